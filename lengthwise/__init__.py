@@ -1,0 +1,2 @@
+"""Lengthwise."""
+__version__ = "0.1.0"

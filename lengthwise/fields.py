@@ -1,0 +1,178 @@
+"""Frozen dataclasses ↔ JSON, and ``name=value`` overrides, with types checked and wrong names answered by right ones.
+
+A part is written as ``{"kind": "Parity", …}``. A kind is looked up among the imported subclasses of what its field
+asks for, so a file can name only what the program already knows, and runs no code.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from collections.abc import Iterable
+from typing import Any, Literal, TypeVar
+
+from lengthwise.types import UsageError
+
+T = TypeVar("T")
+
+
+def encode(value: Any) -> Any:
+    """JSON's plain values for a dataclass, with all that it contains."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {"kind": type(value).__name__} | {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, tuple):
+        return [encode(part) for part in value]
+    return value
+
+
+def decode(kind: type[T], value: Any, path: str = "") -> T:
+    """The ``kind`` that JSON's plain values describe. UsageError says where they do not."""
+    return _decode(kind, value, path)
+
+
+def override(part: T, changes: Iterable[str]) -> T:
+    """A copy with ``name=value`` changes applied in turn, e.g. ``model=Transformer model.width=32``.
+
+    Values are numbers, words, ``true``, ``false``, ``none``, kinds with or without fields (``Curriculum(top=20,
+    every=60)``), and tuples. UsageError where a name, a type or a value is wrong.
+    """
+    tree = encode(part)
+    for change in changes:
+        name, equals, text = change.partition("=")
+        if not equals or not name:
+            raise UsageError(f"a change is written name=value, not {change!r}")
+        _put(tree, name.split("."), parse(text, name), name)
+    return decode(type(part), tree)
+
+
+def parse(text: str, name: str = "value") -> Any:
+    """What ``text`` says, as JSON's plain values; nothing in it is run."""
+    try:
+        return _read(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError):
+        raise UsageError(f"{name}: {text!r} is neither a number, a word, a kind like Uniform(top=20), nor a tuple") from None
+
+
+def _read(node: ast.expr) -> Any:
+    match node:
+        case ast.Constant(value=value) if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)) if isinstance(value, (int, float)):
+            return -value
+        case ast.Name(id=word):
+            return {"true": True, "false": False, "none": None}.get(word.lower(), word)
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            return [_read(part) for part in parts]
+        case ast.Call(func=ast.Name(id=kind), args=[], keywords=keywords):
+            return {"kind": kind} | {_named(keyword): _read(keyword.value) for keyword in keywords}
+    raise ValueError
+
+
+def _named(keyword: ast.keyword) -> str:
+    if keyword.arg is None:
+        raise ValueError
+    return keyword.arg
+
+
+def _put(tree: Any, path: list[str], value: Any, name: str) -> None:
+    *parents, last = path
+    for step in parents:
+        tree = tree[int(step)] if _indexes(tree, step) else tree.get(step) if isinstance(tree, dict) else None
+        if isinstance(tree, str):
+            break
+    if _indexes(tree, last):
+        tree[int(last)] = value
+    elif isinstance(tree, dict):
+        if isinstance(value, str) and isinstance(tree.get(last), dict):
+            value = {"kind": value}  # so that later changes can name its fields
+        tree[last] = value
+    else:
+        raise UsageError(f"{name}: there is no such field")
+
+
+def _indexes(tree: Any, step: str) -> bool:
+    return isinstance(tree, list) and step.isdecimal() and int(step) < len(tree)
+
+
+def _decode(kind: Any, value: Any, path: str) -> Any:
+    origin, options = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        if value in options and isinstance(value, tuple({type(option) for option in options})):
+            return value
+        raise UsageError(f"{path}: {value!r} is not one of: {', '.join(map(str, options))}")
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in options:
+            return None
+        (some,) = [option for option in options if option is not type(None)]
+        return _decode(some, value, path)
+    if origin is tuple:
+        return _decode_tuple(options, value, path)
+    if kind in (bool, int, float, str):
+        return _decode_plain(kind, value, path)
+    return _decode_part(kind, value, path)
+
+
+def _decode_plain(kind: type, value: Any, path: str) -> Any:
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) is not kind or (kind is float and not math.isfinite(value)):
+        names = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
+        raise UsageError(f"{path}: {value!r} is not {names[kind]}")
+    return value
+
+
+def _decode_tuple(options: tuple[Any, ...], value: Any, path: str) -> tuple[Any, ...]:
+    if not isinstance(value, (list, tuple)):
+        value = [value]
+    if len(options) == 2 and options[1] is Ellipsis:
+        options = (options[0],) * len(value)
+    if len(options) != len(value):
+        raise UsageError(f"{path}: needs {len(options)} values, not {len(value)}")
+    return tuple(_decode(o, v, f"{path}.{i}") for i, (o, v) in enumerate(zip(options, value, strict=True)))
+
+
+def _decode_part(base: type, value: Any, path: str) -> Any:
+    here = path or "recipe"
+    if isinstance(value, str):
+        value = {"kind": value}
+    if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
+        raise UsageError(f"{here}: {value!r} is not one of: {', '.join(kinds(base))}")
+    known = kinds(base)
+    if value["kind"] not in known:
+        raise UsageError(f"{here}: {value['kind']!r} is not one of: {', '.join(known)}{suggest(value['kind'], known)}")
+    cls = known[value["kind"]]
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    inside = f"{path}." if path else ""
+    given = {}
+    for name, part in value.items():
+        if name == "kind":
+            continue
+        if name not in fields:
+            raise UsageError(
+                f"{inside}{name}: there is no such field; {cls.__name__} has: "
+                f"{', '.join(fields) or 'none'}{suggest(name, fields)}"
+            )
+        given[name] = _decode(hints[name], part, f"{inside}{name}")
+    missing = [n for n, f in fields.items() if n not in given and f.default is f.default_factory is dataclasses.MISSING]
+    if missing:
+        raise UsageError(f"{here}: {cls.__name__} needs {', '.join(missing)}, e.g. {cls.__name__}({missing[0]}=…)")
+    return cls(**given)
+
+
+def kinds(base: type) -> dict[str, type]:
+    """The dataclasses, among what is imported, that a field of this type may hold, by name."""
+    found = [base] if dataclasses.is_dataclass(base) else []
+    for subclass in base.__subclasses__():
+        found += kinds(subclass).values()
+    return {cls.__name__: cls for cls in sorted(found, key=lambda c: c.__name__) if not cls.__name__.startswith("_")}
+
+
+def suggest(name: str, names: Iterable[str]) -> str:
+    """``" (did you mean …?)"`` where a name is close, else nothing."""
+    close = difflib.get_close_matches(name, list(names), 1)
+    return f" (did you mean {close[0]}?)" if close else ""

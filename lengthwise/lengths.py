@@ -1,0 +1,73 @@
+"""Which sizes to train on, and when. All bounds are inclusive."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Generator, Tensor
+
+from lengthwise.types import UsageError
+
+
+class Lengths(ABC):
+    """A distribution of sizes for every training step; the axes are drawn independently."""
+
+    top: int  # the largest size ever drawn
+
+    @abstractmethod
+    def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
+        """Sizes for one batch."""
+
+
+def _uniform(low: int, high: int, rows: int, axes: int, generator: Generator) -> Tensor:
+    return torch.randint(low, high + 1, (rows, axes), generator=generator)
+
+
+@dataclass(frozen=True)
+class Uniform(Lengths):
+    """Uniform from ``bottom`` to ``top``; a share ``longest`` of the rows is drawn at the top instead."""
+
+    top: int
+    bottom: int = 1
+    longest: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.bottom <= self.top:
+            raise UsageError(f"lengths need 1 <= bottom <= top, not bottom={self.bottom} top={self.top}")
+        if not 0 <= self.longest <= 1:
+            raise UsageError(f"longest is a share, 0 to 1, not {self.longest}")
+
+    def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
+        sizes = _uniform(self.bottom, self.top, rows, axes, generator)
+        sizes[: round(self.longest * rows)] = self.top
+        return sizes
+
+
+@dataclass(frozen=True)
+class Curriculum(Lengths):
+    """Uniform from ``bottom`` to a maximum that starts at ``start`` and grows by 1 every ``every`` steps up to ``top``
+    (Garg et al. 2022; Fan et al. 2025, section 6)."""
+
+    top: int
+    every: int
+    start: int = 1
+    bottom: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.bottom <= self.start <= self.top:
+            raise UsageError(
+                "lengths need 1 <= bottom <= start <= top, "
+                f"not bottom={self.bottom} start={self.start} top={self.top}"
+            )
+        if self.every < 1:
+            raise UsageError(f"every must be 1 step or more, not {self.every}")
+
+    def maximum(self, step: int) -> int:
+        """The largest size drawn at this step (steps are counted from 0)."""
+        return min(self.top, self.start + step // self.every)
+
+    def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
+        return _uniform(self.bottom, self.maximum(step), rows, axes, generator)

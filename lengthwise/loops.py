@@ -1,0 +1,66 @@
+"""How many times a block is applied: drawn in training, planned at test."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Generator, Tensor
+
+from lengthwise.types import UsageError
+
+
+class Loops(ABC):
+    """rounds of the reference algorithm → loops of the model. Always on the CPU: the loop over depth counts with it."""
+
+    @abstractmethod
+    def planned(self, rounds: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+        """The loops after which a row is meant to be done: what ``Oracle`` uses at test."""
+
+    def draw(self, rounds: Int[Tensor, " b"], generator: Generator) -> Int[Tensor, " b"]:
+        """The loops of one training batch."""
+        return self.planned(rounds)
+
+
+@dataclass(frozen=True)
+class Constant(Loops):
+    """The same number whatever the problem: 1 for a standard model, more for FOP-Loop-Fixed and NTP-Loop."""
+
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise UsageError(f"count must be 1 loop or more, not {self.count}")
+
+    def planned(self, rounds: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+        return torch.full_like(rounds, self.count)
+
+
+@dataclass(frozen=True)
+class PerRound(Loops):
+    """T(n) + ``more``: step-dependent supervision (Fan et al. 2025, section 4)."""
+
+    more: int = 0
+
+    def planned(self, rounds: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+        return (rounds + self.more).clamp(min=1)
+
+
+@dataclass(frozen=True)
+class ExtraLoops(Loops):
+    """T(n) + ``more``, and in training a uniform 0 … ``extra`` on top, a number per row: the answer has to stand still."""
+
+    more: int = 0
+    extra: int = 5
+
+    def __post_init__(self) -> None:
+        if self.extra < 0:
+            raise UsageError(f"extra must be 0 or more, not {self.extra}")
+
+    def planned(self, rounds: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+        return (rounds + self.more).clamp(min=1)
+
+    def draw(self, rounds: Int[Tensor, " b"], generator: Generator) -> Int[Tensor, " b"]:
+        return self.planned(rounds) + torch.randint(self.extra + 1, rounds.shape, generator=generator)

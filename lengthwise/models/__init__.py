@@ -1,0 +1,122 @@
+"""Models, and the only loop over depth.
+
+A model is one loop of computation: ``embed`` what stays the same, ``start`` a state, ``advance`` it, ``read`` it. How
+often it is advanced is nobody's business here: a standard model is advanced once, a looped one T(n) times.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from lengthwise.nn.attention import take
+from lengthwise.types import Inputs, UsageError
+from lengthwise.vocab import Vocab
+
+Context = Any  # a tensor, or a tuple of tensors, rows first; see nn.attention.take
+State = Any  # likewise
+
+
+class Model(nn.Module, ABC):
+    """One loop of a computation that may be repeated. It has no randomness but dropout."""
+
+    @abstractmethod
+    def embed(self, inputs: Inputs) -> Context:
+        """All that stays the same from loop to loop, masks and biases too."""
+
+    @abstractmethod
+    def start(self, context: Context) -> State:
+        """The state before the first loop, h_0."""
+
+    @abstractmethod
+    def advance(self, state: State, context: Context) -> State:
+        """One loop."""
+
+    @abstractmethod
+    def read(self, state: State, at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:
+        """Logits at the places where ``at`` is True, row by row."""
+
+
+class ModelSpec(ABC):
+    """The configuration of a model. Subclasses are frozen dataclasses."""
+
+    @abstractmethod
+    def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model | nn.Module:
+        """A new model, initialised with torch's global generator. A plain module, tokens → logits, will be wrapped."""
+
+
+class Once(Model):
+    """Any module of tokens → logits, as a model advanced once."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def embed(self, inputs: Inputs) -> Context:
+        return inputs.tokens
+
+    def start(self, context: Context) -> State:
+        return context
+
+    def advance(self, state: State, context: Context) -> State:
+        logits = self.module(context)
+        if logits.dim() != 3 or logits.shape[:2] != context.shape:
+            raise UsageError(
+                f"a module takes tokens {tuple(context.shape)} to logits (rows, positions, vocabulary), "
+                f"but {type(self.module).__name__} gave {tuple(logits.shape)}"
+            )
+        return logits
+
+    def read(self, state: State, at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:
+        return state[at]
+
+
+def unroll(
+    model: Model, inputs: Inputs, loops: Int[Tensor, " b"], *, untracked: int = 0
+) -> Iterator[tuple[int, Int[Tensor, " r"], State]]:
+    """Advance each row its own number of loops; yield, after each loop k = 1, 2, …, the rows still running and their
+    state.
+
+    ``loops`` (on the CPU, each at least 1) says how many. Rows leave when they are done, so the cost is their sum, not
+    the longest row's: rows are sorted by loops, most first, and those running are always the first r. The yielded ids
+    are the rows' places in ``inputs``. The first ``untracked`` loops are run without gradients.
+    """
+    order = loops.argsort(descending=True, stable=True)
+    running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
+    rows = order.to(inputs.tokens.device)
+    # Equal loops need no sorting, and a copy of the inputs is not free in a small model.
+    context = model.embed(inputs if running[-1] == len(loops) else inputs.take(rows))
+    state = model.start(context)
+    for k, count in enumerate(running, 1):
+        if count < len(rows):
+            rows, state, context = take((rows, state, context), slice(count))
+        with torch.set_grad_enabled(torch.is_grad_enabled() and k > untracked):
+            state = model.advance(state, context)
+        yield k, rows, state
+
+
+def settle(
+    model: Model, inputs: Inputs, loops: Int[Tensor, " b"], *, untracked: int = 0
+) -> tuple[Int[Tensor, " b"], State]:
+    """Each row's state after its own number of loops, with the rows' ids: they come in the order of finishing."""
+    left = torch.bincount(loops, minlength=int(loops.max()) + 1).tolist()
+    ids, states = [], []
+    for k, rows, state in unroll(model, inputs, loops, untracked=untracked):
+        if left[k]:
+            done = slice(len(rows) - left[k], None)
+            ids.append(rows[done])
+            states.append(state if left[k] == len(rows) else take(state, done))
+    return torch.cat(ids), _concatenate(states)
+
+
+def _concatenate(states: list[State]) -> State:
+    if len(states) == 1:
+        return states[0]
+    if isinstance(states[0], Tensor):
+        return torch.cat(states)
+    return tuple(_concatenate(list(parts)) for parts in zip(*states, strict=True))

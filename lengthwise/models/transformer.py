@@ -1,0 +1,108 @@
+"""The transformer, standard and looped: the same blocks, advanced once or many times.
+
+Standard (Vaswani et al. 2017, pre-norm as GPT-2): no injection, advanced once. Looped (Fan et al. 2025, section 4):
+h_0 = 0 and h_{k+1} = norm(blocks(h_k + x)), with x the embedded input: input injection, and the final norm inside the
+loop. Looped without injection: h_0 = x and h_{k+1} = norm(blocks(h_k)).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from lengthwise.models import Model, ModelSpec
+from lengthwise.nn.attention import Attention, Pattern, pattern
+from lengthwise.nn.position import NoPE, Position
+from lengthwise.types import Inputs, UsageError
+from lengthwise.vocab import Vocab
+
+
+@dataclass(frozen=True)
+class Transformer(ModelSpec):
+    """``layers`` pre-norm blocks. Advanced once, ``injection`` on and off are the same model."""
+
+    width: int = 64
+    layers: int = 1
+    heads: int = 4
+    mlp: int = 4  # the hidden width of the MLP, in multiples of width
+    activation: Literal["gelu", "relu"] = "gelu"  # gelu: its tanh form; relu takes a sixth off a small step on a CPU
+    positions: tuple[Position, ...] = (NoPE(),)
+    injection: bool = True
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("width", "layers", "heads", "mlp"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be 1 or more, not {getattr(self, name)}")
+        if self.width % self.heads:
+            raise UsageError(f"width must be a multiple of heads, not {self.width} / {self.heads}")
+        if not 0 <= self.dropout < 1:
+            raise UsageError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+
+    def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model:
+        return TransformerModel(self, len(reads), len(writes), causal=causal)
+
+
+class TransformerContext(NamedTuple):
+    embedded: Float[Tensor, "b t d"]
+    pattern: Pattern
+
+
+class TransformerModel(Model):
+    """See ``Transformer``. The state is "r t d"."""
+
+    def __init__(self, spec: Transformer, reads: int, writes: int, *, causal: bool) -> None:
+        super().__init__()
+        self.causal, self.injection = causal, spec.injection
+        self.embedding = nn.Embedding(reads, spec.width)
+        self.encodings = nn.ModuleList([position.build(spec.width, spec.heads) for position in spec.positions])
+        self.blocks = nn.ModuleList([Block(spec, causal=causal) for _ in range(spec.layers)])
+        self.norm = nn.LayerNorm(spec.width)
+        self.readout = nn.Linear(spec.width, writes)
+
+    def embed(self, inputs: Inputs) -> TransformerContext:
+        embedded = self.embedding(inputs.tokens)
+        for encoding in self.encodings:
+            embedded = encoding.embed(embedded, inputs.index)
+        return TransformerContext(embedded, pattern(self.encodings, inputs, self.causal))
+
+    def start(self, context: TransformerContext) -> Float[Tensor, "r t d"]:
+        return torch.zeros_like(context.embedded) if self.injection else context.embedded
+
+    def advance(self, state: Float[Tensor, "r t d"], context: TransformerContext) -> Float[Tensor, "r t d"]:
+        if self.injection:
+            state = state + context.embedded
+        for block in self.blocks:
+            state = block(state, context.pattern)
+        return self.norm(state)
+
+    def read(self, state: Float[Tensor, "r t d"], at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:
+        return self.readout(state[at])
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + MLP(norm(x)), Weights start N(0, 0.02), what is added to the residual
+    stream N(0, 0.02 / √(2·layers)), biases 0 (Radford et al. 2019)."""
+
+    def __init__(self, spec: Transformer, *, causal: bool) -> None:
+        super().__init__()
+        self.norm_attention = nn.LayerNorm(spec.width)
+        self.attention = Attention(spec.width, spec.heads, causal=causal, dropout=spec.dropout)
+        self.norm_mlp = nn.LayerNorm(spec.width)
+        self.widen = nn.Linear(spec.width, spec.mlp * spec.width)
+        self.act = nn.ReLU() if spec.activation == "relu" else nn.GELU(approximate="tanh")
+        self.narrow = nn.Linear(spec.mlp * spec.width, spec.width)
+        self.drop = nn.Dropout(spec.dropout) if spec.dropout else nn.Identity()
+        residual = 0.02 / math.sqrt(2 * spec.layers)
+        for linear in (self.attention.project, self.attention.out, self.widen, self.narrow):
+            nn.init.normal_(linear.weight, std=residual if linear in (self.attention.out, self.narrow) else 0.02)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Float[Tensor, "b t d"], pattern: Pattern) -> Float[Tensor, "b t d"]:
+        x = x + self.drop(self.attention(self.norm_attention(x), pattern))
+        return x + self.drop(self.narrow(self.act(self.widen(self.norm_mlp(x)))))

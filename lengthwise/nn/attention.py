@@ -1,0 +1,120 @@
+"""Multi-head attention, and who may look at whom: a pattern made once per batch, not once per loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lengthwise.nn.position import Encoding, rotate
+from lengthwise.types import Inputs, UsageError
+
+
+class Shared(NamedTuple):
+    """A tensor that all rows share: it has no row axis of its own."""
+
+    value: Tensor
+
+
+def take(tree: Any, rows: Any) -> Any:
+    """Some rows of a tree of tensors: tensors and tuples of them, rows first; ``Shared`` and None stay as they are."""
+    if tree is None or isinstance(tree, Shared):
+        return tree
+    if isinstance(tree, Tensor):
+        return tree[rows]
+    parts = [take(part, rows) for part in tree]
+    return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
+
+
+class Pattern(NamedTuple):
+    """Who may look at whom, and how positions enter. None: not needed."""
+
+    band: Shared | Tensor | None  # "1 h t w" or "b h t w": bias per neighbour, −inf where there is none
+    mask: Tensor | None  # "b 1 1 t": which keys are present
+    angles: Tensor | None  # "b t half"
+
+
+def pattern(encodings: Iterable[Encoding], inputs: Inputs, causal: bool) -> Pattern:
+    """The pattern of a batch.
+
+    Absent positions stand at a row's end, so a causal row never sees them and needs no mask.
+    """
+    windows = [window for encoding in encodings if (window := encoding.window()) is not None]
+    turns = [angles for encoding in encodings if (angles := encoding.angles(inputs.index)) is not None]
+    if len(windows) > 1 or len(turns) > 1:
+        raise UsageError("a model takes one local window and one rotary encoding at most")
+    padded = not causal and not bool(inputs.present.all())
+    mask = inputs.present[:, None, None, :] if padded else None
+    band = None
+    if windows:
+        bias = windows[0]
+        seen = _neighbours(inputs.present, bias.shape[1] // 2, causal)
+        masked = bias[None, :, None, :].masked_fill(~seen[:, None], -torch.inf)
+        band, mask = masked if padded else Shared(masked), None
+    return Pattern(band, mask, turns[0] if turns else None)
+
+
+def _neighbours(present: Bool[Tensor, "b t"], reach: int, causal: bool) -> Bool[Tensor, "#b t w"]:
+    """Which neighbours can be seen. A position always sees itself, so that absent ones have something to look at."""
+    if bool(present.all()):
+        present = present[:1]
+    seen = F.pad(present, (reach, reach)).unfold(1, 2 * reach + 1, 1).clone()
+    seen[..., reach] = True
+    if causal:
+        seen[..., reach + 1 :] = False
+    return seen
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention with fused projections (Vaswani et al. 2017)."""
+
+    def __init__(self, width: int, heads: int, *, causal: bool, dropout: float = 0.0) -> None:
+        super().__init__()
+        if width % heads:
+            raise UsageError(f"width must be a multiple of heads, not {width} / {heads}")
+        self.heads, self.causal, self.dropout = heads, causal, dropout
+        self.project = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Float[Tensor, "b t d"], pattern: Pattern) -> Float[Tensor, "b t d"]:
+        b, t, d = x.shape
+        query, key, value = self.project(x).view(b, t, 3, self.heads, d // self.heads).unbind(2)
+        if pattern.band is not None:
+            mixed = self._local(query, key, value, pattern)
+        else:
+            query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+            if pattern.angles is not None:
+                query, key = rotate(query, pattern.angles), rotate(key, pattern.angles)
+            mixed = F.scaled_dot_product_attention(
+                query,
+                key,
+                value,
+                attn_mask=pattern.mask,
+                is_causal=self.causal,
+                dropout_p=self.dropout if self.training else 0.0,
+            ).transpose(1, 2)
+        return self.out(mixed.reshape(b, t, d))
+
+    def _local(
+        self, query: Float[Tensor, "b t h e"], key: Tensor, value: Tensor, pattern: Pattern
+    ) -> Float[Tensor, "b t h e"]:
+        """Attention to a few neighbours, computed for them alone: linear in the row's length."""
+        band = pattern.band.value if isinstance(pattern.band, Shared) else pattern.band
+        assert band is not None
+        if pattern.angles is not None:
+            query, key = (rotate(part.transpose(1, 2), pattern.angles).transpose(1, 2) for part in (query, key))
+        t, offsets = query.shape[1], band.shape[-1]
+        reach = offsets // 2
+        query = query * query.shape[-1] ** -0.5
+        key, value = (F.pad(part, (0, 0, 0, 0, reach, reach)) for part in (key, value))
+        scores = torch.stack([(query * key[:, i : i + t]).sum(-1) for i in range(offsets)], -1)
+        weights = (scores + band.transpose(1, 2)).softmax(-1)
+        if self.dropout and self.training:
+            weights = F.dropout(weights, self.dropout)
+        return sum(  # type: ignore[return-value]
+            (weights[..., i, None] * value[:, i : i + t] for i in range(1, offsets)), weights[..., 0, None] * value[:, :t]
+        )

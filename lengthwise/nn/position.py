@@ -1,0 +1,122 @@
+"""Positional encodings, each added where it belongs: to the input, to queries and keys, or to attention scores."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from lengthwise.types import UsageError
+
+
+class Encoding(nn.Module):
+    """What an encoding adds; by default nothing, anywhere."""
+
+    def embed(self, x: Float[Tensor, "b t d"], index: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
+        """The embedded input, with positions."""
+        return x
+
+    def angles(self, index: Int[Tensor, "b t"]) -> Float[Tensor, "b t half"] | None:
+        """By how much to rotate each pair of coordinates of queries and keys, in radians."""
+        return None
+
+    def window(self) -> Float[Tensor, "h w"] | None:
+        """Scores' bias per head and offset −reach … +reach; what lies outside is not seen."""
+        return None
+
+
+class Position(ABC):
+    """The configuration of an encoding. Subclasses are frozen dataclasses."""
+
+    @abstractmethod
+    def build(self, width: int, heads: int) -> Encoding:
+        """The encoding for a model of this width."""
+
+
+@dataclass(frozen=True)
+class NoPE(Position):
+    """No positional encoding: order is known only through the causal mask (Kazemnejad et al. 2023)."""
+
+    def build(self, width: int, heads: int) -> Encoding:
+        return Encoding()
+
+
+@dataclass(frozen=True)
+class Learned(Position):
+    """A learned vector per absolute position, added to the input (Radford et al. 2018). It holds ``size`` positions."""
+
+    size: int = 512
+
+    def build(self, width: int, heads: int) -> Encoding:
+        return _Learned(self.size, width)
+
+
+class _Learned(Encoding):
+    def __init__(self, size: int, width: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(size, width)
+        nn.init.normal_(self.table.weight, std=0.02)
+
+    def embed(self, x: Float[Tensor, "b t d"], index: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
+        if index.shape[1] > self.table.num_embeddings:
+            raise UsageError(
+                f"a row of {index.shape[1]} positions does not fit the learned table of {self.table.num_embeddings}: "
+                "ask for a shorter length, or train with Learned(size=…) larger"
+            )
+        return x + self.table(index)
+
+
+@dataclass(frozen=True)
+class RoPE(Position):
+    """Rotary encoding of queries and keys (Su et al. 2021); rotates coordinate i together with i + half."""
+
+    base: float = 10_000.0
+
+    def build(self, width: int, heads: int) -> Encoding:
+        if width // heads % 2:
+            raise UsageError(f"RoPE needs an even width per head, not {width} / {heads} = {width // heads}")
+        return _RoPE(width // heads, self.base)
+
+
+class _RoPE(Encoding):
+    def __init__(self, head_width: int, base: float) -> None:
+        super().__init__()
+        half = head_width // 2
+        self.register_buffer("rates", base ** (-torch.arange(half) / half), persistent=False)
+
+    def angles(self, index: Int[Tensor, "b t"]) -> Float[Tensor, "b t half"]:
+        return index[..., None] * self.rates
+
+
+def rotate(x: Float[Tensor, "b h t e"], angles: Float[Tensor, "b t half"]) -> Float[Tensor, "b h t e"]:
+    """Queries or keys, turned by their positions' angles."""
+    cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+    first, second = x.chunk(2, -1)
+    return torch.cat([first * cos - second * sin, first * sin + second * cos], -1)
+
+
+@dataclass(frozen=True)
+class Local(Position):
+    """Attention sees ``reach`` neighbours on either side, with a learned bias per head and relative offset
+    (Shaw et al. 2018; Raffel et al. 2020, without their buckets)."""
+
+    reach: int = 1
+
+    def __post_init__(self) -> None:
+        if self.reach < 0:
+            raise UsageError(f"reach must be 0 or more, not {self.reach}")
+
+    def build(self, width: int, heads: int) -> Encoding:
+        return _Local(self.reach, heads)
+
+
+class _Local(Encoding):
+    def __init__(self, reach: int, heads: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(heads, 2 * reach + 1))
+
+    def window(self) -> Float[Tensor, "h w"]:
+        return self.bias

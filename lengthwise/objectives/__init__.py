@@ -1,0 +1,32 @@
+"""Objectives: which loops' outputs are held to the answer. They know models and batches, never optimizers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from jaxtyping import Float, Int
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from lengthwise.models import Model, State
+from lengthwise.types import Batch, Loss
+
+
+class Objective(ABC):
+    """A batch and each row's loops → a loss. Subclasses are frozen dataclasses."""
+
+    @abstractmethod
+    def __call__(self, model: Model, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
+        """``loops`` and ``generator`` live on the CPU. Logs stay on the device: nothing here waits for it."""
+
+
+def supervise(
+    model: Model, state: State, batch: Batch, rows: Int[Tensor, " r"]
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """Cross-entropy in nats (differentiable), and share of tokens right, averaged over these rows' asked places.
+    Only there is the state read out. The state's rows are the batch's ``rows``, in this order."""
+    at = batch.asked[rows]
+    targets = batch.targets[rows][at]
+    logits = model.read(state, at)
+    right = (logits.detach().argmax(-1) == targets).to(logits.dtype).mean()
+    return F.cross_entropy(logits, targets), right

@@ -1,0 +1,27 @@
+"""Deep supervision: every loop's output is held to the answer (as in Bansal et al. 2022's comparisons)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxtyping import Int
+from torch import Generator, Tensor
+
+from lengthwise.models import Model, unroll
+from lengthwise.objectives import Objective, supervise
+from lengthwise.types import Batch, Loss
+
+
+@dataclass(frozen=True)
+class Every(Objective):
+    """The mean, over rows and loops alike, of every running row's loss after every loop."""
+
+    def __call__(self, model: Model, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
+        total, right, weight = 0.0, 0.0, 0
+        last = {}
+        for _, rows, state in unroll(model, batch.inputs, loops):
+            loss, hits = supervise(model, state, batch, rows)
+            total, right, weight = total + len(rows) * loss, right + len(rows) * hits, weight + len(rows)
+            last = {"last_loss": loss.detach()}
+        value = total / weight
+        return Loss(value, {"loss": value.detach(), "token_accuracy": right / weight, **last})  # type: ignore[arg-type]

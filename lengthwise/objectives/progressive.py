@@ -1,0 +1,52 @@
+"""Progressive loss: the answer is also asked for after a random number of loops (Bansal et al. 2022; McLeish et al.
+2024, section 3.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Generator, Tensor
+
+from lengthwise.models import Model, settle
+from lengthwise.objectives import Objective, supervise
+from lengthwise.types import Batch, Loss, UsageError
+
+
+@dataclass(frozen=True)
+class Progressive(Objective):
+    """(1 − weight) · L(after all R loops) + weight · L(after fewer).
+
+    By default r is uniform in 1 … R, with gradients through all r loops. With ``truncated``, the published form: n
+    uniform in 0 … R − 1 loops are run without gradients, then k uniform in 1 … min(R − n, max(R/2, 1)) with, and the
+    full pass too backpropagates through its last max(R/2, 1) loops only. R is the longest row's loops; a row that has
+    fewer stops at its own.
+    """
+
+    weight: float = 0.5
+    truncated: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight <= 1:
+            raise UsageError(f"weight is a share, 0 to 1, not {self.weight}")
+
+    def __call__(self, model: Model, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
+        full = int(loops.max())
+
+        def uniform(low: int, high: int) -> int:
+            return int(torch.randint(low, high + 1, (), generator=generator))
+
+        half = max(full // 2, 1)
+        skipped = uniform(0, full - 1) if self.truncated else 0
+        fewer = skipped + uniform(1, min(full - skipped, half) if self.truncated else full)
+        parts = {}
+        for name, depth, tracked in (("full", full, half), ("fewer", fewer, fewer - skipped)):
+            untracked = depth - tracked if self.truncated else 0
+            rows, state = settle(model, batch.inputs, loops.clamp(max=depth), untracked=untracked)
+            parts[name] = supervise(model, state, batch, rows)
+        value = (1 - self.weight) * parts["full"][0] + self.weight * parts["fewer"][0]
+        return Loss(
+            value,
+            {"loss": value.detach(), "full_loss": parts["full"][0].detach(), "token_accuracy": parts["full"][1]},
+        )

@@ -1,0 +1,78 @@
+"""Optimizers and learning-rate schedules, as configuration; the algorithms are torch's."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+
+from lengthwise.types import UsageError
+
+
+class Optimizer(ABC):
+    """Builds a torch optimizer. ``rate`` is the peak learning rate; the schedule scales it."""
+
+    rate: float
+
+    @abstractmethod
+    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimizer of these parameters."""
+
+
+@dataclass(frozen=True)
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay, on every parameter (Loshchilov and Hutter 2019)."""
+
+    rate: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(
+            parameters, lr=self.rate, betas=self.betas, eps=self.eps, weight_decay=self.weight_decay, fused=True
+        )
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The learning rate over a run, as a share of its peak. Times are shares of all steps.
+
+    A linear ``warmup``, then the peak, then, over the last ``cooldown``, a decay to ``floor``. Left out, the cool-down
+    takes all that follows the warm-up (cosine, linear), or a tenth of the run (trapezoid). Constant never decays.
+    """
+
+    shape: Literal["constant", "cosine", "linear", "trapezoid"] = "constant"
+    warmup: float = 0.0
+    cooldown: float | None = None
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("warmup", "cooldown", "floor"):
+            if not 0 <= (getattr(self, name) or 0) <= 1:
+                raise UsageError(f"{name} is a share, 0 to 1, not {getattr(self, name)}")
+        if self.warmup + (self.cooldown or 0) > 1:
+            raise UsageError(f"warmup and cooldown together pass the whole run: {self.warmup} + {self.cooldown}")
+
+    def factor(self, step: int, steps: int) -> float:
+        """The share of the peak rate at this step of so many; a pure function, so nothing needs saving."""
+        warm = self.warmup * steps
+        if step < warm:
+            return (step + 1) / (warm + 1)
+        if self.shape == "constant":
+            return 1.0
+        cool = self.cooldown
+        if cool is None:
+            cool = min(0.1, 1 - self.warmup) if self.shape == "trapezoid" else 1 - self.warmup
+        start = steps * (1 - cool)
+        if step < start or cool == 0:
+            return 1.0
+        left = (steps - step) / (steps - start)
+        if self.shape == "cosine":
+            left = 0.5 - 0.5 * math.cos(math.pi * left)
+        return self.floor + (1 - self.floor) * left

@@ -1,0 +1,123 @@
+"""A recipe: everything that decides how a model comes out of training, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from lengthwise import fields, rng
+from lengthwise.layout import Layout
+from lengthwise.lengths import Lengths
+from lengthwise.loops import Loops
+from lengthwise.models import Model, ModelSpec, Once
+from lengthwise.objectives import Objective
+from lengthwise.optim import AdamW, Optimizer, Schedule
+from lengthwise.stopping import Oracle, Stopping
+from lengthwise.tasks import Task
+from lengthwise.types import UsageError
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What is measured while training: exact match on ``count`` fresh problems at each size, every so many steps.
+
+    It also chooses the best weights, so sizes should stay near the training lengths: report far beyond, never choose.
+    """
+
+    every: int = 0  # steps; 0: never
+    sizes: tuple[int, ...] = ()
+    count: int = 200
+
+    def __post_init__(self) -> None:
+        if self.every < 0 or self.count < 1 or any(size < 1 for size in self.sizes):
+            raise UsageError("watch needs every >= 0, count >= 1 and sizes >= 1")
+        if self.every and not self.sizes:
+            raise UsageError("watch.every is set, so watch.sizes must name a size, e.g. watch.sizes=(8,12)")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One run of training. Vary it with ``dataclasses.replace`` or ``change``."""
+
+    name: str
+    task: Task
+    layout: Layout
+    lengths: Lengths
+    loops: Loops
+    model: ModelSpec
+    objective: Objective
+    steps: int
+    batch: int = 64
+    optimizer: Optimizer = AdamW()
+    schedule: Schedule = Schedule()
+    clip: float | None = 1.0  # the gradient's largest norm
+    ema: float = 0.0  # decay of the weights' moving average, which is then what is evaluated; 0: none
+    ema_start: int = 0  # the step from which it averages
+    hard: float = 0.0  # share of every training batch drawn from the task's harder set
+    stopping: Stopping = Oracle()  # the rule by which its weights answer, unless another is asked for
+    watch: Watch = Watch()
+    keep: Literal["last", "best"] = "last"  # which weights come out: of the last step, or the best seen by `watch`
+    seed: int = 0  # initial weights, dropout, loops
+    data_seed: int = 0  # problems
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be 1 or more, not {getattr(self, name)}")
+        if not self.name or set(self.name) & set("/\\ .") or self.name.startswith("-"):
+            raise UsageError(f"name: {self.name!r} has to name a folder: letters, digits and dashes")
+        if not 0 <= self.ema < 1 or not 0 <= self.hard <= 1:
+            raise UsageError(f"ema must be in [0, 1) and hard in [0, 1], not {self.ema} and {self.hard}")
+        if self.clip is not None and self.clip <= 0:
+            raise UsageError(f"clip must be above 0, or none, not {self.clip}")
+        if self.keep == "best" and not self.watch.every:
+            raise UsageError("keep=best needs watch.every and watch.sizes, to know which weights are best")
+        self.layout.check(self.task)
+        check_stopping(self.layout, self.stopping)
+
+    @property
+    def id(self) -> str:
+        """Ten hexadecimal digits that differ wherever the recipe does."""
+        return hashlib.blake2b(self.json().encode(), digest_size=5).hexdigest()
+
+    def json(self) -> str:
+        """All of it, for a file; ``read`` is its inverse."""
+        return json.dumps(fields.encode(self), indent=1)
+
+    @staticmethod
+    def read(text: str) -> Recipe:
+        """A recipe from JSON. UsageError says what is wrong."""
+        try:
+            tree = json.loads(text)
+        except ValueError as error:
+            raise UsageError(f"this is not a recipe in JSON: {error}") from None
+        return fields.decode(Recipe, tree)
+
+    def change(self, changes: Iterable[str] = (), **values: Any) -> Recipe:
+        """A copy with ``name=value`` texts applied, then keyword values."""
+        return replace(fields.override(self, changes), **values)
+
+    def build(self) -> Model:
+        """A new model with its initial weights, on the CPU; the global generator is left as it was."""
+        reads, writes = self.layout.vocabs(self.task)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(rng.address(self.seed, "weights"))
+            module = self.model.build(reads, writes, causal=self.layout.causal)
+        if not isinstance(module, nn.Module):
+            raise UsageError(f"model: {type(self.model).__name__}.build must return a torch module, not {module!r}")
+        return module if isinstance(module, Model) else Once(module)
+
+
+def check_stopping(layout: Layout, stopping: Stopping) -> None:
+    """UsageError where a rule looks at answers that the layout feeds in: they would be the right ones."""
+    if layout.decodes and stopping.reads_output:
+        raise UsageError(
+            f"{type(stopping).__name__} looks at the model's own answer, which {type(layout).__name__} "
+            "replaces by the right one: use Oracle or After"
+        )

@@ -1,0 +1,94 @@
+"""Tasks: one file each, found by the catalog. A task makes problems and knows nothing of models."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Generator, Tensor
+
+from lengthwise.types import Problems, UsageError
+from lengthwise.vocab import Vocab
+
+
+def kebab(name: str) -> str:
+    """The name by which a class is called from the shell: ``BinarySum`` → ``binary-sum``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
+
+
+class Task(ABC):
+    """A family of problems of every size. Subclasses are frozen dataclasses whose fields are their configuration.
+
+    ``symbols`` are what prompts and answers are written in; ``axes`` name the sizes: one axis makes a curve, two a map.
+    """
+
+    symbols: tuple[str, ...]
+    axes: tuple[str, ...] = ("length",)
+
+    @property
+    def name(self) -> str:
+        return kebab(type(self).__name__)
+
+    @abstractmethod
+    def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        """One problem per row of sizes, without a Python loop over rows."""
+
+    def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        """The same from the task's harder set, where it has one. UsageError where it has none."""
+        raise UsageError(f"{self.name} has no harder set of problems: leave `hard` at 0")
+
+    @abstractmethod
+    def parse(self, text: str) -> Problems:
+        """One problem, from what a person types. UsageError in one line if it is none."""
+
+    @abstractmethod
+    def format(self, answer: Int[Tensor, " a"]) -> str:
+        """An answer as a person reads it."""
+
+    @abstractmethod
+    def reference(self, prompt: str) -> str:
+        """The answer by the plainest algorithm; both are written in the task's own symbols and order."""
+
+    @abstractmethod
+    def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+        """Symbols that any answer at these sizes may take: never the true answer's length."""
+
+    @property
+    def vocab(self) -> Vocab:
+        return Vocab(self.symbols)
+
+
+class Stackable(Task):
+    """A task on two numbers that can be written one above the other, digit by digit, least significant first."""
+
+    base: int
+
+    @abstractmethod
+    def stack(self, problems: Problems) -> tuple[Int[Tensor, "b n 2"], Int[Tensor, " b"]]:
+        """The operands' digits in columns, least significant first and padded with zeros; and each row's columns."""
+
+    @abstractmethod
+    def digits(self, problems: Problems, count: int) -> Int[Tensor, "b count"]:
+        """The answers' lowest ``count`` digits, least significant first, padded with zeros."""
+
+    @abstractmethod
+    def answer(self, digits: Int[Tensor, " n"]) -> Int[Tensor, " a"]:
+        """An answer in the task's own order, from digits least significant first."""
+
+
+def within(length: Int[Tensor, " b"], width: int) -> Bool[Tensor, "b width"]:
+    """True in each row's first ``length`` places."""
+    return torch.arange(width) < length[:, None]
+
+
+def symbols_of(task: Task, text: str) -> Int[Tensor, " n"]:
+    """What a person typed as ids; UsageError names the task and the first foreign symbol."""
+    text = "".join(text.split())
+    if not text:
+        raise UsageError(f"{task.name}: the prompt is empty; its symbols are: {' '.join(task.symbols)}")
+    try:
+        return task.vocab.encode(text)
+    except UsageError as error:
+        raise UsageError(f"{task.name}: {error}") from None

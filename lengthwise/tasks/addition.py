@@ -1,0 +1,202 @@
+"""Addition in any base from 2 to 10, digits in either order (McLeish et al. 2024; Fan et al. 2025; Zhou et al. 2024)."""
+
+from __future__ import annotations
+
+import string
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Int
+from torch import Generator, Tensor
+
+from lengthwise.tasks import Stackable, symbols_of, within
+from lengthwise.types import Problems, UsageError
+
+
+@dataclass(frozen=True)
+class Addition(Stackable):
+    """Two numbers → their sum. T = the longer operand's digits: a carry travels one place per round.
+
+    With ``equal_lengths`` both operands have ``length`` digits; without, the axes are ``first`` and ``second``. With
+    ``leading_zeros`` every digit is uniform (the operand is uniform in [0, base^n − 1]) and the answer always has one
+    digit more than the longer operand; without, an operand is a uniform number of exactly n digits (of one digit: 0
+    may be drawn) and the answer has no leading zeros. The harder set is rich in long carries.
+    """
+
+    base: int = 10
+    order: Literal["least", "most"] = "most"  # which digit is written first: the least or the most significant
+    equal_lengths: bool = False
+    leading_zeros: bool = False
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.base <= 10:
+            raise UsageError(f"addition: base must be 2 to 10, not {self.base}")
+
+    @property
+    def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*string.digits[: self.base], "+")
+
+    @property
+    def axes(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("length",) if self.equal_lengths else ("first", "second")
+
+    def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+        return sizes.max(1).values + 1
+
+    # Sampling
+
+    def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        lengths = sizes.expand(-1, 2)
+        columns = torch.randint(self.base, (len(sizes), int(sizes.max()), 2), generator=generator)
+        return self._problems(sizes, self._trim(columns, lengths, generator), lengths)
+
+    def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        """Sums with one long carry: it starts at a uniform place and is passed on to a uniform later one (in half of
+        the rows to the very end), through columns that add up to base − 1; in half of the rows these columns hold a
+        largest digit above a zero, as in 99…9 + 1. The other columns are uniform."""
+        rows, width, top = len(sizes), int(sizes.max()), self.base - 1
+        lengths = sizes.expand(-1, 2)
+        longer, shorter = lengths.max(1, keepdim=True).values, lengths.min(1, keepdim=True).values
+
+        def uniform() -> Tensor:
+            return torch.rand(rows, 1, generator=generator)
+
+        def digits() -> Tensor:
+            return torch.randint(self.base, (rows, width), generator=generator)
+
+        place = torch.arange(width)
+        start = (uniform() * shorter).long()
+        end = start + 1 + (uniform() * (longer - start)).long()
+        end = torch.where(uniform() < 0.5, longer, end)
+        passes, starts = (place > start) & (place < end), place == start
+        # The longer operand's digits, then the shorter's: beyond its end, the longer alone must pass the carry on.
+        passing = torch.where((uniform() < 0.5) | (place >= shorter), top, digits())
+        above = torch.where(passes, passing, digits())
+        above = torch.where(starts, above.clamp(min=1), above)
+        below = torch.where(passes, top - passing, digits())
+        below = torch.where(starts, self.base - above + below % above.clamp(min=1), below)
+        swap = (lengths[:, :1] < lengths[:, 1:]) | ((longer == shorter) & (uniform() < 0.5))
+        columns = torch.stack([torch.where(swap, below, above), torch.where(swap, above, below)], -1)
+        return self._problems(sizes, self._trim(columns, lengths, generator), lengths)
+
+    def _trim(
+        self, columns: Int[Tensor, "b n 2"], lengths: Int[Tensor, "b 2"], generator: Generator
+    ) -> Int[Tensor, "b n 2"]:
+        """Zero beyond each operand's length; without leading zeros, a zero in the top place is drawn again."""
+        place = torch.arange(columns.shape[1])[:, None]
+        if not self.leading_zeros:
+            leads = (place == lengths[:, None] - 1) & (lengths[:, None] > 1) & (columns == 0)
+            columns = torch.where(leads, torch.randint(1, self.base, columns.shape, generator=generator), columns)
+        return columns * (place < lengths[:, None])
+
+    def _problems(
+        self, sizes: Int[Tensor, "b axes"], columns: Int[Tensor, "b n 2"], lengths: Int[Tensor, "b 2"]
+    ) -> Problems:
+        longest = lengths.max(1).values
+        total = _sum(columns, self.base)
+        answer_length = longest + 1 if self.leading_zeros else _number_length(total)
+        prompt = self._write_prompt(columns, lengths)
+        answer = self._order(total, answer_length)[:, : int(answer_length.max())]
+        return Problems(sizes, prompt, lengths.sum(1) + 1, answer, answer_length, longest)
+
+    def _write_prompt(self, columns: Int[Tensor, "b n 2"], lengths: Int[Tensor, "b 2"]) -> Int[Tensor, "b p"]:
+        first, second = lengths[:, :1], lengths[:, 1:]
+        place = torch.arange(int(lengths.sum(1).max()) + 1)
+        places = place.expand(len(lengths), -1)
+        after = places - first - 1
+        if self.order == "most":
+            left, right = first - 1 - places, second - 1 - after
+        else:
+            left, right = places, after
+        top = columns.shape[1] - 1
+        one = columns[..., 0].gather(1, left.clamp(0, top))
+        two = columns[..., 1].gather(1, right.clamp(0, top))
+        row = torch.where(places < first, one, torch.where(after < 0, self.base, two))
+        return row * within(lengths.sum(1) + 1, len(place))
+
+    # The two orders
+
+    def _order(self, digits: Int[Tensor, "b n"], length: Int[Tensor, " b"]) -> Int[Tensor, "b n"]:
+        """Digits least significant first ↔ in the task's order (its own inverse), each row within its length."""
+        width = digits.shape[1]
+        if self.order == "most":
+            digits = digits.gather(1, (length[:, None] - 1 - torch.arange(width)).clamp(min=0))
+        return digits * within(length, width)
+
+    def stack(self, problems: Problems) -> tuple[Int[Tensor, "b n 2"], Int[Tensor, " b"]]:
+        plus = (problems.prompt == self.base).long().argmax(1)
+        lengths = torch.stack([plus, problems.prompt_length - plus - 1], 1)
+        width = int(lengths.max())
+        operands = []
+        for start, length in ((torch.zeros_like(plus), lengths[:, 0]), (plus + 1, lengths[:, 1])):
+            places = (start[:, None] + torch.arange(width)).clamp(max=problems.prompt.shape[1] - 1)
+            operands.append(self._order(problems.prompt.gather(1, places), length))
+        return torch.stack(operands, -1), lengths.max(1).values
+
+    def digits(self, problems: Problems, count: int) -> Int[Tensor, "b count"]:
+        lowest = self._order(problems.answer, problems.answer_length)[:, :count]
+        return torch.nn.functional.pad(lowest, (0, count - lowest.shape[1]))
+
+    def answer(self, digits: Int[Tensor, " n"]) -> Int[Tensor, " a"]:
+        row = digits[None]
+        length = torch.tensor([len(digits)]) if self.leading_zeros else _number_length(row)
+        return self._order(row, length)[0, : int(length)]
+
+    # People
+
+    def parse(self, text: str) -> Problems:
+        ids = symbols_of(self, text)
+        plus = (ids == self.base).nonzero().flatten()
+        if len(plus) != 1 or plus[0] == 0 or plus[0] == len(ids) - 1:
+            raise UsageError(f"addition: a prompt is two numbers and one '+' between them, not {text.strip()!r}")
+        numbers = [ids[: plus[0]], ids[plus[0] + 1 :]]
+        if not self.leading_zeros:
+            numbers = [_without_leading_zeros(number) for number in numbers]
+        width = max(len(number) for number in numbers)
+        if self.equal_lengths:
+            numbers = [torch.nn.functional.pad(number, (width - len(number), 0)) for number in numbers]
+        columns = torch.stack(
+            [torch.nn.functional.pad(number.flip(0), (0, width - len(number))) for number in numbers], -1
+        )
+        lengths = torch.tensor([[len(number) for number in numbers]])
+        sizes = lengths[:, :1] if self.equal_lengths else lengths
+        return self._problems(sizes, columns[None], lengths)
+
+    def format(self, answer: Int[Tensor, " a"]) -> str:
+        """Most significant digit first, without leading zeros."""
+        digits = self.vocab.decode(answer if self.order == "most" else answer.flip(0))
+        return digits.lstrip("0") or "0"
+
+    def reference(self, prompt: str) -> str:
+        turn = slice(None, None, -1 if self.order == "least" else 1)
+        operands = prompt.split("+")
+        total, digits = sum(int(operand[turn], self.base) for operand in operands), ""
+        while total or not digits:
+            total, digit = divmod(total, self.base)
+            digits = str(digit) + digits
+        if self.leading_zeros:
+            digits = digits.rjust(max(map(len, operands)) + 1, "0")
+        return digits[turn]
+
+
+def _sum(columns: Int[Tensor, "b n 2"], base: int) -> Int[Tensor, "b n+1"]:
+    """Digits of the sum, least significant first, by carry look-ahead: a carry enters a column if and only if the last
+    column before it that does not merely pass a carry on (its digits add up to base − 1) makes one."""
+    rows, width, _ = columns.shape
+    totals = columns.sum(-1)
+    place = torch.arange(1, width + 1)
+    decides = torch.where(totals != base - 1, place, 0).cummax(1).values  # 0: no column has decided yet
+    makes = torch.nn.functional.pad((totals >= base).long(), (1, 0))
+    carries = makes.gather(1, decides)  # out of each column
+    return (torch.nn.functional.pad(totals, (0, 1)) + torch.nn.functional.pad(carries, (1, 0))) % base
+
+
+def _number_length(digits: Int[Tensor, "b n"]) -> Int[Tensor, " b"]:
+    """How many digits without leading zeros (least significant first); zero has one."""
+    place = torch.arange(1, digits.shape[1] + 1)
+    return torch.where(digits != 0, place, 1).max(1).values
+
+
+def _without_leading_zeros(number: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
+    return number[len(number) - int(_number_length(number.flip(0)[None])) :]

@@ -1,0 +1,242 @@
+"""Training: the whole loop on one screen."""
+
+from __future__ import annotations
+
+import platform
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from lengthwise import data, evaluation, rng
+from lengthwise.models import Model
+from lengthwise.progress import Progress
+from lengthwise.recipe import Recipe
+from lengthwise.run import Run, commit, save
+from lengthwise.types import UsageError
+
+LOG_EVERY = 10  # steps
+
+
+class Interrupted(Exception):
+    """Training was asked to stop; its checkpoint is written and the same call goes on from there."""
+
+
+def train(
+    recipe: Recipe,
+    folder: str | Path | None = None,
+    *,
+    device: str = "auto",
+    threads: int = 1,
+    save_every: float = 60.0,
+    quiet: bool = True,
+) -> Run:
+    """Train a recipe to its end, from where an earlier call stopped if one did; return its run.
+
+    ``save_every`` is in seconds. On a CPU a resumed run equals an unbroken one to the bit, for the same ``threads``.
+    Small models train fastest on one thread. Raises Interrupted, with all saved, at Ctrl-C or SIGTERM.
+    """
+    run = Run.of(recipe, Path(folder) if folder else None)
+    if run.done:
+        return run
+    with computing(threads), stop_signal() as stopped, Progress(recipe.name, recipe.steps, quiet=quiet) as progress:
+        trainee = Trainee(recipe, choose_device(device))
+        trainee.restore(run)
+        saved = time.monotonic()
+        while trainee.step < recipe.steps:
+            trainee.advance()
+            if trainee.step % LOG_EVERY == 0 or trainee.step == recipe.steps:
+                row = trainee.report()
+                run.append("metrics", row)
+                progress.show(trainee.step, row)
+            if recipe.watch.every and trainee.step % recipe.watch.every == 0:
+                row = trainee.watch()
+                run.append("metrics", row)
+                progress.show(trainee.step, row)
+            if stopped() or time.monotonic() - saved > save_every:
+                run.save_state(trainee.state())
+                saved = time.monotonic()
+            if stopped():
+                raise Interrupted(f"stopped at step {trainee.step}; the same command goes on from there: {run.folder}")
+        run.describe(trainee.about())
+        save(run.folder, recipe, trainee.best_weights())
+        (run.folder / "state.pt").unlink(missing_ok=True)
+    return run
+
+
+class Trainee:
+    """A model in training, with all that a checkpoint holds."""
+
+    def __init__(self, recipe: Recipe, device: torch.device) -> None:
+        self.recipe, self.device = recipe, device
+        self.model = recipe.build().to(device)
+        self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema)) if recipe.ema else None
+        self.optimizer = recipe.optimizer.build(self.model.parameters())
+        self.step = 0
+        self.sums: dict[str, Tensor] = {}  # of the steps since the last report
+        self.best: dict[str, Any] = {"exact": -1.0, "step": 0, "weights": {}}
+        self.spent = {"wall_s": 0.0, "cpu_s": 0.0}
+        self.clock = Clock()
+
+    def advance(self) -> None:
+        """One optimizer step."""
+        recipe, step = self.recipe, self.step
+        batch, loops = data.batch(recipe, step)
+        torch.manual_seed(rng.address(recipe.seed, "dropout", step))
+        loss = recipe.objective(self.model, batch.to(self.device), loops, rng.stream(recipe.seed, "objective", step))
+        loss.value.backward()
+        logs = dict(loss.logs)
+        if recipe.clip:
+            logs["gradient_norm"] = clip_grad_norm_(self.model.parameters(), recipe.clip)
+        for group in self.optimizer.param_groups:
+            group["lr"] = recipe.optimizer.rate * recipe.schedule.factor(step, recipe.steps)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        if self.average and step >= recipe.ema_start:
+            self.average.update_parameters(self.model)
+        self.sums = {name: self.sums.get(name, 0.0) + value.detach() for name, value in logs.items()}
+        self.step += 1
+
+    def evaluated(self) -> Model:
+        """The model whose weights are evaluated and kept: the moving average where the recipe asks for one."""
+        return self.average.module if self.average and self.average.n_averaged > 0 else self.model
+
+    def report(self) -> dict[str, Any]:
+        """A row of metrics: means over the steps since the last one."""
+        steps = (self.step - 1) % LOG_EVERY + 1
+        means = {name: float(value) / steps for name, value in self.sums.items()}
+        self.sums = {}
+        return {"step": self.step, **means, "rate": self.optimizer.param_groups[0]["lr"], **self.time()}
+
+    def watch(self) -> dict[str, Any]:
+        """A row of exact match at the watched sizes; remembers the best weights."""
+        recipe, watch, model = self.recipe, self.recipe.watch, self.evaluated()
+        exact = {}
+        for size in watch.sizes:
+            sizes = (size,) * len(recipe.task.axes)
+            exact[str(size)] = evaluation.exact_match(model, recipe, sizes, watch.count, part=self.step)
+        model.train()
+        mean = sum(exact.values()) / len(exact)
+        if recipe.keep == "best" and mean > self.best["exact"]:
+            weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
+            self.best = {"exact": mean, "step": self.step, "weights": weights}
+        return {"step": self.step, "exact": exact, **self.time()}
+
+    def best_weights(self) -> dict[str, Tensor]:
+        """What the recipe keeps."""
+        return self.best["weights"] or self.evaluated().state_dict()
+
+    def time(self) -> dict[str, float]:
+        """Seconds so far, earlier sessions of this run included."""
+        return {name: round(self.spent[name] + value, 3) for name, value in self.clock.read().items()}
+
+    def about(self) -> dict[str, Any]:
+        """What a reader of the results wants to know of how they came about."""
+        from lengthwise import __version__
+
+        return {
+            "lengthwise": __version__,
+            "commit": commit(),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "device": self.device.type,
+            "threads": torch.get_num_threads(),
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "steps": self.step,
+            "kept_step": self.best["step"] or self.step,
+            **self.time(),
+        }
+
+    def state(self) -> dict[str, Any]:
+        """All that resuming needs."""
+        return {
+            "step": self.step,
+            "model": self.model.state_dict(),
+            "average": self.average.state_dict() if self.average else None,
+            "optimizer": self.optimizer.state_dict(),
+            "sums": self.sums,
+            "best": self.best,
+            "spent": self.time(),
+        }
+
+    def restore(self, run: Run) -> None:
+        """Go back to the run's checkpoint, or to the start, and cut its log back to there."""
+        state = run.state(self.device)
+        if state:
+            try:
+                self.model.load_state_dict(state["model"])
+                if self.average:
+                    self.average.load_state_dict(state["average"])
+                self.optimizer.load_state_dict(state["optimizer"])
+                self.step, self.sums, self.best, self.spent = (state[k] for k in ("step", "sums", "best", "spent"))
+            except (KeyError, TypeError, ValueError, RuntimeError, AttributeError):
+                raise UsageError(f"{run.folder / 'state.pt'}: not a checkpoint of this recipe; delete it to start over") from None
+        run.cut("metrics", self.step)
+
+
+class Clock:
+    """Wall and processor time since it was made."""
+
+    def __init__(self) -> None:
+        self.wall, self.cpu = time.perf_counter(), time.process_time()
+
+    def read(self) -> dict[str, float]:
+        return {"wall_s": time.perf_counter() - self.wall, "cpu_s": time.process_time() - self.cpu}
+
+
+def choose_device(name: str) -> torch.device:
+    """``auto``: the GPU where there is one. UsageError for a device that is not there."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        raise UsageError(f"device: {name!r} is not here; use auto, cpu or cuda") from None
+    return device
+
+
+@contextmanager
+def computing(threads: int) -> Iterator[None]:
+    """Torch's settings while computing: the number of threads, and denormal numbers flushed, which once losses are
+    tiny would slow a CPU step several times."""
+    if threads < 1:
+        raise UsageError(f"threads must be 1 or more, not {threads}")
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        torch.set_flush_denormal(False)
+
+
+@contextmanager
+def stop_signal() -> Iterator[Any]:
+    """Yields a function that tells whether Ctrl-C or SIGTERM came: a step is finished before one is heeded. A second
+    one is heeded at once. Outside the main thread, where signals cannot be caught, it never does."""
+    came: list[int] = []
+    before = {}
+
+    def note(number: int, _: Any) -> None:
+        came.append(number)
+        signal.signal(number, before[number])
+
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, note)
+    except ValueError:
+        pass
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,144 @@
+"""The nouns that flow through Lengthwise, and the one exception a user is meant to see.
+
+Letters in shapes: ``b`` rows, ``t`` positions, ``d`` width, ``v`` vocabulary, ``p`` prompt, ``a`` answer, ``k`` loops,
+``r`` rows still running, ``n`` positions picked out of a batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+class UsageError(ValueError):
+    """Something the user can put right. Its text is one line: what is wrong, and what would be right."""
+
+
+class Rows:
+    """A dataclass of tensors whose first axis is the row."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]
+
+    def _map(self, function: Any) -> Self:
+        return type(self)(**{f.name: function(getattr(self, f.name)) for f in fields(self)})  # type: ignore[arg-type]
+
+    def take(self, rows: Int[Tensor, " r"] | slice) -> Self:
+        """The given rows, in the given order."""
+        return self._map(lambda value: value.take(rows) if isinstance(value, Rows) else value[rows])
+
+    def to(self, device: torch.device) -> Self:
+        """The same rows on another device."""
+        return self._map(lambda value: value.to(device))
+
+
+@dataclass(frozen=True)
+class Problems(Rows):
+    """A task's only product: problems as symbol ids of the task, padded on the right with zeros."""
+
+    sizes: Int[Tensor, "b axes"]  # what was asked for, on the task's axes
+    prompt: Int[Tensor, "b p"]
+    prompt_length: Int[Tensor, " b"]
+    answer: Int[Tensor, "b a"]
+    answer_length: Int[Tensor, " b"]
+    rounds: Int[Tensor, " b"]  # T(n): rounds that the reference algorithm takes
+
+    @staticmethod
+    def join(parts: Sequence[Problems]) -> Problems:
+        """One set of problems after the other; the narrower ones are padded."""
+
+        def stack(name: str) -> Tensor:
+            tensors = [getattr(part, name) for part in parts]
+            if tensors[0].dim() == 1:
+                return torch.cat(tensors)
+            width = max(tensor.shape[1] for tensor in tensors)
+            return torch.cat([torch.nn.functional.pad(tensor, (0, width - tensor.shape[1])) for tensor in tensors])
+
+        return Problems(**{f.name: stack(f.name) for f in fields(Problems)})
+
+
+@dataclass(frozen=True)
+class Inputs(Rows):
+    """All that a model sees of a batch."""
+
+    tokens: Int[Tensor, "b t"]
+    index: Int[Tensor, "b t"]  # the position a positional encoding is told
+    present: Bool[Tensor, "b t"]  # False where a row has ended: nothing may depend on what stands there
+
+
+@dataclass(frozen=True)
+class Batch(Rows):
+    """Problems written as rows by a layout."""
+
+    inputs: Inputs
+    targets: Int[Tensor, "b t"]
+    asked: Bool[Tensor, "b t"]  # where the answer stands, its end included: supervised and scored
+    room: Bool[Tensor, "b t"]  # where an answer may stand, known without the answer; one run per row
+    rounds: Int[Tensor, " b"]
+    sizes: Int[Tensor, "b axes"]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What an objective returns: the number to descend, and tensors worth logging (means over the batch)."""
+
+    value: Float[Tensor, ""]
+    logs: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What each loop would have answered, without its logits.
+
+    ``said`` is meaningful in a row's first ``slots`` places, and loop k (counted from 1, so ``said[k - 1]``) in rows
+    with ``loops >= k``. ``confidence`` is the mean log probability of what was said, up to its own first end.
+    """
+
+    said: Int[Tensor, "k b a"]
+    confidence: Float[Tensor, "k b"]
+    loops: Int[Tensor, " b"]
+    slots: Int[Tensor, " b"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """How one set of weights did on fresh problems of one size."""
+
+    task: str
+    weights: str
+    stopping: str
+    problems: str  # "uniform", or "hard" for the task's harder set
+    sizes: tuple[int, ...]
+    count: int
+    exact: float  # share of problems answered right in full
+    token_accuracy: float  # share of answer symbols that are right
+    loops: float  # loops used, mean over problems
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's 95 % interval of ``exact``."""
+        return wilson(self.exact, self.count)
+
+    def row(self) -> dict[str, Any]:
+        """Plain values, for JSON and CSV."""
+        low, high = self.interval
+        return {**asdict(self), "sizes": list(self.sizes), "low": low, "high": high}
+
+
+def wilson(share: float, count: int, z: float = 1.959964) -> tuple[float, float]:
+    """The interval of Wilson (1927) for a share seen in ``count`` trials; z is the normal quantile."""
+    if count < 1:
+        raise ValueError(f"an interval needs at least one trial, not {count}")
+    centre = share + z * z / (2 * count)
+    spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    scale = 1 + z * z / count
+    # The ends are exact where the share is: rounding must not put 1.0 outside its own interval.
+    low = 0.0 if share == 0 else max(0.0, (centre - spread) / scale)
+    high = 1.0 if share == 1 else min(1.0, (centre + spread) / scale)
+    return low, high
