@@ -1,2 +1,41 @@
-"""Lengthwise."""
+"""Lengthwise: trained on short problems, do small sequence models solve longer ones?
+
+    import lengthwise as lw
+
+    run = lw.train("looped-parity", seed=1)              # or a Recipe of your own
+    scores = lw.evaluate(run, lengths=range(1, 101))     # rows; scores.frame() where pandas is there
+    lw.load("looped-pairs").solve("128+9").text
+
+Names are imported when they are first used, so that ``lengthwise --help`` need not wait for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lengthwise.api import *
+
 __version__ = "0.1.0"
+
+
+__all__ = [
+    "AdamW", "Addition", "After", "Answer", "Batch", "Constant", "Converged", "Copy", "Curriculum", "Every",
+    "ExtraLoops", "Final", "FullOutput", "Inputs", "Layout", "Learned", "Lengths", "Local", "Loops", "Loss",
+    "MaxConfidence", "Model", "ModelSpec", "NextToken", "NoPE", "Objective", "Optimizer", "Oracle", "Pairs", "Parity",
+    "PerRound", "Position", "Problems", "Progressive", "Recipe", "RoPE", "Run", "Schedule", "Score", "Scores",
+    "Solver", "Stopping", "Task", "Trace", "Transformer", "Uniform", "UsageError", "Vocab", "Watch", "Weights",
+    "evaluate", "find", "load", "stream", "train", "unroll",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    # Asked for any other name, the interface must not be imported: `from lengthwise import data` comes by here.
+    if name not in __all__:
+        raise AttributeError(f"lengthwise has no {name!r}; it has: {', '.join(__all__)}")
+    return getattr(importlib.import_module("lengthwise.api"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -32,7 +32,9 @@ def batch(recipe: Recipe, step: int, *, rank: int = 0, world: int = 1) -> tuple[
     return written.take(mine), loops[mine]
 
 
-def test_problems(task: Task, size: Sequence[int], count: int, *, seed: int, part: int = 0, hard: bool = False) -> Problems:
+def fresh_problems(
+    task: Task, size: Sequence[int], count: int, *, seed: int, part: int = 0, hard: bool = False
+) -> Problems:
     """Fresh problems of one size: an address of their own, shared with no training batch."""
     if len(size) != len(task.axes):
         raise UsageError(f"{task.name} has sizes on {len(task.axes)} axes ({', '.join(task.axes)}), not {len(size)}")

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lengthwise.data import test_problems
+from lengthwise.data import fresh_problems
 from lengthwise.layout import until_end
 from lengthwise.models import Model, settle, unroll
 from lengthwise.recipe import Recipe, check_stopping
@@ -81,7 +81,7 @@ def _count(
     seed: int,
     part: int = -1,
 ) -> tuple[int, float, float]:
-    problems = test_problems(recipe.task, sizes, count, seed=seed, part=part, hard=hard)
+    problems = fresh_problems(recipe.task, sizes, count, seed=seed, part=part, hard=hard)
     rows = max(1, TOKENS // recipe.layout.write(problems.take(slice(1)), recipe.task).targets.shape[1])
     exact, right, asked, loops = 0, 0, 0, 0
     for start in range(0, count, rows):

@@ -23,7 +23,9 @@ T = TypeVar("T")
 def encode(value: Any) -> Any:
     """JSON's plain values for a dataclass, with all that it contains."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {"kind": type(value).__name__} | {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"kind": type(value).__name__} | {
+            f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)
+        }
     if isinstance(value, tuple):
         return [encode(part) for part in value]
     return value
@@ -49,12 +51,25 @@ def override(part: T, changes: Iterable[str]) -> T:
     return decode(type(part), tree)
 
 
+def text(part: Any) -> str:
+    """A part as one would type it, fields at their defaults left out: ``MaxConfidence(per=batch)``, ``Oracle``."""
+    if isinstance(part, tuple):
+        return f"({', '.join(map(text, part))}{',' if len(part) == 1 else ''})"
+    if not dataclasses.is_dataclass(part):
+        return str(part)
+    changed = [f for f in dataclasses.fields(part) if getattr(part, f.name) != f.default]
+    inside = ", ".join(f"{f.name}={text(getattr(part, f.name))}" for f in changed)
+    return type(part).__name__ + (f"({inside})" if inside else "")
+
+
 def parse(text: str, name: str = "value") -> Any:
     """What ``text`` says, as JSON's plain values; nothing in it is run."""
     try:
         return _read(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError):
-        raise UsageError(f"{name}: {text!r} is neither a number, a word, a kind like Uniform(top=20), nor a tuple") from None
+        raise UsageError(
+            f"{name}: {text!r} is neither a number, a word, a kind like Uniform(top=20), nor a tuple"
+        ) from None
 
 
 def _read(node: ast.expr) -> Any:
@@ -81,10 +96,11 @@ def _named(keyword: ast.keyword) -> str:
 def _put(tree: Any, path: list[str], value: Any, name: str) -> None:
     *parents, last = path
     for step in parents:
-        tree = tree[int(step)] if _indexes(tree, step) else tree.get(step) if isinstance(tree, dict) else None
-        if isinstance(tree, str):
-            break
-    if _indexes(tree, last):
+        if isinstance(tree, list):
+            tree = tree[int(step)] if _indexes(tree, step) else None
+        else:
+            tree = tree.get(step) if isinstance(tree, dict) else None
+    if isinstance(tree, list) and _indexes(tree, last):
         tree[int(last)] = value
     elif isinstance(tree, dict):
         if isinstance(value, str) and isinstance(tree.get(last), dict):
@@ -94,8 +110,8 @@ def _put(tree: Any, path: list[str], value: Any, name: str) -> None:
         raise UsageError(f"{name}: there is no such field")
 
 
-def _indexes(tree: Any, step: str) -> bool:
-    return isinstance(tree, list) and step.isdecimal() and int(step) < len(tree)
+def _indexes(parts: list[Any], step: str) -> bool:
+    return step.isdecimal() and int(step) < len(parts)
 
 
 def _decode(kind: Any, value: Any, path: str) -> Any:

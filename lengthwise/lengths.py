@@ -59,8 +59,7 @@ class Curriculum(Lengths):
     def __post_init__(self) -> None:
         if not 1 <= self.bottom <= self.start <= self.top:
             raise UsageError(
-                "lengths need 1 <= bottom <= start <= top, "
-                f"not bottom={self.bottom} start={self.start} top={self.top}"
+                f"lengths need 1 <= bottom <= start <= top, not bottom={self.bottom} start={self.start} top={self.top}"
             )
         if self.every < 1:
             raise UsageError(f"every must be 1 step or more, not {self.every}")

@@ -50,7 +50,7 @@ class PerRound(Loops):
 
 @dataclass(frozen=True)
 class ExtraLoops(Loops):
-    """T(n) + ``more``, and in training a uniform 0 … ``extra`` on top, a number per row: the answer has to stand still."""
+    """T(n) + ``more``, and in training a uniform 0 … ``extra`` on top, drawn per row: the answer has to stand still."""
 
     more: int = 0
     extra: int = 5

@@ -201,7 +201,9 @@ class Run:
         try:
             return torch.load(path, map_location=device, weights_only=True)
         except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-            raise UsageError(f"{path}: not a checkpoint that can be resumed ({_line(error)}); delete it to start over") from None
+            raise UsageError(
+                f"{path}: not a checkpoint that can be resumed ({_line(error)}); delete it to start over"
+            ) from None
 
     def describe(self, about: dict[str, Any]) -> None:
         """Write about.json."""
@@ -220,7 +222,9 @@ def commit() -> str:
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
         head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, timeout=10)
-        status = subprocess.run([*git, "status", "--porcelain", "-uno", "."], capture_output=True, text=True, timeout=10)
+        status = subprocess.run(
+            [*git, "status", "--porcelain", "-uno", "."], capture_output=True, text=True, timeout=10
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return head.stdout.strip() + ("+" if status.stdout.strip() else "") if head.returncode == 0 else ""

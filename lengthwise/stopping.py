@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from lengthwise import fields
 from lengthwise.types import Trace, UsageError
 
 
@@ -20,8 +21,8 @@ class Stopping(ABC):
 
     @property
     def name(self) -> str:
-        """How scores are labelled, e.g. ``Oracle`` or ``MaxConfidence(extra=20)``."""
-        return repr(self).replace("()", "")
+        """How scores are labelled, e.g. ``Oracle`` or ``MaxConfidence(per=batch)``."""
+        return fields.text(self)
 
     @abstractmethod
     def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
@@ -32,7 +33,7 @@ class Stopping(ABC):
         """The loop that answers, per row, between 1 and the limit."""
 
 
-@dataclass(frozen=True, repr=True)
+@dataclass(frozen=True)
 class Oracle(Stopping):
     """The planned loops, which take T(n) as known; ``more`` shifts them (fewer than 1 counts as 1)."""
 
@@ -92,7 +93,7 @@ class MaxConfidence(Stopping):
 
 @dataclass(frozen=True)
 class Converged(Stopping):
-    """The first loop whose answer stays the same for ``patience`` more loops; the limit, planned + ``extra``, if none."""
+    """The first loop whose answer stays the same for ``patience`` more loops; else the limit, planned + ``extra``."""
 
     patience: int = 2
     extra: int = 20

@@ -106,7 +106,8 @@ class Trainee:
 
     def evaluated(self) -> Model:
         """The model whose weights are evaluated and kept: the moving average where the recipe asks for one."""
-        return self.average.module if self.average and self.average.n_averaged > 0 else self.model
+        averaged = self.average is not None and self.average.n_averaged > 0
+        return self.average.module if averaged else self.model  # type: ignore[return-value,union-attr]
 
     def report(self) -> dict[str, Any]:
         """A row of metrics: means over the steps since the last one."""
@@ -177,7 +178,9 @@ class Trainee:
                 self.optimizer.load_state_dict(state["optimizer"])
                 self.step, self.sums, self.best, self.spent = (state[k] for k in ("step", "sums", "best", "spent"))
             except (KeyError, TypeError, ValueError, RuntimeError, AttributeError):
-                raise UsageError(f"{run.folder / 'state.pt'}: not a checkpoint of this recipe; delete it to start over") from None
+                raise UsageError(
+                    f"{run.folder / 'state.pt'}: not a checkpoint of this recipe; delete it to start over"
+                ) from None
         run.cut("metrics", self.step)
 
 

@@ -8,6 +8,7 @@ loop. Looped without injection: h_0 = x and h_{k+1} = norm(blocks(h_k)).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from lengthwise.models import Model, ModelSpec
 from lengthwise.nn.attention import Attention, Pattern, pattern
-from lengthwise.nn.position import NoPE, Position
+from lengthwise.nn.position import Encoding, NoPE, Position
 from lengthwise.types import Inputs, UsageError
 from lengthwise.vocab import Vocab
 
@@ -34,6 +35,8 @@ class Transformer(ModelSpec):
     positions: tuple[Position, ...] = (NoPE(),)
     injection: bool = True
     dropout: float = 0.0
+    init_std: float = 0.02  # of the weights in the blocks at the start; small widths learn faster from more
+    embedding_std: float = 1.0  # of the embedding at the start
 
     def __post_init__(self) -> None:
         for name in ("width", "layers", "heads", "mlp"):
@@ -49,6 +52,8 @@ class Transformer(ModelSpec):
 
 
 class TransformerContext(NamedTuple):
+    """What stays the same from loop to loop."""
+
     embedded: Float[Tensor, "b t d"]
     pattern: Pattern
 
@@ -60,7 +65,9 @@ class TransformerModel(Model):
         super().__init__()
         self.causal, self.injection = causal, spec.injection
         self.embedding = nn.Embedding(reads, spec.width)
-        self.encodings = nn.ModuleList([position.build(spec.width, spec.heads) for position in spec.positions])
+        nn.init.normal_(self.embedding.weight, std=spec.embedding_std)
+        encodings = [position.build(spec.width, spec.heads) for position in spec.positions]
+        self.encodings: Iterable[Encoding] = nn.ModuleList(encodings)  # type: ignore[assignment]
         self.blocks = nn.ModuleList([Block(spec, causal=causal) for _ in range(spec.layers)])
         self.norm = nn.LayerNorm(spec.width)
         self.readout = nn.Linear(spec.width, writes)
@@ -86,8 +93,8 @@ class TransformerModel(Model):
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + MLP(norm(x)), Weights start N(0, 0.02), what is added to the residual
-    stream N(0, 0.02 / √(2·layers)), biases 0 (Radford et al. 2019)."""
+    """x + attention(norm(x)), then x + MLP(norm(x)). Weights start N(0, init_std), those of what is added to
+    the residual stream N(0, init_std / √(2·layers)), biases 0; GPT-2's are 0.02 (Radford et al. 2019)."""
 
     def __init__(self, spec: Transformer, *, causal: bool) -> None:
         super().__init__()
@@ -98,9 +105,11 @@ class Block(nn.Module):
         self.act = nn.ReLU() if spec.activation == "relu" else nn.GELU(approximate="tanh")
         self.narrow = nn.Linear(spec.mlp * spec.width, spec.width)
         self.drop = nn.Dropout(spec.dropout) if spec.dropout else nn.Identity()
-        residual = 0.02 / math.sqrt(2 * spec.layers)
+        residual = spec.init_std / math.sqrt(2 * spec.layers)
         for linear in (self.attention.project, self.attention.out, self.widen, self.narrow):
-            nn.init.normal_(linear.weight, std=residual if linear in (self.attention.out, self.narrow) else 0.02)
+            nn.init.normal_(
+                linear.weight, std=residual if linear in (self.attention.out, self.narrow) else spec.init_std
+            )
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Float[Tensor, "b t d"], pattern: Pattern) -> Float[Tensor, "b t d"]:

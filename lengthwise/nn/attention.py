@@ -116,5 +116,6 @@ class Attention(nn.Module):
         if self.dropout and self.training:
             weights = F.dropout(weights, self.dropout)
         return sum(  # type: ignore[return-value]
-            (weights[..., i, None] * value[:, i : i + t] for i in range(1, offsets)), weights[..., 0, None] * value[:, :t]
+            (weights[..., i, None] * value[:, i : i + t] for i in range(1, offsets)),
+            weights[..., 0, None] * value[:, :t],
         )

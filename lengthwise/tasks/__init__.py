@@ -43,9 +43,9 @@ class Task(ABC):
     def parse(self, text: str) -> Problems:
         """One problem, from what a person types. UsageError in one line if it is none."""
 
-    @abstractmethod
     def format(self, answer: Int[Tensor, " a"]) -> str:
-        """An answer as a person reads it."""
+        """An answer as a person reads it: its symbols, unless a task knows better."""
+        return self.vocab.decode(answer)
 
     @abstractmethod
     def reference(self, prompt: str) -> str:

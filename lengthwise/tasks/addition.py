@@ -1,4 +1,4 @@
-"""Addition in any base from 2 to 10, digits in either order (McLeish et al. 2024; Fan et al. 2025; Zhou et al. 2024)."""
+"""Addition in any base from 2 to 10, digits in either order (Fan et al. 2025; McLeish et al. 2024)."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class Addition(Stackable):
 def _sum(columns: Int[Tensor, "b n 2"], base: int) -> Int[Tensor, "b n+1"]:
     """Digits of the sum, least significant first, by carry look-ahead: a carry enters a column if and only if the last
     column before it that does not merely pass a carry on (its digits add up to base − 1) makes one."""
-    rows, width, _ = columns.shape
+    width = columns.shape[1]
     totals = columns.sum(-1)
     place = torch.arange(1, width + 1)
     decides = torch.where(totals != base - 1, place, 0).cummax(1).values  # 0: no column has decided yet

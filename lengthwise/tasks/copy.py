@@ -42,9 +42,6 @@ class Copy(Task):
         length = sizes[:, 0]
         return Problems(sizes, row, length, row, length, length)
 
-    def format(self, answer: Int[Tensor, " a"]) -> str:
-        return self.vocab.decode(answer)
-
     def reference(self, prompt: str) -> str:
         return "".join(list(prompt))
 

@@ -32,9 +32,6 @@ class Parity(Task):
         length = sizes[:, 0]
         return Problems(sizes, bits, length, bits.sum(1, keepdim=True) % 2, torch.ones_like(length), length)
 
-    def format(self, answer: Int[Tensor, " a"]) -> str:
-        return self.vocab.decode(answer)
-
     def reference(self, prompt: str) -> str:
         return str(prompt.count("1") % 2)
 

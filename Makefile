@@ -1,0 +1,46 @@
+# `make demo` and `make test` set everything up by themselves; see `make help`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# Small models are fastest on one thread, and tests run in as many processes as there are cores.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help demo test check learn bench docs format clean
+help: ## what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Lengthwise needs Python 3.11 or newer: make PYTHON=python3.12 …"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(READY)
+
+demo: $(READY) ## train two models on short sums, test them on long ones, show the picture (minutes)
+	$(BIN)/lengthwise demo
+
+test: $(READY) ## all tests
+	$(BIN)/pytest -n 2
+
+check: $(READY) ## format, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyrefly check
+
+learn: $(READY) ## the slow trainings: five seeds of the demo, three of parity, and their results
+	$(BIN)/lengthwise reproduce pairs --seeds 5
+	$(BIN)/lengthwise reproduce parity --seeds 3
+
+bench: $(READY) ## speed, as ratios: one JSON line per claim
+	@for script in bench/*.py; do $(BIN)/python $$script || exit 1; done
+
+docs: $(READY) ## fill in what the pages quote
+	$(BIN)/python docs/fill.py
+
+format: $(READY) ## put the code in order
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove the environment
+	rm -rf $(VENV)

@@ -1,0 +1,39 @@
+"""A task of one's own: write n digits backwards. From the shell: `lengthwise train looped-reverse --import own_task`."""
+
+from dataclasses import dataclass
+
+import torch
+
+import lengthwise as lw
+
+
+@dataclass(frozen=True)
+class Reverse(lw.Task):
+    symbols = tuple("0123456789")  # what prompts and answers are written in
+
+    def sample(self, sizes, generator):  # a problem per row of sizes; no loop over rows
+        length, width = sizes[:, :1], int(sizes.max())
+        place = torch.arange(width)
+        row = torch.randint(10, (len(sizes), width), generator=generator) * (place < length)
+        back = row.gather(1, (length - 1 - place).clamp(min=0)) * (place < length)
+        return lw.Problems(sizes, row, length[:, 0], back, length[:, 0], rounds=length[:, 0])
+
+    def parse(self, text):  # what a person types
+        row = self.vocab.encode(text)
+        n = torch.tensor([len(row)])
+        return lw.Problems(n[:, None], row[None], n, row.flip(0)[None], n, rounds=n)
+
+    def reference(self, prompt):  # the plainest algorithm; tests hold `sample` to it
+        return prompt[::-1]
+
+    def room(self, sizes):  # places that an answer may take
+        return sizes[:, 0]
+
+
+def looped_reverse() -> lw.Recipe:
+    return lw.find("looped-parity", "name=looped-reverse", "steps=300", "lengths=Uniform(top=3)").change(task=Reverse())
+
+
+if __name__ == "__main__":
+    run = lw.train(looped_reverse(), quiet=False)
+    print(*lw.evaluate(run, range(1, 7)), lw.load(run).solve("123"), sep="\n")

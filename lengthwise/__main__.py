@@ -1,0 +1,6 @@
+"""``python -m lengthwise``."""
+
+from lengthwise.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""The Python interface, gathered: what ``import lengthwise as lw`` offers, by the names in its ``__all__``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from lengthwise import catalog, evaluation, training
+from lengthwise.fields import override
+from lengthwise.layout import FullOutput, Layout, NextToken, Pairs
+from lengthwise.lengths import Curriculum, Lengths, Uniform
+from lengthwise.loops import Constant, ExtraLoops, Loops, PerRound
+from lengthwise.models import Model, ModelSpec, unroll
+from lengthwise.models.transformer import Transformer
+from lengthwise.nn.position import Learned, Local, NoPE, Position, RoPE
+from lengthwise.objectives import Objective
+from lengthwise.objectives.every import Every
+from lengthwise.objectives.final import Final
+from lengthwise.objectives.progressive import Progressive
+from lengthwise.optim import AdamW, Optimizer, Schedule
+from lengthwise.recipe import Recipe, Watch
+from lengthwise.rng import stream
+from lengthwise.run import Run, Weights
+from lengthwise.run import load as load_weights
+from lengthwise.solver import Answer, Solver, load
+from lengthwise.stopping import After, Converged, MaxConfidence, Oracle, Stopping
+from lengthwise.tasks import Task
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.parity import Parity
+from lengthwise.types import Batch, Inputs, Loss, Problems, Score, Trace, UsageError
+from lengthwise.vocab import Vocab
+
+
+class Scores(list[Score]):
+    """Score rows, in the order of the lengths asked for."""
+
+    def frame(self) -> Any:
+        """The rows as a pandas DataFrame. ImportError where pandas is not installed."""
+        import pandas  # type: ignore[import-not-found,import-untyped]
+
+        return pandas.DataFrame([score.row() for score in self])
+
+
+def find(name: str, *changes: str) -> Recipe:
+    """A shipped recipe by name, with ``name=value`` changes as on the command line."""
+    return catalog.recipe(name, changes)
+
+
+def train(recipe: Recipe | str, *changes: str, seed: int | None = None, **options: Any) -> Run:
+    """Train a recipe, or one named, to its end; go on where an earlier call was stopped.
+
+    ``seed`` sets the seed of the weights and of the problems. ``options`` are those of ``lengthwise.training.train``:
+    ``folder``, ``device``, ``threads``, ``save_every`` (seconds), ``quiet``.
+    """
+    chosen = catalog.recipe(recipe, changes) if isinstance(recipe, str) else override(recipe, changes)
+    if seed is not None:
+        chosen = chosen.change(seed=seed, data_seed=seed)
+    return training.train(chosen, **options)
+
+
+def evaluate(
+    weights: Run | Weights | str | Path,
+    lengths: Iterable[int | tuple[int, ...]] | None = None,
+    *,
+    samples: int = 1000,
+    stopping: Stopping | None = None,
+    hard: bool = False,
+    seed: int = 0,
+    device: str = "auto",
+) -> Scores:
+    """Exact match on fresh problems, a Score per length; by default at 1, 1.5, 2, 3 and 5 times the training length."""
+    if not isinstance(weights, Weights):
+        place = training.choose_device(device)
+        weights = weights.weights(place) if isinstance(weights, Run) else load_weights(weights, place)
+    sizes = evaluation.default_sizes(weights.recipe) if lengths is None else lengths
+    with training.computing(1):
+        found = evaluation.evaluate(weights, sizes, samples=samples, stopping=stopping, hard=hard, seed=seed)
+        return Scores(found)

@@ -1,0 +1,106 @@
+"""What there is: every task, model, objective, recipe and study, found by looking into its folder."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import typing
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
+
+import lengthwise.models
+import lengthwise.objectives
+import lengthwise.recipes
+import lengthwise.studies
+import lengthwise.tasks
+from lengthwise.fields import kinds, override, suggest
+from lengthwise.layout import Layout
+from lengthwise.lengths import Lengths
+from lengthwise.loops import Loops
+from lengthwise.models import ModelSpec
+from lengthwise.nn.position import Position
+from lengthwise.objectives import Objective
+from lengthwise.optim import Optimizer
+from lengthwise.recipe import Recipe
+from lengthwise.stopping import Stopping
+from lengthwise.studies import Study
+from lengthwise.tasks import Task, kebab
+from lengthwise.types import UsageError
+
+PARTS = {
+    "tasks": Task,
+    "layouts": Layout,
+    "lengths": Lengths,
+    "loops": Loops,
+    "models": ModelSpec,
+    "positions": Position,
+    "objectives": Objective,
+    "stopping": Stopping,
+    "optimizers": Optimizer,
+}
+
+
+def _modules(package: ModuleType) -> list[ModuleType]:
+    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+    return [importlib.import_module(f"{package.__name__}.{name}") for name in names]
+
+
+for _package in (lengthwise.tasks, lengthwise.models, lengthwise.objectives):
+    _modules(_package)  # so that files can name their kinds
+
+
+def parts() -> dict[str, dict[str, type]]:
+    """The kinds that recipes are made of, imported classes of a user's own included."""
+    return {name: kinds(base) for name, base in PARTS.items()}
+
+
+def _functions(package: ModuleType, returns: type) -> dict[str, Callable[..., Any]]:
+    found = {}
+    for module in _modules(package):
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            if typing.get_type_hints(function).get("return") is returns and function.__module__ == module.__name__:
+                found[name.replace("_", "-")] = function
+    return found
+
+
+_OWN: dict[str, Callable[[], Recipe]] = {}
+
+
+def recipes() -> dict[str, Callable[[], Recipe]]:
+    """Functions that return a recipe, by name."""
+    return _functions(lengthwise.recipes, Recipe) | _OWN
+
+
+def studies() -> dict[str, Callable[[], Study]]:
+    """Functions that return a study, by name."""
+    return _functions(lengthwise.studies, Study)
+
+
+def add(module: ModuleType) -> None:
+    """Make the recipes of a user's own module known by name. Its classes are known once it is imported."""
+    for name, function in inspect.getmembers(module, inspect.isfunction):
+        if function.__module__ == module.__name__ and typing.get_type_hints(function).get("return") is Recipe:
+            _OWN[name.replace("_", "-")] = function
+
+
+def _find(what: str, name: str, known: dict[str, Any]) -> Any:
+    if name not in known:
+        raise UsageError(f"{what}: {name!r} is not one of: {', '.join(known)}{suggest(name, known)}")
+    return known[name]
+
+
+def recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
+    """A recipe by its name, with ``name=value`` changes. UsageError answers a wrong name with the right ones."""
+    return _find("recipe", name, recipes())().change(changes)
+
+
+def study(name: str) -> Study:
+    """A study by its name."""
+    return _find("study", name, studies())()
+
+
+def task(name: str, changes: Iterable[str] = ()) -> Task:
+    """A task by its name as written in the shell (``addition``), with ``name=value`` changes to its fields."""
+    return override(_find("task", name, {kebab(kind): cls for kind, cls in kinds(Task).items()})(), changes)

@@ -1,0 +1,161 @@
+"""The command line: parsing and errors. What the verbs do is in ``verbs``; it is imported late, since torch is slow to
+import and ``--help`` should not be."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any, NoReturn
+
+EPILOG = """examples:
+  lengthwise demo                                    train two models on short sums, test them on long ones
+  lengthwise solve looped-pairs 128+9                answer at once, with weights that come with the package
+  lengthwise train looped-parity --seeds 3           three seeds, measured at up to 5 times the length
+  lengthwise train looped-pairs model.width=32       any field of a recipe can be changed
+  lengthwise evaluate runs/looped-pairs-1234567890 --lengths 8-100:4
+  lengthwise report runs/*                           tables, figures and CSV
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """All verbs and their options."""
+    top = _Parser(
+        prog="lengthwise",
+        description="Train small sequence models on short problems; see whether they solve longer ones.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    top.add_argument("--version", action="store_true", help="print the version")
+    verbs = top.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
+
+    def verb(name: str, text: str, *options: str) -> argparse.ArgumentParser:
+        sub = verbs.add_parser(name, help=text, description=text, allow_abbrev=False)
+        for option in (*options, "import"):
+            flags = dict(_OPTIONS[option])
+            sub.add_argument(f"--{option}", **flags)
+        return sub
+
+    verb("demo", "train a looped and a standard model on sums of up to 8 digits; show how far each carries",
+         "seed", "jobs", "steps", "samples", "out", "quiet", "json")  # fmt: skip
+    verb("list", "recipes, studies, shipped weights, parts and runs", "json")
+    sub = verb("show", "a recipe with its parameters, operations and an estimate of time", "json")
+    _recipe(sub)
+    sub = verb("sample", "problems of a task", "seed", "hard", "json")
+    sub.add_argument("task", metavar="TASK", help="e.g. addition")
+    sub.add_argument("size", metavar="SIZE", help="e.g. 5, or 5x3 for a task of two sizes")
+    sub.add_argument("changes", nargs="*", metavar="name=value", help="the task's fields, e.g. base=2")
+    sub.add_argument("--count", type=int, default=5, metavar="N", help="how many (default: 5)")
+    sub = verb("train", "train a recipe, or go on with a run; then evaluate it",
+               "seed", "seeds", "jobs", "lengths", "samples", "hard", "device", "threads", "save-every", "quiet",
+               "json")  # fmt: skip
+    _recipe(sub)
+    sub = verb("evaluate", "exact match on fresh problems, length by length",
+               "seed", "lengths", "grid", "samples", "stopping", "hard", "device", "threads", "json")  # fmt: skip
+    sub.add_argument("weights", metavar="RUN", help="a run's folder, any folder of weights, or shipped weights by name")
+    sub = verb("solve", "answer prompts, from arguments or from standard input, one a line",
+               "stopping", "device", "json")  # fmt: skip
+    sub.add_argument("weights", metavar="WEIGHTS", help="shipped weights by name, or a folder")
+    sub.add_argument("prompts", nargs="*", metavar="PROMPT", help="e.g. 128+9")
+    sub = verb("reproduce", "train and evaluate all of a study, then write its table and figures",
+               "seeds", "jobs", "samples", "out", "device", "quiet", "json")  # fmt: skip
+    sub.add_argument("study", metavar="STUDY", help="e.g. pairs")
+    sub.add_argument("--dry-run", action="store_true", help="print the plan with its estimated time, and stop")
+    sub = verb("report", "tables, figures (PNG, SVG) and CSV of runs", "out", "json")
+    sub.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
+    return top
+
+
+def _recipe(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("recipe", metavar="RECIPE", help="a recipe's name, a recipe in a JSON file, or a run's folder")
+    sub.add_argument("changes", nargs="*", metavar="name=value", help="changed fields, e.g. model.width=32 steps=500")
+
+
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "json": {"action": "store_true", "help": "the result as JSON on standard output"},
+    "quiet": {"action": "store_true", "help": "no progress"},
+    "seed": {"type": int, "metavar": "N", "help": "seed of weights and problems (default: the recipe's, or 0)"},
+    "seeds": {"type": int, "default": 1, "metavar": "K", "help": "train K seeds (default: 1)"},
+    "jobs": {"type": int, "metavar": "J", "help": "processes at a time (default: the cores, at most 2)"},
+    "steps": {"type": int, "metavar": "N", "help": "train for N steps instead of the recipe's"},
+    "device": {"default": "auto", "help": "auto, cpu or cuda (default: auto)"},
+    "threads": {"type": int, "default": 1, "metavar": "N", "help": "CPU threads (default: 1, best for small models)"},
+    "save-every": {"type": float, "default": 60.0, "metavar": "S", "help": "seconds between checkpoints (default: 60)"},
+    "lengths": {
+        "metavar": "SIZES",
+        "help": "8,12,16 or 1-60 or 10-100:10 (default: 1, 1.5, 2, 3, 5 times the training length)",
+    },
+    "grid": {"metavar": "NxM", "help": "every pair of sizes, for a task of two"},
+    "samples": {"type": int, "metavar": "N", "help": "fresh problems per length (default: 1000)"},
+    "hard": {"action": "store_true", "help": "the task's harder set (sums: long carries)"},
+    "stopping": {"metavar": "RULE", "help": "e.g. Oracle, After(loops=10), MaxConfidence(extra=20), Converged"},
+    "out": {"metavar": "FOLDER", "help": "where tables and figures go"},
+    "import": {
+        "metavar": "MODULE",
+        "action": "append",
+        "default": [],
+        "help": "import a module of your own first: its classes and recipes are then known by name",
+    },
+}
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Options may stand anywhere: argparse alone would refuse ``solve WEIGHTS --json PROMPT``."""
+    args, rest = parser().parse_known_args(arguments)
+    for name in ("prompts", "changes"):
+        if hasattr(args, name) and not any(word.startswith("-") for word in rest):
+            setattr(args, name, getattr(args, name) + rest)
+            rest = []
+    if rest:
+        parser().error(f"unrecognized arguments: {' '.join(rest)}")
+    return args
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run a verb and exit: 0 done, 1 some prompts were bad, 2 a mistake of the user's, 130 interrupted."""
+    args = parse(arguments)
+    if args.version:
+        from lengthwise import __version__
+
+        print(__version__)
+        sys.exit(0)
+    if args.verb is None:
+        parser().print_help()
+        sys.exit(0)
+    sys.exit(_run(args))
+
+
+def _run(args: argparse.Namespace) -> int:
+    from lengthwise.types import UsageError
+
+    try:
+        from lengthwise import verbs
+        from lengthwise.training import Interrupted
+
+        try:
+            return verbs.run(args)
+        except Interrupted as stopped:
+            print(f"lengthwise: {stopped}", file=sys.stderr)
+            return 130
+    except UsageError as error:
+        print(f"lengthwise: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("lengthwise: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader has gone; what Python would still flush has nowhere to go either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+if __name__ == "__main__":
+    main()

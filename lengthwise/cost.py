@@ -1,0 +1,46 @@
+"""What a recipe costs, before paying for it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from lengthwise.recipe import Recipe, Watch
+from lengthwise.training import Trainee, computing
+
+
+@dataclass(frozen=True)
+class Cost:
+    """``operations`` are of the matrix products of one step, forward and backward, a multiplication and an addition
+    counted as two; both they and ``seconds`` are means over the run's course."""
+
+    parameters: int
+    operations: float  # per step
+    seconds: float  # per step, measured here on one thread
+    steps: int
+
+    @property
+    def minutes(self) -> float:
+        """The whole training."""
+        return self.steps * self.seconds / 60
+
+
+def cost(recipe: Recipe, moments: int = 4) -> Cost:
+    """Run a few steps at evenly spaced moments of the training (curricula make later ones dearer) and average."""
+    trainee = Trainee(replace(recipe, watch=Watch(), keep="last"), torch.device("cpu"))
+    operations, seconds = [], []
+    with computing(1):
+        trainee.advance()  # the first step pays for what is allocated once
+        for moment in range(moments):
+            trainee.step = int(recipe.steps * (moment + 0.5) / moments)
+            with FlopCounterMode(display=False) as counter:
+                trainee.advance()
+            operations.append(counter.get_total_flops())
+            start = time.perf_counter()
+            trainee.advance()
+            seconds.append(time.perf_counter() - start)
+    parameters = sum(p.numel() for p in trainee.model.parameters())
+    return Cost(parameters, sum(operations) / moments, sum(seconds) / moments, recipe.steps)

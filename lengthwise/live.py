@@ -1,0 +1,64 @@
+"""Following runs while they train in other processes: all that is known of them stands in their folders."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from lengthwise.fleet import Fleet
+from lengthwise.run import Run
+
+
+def follow(
+    fleet: Fleet,
+    runs: Sequence[Run],
+    console: Console,
+    *,
+    quiet: bool = False,
+    extra: Callable[[], RenderableType] | None = None,
+) -> None:
+    """Poll the fleet until all is done, showing each run's progress, and ``extra`` beneath, if given."""
+    start = time.monotonic()
+    if quiet:
+        while fleet.poll():
+            time.sleep(0.2)
+        return
+
+    def picture() -> RenderableType:
+        table = status(runs, time.monotonic() - start)
+        return Group(table, extra()) if extra else table
+
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        while fleet.poll():
+            if console.is_terminal:
+                live.update(picture(), refresh=True)
+            time.sleep(0.5)
+
+
+def status(runs: Sequence[Run], elapsed: float) -> Table:
+    """A line per run: steps, rate, loss, exact match at the watched sizes, time left."""
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for run in runs:
+        rows = run.rows("metrics")
+        losses = [row for row in rows if "loss" in row]
+        watched = [row["exact"] for row in rows if "exact" in row]
+        steps, total = (losses[-1]["step"] if losses else 0), run.recipe.steps
+        seconds = losses[-1]["wall_s"] if losses else 0.0
+        left = f"{seconds / steps * (total - steps):.0f} s left" if steps and not run.done else ""
+        if run.done:
+            left = f"trained in {run.about().get('wall_s', seconds):.0f} s; measuring, {len(run.rows('scores'))} done"
+        table.add_row(
+            f"{run.recipe.name} · seed {run.recipe.seed}",
+            ProgressBar(total=total, completed=steps, width=24),
+            f"{steps}/{total}",
+            f"{steps / seconds:.1f}/s" if seconds else "starting",
+            f"loss {losses[-1]['loss']:.4f}" if losses else "",
+            " ".join(f"{size}: {share:.2f}" for size, share in watched[-1].items()) if watched else "",
+            left,
+        )
+    return table

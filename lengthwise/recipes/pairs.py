@@ -1,0 +1,54 @@
+"""Sums of stacked digits: a looped encoder beside a standard one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lengthwise.layout import Pairs
+from lengthwise.lengths import Uniform
+from lengthwise.loops import Constant, ExtraLoops
+from lengthwise.models.transformer import Transformer
+from lengthwise.nn.position import Learned, Local
+from lengthwise.objectives.final import Final
+from lengthwise.optim import AdamW, Schedule
+from lengthwise.recipe import Recipe, Watch
+from lengthwise.tasks.addition import Addition
+
+
+def looped_pairs() -> Recipe:
+    """One small block that sees a digit's nearest neighbours, applied once per digit and a few times more."""
+    return Recipe(
+        name="looped-pairs",
+        task=Addition(order="least", equal_lengths=True, leading_zeros=True),
+        layout=Pairs(),
+        lengths=Uniform(top=8, longest=0.25),
+        loops=ExtraLoops(more=1, extra=3),
+        model=Transformer(width=64, mlp=2, activation="relu", positions=(Local(reach=1),), init_std=0.1),
+        objective=Final(),
+        steps=2500,
+        batch=32,
+        optimizer=AdamW(rate=6e-3),
+        schedule=Schedule("cosine", warmup=0.05),
+        ema=0.99,
+        hard=0.33,
+        watch=Watch(every=100, sizes=(8, 12), count=200),
+    )
+
+
+def standard_pairs() -> Recipe:
+    """Four layers that see the whole row, with learned positions, applied once; same data, same steps."""
+    return replace(
+        looped_pairs(),
+        name="standard-pairs",
+        loops=Constant(1),
+        model=Transformer(
+            width=128,
+            layers=4,
+            mlp=2,
+            activation="relu",
+            positions=(Learned(size=512),),
+            injection=False,
+            init_std=0.06,
+        ),
+        optimizer=AdamW(rate=1e-3),
+    )

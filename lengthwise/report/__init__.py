@@ -1,0 +1,145 @@
+"""Rows → tables and figures. Reports know only files: no task, model or tensor comes here.
+
+    curves(runs) → Curve     one per recipe, set of problems and stopping rule, with all its seeds
+    Curve.points() → Point   one per size: the mean over seeds, with a band
+
+``tables`` prints and writes them, ``terminal`` draws them with characters, ``figures`` as PNG and SVG.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from lengthwise.run import Run
+from lengthwise.types import Score, UsageError
+
+Row = dict[str, Any]  # of `Score.row`, or of metrics
+Sizes = tuple[int, ...]
+Seed = tuple[int, int]  # a recipe's seed and data_seed
+
+
+@dataclass(frozen=True)
+class Point:
+    """Exact match at one size, over seeds."""
+
+    sizes: Sizes
+    mean: float
+    low: float  # the band: the worst and the best seed; of a single seed Wilson's 95 % interval
+    high: float
+    error: float | None  # standard error of the mean over seeds; None of a single seed
+    seeds: int
+    count: int  # problems per seed; where seeds differ, the fewest
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The scores of runs that differ only in their seeds, on one set of problems under one stopping rule."""
+
+    label: str
+    top: int  # the largest size trained on
+    axes: tuple[str, ...]
+    problems: str  # "uniform" or "hard"
+    stopping: str
+    rows_by_seed: Mapping[Seed, Sequence[Row]]
+
+    def points(self) -> list[Point]:
+        """One per size, smallest first. A seed counts at the sizes it was measured at."""
+        by_size: dict[Sizes, list[Row]] = {}
+        for rows in self.rows_by_seed.values():
+            for row in latest(rows):
+                by_size.setdefault(tuple(row["sizes"]), []).append(row)
+        return [_point(sizes, rows) for sizes, rows in sorted(by_size.items())]
+
+    def diagonal(self) -> list[Point]:
+        """The points whose sizes are equal on all axes: with one axis, all of them."""
+        return [point for point in self.points() if len(set(point.sizes)) == 1]
+
+    def trained_at(self, sizes: Sizes) -> bool:
+        """Do these sizes lie within the training range?"""
+        return max(sizes) <= self.top
+
+
+def curves(runs: Iterable[Run]) -> list[Curve]:
+    """The curves of these runs, in their order; runs not yet evaluated add nothing. UsageError if none has scores."""
+    runs = list(runs)
+    found = [curve for label, group in by_recipe(runs).items() for curve in _curves(label, group)]
+    if not found:
+        raise UsageError(f"{_list(runs)}: no scores yet; `lengthwise evaluate RUN` measures a run")
+    return found
+
+
+def _curves(label: str, group: Sequence[Run]) -> list[Curve]:
+    kinds: dict[tuple[str, str], dict[Seed, list[Row]]] = {}
+    for run in group:
+        for row in _checked(run):
+            seeds = kinds.setdefault((row["problems"], row["stopping"]), {})
+            seeds.setdefault((run.recipe.seed, run.recipe.data_seed), []).append(row)
+    top, axes = group[0].recipe.lengths.top, tuple(group[0].recipe.task.axes)
+    return [Curve(label, top, axes, problems, stopping, seeds) for (problems, stopping), seeds in kinds.items()]
+
+
+def _checked(run: Run) -> list[Row]:
+    """The run's scores; a row that someone has cut fields from is named rather than tripped over."""
+    needed = {field.name for field in fields(Score)} | {"low", "high"}
+    rows = run.rows("scores")
+    for number, row in enumerate(rows, 1):
+        if not needed <= row.keys():
+            lacking = ", ".join(sorted(needed - row.keys()))
+            raise UsageError(f"{run.folder / 'scores.jsonl'}: row {number} has no {lacking}; evaluate the run anew")
+    return rows
+
+
+def by_recipe(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Runs under the name of their recipe; those that differ only in their seeds stand together. Where two recipes
+    share a name, each is called by its first run's folder name, ``<name>-<id>``. UsageError if there are no runs."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(replace(run.recipe, seed=0, data_seed=0).id, []).append(run)
+    if not groups:
+        raise UsageError("there is nothing to report: name at least one run")
+    shared = Counter(group[0].recipe.name for group in groups.values())
+    firsts = [(group[0].recipe, group) for group in groups.values()]
+    return {first.name if shared[first.name] == 1 else f"{first.name}-{first.id}": group for first, group in firsts}
+
+
+def latest(rows: Iterable[Row]) -> list[Row]:
+    """One row per sizes, problems and stopping rule, where a run was measured more than once: the last."""
+    return list({(tuple(row["sizes"]), row["problems"], row["stopping"]): row for row in rows}.values())
+
+
+def names(curves: Sequence[Curve]) -> list[str]:
+    """What tells each curve from the others: its label, then its stopping rule and problems where these differ."""
+    rules = {curve.stopping for curve in curves}
+    sets = {curve.problems for curve in curves}
+    return [
+        ", ".join(
+            [curve.label]
+            + ([curve.stopping] if len(rules) > 1 else [])
+            + ([curve.problems] if len(sets) > 1 and curve.problems != "uniform" else [])
+        )
+        for curve in curves
+    ]
+
+
+def size_text(sizes: Iterable[int]) -> str:
+    """A size as it is typed and printed: ``40``, or ``20x40`` on two axes."""
+    return "x".join(map(str, sizes))
+
+
+def _point(sizes: Sizes, rows: Sequence[Row]) -> Point:
+    shares = [row["exact"] for row in rows]
+    if len(rows) == 1:
+        low, high, error = rows[0]["low"], rows[0]["high"], None
+    else:
+        low, high, error = min(shares), max(shares), statistics.stdev(shares) / math.sqrt(len(shares))
+    return Point(sizes, statistics.fmean(shares), low, high, error, len(rows), min(row["count"] for row in rows))
+
+
+def _list(runs: Sequence[Run]) -> str:
+    first = ", ".join(run.folder.name for run in runs[:3])
+    return first + (f" and {len(runs) - 3} more" if len(runs) > 3 else "")

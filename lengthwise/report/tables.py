@@ -1,0 +1,182 @@
+"""Scores as tables: for the terminal, and as CSV for everything else."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from lengthwise.report import Curve, Point, Row, Sizes, names, size_text
+from lengthwise.run import write
+from lengthwise.types import UsageError
+
+TRAINED = "▪"  # marks a size within the training range
+SOLVED = 0.99  # exact match from which a size counts as solved
+ROUNDING = 1e-9  # what arithmetic may have added to a share such as 0.07
+COLUMNS = 7  # sizes that fit side by side in 80 characters
+
+
+def score_table(curves: Sequence[Curve]) -> Table:
+    """Exact match, one row per curve and one column per size: the mean over seeds, its band dim beside it.
+
+    Where there are more sizes than fit, some are left out and the caption says so. UsageError without curves.
+    """
+    if not curves:
+        raise UsageError("there are no scores to tabulate: evaluate a run first")
+    points = [{point.sizes: point for point in curve.points()} for curve in curves]
+    sizes = sorted(set().union(*points))
+    # What is the same in all rows is said once, in the caption.
+    own = {
+        "trained to": [str(curve.top) for curve in curves],
+        "seeds": [_range({point.seeds for point in row.values()}) for row in points],
+    }
+    own = {heading: cells for heading, cells in own.items() if len(set(cells)) > 1}
+    shown = _selection(sizes, {curve.top for curve in curves}, COLUMNS - len(own))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
+    table.caption = _caption(curves, points, len(shown), len(sizes))
+    table.add_column("exact match at", min_width=15, overflow="fold")
+    for heading in [*own, *map(size_text, shown)]:
+        table.add_column(heading, justify="right", min_width=7)
+    for number, (curve, name) in enumerate(zip(curves, names(curves), strict=True)):
+        cells = [_cell(points[number].get(size), trained=curve.trained_at(size)) for size in shown]
+        table.add_row(Text(name), *(column[number] for column in own.values()), *cells)
+    return table
+
+
+def detail_table(rows: Iterable[Row], top: int | None = None) -> Table:
+    """All that was measured, a row per score; sizes up to ``top`` are marked as trained. UsageError without rows."""
+    rows = list(rows)
+    if not rows:
+        raise UsageError("there are no scores to tabulate: evaluate a run first")
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for heading in ("size", "problems", "stopping", "", "exact match", "95 % interval"):
+        table.add_column(heading, justify="left" if heading in ("problems", "stopping", "") else "right")
+    for heading in ("token accuracy", "loops", "count"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(*_details(row, trained=top is not None and max(row["sizes"]) <= top))
+    if top is not None:
+        table.caption, table.caption_justify = Text(f"{TRAINED} within the training range, up to {top}"), "left"
+    return table
+
+
+def write_csv(path: Path, rows: Iterable[Row]) -> None:
+    """Write rows of any kind, whole or not at all. Columns stand in the order in which the rows first name them; lists
+    are written 20x40, the entries of a dictionary in columns ``exact.8``, nothing for None. UsageError without rows."""
+    flat = [_flat(row) for row in rows]
+    if not flat:
+        raise UsageError(f"{path}: there are no rows to write")
+    columns = list(dict.fromkeys(name for row in flat for name in row))
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    write(path, text.getvalue().encode())
+
+
+def share_text(share: float) -> str:
+    """A share in two decimals, which never rounds to a clean 0 or 1 what is not: ``>.99`` and ``<.01`` instead."""
+    if 0.995 <= share < 1:
+        return ">.99"
+    return "<.01" if 0 < share < 0.005 else f"{share:.2f}"
+
+
+# Cells
+
+
+def _cell(point: Point | None, *, trained: bool) -> Text:
+    if point is None:
+        return Text("–", "dim")
+    cell = Text(TRAINED if trained else "", "dim")
+    cell.append(share_text(point.mean), _style(point.mean))
+    # The ends are rounded outwards: a band is never shown narrower than it is.
+    low, high = math.floor(100 * point.low + ROUNDING) / 100, math.ceil(100 * point.high - ROUNDING) / 100
+    return cell.append(f" {_short(low)}–{_short(high)}", "not bold dim default")
+
+
+def _short(share: float) -> str:
+    return f"{share:.0f}" if share in (0, 1) else f"{share:.2f}".removeprefix("0")
+
+
+def _style(share: float) -> str:
+    if share >= SOLVED:
+        return "not dim bold green"
+    return "dim red" if share == 0 else "not dim"
+
+
+def _details(row: Row, *, trained: bool) -> list[Text]:
+    exact, style = row["exact"], _style(row["exact"])
+    return [
+        Text.assemble((TRAINED if trained else "", "dim"), size_text(row["sizes"])),
+        Text(row["problems"]),
+        Text(row["stopping"]),
+        Text(_bar(exact), style),
+        Text(f"{exact:.3f}", style),
+        Text(f"{row['low']:.3f}–{row['high']:.3f}", "dim"),
+        Text(f"{row['token_accuracy']:.3f}"),
+        Text(f"{row['loops']:.1f}"),
+        Text(str(row["count"])),
+    ]
+
+
+def _bar(share: float, width: int = 10) -> str:
+    """A bar as long as the share, to an eighth of a cell; anything above 0 shows."""
+    eighths = max(round(share * width * 8), 1 if share > 0 else 0)
+    return ("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()).ljust(width, "·")
+
+
+# Sizes and caption
+
+
+def _selection(sizes: Sequence[Sizes], tops: set[int], most: int) -> list[Sizes]:
+    """At most so many sizes, where that is possible: the ends, the training lengths, and others evenly between.
+    Of several axes, only equal sizes are columns; the rest makes a heat map."""
+    equal = [size for size in sizes if len(set(size)) == 1] or list(sizes)
+    if len(equal) <= most:
+        return equal
+    kept = {equal[0], equal[-1], *(size for size in equal if set(size) <= tops)}
+    free = max(0, most - len(kept))
+    rest = [size for size in equal if size not in kept]
+    kept |= {rest[(2 * i + 1) * len(rest) // (2 * free)] for i in range(free)}
+    return sorted(kept)
+
+
+def _caption(curves: Sequence[Curve], points: Sequence[dict[Sizes, Point]], shown: int, sizes: int) -> Text:
+    every = [point for row in points for point in row.values()]
+    seeds = {point.seeds for point in every}
+    bands = (["the worst and the best seed"] if seeds != {1} else []) + (["95 % interval"] if 1 in seeds else [])
+    return Text(
+        f"{TRAINED} within the training range, up to {_range({curve.top for curve in curves})}\n"
+        f"{_range({point.count for point in every})} problems per size, {_range(seeds)} seed{'s' * (seeds != {1})}; "
+        f"dim: {', of a single seed the '.join(bands)}"
+        + (f"\n{shown} of {sizes} sizes are shown" if shown < sizes else "")
+    )
+
+
+def _range(values: set[int]) -> str:
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+# CSV
+
+
+def _flat(row: Row) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{key}": _plain(part) for key, part in value.items()}
+        else:
+            flat[name] = _plain(value)
+    return flat
+
+
+def _plain(value: Any) -> Any:
+    return size_text(value) if isinstance(value, (list, tuple)) else value

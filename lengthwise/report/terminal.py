@@ -1,0 +1,196 @@
+"""A line plot made of characters, for live pictures in a terminal: braille dots, two across and four down per cell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from rich.text import Text
+
+from lengthwise.types import UsageError
+
+Number = int | float
+Points = Sequence[tuple[Number, Number]]
+Cell = tuple[int, int]  # row from the top, column from the left
+
+MARKS = "●▲■◆○△□◇"
+COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
+DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # the bit of each dot of a braille cell: left, right column
+MARK_EVERY = 6  # columns between the marks of one series, where its points are too many to mark them all
+
+
+def plot(
+    series: Mapping[str, Points],
+    *,
+    width: int = 72,
+    height: int = 14,
+    top: Number | None = None,
+    x_label: str = "",
+    y_label: str = "",
+    x_range: tuple[Number, Number] | None = None,
+    y_range: tuple[Number, Number] = (0.0, 1.0),
+) -> Text:
+    """Lines through the points of each series, by its name; always ``height`` lines of at most ``width`` columns.
+
+    A dashed line stands at ``top``, the largest size trained on. What is not finite leaves a gap; what is beyond a
+    range is drawn at its edge. Without ``x_range`` the points set it, and with ``top`` it starts at 0, so that the
+    training range is seen in proportion. UsageError where there is no room to draw.
+    """
+    ticks = [f"{value:.4g}" for value in (y_range[1], sum(y_range) / 2, y_range[0])]
+    gutter = max(map(len, ticks)) + 1
+    legend = _legend(list(series), y_label, width, max(1, height // 4))
+    rows, columns = height - len(legend) - 2, width - gutter - 1
+    if rows < 2 or columns < 10:
+        raise UsageError(f"a plot needs more room than {width} columns and {height} lines")
+    canvas = Canvas(rows, columns, x_range or _extent(series.values(), top), y_range)
+    for number, points in enumerate(series.values()):
+        canvas.draw(number, points)
+    rule = canvas.column(top) if top is not None and canvas.xs[0] <= top <= canvas.xs[1] else None
+    lines = [*legend]
+    for row in range(rows):
+        tick = {0: ticks[0], (rows - 1) // 2: ticks[1] if rows % 2 else "", rows - 1: ticks[2]}.get(row, "")
+        edge = f"{tick:>{gutter}}{'┤' if tick else '│'}"
+        lines.append(Text.assemble((edge, "dim"), canvas.line(row, rule)))
+    lines.append(Text(" " * gutter + _axis(columns, rule, x_label), "dim"))
+    lines.append(Text(" " * (gutter + 1) + _ticks(columns, canvas.xs, rule, top), "dim"))
+    return Text("\n", no_wrap=True, overflow="crop").join(lines)
+
+
+class Canvas:
+    """A grid of cells over a rectangle of values. Who draws later lies above; marks lie above lines."""
+
+    def __init__(
+        self, rows: int, columns: int, xs: tuple[Number, Number], ys: tuple[Number, Number] = (0.0, 1.0)
+    ) -> None:
+        if not (xs[0] < xs[1] and ys[0] < ys[1]):
+            raise UsageError(f"a plot's ranges go from low to high, not {xs} and {ys}")
+        self.rows, self.columns, self.xs, self.ys = rows, columns, xs, ys
+        self.dots: dict[Cell, int] = {}  # bits of a braille character
+        self.owner: dict[Cell, int] = {}  # the series whose colour a cell has
+        self.marks: dict[Cell, list[int]] = {}  # the series that have a mark there
+
+    def draw(self, number: int, points: Points) -> None:
+        """Add a series: a line through its points, marks on some of them, the first and the last among these."""
+        dots = [self.dot(x, y) for x, y in points]
+        for before, after in pairwise(dots):
+            if before and after:
+                self._cover(number, _line(before, after))
+        self._cover(number, filter(None, dots))
+        self._mark(number, [(dot[1] // 4, dot[0] // 2) for dot in dots if dot])
+
+    def dot(self, x: Number, y: Number) -> tuple[int, int] | None:
+        """The dot of a value, from the left and from the top; None unless both are finite."""
+        if not (math.isfinite(x) and math.isfinite(y)):
+            return None
+        across, up = _within(x, self.xs), _within(y, self.ys)
+        return round(across * (2 * self.columns - 1)), round((1 - up) * (4 * self.rows - 1))
+
+    def column(self, x: Number) -> int:
+        """The column of cells in which a value lies."""
+        return round(_within(x, self.xs) * (2 * self.columns - 1)) // 2
+
+    def line(self, row: int, rule: int | None = None) -> Text:
+        """One line of the picture, with a dashed rule in a column."""
+        line = Text()
+        for column in range(self.columns):
+            line.append(*self._character((row, column), column == rule))
+        return line
+
+    def _cover(self, number: int, dots: Iterable[tuple[int, int]]) -> None:
+        for x, y in dots:
+            cell = y // 4, x // 2
+            self.dots[cell] = self.dots.get(cell, 0) | DOTS[x % 2][y % 4]
+            self.owner[cell] = number
+
+    def _mark(self, number: int, cells: Sequence[Cell]) -> None:
+        apart = MARK_EVERY if len(cells) > self.columns // 4 else 1
+        last = -apart
+        for place, cell in enumerate(cells):
+            if abs(cell[1] - last) >= apart or place == len(cells) - 1:
+                self.marks.setdefault(cell, []).append(number)
+                last = cell[1]
+
+    def _character(self, cell: Cell, ruled: bool) -> tuple[str, str]:
+        if rivals := self.marks.get(cell):
+            # Where series coincide they take turns along the line, so that none is hidden by another.
+            turn = sum(len(others) > 1 and column < cell[1] for (_, column), others in self.marks.items())
+            number = rivals[turn % len(rivals)]
+            return mark(number), f"bold {colour(number)}"
+        if cell in self.dots:
+            return chr(0x2800 + self.dots[cell]), colour(self.owner[cell])
+        return ("┊", "dim") if ruled else (" ", "")
+
+
+def mark(number: int) -> str:
+    """The mark of a series, by its number."""
+    return MARKS[number % len(MARKS)]
+
+
+def colour(number: int) -> str:
+    """The colour of a series, by its number: one of the terminal's own, which suit its background."""
+    return COLOURS[number % len(COLOURS)]
+
+
+def _line(start: tuple[int, int], end: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """The dots of a straight line, one per step along its longer side."""
+    across, down = end[0] - start[0], end[1] - start[1]
+    steps = max(abs(across), abs(down), 1)
+    for step in range(steps + 1):
+        yield start[0] + round(across * step / steps), start[1] + round(down * step / steps)
+
+
+def _within(value: Number, limits: tuple[Number, Number]) -> float:
+    """Where a value lies between the limits, 0 to 1; at the edge if it is beyond."""
+    return min(1.0, max(0.0, (value - limits[0]) / (limits[1] - limits[0])))
+
+
+def _extent(series: Iterable[Points], top: Number | None) -> tuple[Number, Number]:
+    """The range of x over all points, and from 0 to ``top``; widened where it is empty or a single value."""
+    xs = [x for points in series for x, _ in points if math.isfinite(x)]
+    xs += [0, top] if top is not None else []
+    if not xs:
+        return 0, 1
+    return (min(xs), max(xs)) if min(xs) < max(xs) else (xs[0] - 1, xs[0] + 1)
+
+
+def _legend(names: Sequence[str], y_label: str, width: int, lines: int) -> list[Text]:
+    """The y axis's name and each series with its mark, on as few lines as will hold them, at most so many."""
+    entries = [Text(y_label, "italic")] if y_label else []
+    entries += [Text.assemble((mark(i), f"bold {colour(i)}"), " ", name) for i, name in enumerate(names)]
+    legend = [Text()]
+    for entry in entries:
+        if legend[-1] and legend[-1].cell_len + 3 + entry.cell_len > width:
+            if len(legend) == lines:
+                legend[-1].truncate(width - 2)
+                legend[-1].append(" …")
+                break
+            legend.append(Text())
+        legend[-1].append("   " if legend[-1] else "").append_text(entry)
+    for line in legend:
+        line.truncate(width, overflow="ellipsis")
+    return legend
+
+
+def _axis(columns: int, rule: int | None, label: str) -> str:
+    line = ["─"] * columns
+    if rule is not None:
+        line[rule] = "┴"
+    text = "└" + "".join(line)
+    return text[: -len(label) - 1] + " " + label if label and len(label) < columns // 2 else text
+
+
+def _ticks(columns: int, xs: tuple[Number, Number], rule: int | None, top: Number | None) -> str:
+    """The line below the axis: both ends and the training length, as far as they do not touch."""
+    first, last = f"{xs[0]:.6g}", f"{xs[1]:.6g}"
+    placed = [(columns - len(last), last), (0, first)]
+    if rule is not None:
+        # It goes first, and where it would run into the right end it says both in one.
+        note = f"trained to {top:.6g}"
+        placed.insert(0, (min(max(0, rule - len(note) // 2), columns - len(note)), note))
+    line = [" "] * columns
+    for start, text in placed:
+        room = line[max(0, start - 1) : start + len(text) + 1]
+        if start >= 0 and all(character == " " for character in room):
+            line[start : start + len(text)] = text
+    return "".join(line)

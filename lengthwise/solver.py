@@ -1,0 +1,54 @@
+"""Text in, text out: ``load("looped-pairs").solve("128+9")``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from lengthwise.generate import respond
+from lengthwise.run import Run, Weights
+from lengthwise.run import load as load_weights
+from lengthwise.stopping import Stopping
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model answered to one prompt."""
+
+    prompt: str
+    text: str
+    right: str  # the right answer, from the task's reference algorithm
+    correct: bool
+    loops: int  # loops used
+    confidence: float  # geometric mean of the probabilities of the symbols said
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Solver:
+    """Trained weights that answer prompts as a person writes them."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+
+    def __repr__(self) -> str:
+        return f"Solver({self.weights.name!r})"
+
+    def solve(self, prompt: str, stopping: Stopping | None = None) -> Answer:
+        """The model's own answer, right or wrong. UsageError in one line if the prompt is none of its task's."""
+        recipe, prompt = self.weights.recipe, prompt.strip()
+        problems = recipe.task.parse(prompt)
+        said = respond(self.weights.model, recipe, problems, stopping or recipe.stopping)
+        slots = int(recipe.layout.write(problems, recipe.task).room.sum())
+        text = recipe.task.format(recipe.layout.answer(said.symbols[0, :slots], recipe.task))
+        right = recipe.task.format(problems.answer[0, : int(problems.answer_length)])
+        confidence = float(torch.exp(said.confidence[0]))
+        return Answer(prompt, text, right, text == right, int(said.loops[0]), confidence)
+
+
+def load(weights: str | Path | Run, device: str = "cpu") -> Solver:
+    """A solver from shipped weights, a run, or a folder with config.json and model.safetensors."""
+    return Solver(weights.weights(device) if isinstance(weights, Run) else load_weights(weights, device))

@@ -1,0 +1,225 @@
+"""The command line as a user meets it: in processes of its own, bad input included."""
+
+import json
+import os
+import pickle
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+TINY = ["steps=12", "batch=8", "model.width=16", "watch.every=0"]
+
+
+def lengthwise(*words, stdin="", cwd=None, env=None):
+    return subprocess.run(
+        [sys.executable, "-m", "lengthwise", *map(str, words)],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+    )
+
+
+def fails(done, *parts, code=2):
+    """One clear line on standard error, nothing on standard output, and the exit status."""
+    lines = done.stderr.strip().splitlines()
+    assert done.returncode == code, done.stderr
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("lengthwise")
+    for part in parts:
+        assert part in lines[0]
+    assert done.stdout == ""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run, trained by command."""
+    place = tmp_path_factory.mktemp("place")
+    words = ["train", "looped-pairs", *TINY, "--lengths", "2,3", "--samples", "20", "--quiet", "--json"]
+    done = lengthwise(*words, env={"LENGTHWISE_RUNS": str(place)})
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(done.stdout)
+    assert [row["sizes"] for row in result["scores"]] == [[2], [3]]
+    return Path(result["run"])
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    """The run's weights, to be spoiled."""
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((run / name).read_bytes())
+    return tmp_path
+
+
+# What works
+
+
+def test_help_is_quick():
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        done = lengthwise("--help")
+        seconds.append(time.perf_counter() - start)
+    assert "demo" in done.stdout
+    assert min(seconds) < 0.5
+
+
+def test_solve_from_arguments_and_standard_input_agree(run):
+    words = lengthwise("solve", run, "12+9", "5+5")
+    lines = lengthwise("solve", run, stdin="12+9\n5+5\n")
+    assert words.returncode == lines.returncode == 0
+    assert words.stdout == lines.stdout
+    assert len(words.stdout.splitlines()) == 2
+
+
+def test_solve_json_tells_answer_correctness_loops_and_confidence(run):
+    row = json.loads(lengthwise("solve", run, "--json", "12+9").stdout)
+    assert row["prompt"] == "12+9"
+    assert row["right"] == "21"
+    assert row["correct"] == (row["text"] == "21")
+    assert row["loops"] == 3
+    assert 0 < row["confidence"] <= 1
+
+
+def test_a_bad_prompt_among_good_ones_keeps_its_line(run):
+    done = lengthwise("solve", run, stdin="1+2\nx+1\n3+4\n")
+    assert done.returncode == 1
+    assert [bool(line) for line in done.stdout.splitlines()] == [True, False, True]
+    assert done.stderr.startswith("lengthwise: prompt 2: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_training_again_goes_on_where_it_was(run):
+    again = lengthwise("train", run, "--lengths", "2,3", "--samples", "20", "--quiet", "--json")
+    assert len(json.loads(again.stdout)[0]["scores"]) == 2  # nothing was measured twice
+
+
+def test_evaluate_report_list_show_sample(run, tmp_path):
+    env = {"LENGTHWISE_RUNS": str(run.parent)}
+    rows = json.loads(
+        lengthwise("evaluate", run.name, "--lengths", "2-4:2", "--samples", "10", "--json", env=env).stdout
+    )
+    assert [row["sizes"] for row in rows] == [[2], [4]]
+    assert lengthwise("report", run, "--out", tmp_path / "figures").returncode == 0
+    assert {"scores.csv", "runs.json", "lengths.png", "lengths.svg"} <= {
+        p.name for p in (tmp_path / "figures").iterdir()
+    }
+    assert json.loads(lengthwise("list", "--json", env=env).stdout)["runs"] == {run.name: "done"}
+    assert json.loads(lengthwise("show", "looped-pairs", *TINY, "--json").stdout)["parameters"] > 0
+    assert lengthwise("sample", "parity", "4", "--count", "3").stdout.count("→") == 3
+
+
+def test_seeds_train_side_by_side(tmp_path):
+    words = ["train", "looped-parity", *TINY, "--seeds", "2", "--jobs", "2", "--lengths", "2", "--samples", "10"]
+    done = lengthwise(*words, "--quiet", "--json", env={"LENGTHWISE_RUNS": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    assert len({Path(row["run"]) for row in json.loads(done.stdout)}) == 2
+
+
+# What does not
+
+
+def test_wrong_words():
+    fails(lengthwise("solv", "x"), "solv", "--help")
+    fails(lengthwise("train", "looped-party"), "looped-party", "did you mean looped-parity")
+    fails(lengthwise("train", "looped-parity", "modl.width=3"), "modl", "did you mean model")
+    fails(lengthwise("train", "looped-parity", "model.widht=3"), "widht", "did you mean width")
+    fails(lengthwise("train", "looped-parity", "steps=many"), "steps", "whole number")
+    fails(lengthwise("train", "looped-parity", "steps=0"), "steps")
+    fails(lengthwise("train", "looped-parity", "task=Partiy"), "did you mean Parity")
+    fails(lengthwise("train", "looped-parity", "layout=Pairs"), "does not accept")
+    fails(lengthwise("train", "looped-parity", "--device", "abacus"), "device")
+    fails(lengthwise("train", "looped-parity", "--import", "nowhere"), "nowhere")
+    fails(lengthwise("sample", "parrot", "3"), "parrot", "parity")
+    fails(lengthwise("sample", "parity", "0"), "1")
+    fails(lengthwise("sample", "parity", "3x4"), "axes")
+    fails(lengthwise("reproduce", "pears"), "did you mean pairs")
+    fails(lengthwise("evaluate", "nowhere"), "nowhere")
+    fails(lengthwise("report", "nowhere"), "nowhere")
+
+
+def test_wrong_sizes_rules_and_prompts(run):
+    fails(lengthwise("evaluate", run, "--lengths", "eight"), "eight")
+    fails(lengthwise("evaluate", run, "--lengths", "0"), "sizes")
+    fails(lengthwise("evaluate", run, "--samples", "0"), "samples")
+    fails(lengthwise("evaluate", run, "--stopping", "Never"), "Never", "Oracle")
+    fails(lengthwise("solve", run), "standard input was empty")
+    fails(lengthwise("solve", run, "--stopping", "After(loops=0)", "1+1"), "loops")
+    for prompt in ("1+", "1+2+3", "12", "1 - 2", "１+2", "1+2;ls"):
+        done = lengthwise("solve", run, prompt)
+        assert done.returncode == 1
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_rows_longer_than_the_position_table(tmp_path):
+    words = ["train", "standard-pairs", *TINY, "model.positions=Learned(size=10)", "--lengths", "3", "--samples", "5"]
+    done = lengthwise(*words, "--quiet", "--json", env={"LENGTHWISE_RUNS": str(tmp_path)})
+    (folder,) = tmp_path.iterdir()
+    assert done.returncode == 0, done.stderr
+    fails(lengthwise("evaluate", folder, "--lengths", "12", "--samples", "5"), "13 positions", "table of 10")
+
+
+class Bomb:
+    """Unpickling it leaves a file behind."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (os.system, (f"touch {self.path}",))
+
+
+def test_spoiled_weights(copy):
+    weights, config = copy / "model.safetensors", copy / "config.json"
+    whole, recipe, went_off = weights.read_bytes(), config.read_text(), copy / "went-off"
+
+    def refused(*parts):
+        fails(lengthwise("solve", copy, "1+1"), *parts)
+        assert not went_off.exists()
+
+    weights.write_bytes(whole[: len(whole) // 2])
+    refused("safetensors")
+    weights.write_bytes(b"")
+    refused("safetensors")
+    weights.write_bytes(pickle.dumps(Bomb(went_off)))
+    refused("safetensors")
+    torch.save({"x": torch.zeros(1)}, weights)
+    refused("safetensors")
+    save_file({"other": torch.zeros(3)}, weights)
+    refused("do not fit")
+    weights.write_bytes(whole)
+    tensors = load_file(weights)
+    save_file({name: tensor[..., :1].clone() for name, tensor in tensors.items()}, weights)
+    refused("do not fit")
+    weights.unlink()
+    refused("model.safetensors")
+    weights.write_bytes(whole)
+    for text in (recipe[:40], "[]", "{}", '{"kind": "Popen"}', recipe.replace('"Addition"', '"__import__"')):
+        config.write_text(text)
+        refused("config.json")
+    config.write_bytes(b"\xff\xfe\x00")
+    refused("config.json")
+    config.unlink()
+    refused("config.json")
+
+
+def test_nothing_is_half_written_where_the_disk_refuses(tmp_path):
+    """A folder that cannot be made, since a file stands in its place; root may write to read-only folders."""
+    (tmp_path / "file").write_text("in the way")
+    done = lengthwise("train", "looped-parity", *TINY, env={"LENGTHWISE_RUNS": str(tmp_path / "file" / "runs")})
+    fails(done, "cannot write")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_read_only_folder(tmp_path):
+    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    fails(lengthwise("train", "looped-parity", *TINY, env={"LENGTHWISE_RUNS": str(tmp_path / "runs")}), "cannot write")

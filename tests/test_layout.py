@@ -1,0 +1,290 @@
+"""Laws of every layout on every task that it accepts: what a row shows, hides, asks for and leaves room for."""
+
+from dataclasses import fields
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lengthwise.layout import FullOutput, NextToken, Pairs, until_end
+from lengthwise.rng import stream
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.parity import Parity
+from lengthwise.types import Problems, UsageError
+
+TASKS = [
+    Parity(),
+    Copy(),
+    Copy(36),
+    Addition(),
+    Addition(3, "least"),
+    Addition(10, "least", True, True),
+    Addition(2, "most", True, False),
+    Addition(10, "most", False, True),
+]
+LAYOUTS = [FullOutput(), FullOutput(3), NextToken(), NextToken(2), Pairs(), Pairs(carry=False)]
+EVERY = [(task, layout) for task in TASKS for layout in LAYOUTS if layout.accepts(task)]
+every = pytest.mark.parametrize(("task", "layout"), EVERY, ids=repr)
+rows_only = pytest.mark.parametrize(("task", "layout"), [p for p in EVERY if not isinstance(p[1], Pairs)], ids=repr)
+
+
+def sample(task, count=40, top=6, seed=0):
+    draw = stream(seed, "layout", repr(task))
+    return task.sample(torch.randint(1, top + 1, (count, len(task.axes)), generator=draw), draw)
+
+
+def one_by_one(rows):
+    return [rows.take(slice(i, i + 1)) for i in range(len(rows))]
+
+
+def text(vocab, ids):
+    return [vocab.symbols[i] for i in ids.tolist()]
+
+
+def with_answer(problems, answer):
+    """The same problems, with other answers of the same lengths."""
+    return Problems(**{**vars(problems), "answer": answer})
+
+
+def wanted(task, layout, problem):
+    """The right answer as a person reads it; without a carry, modulo base^n."""
+    answer = task.format(problem.answer[0, : int(problem.answer_length)])
+    if layout == Pairs(carry=False):
+        value, answer = int(answer, task.base) % task.base ** int(problem.rounds), ""
+        while value or not answer:
+            value, digit = divmod(value, task.base)
+            answer = str(digit) + answer
+    return answer
+
+
+def test_each_layout_accepts_what_it_can_write():
+    assert len(EVERY) == 8 * 4 + 5 * 2
+
+
+# What a row shows
+
+
+@rows_only
+def test_a_row_reads_prompt_equals_pauses(task, layout):
+    problems = sample(task)
+    vocab, _ = layout.vocabs(task)
+    batch = layout.write(problems, task)
+    for problem, row in zip(one_by_one(problems), one_by_one(batch), strict=True):
+        prompt = [task.symbols[i] for i in problem.prompt[0, : int(problem.prompt_length)]]
+        first = int(row.room[0].long().argmax())
+        shown = text(vocab, row.inputs.tokens[0])
+        assert shown[: first + 1] == [*prompt, "=", *"#" * layout.pauses]
+        assert shown[first + 1 :] == ["$"] * len(shown[first + 1 :]) or isinstance(layout, NextToken)
+
+
+@pytest.mark.parametrize(("task", "layout"), [p for p in EVERY if isinstance(p[1], Pairs)], ids=repr)
+def test_pairs_stack_the_operands_and_end_blank(task, layout):
+    problems = sample(task)
+    reads, writes = layout.vocabs(task)
+    batch = layout.write(problems, task)
+    assert len(reads) == task.base**2 and len(writes) == task.base
+    for problem, row in zip(one_by_one(problems), one_by_one(batch), strict=True):
+        prompt = "".join(task.symbols[i] for i in problem.prompt[0, : int(problem.prompt_length)])
+        numbers = [number if task.order == "least" else number[::-1] for number in prompt.split("+")]
+        width = max(map(len, numbers))
+        assert int(row.inputs.present.sum()) == width + layout.carry == int(row.room.sum())
+        columns = zip(*(number.ljust(width + layout.carry, "0") for number in numbers), strict=True)
+        assert text(reads, row.inputs.tokens[0, : width + layout.carry]) == ["".join(column) for column in columns]
+
+
+@every
+def test_a_row_gives_prompt_and_answer_back(task, layout):
+    """Different problems are different rows, and what is asked for is the answer."""
+    problems = sample(task)
+    batch = layout.write(problems, task)
+    for problem, row in zip(one_by_one(problems), one_by_one(batch), strict=True):
+        said = row.targets[row.room]
+        assert task.format(layout.answer(said, task)) == wanted(task, layout, problem)
+        if layout.end(task) is not None:
+            asked = text(layout.vocabs(task)[1], row.targets[row.asked])
+            assert asked == [*text(task.vocab, problem.answer[0, : int(problem.answer_length)]), "$"]
+    prompts = {tuple(p.prompt[0, : int(p.prompt_length)].tolist()) for p in one_by_one(problems)}
+    rows = {tuple(row.inputs.tokens[row.inputs.present & ~row.room].tolist()) for row in one_by_one(batch)}
+    if not isinstance(layout, Pairs):
+        assert len(rows) == len(prompts)
+
+
+@every
+def test_what_stands_after_the_end_is_no_part_of_the_answer(task, layout):
+    problems = sample(task)
+    end = layout.end(task)
+    for problem, row in zip(one_by_one(problems), one_by_one(layout.write(problems, task)), strict=True):
+        said, asked = row.targets[row.room], row.asked[row.room]
+        said = torch.where(asked, said, 0)  # whatever a model may say there
+        if end is not None:
+            assert int(said[asked][-1]) == end
+        assert task.format(layout.answer(said, task)) == wanted(task, layout, problem)
+
+
+# Asked, room, present
+
+
+@every
+def test_asked_lies_in_room_lies_in_present(task, layout):
+    batch = layout.write(sample(task), task)
+    present = batch.inputs.present
+    assert not (batch.asked & ~batch.room).any()
+    assert not (batch.room & ~present).any()
+    assert batch.asked.any(1).all()
+    for places in (present, batch.room, batch.asked):  # one run per row
+        starts = places & ~torch.nn.functional.pad(places, (1, 0))[:, :-1]
+        assert (starts.sum(1) == 1).all()
+    assert present[:, 0].all()
+    assert int(present.sum(1).max()) == present.shape[1]
+    assert torch.equal(batch.room.long().argmax(1), batch.asked.long().argmax(1))
+
+
+@every
+def test_rounds_sizes_and_index(task, layout):
+    problems = sample(task)
+    batch = layout.write(problems, task)
+    assert torch.equal(batch.rounds, problems.rounds)
+    assert torch.equal(batch.sizes, problems.sizes)
+    assert torch.equal(batch.inputs.index, torch.arange(batch.targets.shape[1]).expand(len(batch), -1))
+
+
+@every
+def test_tokens_and_targets_are_in_their_vocabularies(task, layout):
+    reads, writes = layout.vocabs(task)
+    batch = layout.write(sample(task), task)
+    assert 0 <= int(batch.inputs.tokens.min()) <= int(batch.inputs.tokens.max()) < len(reads)
+    assert 0 <= int(batch.targets.min()) <= int(batch.targets.max()) < len(writes)
+    if isinstance(layout, NextToken):
+        assert reads == writes
+
+
+@every
+def test_room_is_known_without_the_answer(task, layout):
+    """All problems of one size leave the same room, at the same place, whatever their answers' lengths."""
+    problems = task.sample(torch.full((200, len(task.axes)), 3), stream(0, "room"))
+    batch = layout.write(problems, task)
+    assert (batch.room == batch.room[0]).all()
+    assert (batch.inputs.present == batch.inputs.present[0]).all()
+    slots = 3 + layout.carry if isinstance(layout, Pairs) else int(task.room(problems.sizes)[0]) + 1
+    assert int(batch.room[0].sum()) == slots
+
+
+@pytest.mark.parametrize("layout", [FullOutput(), NextToken()], ids=repr)
+def test_answers_of_two_lengths_leave_one_room(layout):
+    task = Addition()
+    short, long = (layout.write(task.parse(prompt), task) for prompt in ("10+11", "99+99"))
+    assert torch.equal(short.room, long.room)
+    assert int(long.asked.sum()) == int(short.asked.sum()) + 1
+
+
+# What inputs hide
+
+
+@pytest.mark.parametrize(("task", "layout"), [p for p in EVERY if not p[1].decodes], ids=repr)
+def test_inputs_do_not_contain_the_answer(task, layout):
+    problems = sample(task)
+    other = (problems.answer + 1) % 2
+    lengths = (problems.answer_length % task.room(problems.sizes)) + 1
+    changed = with_answer(problems, torch.nn.functional.pad(other, (0, 1)))
+    changed = Problems(**{**vars(changed), "answer_length": lengths})
+    batch, again = layout.write(problems, task), layout.write(changed, task)
+    assert not torch.equal(batch.targets, again.targets)
+    for field in fields(batch.inputs):
+        assert torch.equal(getattr(batch.inputs, field.name), getattr(again.inputs, field.name))
+
+
+@pytest.mark.parametrize(("task", "layout"), [p for p in EVERY if p[1].decodes], ids=repr)
+def test_a_next_token_row_shows_no_symbol_before_it_is_said(task, layout):
+    problems = sample(task)
+    batch = layout.write(problems, task)
+    for j in range(problems.answer.shape[1]):
+        answer = problems.answer.clone()
+        answer[:, j] = (answer[:, j] + 1) % 2
+        again = layout.write(with_answer(problems, answer), task)
+        read_off = batch.room.long().argmax(1)[:, None] + j
+        place = torch.arange(batch.room.shape[1])
+        differs = batch.inputs.tokens != again.inputs.tokens
+        assert not (differs & (place <= read_off)).any()
+        has_symbol = problems.answer_length[:, None] > j
+        assert torch.equal(differs, (place == read_off + 1) & has_symbol)  # and at once after
+        assert torch.equal(batch.targets != again.targets, (place == read_off) & has_symbol)
+
+
+@pytest.mark.parametrize(("task", "layout"), [p for p in EVERY if p[1].decodes], ids=repr)
+def test_a_next_token_row_feeds_the_right_answer_in(task, layout):
+    batch = layout.write(sample(task), task)
+    fed = batch.room & torch.nn.functional.pad(batch.room, (1, 0))[:, :-1]  # all of the room but its first place
+    before = torch.nn.functional.pad(fed, (0, 1))[:, 1:]
+    assert torch.equal(batch.inputs.tokens[fed], batch.targets[before])
+
+
+# Padding
+
+
+@every
+def test_a_longer_neighbour_changes_nothing_but_width(task, layout):
+    problems = sample(task, top=4)
+    longer = task.sample(torch.full((1, len(task.axes)), 9), stream(1, "long"))
+    alone, together = layout.write(problems, task), layout.write(Problems.join([problems, longer]), task)
+    width, count = alone.targets.shape[1], len(alone)
+    assert together.targets.shape[1] > width
+    present = alone.inputs.present
+    for one, two in ((alone, together), (alone.inputs, together.inputs)):
+        for name in set(vars(one)) - {"inputs", "rounds", "sizes"}:
+            a, b = getattr(one, name), getattr(two, name)[:count]
+            assert torch.equal(a[present], b[:, :width][present])
+            if a.dtype == torch.bool:
+                assert not b[:, width:].any()
+
+
+@every
+def test_rows_do_not_depend_on_their_order(task, layout):
+    problems = sample(task)
+    order = torch.randperm(len(problems), generator=stream(0, "order"))
+    one, two = layout.write(problems, task).take(order), layout.write(problems.take(order), task)
+    assert all(torch.equal(getattr(one, n), getattr(two, n)) for n in vars(one) if n != "inputs")
+    assert all(torch.equal(getattr(one.inputs, n), getattr(two.inputs, n)) for n in vars(one.inputs))
+
+
+# Refusals and the end symbol
+
+
+@pytest.mark.parametrize("task", [Parity(), Copy()], ids=repr)
+def test_pairs_refuse_what_cannot_be_stacked(task):
+    with pytest.raises(UsageError, match="Pairs does not accept the task"):
+        Pairs().write(sample(task), task)
+
+
+@pytest.mark.parametrize("symbol", ["=", "$", "#"])
+@pytest.mark.parametrize("layout", [FullOutput(1), NextToken(1)], ids=repr)
+def test_a_task_must_not_use_the_layout_s_own_symbols(layout, symbol):
+    class _Foreign(Copy):
+        symbols = ("0", symbol)
+
+    assert not layout.accepts(_Foreign())
+    with pytest.raises(UsageError, match="does not accept"):
+        layout.write(sample(Copy()), _Foreign())
+
+
+@pytest.mark.parametrize("kind", [FullOutput, NextToken])
+def test_pauses_are_not_negative(kind):
+    with pytest.raises(UsageError, match="pauses must be 0 or more"):
+        kind(-1)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.one_of(st.none(), st.integers(0, 3)))
+def test_until_end_against_a_plain_loop(said, end):
+    before, over = [], False
+    for symbol in said:
+        over = over or symbol == end
+        before.append(not over)
+    assert until_end(torch.tensor([said]), end).tolist() == [before]
+
+
+def test_structural_symbols_are_left_out_of_an_answer():
+    task, layout = Copy(3), NextToken(1)
+    vocab = layout.vocabs(task)[1]
+    assert task.format(layout.answer(vocab.encode("1=#2$01"), task)) == "12"
+    assert task.format(layout.answer(vocab.encode("$$"), task)) == ""

@@ -1,0 +1,270 @@
+"""Sizes, loops and stopping rules: pure functions with inclusive bounds, held to plain loops over rows."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lengthwise.lengths import Curriculum, Uniform
+from lengthwise.loops import Constant, ExtraLoops, PerRound
+from lengthwise.rng import stream
+from lengthwise.stopping import After, Converged, MaxConfidence, Oracle
+from lengthwise.types import Trace, UsageError
+
+
+def counts(values, top):
+    return torch.bincount(values.flatten(), minlength=top + 1).tolist()
+
+
+# Lengths
+
+
+@given(st.integers(1, 9), st.integers(0, 9), st.integers(1, 3))
+def test_uniform_reaches_both_bounds_and_never_passes_them(bottom, more, axes):
+    sizes = Uniform(bottom + more, bottom).draw(0, 400, axes, stream(0, "x"))
+    assert sizes.shape == (400, axes)
+    assert sorted(sizes.unique().tolist()) == list(range(bottom, bottom + more + 1))
+
+
+def test_uniform_is_uniform_and_its_axes_independent():
+    sizes = Uniform(4).draw(0, 8000, 2, stream(0, "x"))
+    pairs = torch.bincount((sizes[:, 0] - 1) * 4 + sizes[:, 1] - 1, minlength=16) / 8000
+    assert (pairs - 1 / 16).abs().max() < 5 * (1 / 16 / 8000) ** 0.5
+
+
+@pytest.mark.parametrize(("share", "rows", "count"), [(0.5, 10, 5), (1.0, 10, 10), (0.25, 8, 2), (0.0, 8, 0)])
+def test_a_share_of_the_rows_has_the_longest_size_on_every_axis(share, rows, count):
+    """Sizes of 1 … 10⁶ never reach the top by themselves."""
+    sizes = Uniform(10**6, longest=share).draw(0, rows, 2, stream(0, "x"))
+    assert int((sizes == 10**6).all(1).sum()) == int((sizes == 10**6).any(1).sum()) == count
+
+
+@given(st.integers(1, 4), st.integers(0, 4), st.integers(0, 4), st.integers(1, 5), st.integers(0, 60))
+def test_a_curriculum_against_counting_up(bottom, more, further, every, step):
+    """The maximum starts at ``start``, grows by one every so many steps, and stays at ``top``."""
+    lengths = Curriculum(top=bottom + more + further, every=every, start=bottom + more, bottom=bottom)
+    maximum = bottom + more
+    for passed in range(1, step + 1):
+        if passed % every == 0 and maximum < lengths.top:
+            maximum += 1
+    assert lengths.maximum(step) == maximum
+    sizes = lengths.draw(step, 400, 2, stream(0, "x", step))
+    assert sorted(sizes.unique().tolist()) == list(range(bottom, maximum + 1))
+
+
+@pytest.mark.parametrize("lengths", [Uniform(7, 2, 0.3), Curriculum(7, 3)], ids=repr)
+def test_sizes_depend_on_the_generator_alone(lengths):
+    first, again, other = (lengths.draw(5, 50, 2, stream(seed, "x")) for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Uniform(0),
+        lambda: Uniform(3, 4),
+        lambda: Uniform(3, 0),
+        lambda: Uniform(3, longest=1.5),
+        lambda: Uniform(3, longest=-0.5),
+        lambda: Curriculum(3, 0),
+        lambda: Curriculum(3, 1, start=4),
+        lambda: Curriculum(3, 1, start=1, bottom=2),
+        lambda: Curriculum(3, 1, bottom=0),
+        lambda: Constant(0),
+        lambda: ExtraLoops(extra=-1),
+        lambda: After(0),
+        lambda: MaxConfidence(extra=-1),
+        lambda: Converged(patience=0),
+        lambda: Converged(extra=-1),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make):
+    with pytest.raises(UsageError):
+        make()
+
+
+# Loops
+
+ROUNDS = st.lists(st.integers(1, 30), min_size=1, max_size=20).map(torch.tensor)
+
+
+@given(ROUNDS, st.integers(-40, 40))
+def test_planned_loops_are_rounds_and_more_but_at_least_one(rounds, more):
+    wanted = [max(1, n + more) for n in rounds.tolist()]
+    assert PerRound(more).planned(rounds).tolist() == wanted
+    assert ExtraLoops(more).planned(rounds).tolist() == wanted
+    assert Constant(abs(more) + 1).planned(rounds).tolist() == [abs(more) + 1] * len(rounds)
+
+
+@pytest.mark.parametrize("loops", [Constant(3), PerRound(), PerRound(2), ExtraLoops(extra=0)], ids=repr)
+@given(rounds=ROUNDS)
+def test_without_extra_loops_training_runs_the_planned_ones(loops, rounds):
+    assert torch.equal(loops.draw(rounds, stream(0, "x")), loops.planned(rounds))
+
+
+@pytest.mark.parametrize("extra", [1, 3, 5])
+@pytest.mark.parametrize("more", [-3, 0, 2])
+def test_extra_loops_are_uniform_up_to_and_with_extra_a_number_per_row(extra, more):
+    loops, rounds = ExtraLoops(more, extra), torch.arange(6000) % 7 + 1
+    added = loops.draw(rounds, stream(0, "x")) - loops.planned(rounds)
+    share = torch.bincount(added, minlength=extra + 1) / 6000
+    assert len(share) == extra + 1
+    assert (share - 1 / (extra + 1)).abs().max() < 0.035  # five standard deviations
+
+
+# Stopping
+
+
+@st.composite
+def traces(draw):
+    """Planned loops, and a trace of rows that ran 1 to 6 loops each; loops that were not run hold rubbish."""
+    rows, width = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+
+    def several(values, count):
+        return draw(st.lists(values, min_size=count, max_size=count))
+
+    loops = several(st.integers(1, 6), rows)
+    longest = max(loops)
+    said = torch.tensor(several(st.integers(0, 1), longest * rows * width)).view(longest, rows, width)
+    # Multiples of 1/4, so that equals occur and means are exact.
+    confidence = torch.tensor(several(st.integers(-6, 0), longest * rows)).view(longest, rows) / 4
+    trace = Trace(said, confidence, torch.tensor(loops), torch.tensor(several(st.integers(1, width), rows)))
+    return trace, torch.tensor(several(st.integers(1, 6), rows))
+
+
+def row(trace, i):
+    """One row of a trace on its own."""
+    return Trace(trace.said[:, i : i + 1], trace.confidence[:, i : i + 1], trace.loops[i : i + 1], trace.slots[i : i + 1])
+
+
+def plain(stopping, trace, planned, i):
+    """The loop that answers row i, in plain Python."""
+    ran, slots = int(trace.loops[i]), int(trace.slots[i])
+    confidence = trace.confidence[:ran, i].tolist()
+    said = [trace.said[k, i, :slots].tolist() for k in range(ran)]
+    match stopping:
+        case Oracle(more=more):
+            return max(1, int(planned[i]) + more)
+        case After(loops=loops):
+            return loops
+        case MaxConfidence(per="example"):
+            return confidence.index(max(confidence)) + 1
+        case MaxConfidence(per="batch"):
+            together = [sum(trace.confidence[k].tolist()) for k in range(int(trace.loops.min()))]
+            return together.index(max(together)) + 1
+        case Converged(patience=patience):
+            for k in range(ran - patience):
+                if all(said[k + more] == said[k] for more in range(1, patience + 1)):
+                    return k + 1
+            return ran
+
+
+RULES = [
+    Oracle(),
+    Oracle(-2),
+    Oracle(3),
+    After(2),
+    MaxConfidence(),
+    MaxConfidence(per="batch"),
+    Converged(1),
+    Converged(2),
+    Converged(4),
+    Converged(9),
+]
+every_rule = pytest.mark.parametrize("stopping", RULES, ids=repr)
+
+
+@every_rule
+@given(drawn=traces())
+def test_choices_against_a_plain_loop_over_rows(stopping, drawn):
+    trace, planned = drawn
+    wanted = [plain(stopping, trace, planned, i) for i in range(len(planned))]
+    assert stopping.choose(trace, planned).tolist() == wanted
+
+
+@every_rule
+@given(drawn=traces())
+def test_what_is_chosen_was_run(stopping, drawn):
+    """Up to the limit if the choice is made without looking, else up to what the row ran."""
+    trace, planned = drawn
+    chosen = stopping.choose(trace, planned)
+    limit = trace.loops if stopping.reads_output else stopping.limit(planned)
+    assert (1 <= chosen).all() and (chosen <= limit).all()
+
+
+@every_rule
+@given(drawn=traces(), rubbish=st.integers(2, 9))
+def test_what_was_not_run_or_not_said_does_not_matter(stopping, drawn, rubbish):
+    trace, planned = drawn
+    longest, _, width = trace.said.shape
+    ran = torch.arange(longest)[:, None] < trace.loops
+    slot = torch.arange(width) < trace.slots[:, None]
+    said = trace.said.where(ran[..., None] & slot, rubbish)
+    confidence = trace.confidence.where(ran, 1.0 * rubbish)
+    changed = Trace(said, confidence, trace.loops, trace.slots)
+    assert torch.equal(stopping.choose(changed, planned), stopping.choose(trace, planned))
+
+
+@pytest.mark.parametrize("stopping", [rule for rule in RULES if rule != MaxConfidence(per="batch")], ids=repr)
+@given(drawn=traces())
+def test_a_row_s_choice_does_not_depend_on_its_neighbours(stopping, drawn):
+    trace, planned = drawn
+    alone = [int(stopping.choose(row(trace, i), planned[i : i + 1])) for i in range(len(planned))]
+    assert stopping.choose(trace, planned).tolist() == alone
+
+
+def test_the_batch_variant_does_depend_on_neighbours():
+    """The published variant, by name only: the mean over rows decides for all."""
+    confidence = torch.tensor([[-0.1, -9.0], [-1.0, -0.5]])
+    trace = Trace(torch.zeros(2, 2, 1, dtype=torch.long), confidence, torch.tensor([2, 2]), torch.tensor([1, 1]))
+    assert MaxConfidence(per="batch").choose(trace, torch.tensor([2, 2])).tolist() == [2, 2]
+    assert MaxConfidence().choose(trace, torch.tensor([2, 2])).tolist() == [1, 2]
+    assert MaxConfidence(per="batch").choose(row(trace, 0), torch.tensor([2])).tolist() == [1]
+
+
+def by_hand(*loops, slots=1):
+    """One row's answers, a word per loop."""
+    said = torch.tensor([[[ord(symbol) for symbol in word]] for word in loops])
+    return Trace(said, torch.zeros(len(loops), 1), torch.tensor([len(loops)]), torch.tensor([slots]))
+
+
+@pytest.mark.parametrize(
+    ("answers", "patience", "chosen"),
+    [
+        ("ABBBC", 2, 2),
+        ("ABBCCC", 2, 4),
+        ("ABBCCC", 1, 2),
+        ("ABCD", 1, 4),
+        ("ABABAB", 1, 6),
+        ("AAA", 2, 1),
+        ("AA", 2, 2),
+        ("A", 1, 1),
+        ("BAAA", 3, 4),
+    ],
+)
+def test_converged_by_hand(answers, patience, chosen):
+    assert Converged(patience).choose(by_hand(*answers), torch.tensor([1])).tolist() == [chosen]
+
+
+def test_converged_looks_at_a_row_s_own_slots():
+    assert Converged(1).choose(by_hand("AX", "AY", "BY", slots=1), torch.tensor([1])).tolist() == [1]
+    assert Converged(1).choose(by_hand("AX", "AY", "BY", slots=2), torch.tensor([1])).tolist() == [3]
+
+
+@given(ROUNDS, st.integers(0, 9))
+def test_limits(planned, extra):
+    assert Oracle(-extra).limit(planned).tolist() == [max(1, n - extra) for n in planned.tolist()]
+    assert After(extra + 1).limit(planned).tolist() == [extra + 1] * len(planned)
+    assert MaxConfidence(extra).limit(planned).tolist() == [n + extra for n in planned.tolist()]
+    assert Converged(1, extra).limit(planned).tolist() == [n + extra for n in planned.tolist()]
+
+
+def test_names_tell_every_setting():
+    names = [rule.name for rule in (*RULES, MaxConfidence(extra=3))]
+    assert len(set(names)) == len(names)
+    assert MaxConfidence(extra=3).name == "MaxConfidence(extra=3, per='example')"
+
+
+def test_rules_that_read_the_output_say_so():
+    assert [rule.reads_output for rule in RULES] == [False] * 4 + [True] * 6

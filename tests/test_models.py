@@ -1,0 +1,552 @@
+"""Laws of every transformer, and of the loop over depth: padding, neighbours and order change nothing, causal means
+causal, a window is a window, and rows that leave early end as if they had stayed."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from lengthwise.layout import FullOutput, NextToken, Pairs
+from lengthwise.lengths import Uniform
+from lengthwise.loops import Constant
+from lengthwise.models import Model, ModelSpec, Once, settle, unroll
+from lengthwise.models.transformer import Transformer
+from lengthwise.nn.attention import Attention, Shared, pattern, take
+from lengthwise.nn.position import Learned, Local, NoPE, RoPE
+from lengthwise.objectives import every, final, progressive
+from lengthwise.recipe import Recipe
+from lengthwise.rng import stream
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.parity import Parity
+from lengthwise.types import Inputs, UsageError
+from lengthwise.vocab import Vocab
+
+READS, WRITES = Vocab(tuple("abcdef")), Vocab(tuple("xyz"))
+LENGTHS, LOOPS = [5, 9, 2, 7], [2, 1, 4, 3]
+BASE = Transformer(width=8, heads=2, layers=1)
+SPECS = [
+    Transformer(width=8, heads=2, layers=2),
+    Transformer(width=8, heads=2, layers=2, injection=False, activation="relu"),
+    replace(BASE, positions=(Learned(20),)),
+    replace(BASE, positions=(RoPE(),)),
+    replace(BASE, positions=(RoPE(),), injection=False),
+    replace(BASE, positions=(Local(0),)),
+    replace(BASE, positions=(Local(1),)),
+    replace(BASE, positions=(Local(2),), injection=False),
+    Transformer(width=8, heads=2, layers=2, positions=(Learned(20), RoPE(), Local(2))),
+]
+
+
+def short(spec):
+    """A spec in a test's name."""
+    return f"{spec.layers}-{'+'.join(map(repr, spec.positions))}{'' if spec.injection else '-not-injected'}"
+
+
+every_spec = pytest.mark.parametrize("spec", SPECS, ids=short)
+both = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+
+
+def build(spec, causal, seed=0):
+    """A model in float64 whose every parameter matters: initial weights are small, and initial biases nothing."""
+    torch.manual_seed(seed)
+    model = spec.build(READS, WRITES, causal=causal).double().eval()
+    draw = stream(seed, "more")
+    for parameter in model.parameters():
+        parameter.data += 0.4 * torch.randn(parameter.shape, generator=draw, dtype=torch.double)
+    return model
+
+
+def some(lengths=LENGTHS, width=None, seed=0):
+    """Rows of these lengths; where a row has ended stands rubbish."""
+    width = width or max(lengths)
+    tokens = torch.randint(6, (len(lengths), 40), generator=stream(seed, "tokens"))[:, :width]
+    place = torch.arange(width).expand(len(lengths), -1)
+    return Inputs(tokens, place, place < torch.tensor(lengths)[:, None])
+
+
+def finish(model, inputs, loops=LOOPS):
+    """Each row's state after its own loops, in the rows' order."""
+    rows, state = settle(model, inputs, torch.tensor(loops))
+    return state[rows.argsort()]
+
+
+def close(one, two, tolerance=1e-9):
+    torch.testing.assert_close(one, two, atol=tolerance, rtol=0)
+
+
+# Padding, neighbours, order
+
+
+@every_spec
+@both
+def test_a_row_is_what_it_is_alone(spec, causal):
+    """Neither neighbours nor padding nor other rows' loops reach it."""
+    model, inputs = build(spec, causal), some(width=12)
+    together = finish(model, inputs)
+    for i, length in enumerate(LENGTHS):
+        row = inputs.take(slice(i, i + 1))
+        alone = Inputs(row.tokens[:, :length], row.index[:, :length], row.present[:, :length])
+        close(together[i, :length], finish(model, alone, [LOOPS[i]])[0])
+
+
+@every_spec
+@both
+def test_what_stands_in_the_padding_does_not_matter(spec, causal):
+    model, inputs, rubbish = build(spec, causal), some(width=12), some(width=12, seed=1)
+    changed = Inputs(inputs.tokens.where(inputs.present, rubbish.tokens), inputs.index, inputs.present)
+    assert not torch.equal(changed.tokens, inputs.tokens)
+    one, two = finish(model, inputs), finish(model, changed)
+    assert torch.equal(one[inputs.present], two[inputs.present])
+
+
+@every_spec
+@both
+def test_the_order_of_rows_does_not_matter(spec, causal):
+    model, inputs, order = build(spec, causal), some(), torch.tensor([2, 0, 3, 1])
+    turned = finish(model, inputs.take(order), [LOOPS[i] for i in order])
+    close(finish(model, inputs)[order][inputs.present[order]], turned[inputs.present[order]])
+
+
+# Who can be reached: gradients of a place's state with respect to the embedded input, exactly zero or not
+
+
+def influence(model, inputs, loops):
+    """reached[t, s]: does row 0's state at t after so many loops depend on its embedded input at s?"""
+    context = model.embed(inputs)
+    embedded = context.embedded.detach().requires_grad_()
+    context = context._replace(embedded=embedded)
+    state = model.start(context)
+    for _ in range(loops):
+        state = model.advance(state, context)
+    probe = torch.randn(state.shape, generator=stream(0, "probe"), dtype=state.dtype)
+    reached = []
+    for t in range(state.shape[1]):
+        (gradient,) = torch.autograd.grad((state[:, t] * probe[:, t]).sum(), embedded, retain_graph=True)
+        reached.append((gradient[0] != 0).any(-1))
+    return torch.stack(reached)
+
+
+@pytest.mark.parametrize("spec", [s for s in SPECS if not any(isinstance(p, Local) for p in s.positions)], ids=short)
+@pytest.mark.parametrize("loops", [1, 3])
+@both
+def test_causal_means_causal(spec, loops, causal):
+    """A place depends on itself and all before it, and exactly not on what comes after, however often it is looped."""
+    reached = influence(build(spec, causal), some([9]), loops)
+    full = torch.ones(9, 9, dtype=torch.bool)
+    assert torch.equal(reached, full.tril() if causal else full)
+
+
+@pytest.mark.parametrize("reach", [0, 1, 2])
+@pytest.mark.parametrize("loops", [1, 2])
+@pytest.mark.parametrize("layers", [1, 2])
+@both
+def test_a_window_reaches_exactly_so_far(reach, loops, layers, causal):
+    spec = replace(BASE, layers=layers, positions=(Local(reach),))
+    distance = torch.arange(11)[:, None] - torch.arange(11)
+    wanted = distance.abs() <= reach * loops * layers
+    if causal:
+        wanted &= distance >= 0
+    assert torch.equal(influence(build(spec, causal), some([11]), loops), wanted)
+
+
+@every_spec
+@both
+def test_padding_is_exactly_out_of_reach(spec, causal):
+    reached = influence(build(spec, causal), some([6], width=10), 3)
+    assert not reached[:6, 6:].any()
+    assert reached[5, 5]
+
+
+# Attention, the fast way and the plain way
+
+
+def dense(attention, x, bias, angles, present, causal):
+    """Every score, then −inf where nothing may be seen."""
+    b, t, d = x.shape
+    heads, reach = attention.heads, bias.shape[1] // 2
+    query, key, value = attention.project(x).view(b, t, 3, heads, d // heads).permute(2, 0, 3, 1, 4)
+    if angles is not None:
+        turn = torch.polar(torch.ones_like(angles), angles)[:, None]
+
+        def rotated(part):
+            first, second = part.chunk(2, -1)
+            turned = torch.complex(first, second) * turn
+            return torch.cat([turned.real, turned.imag], -1)
+
+        query, key = rotated(query), rotated(key)
+    scores = query @ key.mT / (d // heads) ** 0.5
+    offset = torch.arange(t) - torch.arange(t)[:, None]  # how far to the right the key stands
+    scores = scores + bias[:, (offset + reach).clamp(0, 2 * reach)]
+    seen = (offset.abs() <= reach) & present[:, None, :]
+    if causal:
+        seen = seen & (offset <= 0)
+    scores = scores.masked_fill(~(seen | (offset == 0))[:, None], -torch.inf)
+    return attention.out((scores.softmax(-1) @ value).transpose(1, 2).reshape(b, t, d))
+
+
+@pytest.mark.parametrize("reach", [0, 1, 3, 12])
+@pytest.mark.parametrize("rope", [False, True], ids=["", "rope"])
+@pytest.mark.parametrize("lengths", [LENGTHS, [6, 6]], ids=str)
+@both
+def test_local_attention_equals_dense_attention(reach, rope, lengths, causal):
+    inputs, draw = some(lengths), stream(0, "x")
+    attention = Attention(8, 2, causal=causal).double()
+    encodings = [position.build(8, 2).double() for position in (Local(reach), *[RoPE()] * rope)]
+    bias = encodings[0].bias
+    bias.data.copy_(torch.randn(bias.shape, generator=draw))
+    x = torch.randn(*inputs.tokens.shape, 8, generator=draw, dtype=torch.double, requires_grad=True)
+    probe = torch.randn(x.shape, generator=draw, dtype=torch.double) * inputs.present[..., None]
+    angles = encodings[1].angles(inputs.index) if rope else None
+    values, gradients = [], []
+    for out in (attention(x, pattern(encodings, inputs, causal)), dense(attention, x, bias, angles, inputs.present, causal)):
+        values.append(out[inputs.present])
+        gradients.append(torch.autograd.grad((out * probe).sum(), [x, bias, *attention.parameters()]))
+    close(*values)
+    for fast, slow in zip(*gradients, strict=True):
+        close(fast, slow)
+        assert fast.abs().max() > 0 or reach == 0  # alone in its window, a place needs no scores
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, [6, 6]], ids=str)
+@both
+def test_full_attention_equals_dense_attention(lengths, causal):
+    inputs = some(lengths)
+    attention = Attention(8, 2, causal=causal).double()
+    rope = RoPE().build(8, 2).double()
+    x = torch.randn(*inputs.tokens.shape, 8, generator=stream(0, "x"), dtype=torch.double)
+    no_bias = torch.zeros(2, 2 * 40 + 1, dtype=torch.double)
+    fast = attention(x, pattern([rope], inputs, causal))
+    slow = dense(attention, x, no_bias, rope.angles(inputs.index), inputs.present, causal)
+    close(fast[inputs.present], slow[inputs.present])
+
+
+# Positions
+
+
+def shifted(inputs, by):
+    return Inputs(inputs.tokens, inputs.index + by, inputs.present)
+
+
+@pytest.mark.parametrize("positions", [(RoPE(),), (RoPE(100.0), Local(2)), (Local(1),), (NoPE(),), ()], ids=repr)
+@both
+def test_relative_positions_do_not_know_where_a_row_starts(positions, causal):
+    model, inputs = build(replace(BASE, positions=positions), causal), some()
+    one, two = finish(model, inputs), finish(model, shifted(inputs, 7))
+    close(one[inputs.present], two[inputs.present], 1e-6)
+
+
+@both
+def test_learned_positions_do(causal):
+    model, inputs = build(replace(BASE, positions=(Learned(40),)), causal), some()
+    assert (finish(model, inputs) - finish(model, shifted(inputs, 7))).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("positions", [(RoPE(),), (Learned(40),)], ids=repr)
+def test_order_is_known_from_the_index(positions):
+    model, inputs = build(replace(BASE, positions=positions), False), some([6])
+    turned = Inputs(inputs.tokens, inputs.index.flip(1), inputs.present)
+    stretched = Inputs(inputs.tokens, inputs.index * 2, inputs.present)
+    one = finish(model, inputs, [1])
+    assert (one - finish(model, turned, [1])).abs().max() > 1e-3
+    assert (one - finish(model, stretched, [1])).abs().max() > 1e-3
+
+
+def test_without_positions_a_row_seen_at_once_is_a_set():
+    model, inputs = build(BASE, False), some([6])
+    turned = Inputs(inputs.tokens.flip(1), inputs.index, inputs.present)
+    close(finish(model, inputs, [2]).flip(1), finish(model, turned, [2]))
+
+
+def test_a_learned_table_holds_exactly_its_size():
+    model = build(replace(BASE, positions=(Learned(9),)), True)
+    finish(model, some([9]), [1])
+    with pytest.raises(UsageError, match="a row of 10 positions does not fit the learned table of 9: ask for a shorter"):
+        finish(model, some([10]), [1])
+
+
+@pytest.mark.parametrize(
+    ("positions", "message"),
+    [
+        ((Local(1), Local(2)), "one local window"),
+        ((RoPE(), RoPE()), "one rotary encoding"),
+    ],
+)
+def test_two_of_a_kind_are_refused(positions, message):
+    with pytest.raises(UsageError, match=message):
+        build(replace(BASE, positions=positions), True).embed(some())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Local(-1),
+        lambda: Transformer(width=0),
+        lambda: Transformer(width=8, heads=3),
+        lambda: Transformer(dropout=1.0),
+        lambda: Transformer(layers=0),
+        lambda: RoPE().build(6, 2),
+    ],
+)
+def test_what_cannot_be_built_is_refused(make):
+    with pytest.raises(UsageError):
+        make()
+
+
+# The block and its loop
+
+
+def plain_block(block, x, context):
+    x = x + block.attention(block.norm_attention(x), context.pattern)
+    return x + block.narrow(block.act(block.widen(block.norm_mlp(x))))
+
+
+@every_spec
+def test_looping_is_the_formula(spec):
+    """With injection h_0 = 0 and h ← norm(blocks(h + x)); without, h_0 = x and h ← norm(blocks(h))."""
+    model, inputs = build(spec, True), some([6, 6])
+    context = model.embed(inputs)
+    x = context.embedded
+    state = torch.zeros_like(x) if spec.injection else x
+    for loops in (1, 2, 3):
+        state = state + x if spec.injection else state
+        for block in model.blocks:
+            state = plain_block(block, state, context)
+        state = model.norm(state)
+        close(finish(model, inputs, [loops] * 2), state)
+
+
+@both
+def test_advanced_once_injection_makes_no_difference(causal):
+    one, two = (build(replace(BASE, injection=injection), causal) for injection in (True, False))
+    close(finish(one, some(), [1] * 4), finish(two, some(), [1] * 4))
+
+
+@pytest.mark.parametrize("positions", [(NoPE(),), (Local(1),)], ids=repr)
+def test_dropout_is_for_training_only_and_decided_by_the_seed(positions):
+    plain, model = (build(replace(BASE, positions=positions, dropout=share), False) for share in (0.0, 0.5))
+    inputs = some()
+    assert torch.equal(finish(model, inputs), finish(plain, inputs))
+    model.train()
+
+    def at(seed):
+        torch.manual_seed(seed)
+        return finish(model, inputs)
+
+    assert torch.equal(at(1), at(1))
+    assert not torch.equal(at(1), at(2))
+
+
+def test_read_gives_logits_where_asked_row_by_row():
+    model, inputs = build(BASE, True), some()
+    state = finish(model, inputs)
+    logits = model.read(state, inputs.present)
+    assert logits.shape == (sum(LENGTHS), len(WRITES))
+    close(logits, torch.cat([model.readout(state[i, :n]) for i, n in enumerate(LENGTHS)]))
+
+
+# Rows leave the loop when they are done
+
+
+class Counter(Model):
+    """Its state says which row it is and how often it was advanced; it notes how many rows each advance took."""
+
+    def __init__(self):
+        super().__init__()
+        self.took = []
+
+    def embed(self, inputs):
+        return inputs.tokens, (Shared(torch.ones(1)), None), inputs.index
+
+    def start(self, context):
+        return context[0], (torch.zeros_like(context[0]), torch.zeros(len(context[0])))
+
+    def advance(self, state, context):
+        name, (count, both) = state
+        assert torch.equal(name, context[0])
+        self.took.append(len(name))
+        return name, (count + 1, both + context[1][0].value)
+
+    def read(self, state, at):
+        return state[0][at][:, None].float()
+
+
+LOOP_LISTS = st.lists(st.integers(1, 6), min_size=1, max_size=8)
+
+
+def named(loops):
+    """Rows whose one token is their own number."""
+    name = torch.arange(len(loops))[:, None]
+    return Inputs(name, name, torch.ones_like(name, dtype=torch.bool))
+
+
+@given(LOOP_LISTS)
+def test_unroll_yields_who_is_running_by_their_own_numbers(loops):
+    model = Counter()
+    yielded = 0
+    for k, rows, (name, (count, both)) in unroll(model, named(loops), torch.tensor(loops)):
+        yielded += 1
+        assert k == yielded
+        assert sorted(rows.tolist()) == [i for i, n in enumerate(loops) if n >= k]
+        assert torch.equal(name[:, 0], rows)
+        assert (count == k).all() and (both == k).all()
+    assert yielded == max(loops)
+
+
+@given(LOOP_LISTS)
+def test_settle_gives_every_row_once_after_its_own_loops(loops):
+    rows, (name, (count, _)) = settle(Counter(), named(loops), torch.tensor(loops))
+    assert sorted(rows.tolist()) == list(range(len(loops)))
+    assert torch.equal(name[:, 0], rows)
+    assert count[:, 0].tolist() == [loops[i] for i in rows]
+
+
+@given(LOOP_LISTS)
+def test_a_batch_costs_its_rows_own_loops(loops):
+    model = Counter()
+    settle(model, named(loops), torch.tensor(loops))
+    assert sum(model.took) == sum(loops)
+
+
+def test_take_leaves_what_all_rows_share():
+    shared = Shared(torch.arange(3))
+    tensor, (kept, nothing) = take((torch.arange(4), (shared, None)), slice(2))
+    assert tensor.tolist() == [0, 1]
+    assert kept is shared and nothing is None
+
+
+def plain_unroll(model, inputs, loops, *, untracked=0):
+    """Every row is advanced as often as the longest; those that should have left are passed over."""
+    context = model.embed(inputs)
+    state = model.start(context)
+    for k in range(1, int(loops.max()) + 1):
+        with torch.set_grad_enabled(k > untracked):
+            state = model.advance(state, context)
+        rows = (loops >= k).nonzero().flatten()
+        yield k, rows, state[rows]
+
+
+def plain_settle(model, inputs, loops, *, untracked=0):
+    """Each row's own loop, picked out of all."""
+    states = {}
+    for k, rows, state in plain_unroll(model, inputs, loops, untracked=untracked):
+        states |= {int(row): state[i] for i, row in enumerate(rows) if loops[row] == k}
+    return torch.arange(len(loops)), torch.stack([states[i] for i in range(len(loops))])
+
+
+@every_spec
+@both
+def test_unroll_equals_a_plain_loop(spec, causal):
+    model, inputs, loops = build(spec, causal), some(width=12), torch.tensor(LOOPS)
+    plain = plain_unroll(model, inputs, loops)
+    for (k, rows, state), (wanted_k, wanted_rows, wanted) in zip(unroll(model, inputs, loops), plain, strict=True):
+        back = rows.argsort()
+        present = inputs.present[wanted_rows]
+        assert k == wanted_k and torch.equal(rows[back], wanted_rows)
+        close(state[back][present], wanted[present])
+
+
+OBJECTIVES = [
+    final.Final(),
+    every.Every(),
+    progressive.Progressive(),
+    progressive.Progressive(weight=0.8, truncated=True),
+]
+TASKS = [(Addition(3), FullOutput()), (Addition(3), NextToken(1)), (Addition(3), Pairs()), (Parity(), FullOutput())]
+
+
+@every_spec
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=repr)
+@pytest.mark.parametrize(("task", "layout"), TASKS, ids=repr)
+def test_losses_and_gradients_equal_those_of_a_plain_loop(spec, objective, task, layout, monkeypatch):
+    draw = stream(0, "rows")
+    batch = layout.write(task.sample(torch.randint(1, 5, (6, len(task.axes)), generator=draw), draw), task)
+    loops = torch.tensor([1, 3, 2, 5, 3, 1])
+    reads, writes = layout.vocabs(task)
+    model = replace(spec, positions=tuple(replace(p, size=40) if isinstance(p, Learned) else p for p in spec.positions))
+    model = model.build(reads, writes, causal=layout.causal).double()
+    results = []
+    for slow in (False, True):
+        if slow:
+            monkeypatch.setattr(final, "settle", plain_settle)
+            monkeypatch.setattr(progressive, "settle", plain_settle)
+            monkeypatch.setattr(every, "unroll", plain_unroll)
+        model.zero_grad()
+        loss = objective(model, batch, loops, stream(3, "objective"))
+        loss.value.backward()
+        results.append([loss.value.detach(), *loss.logs.values(), *(p.grad for p in model.parameters())])
+    for fast, plain in zip(*results, strict=True):
+        close(fast, plain, 1e-6)
+
+
+@pytest.mark.parametrize("untracked", [0, 1, 2, 3])
+def test_untracked_loops_carry_no_gradient(untracked):
+    """The gradient reaches the last loops alone: as if the state before them had been given."""
+    model, inputs, loops = build(BASE, True), some([5, 5]), torch.tensor([4, 2])
+    rows, state = settle(model, inputs, loops, untracked=untracked)
+    for row, length in enumerate(loops.tolist()):
+        own = inputs.take(slice(row, row + 1))
+        context = model.embed(own)
+        h = model.start(context)
+        for k in range(length):
+            h = model.advance(h, context)
+            if k < untracked:
+                h = h.detach()
+        got = state[rows == row]
+        close(got.detach(), h.detach())
+        assert got.requires_grad
+        weight = model.blocks[0].widen.weight
+        (gradient,) = torch.autograd.grad((got**3).sum(), weight, retain_graph=True, allow_unused=True)
+        if length > untracked:
+            close(gradient, torch.autograd.grad((h**3).sum(), weight)[0])
+        else:
+            assert gradient is None or not gradient.any()
+
+
+# A module of a user's own
+
+
+@dataclass(frozen=True)
+class _Own(ModelSpec):
+    bad: bool = False
+
+    def build(self, reads, writes, *, causal):
+        if self.bad:
+            return "a model"
+        return nn.Sequential(nn.Embedding(len(reads), 8), nn.GELU(), nn.Linear(8, len(writes)))
+
+
+RECIPE = Recipe("own", Parity(), FullOutput(), Uniform(4), Constant(), _Own(), final.Final(), steps=3, batch=8)
+
+
+def test_a_module_of_ones_own_is_a_model_advanced_once():
+    model = RECIPE.build()
+    assert isinstance(model, Once)
+    batch = FullOutput().write(Parity().parse("1011"), Parity())
+    rows, state = settle(model, batch.inputs, torch.tensor([1]))
+    close(model.read(state, batch.room), model.module(batch.inputs.tokens)[batch.room])
+    loss = final.Final()(model, batch, torch.tensor([1]), stream(0, "x")).value
+    logits = model.module(batch.inputs.tokens)[batch.asked]
+    close(loss, nn.functional.cross_entropy(logits, batch.targets[batch.asked]))
+
+
+def test_a_module_of_another_shape_is_answered_in_one_line():
+    model = Once(nn.Sequential(nn.Embedding(6, 4), nn.Flatten()))
+    with pytest.raises(UsageError, match=r"takes tokens \(4, 9\) to logits .*, but Sequential gave \(4, 36\)"):
+        finish(model, some(), [1] * 4)
+    with pytest.raises(UsageError, match="must return a torch module, not 'a model'"):
+        replace(RECIPE, model=_Own(bad=True)).build()
+
+
+@pytest.mark.parametrize("spec", [_Own(), BASE], ids=["own", "transformer"])
+def test_initial_weights_are_named_by_the_seed_and_leave_the_global_generator_alone(spec):
+    recipe = replace(RECIPE, model=spec)
+    before = torch.get_rng_state()
+    first, again, other = (
+        torch.cat([p.flatten() for p in replace(recipe, seed=seed).build().parameters()]) for seed in (0, 0, 1)
+    )
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)

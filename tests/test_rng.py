@@ -1,0 +1,65 @@
+"""Randomness by address: the same address gives the same numbers, any other address unrelated ones."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lengthwise
+from lengthwise.rng import address, stream
+
+PARTS = st.one_of(st.integers(), st.text('ab12," é', max_size=5))
+PATHS = st.tuples(st.integers(), st.lists(PARTS, max_size=3))
+
+
+@given(st.lists(PATHS, min_size=2, max_size=8, unique_by=repr))
+def test_addresses_differ_wherever_paths_do(paths):
+    assert len({address(seed, *path) for seed, path in paths}) == len(paths)
+
+
+@given(PATHS)
+def test_an_address_is_a_seed_that_torch_takes_and_the_same_every_time(path):
+    seed, parts = path
+    assert 0 <= address(seed, *parts) < 2**63
+    first, second = stream(seed, *parts), stream(seed, *parts)
+    assert torch.equal(torch.rand(5, generator=first), torch.rand(5, generator=second))
+
+
+def test_a_path_is_read_part_by_part():
+    """Neither joining nor turning parts into words makes two paths one."""
+    paths = [("a", "b"), ("ab",), ("a b",), ("a", "", "b"), (1, 2), (12,), ("1", "2"), (1, "2"), ("[1, 2]",)]
+    assert len({address(0, *path) for path in paths}) == len(paths)
+
+
+def test_an_address_outlives_the_process():
+    """No hash that Python salts anew each time."""
+    code = "from lengthwise.rng import address; print(address(7, 'train', 3))"
+    environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(lengthwise.__file__).parents[1])}
+    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert said.stdout == f"{address(7, 'train', 3)}\n"
+
+
+def test_neighbouring_seeds_share_nothing():
+    """Seeds made by adding would give stream(0, 1) and stream(1, 0) the same numbers."""
+    draws = [
+        torch.randint(2**40, (100,), generator=stream(seed, "train", step)) for seed in range(8) for step in range(8)
+    ]
+    assert len(torch.cat(draws).unique()) == 64 * 100
+
+
+def test_first_numbers_of_neighbouring_streams_are_uniform_and_uncorrelated():
+    first = torch.stack([torch.rand(2, generator=stream(0, "train", step)) for step in range(2000)])
+    share = torch.histc(first[:, 0], 10, 0, 1) / 2000
+    assert (share - 0.1).abs().max() < 0.03  # 4.5 standard deviations
+    pairs = torch.corrcoef(torch.stack([first[:-1, 0], first[1:, 0], first[:-1, 1]]))
+    assert (pairs - torch.eye(3)).abs().max() < 0.1
+
+
+def test_a_stream_leaves_the_global_generator_alone():
+    before = torch.get_rng_state()
+    torch.rand(3, generator=stream(0, "x"))
+    assert torch.equal(before, torch.get_rng_state())

@@ -1,0 +1,346 @@
+"""Laws of every task: each sample is right by the reference algorithm, and is what was asked for."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lengthwise.tasks.addition
+import lengthwise.tasks.copy
+import lengthwise.tasks.parity
+from lengthwise.fields import kinds
+from lengthwise.rng import stream
+from lengthwise.tasks import Task
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.parity import Parity
+from lengthwise.types import UsageError
+
+ADDITIONS = [
+    Addition(base, order, equal_lengths, leading_zeros)
+    for base, order, equal_lengths, leading_zeros in [
+        (10, "most", False, False),
+        (10, "least", False, False),
+        (10, "most", True, False),
+        (10, "least", True, True),
+        (10, "most", False, True),
+        (2, "least", True, True),
+        (2, "most", False, False),
+        (3, "least", False, True),
+        (7, "most", True, True),
+        (9, "least", True, False),
+    ]
+]
+# Further tasks are held to the same laws in their default configuration.
+NAMED = [Parity(), Copy(), Copy(10), Copy(36), *ADDITIONS]
+TASKS = NAMED + [kind() for kind in kinds(Task).values() if kind not in map(type, NAMED)]
+HARD = [task for task in TASKS if type(task).sample_hard is not Task.sample_hard]
+WAYS = [(task, False) for task in TASKS] + [(task, True) for task in HARD]
+
+
+def sample(task, sizes, hard=False, seed=0):
+    sizes = torch.tensor(sizes)
+    draw = stream(seed, "test", repr(task))
+    return task.sample_hard(sizes, draw) if hard else task.sample(sizes, draw)
+
+
+def every_size(task, top=5, times=8):
+    """Every size, or pair of sizes, from 1 to ``top``, in no order that a task could lean on."""
+    sizes = torch.cartesian_prod(*[torch.arange(1, top + 1)] * len(task.axes)).view(-1, len(task.axes)).repeat(times, 1)
+    return sizes[torch.randperm(len(sizes), generator=stream(0, "order"))].tolist()
+
+
+def texts(task, problems):
+    """Prompts and answers in the task's own symbols and order."""
+    symbols = task.symbols
+
+    def read(rows, lengths):
+        both = zip(rows.tolist(), lengths.tolist(), strict=True)
+        return ["".join(symbols[i] for i in row[:length]) for row, length in both]
+
+    return read(problems.prompt, problems.prompt_length), read(problems.answer, problems.answer_length)
+
+
+def operand_lengths(task, prompt):
+    return tuple(map(len, prompt.split("+")))
+
+
+def digits_of(task, prompt):
+    """Each operand's digits, least significant first."""
+    return [[int(d) for d in (operand if task.order == "least" else operand[::-1])] for operand in prompt.split("+")]
+
+
+def numbers_of(task, prompt, answer):
+    """Operands and answer as Python's whole numbers."""
+    turn = 1 if task.order == "most" else -1
+    return [int(number[::turn], task.base) for number in prompt.split("+")], int(answer[::turn], task.base)
+
+
+# Every task
+
+
+def test_the_three_tasks_are_covered():
+    assert {Parity, Copy, Addition} <= {type(task) for task in TASKS}
+
+
+@pytest.mark.parametrize(("task", "hard"), WAYS, ids=repr)
+def test_every_sample_equals_the_reference_solution(task, hard):
+    prompts, answers = texts(task, sample(task, every_size(task), hard))
+    assert answers == [task.reference(prompt) for prompt in prompts]
+
+
+@pytest.mark.parametrize(("task", "hard"), WAYS, ids=repr)
+def test_padding_is_zero_and_lengths_are_whole(task, hard):
+    problems = sample(task, every_size(task), hard)
+    for row, length in ((problems.prompt, problems.prompt_length), (problems.answer, problems.answer_length)):
+        assert int(length.min()) >= 1
+        assert int(length.max()) == row.shape[1]
+        assert not row[torch.arange(row.shape[1]) >= length[:, None]].any()
+        assert 0 <= int(row.min()) <= int(row.max()) < len(task.symbols)
+
+
+@pytest.mark.parametrize(("task", "hard"), WAYS, ids=repr)
+def test_answers_fit_their_room_and_sizes_come_back(task, hard):
+    sizes = every_size(task)
+    problems = sample(task, sizes, hard)
+    assert (problems.answer_length <= task.room(problems.sizes)).all()
+    assert problems.sizes.tolist() == sizes
+
+
+@pytest.mark.parametrize("task", TASKS, ids=repr)
+def test_rooms_are_no_larger_than_some_answer_takes(task):
+    """A room that no answer fills would be computed for nothing."""
+    problems = sample(task, every_size(task, top=3, times=64), hard=task in HARD)
+    room = task.room(problems.sizes)
+    for size in problems.sizes.unique(dim=0):
+        rows = (problems.sizes == size).all(1)
+        assert int(problems.answer_length[rows].max()) == int(room[rows][0])
+
+
+@pytest.mark.parametrize(("task", "hard"), WAYS, ids=repr)
+def test_an_address_names_its_problems(task, hard):
+    sizes = every_size(task)
+    first, again, other = (texts(task, sample(task, sizes, hard, seed)) for seed in (0, 0, 1))
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize(("task", "hard"), WAYS, ids=repr)
+def test_the_parsed_prompt_is_the_sampled_problem(task, hard):
+    """What a person would type for a sampled problem, parsed, gives its answer back."""
+    prompts, answers = texts(task, sample(task, every_size(task, times=2), hard))
+    for prompt, answer in zip(prompts, answers, strict=True):
+        if isinstance(task, Addition) and task.order == "least":  # a person writes the most significant digit first
+            prompt_typed = "+".join(operand[::-1] for operand in prompt.split("+"))
+        else:
+            prompt_typed = prompt
+        parsed = task.parse(prompt_typed)
+        assert texts(task, parsed) == ([prompt], [answer])
+
+
+@pytest.mark.parametrize("task", TASKS, ids=repr)
+@pytest.mark.parametrize("text", ["", "  ", "?", "1?0", "=", "$", "١"])
+def test_a_prompt_that_is_none_is_refused_in_one_line(task, text):
+    with pytest.raises(UsageError, match=task.name) as error:
+        task.parse(text)
+    assert "\n" not in str(error.value)
+
+
+# Sizes and rounds
+
+
+@pytest.mark.parametrize("task", [Parity(), Copy(), Copy(36)], ids=repr)
+def test_lengths_of_parity_and_copy_are_exact(task):
+    problems = sample(task, every_size(task))
+    assert torch.equal(problems.prompt_length, problems.sizes[:, 0])
+    assert torch.equal(problems.rounds, problems.sizes[:, 0])
+
+
+@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize("task", ADDITIONS, ids=repr)
+def test_both_operands_have_exactly_the_lengths_asked_for(task, hard):
+    sizes = every_size(task)
+    problems = sample(task, sizes, hard)
+    prompts, _ = texts(task, problems)
+    wanted = [tuple(size * 2 if task.equal_lengths else size) for size in sizes]
+    assert [operand_lengths(task, prompt) for prompt in prompts] == wanted
+    assert problems.rounds.tolist() == [max(size) for size in sizes]
+
+
+@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize("task", ADDITIONS, ids=repr)
+def test_leading_zeros_stand_only_where_they_may(task, hard):
+    sizes = every_size(task, times=30)
+    prompts, answers = texts(task, sample(task, sizes, hard))
+    tops = [number[-1] for prompt in prompts for number in digits_of(task, prompt) if len(number) > 1]
+    if task.leading_zeros:
+        assert 0 in tops
+        assert [len(answer) for answer in answers] == [max(size) + 1 for size in sizes]
+    else:
+        assert 0 not in tops
+        turned = [answer if task.order == "most" else answer[::-1] for answer in answers]
+        assert all(answer == "0" or answer[0] != "0" for answer in turned)
+
+
+@pytest.mark.parametrize("task", [task for task in ADDITIONS if not task.leading_zeros], ids=repr)
+def test_zero_is_drawn_and_written_as_0(task):
+    prompts, answers = texts(task, sample(task, [[1] * len(task.axes)] * 1000))
+    assert answers[prompts.index("0+0")] == "0"
+    assert task.format(task.vocab.encode("0")) == "0"
+
+
+# Distributions: 4,000 rows, so a share is off by more than five standard deviations only where it is wrong
+
+
+def shares(values, count):
+    return torch.bincount(torch.tensor(values), minlength=count) / len(values)
+
+
+@pytest.mark.parametrize("task", ADDITIONS, ids=repr)
+def test_digits_are_uniform(task):
+    sizes = [3] if task.equal_lengths else [3, 2]
+    rows = [digits_of(task, prompt) for prompt in texts(task, sample(task, [sizes] * 4000))[0]]
+    for operand in (0, 1):
+        for place in range(len(rows[0][operand])):
+            share = shares([row[operand][place] for row in rows], task.base)
+            lowest = 0 if task.leading_zeros or place < len(rows[0][operand]) - 1 else 1
+            wanted = torch.where(torch.arange(task.base) >= lowest, 1 / (task.base - lowest), 0.0)
+            assert (share - wanted).abs().max() <= 5 * (0.25 / 4000) ** 0.5
+            assert (share[wanted == 0] == 0).all()
+
+
+def test_a_digit_tells_nothing_of_the_next():
+    rows = [digits_of(ADDITIONS[3], prompt) for prompt in texts(ADDITIONS[3], sample(ADDITIONS[3], [[3]] * 4000))[0]]
+    numbers = torch.tensor(rows).view(4000, 6).T.float()
+    assert (torch.corrcoef(numbers) - torch.eye(6)).abs().max() < 0.08
+
+
+@pytest.mark.parametrize("task", [Parity(), Copy(), Copy(5)], ids=repr)
+def test_symbols_of_parity_and_copy_are_uniform_at_every_place(task):
+    problems = sample(task, [[3]] * 4000)
+    for place in range(3):
+        share = shares(problems.prompt[:, place].tolist(), len(task.symbols))
+        assert (share - 1 / len(task.symbols)).abs().max() <= 5 * (0.25 / 4000) ** 0.5
+
+
+def longest_carry(task, prompt):
+    """The longest run of columns through which one carry travels."""
+    first, second = digits_of(task, prompt)
+    width = max(len(first), len(second))
+    longest = run = carry = 0
+    for a, b in zip(first + [0] * (width - len(first)), second + [0] * (width - len(second)), strict=True):
+        run = run + 1 if carry and a + b == task.base - 1 else int(a + b >= task.base)
+        carry = int(a + b + carry >= task.base)
+        longest = max(longest, run)
+    return longest
+
+
+@pytest.mark.parametrize("task", ADDITIONS, ids=repr)
+def test_the_hard_set_has_long_carries(task):
+    """Uniform problems hardly ever carry far; in the hard set a third carry through half of the columns or more."""
+    sizes = [[20]] * 500 if task.equal_lengths else [[20, 20]] * 500
+    long = {}
+    for hard in (False, True):
+        runs = [longest_carry(task, prompt) for prompt in texts(task, sample(task, sizes, hard))[0]]
+        long[hard] = sum(run >= 10 for run in runs) / len(runs)
+    assert long[False] < (0.1 if task.base == 2 else 0.02)
+    assert long[True] > 0.3
+
+
+@pytest.mark.parametrize("task", [task for task in ADDITIONS if not task.equal_lengths], ids=repr)
+@pytest.mark.parametrize("size", [(12, 3), (3, 12)])
+def test_the_hard_set_carries_beyond_the_shorter_operand(task, size):
+    runs = [longest_carry(task, prompt) for prompt in texts(task, sample(task, [size] * 500, hard=True))[0]]
+    assert sum(run >= 8 for run in runs) / len(runs) > 0.3
+    assert max(runs) == 12
+
+
+def test_the_hard_set_has_99_plus_1_and_both_sides():
+    """Passed on through 9 above 0 in half of the rows, and with the long operand on either side where both are long."""
+    task = ADDITIONS[0]
+    rows = [digits_of(task, prompt) for prompt in texts(task, sample(task, [[8, 8]] * 1000, hard=True))[0]]
+    nines = [sum(a == 9 and b == 0 for a, b in zip(*row, strict=True)) >= 4 for row in rows]
+    zeros = [sum(a == 0 and b == 9 for a, b in zip(*row, strict=True)) >= 4 for row in rows]
+    assert 0.05 < sum(nines) / 1000 < 0.4
+    assert 0.05 < sum(zeros) / 1000 < 0.4
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if task not in HARD], ids=repr)
+def test_a_task_without_a_harder_set_says_so(task):
+    with pytest.raises(UsageError, match="no harder set"):
+        sample(task, [[3] * len(task.axes)], hard=True)
+
+
+# What a person types, against plain arithmetic
+
+NUMBER = st.one_of(st.integers(0, 20), st.integers(0, 10**6), st.integers(10**99, 10**100 - 1))
+
+
+def in_base(number, base):
+    digits = "" if number else "0"
+    while number:
+        number, digit = divmod(number, base)
+        digits = str(digit) + digits
+    return digits
+
+
+@pytest.mark.parametrize("task", ADDITIONS, ids=repr)
+@given(NUMBER, NUMBER, st.integers(0, 3), st.integers(0, 3))
+def test_a_person_s_sum_against_plain_arithmetic(task, first, second, zeros_first, zeros_second):
+    one, two = "0" * zeros_first + in_base(first, task.base), "0" * zeros_second + in_base(second, task.base)
+    problems = task.parse(f" {one} + {two} ")
+    assert task.format(problems.answer[0, : int(problems.answer_length)]) == in_base(first + second, task.base)
+    (prompt,), (answer,) = texts(task, problems)
+    assert numbers_of(task, prompt, answer) == ([first, second], first + second)
+    assert task.reference(prompt) == answer
+    assert int(problems.answer_length) <= int(task.room(problems.sizes))
+    assert int(problems.rounds) == max(operand_lengths(task, prompt))
+    lengths = operand_lengths(task, prompt)
+    assert problems.sizes.tolist() == ([[lengths[0]]] if task.equal_lengths else [list(lengths)])
+    if task.equal_lengths:
+        assert lengths[0] == lengths[1]
+    if task.leading_zeros and not task.equal_lengths:
+        assert lengths == (len(one), len(two))
+
+
+@pytest.mark.parametrize("base", range(2, 11))
+def test_every_base_adds(base):
+    task = Addition(base)
+    top = str(base - 1)
+    problems = task.parse(f"{top * 4}+1")
+    assert task.format(problems.answer[0, : int(problems.answer_length)]) == "10000"
+    with pytest.raises(UsageError, match=f"addition: '{base if base < 10 else 'a'}' at place 1 is not one of"):
+        task.parse(f"{base if base < 10 else 'a'}+1")
+
+
+@pytest.mark.parametrize("base", [-1, 0, 1, 11])
+def test_other_bases_are_refused(base):
+    with pytest.raises(UsageError, match="base must be 2 to 10"):
+        Addition(base)
+
+
+@pytest.mark.parametrize("size", [0, 1, 37])
+def test_other_alphabets_are_refused(size):
+    with pytest.raises(UsageError, match="alphabet must be 2 to 36"):
+        Copy(size)
+
+
+@pytest.mark.parametrize("text", ["1", "+", "1+", "+1", "1+2+3", "1++2", "1-2", "1+2=", "12 34"])
+def test_a_sum_that_is_none_is_refused(text):
+    with pytest.raises(UsageError, match="addition: "):
+        Addition().parse(text)
+
+
+@given(st.text("01", min_size=1, max_size=40))
+def test_a_person_s_bits_against_plain_counting(bits):
+    problems = Parity().parse(f" {bits}\n")
+    assert Parity().format(problems.answer[0]) == str(sum(map(int, bits)) % 2)
+    assert problems.rounds.tolist() == [len(bits)] == problems.sizes[0].tolist()
+
+
+@given(st.text("0123456789abcdefghijklmnopqrstuvwxyz", min_size=1, max_size=40))
+def test_a_person_s_row_is_copied(text):
+    task = Copy(36)
+    problems = task.parse(text)
+    assert task.format(problems.answer[0, : int(problems.answer_length)]) == text == task.reference(text)
+    assert problems.rounds.tolist() == [len(text)] == problems.sizes[0].tolist()

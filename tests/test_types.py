@@ -1,0 +1,127 @@
+"""Rows are taken and joined whole; an interval is Wilson's."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lengthwise.types import Batch, Inputs, Problems, Score, UsageError, wilson
+
+# Newcombe (1998), Statistics in Medicine 17, 857–872, table I, method 3; and two values worked out by hand.
+KNOWN = [
+    (81 / 263, 263, 0.2553, 0.3662),
+    (15 / 148, 148, 0.0624, 0.1605),
+    (0.0, 20, 0.0, 0.1611),
+    (1 / 29, 29, 0.0061, 0.1718),
+    (0.5, 10, 0.2366, 0.7634),
+    (1.0, 1000, 0.9962, 1.0),
+]
+
+
+@pytest.mark.parametrize(("share", "count", "low", "high"), KNOWN)
+def test_wilson_interval_against_known_values(share, count, low, high):
+    assert wilson(share, count) == pytest.approx((low, high), abs=5e-5)
+
+
+@given(st.integers(1, 10_000), st.integers(0, 10_000))
+def test_wilson_solves_its_own_equation(count, hits):
+    """Its ends p are where |share − p| is z standard errors of p."""
+    share, z = min(hits, count) / count, 1.959964
+    low, high = wilson(share, count)
+    assert 0 <= low <= share <= high <= 1
+    for end in (low, high):
+        assert (share - end) ** 2 == pytest.approx(z * z * end * (1 - end) / count, abs=1e-9)
+
+
+@given(st.integers(1, 500), st.integers(0, 500))
+def test_wilson_is_symmetric(count, hits):
+    share = min(hits, count) / count
+    low, high = wilson(share, count)
+    assert wilson(1 - share, count) == pytest.approx((1 - high, 1 - low))
+
+
+def test_an_interval_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="at least one"):
+        wilson(0.5, 0)
+
+
+def test_a_score_row_carries_its_interval():
+    score = Score("parity", "weights", "Oracle", "uniform", (3, 4), 10, 0.5, 0.75, 2.0)
+    row = score.row()
+    assert row == {
+        "task": "parity",
+        "weights": "weights",
+        "stopping": "Oracle",
+        "problems": "uniform",
+        "sizes": [3, 4],
+        "count": 10,
+        "exact": 0.5,
+        "token_accuracy": 0.75,
+        "loops": 2.0,
+        "low": score.interval[0],
+        "high": score.interval[1],
+    }
+    assert math.isclose(row["low"], 0.2366, abs_tol=5e-5)
+
+
+def problems(rows, prompt, answer, first):
+    def grid(width):
+        return torch.arange(first, first + rows * width).view(rows, width)
+
+    row = torch.arange(first, first + rows)
+    return Problems(row[:, None], grid(prompt), row % prompt + 1, grid(answer), row % answer + 1, row)
+
+
+def batch(rows, width):
+    grid = torch.arange(rows * width).view(rows, width)
+    row = torch.arange(rows)
+    return Batch(Inputs(grid, -grid, grid % 2 == 0), grid + 1, grid % 3 == 0, grid % 5 == 0, row, row[:, None])
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=8))
+def test_take_gives_the_rows_asked_for_in_their_order(rows):
+    whole, some = batch(6, 4), batch(6, 4).take(torch.tensor(rows))
+    assert len(some) == len(rows)
+    for place, row in enumerate(rows):
+        one = whole.take(slice(row, row + 1))
+        assert all(
+            torch.equal(getattr(some.inputs, name)[place], getattr(one.inputs, name)[0]) for name in vars(one.inputs)
+        )
+        assert all(
+            torch.equal(getattr(some, name)[place], getattr(one, name)[0]) for name in vars(one) if name != "inputs"
+        )
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 5), st.integers(1, 4)), min_size=1, max_size=4))
+def test_join_puts_one_after_the_other_and_pads_with_zeros(shapes):
+    parts = [problems(*shape, first=100 * i + 1) for i, shape in enumerate(shapes)]
+    joined = Problems.join(parts)
+    assert len(joined) == sum(map(len, parts))
+    start = 0
+    for part in parts:
+        back = joined.take(slice(start, start + len(part)))
+        for name, value in vars(part).items():
+            kept = getattr(back, name)
+            if value.dim() == 2:
+                kept, padding = kept[:, : value.shape[1]], kept[:, value.shape[1] :]
+                assert not padding.any()
+            assert torch.equal(kept, value)
+        start += len(part)
+
+
+def test_rows_go_to_a_device_whole():
+    moved = batch(2, 3).to(torch.device("meta"))
+    assert moved.targets.is_meta and moved.inputs.tokens.is_meta and moved.sizes.is_meta
+
+
+def test_a_usage_error_is_a_value_error():
+    assert issubclass(UsageError, ValueError)
+
+
+def test_shapes_are_checked_in_tests():
+    """The import hook of conftest.py is at work: rows that do not fit together are refused."""
+    row, grid = torch.arange(2), torch.zeros(3, 4, dtype=torch.long)
+    with pytest.raises(TypeError):
+        Problems(row[:, None], grid, row, grid, row, row)

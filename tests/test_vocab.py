@@ -1,0 +1,38 @@
+"""Symbols to ids and back."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lengthwise.types import UsageError
+from lengthwise.vocab import Vocab
+
+SYMBOLS = st.lists(st.text("0123456789ab+=$", min_size=1, max_size=2), min_size=1, max_size=12, unique=True)
+
+
+@given(SYMBOLS, st.data())
+def test_decode_undoes_encode(symbols, data):
+    vocab = Vocab(tuple(symbols))
+    text = data.draw(st.lists(st.sampled_from(symbols), max_size=10))
+    ids = vocab.encode(text)
+    assert ids.dtype == torch.long
+    assert vocab.decode(ids) == "".join(text)
+    assert [vocab.symbols[i] for i in ids] == text
+    assert [vocab.id(symbol) for symbol in text] == ids.tolist()
+    assert len(vocab) == len(symbols)
+
+
+def test_a_foreign_symbol_is_named_with_its_place():
+    with pytest.raises(UsageError, match="'x' at place 3 is not one of: 0 1"):
+        Vocab(("0", "1")).encode("01x1y")
+
+
+def test_a_symbol_stands_once():
+    with pytest.raises(ValueError, match="once"):
+        Vocab(("0", "1", "0"))
+
+
+def test_the_id_of_a_foreign_symbol_is_refused():
+    with pytest.raises(ValueError):
+        Vocab(("0", "1")).id("2")
