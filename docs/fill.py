@@ -26,6 +26,7 @@ def filled(text: str) -> str:
 
 
 def code(name: str) -> str:
+    """A file, as a block of Python."""
     return f"```python\n{(ROOT / name).read_text()}```\n"
 
 
@@ -59,6 +60,7 @@ def _one(values: set[int]) -> int:
 
 
 def time(folder: str) -> str:
+    """What the runs cost, from runs.json."""
     runs = json.loads((ROOT / folder / "runs.json").read_text())
     by_name = defaultdict(list)
     for run in runs:
@@ -76,6 +78,7 @@ FILLERS = {"code": code, "table": table, "time": time}
 
 
 def main() -> None:
+    """Fill every page in place."""
     for page in PAGES:
         text = page.read_text()
         if (new := filled(text)) != text:

@@ -1,4 +1,4 @@
-"""A task of one's own: write n digits backwards. From the shell: `lengthwise train looped-reverse --import own_task`."""
+"""A task of one's own: write n digits backwards. Or: `lengthwise train looped-reverse --import own_task`."""
 
 from dataclasses import dataclass
 

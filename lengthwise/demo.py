@@ -81,12 +81,8 @@ def pictures(runs: Sequence[Run]) -> RenderableType:
 
 def length_plot(runs: Sequence[Run]) -> RenderableType:
     """Exact match against digits, as far as it is measured."""
-    lengths = {
-        run.recipe.name: sorted(
-            (row["sizes"][0], row["exact"]) for row in run.rows("scores") if row["problems"] == "uniform"
-        )
-        for run in runs
-    }
+    measured = [curve for curve in curves(runs) if curve.problems == "uniform"]
+    lengths = {curve.label: [(point.sizes[0], point.mean) for point in curve.diagonal()] for curve in measured}
     top = runs[0].recipe.lengths.top
     return plot(lengths, width=76, height=12, top=top, x_label="digits", y_label="exact match")
 

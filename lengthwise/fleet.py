@@ -8,10 +8,23 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import IO, Self
 
 from lengthwise.run import Run
 from lengthwise.types import UsageError
+
+
+@dataclass(frozen=True)
+class _Child:
+    run: Run
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]  # what it wrote to standard error
+
+    def last_words(self) -> str:
+        self.log.seek(0)
+        said = self.log.read().decode(errors="replace").strip()
+        return said.splitlines()[-1] if said else f"exit {self.process.returncode}"
 
 
 class Fleet:
@@ -23,41 +36,42 @@ class Fleet:
     def __init__(self, runs: Sequence[Run], arguments: Sequence[str] = (), *, jobs: int = 2) -> None:
         if jobs < 1:
             raise UsageError(f"jobs must be 1 or more, not {jobs}")
-        self.waiting: list[Run] = list(runs)
+        self.waiting = list(runs)
         self.arguments = list(arguments)
         self.jobs = jobs
-        self.running: list[tuple[Run, subprocess.Popen[bytes], IO[bytes]]] = []
+        self.running: list[_Child] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for _, process, _ in self.running:
-            process.send_signal(signal.SIGTERM)
-        for _, process, log in self.running:
-            process.wait()
-            log.close()
+        for child in self.running:
+            child.process.send_signal(signal.SIGTERM)
+        for child in self.running:
+            child.process.wait()
+            child.log.close()
         self.running = []
 
     def poll(self) -> bool:
         """Take note of what has ended, start what waits; False once all is done. UsageError where a run failed, with
         the reason it gave."""
-        for entry in [entry for entry in self.running if entry[1].poll() is not None]:  # a copy: entries are removed
-            self.running.remove(entry)
-            run, process, log = entry
-            log.seek(0)
-            said = log.read().decode(errors="replace").strip()
-            log.close()
-            if process.returncode:
-                raise UsageError(f"{run.folder}: {said.splitlines()[-1] if said else f'exit {process.returncode}'}")
+        ended = [child for child in self.running if child.process.poll() is not None]
+        self.running = [child for child in self.running if child not in ended]
+        for child in ended:
+            reason = child.last_words()
+            child.log.close()
+            if child.process.returncode:
+                raise UsageError(f"{child.run.folder}: {reason.removeprefix('lengthwise: ')}")
         while self.waiting and len(self.running) < self.jobs:
-            run = self.waiting.pop(0)
-            command = [sys.executable, "-m", "lengthwise", "train", str(run.folder), "--quiet", *self.arguments]
-            log = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the process has ended)
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            # A session of its own: Ctrl-C reaches the children through __exit__, once each.
-            process = subprocess.Popen(
-                command, stdout=subprocess.DEVNULL, stderr=log, env=environment, start_new_session=True
-            )
-            self.running.append((run, process, log))
+            self.running.append(self._start(self.waiting.pop(0)))
         return bool(self.running)
+
+    def _start(self, run: Run) -> _Child:
+        command = [sys.executable, "-m", "lengthwise", "train", str(run.folder), "--quiet", *self.arguments]
+        log = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the process has ended)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        # A session of its own: Ctrl-C reaches the children through __exit__, once each.
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=log, env=environment, start_new_session=True
+        )
+        return _Child(run, process, log)

@@ -41,7 +41,8 @@ class Layout(ABC):
 
     @abstractmethod
     def answer(self, said: Int[Tensor, " a"], task: Task) -> Int[Tensor, " m"]:
-        """An answer in the task's own symbols and order, from what was said in a row's slots."""
+        """What was said in a row's slots, as an answer in the task's own order, without its end. An untrained model may
+        say symbols that are not the task's: their ids are those of what is written."""
 
     def check(self, task: Task) -> None:
         """UsageError unless the task is accepted."""
@@ -101,9 +102,7 @@ class _Row(Layout):
         """The tokens that stand after the place where the answer's first symbol is read off."""
 
     def answer(self, said: Int[Tensor, " a"], task: Task) -> Int[Tensor, " m"]:
-        symbols = said[: int(until_end(said[None], self.end(task))[0].sum())]
-        # Structural symbols are no answer; they are left out of what is shown.
-        return symbols[symbols < len(task.symbols)]
+        return said[: int(until_end(said, self.end(task)).sum())]
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -12,6 +13,8 @@ from rich.table import Table
 
 from lengthwise.fleet import Fleet
 from lengthwise.run import Run
+
+PRINT_EVERY = 30.0  # seconds between prints where nothing can be redrawn
 
 
 def follow(
@@ -22,25 +25,24 @@ def follow(
     quiet: bool = False,
     extra: Callable[[], RenderableType] | None = None,
 ) -> None:
-    """Poll the fleet until all is done, showing each run's progress, and ``extra`` beneath, if given."""
-    start = time.monotonic()
-    if quiet:
-        while fleet.poll():
-            time.sleep(0.2)
-        return
+    """Poll the fleet until all is done, showing each run's progress, and ``extra`` beneath, if given. Where there is
+    no terminal to redraw, a status is printed now and then."""
 
     def picture() -> RenderableType:
-        table = status(runs, time.monotonic() - start)
-        return Group(table, extra()) if extra else table
+        return Group(status(runs), extra()) if extra else status(runs)
 
-    with Live(console=console, auto_refresh=False, transient=True) as live:
+    printed = time.monotonic()
+    with Live(console=console, auto_refresh=False, transient=True) if not quiet else nullcontext() as live:
         while fleet.poll():
-            if console.is_terminal:
+            if live and console.is_terminal:
                 live.update(picture(), refresh=True)
-            time.sleep(0.5)
+            elif live and time.monotonic() - printed > PRINT_EVERY:
+                console.print(status(runs))
+                printed = time.monotonic()
+            time.sleep(0.25)
 
 
-def status(runs: Sequence[Run], elapsed: float) -> Table:
+def status(runs: Sequence[Run]) -> Table:
     """A line per run: steps, rate, loss, exact match at the watched sizes, time left."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for run in runs:

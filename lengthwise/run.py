@@ -14,6 +14,7 @@ Every file is replaced whole or appended to; nothing is ever half-written. No fi
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
@@ -22,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from safetensors import SafetensorError
@@ -106,6 +107,14 @@ def write(path: Path, content: bytes) -> None:
             part.unlink(missing_ok=True)
 
 
+def _cut_short(file: BinaryIO) -> bool:
+    """Does a file of lines end amid one?"""
+    if file.seek(0, os.SEEK_END) == 0:
+        return False
+    file.seek(-1, os.SEEK_END)
+    return file.read() != b"\n"
+
+
 @contextmanager
 def _disk(folder: Path) -> Iterator[None]:
     try:
@@ -164,9 +173,12 @@ class Run:
     # Rows
 
     def append(self, name: str, *rows: dict[str, Any]) -> None:
-        """Add rows to ``metrics`` or ``scores``."""
-        with _disk(self.folder), (self.folder / f"{name}.jsonl").open("a") as file:
-            file.write("".join(json.dumps(row) + "\n" for row in rows))
+        """Add rows to ``metrics`` or ``scores``; a last line that a crash cut short is dropped first."""
+        with _disk(self.folder), (self.folder / f"{name}.jsonl").open("ab+") as file:
+            if _cut_short(file):
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+            file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """All rows of ``metrics`` or ``scores``; a last line cut short by a crash does not count."""
@@ -187,8 +199,6 @@ class Run:
 
     def save_state(self, state: dict[str, Any]) -> None:
         """Replace the checkpoint."""
-        import io
-
         buffer = io.BytesIO()
         torch.save(state, buffer)
         write(self.folder / "state.pt", buffer.getvalue())

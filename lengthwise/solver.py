@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from lengthwise.generate import respond
 from lengthwise.run import Run, Weights
@@ -20,7 +21,7 @@ class Answer:
     prompt: str
     text: str
     right: str  # the right answer, from the task's reference algorithm
-    correct: bool
+    correct: bool  # the whole answer, its end included: exact match
     loops: int  # loops used
     confidence: float  # geometric mean of the probabilities of the symbols said
 
@@ -42,11 +43,25 @@ class Solver:
         recipe, prompt = self.weights.recipe, prompt.strip()
         problems = recipe.task.parse(prompt)
         said = respond(self.weights.model, recipe, problems, stopping or recipe.stopping)
-        slots = int(recipe.layout.write(problems, recipe.task).room.sum())
-        text = recipe.task.format(recipe.layout.answer(said.symbols[0, :slots], recipe.task))
-        right = recipe.task.format(problems.answer[0, : int(problems.answer_length)])
-        confidence = float(torch.exp(said.confidence[0]))
-        return Answer(prompt, text, right, text == right, int(said.loops[0]), confidence)
+        row = recipe.layout.write(problems, recipe.task)
+        symbols = said.symbols[0, : int(row.room.sum())]
+        hits = (symbols == row.targets[row.room]) | ~row.asked[row.room]
+        return Answer(
+            prompt=prompt,
+            text=self._text(symbols),
+            right=recipe.task.format(problems.answer[0, : int(problems.answer_length)]),
+            correct=bool(hits.all()),
+            loops=int(said.loops[0]),
+            confidence=float(said.confidence[0].exp()),
+        )
+
+    def _text(self, symbols: Int[Tensor, " a"]) -> str:
+        """As a person reads it; what is no answer at all is shown as it was said."""
+        recipe = self.weights.recipe
+        answer = recipe.layout.answer(symbols, recipe.task)
+        if len(answer) and int(answer.max()) < len(recipe.task.symbols):
+            return recipe.task.format(answer)
+        return recipe.layout.vocabs(recipe.task)[1].decode(answer)
 
 
 def load(weights: str | Path | Run, device: str = "cpu") -> Solver:

@@ -252,7 +252,7 @@ def _evaluate(args: argparse.Namespace) -> int:
                 if run:
                     run.append("scores", score.row() | {"seed": seed})
     rows = [score.row() | {"seed": seed} for score in scores]
-    return _say(args, rows, detail_table(rows))
+    return _say(args, rows, detail_table(rows, weights.recipe.lengths.top))
 
 
 def _folder(name: str) -> str:
@@ -328,7 +328,8 @@ def _report(args: argparse.Namespace) -> int:
     runs = [Run.open(_folder(name)) for name in args.runs]
     files = publish(runs, Path(args.out or "figures"))
     result = {"files": [str(file) for file in files], "scores": [row for run in runs for row in run.rows("scores")]}
-    return _say(args, result, score_table(curves(runs)), "\n".join(map(str, files)))
+    tables = [score_table(curves(runs))] if result["scores"] else []
+    return _say(args, result, *tables, "\n".join(map(str, files)))
 
 
 def _demo(args: argparse.Namespace) -> int:

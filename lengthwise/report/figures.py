@@ -12,8 +12,9 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from matplotlib import style
@@ -39,6 +40,7 @@ MARKS = 12  # markers on a line, about
 WRITTEN = 10  # sizes per side up to which a heat map's cells hold their numbers
 
 STYLE = {
+    "figure.dpi": DPI,  # text is measured as it will be drawn
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib, so metrics are the same everywhere
     "font.size": 8,
@@ -81,7 +83,7 @@ def save(figure: Figure, path: Path | str) -> list[Path]:
     for suffix, about in ((".png", {"Software": None}), (".svg", {"Date": None, "Creator": None})):
         content = io.BytesIO()
         with _style():
-            figure.savefig(content, format=suffix[1:], dpi=DPI, metadata=about)
+            figure.savefig(content, format=suffix[1:], metadata=about)
         files.append(path.with_name(path.name + suffix))
         write(files[-1], content.getvalue())
     return files
@@ -108,7 +110,7 @@ def length_figure(curves: Sequence[Curve], title: str | None = None) -> Figure:
     if not drawn:
         raise UsageError("no scores along a length to draw: evaluate a run first (pairs of sizes make a heat map)")
     looks = _looks([curve for curve, _ in drawn])
-    figure = Figure((WIDTH, max(2.9, 1.0 + 0.17 * len(drawn))), layout="constrained")
+    figure = Figure((_width(look.name for look in looks), max(2.9, 1.0 + 0.16 * len(drawn))), layout="constrained")
     axes = figure.add_subplot()
     _length_axes(axes, [curve for curve, _ in drawn], max(points[-1].sizes[0] for _, points in drawn))
     for look, (_, points) in zip(looks, drawn, strict=True):
@@ -142,7 +144,7 @@ def _looks(curves: Sequence[Curve]) -> list[_Look]:
         number = kinds.index((curve.label, curve.stopping))
         # The two cycles drift apart by one per turn, so that a second turn repeats no pair.
         marker = MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
-        dash = "-" if curve.problems == "uniform" else (0, (3.2, 1.6))
+        dash = "-" if curve.problems == "uniform" else (0.0, (3.2, 1.6))
         looks.append(_Look(name, COLOURS[number % len(COLOURS)], marker, dash))
     return looks
 
@@ -199,15 +201,21 @@ def _up(share: float) -> float:
 def _name_lines(axes: Axes, looks: Sequence[_Look], ends: Sequence[float]) -> None:
     """The legend: each line's name to the right of the axes, as near to its end as there is room. Ends are shares of
     the axes' height."""
-    figure = axes.figure
+    figure = cast(Figure, axes.figure)
     figure.draw_without_rendering()  # the axes' height is known once the layout is
     gap = 0.16 * figure.dpi / axes.get_window_extent().height
     order = sorted(range(len(ends)), key=lambda number: -ends[number])
     for number, place in zip(order, _apart([ends[number] for number in order], gap), strict=True):
-        beside = figure.dpi_scale_trans + ScaledTranslation(1, place, axes.transAxes)  # inches from the axes' edge
+        edge = ScaledTranslation(1, place, axes.transAxes)  # type: ignore[arg-type]
+        beside = figure.dpi_scale_trans + edge  # inches to the right of it
         look, sample = looks[number], [0.12, 0.3, 0.48]
         axes.add_artist(Line2D(sample, [0] * 3, markevery=[1], transform=beside, clip_on=False, **look.line()))
         axes.text(0.56, 0, look.name, transform=beside, va="center_baseline", fontsize=7.5)
+
+
+def _width(names: Iterable[str]) -> float:
+    """A figure's width in inches: wider than usual where long names would leave the axes too little."""
+    return max(WIDTH, 3.9 + 0.068 * max(map(len, names)))
 
 
 def _apart(wanted: Sequence[float], gap: float, top: float = 1.0) -> list[float]:
@@ -260,8 +268,9 @@ def _panels(rows: Sequence[Row]) -> dict[str, dict[Sizes, float]]:
     for row in (row for one in by_weights.values() for row in latest(one)):
         cells = kinds.setdefault((row["stopping"], row["problems"]), {})
         cells.setdefault(tuple(row["sizes"]), []).append(row["exact"])
+    varies = [len(set(values)) > 1 for values in zip(*kinds, strict=True)]
     return {
-        ", ".join(kind) if len(kinds) > 1 else "": {sizes: statistics.fmean(shares) for sizes, shares in cells.items()}
+        ", ".join(compress(kind, varies)): {sizes: statistics.fmean(shares) for sizes, shares in cells.items()}
         for kind, cells in kinds.items()
     }
 
@@ -269,7 +278,7 @@ def _panels(rows: Sequence[Row]) -> dict[str, dict[Sizes, float]]:
 def _panel_grid(count: int) -> tuple[Figure, list[Axes]]:
     across = min(count, 3)
     down = math.ceil(count / across)
-    size = (4.4, 4.1) if count == 1 else (0.9 + 2.3 * across, 0.6 + 2.7 * down)
+    size = (4.4, 4.1) if count == 1 else (0.9 + 2.3 * across, 0.7 + 2.4 * down)
     figure = Figure(size, layout="compressed")  # cells are square
     grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True).ravel().tolist()
     for axes in grid[count:]:
@@ -338,7 +347,7 @@ def loss_figure(runs: Iterable[Run], *, watch: bool = True) -> Figure:
         raise UsageError("no loss to draw: these runs have logged none that is finite and above 0")
     sizes = list(dict.fromkeys(size for group in groups.values() for one in group for size in one.watched))
     below = watch and bool(sizes)
-    figure = Figure((WIDTH, 4.4 if below else 2.9), layout="constrained")
+    figure = Figure((_width(groups), 4.4 if below else 2.9), layout="constrained")
     panels = figure.subplots(1 + below, 1, sharex=True, squeeze=False, height_ratios=[3, 2] if below else [1])[:, 0]
     _draw_losses(panels[0], groups)
     if below:
@@ -359,11 +368,11 @@ class _Training:
     @staticmethod
     def of(run: Run) -> _Training:
         rows = run.rows("metrics")
-        losses = [(row["step"], row["loss"]) for row in rows if "loss" in row]
+        losses = [(row["step"], float(row["loss"])) for row in rows if "loss" in row]
         watched: dict[str, list[tuple[int, float]]] = {}
         for row in rows:
             for size, share in row.get("exact", {}).items():
-                watched.setdefault(size, []).append((row["step"], share))
+                watched.setdefault(size, []).append((row["step"], float(share)))
         return _Training([(step, loss) for step, loss in losses if 0 < loss < math.inf], watched)
 
 

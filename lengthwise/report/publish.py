@@ -6,31 +6,35 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from lengthwise.report import curves
-from lengthwise.report.figures import heat_map, length_figure, loss_figure
-from lengthwise.report.figures import save as save_figure
+from lengthwise.report import by_recipe, curves
+from lengthwise.report.figures import heat_map, length_figure, loss_figure, save
 from lengthwise.report.tables import write_csv
 from lengthwise.run import Run, write
 
 
 def publish(runs: Sequence[Run], folder: Path, *, title: str | None = None) -> list[Path]:
-    """Write what these runs have shown; the paths of what was written. Nothing but files of the runs is read."""
-    files = [folder / "scores.csv", folder / "runs.json"]
+    """Write what these runs have shown; the paths of what was written. Nothing but files of the runs is read.
+
+    ``runs.json`` holds recipes, versions and times; ``scores.csv`` every score; ``lengths`` exact match against length;
+    ``map-<recipe>`` exact match on two axes, the mean over seeds; ``loss`` the course of training.
+    """
+    figures = {}
     rows = [_origin(run) | row for run in runs for row in run.rows("scores")]
-    write_csv(files[0], rows)
+    if any(len(set(row["sizes"])) == 1 for row in rows):
+        figures["lengths"] = length_figure(curves(runs), title)
+    for label, group in by_recipe(runs).items():
+        cells = [row for run in group for row in run.rows("scores")]
+        if any(len(set(row["sizes"])) == 2 for row in cells):
+            figures[f"map-{label}"] = heat_map(cells, group[0].recipe.lengths.top, label)
+    if any("loss" in row for run in runs for row in run.rows("metrics")):
+        figures["loss"] = loss_figure(runs)
     about = [_origin(run) | run.about() | {"recipe": json.loads(run.recipe.json())} for run in runs]
-    write(files[1], (json.dumps(about, indent=1) + "\n").encode())
-    one_axis = [run for run in runs if len(run.recipe.task.axes) == 1]
-    if any(run.rows("scores") for run in one_axis):
-        files += save_figure(length_figure(curves(one_axis), title), folder / "lengths")
-    for run in runs:
-        squares = [row for row in run.rows("scores") if len(row["sizes"]) == 2]
-        if squares:
-            figure = heat_map(squares, run.recipe.lengths.top, run.recipe.name)
-            files += save_figure(figure, folder / f"map-{run.folder.name}")
-    if any(run.rows("metrics") for run in runs):
-        files += save_figure(loss_figure(runs), folder / "loss")
-    return files
+    write(folder / "runs.json", (json.dumps(about, indent=1) + "\n").encode())
+    files = [folder / "runs.json"]
+    if rows:
+        write_csv(folder / "scores.csv", rows)
+        files.append(folder / "scores.csv")
+    return files + [file for name, figure in figures.items() for file in save(figure, folder / name)]
 
 
 def _origin(run: Run) -> dict[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from lengthwise.types import UsageError
 TRAINED = "▪"  # marks a size within the training range
 SOLVED = 0.99  # exact match from which a size counts as solved
 ROUNDING = 1e-9  # what arithmetic may have added to a share such as 0.07
-COLUMNS = 7  # sizes that fit side by side in 80 characters
+LABEL, COLUMNS = 16, 7  # a label's width and the number of sizes: together they fit 80 characters
 
 
 def score_table(curves: Sequence[Curve]) -> Table:
@@ -41,12 +42,12 @@ def score_table(curves: Sequence[Curve]) -> Table:
     shown = _selection(sizes, {curve.top for curve in curves}, COLUMNS - len(own))
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
     table.caption = _caption(curves, points, len(shown), len(sizes))
-    table.add_column("exact match at", min_width=15, overflow="fold")
+    table.add_column("exact match at", no_wrap=True)
     for heading in [*own, *map(size_text, shown)]:
         table.add_column(heading, justify="right", min_width=7)
     for number, (curve, name) in enumerate(zip(curves, names(curves), strict=True)):
         cells = [_cell(points[number].get(size), trained=curve.trained_at(size)) for size in shown]
-        table.add_row(Text(name), *(column[number] for column in own.values()), *cells)
+        table.add_row(Text(textwrap.fill(name, LABEL)), *(column[number] for column in own.values()), *cells)
     return table
 
 
@@ -94,11 +95,13 @@ def share_text(share: float) -> str:
 def _cell(point: Point | None, *, trained: bool) -> Text:
     if point is None:
         return Text("–", "dim")
-    cell = Text(TRAINED if trained else "", "dim")
-    cell.append(share_text(point.mean), _style(point.mean))
     # The ends are rounded outwards: a band is never shown narrower than it is.
     low, high = math.floor(100 * point.low + ROUNDING) / 100, math.ceil(100 * point.high - ROUNDING) / 100
-    return cell.append(f" {_short(low)}–{_short(high)}", "not bold dim default")
+    return Text.assemble(
+        (TRAINED if trained else "", "dim"),
+        (share_text(point.mean), _style(point.mean)),
+        (f" {_short(low)}–{_short(high)}", "dim"),
+    )
 
 
 def _short(share: float) -> str:
@@ -107,8 +110,8 @@ def _short(share: float) -> str:
 
 def _style(share: float) -> str:
     if share >= SOLVED:
-        return "not dim bold green"
-    return "dim red" if share == 0 else "not dim"
+        return "bold green"
+    return "dim red" if share == 0 else ""
 
 
 def _details(row: Row, *, trained: bool) -> list[Text]:

@@ -107,7 +107,8 @@ class Canvas:
         apart = MARK_EVERY if len(cells) > self.columns // 4 else 1
         last = -apart
         for place, cell in enumerate(cells):
-            if abs(cell[1] - last) >= apart or place == len(cells) - 1:
+            due = abs(cell[1] - last) >= apart or place == len(cells) - 1
+            if due and number not in self.marks.get(cell, []):
                 self.marks.setdefault(cell, []).append(number)
                 last = cell[1]
 

@@ -1,0 +1,445 @@
+import csv
+import io
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from rich.console import Console
+
+from lengthwise.layout import FullOutput
+from lengthwise.lengths import Uniform
+from lengthwise.loops import PerRound
+from lengthwise.models.transformer import Transformer
+from lengthwise.objectives.final import Final
+from lengthwise.recipe import Recipe
+from lengthwise.report import curves, names
+from lengthwise.report.figures import heat_map, length_figure, loss_figure, save
+from lengthwise.report.tables import detail_table, score_table, share_text, write_csv
+from lengthwise.report.terminal import MARKS, Canvas, plot
+from lengthwise.run import Run
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.parity import Parity
+from lengthwise.types import Score, UsageError
+
+TOP = 8
+
+
+def recipe(name="looped-parity", seed=0, task=None, **changes):
+    part = Recipe(
+        name,
+        task or Parity(),
+        FullOutput(),
+        Uniform(TOP),
+        PerRound(),
+        Transformer(width=8, heads=1),
+        Final(),
+        steps=100,
+        seed=seed,
+        data_seed=seed,
+    )
+    return replace(part, **changes)
+
+
+def scored(part, *scores, folder=None):
+    """A run with a row per (sizes, exact) or (sizes, exact, changes)."""
+    run = Run.of(part, folder)
+    for sizes, exact, *changes in scores:
+        sizes = sizes if isinstance(sizes, tuple) else (sizes,)
+        score = Score(part.task.name, run.folder.name, "Oracle", "uniform", sizes, 100, exact, exact, float(sizes[0]))
+        run.append("scores", replace(score, **(changes[0] if changes else {})).row())
+    return run
+
+
+def logged(part, losses, exact=()):
+    run = Run.of(part)
+    run.append("metrics", *({"step": 10 * i, "loss": loss} for i, loss in enumerate(losses, 1)))
+    run.append("metrics", *({"step": step, "exact": shares} for step, shares in exact))
+    return run
+
+
+def printed(renderable, width=80):
+    console = Console(width=width, no_color=True, force_terminal=False, file=io.StringIO())
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+# Curves
+
+
+def test_runs_that_differ_only_in_seed_are_one_curve():
+    runs = [scored(recipe(seed=seed), (8, 1.0)) for seed in range(3)] + [scored(recipe("other"), (8, 0.5))]
+    found = curves(runs)
+    assert [(curve.label, len(curve.rows_by_seed), curve.top) for curve in found] == [
+        ("looped-parity", 3, TOP),
+        ("other", 1, TOP),
+    ]
+
+
+def test_data_seed_alone_also_makes_a_seed():
+    runs = [scored(recipe(data_seed=seed), (8, share)) for seed, share in enumerate((0.2, 0.4))]
+    assert curves(runs)[0].points()[0].seeds == 2
+
+
+def test_recipes_that_share_a_name_are_called_by_their_folders():
+    runs = [scored(recipe(batch=batch), (8, 1.0)) for batch in (32, 64)]
+    assert [curve.label for curve in curves(runs)] == [run.folder.name for run in runs]
+
+
+def test_problems_and_stopping_rules_are_curves_of_their_own_and_named_where_they_differ():
+    run = scored(recipe(), (8, 1.0), (8, 0.9, {"problems": "hard"}))
+    assert names(curves([run])) == ["looped-parity", "looped-parity, hard"]
+    run = scored(recipe("other"), (8, 1.0), (8, 0.9, {"stopping": "After(loops=2)"}))
+    assert names(curves([run])) == ["other, Oracle", "other, After(loops=2)"]
+    assert names(curves([run])[:1]) == ["other"]
+
+
+def test_the_last_measurement_of_a_size_counts():
+    run = scored(recipe(), (8, 0.1), (12, 0.3), (8, 0.7))
+    assert [(point.sizes, point.mean) for point in curves([run])[0].points()] == [((8,), 0.7), ((12,), 0.3)]
+
+
+def test_band_over_seeds():
+    runs = [scored(recipe(seed=seed), (16, share)) for seed, share in enumerate((0.5, 0.9, 0.7))]
+    (point,) = curves(runs)[0].points()
+    assert (point.low, point.high, point.seeds, point.count) == (0.5, 0.9, 3, 100)
+    assert point.mean == pytest.approx(0.7)
+    assert point.error == pytest.approx(0.2 / math.sqrt(3))
+
+
+def test_band_of_one_seed_is_wilson_and_seeds_count_where_they_were_measured():
+    runs = [scored(recipe(seed=0), (8, 0.9), (16, 0.5)), scored(recipe(seed=1), (16, 0.3))]
+    single, double = curves(runs)[0].points()
+    assert (single.low, single.high) == pytest.approx((0.8256, 0.9448), abs=1e-4)
+    assert (single.seeds, single.error, double.seeds) == (1, None, 2)
+
+
+def test_nothing_to_report_is_said(runs):
+    with pytest.raises(UsageError, match="name at least one run"):
+        curves([])
+    empty = Run.of(recipe())
+    with pytest.raises(UsageError, match=f"{empty.folder.name}: no scores yet"):
+        curves([empty])
+    assert len(curves([empty, scored(recipe("other"), (8, 1.0))])) == 1
+
+
+def test_a_damaged_row_is_named():
+    run = scored(recipe(), (8, 1.0))
+    run.append("scores", {"sizes": [8], "exact": 1.0})
+    with pytest.raises(UsageError, match=r"row 2 has no count, high, loops, low"):
+        curves([run])
+
+
+# Tables
+
+
+def test_score_table_fits_a_terminal_and_marks_what_was_trained():
+    runs = [scored(recipe(seed=seed), *((n, 1 - n / 200) for n in range(1, 61))) for seed in range(2)]
+    runs.append(scored(recipe("standard-parity-with-a-long-name"), (8, 1.0), (60, 0.0)))
+    text = printed(score_table(curves(runs)))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    header = text.splitlines()[0].split()
+    sizes = [int(word) for word in header if word.isdecimal()]
+    assert sizes[0] == 1
+    assert sizes[-1] == 60
+    assert TOP in sizes
+    row = next(line for line in text.splitlines() if line.startswith("looped-parity"))
+    assert row.count("▪") == sum(size <= TOP for size in sizes)
+    assert "1 to 2 seeds" in text
+
+
+def test_score_table_shows_the_band_and_never_narrows_it():
+    text = printed(score_table(curves([scored(recipe(), (8, 0.9))])))
+    assert "▪0.90 .82–.95" in text  # Wilson: 0.8256 to 0.9448
+    assert "100 problems per size, 1 seed; dim: 95 % interval" in " ".join(text.split())
+
+
+def test_score_table_has_a_column_where_rows_were_trained_differently():
+    runs = [scored(recipe(name, lengths=Uniform(top)), (8, 1.0), (16, 0.5)) for name, top in (("a", 8), ("b", 16))]
+    first, second = [line for line in printed(score_table(curves(runs))).splitlines() if line[:1] in ("a", "b")]
+    assert first.split()[:2] == ["a", "8"]
+    assert (first.count("▪"), second.count("▪")) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.0, "0.00"), (0.001, "<.01"), (0.005, "0.01"), (0.994, "0.99"), (0.9951, ">.99"), (0.9999, ">.99"), (1, "1.00")],
+)
+def test_a_share_is_never_rounded_to_a_clean_0_or_1(share, text):
+    assert share_text(share) == text
+
+
+def test_detail_table_says_all_of_a_score():
+    run = scored(recipe(), (8, 0.9), (16, 0.001, {"count": 1000, "problems": "hard"}))
+    lines = printed(detail_table(run.rows("scores"), TOP), 120).splitlines()
+    trained, beyond = (next(line for line in lines if word in line) for word in ("uniform", "hard"))
+    assert "▪8" in trained
+    assert "▪" not in beyond
+    for part in ("Oracle", "█████████·", "0.900", "0.826–0.945", "8.0", "100"):
+        assert part in trained
+    assert "▏·········" in beyond  # a share above 0 is seen
+
+
+def test_csv_round_trip(tmp_path):
+    rows = [
+        {"sizes": [20, 40], "exact": 0.1, "note": 'a, "b"\nc', "none": None},
+        {"sizes": [8], "later": 3, "exact": 1 / 3, "watched": {"8": 0.5, "12": 0.25}},
+    ]
+    write_csv(tmp_path / "new" / "rows.csv", rows)
+    with (tmp_path / "new" / "rows.csv").open(newline="") as file:
+        first, second = csv.DictReader(file)
+    assert list(first) == ["sizes", "exact", "note", "none", "later", "watched.8", "watched.12"]
+    assert (first["sizes"], second["sizes"]) == ("20x40", "8")
+    assert (first["note"], first["none"], first["later"]) == ('a, "b"\nc', "", "")
+    assert (float(second["exact"]), float(second["watched.12"])) == (1 / 3, 0.25)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["rows.csv"]
+
+
+def test_tables_of_nothing(tmp_path):
+    for make in (lambda: score_table([]), lambda: detail_table([]), lambda: write_csv(tmp_path / "a.csv", [])):
+        with pytest.raises(UsageError, match=r"no scores to tabulate|no rows to write"):
+            make()
+
+
+# The terminal
+
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        {},
+        {"none": []},
+        {"one": [(8, 0.5)]},
+        {"nan": [(8, NAN), (NAN, 1.0), (math.inf, 0.5)]},
+        {"gap": [(1, 0.0), (2, NAN), (3, 1.0)]},
+        {"far": [(1, -7.0), (2, 9.0)]},
+        {f"series {i} with a name that is long": [(x, x / 60) for x in range(60)] for i in range(12)},
+    ],
+)
+def test_a_plot_has_the_same_height_whatever_it_shows(series):
+    for top in (None, 8):
+        for width, height in ((76, 12), (40, 8), (120, 30)):
+            text = plot(series, width=width, height=height, top=top, x_label="length", y_label="exact match")
+            assert len(text.plain.split("\n")) == height
+            assert max(map(len, text.plain.split("\n"))) <= width
+            assert printed(text, width).count("\n") == height
+
+
+def test_marks_stand_where_the_values_are():
+    text = plot({"a": [(0, 0.0), (5, 0.5), (10, 1.0)], "b": [(10, 0.0)]}, width=25, height=12, y_label="y", top=5)
+    lines = [line[5:] for line in text.plain.split("\n")]  # 4 columns of numbers, 1 of the axis
+    rows = lines[1:10]
+    assert rows[-1][0] == rows[4][10] == rows[0][19] == MARKS[0]
+    assert rows[-1][19] == MARKS[1]
+    assert sum(row.count(MARKS[0]) for row in rows) == 3
+    assert lines[10][10] == "┴"
+    assert rows[0][10] == rows[-1][10] == "┊"
+    assert "trained to 5" in lines[11]
+    assert [line[:4].strip() for line in text.plain.split("\n")[1:10]] == ["1", "", "", "", "0.5", "", "", "", "0"]
+
+
+def test_braille_dots_are_where_the_line_is():
+    canvas = Canvas(2, 3, (0, 5), (0, 7))
+    canvas.draw(0, [(0, 7), (0, 0)])  # down the left edge
+    assert canvas.dots == {(0, 0): 0x47, (1, 0): 0x47}
+    canvas = Canvas(2, 3, (0, 5), (0, 7))
+    canvas.draw(0, [(0, 0), (1, 0), (2, NAN), (4, 0), (5, 0)])  # along the bottom, with a gap
+    assert canvas.dots == {(1, 0): 0xC0, (1, 2): 0xC0}
+    assert canvas.line(1).plain == f"{MARKS[0]} {MARKS[0]}"
+
+
+def test_coinciding_series_are_all_seen():
+    same = [(x, 1.0) for x in (0, 10, 20, 30)]
+    first = plot({"a": same, "b": same}, width=60, height=10).plain.split("\n")[1]
+    assert [character for character in first if character in MARKS] == [MARKS[0], MARKS[1]] * 2
+
+
+def test_many_points_are_marked_now_and_then_and_at_both_ends():
+    first = plot({"a": [(x / 10, 1.0) for x in range(1000)]}, width=60, height=10).plain.split("\n")[1][5:]
+    places = [column for column, character in enumerate(first) if character == MARKS[0]]
+    assert (places[0], places[-1]) == (0, len(first.rstrip()) - 1)
+    assert min(np.diff(places[:-1])) >= 6
+
+
+def test_series_are_told_apart_without_colour():
+    text = plot({"looped": [(1, 1.0), (9, 1.0)], "standard": [(1, 0.0), (9, 0.0)]}, y_label="exact match")
+    assert text.plain.startswith(f"exact match   {MARKS[0]} looped   {MARKS[1]} standard")
+
+
+@pytest.mark.parametrize("room", [{"width": 12}, {"height": 4}, {"x_range": (3, 3)}, {"y_range": (1, 0)}])
+def test_a_plot_without_room_says_so(room):
+    with pytest.raises(UsageError, match=r"more room|from low to high"):
+        plot({"a": [(1, 1.0)]}, **room)
+
+
+# Figures
+
+
+def written(figure, folder):
+    return [path.read_bytes() for path in save(figure, folder / "figure")]
+
+
+def two_axes(shares, name="sums", **changes):
+    part = recipe(name, task=Addition())
+    return scored(part, *((sizes, share, changes) for sizes, share in shares.items()))
+
+
+def test_the_same_rows_give_the_same_bytes(tmp_path):
+    runs = [scored(recipe(seed=seed), (8, 1.0), (16, 0.5 + seed / 10)) for seed in range(2)]
+    first = length_figure(curves(runs), "Parity")
+    bytes_first = written(first, tmp_path)
+    assert written(first, tmp_path) == bytes_first
+    with matplotlib.rc_context({"lines.linewidth": 9, "svg.fonttype": "path", "font.size": 20, "savefig.dpi": 30}):
+        assert written(length_figure(curves(runs), "Parity"), tmp_path) == bytes_first
+    squares = two_axes({(4, 4): 1.0, (4, 12): 0.5}).rows("scores")
+    assert written(heat_map(squares, TOP), tmp_path) == written(heat_map(squares, TOP), tmp_path)
+
+
+def test_saving_writes_both_formats_and_keeps_text(tmp_path):
+    before = dict(matplotlib.rcParams.copy())
+    figure = length_figure(curves([scored(recipe(), (8, 1.0))]), "Parity & more")
+    png, svg = save(figure, tmp_path / "new" / "v1.5")
+    assert (png.name, svg.name) == ("v1.5.png", "v1.5.svg")
+    assert sorted(path.name for path in png.parent.iterdir()) == ["v1.5.png", "v1.5.svg"]
+    assert png.read_bytes().startswith(b"\x89PNG")
+    width = int.from_bytes(png.read_bytes()[16:20], "big")
+    assert width == round(200 * figure.get_figwidth())
+    text = svg.read_text()
+    for part in ("Parity &amp; more", ">exact match<", ">trained to 8<", ">looped-parity<"):
+        assert part in text
+    assert "dc:date" not in text
+    assert dict(matplotlib.rcParams.copy()) == before
+
+
+def test_length_figure_draws_means_bands_and_the_training_range():
+    runs = [scored(recipe(seed=seed), (8, 1.0), (16, share)) for seed, share in enumerate((0.2, 0.6))]
+    (axes,) = length_figure(curves(runs)).axes
+    edge, line = (line for line in axes.lines if len(line.get_xdata()) == 2)  # the legend's have 3
+    assert edge.get_xdata()[0] == TOP
+    assert line.get_xydata().tolist() == [[8, 1.0], [16, pytest.approx(0.4)]]
+    shade = axes.patches[0].get_extents().transformed(axes.transData.inverted())
+    assert (shade.x0, shade.x1) == pytest.approx((0, TOP))
+    extremes, errors = (band.get_paths()[0].vertices for band in axes.collections)
+    assert {y for x, y in extremes if x == 16} == {0.2, 0.6}
+    assert sorted({y for x, y in errors if x == 16}) == pytest.approx([0.2, 0.6])  # 0.4 ± 0.4 / √2 / √2
+    assert axes.get_ylim() == (-0.02, 1.02)
+    assert axes.get_xlabel() == "length"
+
+
+def test_a_single_seed_has_its_interval_as_band():
+    (axes,) = length_figure(curves([scored(recipe(), (8, 0.9))])).axes
+    (band,) = axes.collections
+    low, high = band.get_paths()[0].vertices[:, 1].min(), band.get_paths()[0].vertices[:, 1].max()
+    assert (low, high) == pytest.approx((0.8256, 0.9448), abs=1e-4)
+
+
+def test_hard_problems_are_the_dashed_twin():
+    runs = [scored(recipe(name), (8, 1.0), (8, 0.5, {"problems": "hard"})) for name in ("a", "b")]
+    (axes,) = length_figure(curves(runs)).axes
+    lines = [line for line in axes.lines if len(line.get_xdata()) == 1]
+    looks = [(to_hex(line.get_color()), line.get_marker(), line.is_dashed()) for line in lines]
+    (a, mark_a, _), (a_hard, mark_a_hard, _), (b, _, _), (b_hard, _, _) = looks
+    assert [dashed for *_, dashed in looks] == [False, True, False, True]
+    assert (a, mark_a, b) == (a_hard, mark_a_hard, b_hard)
+    assert a != b
+
+
+def test_names_stand_apart_and_inside_the_picture():
+    runs = [scored(recipe(f"a-recipe-with-quite-a-long-name-{i:02}"), (8, 1.0), (100, 0.0)) for i in range(14)]
+    figure = length_figure(curves(runs))
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts if text.get_text().startswith("a-recipe")]
+    assert len(boxes) == 14
+    assert max(box.x1 for box in boxes) <= figure.bbox.x1
+    assert min(box.y0 for box in boxes) >= 0
+    tops = sorted(box.y0 for box in boxes)
+    assert min(np.diff(tops)) > 0.8 * boxes[0].height
+
+
+def test_heat_map_has_each_value_in_its_cell():
+    run = two_axes({(4, 4): 1.0, (4, 12): 0.5, (8, 4): 0.75, (8, 12): 0.25, (20, 4): 0.0})
+    figure = heat_map(run.rows("scores"), TOP, "sums")
+    axes = figure.axes[0]
+    values = axes.images[0].get_array().filled(NAN)
+    np.testing.assert_array_equal(values, [[1.0, 0.75, 0.0], [0.5, 0.25, NAN]])  # rows: the second size
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["4", "8", "20"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["4", "12"]
+    outline = axes.patches[0]
+    assert (outline.get_xy(), outline.get_width(), outline.get_height()) == ((-0.5, -0.5), 2, 1)
+    assert axes.get_title(loc="left") == "mean 0.500 · best 1.00 at 4x4\nworst 0.00 at 20x4"
+    assert figure.get_supxlabel() == "digits of the first operand"
+    assert {text.get_text() for text in axes.texts} == {"1.00", "0.50", "0.75", "0.25", "0.00"}
+
+
+def test_heat_map_takes_the_mean_over_weights_and_the_last_of_each():
+    rows = two_axes({(4, 4): 0.0}).rows("scores") + two_axes({(4, 4): 0.5}).rows("scores")[-1:]
+    rows += two_axes({(4, 4): 1.0}, name="other").rows("scores")
+    assert heat_map(rows, TOP).axes[0].images[0].get_array().tolist() == [[0.75]]
+
+
+def test_heat_map_has_a_panel_per_rule():
+    run = two_axes({(4, 4): 1.0})
+    two_axes({(4, 4): 0.5}, stopping="After(loops=1)")
+    panels = [axes for axes in heat_map(run.rows("scores"), TOP).axes if axes.images and axes.get_title(loc="left")]
+    assert [axes.get_title(loc="left").split("\n")[0] for axes in panels] == ["Oracle", "After(loops=1)"]
+
+
+def test_length_figure_of_two_axes_takes_equal_sizes():
+    run = two_axes({(4, 4): 1.0, (4, 12): 0.5, (12, 12): 0.25})
+    (axes,) = length_figure(curves([run])).axes
+    assert axes.lines[1].get_xydata().tolist() == [[4, 1.0], [12, 0.25]]
+    assert axes.get_xlabel() == "digits per operand"
+
+
+def test_loss_figure():
+    runs = [logged(recipe(), [0.5] * 30, [(100, {"8": 0.5}), (200, {"8": 1.0})]), logged(recipe("b"), [NAN, 0.0, 0.1])]
+    loss, exact = loss_figure(runs).axes
+    assert loss.get_yscale() == "log"
+    raw, smooth, short = loss.lines[0], loss.lines[1], loss.lines[2]
+    assert raw.get_linewidth() < smooth.get_linewidth()
+    assert smooth.get_ydata() == pytest.approx([0.5] * 30)
+    assert short.get_xydata().tolist() == [[30, 0.1]]
+    assert exact.lines[0].get_xydata().tolist() == [[100, 0.5], [200, 1.0]]
+    assert exact.get_xlabel() == "steps"
+    assert len(loss_figure(runs, watch=False).axes) == 1
+
+
+def test_figures_of_nothing():
+    run = scored(recipe(), (8, 1.0))
+    broken = logged(recipe("broken"), [NAN, math.inf, 0.0])
+    empty = two_axes({(4, 12): 1.0})
+    for make, what in (
+        (lambda: length_figure([]), "no scores along a length"),
+        (lambda: length_figure(curves([empty])), "heat map"),
+        (lambda: heat_map(run.rows("scores"), TOP), "no scores of two sizes"),
+        (lambda: heat_map([], TOP), "no scores of two sizes"),
+        (lambda: loss_figure([]), "name at least one run"),
+        (lambda: loss_figure([run, broken]), "no loss to draw"),
+    ):
+        with pytest.raises(UsageError, match=what) as error:
+            make()
+        assert "\n" not in str(error.value)
+
+
+def test_tables_need_no_matplotlib_and_figures_no_pyplot(tmp_path):
+    run = scored(recipe(), (8, 1.0))
+    program = """
+import json, sys
+import lengthwise.report.tables, lengthwise.report.terminal
+early = [name for name in sys.modules if name.startswith("matplotlib")]
+from lengthwise.report.figures import heat_map, save
+save(heat_map([json.loads(sys.argv[1])], 8), sys.argv[2])
+print(json.dumps([early, "matplotlib.pyplot" in sys.modules]))
+"""
+    row = json.dumps(run.rows("scores")[0] | {"sizes": [8, 8]})
+    command = [sys.executable, "-W", "error", "-c", program, row, str(tmp_path / "map")]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(result.stdout) == [[], False]
