@@ -10,11 +10,8 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
-import lengthwise.models
-import lengthwise.objectives
 import lengthwise.recipes
 import lengthwise.studies
-import lengthwise.tasks
 from lengthwise.fields import kinds, override, suggest
 from lengthwise.layout import Layout
 from lengthwise.lengths import Lengths
@@ -23,7 +20,7 @@ from lengthwise.models import ModelSpec
 from lengthwise.nn.position import Position
 from lengthwise.objectives import Objective
 from lengthwise.optim import Optimizer
-from lengthwise.recipe import Recipe
+from lengthwise.recipe import Recipe, import_parts
 from lengthwise.stopping import Stopping
 from lengthwise.studies import Study
 from lengthwise.tasks import Task, kebab
@@ -47,12 +44,9 @@ def _modules(package: ModuleType) -> list[ModuleType]:
     return [importlib.import_module(f"{package.__name__}.{name}") for name in names]
 
 
-for _package in (lengthwise.tasks, lengthwise.models, lengthwise.objectives):
-    _modules(_package)  # so that files can name their kinds
-
-
 def parts() -> dict[str, dict[str, type]]:
     """The kinds that recipes are made of, imported classes of a user's own included."""
+    import_parts()
     return {name: kinds(base) for name, base in PARTS.items()}
 
 
@@ -103,4 +97,5 @@ def study(name: str) -> Study:
 
 def task(name: str, changes: Iterable[str] = ()) -> Task:
     """A task by its name as written in the shell (``addition``), with ``name=value`` changes to its fields."""
+    import_parts()
     return override(_find("task", name, {kebab(kind): cls for kind, cls in kinds(Task).items()})(), changes)

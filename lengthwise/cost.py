@@ -19,7 +19,7 @@ class Cost:
 
     parameters: int
     operations: float  # per step
-    seconds: float  # per step, measured here on one thread
+    seconds: float  # of processor time per step, measured here on one thread
     steps: int
 
     @property
@@ -39,8 +39,8 @@ def cost(recipe: Recipe, moments: int = 4) -> Cost:
             with FlopCounterMode(display=False) as counter:
                 trainee.advance()
             operations.append(counter.get_total_flops())
-            start = time.perf_counter()
+            start = time.process_time()
             trainee.advance()
-            seconds.append(time.perf_counter() - start)
+            seconds.append(time.process_time() - start)
     parameters = sum(p.numel() for p in trainee.model.parameters())
     return Cost(parameters, sum(operations) / moments, sum(seconds) / moments, recipe.steps)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
+import pkgutil
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -11,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from lengthwise import fields, rng
+from lengthwise import fields, models, objectives, rng, tasks
 from lengthwise.layout import Layout
 from lengthwise.lengths import Lengths
 from lengthwise.loops import Loops
@@ -97,10 +99,12 @@ class Recipe:
             tree = json.loads(text)
         except ValueError as error:
             raise UsageError(f"this is not a recipe in JSON: {error}") from None
+        import_parts()
         return fields.decode(Recipe, tree)
 
     def change(self, changes: Iterable[str] = (), **values: Any) -> Recipe:
         """A copy with ``name=value`` texts applied, then keyword values."""
+        import_parts()
         return replace(fields.override(self, changes), **values)
 
     def build(self) -> Model:
@@ -112,6 +116,13 @@ class Recipe:
         if not isinstance(module, nn.Module):
             raise UsageError(f"model: {type(self.model).__name__}.build must return a torch module, not {module!r}")
         return module if isinstance(module, Model) else Once(module)
+
+
+def import_parts() -> None:
+    """Import every shipped task, model and objective, so that their kinds can be named."""
+    for package in (tasks, models, objectives):
+        for module in pkgutil.iter_modules(package.__path__):
+            importlib.import_module(f"{package.__name__}.{module.name}")
 
 
 def check_stopping(layout: Layout, stopping: Stopping) -> None:

@@ -110,7 +110,9 @@ def _show(args: argparse.Namespace) -> int:
     table.add_section()
     table.add_row("[bold]parameters[/]", f"{price.parameters:,}")
     table.add_row("[bold]operations[/]", f"{price.operations / 1e9:.2f} GFLOP per step, forward and backward")
-    table.add_row("[bold]time[/]", f"about {price.minutes:.1f} min on one thread of this machine, just measured")
+    table.add_row(
+        "[bold]time[/]", f"about {price.minutes:.1f} min of processor time on one thread, measured here just now"
+    )
     return _say(args, result, table)
 
 

@@ -55,7 +55,7 @@ def modules() -> dict[str, Path]:
 def imports(path: Path) -> set[str]:
     """The package's own modules that a file imports, late imports included, those for type checking left out."""
     tree = ast.parse(path.read_text())
-    names = {module for module in modules()}
+    names = set(modules())
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -84,6 +84,14 @@ recipe = catalog.recipe("looped-parity", ["task=Oddness"])
 assert type(recipe.task).__name__ == "Oddness" and type(recipe).read(recipe.json()) == recipe
 """
     (tmp_path / "oddness.py").write_text(source)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_run_is_read_by_whoever_imports_only_what_reads_it(tmp_path):
+    from lengthwise import catalog
+
+    (tmp_path / "config.json").write_text(catalog.recipe("looped-pairs").json())
+    code = f"from lengthwise.run import Run; assert Run.open({str(tmp_path)!r}).recipe.name == 'looped-pairs'"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 

@@ -108,8 +108,14 @@ def by_recipe(runs: Iterable[Run]) -> dict[str, list[Run]]:
 
 
 def latest(rows: Iterable[Row]) -> list[Row]:
-    """One row per sizes, problems and stopping rule, where a run was measured more than once: the last."""
-    return list({(tuple(row["sizes"]), row["problems"], row["stopping"]): row for row in rows}.values())
+    """One row per sizes, problems and stopping rule, where a run was measured more than once: the one on the most
+    problems, of equals the last. A quick look does not take the place of a careful one."""
+    found: dict[tuple[Sizes, str, str], Row] = {}
+    for row in rows:
+        key = tuple(row["sizes"]), row["problems"], row["stopping"]
+        if key not in found or row["count"] >= found[key]["count"]:
+            found[key] = row
+    return list(found.values())
 
 
 def names(curves: Sequence[Curve]) -> list[str]:

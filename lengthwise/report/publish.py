@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from lengthwise.report import by_recipe, curves
+from lengthwise.report import Row, by_recipe, curves
 from lengthwise.report.figures import heat_map, length_figure, loss_figure, save
 from lengthwise.report.tables import write_csv
 from lengthwise.run import Run, write
@@ -19,7 +19,7 @@ def publish(runs: Sequence[Run], folder: Path, *, title: str | None = None) -> l
     ``map-<recipe>`` exact match on two axes, the mean over seeds; ``loss`` the course of training.
     """
     figures = {}
-    rows = [_origin(run) | row for run in runs for row in run.rows("scores")]
+    rows: list[Row] = [_origin(run) | row for run in runs for row in run.rows("scores")]
     if any(len(set(row["sizes"])) == 1 for row in rows):
         figures["lengths"] = length_figure(curves(runs), title)
     for label, group in by_recipe(runs).items():
@@ -37,5 +37,5 @@ def publish(runs: Sequence[Run], folder: Path, *, title: str | None = None) -> l
     return files + [file for name, figure in figures.items() for file in save(figure, folder / name)]
 
 
-def _origin(run: Run) -> dict[str, object]:
+def _origin(run: Run) -> Row:
     return {"recipe_name": run.recipe.name, "id": run.recipe.id, "train_seed": run.recipe.seed}

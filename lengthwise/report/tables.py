@@ -56,15 +56,17 @@ def detail_table(rows: Iterable[Row], top: int | None = None) -> Table:
     rows = list(rows)
     if not rows:
         raise UsageError("there are no scores to tabulate: evaluate a run first")
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for heading in ("size", "problems", "stopping", "", "exact match", "95 % interval"):
-        table.add_column(heading, justify="left" if heading in ("problems", "stopping", "") else "right")
-    for heading in ("token accuracy", "loops", "count"):
-        table.add_column(heading, justify="right")
+    # What is the same in all rows is said once, in the caption: so the table fits 80 characters.
+    own = [name for name in ("problems", "stopping") if len({row[name] for row in rows}) > 1]
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
+    for heading in ("size", *own, "", "exact match", "95 % interval", "per token", "loops", "count"):
+        table.add_column(heading, justify="left" if heading in (*own, "") else "right", no_wrap=heading not in own)
     for row in rows:
-        table.add_row(*_details(row, trained=top is not None and max(row["sizes"]) <= top))
-    if top is not None:
-        table.caption, table.caption_justify = Text(f"{TRAINED} within the training range, up to {top}"), "left"
+        size, *rest = _details(row, trained=top is not None and max(row["sizes"]) <= top)
+        table.add_row(size, *(row[name] for name in own), *rest)
+    said = [f"{name}: {rows[0][name]}" for name in ("problems", "stopping") if name not in own]
+    said += [f"{TRAINED} within the training range, up to {top}"] if top is not None else []
+    table.caption = Text("; ".join(said))
     return table
 
 
@@ -118,8 +120,6 @@ def _details(row: Row, *, trained: bool) -> list[Text]:
     exact, style = row["exact"], _style(row["exact"])
     return [
         Text.assemble((TRAINED if trained else "", "dim"), size_text(row["sizes"])),
-        Text(row["problems"]),
-        Text(row["stopping"]),
         Text(_bar(exact), style),
         Text(f"{exact:.3f}", style),
         Text(f"{row['low']:.3f}–{row['high']:.3f}", "dim"),
