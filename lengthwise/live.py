@@ -43,24 +43,25 @@ def follow(
 
 
 def status(runs: Sequence[Run]) -> Table:
-    """A line per run: steps, rate, loss, exact match at the watched sizes, time left."""
+    """A line per run: steps, loss, exact match at the watched sizes, time left."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    several = len({run.recipe.name for run in runs}) < len(runs)
     for run in runs:
-        rows = run.rows("metrics")
-        losses = [row for row in rows if "loss" in row]
-        watched = [row["exact"] for row in rows if "exact" in row]
-        steps, total = (losses[-1]["step"] if losses else 0), run.recipe.steps
-        seconds = losses[-1]["wall_s"] if losses else 0.0
-        left = f"{seconds / steps * (total - steps):.0f} s left" if steps and not run.done else ""
-        if run.done:
-            left = f"trained in {run.about().get('wall_s', seconds):.0f} s; measuring, {len(run.rows('scores'))} done"
-        table.add_row(
-            f"{run.recipe.name} · seed {run.recipe.seed}",
-            ProgressBar(total=total, completed=steps, width=24),
-            f"{steps}/{total}",
-            f"{steps / seconds:.1f}/s" if seconds else "starting",
-            f"loss {losses[-1]['loss']:.4f}" if losses else "",
-            " ".join(f"{size}: {share:.2f}" for size, share in watched[-1].items()) if watched else "",
-            left,
-        )
+        name = f"{run.recipe.name} {run.recipe.seed}" if several else run.recipe.name
+        steps, note = _progress(run)
+        table.add_row(name, ProgressBar(total=run.recipe.steps, completed=steps, width=12), str(steps), note)
     return table
+
+
+def _progress(run: Run) -> tuple[int, str]:
+    """Steps done, and what there is to say."""
+    rows = run.rows("metrics")
+    losses = [row for row in rows if "loss" in row]
+    watched = [row["exact"] for row in rows if "exact" in row]
+    if not losses:
+        return 0, "waiting"
+    steps, total, seconds = losses[-1]["step"], run.recipe.steps, losses[-1]["wall_s"]
+    exact = "  ".join(f"{size}: {share:.2f}" for size, share in watched[-1].items()) if watched else ""
+    if run.done:
+        return steps, f"{exact}  trained in {seconds:.0f} s, {len(run.rows('scores'))} scores"
+    return steps, f"{exact}  loss {losses[-1]['loss']:.3f}  {(total - steps) * seconds / steps:.0f} s left"

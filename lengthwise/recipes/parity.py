@@ -20,10 +20,10 @@ def looped_parity() -> Recipe:
         layout=FullOutput(),
         lengths=Curriculum(top=20, every=60),
         loops=PerRound(),
-        model=Transformer(width=64, init_std=0.1),
+        model=Transformer(width=64, init_std=0.1, embedding_std=0.3),
         objective=Final(),
         steps=1500,
-        optimizer=AdamW(rate=1e-3),
+        optimizer=AdamW(rate=7e-4),
         ema=0.99,
         watch=Watch(every=250, sizes=(20, 26), count=200),
     )
