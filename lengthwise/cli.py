@@ -149,7 +149,7 @@ def _run(args: argparse.Namespace) -> int:
         print(f"lengthwise: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("lengthwise: interrupted", file=sys.stderr)
+        print("lengthwise: interrupted; the same command goes on from here", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # The reader has gone; what Python would still flush has nowhere to go either.

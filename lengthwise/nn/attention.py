@@ -59,9 +59,10 @@ def pattern(encodings: Iterable[Encoding], inputs: Inputs, causal: bool) -> Patt
 
 
 def _neighbours(present: Bool[Tensor, "b t"], reach: int, causal: bool) -> Bool[Tensor, "#b t w"]:
-    """Which neighbours can be seen. A position always sees itself, so that absent ones have something to look at."""
-    if bool(present.all()):
-        present = present[:1]
+    """Which neighbours can be seen; one row for all where no present position could see an absent one. A position
+    always sees itself, so that absent ones have something to look at."""
+    if causal or bool(present.all()):
+        present = torch.ones_like(present[:1])
     seen = F.pad(present, (reach, reach)).unfold(1, 2 * reach + 1, 1).clone()
     seen[..., reach] = True
     if causal:
