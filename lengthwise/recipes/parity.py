@@ -49,7 +49,7 @@ def looped_parity_nope() -> Recipe:
         ours,
         name="looped-parity-nope",
         lengths=Curriculum(top=20, every=100),
-        model=replace(ours.model, positions=(NoPE(),)),
+        model=Transformer(width=64, positions=(NoPE(),), init_std=0.1, embedding_std=0.3),
         steps=5000,
         schedule=Schedule("cosine", cooldown=0.5),
     )
