@@ -94,7 +94,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "help": "8,12,16 or 1-60 or 10-100:10 (default: 1, 1.5, 2, 3, 5 times the training length)",
     },
     "grid": {"metavar": "NxM", "help": "every pair of sizes, for a task of two"},
-    "samples": {"type": int, "metavar": "N", "help": "fresh problems per length (default: 1000)"},
+    "samples": {"type": int, "default": 1000, "metavar": "N", "help": "fresh problems per length (default: 1000)"},
     "hard": {"action": "store_true", "help": "the task's harder set (sums: long carries)"},
     "stopping": {"metavar": "RULE", "help": "e.g. Oracle, After(loops=10), MaxConfidence(extra=20), Converged"},
     "out": {"metavar": "FOLDER", "help": "where tables and figures go"},

@@ -43,16 +43,18 @@ def demo(args: argparse.Namespace) -> int:
     console = Console(stderr=args.json)
     study = catalog.study("pairs")
     seed = args.seed or 0
-    runs = [
-        Run.of(replace(recipe, seed=seed, data_seed=seed, steps=args.steps or recipe.steps)) for recipe in study.recipes
-    ]
+    recipes = [replace(recipe, seed=seed, data_seed=seed) for recipe in study.recipes]
+    if args.steps is not None:
+        recipes = [replace(recipe, steps=args.steps) for recipe in recipes]
+    runs = [Run.of(recipe) for recipe in recipes]
     looped, standard = runs
-    samples = args.samples or study.samples
     top = looped.recipe.lengths.top
     if not args.quiet:
         console.print(INTRO.format(top=top, looped=looped.recipe.name, standard=standard.recipe.name), "")
     sizes = ",".join(map(str, study.sizes))
-    with Fleet(runs, ["--lengths", sizes, "--samples", str(samples), "--hard"], jobs=args.jobs or 2) as fleet:
+    with Fleet(
+        runs, ["--lengths", sizes, "--samples", str(args.samples), "--hard"], jobs=2 if args.jobs is None else args.jobs
+    ) as fleet:
         follow(fleet, runs, console, quiet=args.quiet, extra=lambda: pictures(runs))
     files = publish(runs, Path(args.out or runs_folder() / "demo"), title=study.title)
     if args.json:

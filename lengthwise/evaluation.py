@@ -160,16 +160,15 @@ def parse_sizes(text: str) -> list[int | tuple[int, int]]:
     commas. UsageError in one line otherwise."""
     sizes: list[int | tuple[int, int]] = []
     for part in text.split(","):
+        found: list[int | tuple[int, int]] = []
         if match := re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part.strip()):
-            low, high, step = (int(group) if group else None for group in match.groups())
-            sizes += range(low, (high or low) + 1, step or 1)  # type: ignore[arg-type,operator]
+            low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+            found += range(low, high + 1, step) if low and step else []
         elif match := re.fullmatch(r"(\d+)x(\d+)", part.strip()):
-            first, second = map(int, match.groups())
-            sizes += [(i, j) for i in range(1, first + 1) for j in range(1, second + 1)]
-        else:
-            raise UsageError(f"{part!r} is no size: write 8,12,16 or 1-60 or 10-100:10 or 20x40")
-    if not sizes or any((min(size) if isinstance(size, tuple) else size) < 1 for size in sizes):
-        raise UsageError(f"{text!r} names no sizes of 1 or more")
+            found += [(i, j) for i in range(1, int(match[1]) + 1) for j in range(1, int(match[2]) + 1)]
+        if not found:
+            raise UsageError(f"{part!r} names no sizes: write 8,12,16 or 1-60 or 10-100:10 or 20x40, from 1 up")
+        sizes += found
     return sizes
 
 

@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import difflib
 import math
+import re
 import types
 import typing
 from collections.abc import Iterable
@@ -64,9 +65,11 @@ def text(part: Any) -> str:
 
 def parse(text: str, name: str = "value") -> Any:
     """What ``text`` says, as JSON's plain values; nothing in it is run."""
+    if re.fullmatch(r"[^\W\d][\w-]*-[\w-]*", text):
+        return text  # a word with dashes, which Python would read as a subtraction
     try:
         return _read(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise UsageError(
             f"{name}: {text!r} is neither a number, a word, a kind like Uniform(top=20), nor a tuple"
         ) from None
@@ -96,10 +99,13 @@ def _named(keyword: ast.keyword) -> str:
 def _put(tree: Any, path: list[str], value: Any, name: str) -> None:
     *parents, last = path
     for step in parents:
-        if isinstance(tree, list):
-            tree = tree[int(step)] if _indexes(tree, step) else None
+        if isinstance(tree, list) and _indexes(tree, step):
+            tree = tree[int(step)]
+        elif isinstance(tree, dict) and step in tree:
+            tree = tree[step]
         else:
-            tree = tree.get(step) if isinstance(tree, dict) else None
+            names = [key for key in tree if key != "kind"] if isinstance(tree, dict) else []
+            raise UsageError(f"{name}: there is no such field as {step}{suggest(step, names)}")
     if isinstance(tree, list) and _indexes(tree, last):
         tree[int(last)] = value
     elif isinstance(tree, dict):
@@ -107,7 +113,7 @@ def _put(tree: Any, path: list[str], value: Any, name: str) -> None:
             value = {"kind": value}  # so that later changes can name its fields
         tree[last] = value
     else:
-        raise UsageError(f"{name}: there is no such field")
+        raise UsageError(f"{name}: there is no such field as {last}")
 
 
 def _indexes(parts: list[Any], step: str) -> bool:
@@ -133,7 +139,7 @@ def _decode(kind: Any, value: Any, path: str) -> Any:
 
 
 def _decode_plain(kind: type, value: Any, path: str) -> Any:
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if kind is float and type(value) is int and abs(value) < 2**53:  # beyond, a float is another number
         value = float(value)
     if type(value) is not kind or (kind is float and not math.isfinite(value)):
         names = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}

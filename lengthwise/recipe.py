@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import json
 import pkgutil
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -72,7 +73,7 @@ class Recipe:
         for name in ("steps", "batch"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be 1 or more, not {getattr(self, name)}")
-        if not self.name or set(self.name) & set("/\\ .") or self.name.startswith("-"):
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", self.name):
             raise UsageError(f"name: {self.name!r} has to name a folder: letters, digits and dashes")
         if not 0 <= self.ema < 1 or not 0 <= self.hard <= 1:
             raise UsageError(f"ema must be in [0, 1) and hard in [0, 1], not {self.ema} and {self.hard}")
@@ -89,15 +90,16 @@ class Recipe:
         return hashlib.blake2b(self.json().encode(), digest_size=5).hexdigest()
 
     def json(self) -> str:
-        """All of it, for a file; ``read`` is its inverse."""
-        return json.dumps(fields.encode(self), indent=1)
+        """All of it, for a file; ``read`` is its inverse. UsageError where a field holds what it may not."""
+        # There and back, so that a 1 in a number's place is the 1.0 that it equals, and so is the id.
+        return json.dumps(fields.encode(fields.decode(Recipe, fields.encode(self))), indent=1)
 
     @staticmethod
     def read(text: str) -> Recipe:
         """A recipe from JSON. UsageError says what is wrong."""
         try:
             tree = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"this is not a recipe in JSON: {error}") from None
         import_parts()
         return fields.decode(Recipe, tree)

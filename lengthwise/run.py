@@ -209,7 +209,10 @@ class Run:
         if not path.exists():
             return None
         try:
-            return torch.load(path, map_location=device, weights_only=True)
+            state = torch.load(path, map_location=device, weights_only=True)
+            if not isinstance(state, dict):
+                raise ValueError(f"it holds a {type(state).__name__}")
+            return state
         except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
             raise UsageError(
                 f"{path}: not a checkpoint that can be resumed ({_line(error)}); delete it to start over"

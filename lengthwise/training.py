@@ -43,11 +43,12 @@ def train(
     ``save_every`` is in seconds. On a CPU a resumed run equals an unbroken one to the bit, for the same ``threads``.
     Small models train fastest on one thread. Raises Interrupted, with all saved, at Ctrl-C or SIGTERM.
     """
+    place = choose_device(device)
     run = Run.of(recipe, Path(folder) if folder else None)
     if run.done:
         return run
     with computing(threads), stop_signal() as stopped, Progress(recipe.name, recipe.steps, quiet=quiet) as progress:
-        trainee = Trainee(recipe, choose_device(device))
+        trainee = Trainee(recipe, place)
         trainee.restore(run)
         saved = time.monotonic()
         while trainee.step < recipe.steps:
@@ -177,6 +178,8 @@ class Trainee:
                     self.average.load_state_dict(state["average"])
                 self.optimizer.load_state_dict(state["optimizer"])
                 self.step, self.sums, self.best, self.spent = (state[k] for k in ("step", "sums", "best", "spent"))
+                if not isinstance(self.step, int):
+                    raise TypeError(f"the step is a {type(self.step).__name__}")
             except (KeyError, TypeError, ValueError, RuntimeError, AttributeError):
                 raise UsageError(
                     f"{run.folder / 'state.pt'}: not a checkpoint of this recipe; delete it to start over"

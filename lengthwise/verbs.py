@@ -37,6 +37,10 @@ progress = Console(stderr=True)
 
 def run(args: argparse.Namespace) -> int:
     """Do what was asked for; the exit status."""
+    if getattr(args, "samples", 1) < 1:
+        raise UsageError(f"--samples must be 1 or more, not {args.samples}")
+    if hasattr(args, "device"):
+        choose_device(args.device)
     sys.path.insert(0, os.getcwd())  # a user's own modules stand where they work
     for name in vars(args)["import"]:
         try:
@@ -197,17 +201,14 @@ def _train(args: argparse.Namespace) -> int:
 def _jobs(args: argparse.Namespace) -> int:
     if args.jobs is not None and args.jobs < 1:
         raise UsageError(f"--jobs must be 1 or more, not {args.jobs}")
-    return args.jobs or min(2, os.cpu_count() or 1)
+    return min(2, os.cpu_count() or 1) if args.jobs is None else args.jobs
 
 
-def _train_together(
-    args: argparse.Namespace, runs: list[Run], sizes: Sequence[Any], samples: int | None = None
-) -> None:
+def _train_together(args: argparse.Namespace, runs: list[Run], sizes: Sequence[Any]) -> None:
     arguments = ["--lengths", ",".join(map(str, sizes)), "--device", args.device]
     for option in ("samples", "threads", "save_every"):
-        value = samples if option == "samples" and samples else getattr(args, option, None)
-        if value is not None:
-            arguments += [f"--{option.replace('_', '-')}", str(value)]
+        if hasattr(args, option):
+            arguments += [f"--{option.replace('_', '-')}", str(getattr(args, option))]
     arguments += ["--hard"] if getattr(args, "hard", False) else []
     for name in vars(args)["import"]:
         arguments += ["--import", name]
@@ -217,7 +218,7 @@ def _train_together(
 
 def _measure(args: argparse.Namespace, run: Run, sizes: Sequence[Any], *, hard: bool) -> None:
     """Evaluate a run where it has not been, so that a command given again goes on where it was cut."""
-    samples = args.samples or 1000
+    samples = args.samples
     device = choose_device(args.device)
     weights = run.weights(device)
     known = {
@@ -245,7 +246,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     folder = Path(_folder(args.weights))
     run = Run.open(folder) if (folder / "metrics.jsonl").exists() else None
     scores: list[Score] = []
-    asked = {"samples": args.samples or 1000, "stopping": _stopping(args.stopping), "hard": args.hard, "seed": seed}
+    asked = {"samples": args.samples, "stopping": _stopping(args.stopping), "hard": args.hard, "seed": seed}
     with computing(args.threads), progress.status("") as status:
         for size in sizes:
             status.update(f"measuring at {size}")
@@ -318,7 +319,7 @@ def _study(args: argparse.Namespace, study: Study, folder: Path) -> int:
 
     runs = [Run.of(one) for recipe in study.recipes for one in _seeds(recipe, 0, args.seeds)]
     args.hard = bool(study.hard_sizes)
-    _train_together(args, runs, study.sizes, args.samples or study.samples)
+    _train_together(args, runs, study.sizes)
     files = publish(runs, folder, title=study.title)
     result = {"files": [str(file) for file in files], "scores": [row for run in runs for row in run.rows("scores")]}
     return _say(args, result, score_table(curves(runs)), study.note, "\n".join(map(str, files)))

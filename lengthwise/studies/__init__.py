@@ -14,6 +14,5 @@ class Study:
     title: str
     recipes: tuple[Recipe, ...]
     sizes: tuple[int, ...]  # reported; none of them chose anything beyond what the recipes' `watch` names
-    samples: int = 1000  # fresh problems per size
     hard_sizes: tuple[int, ...] = ()  # sizes at which the harder set is measured too
     note: str = ""

@@ -12,7 +12,6 @@ def pairs() -> Study:
         title="Sums of stacked digits, trained on up to 8",
         recipes=(looped_pairs(), standard_pairs()),
         sizes=(8, 12, 16, 20, 24, 50, 100),
-        samples=1000,
         hard_sizes=(8, 12, 16, 20, 24, 50, 100),
         note="The recipes were chosen on 8 to 12 digits; 16 and beyond are only reported.",
     )
