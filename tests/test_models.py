@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from lengthwise.layout import FullOutput, NextToken, Pairs
+from lengthwise.fields import text
+from lengthwise.layout import FullOutput, Pairs
 from lengthwise.lengths import Uniform
 from lengthwise.loops import Constant
 from lengthwise.models import Model, ModelSpec, Once, settle, unroll
@@ -49,11 +50,11 @@ every_spec = pytest.mark.parametrize("spec", SPECS, ids=short)
 both = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 
 
-def build(spec, causal, seed=0):
+def build(spec, causal, reads=READS, writes=WRITES):
     """A model in float64 whose every parameter matters: initial weights are small, and initial biases nothing."""
-    torch.manual_seed(seed)
-    model = spec.build(READS, WRITES, causal=causal).double().eval()
-    draw = stream(seed, "more")
+    torch.manual_seed(0)
+    model = spec.build(reads, writes, causal=causal).double().eval()
+    draw = stream(0, "more")
     for parameter in model.parameters():
         parameter.data += 0.4 * torch.randn(parameter.shape, generator=draw, dtype=torch.double)
     return model
@@ -201,7 +202,10 @@ def test_local_attention_equals_dense_attention(reach, rope, lengths, causal):
     probe = torch.randn(x.shape, generator=draw, dtype=torch.double) * inputs.present[..., None]
     angles = encodings[1].angles(inputs.index) if rope else None
     values, gradients = [], []
-    for out in (attention(x, pattern(encodings, inputs, causal)), dense(attention, x, bias, angles, inputs.present, causal)):
+    for out in (
+        attention(x, pattern(encodings, inputs, causal)),
+        dense(attention, x, bias, angles, inputs.present, causal),
+    ):
         values.append(out[inputs.present])
         gradients.append(torch.autograd.grad((out * probe).sum(), [x, bias, *attention.parameters()]))
     close(*values)
@@ -263,7 +267,9 @@ def test_without_positions_a_row_seen_at_once_is_a_set():
 def test_a_learned_table_holds_exactly_its_size():
     model = build(replace(BASE, positions=(Learned(9),)), True)
     finish(model, some([9]), [1])
-    with pytest.raises(UsageError, match="a row of 10 positions does not fit the learned table of 9: ask for a shorter"):
+    with pytest.raises(
+        UsageError, match="a row of 10 positions does not fit the learned table of 9: ask for a shorter"
+    ):
         finish(model, some([10]), [1])
 
 
@@ -454,19 +460,17 @@ OBJECTIVES = [
     progressive.Progressive(),
     progressive.Progressive(weight=0.8, truncated=True),
 ]
-TASKS = [(Addition(3), FullOutput()), (Addition(3), NextToken(1)), (Addition(3), Pairs()), (Parity(), FullOutput())]
+TASKS = [(Addition(3), FullOutput()), (Addition(3), Pairs())]
 
 
 @every_spec
-@pytest.mark.parametrize("objective", OBJECTIVES, ids=repr)
-@pytest.mark.parametrize(("task", "layout"), TASKS, ids=repr)
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=text)
+@pytest.mark.parametrize(("task", "layout"), TASKS, ids=text)
 def test_losses_and_gradients_equal_those_of_a_plain_loop(spec, objective, task, layout, monkeypatch):
     draw = stream(0, "rows")
     batch = layout.write(task.sample(torch.randint(1, 5, (6, len(task.axes)), generator=draw), draw), task)
     loops = torch.tensor([1, 3, 2, 5, 3, 1])
-    reads, writes = layout.vocabs(task)
-    model = replace(spec, positions=tuple(replace(p, size=40) if isinstance(p, Learned) else p for p in spec.positions))
-    model = model.build(reads, writes, causal=layout.causal).double()
+    model = build(spec, layout.causal, *layout.vocabs(task))
     results = []
     for slow in (False, True):
         if slow:
@@ -478,7 +482,7 @@ def test_losses_and_gradients_equal_those_of_a_plain_loop(spec, objective, task,
         loss.value.backward()
         results.append([loss.value.detach(), *loss.logs.values(), *(p.grad for p in model.parameters())])
     for fast, plain in zip(*results, strict=True):
-        close(fast, plain, 1e-6)
+        close(fast, plain)
 
 
 @pytest.mark.parametrize("untracked", [0, 1, 2, 3])
@@ -525,7 +529,7 @@ def test_a_module_of_ones_own_is_a_model_advanced_once():
     model = RECIPE.build()
     assert isinstance(model, Once)
     batch = FullOutput().write(Parity().parse("1011"), Parity())
-    rows, state = settle(model, batch.inputs, torch.tensor([1]))
+    _, state = settle(model, batch.inputs, torch.tensor([1]))
     close(model.read(state, batch.room), model.module(batch.inputs.tokens)[batch.room])
     loss = final.Final()(model, batch, torch.tensor([1]), stream(0, "x")).value
     logits = model.module(batch.inputs.tokens)[batch.asked]

@@ -5,9 +5,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import lengthwise.tasks.addition
-import lengthwise.tasks.copy
-import lengthwise.tasks.parity
 from lengthwise.fields import kinds
 from lengthwise.rng import stream
 from lengthwise.tasks import Task

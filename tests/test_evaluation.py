@@ -1,0 +1,421 @@
+"""Laws of evaluation: scores are what a plain loop over rows counts, and answers are the model's own."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from lengthwise import data, evaluation
+from lengthwise.evaluation import answer, default_sizes, evaluate, exact_match, parse_sizes
+from lengthwise.layout import FullOutput, NextToken, Pairs
+from lengthwise.lengths import Uniform
+from lengthwise.loops import Constant, ExtraLoops, PerRound
+from lengthwise.models import Once
+from lengthwise.models.transformer import Transformer
+from lengthwise.nn.position import Learned, Local, RoPE
+from lengthwise.objectives.final import Final
+from lengthwise.recipe import Recipe
+from lengthwise.rng import stream
+from lengthwise.run import Weights
+from lengthwise.stopping import After, Converged, MaxConfidence, Oracle
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.parity import Parity
+from lengthwise.types import Problems, UsageError
+
+MODEL = Transformer(width=16, heads=2, positions=(Learned(40),), init_std=0.2)
+PARITY = Recipe("parity", Parity(), FullOutput(1), Uniform(3), PerRound(), MODEL, Final(), steps=40, batch=32)
+SUMS = replace(PARITY, task=Addition(2, "least"), layout=FullOutput(), lengths=Uniform(2), steps=80)
+PAIRS = replace(SUMS, layout=Pairs(), steps=20, loops=ExtraLoops(1), model=replace(MODEL, positions=(RoPE(), Local(1))))
+NEXT = replace(PARITY, task=Copy(), layout=NextToken(), loops=Constant(2))
+RECIPES = [PARITY, SUMS, PAIRS, NEXT]
+READING = [MaxConfidence(extra=3), Converged(1, extra=3)]
+WAYS = [(r, s) for r in RECIPES for s in (Oracle(), Oracle(-1), After(3))]
+WAYS += [(r, s) for r in RECIPES[:3] for s in READING]
+every_way = pytest.mark.parametrize(
+    ("recipe", "stopping"), WAYS, ids=lambda v: v.name if hasattr(v, "limit") else f"{v.task.name}-{v.layout!r}"
+)
+
+
+@cache
+def half_trained(recipe):
+    """Weights in float64 that are right now and then."""
+    model = recipe.build()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    for step in range(recipe.steps):
+        batch, loops = data.batch(recipe, step)
+        recipe.objective(model, batch, loops, stream(0, "x")).value.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return Weights("half", recipe, model.double())
+
+
+def several(recipe, count=16, top=4):
+    """Problems of mixed sizes."""
+    draw = stream(0, "several")
+    return recipe.task.sample(torch.randint(1, top + 1, (count, len(recipe.task.axes)), generator=draw), draw)
+
+
+def one_by_one(problems):
+    return [problems.take(slice(i, i + 1)) for i in range(len(problems))]
+
+
+def plain_loops(model, recipe, problem, limit):
+    """What each loop says in one row's slots, and the mean log probability of that up to its own first end."""
+    batch = recipe.layout.write(problem, recipe.task)
+    end = recipe.layout.end(recipe.task)
+    context = model.embed(batch.inputs)
+    state, said, sure = model.start(context), [], []
+    for _ in range(limit):
+        state = model.advance(state, context)
+        chances = model.read(state, batch.room).softmax(-1)
+        symbols = chances.argmax(-1).tolist()
+        upto = symbols.index(end) + 1 if end in symbols else len(symbols)
+        said.append(symbols)
+        sure.append(sum(float(chances[i, symbols[i]].log()) for i in range(upto)) / upto)
+    return said, sure
+
+
+@torch.no_grad()
+def plain_answer(model, recipe, problem, stopping):
+    """Symbols, confidence and loops of one row that was run alone."""
+    model.eval()
+    limit = int(stopping.limit(recipe.loops.planned(problem.rounds)))
+    said, sure = plain_loops(model, recipe, problem, limit)
+    k = limit
+    if isinstance(stopping, MaxConfidence):
+        k = min(i for i in range(limit) if sure[i] > max(sure) - 1e-6) + 1
+    if isinstance(stopping, Converged):
+        k = min([i for i in range(1, limit) if said[i] == said[i - 1]], default=limit)
+    return said[k - 1], sure[k - 1], k
+
+
+def plain_counts(weights, problems, stopping):
+    """Rows right in full, symbols right, symbols asked for, loops: counted one row at a time."""
+    recipe = weights.recipe
+    task, end = recipe.task, recipe.layout.end(recipe.task)
+    exact = right = asked = loops = 0
+    for problem in one_by_one(problems):
+        said, _, k = plain_answer(weights.model, recipe, problem, stopping)
+        wanted = problem.answer[0, : int(problem.answer_length)].tolist()
+        if end is None:
+            wanted += [0] * (len(said) - len(wanted))  # Pairs here write the least significant digit first
+        else:
+            wanted = [*wanted, end]
+        hits = [a == b for a, b in zip(said, wanted, strict=False)]
+        assert len(hits) == len(wanted) <= len(said)
+        exact, right, asked, loops = exact + all(hits), right + sum(hits), asked + len(hits), loops + k
+    assert task.name
+    return exact, right, asked, loops
+
+
+def given_problems(monkeypatch, problems):
+    """Evaluation is handed these problems."""
+    monkeypatch.setattr(evaluation, "fresh_problems", lambda *_, **__: problems)
+
+
+# Answers
+
+
+@every_way
+def test_answers_equal_those_of_rows_run_alone(recipe, stopping):
+    """Mixed sizes, so that rows leave the loop at different times and stand in different places."""
+    weights, problems = half_trained(recipe), several(recipe)
+    said = answer(weights.model, recipe, recipe.layout.write(problems, recipe.task), stopping)
+    seen = set()
+    for i, problem in enumerate(one_by_one(problems)):
+        symbols, sure, loops = plain_answer(weights.model, recipe, problem, stopping)
+        assert said.symbols[i, : len(symbols)].tolist() == symbols
+        assert not said.symbols[i, len(symbols) :].any()
+        assert float(said.confidence[i]) == pytest.approx(sure, abs=1e-5)
+        assert int(said.loops[i]) == loops
+        seen.add(tuple(symbols))
+    assert len(seen) > 1  # the model says something else to other prompts
+
+
+@pytest.mark.parametrize("stopping", [Oracle(), *READING], ids=repr)
+@pytest.mark.parametrize("recipe", RECIPES[:3], ids=lambda r: f"{r.task.name}-{r.layout!r}")
+def test_what_is_said_never_depends_on_the_true_answer(recipe, stopping):
+    problems, weights = several(recipe), half_trained(recipe)
+    other = Problems(
+        **{**vars(problems), "answer": 1 - problems.answer, "answer_length": torch.ones_like(problems.rounds)}
+    )
+    one, two = (
+        answer(weights.model, recipe, recipe.layout.write(rows, recipe.task), stopping) for rows in (problems, other)
+    )
+    assert torch.equal(one.symbols, two.symbols)
+    assert torch.equal(one.confidence, two.confidence)
+    assert torch.equal(one.loops, two.loops)
+
+
+def test_dropout_is_off_and_gradients_are_not_kept():
+    recipe = replace(PARITY, model=replace(MODEL, dropout=0.5))
+    model, batch = recipe.build().train(), PARITY.layout.write(several(PARITY), PARITY.task)
+    one, two = (answer(model, recipe, batch, Oracle()) for _ in range(2))
+    assert torch.equal(one.confidence, two.confidence)
+    assert not one.confidence.requires_grad
+
+
+# Scores
+
+
+@every_way
+def test_scores_equal_a_plain_count_however_the_rows_are_batched(recipe, stopping, monkeypatch):
+    """Where 50 tokens go into a batch, there are several, and the last is a partial one."""
+    size, count = (2,) * len(recipe.task.axes), 13
+    weights, problems = half_trained(recipe), data.fresh_problems(recipe.task, size, count, seed=5)
+    given_problems(monkeypatch, problems)
+    exact, right, asked, loops = plain_counts(weights, problems, stopping)
+    for tokens in (evaluation.TOKENS, 50):
+        monkeypatch.setattr(evaluation, "TOKENS", tokens)
+        (score,) = evaluate(weights, [2], samples=count, stopping=stopping)
+        wanted = (exact / count, right / asked, loops / count)
+        assert (score.exact, score.token_accuracy, score.loops) == pytest.approx(wanted)
+        assert score.count == count
+        ruled = replace(recipe, stopping=stopping)
+        assert exact_match(weights.model, ruled, size, count) == pytest.approx(exact / count)
+
+
+def test_some_of_these_are_right_and_some_are_wrong():
+    """Or else the counts above would hold little."""
+    for recipe in RECIPES:
+        (score,) = evaluate(half_trained(recipe), [2], samples=200)
+        assert 0 < score.exact < score.token_accuracy < 1
+
+
+class Says(nn.Module):
+    """A module that says the same after every equals sign, with any probability."""
+
+    def __init__(self, recipe, script, chance=0.9):
+        super().__init__()
+        reads, writes = recipe.layout.vocabs(recipe.task)
+        self.script, self.equals, self.chance, self.count = writes.encode(script), reads.id("="), chance, len(writes)
+        self.unused = nn.Parameter(torch.zeros(1))
+
+    def forward(self, tokens):
+        other = torch.tensor((1 - self.chance) / (self.count - 1)).log()
+        logits = other.repeat(*tokens.shape, self.count)
+        for row, start in enumerate((tokens == self.equals).long().argmax(1).tolist()):
+            for place, symbol in enumerate(self.script.tolist()):
+                if start + place < tokens.shape[1]:
+                    logits[row, start + place, symbol] = torch.tensor(self.chance).log()
+        return logits
+
+
+@pytest.mark.parametrize(
+    ("said", "right"),
+    [
+        ("46$$", 1),
+        ("46$5", 1),
+        ("4$6$", 0),
+        ("4$$$", 0),
+        ("$46$", 0),
+        ("$$$$", 0),
+        ("046$", 0),
+        ("460$", 0),
+        ("4600", 0),
+        ("464$", 0),
+        ("64$$", 0),
+        ("46=$", 0),
+    ],
+)
+@pytest.mark.parametrize("layout", [FullOutput(), NextToken()], ids=repr)
+def test_an_answer_that_ends_early_or_late_is_wrong(said, right, layout, monkeypatch):
+    recipe = replace(PARITY, task=Addition(), layout=layout, loops=Constant())
+    given_problems(monkeypatch, recipe.task.parse("12+34"))
+    (score,) = evaluate(Weights("says", recipe, Once(Says(recipe, said))), [2], samples=1)
+    assert score.exact == right
+    assert score.token_accuracy == pytest.approx(sum(a == b for a, b in zip(said, "46$", strict=False)) / 3)
+
+
+@pytest.mark.parametrize(
+    ("said", "counted"), [("46$$", 3), ("4$46", 2), ("$$$$", 1), ("4646", 4), ("464$", 4)], ids=lambda v: str(v)
+)
+def test_confidence_is_counted_up_to_the_first_end_that_was_said(said, counted):
+    """The first symbol has another probability than the rest, so each count has its own mean."""
+    recipe = replace(PARITY, task=Addition(), layout=FullOutput(), loops=Constant())
+    module = Says(recipe, said, 0.5)
+
+    class _First(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.says = module
+
+        def forward(self, tokens):
+            logits = module(tokens)
+            start = int((tokens[0] == module.equals).long().argmax())
+            first = logits[0, start].clone().fill_(torch.tensor(0.05 / (module.count - 1)).log())
+            first[module.script[0]] = torch.tensor(0.95).log()
+            logits[0, start] = first
+            return logits
+
+    batch = recipe.layout.write(recipe.task.parse("12+34"), recipe.task)
+    chances = torch.tensor([0.95, 0.5, 0.5, 0.5])[:counted]
+    said = answer(Once(_First()), recipe, batch, Oracle())
+    assert float(said.confidence) == pytest.approx(float(chances.log().mean()), abs=1e-5)
+
+
+# Which problems
+
+
+def test_the_same_seed_gives_the_same_score_and_another_seed_other_problems(monkeypatch):
+    weights = half_trained(PARITY)
+    first, again = (list(evaluate(weights, [1, 4], samples=50, seed=3)) for _ in range(2))
+    assert first == again
+    seen = []
+    original = data.fresh_problems
+    monkeypatch.setattr(evaluation, "fresh_problems", lambda *a, **k: seen.append(original(*a, **k)) or seen[-1])
+    sums = half_trained(SUMS)
+    list(evaluate(sums, [9, 10, (9, 10)], samples=5, seed=0))
+    list(evaluate(sums, [9], samples=5, seed=1))
+    list(evaluate(sums, [9], samples=5, hard=True))
+    for part in range(3):
+        exact_match(sums.model, SUMS, (9, 9), 5, part=part)
+    assert len({str(problems.prompt[:, :9].tolist()) for problems in seen}) == len(seen) == 8
+    assert [problems.sizes[0].tolist() for problems in seen] == [[9, 9], [10, 10], [9, 10], *[[9, 9]] * 5]
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_hard_problems_are_those_of_the_harder_set(hard, monkeypatch):
+    monkeypatch.setattr(Addition, "sample" if hard else "sample_hard", None)  # not to be called
+    list(evaluate(half_trained(PAIRS), [3], samples=4, hard=hard))
+    monkeypatch.setattr(Addition, "sample_hard" if hard else "sample", None)
+    with pytest.raises(TypeError):
+        list(evaluate(half_trained(PAIRS), [3], samples=4, hard=hard))
+
+
+def test_test_problems_are_not_those_of_training():
+    recipe = replace(PAIRS, lengths=Uniform(20, 20), batch=5)
+    trained = {str(data.batch(recipe, step)[0].inputs.tokens.tolist()) for step in range(5)}
+    tested = recipe.layout.write(data.fresh_problems(recipe.task, (20, 20), 5, seed=recipe.data_seed), recipe.task)
+    assert str(tested.inputs.tokens.tolist()) not in trained
+
+
+def test_a_score_says_what_was_measured():
+    weights = half_trained(SUMS)
+    (one,) = evaluate(weights, [3], samples=7, stopping=After(2))
+    (two,) = evaluate(weights, [(1, 4)], samples=7, hard=True)
+    assert (one.task, one.weights, one.stopping, one.problems, one.sizes) == (
+        "addition", "half", "After(loops=2)", "uniform", (3, 3)
+    )  # fmt: skip
+    assert (two.stopping, two.problems, two.sizes, two.count) == ("Oracle", "hard", (1, 4), 7)
+    assert (one.loops, two.loops) == (2, 4)
+
+
+def test_the_recipe_s_own_stopping_rule_is_used_unless_another_is_given():
+    weights = Weights("half", replace(PARITY, stopping=After(4)), half_trained(PARITY).model)
+    assert [score.loops for score in evaluate(weights, [2], samples=3)] == [4]
+    assert [score.loops for score in evaluate(weights, [2], samples=3, stopping=Oracle())] == [2]
+
+
+# Next-token layouts
+
+
+def greedy(model, recipe, problem):
+    """Decoding as plain as can be: the likeliest next symbol is written down and read again, up to the end."""
+    task, layout = recipe.task, recipe.layout
+    vocab = layout.vocabs(task)[0]
+    end = vocab.id("$")
+    prompt = problem.prompt[0, : int(problem.prompt_length)].tolist()
+    row = [*prompt, vocab.id("="), *[vocab.id("#") for _ in range(layout.pauses)]]
+    said = []
+    while len(said) <= int(task.room(problem.sizes)) and end not in said:
+        tokens = torch.tensor([row + said])
+        batch = layout.write(problem, task).inputs
+        inputs = type(batch)(tokens, torch.arange(tokens.shape[1])[None], torch.ones_like(tokens, dtype=torch.bool))
+        context = model.embed(inputs)
+        state = model.start(context)
+        for _ in range(int(recipe.loops.planned(problem.rounds))):
+            state = model.advance(state, context)
+        last = torch.arange(tokens.shape[1])[None] == tokens.shape[1] - 1
+        said.append(int(model.read(state, last).argmax()))
+    return said
+
+
+@pytest.mark.parametrize(
+    "recipe", [NEXT, replace(SUMS, layout=NextToken(2))], ids=lambda r: f"{r.task.name}-{r.layout!r}"
+)
+@torch.no_grad()
+def test_exact_match_with_the_answer_fed_in_is_that_of_greedy_decoding(recipe, monkeypatch):
+    with torch.enable_grad():
+        weights, total = half_trained(recipe), 0
+    problems = several(recipe, 24)
+    for problem in one_by_one(problems):
+        given_problems(monkeypatch, problem)
+        (score,) = evaluate(weights, [2], samples=1)
+        wanted = [*problem.answer[0, : int(problem.answer_length)].tolist(), recipe.layout.end(recipe.task)]
+        assert score.exact == (greedy(weights.model, recipe, problem) == wanted)
+        total += score.exact
+    assert 0 < total < len(problems)
+
+
+@pytest.mark.parametrize("stopping", READING, ids=repr)
+def test_rules_that_read_answers_are_refused_where_answers_are_fed_in(stopping):
+    with pytest.raises(
+        UsageError, match=f"{type(stopping).__name__} looks at the model's own answer.*use Oracle or After"
+    ):
+        list(evaluate(half_trained(NEXT), [2], stopping=stopping))
+    with pytest.raises(UsageError, match="use Oracle or After"):
+        replace(NEXT, stopping=stopping)
+
+
+# Sizes
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("8", [8]),
+        ("8,12,16", [8, 12, 16]),
+        (" 8 , 12", [8, 12]),
+        ("1-4", [1, 2, 3, 4]),
+        ("3-3", [3]),
+        ("10-30:10", [10, 20, 30]),
+        ("10-35:10", [10, 20, 30]),
+        ("2x3", [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3)]),
+        ("5,1-2,1x2", [5, 1, 2, (1, 1), (1, 2)]),
+    ],
+)
+def test_sizes_as_text(text, sizes):
+    assert parse_sizes(text) == sizes
+
+
+@given(st.integers(1, 50), st.integers(0, 50), st.integers(1, 9))
+def test_a_span_of_sizes_is_inclusive(low, more, step):
+    assert parse_sizes(f"{low}-{low + more}") == list(range(low, low + more + 1))
+    assert parse_sizes(f"{low}-{low + more * step}:{step}") == [low + i * step for i in range(more + 1)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "8,", ",8", "-3", "1.5", "8;9", "1-2-3", "2x", "x2", "2x2x2", "0", "0-3", "3,0", "0x2", "5-3", "8,5-3",
+     "5-0", "1-9:0", "2,0x2"],
+)  # fmt: skip
+def test_what_names_no_sizes_is_refused(text):
+    with pytest.raises(UsageError) as error:
+        parse_sizes(text)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "samples", "message"),
+    [
+        ([(3,)], 5, "addition has sizes on 2 axes"),
+        ([(3, 3, 3)], 5, "addition has sizes on 2 axes"),
+        ([0], 5, "sizes start at 1"),
+        ([(3, 0)], 5, "sizes start at 1"),
+        ([3], 0, "samples must be 1 or more"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(sizes, samples, message):
+    with pytest.raises(UsageError, match=message):
+        list(evaluate(half_trained(SUMS), sizes, samples=samples))
+
+
+def test_default_sizes_start_at_the_training_length():
+    assert default_sizes(replace(PARITY, lengths=Uniform(8))) == [8, 12, 16, 24, 40]
+    assert default_sizes(replace(PARITY, lengths=Uniform(1))) == [1, 2, 3, 5]
