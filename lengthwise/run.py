@@ -181,18 +181,25 @@ class Run:
             file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """All rows of ``metrics`` or ``scores``; a last line cut short by a crash does not count."""
+        """All rows of ``metrics`` or ``scores``; a last line cut short by a crash does not count. UsageError if a line
+        is none of ours."""
+        path = self.folder / f"{name}.jsonl"
         try:
-            lines = (self.folder / f"{name}.jsonl").read_text().split("\n")[:-1]
-            return [json.loads(line) for line in lines]
+            rows = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
         except FileNotFoundError:
             return []
         except ValueError as error:
-            raise UsageError(f"{self.folder / name}.jsonl: a line is not JSON ({error})") from None
+            raise UsageError(f"{path}: a line is not JSON ({_line(error)})") from None
+        if not all(isinstance(row, dict) for row in rows):
+            raise UsageError(f"{path}: a line is not a row")
+        return rows
 
     def cut(self, name: str, step: int) -> None:
         """Drop rows of later steps: what was logged after the last checkpoint will be logged again."""
-        kept = [json.dumps(row) + "\n" for row in self.rows(name) if row["step"] <= step]
+        rows = self.rows(name)
+        if not all(isinstance(row.get("step"), int) for row in rows):
+            raise UsageError(f"{self.folder / name}.jsonl: a row has no step")
+        kept = [json.dumps(row) + "\n" for row in rows if row["step"] <= step]
         write(self.folder / f"{name}.jsonl", "".join(kept).encode())
 
     # The training state
@@ -223,11 +230,13 @@ class Run:
         write(self.folder / "about.json", (json.dumps(about, indent=1) + "\n").encode())
 
     def about(self) -> dict[str, Any]:
-        """Versions, commit, device and time of a finished run; empty while it is not."""
+        """Versions, commit, device and time of a finished run; empty while it is not. UsageError if it is damaged."""
         try:
-            return json.loads((self.folder / "about.json").read_text())
+            return json.loads((self.folder / "about.json").read_bytes())
         except FileNotFoundError:
             return {}
+        except ValueError as error:
+            raise UsageError(f"{self.folder / 'about.json'}: not JSON ({_line(error)})") from None
 
 
 def commit() -> str:

@@ -1,5 +1,6 @@
 """Every test runs with shapes and types checked at run time, on one thread, with runs kept in a folder of its own."""
 
+import itertools
 import typing
 
 import pytest
@@ -18,8 +19,12 @@ settings.load_profile("law")
 torch.set_num_threads(1)
 
 
+numbers = itertools.count()
+
+
 @pytest.fixture(autouse=True)
-def runs(tmp_path, monkeypatch):
-    """Where runs are kept during a test."""
-    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "runs"))
-    return tmp_path / "runs"
+def runs(tmp_path_factory, monkeypatch):
+    """Where runs are kept during a test: a folder of its own, which is not there until something is kept."""
+    folder = tmp_path_factory.getbasetemp() / f"runs-{next(numbers)}"
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(folder))
+    return folder
