@@ -12,9 +12,8 @@ class Reverse(lw.Task):
     symbols = tuple("0123456789")  # what prompts and answers are written in
 
     def sample(self, sizes, generator):  # a problem per row of sizes; no loop over rows
-        length, width = sizes[:, :1], int(sizes.max())
-        place = torch.arange(width)
-        row = torch.randint(10, (len(sizes), width), generator=generator) * (place < length)
+        length, place = sizes[:, :1], torch.arange(int(sizes.max()))
+        row = torch.randint(10, (len(sizes), len(place)), generator=generator) * (place < length)
         back = row.gather(1, (length - 1 - place).clamp(min=0)) * (place < length)
         return lw.Problems(sizes, row, length[:, 0], back, length[:, 0], rounds=length[:, 0])
 
@@ -31,9 +30,10 @@ class Reverse(lw.Task):
 
 
 def looped_reverse() -> lw.Recipe:
-    return lw.find("looped-parity", "name=looped-reverse", "steps=300", "lengths=Uniform(top=3)").change(task=Reverse())
+    changes = "name=looped-reverse lengths=Curriculum(top=5,every=100) model.positions=RoPE steps=1000 watch.every=0"
+    return lw.find("looped-parity", *changes.split()).change(task=Reverse())
 
 
 if __name__ == "__main__":
     run = lw.train(looped_reverse(), quiet=False)
-    print(*lw.evaluate(run, range(1, 7)), lw.load(run).solve("123"), sep="\n")
+    print(*(f"{score.sizes[0]}: {score.exact:.2f}" for score in lw.evaluate(run, range(1, 9))))

@@ -24,8 +24,8 @@ from lengthwise.run import Run, runs_folder
 from lengthwise.solver import Answer, Solver
 from lengthwise.types import UsageError
 
-INTRO = """Two small models learn to add numbers of up to [bold]{top}[/] digits, from the same sums, in as many steps.
-  [bold]{looped}[/]    one block that sees a digit's nearest neighbours, applied again and again
+INTRO = """Two small models learn to add numbers of up to [bold]{top}[/] digits, from the same sums.
+  [bold]{looped}[/]    one block that sees a digit's neighbours, applied again and again
   [bold]{standard}[/]  four layers that see the whole row, applied once
 Then both meet sums that are longer than any they have seen."""
 

@@ -34,7 +34,7 @@ PAIRS = replace(SUMS, layout=Pairs(), steps=20, loops=ExtraLoops(1), model=repla
 NEXT = replace(PARITY, task=Copy(), layout=NextToken(), loops=Constant(2))
 RECIPES = [PARITY, SUMS, PAIRS, NEXT]
 READING = [MaxConfidence(extra=3), Converged(1, extra=3)]
-WAYS = [(r, s) for r in RECIPES for s in (Oracle(), Oracle(-1), After(3))]
+WAYS = [(r, s) for r in RECIPES for s in (Oracle(), After(3))] + [(PAIRS, Oracle(-1))]
 WAYS += [(r, s) for r in RECIPES[:3] for s in READING]
 every_way = pytest.mark.parametrize(
     ("recipe", "stopping"), WAYS, ids=lambda v: v.name if hasattr(v, "limit") else f"{v.task.name}-{v.layout!r}"

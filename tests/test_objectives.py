@@ -140,25 +140,17 @@ def same_gradients(one, two):
 @every_spec
 @every_objective
 @every_way
-def test_a_finite_loss_with_a_gradient_for_every_parameter(spec, objective, task, layout):
+def test_a_finite_loss_with_its_logs_and_a_gradient_for_every_parameter(spec, objective, task, layout):
     model, batch = setting(spec, task, layout)
     loss, found = call(objective, model, batch)
     assert loss.value.shape == () and loss.value.isfinite() and loss.value > 0
+    close(loss.logs["loss"], loss.value.detach())
+    assert 0 <= loss.logs["token_accuracy"] <= 1
+    assert not any(value.requires_grad for value in loss.logs.values())
     for name, gradient in found.items():
         if name.startswith(("embedding", "encodings")) and objective == OBJECTIVES[3] and spec == SPECS[1]:
             continue  # truncated, and not injected again: the input lies before the tracked loops
         assert gradient is not None and gradient.isfinite().all() and gradient.any(), name
-
-
-@every_spec
-@every_objective
-@every_way
-def test_logs_are_detached_and_tell_the_loss(spec, objective, task, layout):
-    model, batch = setting(spec, task, layout)
-    loss, _ = call(objective, model, batch)
-    close(loss.logs["loss"], loss.value.detach())
-    assert 0 <= loss.logs["token_accuracy"] <= 1
-    assert not any(value.requires_grad for value in loss.logs.values())
 
 
 @every_spec

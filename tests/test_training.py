@@ -119,7 +119,7 @@ def test_the_seed_of_weights_changes_loops_but_no_problem():
     assert not torch.equal(loops, others)
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(st.integers(1, 9), st.integers(0, 20))
 def test_the_number_of_workers_changes_nothing(world, step):
     whole, loops = data.batch(RICH, step)
@@ -226,7 +226,7 @@ def test_a_run_tells_all_of_itself():
 
 
 def test_the_best_weights_are_those_of_the_first_best_watched_step():
-    recipe = replace(RICH, schedule=Schedule(), steps=16, optimizer=AdamW(2e-2), watch=Watch(2, (1, 2), 3))
+    recipe = replace(RICH, schedule=Schedule(), steps=16, optimizer=AdamW(2e-2), watch=Watch(2, (1,), 3))
     run = train(recipe)
     means = {row["step"]: sum(row["exact"].values()) for row in run.rows("metrics") if "exact" in row}
     best = next(step for step, mean in means.items() if mean == max(means.values()))
