@@ -81,7 +81,8 @@ def read_recipe(folder: Path) -> Recipe:
     try:
         return Recipe.read((folder / "config.json").read_text())
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{folder}: its config.json cannot be read ({_line(error)})") from None
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise UsageError(f"{folder}: its config.json cannot be read ({reason})") from None
     except UsageError as error:
         raise UsageError(f"{folder / 'config.json'}: {error}") from None
 
