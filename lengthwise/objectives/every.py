@@ -14,7 +14,8 @@ from lengthwise.types import Batch, Loss
 
 @dataclass(frozen=True)
 class Every(Objective):
-    """The mean, over rows and loops alike, of every running row's loss after every loop."""
+    """The loss of the running rows after every loop (a mean over their tokens), averaged over loops, each weighted by
+    how many rows still run."""
 
     def __call__(self, model: Model, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
         total, right, weight = 0.0, 0.0, 0
