@@ -17,7 +17,7 @@ from lengthwise.models import Model, settle, unroll
 from lengthwise.recipe import Recipe, check_stopping
 from lengthwise.run import Weights
 from lengthwise.stopping import Stopping
-from lengthwise.types import Batch, Problems, Score, Trace, UsageError
+from lengthwise.types import Batch, Score, Trace, UsageError
 
 TOKENS = 32_768  # per forward pass, so that memory does not grow with length
 
@@ -111,8 +111,7 @@ def answer(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Sa
         rows, state = settle(model, batch.inputs, limit)
         symbols, confidence = _read(model, state, batch.room[rows], end)
         back = rows.argsort()
-        width = int(batch.room.sum(1).max())
-        said = Said(symbols[back][:, :width], confidence[back], limit.to(device))
+        said = Said(symbols[back], confidence[back], limit.to(device))
     return Said(said.symbols.cpu(), said.confidence.cpu(), said.loops.cpu())
 
 
@@ -135,8 +134,7 @@ def _read(
 ) -> tuple[Int[Tensor, "r a"], Float[Tensor, " r"]]:
     """What is said in each row's slots, and the confidence in it."""
     best = model.read(state, room).log_softmax(-1).max(-1)
-    count = room.sum(1)
-    filled = torch.arange(int(count.max()), device=room.device) < count[:, None]
+    filled = _filled(room)
     symbols = torch.zeros(filled.shape, dtype=torch.long, device=room.device)
     symbols[filled] = best.indices
     sure = torch.zeros(filled.shape, device=room.device)
@@ -148,11 +146,16 @@ def _read(
 
 def slots(row: Tensor, room: Bool[Tensor, "b t"]) -> Tensor:
     """The places of each row's room, moved to its front: "b t" → "b a", zeros behind."""
-    count = room.sum(1)
-    filled = torch.arange(int(count.max()), device=room.device) < count[:, None]
+    filled = _filled(room)
     moved = torch.zeros(filled.shape, dtype=row.dtype, device=room.device)
     moved[filled] = row[room]
     return moved
+
+
+def _filled(room: Bool[Tensor, "b t"]) -> Bool[Tensor, "b a"]:
+    """True in as many of a row's first places as it has slots."""
+    count = room.sum(1)
+    return torch.arange(int(count.max()), device=room.device) < count[:, None]
 
 
 def parse_sizes(text: str) -> list[int | tuple[int, int]]:
@@ -175,6 +178,3 @@ def parse_sizes(text: str) -> list[int | tuple[int, int]]:
 def default_sizes(recipe: Recipe) -> Sequence[int]:
     """The training length, and 1.5, 2, 3 and 5 times it."""
     return sorted({int(recipe.lengths.top * times) for times in (1, 1.5, 2, 3, 5)})
-
-
-__all__ = ["Problems", "Said", "answer", "default_sizes", "evaluate", "exact_match", "parse_sizes", "slots", "trace"]

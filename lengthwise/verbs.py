@@ -179,7 +179,7 @@ def _train(args: argparse.Namespace) -> int:
     own_folder = Path(args.recipe) if Path(args.recipe).is_dir() and not args.changes and len(recipes) == 1 else None
     runs = [Run.of(recipe, own_folder) for recipe in recipes]
     if len(runs) > 1 and _jobs(args) > 1:
-        _train_together(args, runs, sizes)
+        _train_together(args, runs, args.lengths)
     else:
         for one in runs:
             train(
@@ -204,8 +204,8 @@ def _jobs(args: argparse.Namespace) -> int:
     return min(2, os.cpu_count() or 1) if args.jobs is None else args.jobs
 
 
-def _train_together(args: argparse.Namespace, runs: list[Run], sizes: Sequence[Any]) -> None:
-    arguments = ["--lengths", ",".join(map(str, sizes)), "--device", args.device]
+def _train_together(args: argparse.Namespace, runs: list[Run], lengths: str | None) -> None:
+    arguments = ["--device", args.device, *(["--lengths", lengths] if lengths else [])]
     for option in ("samples", "threads", "save_every"):
         if hasattr(args, option):
             arguments += [f"--{option.replace('_', '-')}", str(getattr(args, option))]
@@ -315,24 +315,23 @@ def _plan(args: argparse.Namespace, study: Study) -> int:
 
 
 def _study(args: argparse.Namespace, study: Study, folder: Path) -> int:
-    from lengthwise.report.publish import publish
-
     runs = [Run.of(one) for recipe in study.recipes for one in _seeds(recipe, 0, args.seeds)]
     args.hard = bool(study.hard_sizes)
-    _train_together(args, runs, study.sizes)
-    files = publish(runs, folder, title=study.title)
-    result = {"files": [str(file) for file in files], "scores": [row for run in runs for row in run.rows("scores")]}
-    return _say(args, result, score_table(curves(runs)), study.note, "\n".join(map(str, files)))
+    _train_together(args, runs, ",".join(map(str, study.sizes)))
+    return _publish(args, runs, folder, study)
 
 
 def _report(args: argparse.Namespace) -> int:
+    return _publish(args, [Run.open(name) for name in args.runs], Path(args.out or "figures"))
+
+
+def _publish(args: argparse.Namespace, runs: list[Run], folder: Path, study: Study | None = None) -> int:
     from lengthwise.report.publish import publish
 
-    runs = [Run.open(_folder(name)) for name in args.runs]
-    files = publish(runs, Path(args.out or "figures"))
+    files = publish(runs, folder, title=study.title if study else None)
     result = {"files": [str(file) for file in files], "scores": [row for run in runs for row in run.rows("scores")]}
-    tables = [score_table(curves(runs))] if result["scores"] else []
-    return _say(args, result, *tables, "\n".join(map(str, files)))
+    shown = [score_table(curves(runs))] if result["scores"] else []
+    return _say(args, result, *shown, *([study.note] if study else []), "\n".join(map(str, files)))
 
 
 def _demo(args: argparse.Namespace) -> int:

@@ -124,6 +124,16 @@ def test_seeds_train_side_by_side(tmp_path):
     assert len({Path(row["run"]) for row in json.loads(done.stdout)}) == 2
 
 
+def test_sizes_on_two_axes_reach_every_seed(tmp_path):
+    words = ["train", "looped-parity", "task=Addition", "lengths=Uniform(top=2)", *TINY, "--seeds", "2", "--jobs", "2"]
+    done = lengthwise(
+        *words, "--lengths", "1x2", "--samples", "5", "--quiet", "--json", env={"LENGTHWISE_RUNS": str(tmp_path)}
+    )
+    assert done.returncode == 0, done.stderr
+    for run in json.loads(done.stdout):
+        assert [row["sizes"] for row in run["scores"]] == [[1, 1], [1, 2]]
+
+
 # What does not
 
 
