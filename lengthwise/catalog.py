@@ -50,33 +50,55 @@ def parts() -> dict[str, dict[str, type]]:
     return {name: kinds(base) for name, base in PARTS.items()}
 
 
-def _functions(package: ModuleType, returns: type) -> dict[str, Callable[..., Any]]:
+def _functions(modules: Iterable[ModuleType], returns: Any) -> dict[str, Callable[..., Any]]:
     found = {}
-    for module in _modules(package):
+    for module in modules:
         for name, function in inspect.getmembers(module, inspect.isfunction):
-            if typing.get_type_hints(function).get("return") is returns and function.__module__ == module.__name__:
+            own = function.__module__ == module.__name__ and not name.startswith("_")
+            if own and typing.get_type_hints(function).get("return") == returns and _callable(function):
                 found[name.replace("_", "-")] = function
     return found
+
+
+def _callable(function: Callable[..., Any]) -> bool:
+    """Can it be called without arguments?"""
+    parameters = inspect.signature(function).parameters.values()
+    return all(parameter.default is not parameter.empty for parameter in parameters)
+
+
+def _recipes(modules: Iterable[ModuleType]) -> dict[str, Callable[[], Recipe]]:
+    modules = list(modules)
+    found = _functions(modules, Recipe)
+    for family in _functions(modules, dict[str, Recipe]).values():
+        found |= {name: _member(recipe, family.__doc__) for name, recipe in family().items()}
+    return found
+
+
+def _member(recipe: Recipe, about: str | None) -> Callable[[], Recipe]:
+    def make() -> Recipe:
+        return recipe
+
+    make.__doc__ = about
+    return make
 
 
 _OWN: dict[str, Callable[[], Recipe]] = {}
 
 
 def recipes() -> dict[str, Callable[[], Recipe]]:
-    """Functions that return a recipe, by name."""
-    return _functions(lengthwise.recipes, Recipe) | _OWN
+    """Functions that return a recipe, by name: those in ``recipes/``, and the members of its families, which are
+    functions that return several by name (``dict[str, Recipe]``)."""
+    return _recipes(_modules(lengthwise.recipes)) | _OWN
 
 
-def studies() -> dict[str, Callable[[], Study]]:
+def studies() -> dict[str, Callable[..., Study]]:
     """Functions that return a study, by name."""
-    return _functions(lengthwise.studies, Study)
+    return _functions(_modules(lengthwise.studies), Study)
 
 
 def add(module: ModuleType) -> None:
     """Make the recipes of a user's own module known by name. Its classes are known once it is imported."""
-    for name, function in inspect.getmembers(module, inspect.isfunction):
-        if function.__module__ == module.__name__ and typing.get_type_hints(function).get("return") is Recipe:
-            _OWN[name.replace("_", "-")] = function
+    _OWN.update(_recipes([module]))
 
 
 def _find(what: str, name: str, known: dict[str, Any]) -> Any:
@@ -90,9 +112,14 @@ def recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
     return _find("recipe", name, recipes())().change(changes)
 
 
-def study(name: str) -> Study:
-    """A study by its name."""
-    return _find("study", name, studies())()
+def study(name: str, **choices: Any) -> Study:
+    """A study by its name; ``choices`` are what it lets one choose. UsageError names those that it does not."""
+    function = _find("study", name, studies())
+    takes = inspect.signature(function).parameters
+    for choice in choices:
+        if choice not in takes:
+            raise UsageError(f"the study {name} has no --{choice}" + (f"; it has --{', --'.join(takes)}" * bool(takes)))
+    return function(**choices)
 
 
 def task(name: str, changes: Iterable[str] = ()) -> Task:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lengthwise.data import fresh_problems
-from lengthwise.layout import until_end
+from lengthwise.layout import up_to_end
 from lengthwise.models import Model, settle, unroll
 from lengthwise.recipe import Recipe, check_stopping
 from lengthwise.run import Weights
@@ -36,83 +36,113 @@ def evaluate(
     sizes: Iterable[int | tuple[int, ...]],
     *,
     samples: int = 1000,
-    stopping: Stopping | None = None,
+    stopping: Stopping | Sequence[Stopping] | None = None,
     hard: bool = False,
     seed: int = 0,
 ) -> Iterator[Score]:
-    """One Score per size, as each is measured: exact match of the whole answer on fresh problems.
+    """One Score per size and stopping rule, as each is measured: exact match of the whole answer on fresh problems.
 
-    A bare number is taken on all of the task's axes. ``stopping`` is the recipe's own unless given.
+    A bare number is taken on all of the task's axes (see ``Recipe.sizes``). ``stopping`` is the recipe's own unless
+    given; several rules look at the same answers, so that more of them cost little.
     """
     recipe = weights.recipe
-    stopping = stopping or recipe.stopping
-    check_stopping(recipe.layout, stopping)
+    rules = [stopping] if isinstance(stopping, Stopping) else list(stopping or [recipe.stopping])
+    for rule in rules:
+        check_stopping(recipe.layout, rule)
     if samples < 1:
         raise UsageError(f"samples must be 1 or more, not {samples}")
     for size in sizes:
-        at = size if isinstance(size, tuple) else (size,) * len(recipe.task.axes)
-        right, tokens, loops = _count(weights.model, recipe, at, samples, stopping, hard=hard, seed=seed)
-        yield Score(
-            task=recipe.task.name,
-            weights=weights.name,
-            stopping=stopping.name,
-            problems="hard" if hard else "uniform",
-            sizes=at,
-            count=samples,
-            exact=right / samples,
-            token_accuracy=tokens,
-            loops=loops,
-        )
+        at = recipe.sizes(size)
+        counts = _count(weights.model, recipe, at, samples, rules, hard=hard, seed=seed)
+        for rule, count in zip(rules, counts, strict=True):
+            yield Score(
+                task=recipe.task.name,
+                weights=weights.name,
+                stopping=rule.name,
+                problems="hard" if hard else "uniform",
+                sizes=at,
+                count=samples,
+                exact=count.exact / samples,
+                whole_row=count.whole_row / samples,
+                token_accuracy=count.tokens / count.asked,
+                loops=count.loops / samples,
+            )
 
 
 def exact_match(model: Model, recipe: Recipe, sizes: tuple[int, ...], count: int, *, part: int = 0) -> float:
     """Exact match of a model in training; ``part`` makes the problems others than those of another call."""
-    return _count(model, recipe, sizes, count, recipe.stopping, hard=False, seed=recipe.data_seed, part=part)[0] / count
+    rules = [recipe.stopping]
+    return _count(model, recipe, sizes, count, rules, hard=False, seed=recipe.data_seed, part=part)[0].exact / count
+
+
+@dataclass
+class _Count:
+    """How many rows were right, how many tokens, and the loops of all rows together."""
+
+    exact: int = 0
+    whole_row: int = 0
+    tokens: int = 0
+    asked: int = 0
+    loops: int = 0
+
+    def add(self, said: Said, wanted: Int[Tensor, "b a"], room: Bool[Tensor, "b a"], end: int | None) -> None:
+        answer = room & up_to_end(wanted, end)
+        hits = (said.symbols == wanted) & room
+        self.exact += int((hits | ~answer).all(1).sum())
+        self.whole_row += int((hits | ~room).all(1).sum())
+        self.tokens += int((hits & answer).sum())
+        self.asked += int(answer.sum())
+        self.loops += int(said.loops.sum())
 
 
 def _count(
     model: Model,
     recipe: Recipe,
     sizes: tuple[int, ...],
-    count: int,
-    stopping: Stopping,
+    samples: int,
+    rules: Sequence[Stopping],
     *,
     hard: bool,
     seed: int,
     part: int = -1,
-) -> tuple[int, float, float]:
-    problems = fresh_problems(recipe.task, sizes, count, seed=seed, part=part, hard=hard)
+) -> list[_Count]:
+    problems = fresh_problems(recipe.task, sizes, samples, seed=seed, part=part, hard=hard)
     rows = max(1, TOKENS // recipe.layout.write(problems.take(slice(1)), recipe.task).targets.shape[1])
-    exact, right, asked, loops = 0, 0, 0, 0
-    for start in range(0, count, rows):
+    counts = [_Count() for _ in rules]
+    for start in range(0, samples, rows):
         batch = recipe.layout.write(problems.take(slice(start, start + rows)), recipe.task)
-        said = answer(model, recipe, batch, stopping)
-        wanted, scored = slots(batch.targets, batch.room), slots(batch.asked, batch.room)
-        hits = (said.symbols == wanted) & scored
-        exact += int((hits == scored).all(1).sum())
-        right, asked, loops = right + int(hits.sum()), asked + int(scored.sum()), loops + int(said.loops.sum())
-    return exact, right / asked, loops / count
+        wanted, room = slots(batch.targets, batch.room), _filled(batch.room)
+        for count, said in zip(counts, answers(model, recipe, batch, rules), strict=True):
+            count.add(said, wanted, room, recipe.layout.end(recipe.task))
+    return counts
 
 
-@torch.no_grad()
 def answer(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Said:
     """What the model answers to each row. In a layout that feeds the answer in, an answer is right if and only if
     greedy decoding would give it: every symbol is the likeliest, given the right ones before it."""
+    return answers(model, recipe, batch, [stopping])[0]
+
+
+@torch.no_grad()
+def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping]) -> list[Said]:
+    """The same under several stopping rules, from one run of the model as far as the furthest looks."""
     model.eval()
     device = next(model.parameters()).device
     planned = recipe.loops.planned(batch.rounds)
-    limit, end, batch = stopping.limit(planned), recipe.layout.end(recipe.task), batch.to(device)
-    if stopping.reads_output:
-        traced = trace(model, batch, limit, end)
-        chosen = stopping.choose(traced, planned.to(device))
-        row = torch.arange(len(chosen), device=device)
-        said = Said(traced.said[chosen - 1, row], traced.confidence[chosen - 1, row], chosen)
-    else:
-        rows, state = settle(model, batch.inputs, limit)
-        symbols, confidence = _read(model, state, batch.room[rows], end)
+    limits, end, batch = [rule.limit(planned) for rule in rules], recipe.layout.end(recipe.task), batch.to(device)
+    if len(rules) == 1 and not rules[0].reads_output:
+        rows, state = settle(model, batch.inputs, limits[0])
+        symbols, _, confidence = _read(model, state, batch.room[rows], end)
         back = rows.argsort()
-        said = Said(symbols[back], confidence[back], limit.to(device))
-    return Said(said.symbols.cpu(), said.confidence.cpu(), said.loops.cpu())
+        return [Said(symbols[back].cpu(), confidence[back].cpu(), limits[0])]
+    traced = trace(model, batch, torch.stack(limits).amax(0), end)
+    row = torch.arange(len(planned), device=device)
+    found = []
+    for rule, limit in zip(rules, limits, strict=True):
+        chosen = rule.choose(replace(traced, loops=limit.to(device)), planned.to(device))
+        said, confidence = traced.said[chosen - 1, row], traced.confidence[chosen - 1, row]
+        found.append(Said(said.cpu(), confidence.cpu(), chosen.cpu()))
+    return found
 
 
 @torch.no_grad()
@@ -121,27 +151,28 @@ def trace(model: Model, batch: Batch, limit: Int[Tensor, " b"], end: int | None)
     count = batch.room.sum(1)
     shape = int(limit.max()), len(batch), int(count.max())
     said = torch.zeros(shape, dtype=torch.long, device=count.device)
+    ends = torch.zeros(shape[:2], dtype=torch.long, device=count.device)
     confidence = torch.zeros(shape[:2], device=count.device)
     for k, rows, state in unroll(model, batch.inputs, limit):
-        symbols, sure = _read(model, state, batch.room[rows], end)
+        symbols, length, sure = _read(model, state, batch.room[rows], end)
         said[k - 1, rows, : symbols.shape[1]] = symbols
-        confidence[k - 1, rows] = sure
-    return Trace(said, confidence, limit.to(count.device), count)
+        ends[k - 1, rows], confidence[k - 1, rows] = length, sure
+    return Trace(said, ends, confidence, limit.to(count.device))
 
 
 def _read(
     model: Model, state: Any, room: Bool[Tensor, "r t"], end: int | None
-) -> tuple[Int[Tensor, "r a"], Float[Tensor, " r"]]:
-    """What is said in each row's slots, and the confidence in it."""
+) -> tuple[Int[Tensor, "r a"], Int[Tensor, " r"], Float[Tensor, " r"]]:
+    """What is said in each row's slots, how many of them are its answer, and the confidence in that."""
     best = model.read(state, room).log_softmax(-1).max(-1)
     filled = _filled(room)
     symbols = torch.zeros(filled.shape, dtype=torch.long, device=room.device)
     symbols[filled] = best.indices
     sure = torch.zeros(filled.shape, device=room.device)
     sure[filled] = best.values.float()
-    before_end = until_end(symbols, end)
-    counted = filled & torch.cat([torch.ones_like(filled[:, :1]), before_end[:, :-1]], 1)  # the end too is said
-    return symbols, (sure * counted).sum(1) / counted.sum(1)
+    counted = filled & up_to_end(symbols, end)
+    length = counted.sum(1)
+    return symbols, length, (sure * counted).sum(1) / length
 
 
 def slots(row: Tensor, room: Bool[Tensor, "b t"]) -> Tensor:

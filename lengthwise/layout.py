@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -108,9 +108,16 @@ class _Row(Layout):
 @dataclass(frozen=True)
 class FullOutput(_Row):
     """Full-output prediction (FOP): the answer's places hold the end symbol, and all of it is read off at once
-    (Fan et al. 2025, section 4)."""
+    (Fan et al. 2025, section 4). With ``whole_tail``, as in its official code, every place after the answer is
+    supervised too, for the end symbol."""
+
+    whole_tail: bool = False
 
     decodes = False
+
+    def write(self, problems: Problems, task: Task) -> Batch:
+        batch = super().write(problems, task)
+        return replace(batch, asked=batch.room) if self.whole_tail else batch
 
     def _slot(self, targets: Int[Tensor, "b t"], end: int) -> Int[Tensor, "b t"]:
         return torch.full_like(targets, end)
@@ -170,3 +177,9 @@ def until_end(said: Int[Tensor, "*k a"], end: int | None) -> Bool[Tensor, "*k a"
     if end is None:
         return torch.ones_like(said, dtype=torch.bool)
     return (said == end).cumsum(-1) == 0
+
+
+def up_to_end(said: Int[Tensor, "*k a"], end: int | None) -> Bool[Tensor, "*k a"]:
+    """True up to each row's first end symbol, and there too: the end is part of what is said."""
+    before = until_end(said, end)
+    return torch.cat([torch.ones_like(before[..., :1]), before[..., :-1]], -1)

@@ -16,6 +16,13 @@ class Lengths(ABC):
     """A distribution of sizes for every training step; the axes are drawn independently."""
 
     top: int  # the largest size ever drawn
+    most: tuple[int, ...] = ()  # the largest size on each axis, where some axis must stay below ``top``
+
+    def tops(self, axes: int) -> tuple[int, ...]:
+        """The largest size ever drawn on each axis. UsageError where ``most`` names another number of axes."""
+        if self.most and len(self.most) != axes:
+            raise UsageError(f"most names the largest size on each of {axes} axes, not {self.most}")
+        return tuple(min(self.top, most) for most in self.most) or (self.top,) * axes
 
     @abstractmethod
     def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
@@ -49,12 +56,13 @@ class Uniform(Lengths):
 @dataclass(frozen=True)
 class Curriculum(Lengths):
     """Uniform from ``bottom`` to a maximum that starts at ``start`` and grows by 1 every ``every`` steps up to ``top``
-    (Garg et al. 2022; Fan et al. 2025, section 6)."""
+    (Garg et al. 2022; Fan et al. 2025, section 6). With ``most``, an axis stops growing there: ``most=(2,11)``."""
 
     top: int
     every: int
     start: int = 1
     bottom: int = 1
+    most: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.bottom <= self.start <= self.top:
@@ -63,10 +71,16 @@ class Curriculum(Lengths):
             )
         if self.every < 1:
             raise UsageError(f"every must be 1 step or more, not {self.every}")
+        if any(most < self.bottom for most in self.most):
+            raise UsageError(f"most must be at least bottom={self.bottom} on each axis, not {self.most}")
 
     def maximum(self, step: int) -> int:
         """The largest size drawn at this step (steps are counted from 0)."""
         return min(self.top, self.start + step // self.every)
 
     def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
-        return _uniform(self.bottom, self.maximum(step), rows, axes, generator)
+        sizes = _uniform(self.bottom, self.maximum(step), rows, axes, generator)
+        for axis, top in enumerate(self.tops(axes)):
+            if top < self.maximum(step):
+                sizes[:, axis] = _uniform(self.bottom, top, rows, 1, generator)[:, 0]
+        return sizes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Int
@@ -14,6 +15,8 @@ from lengthwise.types import UsageError
 
 class Loops(ABC):
     """rounds of the reference algorithm → loops of the model. Always on the CPU: the loop over depth counts with it."""
+
+    adapts: ClassVar[bool] = True  # do the loops grow with the problem?
 
     @abstractmethod
     def planned(self, rounds: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
@@ -29,6 +32,8 @@ class Constant(Loops):
     """The same number whatever the problem: 1 for a standard model, more for FOP-Loop-Fixed and NTP-Loop."""
 
     count: int = 1
+
+    adapts = False
 
     def __post_init__(self) -> None:
         if self.count < 1:

@@ -82,6 +82,7 @@ class Recipe:
         if self.keep == "best" and not self.watch.every:
             raise UsageError("keep=best needs watch.every and watch.sizes, to know which weights are best")
         self.layout.check(self.task)
+        self.lengths.tops(len(self.task.axes))
         check_stopping(self.layout, self.stopping)
 
     @property
@@ -108,6 +109,13 @@ class Recipe:
         """A copy with ``name=value`` texts applied, then keyword values."""
         import_parts()
         return replace(fields.override(self, changes), **values)
+
+    def sizes(self, size: int | tuple[int, ...]) -> tuple[int, ...]:
+        """A size on each of the task's axes. A bare number stands for all, short of an axis that is kept short."""
+        if isinstance(size, tuple):
+            return size
+        axes = len(self.task.axes)
+        return tuple(min(size, most) for most in self.lengths.most) or (size,) * axes
 
     def build(self) -> Model:
         """A new model with its initial weights, on the CPU; the global generator is left as it was."""

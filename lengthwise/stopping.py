@@ -108,8 +108,11 @@ class Converged(Stopping):
 
     def choose(self, trace: Trace, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         slot = torch.arange(trace.said.shape[2], device=trace.said.device)
-        differs = (trace.said[1:] != trace.said[:-1]) & (slot < trace.slots[:, None])
-        same = ~differs.any(-1) & _ran(trace)[1:]  # same[k - 1]: loop k + 1 said what loop k said
+        differs = (trace.said[1:] != trace.said[:-1]) & (slot < trace.ends[1:, :, None])
+        same = ~differs.any(-1) & (
+            trace.ends[1:] == trace.ends[:-1]
+        )  # same[k - 1]: loop k + 1 answered what loop k did
+        same &= _ran(trace)[1:]
         runs = same.unfold(0, self.patience, 1).all(-1) if len(same) >= self.patience else same[:0]
         found = runs.any(0) if len(runs) else torch.zeros_like(trace.loops, dtype=torch.bool)
         first = runs.long().argmax(0) + 1 if len(runs) else trace.loops

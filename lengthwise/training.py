@@ -122,8 +122,7 @@ class Trainee:
         recipe, watch, model = self.recipe, self.recipe.watch, self.evaluated()
         exact = {}
         for size in watch.sizes:
-            sizes = (size,) * len(recipe.task.axes)
-            exact[str(size)] = evaluation.exact_match(model, recipe, sizes, watch.count, part=self.step)
+            exact[str(size)] = evaluation.exact_match(model, recipe, recipe.sizes(size), watch.count, part=self.step)
         model.train()
         mean = sum(exact.values()) / len(exact)
         if recipe.keep == "best" and mean > self.best["exact"]:

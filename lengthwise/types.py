@@ -96,14 +96,15 @@ class Loss:
 class Trace:
     """What each loop would have answered, without its logits.
 
-    ``said`` is meaningful in a row's first ``slots`` places, and loop k (counted from 1, so ``said[k - 1]``) in rows
-    with ``loops >= k``. ``confidence`` is the mean log probability of what was said, up to its own first end.
+    Loop k is counted from 1, so it is ``said[k - 1]``; it was run in rows with ``loops >= k``. An answer is what was
+    said in the first ``ends`` places, up to its own first end and with it; ``confidence`` is the mean log probability
+    there.
     """
 
     said: Int[Tensor, "k b a"]
+    ends: Int[Tensor, "k b"]
     confidence: Float[Tensor, "k b"]
     loops: Int[Tensor, " b"]
-    slots: Int[Tensor, " b"]
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,8 @@ class Score:
     problems: str  # "uniform", or "hard" for the task's harder set
     sizes: tuple[int, ...]
     count: int
-    exact: float  # share of problems answered right in full
+    exact: float  # share of problems answered right in full, the answer's end included
+    whole_row: float  # share of those also right in every place after the end (the official code's measure)
     token_accuracy: float  # share of answer symbols that are right
     loops: float  # loops used, mean over problems
 

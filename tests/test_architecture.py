@@ -16,9 +16,9 @@ FLOORS = [
     {"nn.position"},
     {"nn.attention"},
     {"tasks", "models", "lengths", "loops", "stopping"},
-    {"tasks.*", "models.*", "objectives", "layout", "optim"},
-    {"objectives.*", "recipe"},
-    {"data", "run"},
+    {"tasks.*", "models.*", "objectives", "layout", "optim", "rasp.language"},
+    {"objectives.*", "recipe", "rasp.program"},
+    {"data", "run", "rasp.programs"},
     {"evaluation"},
     {"progress", "generate"},
     {"training", "solver"},
@@ -47,7 +47,7 @@ def modules() -> dict[str, Path]:
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        if name and (name not in {"nn", "recipes"}):  # these two hold a docstring
+        if name and (name not in {"nn", "recipes", "rasp"}):  # these hold a docstring
             found[name] = path
     return found
 

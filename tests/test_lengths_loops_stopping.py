@@ -129,22 +129,22 @@ def traces(draw):
     said = torch.tensor(several(st.integers(0, 1), longest * rows * width)).view(longest, rows, width)
     # Multiples of 1/4, so that equals occur and means are exact.
     confidence = torch.tensor(several(st.integers(-6, 0), longest * rows)).view(longest, rows) / 4
-    trace = Trace(said, confidence, torch.tensor(loops), torch.tensor(several(st.integers(1, width), rows)))
+    ends = torch.tensor(several(st.integers(1, width), longest * rows)).view(longest, rows)
+    trace = Trace(said, ends, confidence, torch.tensor(loops))
     return trace, torch.tensor(several(st.integers(1, 6), rows))
 
 
 def row(trace, i):
     """One row of a trace on its own."""
-    return Trace(
-        trace.said[:, i : i + 1], trace.confidence[:, i : i + 1], trace.loops[i : i + 1], trace.slots[i : i + 1]
-    )
+    one = slice(i, i + 1)
+    return Trace(trace.said[:, one], trace.ends[:, one], trace.confidence[:, one], trace.loops[one])
 
 
 def plain(stopping, trace, planned, i):
     """The loop that answers row i, in plain Python."""
-    ran, slots = int(trace.loops[i]), int(trace.slots[i])
+    ran = int(trace.loops[i])
     confidence = trace.confidence[:ran, i].tolist()
-    said = [trace.said[k, i, :slots].tolist() for k in range(ran)]
+    said = [trace.said[k, i, : int(trace.ends[k, i])].tolist() for k in range(ran)]
     match stopping:
         case Oracle(more=more):
             return max(1, int(planned[i]) + more)
@@ -201,10 +201,11 @@ def test_what_was_not_run_or_not_said_does_not_matter(stopping, drawn, rubbish):
     trace, planned = drawn
     longest, _, width = trace.said.shape
     ran = torch.arange(longest)[:, None] < trace.loops
-    slot = torch.arange(width) < trace.slots[:, None]
+    slot = torch.arange(width) < trace.ends[..., None]
     said = trace.said.where(ran[..., None] & slot, rubbish)
+    ends = trace.ends.where(ran, rubbish)
     confidence = trace.confidence.where(ran, 1.0 * rubbish)
-    changed = Trace(said, confidence, trace.loops, trace.slots)
+    changed = Trace(said, ends, confidence, trace.loops)
     assert torch.equal(stopping.choose(changed, planned), stopping.choose(trace, planned))
 
 
@@ -219,16 +220,18 @@ def test_a_row_s_choice_does_not_depend_on_its_neighbours(stopping, drawn):
 def test_the_batch_variant_does_depend_on_neighbours():
     """The published variant, by name only: the mean over rows decides for all."""
     confidence = torch.tensor([[-0.1, -9.0], [-1.0, -0.5]])
-    trace = Trace(torch.zeros(2, 2, 1, dtype=torch.long), confidence, torch.tensor([2, 2]), torch.tensor([1, 1]))
+    said, ends = torch.zeros(2, 2, 1, dtype=torch.long), torch.ones(2, 2, dtype=torch.long)
+    trace = Trace(said, ends, confidence, torch.tensor([2, 2]))
     assert MaxConfidence(per="batch").choose(trace, torch.tensor([2, 2])).tolist() == [2, 2]
     assert MaxConfidence().choose(trace, torch.tensor([2, 2])).tolist() == [1, 2]
     assert MaxConfidence(per="batch").choose(row(trace, 0), torch.tensor([2])).tolist() == [1]
 
 
-def by_hand(*loops, slots=1):
-    """One row's answers, a word per loop."""
+def by_hand(*loops, end="$"):
+    """One row's answers, a word per loop, each up to its first end."""
     said = torch.tensor([[[ord(symbol) for symbol in word]] for word in loops])
-    return Trace(said, torch.zeros(len(loops), 1), torch.tensor([len(loops)]), torch.tensor([slots]))
+    ends = torch.tensor([[(word + end).index(end) + (end in word)] for word in loops])
+    return Trace(said, ends, torch.zeros(len(loops), 1), torch.tensor([len(loops)]))
 
 
 @pytest.mark.parametrize(
@@ -249,9 +252,10 @@ def test_converged_by_hand(answers, patience, chosen):
     assert Converged(patience).choose(by_hand(*answers), torch.tensor([1])).tolist() == [chosen]
 
 
-def test_converged_looks_at_a_row_s_own_slots():
-    assert Converged(1).choose(by_hand("AX", "AY", "BY", slots=1), torch.tensor([1])).tolist() == [1]
-    assert Converged(1).choose(by_hand("AX", "AY", "BY", slots=2), torch.tensor([1])).tolist() == [3]
+def test_converged_looks_at_the_answer_up_to_its_own_end():
+    assert Converged(1).choose(by_hand("A$X", "A$Y", "B$Y"), torch.tensor([1])).tolist() == [1]
+    assert Converged(1).choose(by_hand("AXX", "AYY", "BYY"), torch.tensor([1])).tolist() == [3]
+    assert Converged(1).choose(by_hand("AB$", "A$B", "A$C"), torch.tensor([1])).tolist() == [2]
 
 
 @given(ROUNDS, st.integers(0, 9))

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lengthwise.fields import kinds
+from lengthwise.recipe import import_parts
 from lengthwise.rng import stream
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
@@ -29,6 +30,7 @@ ADDITIONS = [
     ]
 ]
 # Further tasks are held to the same laws in their default configuration.
+import_parts()
 NAMED = [Parity(), Copy(), Copy(10), Copy(36), *ADDITIONS]
 TASKS = NAMED + [kind() for kind in kinds(Task).values() if kind not in map(type, NAMED)]
 HARD = [task for task in TASKS if type(task).sample_hard is not Task.sample_hard]

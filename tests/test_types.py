@@ -48,7 +48,7 @@ def test_an_interval_of_nothing_is_refused():
 
 
 def test_a_score_row_carries_its_interval():
-    score = Score("parity", "weights", "Oracle", "uniform", (3, 4), 10, 0.5, 0.75, 2.0)
+    score = Score("parity", "weights", "Oracle", "uniform", (3, 4), 10, 0.5, 0.4, 0.75, 2.0)
     row = score.row()
     assert row == {
         "task": "parity",
@@ -58,6 +58,7 @@ def test_a_score_row_carries_its_interval():
         "sizes": [3, 4],
         "count": 10,
         "exact": 0.5,
+        "whole_row": 0.4,
         "token_accuracy": 0.75,
         "loops": 2.0,
         "low": score.interval[0],

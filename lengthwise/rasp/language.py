@@ -1,0 +1,245 @@
+"""The operations of RASP-L (Zhou et al. 2023, section 4), on many rows at once.
+
+A ``Row`` holds a symbol at each position, out of a small alphabet; ``Places`` hold positions or counts, which may be
+compared and moved on by one, and nothing else: there is no arithmetic on them. Every operation is causal: what stands
+at a position depends on that position and those before it.
+
+``each``, ``places``, ``before``, ``after``, ``compare``, ``select``, ``both``, ``aggregate`` and ``count`` are the
+core. ``shift``, ``seen`` and ``latest`` follow from it: they are written directly, in time linear in the row's length,
+and tests hold them to their definitions.
+
+Rows may be abstract: an alphabet with no symbols at any position. Operations then work on alphabets alone, so that
+running a program on abstract rows shows all that it does, whatever the input and its length.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal, NoReturn
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from lengthwise.types import UsageError
+
+Symbol = Hashable
+MOST = 10_000  # combinations of symbols that one map may tell apart
+
+
+class Forbidden(UsageError):
+    """A program does what RASP-L does not allow."""
+
+
+class _Opaque:
+    """What a program may hand to operations but not look into: so neither data nor length can steer its course."""
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise Forbidden(f"RASP-L has no arithmetic, tests or indexing on {type(self).__name__}: use the operations")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = __floordiv__ = __truediv__ = _refuse
+    __neg__ = __invert__ = __and__ = __or__ = __xor__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __bool__ = __len__ = __iter__ = __getitem__ = __int__ = __index__ = __float__ = __contains__ = _refuse
+
+
+@dataclass(frozen=True, eq=False)
+class Row(_Opaque):
+    """A symbol at each position, as its place in the alphabet; abstract where there are no ids."""
+
+    alphabet: tuple[Symbol, ...]
+    ids: Int[Tensor, "b t"] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Places(_Opaque):
+    """A position or a count at each position; −1 where there is none."""
+
+    at: Int[Tensor, "b t"] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Selector(_Opaque):
+    """Which positions (the last axis) each position looks at."""
+
+    chosen: Bool[Tensor, "b t t"] | None
+
+
+_tapes: list[list[tuple[Any, ...]]] = []
+
+
+@contextmanager
+def record() -> Iterator[list[tuple[Any, ...]]]:
+    """The operations carried out meanwhile, each with what it depends on beside its data."""
+    tape: list[tuple[Any, ...]] = []
+    _tapes.append(tape)
+    try:
+        yield tape
+    finally:
+        _tapes.remove(tape)
+
+
+def _note(*operation: Any) -> None:
+    for tape in _tapes:
+        tape.append(operation)
+
+
+# Core
+
+
+def each(function: Callable[..., Symbol], *rows: Row) -> Row:
+    """A function of the symbols that stand at a position, of one row or several: RASP-L's ``tok_map`` and ``seq_map``,
+    what a feed-forward layer can do. It is tabulated, so it can depend on nothing else."""
+    combinations = list(product(*(row.alphabet for row in rows)))
+    if len(combinations) > MOST:
+        raise Forbidden(f"a map tells {len(combinations)} combinations of symbols apart; {MOST} are allowed")
+    results = [function(*symbols) for symbols in combinations]
+    alphabet = tuple(sorted(set(results), key=lambda symbol: (str(type(symbol)), symbol)))  # type: ignore[type-var]
+    _note("each", len(rows), len(combinations), alphabet)
+    code: Tensor | int = 0
+    for row in rows:
+        if row.ids is None:
+            return Row(alphabet, None)
+        code = code * len(row.alphabet) + row.ids
+    table = torch.tensor([alphabet.index(result) for result in results])
+    return Row(alphabet, table[code])
+
+
+def places(row: Row) -> Places:
+    """Each position, counted from 0: RASP-L's ``indices``."""
+    _note("places")
+    return Places(None if row.ids is None else torch.arange(row.ids.shape[1]).expand_as(row.ids))
+
+
+def before(where: Places) -> Places:
+    """One place earlier."""
+    _note("before")
+    return Places(None if where.at is None else where.at - 1)
+
+
+def after(where: Places) -> Places:
+    """One place later."""
+    _note("after")
+    return Places(None if where.at is None else where.at + 1)
+
+
+def compare(one: Places, other: Places, relation: str) -> Row:
+    """True where one place stands in this relation to the other."""
+    _note("compare", relation)
+    compared, known = _comparison(relation), one.at is not None and other.at is not None
+    return Row((False, True), compared(one.at, other.at).long() if known else None)
+
+
+_RELATIONS = {"==": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
+def _comparison(relation: Any) -> Callable[[Any, Any], Any]:
+    if relation not in _RELATIONS:
+        raise Forbidden(f"places can be compared only by {' '.join(_RELATIONS)}")
+    return _RELATIONS[relation]
+
+
+def select(keys: Row | Places, queries: Row | Places, relation: str | Callable[[Any, Any], bool] = "==") -> Selector:
+    """Each position looks at those, up to itself, whose key stands in this relation to its query: equality or any
+    function of two symbols, or a comparison of two places."""
+    _note("select", relation if isinstance(relation, str) else "function")
+    if isinstance(keys, Row) and isinstance(queries, Row):
+        if isinstance(relation, str) and relation != "==":
+            raise Forbidden(f"symbols have no order: == or a function of two symbols, not {relation}")
+        related = operator.eq if isinstance(relation, str) else relation
+        table = torch.tensor([[bool(related(key, query)) for key in keys.alphabet] for query in queries.alphabet])
+        if keys.ids is None or queries.ids is None:
+            return Selector(None)
+        chosen = table[queries.ids[:, :, None], keys.ids[:, None, :]]
+    elif isinstance(keys, Places) and isinstance(queries, Places):
+        compared = _comparison(relation)
+        if keys.at is None or queries.at is None:
+            return Selector(None)
+        chosen = compared(keys.at[:, None, :], queries.at[:, :, None])
+    else:
+        raise Forbidden("symbols are compared with symbols, and places with places")
+    return Selector(chosen & torch.ones(chosen.shape[1:], dtype=torch.bool).tril())
+
+
+def both(*selectors: Selector) -> Selector:
+    """What all of these look at."""
+    _note("both", len(selectors))
+    if any(selector.chosen is None for selector in selectors):
+        return Selector(None)
+    return Selector(torch.stack([selector.chosen for selector in selectors]).all(0))  # type: ignore[arg-type]
+
+
+def aggregate(
+    selector: Selector, values: Row | Places, default: Symbol = None, how: Literal["max", "min"] = "max"
+) -> Any:
+    """The largest or smallest of the values that each position looks at (symbols in their alphabet's order); where it
+    looks at nothing, the default symbol, or place −1."""
+    _note("aggregate", how, default)
+    if isinstance(values, Row):
+        values = _admit(values, default)
+    held = values.ids if isinstance(values, Row) else values.at
+    if selector.chosen is None or held is None:
+        return Row(values.alphabet, None) if isinstance(values, Row) else Places(None)
+    none = -1 if how == "max" else torch.iinfo(torch.long).max
+    spread = torch.where(selector.chosen, held[:, None, :], none)
+    best = spread.amax(2) if how == "max" else spread.amin(2)
+    fallback = values.alphabet.index(default) if isinstance(values, Row) else -1
+    best = torch.where(selector.chosen.any(2), best, fallback)
+    return Row(values.alphabet, best) if isinstance(values, Row) else Places(best)
+
+
+def count(selector: Selector) -> Places:
+    """How many positions each looks at: RASP-L's ``sel_width``. (Zhou et al. hold counts in 8 bits; these have no end,
+    as programs have to run at any length.)"""
+    _note("count")
+    return Places(None if selector.chosen is None else selector.chosen.sum(2))
+
+
+# Library
+
+
+def shift(row: Row, default: Symbol) -> Row:
+    """What stands one place to the left: ``aggregate(select(after(places(row)), places(row)), row, default)``."""
+    _note("shift", default)
+    row = _admit(row, default)
+    if row.ids is None:
+        return row
+    edge = torch.full_like(row.ids[:, :1], row.alphabet.index(default))
+    return Row(row.alphabet, torch.cat([edge, row.ids[:, :-1]], 1))
+
+
+def seen(marks: Row) -> Row:
+    """True from the first mark on: ``aggregate(select(marks, marks, lambda key, _: True), marks)``. Marks are True or
+    False."""
+    _note("seen")
+    marks = _marks(marks)
+    return marks if marks.ids is None else Row(marks.alphabet, marks.ids.cummax(1).values)
+
+
+def latest(values: Row, marks: Row, default: Symbol) -> Row:
+    """What stood at the last mark, up to here: the largest of the places marked, and what stands at it."""
+    _note("latest", default)
+    values, marks = _admit(values, default), _marks(marks)
+    if values.ids is None or marks.ids is None:
+        return Row(values.alphabet, None)
+    place = torch.arange(values.ids.shape[1])
+    last = torch.where(marks.ids == 1, place, -1).cummax(1).values
+    found = values.ids.gather(1, last.clamp(min=0))
+    return Row(values.alphabet, torch.where(last < 0, values.alphabet.index(default), found))
+
+
+def _admit(row: Row, symbol: Symbol) -> Row:
+    """The row over an alphabet that has this symbol too; the others keep their order."""
+    return row if symbol in row.alphabet else Row((*row.alphabet, symbol), row.ids)
+
+
+def _marks(marks: Row) -> Row:
+    if not set(marks.alphabet) <= {False, True}:
+        raise Forbidden("marks are True or False: make them with `each`")
+    if marks.alphabet == (False, True):
+        return marks
+    ids = None if marks.ids is None else torch.tensor([int(bool(s)) for s in marks.alphabet])[marks.ids]
+    return Row((False, True), ids)

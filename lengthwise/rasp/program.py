@@ -1,0 +1,134 @@
+"""n-RASP-L programs: prepare, a step taken T(n) times, finish. How they are run, and what they are checked for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from lengthwise.layout import FullOutput
+from lengthwise.rasp.language import Forbidden, Places, Row, record
+from lengthwise.tasks import Task
+from lengthwise.types import Problems
+
+State = dict[str, Any]  # rows, by what they are called
+
+
+class Program(ABC):
+    """The algorithm of one task, as a looped model might run it: on the row that a model reads under full-output
+    prediction, ``prompt = $ $ …``, with the row at hand in every step (input injection)."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    @abstractmethod
+    def prepare(self, row: Row) -> State:
+        """The state before the first step."""
+
+    @abstractmethod
+    def step(self, state: State, row: Row) -> State:
+        """One step: a RASP-L program of fixed size, the same each time."""
+
+    @abstractmethod
+    def finish(self, state: State, row: Row) -> Row:
+        """What is to be read from the ``=`` on: the answer and its end, ``$``."""
+
+    def rounds(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+        """T(n): how many steps problems of these sizes take; n unless a program says otherwise."""
+        return sizes[:, 0]
+
+
+@dataclass(frozen=True)
+class Execution:
+    """A program's run on problems of one number of rounds. ``states`` has the prepared one first."""
+
+    row: Row
+    states: list[State]
+    said: Row
+    room: Bool[Tensor, "b t"]
+    asked: Bool[Tensor, "b t"]
+    right: Bool[Tensor, " b"]  # the whole answer, its end included
+
+
+def execute(program: Program, problems: Problems) -> Execution:
+    """Run a program on problems that take equally many rounds. ValueError where they do not."""
+    rounds = program.rounds(problems.sizes).unique().tolist()
+    if len(rounds) != 1:
+        raise ValueError(f"problems of one number of rounds are run together, not of {rounds}")
+    batch = FullOutput().write(problems, program.task)
+    row = Row(alphabet(program.task), batch.inputs.tokens)
+    states = [program.prepare(row)]
+    for _ in range(rounds[0]):
+        states.append(program.step(states[-1], row))
+    said = program.finish(states[-1], row)
+    assert said.ids is not None
+    symbols = torch.tensor([row.alphabet.index(s) if s in row.alphabet else -1 for s in said.alphabet])[said.ids]
+    right = ((symbols == batch.targets) | ~batch.asked).all(1)
+    return Execution(row, states, said, batch.room, batch.asked, right)
+
+
+def alphabet(task: Task) -> tuple[str, ...]:
+    """The symbols of a program's row."""
+    return FullOutput().vocabs(task)[0].symbols
+
+
+def check(program: Program, most: int = 8) -> None:
+    """Forbidden, in one line, if the program does what n-RASP-L does not allow.
+
+    It is run on rows without symbols, so it can look neither at data nor at the length. Its step must carry out the
+    same operations each time, and its state must close: a finite alphabet, reached after at most so many steps.
+    """
+    row = Row(alphabet(program.task), None)
+    try:
+        state = _valid(program.prepare(row))
+        tapes: list[list[str]] = []
+        closed = False
+        for _ in range(most):
+            with record() as tape:
+                following = _valid(program.step(state, row))
+            tapes.append([operation[0] for operation in tape])
+            if tapes[-1] != tapes[0]:
+                raise Forbidden("the step is not the same each time: it may not count its rounds")
+            if following.keys() != state.keys():
+                raise Forbidden(f"the state changes its parts: {', '.join(state)} became {', '.join(following)}")
+            closed = _symbols(following) == _symbols(state)
+            state = following
+        if not closed:
+            raise Forbidden(f"the state takes ever more symbols: after {most} steps it is still growing")
+        if not isinstance(program.finish(state, row), Row):
+            raise Forbidden("finish must return a row of symbols")
+    except Forbidden as error:
+        raise Forbidden(f"{type(program).__name__}: {error}") from None
+    except (AttributeError, TypeError) as error:
+        # An abstract row has no data: who reaches for it finds None.
+        raise Forbidden(f"{type(program).__name__}: it looks into its rows ({error}): use the operations") from None
+
+
+def _valid(state: State) -> State:
+    if not isinstance(state, dict) or not all(isinstance(part, (Row, Places)) for part in state.values()):
+        raise Forbidden("a state is a dict of rows and places")
+    return state
+
+
+def _symbols(state: State) -> dict[str, Any]:
+    return {name: set(part.alphabet) if isinstance(part, Row) else None for name, part in state.items()}
+
+
+def lines(execution: Execution) -> Iterator[tuple[str, dict[str, str]]]:
+    """What the states of the first problem look like: round by round, a string per part, a character per position."""
+    for number, state in enumerate(execution.states):
+        yield str(number), {name: _text(part) for name, part in state.items()}
+
+
+def _text(part: Row | Places) -> str:
+    if isinstance(part, Places):
+        assert part.at is not None
+        return " ".join(map(str, part.at[0].tolist()))
+    assert part.ids is not None
+    shown = {False: "·", True: "^", None: "·"}
+    return "".join(str(shown.get(symbol, symbol)) for symbol in (part.alphabet[i] for i in part.ids[0].tolist()))

@@ -1,0 +1,265 @@
+"""n-RASP-L programs of the six tasks of Fan et al. 2025 (section 3 and appendix A name the idea of three of them).
+
+Each runs on the row ``prompt = $ $ …``. What is said of a step is what one pass through a looped model's block has to
+do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeGuard
+
+from jaxtyping import Int
+from torch import Tensor
+
+from lengthwise.layout import END, EQUALS
+from lengthwise.rasp.language import (
+    Row,
+    aggregate,
+    both,
+    compare,
+    count,
+    each,
+    latest,
+    places,
+    seen,
+    select,
+    shift,
+)
+from lengthwise.rasp.program import Program, State
+from lengthwise.tasks import Task, kebab
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.binary_sum import BinarySum
+from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.multiplication import Multiplication
+from lengthwise.tasks.parity import Parity
+from lengthwise.tasks.unique_set import UniqueSet
+from lengthwise.types import UsageError
+
+
+class ParityProgram(Program):
+    """The bits move on by one place; what arrives at the ``=`` is folded into the answer there by XOR."""
+
+    def prepare(self, row: Row) -> State:
+        return {"bits": _keep(row, "01"), "answer": each(lambda s: "0" if s == EQUALS else None, row)}
+
+    def step(self, state: State, row: Row) -> State:
+        bits = shift(state["bits"], None)
+
+        def fold(symbol: str, bit: str | None, answer: str | None) -> str | None:
+            flips = symbol == EQUALS and bit == "1"
+            return answer if not flips else "1" if answer == "0" else "0"
+
+        return {"bits": bits, "answer": each(fold, row, bits, state["answer"])}
+
+    def finish(self, state: State, row: Row) -> Row:
+        return each(lambda answer: answer or END, state["answer"])
+
+
+class CopyProgram(Program):
+    """The row moves on by one place; after n steps the first symbol stands at the ``=``."""
+
+    def prepare(self, row: Row) -> State:
+        return {"moving": each(lambda s: END if s == EQUALS else s, row)}
+
+    def step(self, state: State, row: Row) -> State:
+        return {"moving": shift(state["moving"], END)}
+
+    def finish(self, state: State, row: Row) -> Row:
+        return state["moving"]
+
+
+class AdditionProgram(Program):
+    """Digit by digit without carries (for bits: XOR), and the carries apart (AND); then the carries move on to the next
+    higher digit and are added in the same way, once per step. Meanwhile the digits move on to where they are read.
+
+    Most significant digit first, a carry stays where it is, and the next higher digit comes by. Least significant digit
+    first, the carries move on by two places, the digits by one.
+    """
+
+    task: Addition
+
+    def __init__(self, task: Addition) -> None:
+        if not (task.equal_lengths and task.leading_zeros):
+            raise UsageError("the program of addition needs equal_lengths=true leading_zeros=true, as published")
+        super().__init__(task)
+
+    def prepare(self, row: Row) -> State:
+        base, most = self.task.base, self.task.order == "most"
+        second = seen(each(lambda s: s == "+", row))
+        operand = each(lambda s, second: None if not _is_digit(s) else "second" if second else "first", row, second)
+        # The digits of both operands are counted, and those of equal count looked up.
+        rank = count(select(operand, operand))
+        partner = both(select(operand, operand, lambda k, q: (k, q) == ("first", "second")), select(rank, rank))
+        other = aggregate(partner, row)
+        zero = "+" if most else EQUALS  # where a digit 0 stands above the highest one
+
+        def total(symbol: str, other: str | None) -> int | None:
+            return int(symbol) + int(other) if _is_digit(symbol) and _is_digit(other) else None
+
+        def digit(symbol: str, total: int | None) -> str | None:
+            if total is not None:
+                return str(total % base)
+            return "0" if symbol == zero else END if symbol in (EQUALS, END) else None
+
+        totals = each(total, row, other)
+        return {
+            "digits": each(digit, row, totals),
+            "carries": each(lambda total: total is not None and total >= base, totals),
+        }
+
+    def step(self, state: State, row: Row) -> State:
+        base, digits, carries = self.task.base, shift(state["digits"], None), state["carries"]
+        if self.task.order == "least":
+            carries = shift(shift(carries, False), False)
+
+        def add(digit: str | None, carry: bool) -> str | None:
+            return str((int(digit) + 1) % base) if carry and _is_digit(digit) else digit
+
+        return {
+            "digits": each(add, digits, carries),
+            "carries": each(lambda digit, carry: carry and digit == str(base - 1), digits, carries),
+        }
+
+    def finish(self, state: State, row: Row) -> Row:
+        return shift(state["digits"], None) if self.task.order == "most" else state["digits"]
+
+
+class BinarySumProgram(Program):
+    """The bits move on by one place; each 1 that arrives at the ``=`` is counted: a digit of the counter turns over if
+    all below it are 1. A digit that has never turned is not written."""
+
+    def prepare(self, row: Row) -> State:
+        slot = seen(each(lambda s: s == EQUALS, row))
+        return {
+            "bits": _keep(row, "01"),
+            "counter": each(lambda slot: "0" if slot else None, slot),
+            "written": each(lambda s: s == EQUALS, row),
+        }
+
+    def step(self, state: State, row: Row) -> State:
+        bits, counter = shift(state["bits"], None), state["counter"]
+        arrived = latest(bits, each(lambda s: s == EQUALS, row), None)
+        below = seen(shift(each(lambda digit: digit == "0", counter), False))  # is a digit below it 0?
+        turns = each(lambda bit, digit, zero: bit == "1" and digit is not None and not zero, arrived, counter, below)
+        return {
+            "bits": bits,
+            "counter": each(lambda d, turns: d if not turns else "1" if d == "0" else "0", counter, turns),
+            "written": each(lambda written, turns: written or turns, state["written"], turns),
+        }
+
+    def finish(self, state: State, row: Row) -> Row:
+        return each(lambda digit, written: digit if written else END, state["counter"], state["written"])
+
+
+class MultiplicationProgram(Program):
+    """Long multiplication in one sweep, for a first operand of one or two bits. A mark moves along the answer's places,
+    lowest first, and a carry with it; the second operand moves on by two places, so that its bits pass the mark from
+    the lowest on, and beside each the one below it. Where the mark is, both are multiplied by the bits of the first
+    operand and added to the carry."""
+
+    def rounds(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+        if int(sizes[:, 0].max()) > 2:
+            raise UsageError(f"the program of multiplication takes 1 or 2 bits times n, not {int(sizes[:, 0].max())}")
+        return sizes.prod(1)
+
+    def prepare(self, row: Row) -> State:
+        times = each(lambda s: s == "*", row)
+        bits = _keep(row, "01")
+        low, high = shift(bits, None), shift(shift(bits, None), None)
+        return {
+            "second": each(lambda bit, after: bit == "1" and after, bits, seen(times)),
+            "low": each(lambda bit: bit == "1", latest(low, times, None)),
+            "high": each(lambda bit: bit == "1", latest(high, times, None)),
+            "mark": each(lambda s: s == EQUALS, row),
+            "carry": each(lambda _: False, row),
+            "product": each(lambda _: "0", row),
+        }
+
+    def step(self, state: State, row: Row) -> State:
+        passing = shift(state["second"], False)
+        columns = each(
+            lambda mark, low, high, bit, lower, carry: mark * (low * bit + high * lower + carry),
+            state["mark"],
+            state["low"],
+            state["high"],
+            passing,
+            state["second"],
+            shift(state["carry"], False),
+        )
+        return {
+            "second": shift(passing, False),
+            "low": state["low"],
+            "high": state["high"],
+            "mark": shift(state["mark"], False),
+            "carry": each(lambda column: column >= 2, columns),
+            "product": each(
+                lambda mark, column, digit: str(column % 2) if mark else digit,
+                state["mark"],
+                columns,
+                state["product"],
+            ),
+        }
+
+    def finish(self, state: State, row: Row) -> Row:
+        bit, slot = each(lambda s: s in ("0", "1"), row), seen(each(lambda s: s == EQUALS, row))
+        bits = count(select(bit, bit, lambda key, _: key))
+        slots = count(select(slot, slot, lambda key, _: key))
+        return each(lambda inside, digit: digit if inside else END, compare(slots, bits, "<="), state["product"])
+
+
+class UniqueSetProgram(Program):
+    """A mark moves along the prompt. A symbol that has not stood before it is written into the first empty place of the
+    answer."""
+
+    def prepare(self, row: Row) -> State:
+        earlier = both(select(row, row), select(places(row), places(row), "<"))
+        repeated = aggregate(earlier, each(lambda _: True, row), False)
+        start = shift(each(lambda _: True, row), False)
+        return {
+            "new": each(lambda repeated: not repeated, repeated),
+            "mark": each(lambda further: not further, start),
+            "set": each(lambda _: None, row),
+        }
+
+    def step(self, state: State, row: Row) -> State:
+        symbol, new = latest(row, state["mark"], None), latest(state["new"], state["mark"], False)
+        slot = seen(each(lambda s: s == EQUALS, row))
+        empty = each(lambda slot, held: slot and held is None, slot, state["set"])
+        first = each(lambda empty, before: empty and not before, empty, seen(shift(empty, False)))
+        takes = each(lambda first, new: first and new, first, new)
+        return {
+            "new": state["new"],
+            "mark": shift(state["mark"], False),
+            "set": each(lambda held, takes, symbol: symbol if takes else held, state["set"], takes, symbol),
+        }
+
+    def finish(self, state: State, row: Row) -> Row:
+        return each(lambda held: held or END, state["set"])
+
+
+def _keep(row: Row, symbols: str) -> Row:
+    """These symbols alone."""
+    return each(lambda s: s if s in symbols else None, row)
+
+
+def _is_digit(symbol: str | None) -> TypeGuard[str]:
+    return symbol is not None and symbol.isdigit()
+
+
+PROGRAMS: dict[type[Task], Callable[[Any], Program]] = {
+    Parity: ParityProgram,
+    Copy: CopyProgram,
+    Addition: AdditionProgram,
+    BinarySum: BinarySumProgram,
+    Multiplication: MultiplicationProgram,
+    UniqueSet: UniqueSetProgram,
+}
+
+
+def program(task: Task) -> Program:
+    """The program of a task. UsageError where there is none."""
+    if type(task) not in PROGRAMS:
+        known = ", ".join(kebab(kind.__name__) for kind in PROGRAMS)
+        raise UsageError(f"{task.name} has no n-RASP-L program; these have: {known}")
+    return PROGRAMS[type(task)](task)

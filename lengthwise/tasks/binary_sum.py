@@ -1,0 +1,51 @@
+"""Binary sum: n bits → how many of them are 1 (Fan et al. 2025, section 6.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Generator, Tensor
+
+from lengthwise.tasks import Task, symbols_of, within
+from lengthwise.types import Problems
+
+
+@dataclass(frozen=True)
+class BinarySum(Task):
+    """n uniform bits → the number of ones, in binary, least significant bit first, without leading zeros; none is
+    written ``0``. T(n) = n: one bit is counted per round."""
+
+    symbols = ("0", "1")
+
+    def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        length = sizes[:, 0]
+        width = int(length.max())
+        bits = torch.randint(2, (len(sizes), width), generator=generator)
+        return self._problems(sizes, bits * within(length, width))
+
+    def parse(self, text: str) -> Problems:
+        bits = symbols_of(self, text)
+        return self._problems(torch.tensor([[len(bits)]]), bits[None])
+
+    def _problems(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
+        length, count = sizes[:, 0], bits.sum(1)
+        written = _bit_length(count)
+        answer = count[:, None] >> torch.arange(int(written.max())) & 1
+        return Problems(sizes, bits, length, answer, written, length)
+
+    def format(self, answer: Int[Tensor, " a"]) -> str:
+        """In binary, most significant bit first."""
+        return self.vocab.decode(answer.flip(0))
+
+    def reference(self, prompt: str) -> str:
+        return f"{prompt.count('1'):b}"[::-1]
+
+    def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+        return _bit_length(sizes[:, 0])
+
+
+def _bit_length(number: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+    """Bits that each number takes in binary; zero takes one."""
+    return (number[:, None] >> torch.arange(1, 63) > 0).sum(1) + 1

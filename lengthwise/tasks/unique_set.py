@@ -1,0 +1,55 @@
+"""Unique set: n symbols → each distinct one, in the order of first appearance (Fan et al. 2025, section 6.1)."""
+
+from __future__ import annotations
+
+import string
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Generator, Tensor
+
+from lengthwise.tasks import Task, symbols_of, within
+from lengthwise.types import Problems, UsageError
+
+_ALPHABET = string.ascii_letters + string.digits
+
+
+@dataclass(frozen=True)
+class UniqueSet(Task):
+    """n uniform symbols of an alphabet → those seen for the first time. T(n) = n: one symbol is looked at per round."""
+
+    alphabet: int = 50  # how many symbols, 2–62: a–z, A–Z, then 0–9
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.alphabet <= len(_ALPHABET):
+            raise UsageError(f"unique-set: alphabet must be 2 to {len(_ALPHABET)}, not {self.alphabet}")
+
+    @property
+    def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(_ALPHABET[: self.alphabet])
+
+    def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        width = int(sizes.max())
+        row = torch.randint(self.alphabet, (len(sizes), width), generator=generator)
+        return self._problems(sizes, row * within(sizes[:, 0], width))
+
+    def parse(self, text: str) -> Problems:
+        row = symbols_of(self, text)
+        return self._problems(torch.tensor([[len(row)]]), row[None])
+
+    def _problems(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+        length, width = sizes[:, 0], row.shape[1]
+        earlier = torch.ones(width, width).tril(-1).bool()
+        repeated = ((row[:, :, None] == row[:, None, :]) & earlier).any(2)
+        first = within(length, width) & ~repeated
+        count = first.sum(1)
+        # A stable sort brings those kept to the front, in their order.
+        answer = row.gather(1, first.long().argsort(dim=1, descending=True, stable=True))[:, : int(count.max())]
+        return Problems(sizes, row, length, answer * within(count, answer.shape[1]), count, length)
+
+    def reference(self, prompt: str) -> str:
+        return "".join(dict.fromkeys(prompt))
+
+    def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+        return sizes[:, 0].clamp(max=self.alphabet)
