@@ -55,8 +55,8 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("changes", nargs="*", metavar="name=value", help="the task's fields, e.g. base=2")
     sub.add_argument("--count", type=int, default=5, metavar="N", help="how many (default: 5)")
     sub = verb("train", "train a recipe, or go on with a run; then evaluate it",
-               "seed", "seeds", "jobs", "lengths", "samples", "hard", "device", "threads", "save-every", "quiet",
-               "json")  # fmt: skip
+               "seed", "seeds", "jobs", "lengths", "samples", "curve", "curve-samples", "stopping", "hard", "device",
+               "threads", "save-every", "quiet", "json")  # fmt: skip
     _recipe(sub)
     sub = verb("evaluate", "exact match on fresh problems, length by length",
                "seed", "lengths", "grid", "samples", "stopping", "hard", "device", "threads", "json")  # fmt: skip
@@ -65,12 +65,24 @@ def parser() -> argparse.ArgumentParser:
                "stopping", "device", "json")  # fmt: skip
     sub.add_argument("weights", metavar="WEIGHTS", help="shipped weights by name, or a folder")
     sub.add_argument("prompts", nargs="*", metavar="PROMPT", help="e.g. 128+9")
+    sub = verb("rasp", "an n-RASP-L program at work: the state after each round, which a looped model has to learn",
+               "json")  # fmt: skip
+    sub.add_argument("task", metavar="TASK", nargs="?", help="e.g. parity; left out, the programs there are")
+    sub.add_argument("prompt", metavar="PROMPT", nargs="?", help="e.g. 10110")
+    sub.add_argument("changes", nargs="*", metavar="name=value", help="the task's fields, e.g. order=least")
     sub = verb("reproduce", "train and evaluate all of a study, then write its table and figures",
-               "seeds", "jobs", "samples", "out", "device", "quiet", "json")  # fmt: skip
-    sub.add_argument("study", metavar="STUDY", help="e.g. pairs")
+               "seeds", "jobs", "curve-samples", "out", "device", "quiet", "json")  # fmt: skip
+    sub.add_argument("study", metavar="STUDY", help="e.g. pairs, or looped")
+    sub.add_argument("--tasks", metavar="A,B", help="of the study's tasks only these, or all")
+    sub.add_argument("--methods", metavar="A,B", help="of the study's methods only these")
+    sub.add_argument("--scale", metavar="SCALE", help="cpu (default) or paper: the published recipe")
+    sub.add_argument("--samples", type=int, metavar="N", help="fresh problems per length (default: the study's)")
     sub.add_argument("--dry-run", action="store_true", help="print the plan with its estimated time, and stop")
     sub = verb("report", "tables, figures (PNG, SVG) and CSV of runs", "out", "json")
     sub.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
+    sub.add_argument("--stopping", action="store_true", help="accuracy and confidence against loops, a figure per run")
+    sub.add_argument("--lengths", metavar="SIZES", help="with --stopping: at which lengths (default: 1 and 2 times)")
+    sub.add_argument("--samples", type=int, default=512, metavar="N", help="with --stopping: problems per length")
     return top
 
 
@@ -96,7 +108,14 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "grid": {"metavar": "NxM", "help": "every pair of sizes, for a task of two"},
     "samples": {"type": int, "default": 1000, "metavar": "N", "help": "fresh problems per length (default: 1000)"},
     "hard": {"action": "store_true", "help": "the task's harder set (sums: long carries)"},
-    "stopping": {"metavar": "RULE", "help": "e.g. Oracle, After(loops=10), MaxConfidence(extra=20), Converged"},
+    "curve": {"metavar": "SIZES", "help": "further lengths, measured on fewer problems"},
+    "curve-samples": {"type": int, "default": 128, "metavar": "N", "help": "problems per length there (default: 128)"},
+    "stopping": {
+        "metavar": "RULE",
+        "action": "append",
+        "default": [],
+        "help": "e.g. Oracle, After(loops=10), MaxConfidence(extra=20), Converged; may be given several times",
+    },
     "out": {"metavar": "FOLDER", "help": "where tables and figures go"},
     "import": {
         "metavar": "MODULE",

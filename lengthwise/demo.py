@@ -42,6 +42,7 @@ def demo(args: argparse.Namespace) -> int:
     """Train, measure, show. Given again, it goes on where it was stopped, or shows what it has."""
     console = Console(stderr=args.json)
     study = catalog.study("pairs")
+    (panel,) = study.panels
     seed = args.seed or 0
     recipes = [replace(recipe, seed=seed, data_seed=seed) for recipe in study.recipes]
     if args.steps is not None:
@@ -51,10 +52,8 @@ def demo(args: argparse.Namespace) -> int:
     top = looped.recipe.lengths.top
     if not args.quiet:
         console.print(INTRO.format(top=top, looped=looped.recipe.name, standard=standard.recipe.name), "")
-    sizes = ",".join(map(str, study.sizes))
-    with Fleet(
-        runs, ["--lengths", sizes, "--samples", str(args.samples), "--hard"], jobs=2 if args.jobs is None else args.jobs
-    ) as fleet:
+    options = ["--lengths", ",".join(map(str, panel.sizes)), "--samples", str(args.samples), "--hard"]
+    with Fleet(runs, lambda _: options, jobs=2 if args.jobs is None else args.jobs) as fleet:
         follow(fleet, runs, console, quiet=args.quiet, extra=lambda: pictures(runs))
     files = publish(runs, Path(args.out or runs_folder() / "demo"), title=study.title)
     if args.json:

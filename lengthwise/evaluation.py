@@ -160,6 +160,27 @@ def trace(model: Model, batch: Batch, limit: Int[Tensor, " b"], end: int | None)
     return Trace(said, ends, confidence, limit.to(count.device))
 
 
+def loops_right(
+    model: Model, recipe: Recipe, batch: Batch, limit: Int[Tensor, " b"]
+) -> tuple[Trace, Bool[Tensor, "k b"]]:
+    """A trace, in parts that fit the memory, and whether each loop's answer is right. ``limit`` is on the CPU."""
+    model.eval()
+    batch = batch.to(next(model.parameters()).device)
+    end = recipe.layout.end(recipe.task)
+    rows = max(1, TOKENS // batch.targets.shape[1])
+    parts = [slice(start, start + rows) for start in range(0, len(batch), rows)]
+    traces = [trace(model, batch.take(part), limit[part], end) for part in parts]
+    traced = Trace(
+        torch.cat([part.said for part in traces], 1),
+        torch.cat([part.ends for part in traces], 1),
+        torch.cat([part.confidence for part in traces], 1),
+        torch.cat([part.loops for part in traces]),
+    )
+    wanted, room = slots(batch.targets, batch.room), _filled(batch.room)
+    answer = room & up_to_end(wanted, end)
+    return traced, ((traced.said == wanted) | ~answer).all(-1)
+
+
 def _read(
     model: Model, state: Any, room: Bool[Tensor, "r t"], end: int | None
 ) -> tuple[Int[Tensor, "r a"], Int[Tensor, " r"], Float[Tensor, " r"]]:

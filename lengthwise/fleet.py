@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO, Self
 
@@ -28,16 +28,17 @@ class _Child:
 
 
 class Fleet:
-    """Runs trained and evaluated by ``lengthwise train``, at most ``jobs`` at a time; runs that are done are skipped.
+    """Runs trained and evaluated by ``lengthwise train``, at most ``jobs`` at a time; ``arguments`` says
+    with what options. What is done is not done again.
 
     Used as a context: leaving it asks whatever is still running to write its checkpoint and stop.
     """
 
-    def __init__(self, runs: Sequence[Run], arguments: Sequence[str] = (), *, jobs: int = 2) -> None:
+    def __init__(self, runs: Sequence[Run], arguments: Callable[[Run], Sequence[str]], *, jobs: int = 2) -> None:
         if jobs < 1:
             raise UsageError(f"jobs must be 1 or more, not {jobs}")
         self.waiting = list(runs)
-        self.arguments = list(arguments)
+        self.arguments = arguments
         self.jobs = jobs
         self.running: list[_Child] = []
 
@@ -67,7 +68,7 @@ class Fleet:
         return bool(self.running)
 
     def _start(self, run: Run) -> _Child:
-        command = [sys.executable, "-m", "lengthwise", "train", str(run.folder), "--quiet", *self.arguments]
+        command = [sys.executable, "-m", "lengthwise", "train", str(run.folder), "--quiet", *self.arguments(run)]
         log = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the process has ended)
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         # A session of its own: Ctrl-C reaches the children through __exit__, once each.

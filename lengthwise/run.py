@@ -108,6 +108,11 @@ def write(path: Path, content: bytes) -> None:
             part.unlink(missing_ok=True)
 
 
+def write_json(path: Path, tree: Any) -> None:
+    """Replace a file by a tree of plain values. UsageError where the disk refuses."""
+    write(path, (json.dumps(tree, indent=1) + "\n").encode())
+
+
 def _cut_short(file: BinaryIO) -> bool:
     """Does a file of lines end amid one?"""
     if file.seek(0, os.SEEK_END) == 0:

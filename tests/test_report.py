@@ -51,7 +51,9 @@ def scored(part, *scores, folder=None):
     run = Run.of(part, folder)
     for sizes, exact, *changes in scores:
         sizes = sizes if isinstance(sizes, tuple) else (sizes,)
-        score = Score(part.task.name, run.folder.name, "Oracle", "uniform", sizes, 100, exact, exact, exact, float(sizes[0]))
+        score = Score(
+            part.task.name, run.folder.name, "Oracle", "uniform", sizes, 100, exact, exact, exact, float(sizes[0])
+        )
         run.append("scores", replace(score, **(changes[0] if changes else {})).row())
     return run
 

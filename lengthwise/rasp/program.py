@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from lengthwise.layout import FullOutput
+from lengthwise.layout import END, FullOutput
 from lengthwise.rasp.language import Forbidden, Places, Row, record
 from lengthwise.tasks import Task
 from lengthwise.types import Problems
@@ -119,16 +118,26 @@ def _symbols(state: State) -> dict[str, Any]:
     return {name: set(part.alphabet) if isinstance(part, Row) else None for name, part in state.items()}
 
 
-def lines(execution: Execution) -> Iterator[tuple[str, dict[str, str]]]:
+def rounds_shown(execution: Execution) -> list[dict[str, str]]:
     """What the states of the first problem look like: round by round, a string per part, a character per position."""
-    for number, state in enumerate(execution.states):
-        yield str(number), {name: _text(part) for name, part in state.items()}
+    return [{name: shown(part) for name, part in state.items()} for state in execution.states]
 
 
-def _text(part: Row | Places) -> str:
+def shown(part: Row | Places) -> str:
+    """A row of the first problem as text: marks as ``^``, nothing as ``·``; places as numbers."""
     if isinstance(part, Places):
         assert part.at is not None
         return " ".join(map(str, part.at[0].tolist()))
     assert part.ids is not None
-    shown = {False: "·", True: "^", None: "·"}
-    return "".join(str(shown.get(symbol, symbol)) for symbol in (part.alphabet[i] for i in part.ids[0].tolist()))
+    return "".join(_character(part.alphabet[i]) for i in part.ids[0].tolist())
+
+
+def _character(symbol: Any) -> str:
+    return "·" if symbol in (None, False) else "^" if symbol is True else str(symbol)
+
+
+def answer(execution: Execution, task: Task) -> str:
+    """The first problem's answer, as a person reads it."""
+    symbols = shown(execution.said)
+    start = int(execution.room[0].long().argmax())
+    return task.format(task.vocab.encode(symbols[start:].split(END)[0]))

@@ -247,6 +247,7 @@ def _is_digit(symbol: str | None) -> TypeGuard[str]:
     return symbol is not None and symbol.isdigit()
 
 
+PUBLISHED = (Parity(), Copy(), Addition(2, "most", True, True), BinarySum(), Multiplication(), UniqueSet())
 PROGRAMS: dict[type[Task], Callable[[Any], Program]] = {
     Parity: ParityProgram,
     Copy: CopyProgram,

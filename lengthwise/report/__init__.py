@@ -18,9 +18,21 @@ from typing import Any
 from lengthwise.run import Run
 from lengthwise.types import Score, UsageError
 
+SOLVED = 0.99  # exact match from which a size counts as solved
+
 Row = dict[str, Any]  # of `Score.row`, or of metrics
 Sizes = tuple[int, ...]
 Seed = tuple[int, int]  # a recipe's seed and data_seed
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What somebody has published, to stand beside ours."""
+
+    who: str
+    size: int
+    figure: str  # as it is said, in numbers or words
+    standing: str  # where it is from, and how sure that is
 
 
 @dataclass(frozen=True)
@@ -33,6 +45,7 @@ class Point:
     high: float
     error: float | None  # standard error of the mean over seeds; None of a single seed
     seeds: int
+    solved: int  # seeds that reach SOLVED
     count: int  # problems per seed; where seeds differ, the fewest
 
 
@@ -143,7 +156,8 @@ def _point(sizes: Sizes, rows: Sequence[Row]) -> Point:
         low, high, error = rows[0]["low"], rows[0]["high"], None
     else:
         low, high, error = min(shares), max(shares), statistics.stdev(shares) / math.sqrt(len(shares))
-    return Point(sizes, statistics.fmean(shares), low, high, error, len(rows), min(row["count"] for row in rows))
+    solved = sum(share >= SOLVED for share in shares)
+    return Point(sizes, statistics.fmean(shares), low, high, error, len(rows), solved, min(r["count"] for r in rows))
 
 
 def _list(runs: Sequence[Run]) -> str:

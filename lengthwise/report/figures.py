@@ -72,7 +72,8 @@ STYLE = {
 
 
 @contextmanager
-def _style() -> Iterator[None]:
+def styled() -> Iterator[None]:
+    """Drawing in our style, whatever the reader's own settings."""
     with style.context(["default", STYLE]):
         yield
 
@@ -82,14 +83,14 @@ def save(figure: Figure, path: Path | str) -> list[Path]:
     path, files = Path(path), []
     for suffix, about in ((".png", {"Software": None}), (".svg", {"Date": None, "Creator": None})):
         content = io.BytesIO()
-        with _style():
+        with styled():
             figure.savefig(content, format=suffix[1:], metadata=about)
         files.append(path.with_name(path.name + suffix))
         write(files[-1], content.getvalue())
     return files
 
 
-def _settled(figure: Figure) -> Figure:
+def settled(figure: Figure) -> Figure:
     """The figure with its layout worked out once and kept: both formats, and a second save, look the same."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
@@ -99,7 +100,7 @@ def _settled(figure: Figure) -> Figure:
 # Exact match against length
 
 
-@_style()
+@styled()
 def length_figure(curves: Sequence[Curve], title: str | None = None) -> Figure:
     """Exact match against length, a line per curve, the training range shaded.
 
@@ -118,7 +119,7 @@ def length_figure(curves: Sequence[Curve], title: str | None = None) -> Figure:
     _name_lines(axes, looks, [_up(points[-1].mean) for _, points in drawn])
     if title:
         axes.set_title(title, pad=15)
-    return _settled(figure)
+    return settled(figure)
 
 
 @dataclass(frozen=True)
@@ -234,7 +235,7 @@ def _apart(wanted: Sequence[float], gap: float, top: float = 1.0) -> list[float]
 # Heat maps over two sizes
 
 
-@_style()
+@styled()
 def heat_map(rows: Iterable[Row], top: int, title: str | None = None) -> Figure:
     """Exact match for every pair of sizes, the training square outlined; a panel per stopping rule and set of problems.
 
@@ -256,7 +257,7 @@ def heat_map(rows: Iterable[Row], top: int, title: str | None = None) -> Figure:
     bar.outline.set_visible(False)
     trained = f"trained to {top} x {top} (outlined)"
     figure.suptitle(f"{title}: {trained}" if title else trained, fontsize=9, fontweight="bold")
-    return _settled(figure)
+    return settled(figure)
 
 
 def _panels(rows: Sequence[Row]) -> dict[str, dict[Sizes, float]]:
@@ -337,7 +338,7 @@ def _side_label(rows: Sequence[Row], axis: str) -> str:
 # Training curves
 
 
-@_style()
+@styled()
 def loss_figure(runs: Iterable[Run], *, watch: bool = True) -> Figure:
     """Loss against steps on a log axis: what was logged, thin, and its running geometric mean. With ``watch``, beneath
     it the exact match measured while training, where there is any. UsageError if no run has logged a loss."""
@@ -355,7 +356,7 @@ def loss_figure(runs: Iterable[Run], *, watch: bool = True) -> Figure:
     panels[-1].set_xlabel("steps")
     panels[-1].xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     panels[-1].set_xlim(left=0)
-    return _settled(figure)
+    return settled(figure)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from lengthwise.report import Row, by_recipe, curves
 from lengthwise.report.figures import heat_map, length_figure, loss_figure, save
 from lengthwise.report.tables import write_csv
-from lengthwise.run import Run, write
+from lengthwise.run import Run, write_json
 
 
 def publish(runs: Sequence[Run], folder: Path, *, title: str | None = None) -> list[Path]:
@@ -21,7 +21,9 @@ def publish(runs: Sequence[Run], folder: Path, *, title: str | None = None) -> l
     figures = {}
     rows: list[Row] = [_origin(run) | row for run in runs for row in run.rows("scores")]
     if any(len(set(row["sizes"])) == 1 for row in rows):
-        figures["lengths"] = length_figure(curves(runs), title)
+        lines = curves(runs)
+        # A rule that was tried at a single size is no line; tables have it.
+        figures["lengths"] = length_figure([line for line in lines if len(line.points()) > 1] or lines, title)
     for label, group in by_recipe(runs).items():
         cells = [row for run in group for row in run.rows("scores")]
         if any(len(set(row["sizes"])) == 2 for row in cells):
@@ -29,7 +31,7 @@ def publish(runs: Sequence[Run], folder: Path, *, title: str | None = None) -> l
     if any("loss" in row for run in runs for row in run.rows("metrics")):
         figures["loss"] = loss_figure(runs)
     about = [_origin(run) | run.about() | {"recipe": json.loads(run.recipe.json())} for run in runs]
-    write(folder / "runs.json", (json.dumps(about, indent=1) + "\n").encode())
+    write_json(folder / "runs.json", about)
     files = [folder / "runs.json"]
     if rows:
         write_csv(folder / "scores.csv", rows)

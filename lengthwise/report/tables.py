@@ -14,12 +14,11 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from lengthwise.report import Curve, Point, Row, Sizes, names, size_text
+from lengthwise.report import SOLVED, Claim, Curve, Point, Row, Sizes, names, size_text
 from lengthwise.run import write
 from lengthwise.types import UsageError
 
 TRAINED = "▪"  # marks a size within the training range
-SOLVED = 0.99  # exact match from which a size counts as solved
 ROUNDING = 1e-9  # what arithmetic may have added to a share such as 0.07
 LABEL, COLUMNS = 16, 7  # a label's width and the number of sizes: together they fit 80 characters
 
@@ -67,6 +66,62 @@ def detail_table(rows: Iterable[Row], top: int | None = None) -> Table:
     said = [f"{name}: {rows[0][name]}" for name in ("problems", "stopping") if name not in own]
     said += [f"{TRAINED} within the training range, up to {top}"] if top is not None else []
     table.caption = Text("; ".join(said))
+    return table
+
+
+def summary(panel: str, curves: Sequence[Curve], sizes: Sequence[int], claims: Sequence[Claim] = ()) -> list[Row]:
+    """A row per curve and size, mean ± standard error over seeds and how many of them solve it; and one per claim."""
+    rows: list[Row] = []
+    for curve in curves:
+        for point in curve.points():
+            if max(point.sizes) in sizes:
+                rows.append(
+                    {
+                        "panel": panel,
+                        "who": curve.label,
+                        "stopping": curve.stopping,
+                        "size": size_text(point.sizes),
+                        "exact": round(point.mean, 5),
+                        "error": None if point.error is None else round(point.error, 5),
+                        "solved": point.solved,
+                        "seeds": point.seeds,
+                        "count": point.count,
+                    }
+                )
+    rows += [
+        {"panel": panel, "who": c.who, "size": c.size, "published": c.figure, "standing": c.standing} for c in claims
+    ]
+    return rows
+
+
+def summary_table(rows: Sequence[Row]) -> Table:
+    """The same for the terminal."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
+    for heading in ("", "at", "exact match", f"seeds ≥ {SOLVED}", "stopping, or standing"):
+        table.add_column(heading)
+    panel = None
+    for row in rows:
+        if row["panel"] != panel:
+            panel = row["panel"]
+            table.add_row(f"[bold]{panel}[/]")
+        if "published" in row:
+            table.add_row(row["who"], str(row["size"]), row["published"], "", f"[dim]published: {row['standing']}[/]")
+        else:
+            error = "" if row["error"] is None else f" ± {row['error']:.3f}"
+            seeds = f"{row['solved']} of {row['seeds']}"
+            table.add_row(row["who"], row["size"], f"{row['exact']:.3f}{error}", seeds, row["stopping"])
+    return table
+
+
+def row_table(rows: Sequence[Row]) -> Table:
+    """Any rows of like fields, as they are."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    for name in names:
+        table.add_column(name.replace("_", " "))
+    for row in rows:
+        values = [row.get(name, "") for name in names]
+        table.add_row(*(f"{value:.3f}" if isinstance(value, float) else str(value) for value in values))
     return table
 
 

@@ -1,18 +1,43 @@
-"""Studies: functions that return several recipes and the picture to make of them."""
+"""Studies: functions that return several recipes, what they are measured on, and the pictures to make of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from lengthwise.recipe import Recipe
+from lengthwise.report import Claim
+from lengthwise.stopping import Stopping
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture: recipes that are trained on the same footing, and what they are measured on afterwards. None of the
+    sizes chose anything beyond what the recipes' ``watch`` names."""
+
+    title: str
+    recipes: tuple[Recipe, ...]
+    sizes: tuple[int, ...]  # reported
+    hard_sizes: tuple[int, ...] = ()  # sizes at which the harder set is measured too
+    curve: tuple[int, ...] = ()  # further sizes, measured on fewer problems
+    also: tuple[Stopping, ...] = ()  # further rules at ``sizes``, for recipes whose loops grow with the problem
+    claims: tuple[Claim, ...] = ()  # what has been published, to stand beside ours
+    name: str = ""  # of its folder of results; a study's only panel needs none
+
+    def rules(self, recipe: Recipe) -> tuple[Stopping, ...]:
+        """The stopping rules by which a recipe is measured; its own comes first."""
+        return (recipe.stopping, *(self.also if recipe.loops.adapts else ()))
 
 
 @dataclass(frozen=True)
 class Study:
-    """Recipes that are trained on the same footing, and what they are measured on afterwards."""
+    """One or several panels."""
 
     title: str
-    recipes: tuple[Recipe, ...]
-    sizes: tuple[int, ...]  # reported; none of them chose anything beyond what the recipes' `watch` names
-    hard_sizes: tuple[int, ...] = ()  # sizes at which the harder set is measured too
+    panels: tuple[Panel, ...]
     note: str = ""
+    samples: int = 1000  # problems per size, unless another number is asked for
+
+    @property
+    def recipes(self) -> tuple[Recipe, ...]:
+        """Those of all panels."""
+        return tuple(recipe for panel in self.panels for recipe in panel.recipes)

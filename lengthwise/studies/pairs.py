@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from lengthwise.recipes.pairs import looped_pairs, standard_pairs
-from lengthwise.studies import Study
+from lengthwise.studies import Panel, Study
 
 
 def pairs() -> Study:
     """Both models of the pairs system, on the same sums for the same number of steps."""
+    title = "Sums of stacked digits, trained on up to 8"
+    sizes = (8, 12, 16, 20, 24, 50, 100)
     return Study(
-        title="Sums of stacked digits, trained on up to 8",
-        recipes=(looped_pairs(), standard_pairs()),
-        sizes=(8, 12, 16, 20, 24, 50, 100),
-        hard_sizes=(8, 12, 16, 20, 24, 50, 100),
+        title=title,
+        panels=(Panel(title, (looped_pairs(), standard_pairs()), sizes, hard_sizes=sizes),),
         note="The recipes were chosen on 8 to 12 digits; 16 and beyond are only reported.",
     )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from lengthwise.recipes.parity import looped_parity
-from lengthwise.studies import Study
+from lengthwise.recipes.window import looped_parity
+from lengthwise.studies import Panel, Study
 
 
 def parity() -> Study:
     """The looped model on parity, trained on up to 20 bits."""
+    title = "Parity, trained on up to 20 bits"
     return Study(
-        title="Parity, trained on up to 20 bits",
-        recipes=(looped_parity(),),
-        sizes=(20, 26, 30, 40, 60, 100),
+        title=title,
+        panels=(Panel(title, (looped_parity(),), (20, 26, 30, 40, 60, 100)),),
         note="The recipe was chosen on 20 to 26 bits; 30 and beyond are only reported.",
     )

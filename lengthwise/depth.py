@@ -1,0 +1,60 @@
+"""What more loops do: accuracy and confidence after every loop, and where the stopping rules stop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lengthwise.data import fresh_problems
+from lengthwise.evaluation import loops_right
+from lengthwise.run import Weights
+from lengthwise.stopping import MaxConfidence, Oracle
+from lengthwise.types import UsageError
+
+QUANTILES = (0.1, 0.9)
+
+
+def depth(weights: Weights, size: int | tuple[int, ...], *, samples: int = 512, seed: int = 0) -> dict[str, Any]:
+    """A row of what each loop k = 1, 2, … would have answered to fresh problems of one size: shares right and mean
+    confidences, up to where maximum confidence looks; and where it stops, for all problems together (the published
+    variant) and for each on its own. UsageError where loops do not go with this recipe, or differ between problems."""
+    recipe = weights.recipe
+    if recipe.layout.decodes:
+        raise UsageError(f"{weights.name}: its layout feeds the answer in, so that its confidence says nothing")
+    at = recipe.sizes(size)
+    batch = recipe.layout.write(fresh_problems(recipe.task, at, samples, seed=seed), recipe.task)
+    planned = recipe.loops.planned(batch.rounds)
+    if len(planned.unique()) > 1:
+        raise UsageError(f"{recipe.task.name}: problems of one size take different loops; there is no one curve")
+    own = recipe.stopping if isinstance(recipe.stopping, MaxConfidence) else MaxConfidence()
+    traced, right = loops_right(weights.model, recipe, batch, own.limit(planned))
+    rules = {
+        "oracle": Oracle(),
+        "batch": MaxConfidence(own.extra, per="batch"),
+        "example": MaxConfidence(own.extra, per="example"),
+    }
+    chosen = {name: rule.choose(traced, planned.to(traced.loops.device)) for name, rule in rules.items()}
+    return {
+        "task": recipe.task.name,
+        "sizes": list(at),
+        "count": samples,
+        "seed": seed,
+        "planned": int(planned[0]),
+        "exact": _rounded(right.float().mean(1)),
+        "confidence": _rounded(traced.confidence.mean(1)),
+        "chosen": {name: _where(loops, right) for name, loops in chosen.items()},
+    }
+
+
+def _where(loops: Int[Tensor, " b"], right: Tensor) -> dict[str, Any]:
+    """Where a rule stopped, over problems: the mean, and the middle eight tenths; and how many it got right."""
+    low, high = loops.float().quantile(torch.tensor(QUANTILES, device=loops.device)).tolist()
+    hits = right[loops - 1, torch.arange(len(loops), device=loops.device)]
+    return {"mean": float(loops.float().mean()), "low": low, "high": high, "exact": float(hits.float().mean())}
+
+
+def _rounded(values: Float[Tensor, " k"]) -> list[float]:
+    return [float(f"{value:.6g}") for value in values.tolist()]

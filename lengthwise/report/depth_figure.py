@@ -1,0 +1,74 @@
+"""Accuracy and confidence against loops, with the loops at which the stopping rules stop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from lengthwise.report import Row, size_text
+from lengthwise.report.figures import COLOURS, FAINT, INK, settled, styled
+from lengthwise.types import UsageError
+
+RULES = {
+    "oracle": ("T(n)", INK, "-"),
+    "batch": ("most confident, per batch", COLOURS[1], (0.0, (4.0, 1.6))),
+    "example": ("most confident, per example", COLOURS[2], (0.0, (1.2, 1.2))),
+}
+
+
+@styled()
+def depth_figure(rows: Sequence[Row], title: str) -> Figure:
+    """A column per size: above, the share right after each loop; below, the cross-entropy of what it said against
+    itself, lowest where it is most confident. UsageError without rows."""
+    if not rows:
+        raise UsageError("there is nothing to draw: no loops were measured")
+    figure = Figure((0.9 + 2.7 * len(rows), 3.9), layout="constrained")
+    grid = figure.subplots(2, len(rows), squeeze=False, sharex="col", sharey="row", height_ratios=(3, 2))
+    for (above, below), row in zip(grid.T, rows, strict=True):
+        loops = range(1, len(row["exact"]) + 1)
+        _mark(above, row, own=True)
+        _mark(below, row)
+        above.plot(loops, row["exact"], color=COLOURS[0], zorder=3)
+        # What rounds to certain has no logarithm; it is drawn at the lowest that single precision tells from it.
+        unsure = [max(1e-8, -confidence) for confidence in row["confidence"]]
+        below.plot(loops, unsure, color=COLOURS[0], zorder=3)
+        above.set_title(f"length {size_text(row['sizes'])}")
+        above.set_ylim(-0.02, 1.02)
+        below.set_yscale("log")
+        below.set_xlabel("loops")
+        below.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    grid[0, 0].set_ylabel("exact match")
+    grid[1, 0].set_ylabel("cross-entropy\nwith its own answer")
+    figure.suptitle(title, fontsize=9, fontweight="bold")
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=7.5)
+    return settled(figure)
+
+
+def _mark(axes: Axes, row: Row, *, own: bool = False) -> None:
+    """Where each rule stops: a line at the mean, and the middle eight tenths of the problems shaded."""
+    for name, (text, colour, dash) in RULES.items():
+        chosen = row["chosen"][name]
+        axes.axvline(chosen["mean"], color=colour, linestyle=dash, linewidth=1.0, zorder=2, label=text if own else None)
+        if chosen["high"] > chosen["low"]:
+            axes.axvspan(chosen["low"], chosen["high"], color=colour, alpha=0.1, linewidth=0, zorder=1)
+    axes.tick_params(color=FAINT)
+
+
+def depth_rows(rows: Sequence[Row]) -> list[Row]:
+    """What the figure shows, in numbers: the share right by each rule, and some loops before and after T(n)."""
+    return [_numbers(row["exact"], row["planned"], row) for row in rows]
+
+
+def _numbers(exact: Sequence[float], planned: int, row: Row) -> Row:
+    around = {f"T{more:+d}": planned - 1 + more for more in (-1, 1, 5)}
+    return {
+        "size": size_text(row["sizes"]),
+        "T": planned,
+        **{name: chosen["exact"] for name, chosen in row["chosen"].items()},
+        **{name: exact[place] for name, place in around.items() if 0 <= place < len(exact)},
+        **{f"{name}_loops": round(chosen["mean"], 2) for name, chosen in row["chosen"].items() if name != "oracle"},
+    }

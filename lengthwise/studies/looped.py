@@ -1,0 +1,51 @@
+"""Eight methods on six tasks (Fan et al. 2025, figure 4): which of them carry to longer problems?"""
+
+from __future__ import annotations
+
+from lengthwise.recipes.looped import METHODS, Scale, variation
+from lengthwise.report import Claim
+from lengthwise.stopping import MaxConfidence
+from lengthwise.studies import Panel, Study
+from lengthwise.types import UsageError
+
+TESTED = {"parity": 40, "copy": 30, "addition": 30, "binary-sum": 24, "multiplication": 15, "unique-set": 30}
+LATE = ("multiplication", "unique-set")  # tasks whose most confident loop is looked for up to 30 loops further
+
+PAPER, CSV = "text of the paper; per-point figures are in plots only", "released CSV"
+CLAIMS = {
+    "parity": (
+        Claim("NoPE decoder, 110M parameters", 22, "0.992", CSV),
+        Claim("NoPE decoder, 110M parameters", 25, "0.962", CSV),
+        Claim("NoPE decoder, 110M parameters", 30, "0.684", CSV),
+        Claim("NoPE decoder, 110M parameters", 40, "0.421", CSV),
+    )
+}
+
+
+def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu") -> Study:
+    """Looped transformers and their baselines (Fan et al. 2025): a curve per method, a picture per task."""
+    chosen = list(METHODS) if methods == "all" else methods.split(",")
+    panels = tuple(_panel(task, chosen, scale) for task in (list(TESTED) if tasks == "all" else tasks.split(",")))
+    return Study(
+        title="Looped transformers and their baselines",
+        panels=panels,
+        note="The recipes were chosen on up to 1.3 times the training length; all beyond is only reported.",
+        samples=6400,
+    )
+
+
+def _panel(task: str, methods: list[str], scale: Scale) -> Panel:
+    recipes = tuple(variation(task, method, scale) for method in methods)
+    if len(set(methods)) < len(methods):
+        raise UsageError(f"methods: each is named once, not {','.join(methods)}")
+    top, tested = recipes[0].lengths.top, TESTED[task]
+    claim = Claim("FOP-Loop-Adaptive", tested, "near-perfect; next-token baselines fail", PAPER)
+    return Panel(
+        title=f"{task.replace('-', ' ').capitalize()}, trained on up to {top}",
+        recipes=recipes,
+        sizes=(tested,),
+        curve=tuple(range(1, 3 * top + 1)),
+        also=(MaxConfidence(extra=30 if task in LATE else 20),),
+        claims=(claim, *CLAIMS.get(task, ())),
+        name=task,
+    )

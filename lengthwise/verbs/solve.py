@@ -1,0 +1,40 @@
+"""Solving prompts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from lengthwise.run import load
+from lengthwise.solver import Solver
+from lengthwise.training import choose_device
+from lengthwise.types import UsageError
+from lengthwise.verbs.train import folder_of, stoppings
+
+
+def solve(args: argparse.Namespace) -> int:
+    """Answer prompts, one a line; 1 if some were bad."""
+    solver = Solver(load(folder_of(args.weights), choose_device(args.device)))
+    if len(args.stopping) > 1:
+        raise UsageError("solve answers by one rule: give --stopping once")
+    stopping = next(iter(stoppings(args.stopping)), None)
+    if args.prompts:
+        prompts: Any = args.prompts
+    elif sys.stdin is None or sys.stdin.isatty():
+        raise UsageError("solve: no prompt: give some as arguments, or one a line on standard input")
+    else:
+        prompts = (line.rstrip("\n") for line in sys.stdin)
+    count = bad = 0
+    for count, prompt in enumerate(prompts, 1):
+        try:
+            solved = solver.solve(prompt, stopping)
+            print(json.dumps(vars(solved)) if args.json else solved.text, flush=True)
+        except UsageError as error:
+            bad += 1
+            print(json.dumps({"prompt": prompt, "error": str(error)}) if args.json else "", flush=True)
+            print(f"lengthwise: prompt {count}: {error}", file=sys.stderr)
+    if not count:
+        raise UsageError("solve: standard input was empty: write one prompt a line")
+    return 1 if bad else 0

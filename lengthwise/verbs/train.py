@@ -1,0 +1,159 @@
+"""Training and evaluating."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lengthwise import catalog, fields
+from lengthwise.evaluation import default_sizes, evaluate, parse_sizes
+from lengthwise.fleet import Fleet
+from lengthwise.live import follow
+from lengthwise.recipe import Recipe
+from lengthwise.report import curves
+from lengthwise.report.tables import detail_table, score_table
+from lengthwise.run import Run, load, runs_folder
+from lengthwise.stopping import Stopping
+from lengthwise.training import choose_device, computing, train
+from lengthwise.types import Score, UsageError
+from lengthwise.verbs.console import progress, say
+
+
+def train_(args: argparse.Namespace) -> int:
+    """Train a recipe, with one seed or several; then measure it."""
+    recipe = recipe_of(args.recipe, args.changes)
+    rules, plan = stoppings(args.stopping), _measurements(args, recipe)
+    recipes = seeds_of(recipe, args.seed, args.seeds)
+    own_folder = Path(args.recipe) if Path(args.recipe).is_dir() and not args.changes and len(recipes) == 1 else None
+    runs = [Run.of(recipe, own_folder) for recipe in recipes]
+    if len(runs) > 1 and jobs_of(args) > 1:
+        train_together(args, runs, lambda _: _passed_on(args))
+    else:
+        for one in runs:
+            train(
+                one.recipe,
+                one.folder,
+                device=args.device,
+                threads=args.threads,
+                save_every=args.save_every,
+                quiet=args.quiet,
+            )
+            _measure(args, one, plan, rules)
+    result = [{"run": str(run.folder), "about": run.about(), "scores": run.rows("scores")} for run in runs]
+    where = "\n".join(f"[dim]{run.folder}[/]  {run.about()['wall_s']:.0f} s" for run in runs)
+    return say(args, result, score_table(curves(runs)), where)
+
+
+def evaluate_(args: argparse.Namespace) -> int:
+    """Measure weights on fresh problems."""
+    weights = load(folder_of(args.weights), choose_device(args.device))
+    if args.lengths and args.grid:
+        raise UsageError("give --lengths or --grid, not both")
+    sizes = parse_sizes(args.grid or args.lengths) if args.grid or args.lengths else default_sizes(weights.recipe)
+    seed = args.seed or 0
+    folder = Path(folder_of(args.weights))
+    run = Run.open(folder) if (folder / "metrics.jsonl").exists() else None
+    scores: list[Score] = []
+    asked = {"samples": args.samples, "stopping": stoppings(args.stopping), "hard": args.hard, "seed": seed}
+    with computing(args.threads), progress.status("") as status:
+        for size in sizes:
+            status.update(f"measuring at {size}")
+            for score in evaluate(weights, [size], **asked):
+                scores.append(score)
+                if run:
+                    run.append("scores", score.row() | {"seed": seed})
+    rows = [score.row() | {"seed": seed} for score in scores]
+    return say(args, rows, detail_table(rows, weights.recipe.lengths.top))
+
+
+def recipe_of(name: str, changes: Sequence[str]) -> Recipe:
+    """A recipe by name, or of a run, or from a JSON file."""
+    path = Path(name)
+    if path.is_dir():
+        return Run.open(path).recipe.change(changes)
+    if path.suffix == ".json":
+        try:
+            return Recipe.read(path.read_text()).change(changes)
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
+    return catalog.recipe(name, changes)
+
+
+def seeds_of(recipe: Recipe, first: int | None, count: int) -> list[Recipe]:
+    """Replicates that share neither weights nor problems."""
+    if count < 1:
+        raise UsageError(f"--seeds must be 1 or more, not {count}")
+    if first is None and count == 1:
+        return [recipe]
+    start = recipe.seed if first is None else first
+    return [replace(recipe, seed=seed, data_seed=seed) for seed in range(start, start + count)]
+
+
+def _measurements(args: argparse.Namespace, recipe: Recipe) -> list[tuple[list[Any], int, bool]]:
+    """What to measure: sizes, problems per size, and whether of the harder set."""
+    sizes = parse_sizes(args.lengths) if args.lengths else list(default_sizes(recipe))
+    plan = [(sizes, args.samples, hard) for hard in ([False, True] if args.hard else [False])]
+    return plan + ([(parse_sizes(args.curve), args.curve_samples, False)] if args.curve else [])
+
+
+def _passed_on(args: argparse.Namespace) -> list[str]:
+    """The options of ``train`` that its processes are given too."""
+    options = []
+    for name in ("lengths", "samples", "curve", "curve_samples", "threads", "save_every"):
+        if getattr(args, name) is not None:
+            options += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
+    for rule in args.stopping:
+        options += ["--stopping", rule]
+    return options + ["--hard"] * args.hard
+
+
+def jobs_of(args: argparse.Namespace) -> int:
+    """Processes at a time."""
+    if args.jobs is not None and args.jobs < 1:
+        raise UsageError(f"--jobs must be 1 or more, not {args.jobs}")
+    return min(2, os.cpu_count() or 1) if args.jobs is None else args.jobs
+
+
+def train_together(args: argparse.Namespace, runs: list[Run], options: Callable[[Run], Sequence[str]]) -> None:
+    """Train and measure runs in processes of their own; ``options`` are what ``train`` is told of each."""
+    shared = ["--device", args.device, *(word for name in vars(args)["import"] for word in ("--import", name))]
+    with Fleet(runs, lambda run: [*shared, *options(run)], jobs=jobs_of(args)) as fleet:
+        follow(fleet, runs, progress, quiet=args.quiet)
+
+
+def _measure(
+    args: argparse.Namespace, run: Run, plan: Sequence[tuple[Sequence[Any], int, bool]], rules: Sequence[Stopping]
+) -> None:
+    """Evaluate a run where it has not been, so that a command given again goes on where it was cut."""
+    weights, recipe = run.weights(choose_device(args.device)), run.recipe
+    rules = rules or [recipe.stopping]
+    known: dict[tuple[Any, ...], int] = {}
+    for row in run.rows("scores"):
+        if row["seed"] == 0:
+            key = tuple(row["sizes"]), row["problems"], row["stopping"]
+            known[key] = max(known.get(key, 0), row["count"])
+    for sizes, samples, hard in plan:
+        # The first rule is measured everywhere, the others where it is done with care.
+        asked = rules if samples == args.samples else rules[:1]
+        for size in sizes:
+            at, problems = recipe.sizes(size), "hard" if hard else "uniform"
+            missing = [rule for rule in asked if known.get((at, problems, rule.name), 0) < samples]
+            if missing:
+                with computing(args.threads):
+                    scores = list(evaluate(weights, [at], samples=samples, stopping=missing, hard=hard))
+                run.append("scores", *(score.row() | {"seed": 0} for score in scores))
+
+
+def stoppings(texts: Sequence[str]) -> list[Stopping]:
+    """Stopping rules as they are typed. UsageError where one is wrong."""
+    return [fields.decode(Stopping, fields.parse(text, "--stopping"), "--stopping") for text in texts]
+
+
+def folder_of(name: str) -> str:
+    """A run may be called by its folder's name alone."""
+    inside = runs_folder() / name
+    return str(inside) if not Path(name).is_dir() and inside.is_dir() else name
