@@ -16,7 +16,7 @@ from lengthwise.loops import Constant
 from lengthwise.models import Model, ModelSpec, Once, settle, unroll
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention, Shared, pattern, take
-from lengthwise.nn.position import Learned, Local, NoPE, RoPE
+from lengthwise.nn.position import ALiBi, Learned, Local, LocalHeads, NoPE, RoPE
 from lengthwise.objectives import every, final, progressive
 from lengthwise.recipe import Recipe
 from lengthwise.rng import stream
@@ -37,6 +37,8 @@ SPECS = [
     replace(BASE, positions=(Local(0),)),
     replace(BASE, positions=(Local(1),)),
     replace(BASE, positions=(Local(2),), injection=False),
+    replace(BASE, positions=(ALiBi(),)),
+    replace(BASE, positions=(LocalHeads(1), ALiBi(2.0)), injection=False),
     Transformer(width=8, heads=2, layers=2, positions=(Learned(20), RoPE(), Local(2))),
 ]
 
@@ -153,6 +155,16 @@ def test_a_window_reaches_exactly_so_far(reach, loops, layers, causal):
     assert torch.equal(influence(build(spec, causal), some([11]), loops), wanted)
 
 
+@both
+def test_of_local_heads_the_others_see_all(causal):
+    """With all heads local, the reach is theirs; with one less, nothing is out of reach."""
+    distance = torch.arange(9)[:, None] - torch.arange(9)
+    allowed = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
+    for count, wanted in ((2, distance.abs() <= 1), (1, distance.abs() <= 9)):
+        spec = replace(BASE, positions=(LocalHeads(count),))
+        assert torch.equal(influence(build(spec, causal), some([9]), 1), wanted & allowed)
+
+
 @every_spec
 @both
 def test_padding_is_exactly_out_of_reach(spec, causal):
@@ -227,6 +239,26 @@ def test_full_attention_equals_dense_attention(lengths, causal):
     close(fast[inputs.present], slow[inputs.present])
 
 
+@pytest.mark.parametrize("lengths", [LENGTHS, [6, 6]], ids=str)
+@both
+def test_alibi_and_local_heads_equal_dense_attention(lengths, causal):
+    inputs = some(lengths)
+    attention = Attention(8, 2, causal=causal).double()
+    encodings = [ALiBi(3.0).build(8, 2).double(), LocalHeads(1).build(8, 2)]
+    x = torch.randn(*inputs.tokens.shape, 8, generator=stream(0, "x"), dtype=torch.double)
+    # Of two heads, the second's slope is a sixteenth of the first's (2⁻⁸ over both); the first sees neighbours alone.
+    offset = torch.arange(-40, 41).abs()
+    bias = torch.stack([(-3.0 * offset).masked_fill(offset > 1, -torch.inf), -3.0 / 16 * offset]).double()
+    fast = attention(x, pattern(encodings, inputs, causal))
+    slow = dense(attention, x, bias, None, inputs.present, causal)
+    close(fast[inputs.present], slow[inputs.present])
+
+
+def test_alibi_s_slopes_as_published():
+    slopes = -ALiBi().build(64, 8).scores(2)[:, 1, 0]
+    assert slopes.tolist() == [2.0**-k for k in range(1, 9)]
+
+
 # Positions
 
 
@@ -234,7 +266,9 @@ def shifted(inputs, by):
     return Inputs(inputs.tokens, inputs.index + by, inputs.present)
 
 
-@pytest.mark.parametrize("positions", [(RoPE(),), (RoPE(100.0), Local(2)), (Local(1),), (NoPE(),), ()], ids=repr)
+@pytest.mark.parametrize(
+    "positions", [(RoPE(),), (RoPE(100.0), Local(2)), (Local(1),), (ALiBi(),), (NoPE(),), ()], ids=repr
+)
 @both
 def test_relative_positions_do_not_know_where_a_row_starts(positions, causal):
     model, inputs = build(replace(BASE, positions=positions), causal), some()
@@ -277,6 +311,7 @@ def test_a_learned_table_holds_exactly_its_size():
     ("positions", "message"),
     [
         ((Local(1), Local(2)), "one local window"),
+        ((Local(1), ALiBi()), "one local window"),
         ((RoPE(), RoPE()), "one rotary encoding"),
     ],
 )
@@ -289,6 +324,9 @@ def test_two_of_a_kind_are_refused(positions, message):
     "make",
     [
         lambda: Local(-1),
+        lambda: LocalHeads(0),
+        lambda: LocalHeads(3).build(8, 2),
+        lambda: ALiBi(0.0),
         lambda: Transformer(width=0),
         lambda: Transformer(width=8, heads=3),
         lambda: Transformer(dropout=1.0),

@@ -36,6 +36,7 @@ class Pattern(NamedTuple):
     band: Shared | Tensor | None  # "1 h t w" or "b h t w": bias per neighbour, −inf where there is none
     mask: Tensor | None  # "b 1 1 t": which keys are present
     angles: Tensor | None  # "b t half"
+    bias: Shared | None = None  # "h t t": added to scores, −inf where causality forbids
 
 
 def pattern(encodings: Iterable[Encoding], inputs: Inputs, causal: bool) -> Pattern:
@@ -45,8 +46,9 @@ def pattern(encodings: Iterable[Encoding], inputs: Inputs, causal: bool) -> Patt
     """
     windows = [window for encoding in encodings if (window := encoding.window()) is not None]
     turns = [angles for encoding in encodings if (angles := encoding.angles(inputs.index)) is not None]
-    if len(windows) > 1 or len(turns) > 1:
-        raise UsageError("a model takes one local window and one rotary encoding at most")
+    biases = [bias for encoding in encodings if (bias := encoding.scores(inputs.index.shape[1])) is not None]
+    if len(windows) > 1 or len(turns) > 1 or (windows and biases):
+        raise UsageError("a model takes one local window, or a bias on its scores, and one rotary encoding, at most")
     padded = not causal and not bool(inputs.present.all())
     mask = inputs.present[:, None, None, :] if padded else None
     band = None
@@ -55,7 +57,15 @@ def pattern(encodings: Iterable[Encoding], inputs: Inputs, causal: bool) -> Patt
         seen = _neighbours(inputs.present, bias.shape[1] // 2, causal)
         masked = bias[None, :, None, :].masked_fill(~seen[:, None], -torch.inf)
         band, mask = masked if padded else Shared(masked), None
-    return Pattern(band, mask, turns[0] if turns else None)
+    return Pattern(band, mask, turns[0] if turns else None, _bias(biases, causal))
+
+
+def _bias(biases: list[Float[Tensor, "h t t"]], causal: bool) -> Shared | None:
+    if not biases:
+        return None
+    bias = torch.stack(biases).sum(0)
+    future = torch.ones(bias.shape[1:], dtype=torch.bool, device=bias.device).triu(1)
+    return Shared(bias.masked_fill(future, -torch.inf) if causal else bias)
 
 
 def _neighbours(present: Bool[Tensor, "b t"], reach: int, causal: bool) -> Bool[Tensor, "#b t w"]:
@@ -68,6 +78,13 @@ def _neighbours(present: Bool[Tensor, "b t"], reach: int, causal: bool) -> Bool[
     if causal:
         seen[..., reach + 1 :] = False
     return seen
+
+
+def _mask(pattern: Pattern) -> Tensor | None:
+    """What is added to scores, or which keys are present."""
+    if pattern.bias is None or pattern.mask is None:
+        return pattern.mask if pattern.bias is None else pattern.bias.value
+    return pattern.bias.value.masked_fill(~pattern.mask, -torch.inf)
 
 
 class Attention(nn.Module):
@@ -94,8 +111,8 @@ class Attention(nn.Module):
                 query,
                 key,
                 value,
-                attn_mask=pattern.mask,
-                is_causal=self.causal,
+                attn_mask=_mask(pattern),
+                is_causal=self.causal and pattern.bias is None,
                 dropout_p=self.dropout if self.training else 0.0,
             ).transpose(1, 2)
         return self.out(mixed.reshape(b, t, d))

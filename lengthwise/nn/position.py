@@ -23,6 +23,10 @@ class Encoding(nn.Module):
         """By how much to rotate each pair of coordinates of queries and keys, in radians."""
         return None
 
+    def scores(self, length: int) -> Float[Tensor, "h t t"] | None:
+        """What is added to attention scores, per head, for each pair of places in a row; −inf where one is not seen."""
+        return None
+
     def window(self) -> Float[Tensor, "h w"] | None:
         """Scores' bias per head and offset −reach … +reach; what lies outside is not seen."""
         return None
@@ -99,6 +103,32 @@ def rotate(x: Float[Tensor, "b h t e"], angles: Float[Tensor, "b t half"]) -> Fl
 
 
 @dataclass(frozen=True)
+class ALiBi(Position):
+    """Attention scores fall with distance, linearly, with a slope of each head's own; nothing is learned (Press et al.
+    2022). The slopes are a geometric sequence, over a factor of 2⁸ for all heads together; as published its
+    ``steepest`` is 2^(−8/heads), a half for eight heads. Steeper ones let a head see a single neighbour."""
+
+    steepest: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.steepest is not None and self.steepest <= 0:
+            raise UsageError(f"steepest must be above 0, not {self.steepest}")
+
+    def build(self, width: int, heads: int) -> Encoding:
+        ratio = 2.0 ** (-8 / heads)
+        return _ALiBi((self.steepest or ratio) * ratio ** torch.arange(heads))
+
+
+class _ALiBi(Encoding):
+    def __init__(self, slopes: Float[Tensor, " h"]) -> None:
+        super().__init__()
+        self.register_buffer("slopes", slopes, persistent=False)
+
+    def scores(self, length: int) -> Float[Tensor, "h t t"]:
+        return -self.slopes[:, None, None] * distance(length, self.slopes.device)
+
+
+@dataclass(frozen=True)
 class Local(Position):
     """Attention sees ``reach`` neighbours on either side, with a learned bias per head and relative offset
     (Shaw et al. 2018; Raffel et al. 2020, without their buckets)."""
@@ -120,3 +150,38 @@ class _Local(Encoding):
 
     def window(self) -> Float[Tensor, "h w"]:
         return self.bias
+
+
+@dataclass(frozen=True)
+class LocalHeads(Position):
+    """The first ``count`` heads see ``reach`` neighbours on either side, the others the whole row; nothing is learned
+    (as in Longformer, Beltagy et al. 2020, by head instead of by place)."""
+
+    count: int
+    reach: int = 1
+
+    def __post_init__(self) -> None:
+        if self.reach < 0 or self.count < 1:
+            raise UsageError(f"reach must be 0 or more and count 1 or more, not {self.reach} and {self.count}")
+
+    def build(self, width: int, heads: int) -> Encoding:
+        if self.count > heads:
+            raise UsageError(f"LocalHeads: count must be at most the model's {heads} heads, not {self.count}")
+        return _LocalHeads(self, heads)
+
+
+class _LocalHeads(Encoding):
+    def __init__(self, spec: LocalHeads, heads: int) -> None:
+        super().__init__()
+        self.reach = spec.reach
+        self.register_buffer("local", torch.arange(heads) < spec.count, persistent=False)
+
+    def scores(self, length: int) -> Float[Tensor, "h t t"]:
+        far = distance(length, self.local.device) > self.reach
+        return torch.zeros(far.shape, device=far.device).masked_fill(self.local[:, None, None] & far, -torch.inf)
+
+
+def distance(length: int, device: torch.device) -> Int[Tensor, "t t"]:
+    """Between each two places of a row."""
+    place = torch.arange(length, device=device)
+    return (place[:, None] - place).abs()
