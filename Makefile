@@ -28,9 +28,13 @@ check: $(READY) ## format, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/pyrefly check
 
-learn: $(READY) ## the slow trainings: five seeds of the demo, three of parity, and their results
+learn: $(READY) ## the slow trainings, hours on two cores: all that results/ holds
 	$(BIN)/lengthwise reproduce pairs --seeds 5
 	$(BIN)/lengthwise reproduce parity --seeds 3
+	$(BIN)/lengthwise reproduce looped --tasks parity --methods fop-loop-adaptive --seeds 5
+	$(BIN)/lengthwise reproduce looped --tasks copy --methods fop-loop-adaptive --seeds 3
+	$(BIN)/lengthwise reproduce looped --tasks parity
+	$(BIN)/lengthwise reproduce looped --tasks copy --methods ntp,fop,fop-loop-fixed,fop-loop-adaptive,fop-loop-adaptive-wo
 
 bench: $(READY) ## speed, as ratios: one JSON line per claim
 	@for script in bench/*.py; do $(BIN)/python $$script || exit 1; done

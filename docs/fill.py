@@ -3,6 +3,8 @@
 <!-- fill: code examples/own_task.py -->      a file of the repository
 <!-- fill: table results/pairs uniform -->    exact match from a study's scores.csv, on one of its sets of problems
 <!-- fill: time results/pairs -->             its runs' parameters and training times, from runs.json
+<!-- fill: summary results/looped/parity -->  a panel's summary.csv: ours beside what has been published
+<!-- fill: loops results/…/stopping-….json --> exact match some loops before and after the planned one, and by each rule
 """
 
 from __future__ import annotations
@@ -60,6 +62,37 @@ def _one(values: set[int]) -> int:
     return value
 
 
+def summary(folder: str) -> str:
+    """Mean over seeds ± standard error, how many seeds solve it, and what has been published."""
+    lines = ["| | stopping | at | exact match | seeds ≥ 0.99 | |\n| --- | --- | ---: | ---: | ---: | --- |\n"]
+    with (ROOT / folder / "summary.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["published"]:
+                lines.append(f"| *{row['who']}* | | {row['size']} | {row['published']} | | *{row['standing']}* |\n")
+                continue
+            error = f" ± {float(row['error']):.3f}" if row["error"] else ""
+            exact = f"{float(row['exact']):.3f}{error}"
+            solved, note = f"{row['solved']} of {row['seeds']}", f"{int(row['count']):,} problems per seed"
+            lines.append(f"| `{row['who']}` | {row['stopping']} | {row['size']} | {exact} | {solved} | {note} |\n")
+    return "".join(lines)
+
+
+def loops(name: str) -> str:
+    """Where the answer is right, among loops: exact match around T(n), and by each stopping rule."""
+    shown = {"T−1": -1, "T": 0, "T+1": 1, "T+5": 5, "T+20": 20}
+    heading = ["length", "T(n)", *(f"after {text}" for text in shown), "most confident, per example", "per batch"]
+    lines = [heading, ["---:"] * len(heading)]
+    rows = json.loads((ROOT / name).read_text())
+    for row in rows:
+        planned = row["planned"]
+        around = [row["exact"][planned - 1 + more] for more in shown.values()]
+        rules = [row["chosen"][rule] for rule in ("example", "batch")]
+        stops = [f"{rule['exact']:.3f} (after {rule['mean']:.1f} loops)" for rule in rules]
+        size = "x".join(map(str, row["sizes"]))
+        lines.append([size, str(planned), *(f"{share:.3f}" for share in around), *stops])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines) + f"\n{rows[0]['count']} fresh problems per length.\n"
+
+
 def time(folder: str) -> str:
     """What the runs cost, from runs.json."""
     runs = json.loads((ROOT / folder / "runs.json").read_text())
@@ -75,7 +108,7 @@ def time(folder: str) -> str:
     return "".join(lines)
 
 
-FILLERS = {"code": code, "table": table, "time": time}
+FILLERS = {"code": code, "table": table, "time": time, "summary": summary, "loops": loops}
 
 
 def main() -> None:

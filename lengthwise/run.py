@@ -6,6 +6,7 @@ A run is ``runs/<name>-<id>/`` (or under ``$LENGTHWISE_RUNS``):
     model.safetensors   the weights that are evaluated  } layout; here once training is done
     metrics.jsonl       what training measured, a row per line
     scores.jsonl        what evaluation measured, a row per line
+    depth.jsonl         what every loop would have answered, a row per size
     state.pt            all that resuming needs
     about.json          versions, commit, device, time
 
@@ -150,7 +151,7 @@ class Run:
     @staticmethod
     def of(recipe: Recipe, folder: Path | None = None) -> Run:
         """The run of this recipe, new or begun. UsageError if the folder holds another recipe."""
-        run = Run(folder or runs_folder() / f"{recipe.name}-{recipe.id}", recipe)
+        run = Run(folder, recipe) if folder else place_of(recipe)
         if (run.folder / "config.json").exists():
             if read_recipe(run.folder).id != recipe.id:
                 raise UsageError(f"{run.folder}: holds a run of another recipe; name another folder")
@@ -179,7 +180,7 @@ class Run:
     # Rows
 
     def append(self, name: str, *rows: dict[str, Any]) -> None:
-        """Add rows to ``metrics`` or ``scores``; a last line that a crash cut short is dropped first."""
+        """Add rows to ``metrics``, ``scores`` or ``depth``; a last line that a crash cut short is dropped first."""
         with _disk(self.folder), (self.folder / f"{name}.jsonl").open("ab+") as file:
             if _cut_short(file):
                 file.seek(0)
@@ -187,8 +188,8 @@ class Run:
             file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """All rows of ``metrics`` or ``scores``; a last line cut short by a crash does not count. UsageError if a line
-        is none of ours."""
+        """All rows of ``metrics``, ``scores`` or ``depth``; a last line cut short by a crash does not count.
+        UsageError if a line is none of ours."""
         path = self.folder / f"{name}.jsonl"
         try:
             rows = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
@@ -256,3 +257,8 @@ def commit() -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return head.stdout.strip() + ("+" if status.stdout.strip() else "") if head.returncode == 0 else ""
+
+
+def place_of(recipe: Recipe) -> Run:
+    """The run of a recipe where it would be among the runs; nothing is made or read."""
+    return Run(runs_folder() / f"{recipe.name}-{recipe.id}", recipe)

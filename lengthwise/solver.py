@@ -9,6 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from lengthwise.generate import respond
+from lengthwise.layout import up_to_end
 from lengthwise.run import Run, Weights
 from lengthwise.run import load as load_weights
 from lengthwise.stopping import Stopping
@@ -45,7 +46,8 @@ class Solver:
         said = respond(self.weights.model, recipe, problems, stopping or recipe.stopping)
         row = recipe.layout.write(problems, recipe.task)
         symbols = said.symbols[0, : int(row.room.sum())]
-        hits = (symbols == row.targets[row.room]) | ~row.asked[row.room]
+        wanted = row.targets[row.room]
+        hits = (symbols == wanted) | ~up_to_end(wanted, recipe.layout.end(recipe.task))
         return Answer(
             prompt=prompt,
             text=self._text(symbols),

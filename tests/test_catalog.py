@@ -1,13 +1,21 @@
 """What the catalog finds keeps its contract, whatever is added to it."""
 
+import importlib
+from dataclasses import replace
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lengthwise import catalog
 from lengthwise.cost import cost
 from lengthwise.evaluation import evaluate
+from lengthwise.lengths import Curriculum, Uniform
 from lengthwise.recipe import Recipe
+from lengthwise.recipes.pairs import looped_pairs
 from lengthwise.run import load, shipped
 from lengthwise.solver import Solver
+from lengthwise.tasks.addition import Addition
 from lengthwise.training import train
 from lengthwise.types import UsageError
 
@@ -30,16 +38,61 @@ def test_every_recipe(name):
 def test_every_study_reports_what_did_not_choose(name):
     study = catalog.study(name)
     assert len({recipe.name for recipe in study.recipes}) == len(study.recipes)
-    for recipe in study.recipes:
-        chosen = max(recipe.watch.sizes)
-        assert chosen <= 1.5 * recipe.lengths.top
-        assert max(study.sizes) > chosen
+    assert len({panel.title for panel in study.panels}) == len({panel.name for panel in study.panels})
+    for panel in study.panels:
+        for recipe in panel.recipes:
+            chosen = max(recipe.watch.sizes)
+            assert chosen <= 1.5 * recipe.lengths.top
+            assert max(panel.sizes) > chosen
 
 
 def test_recipes_that_are_compared_see_the_same_problems():
     for function in catalog.studies().values():
-        alike = {(r.task, r.layout, r.lengths, r.hard, r.batch, r.steps, r.data_seed) for r in function().recipes}
-        assert len(alike) == 1
+        for panel in function().panels:
+            alike = {(r.task, r.lengths, r.hard, r.batch, r.steps, r.data_seed) for r in panel.recipes}
+            assert len(alike) == 1
+
+
+def test_a_choice_that_a_study_does_not_have_is_answered_with_those_it_has():
+    with pytest.raises(UsageError, match=r"^the study pairs has no --tasks$"):
+        catalog.study("pairs", tasks="parity")
+    with pytest.raises(UsageError, match=r"^the study looped has no --size; it has --tasks, --methods, --scale$"):
+        catalog.study("looped", size="3")
+
+
+FAMILY = '''
+from dataclasses import replace
+from lengthwise.catalog import recipe
+from lengthwise.recipe import Recipe
+
+def ours() -> dict[str, Recipe]:
+    """Several of a kind."""
+    return {f"our-{seed}": replace(recipe("looped-parity"), name=f"our-{seed}", seed=seed) for seed in range(3)}
+
+def _hidden() -> dict[str, Recipe]:
+    """Not for others."""
+    return {"hidden": recipe("looped-parity")}
+
+def takes(count: int) -> dict[str, Recipe]:
+    """Cannot be called as it is."""
+    return {}
+'''
+
+
+def test_a_family_s_members_are_recipes_by_name(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(catalog, "_OWN", {})
+    (tmp_path / "a_family_of_ours.py").write_text(FAMILY)
+    shipped_ones = set(catalog.recipes())
+    catalog.add(importlib.import_module("a_family_of_ours"))
+    found = catalog.recipes()
+    assert set(found) - shipped_ones == {"our-0", "our-1", "our-2"}
+    assert found["our-2"].__doc__ == "Several of a kind."
+    assert catalog.recipe("our-2", ["steps=7"]) == replace(
+        catalog.recipe("looped-parity"), name="our-2", seed=2, steps=7
+    )
+    with pytest.raises(UsageError, match="did you mean our-1"):
+        catalog.recipe("our-1x")
 
 
 def test_ids_differ_wherever_the_recipe_does():
@@ -76,3 +129,33 @@ def test_cost_grows_with_the_model():
     assert small.parameters < large.parameters
     assert small.operations < large.operations
     assert large.minutes > 0
+
+
+@pytest.mark.parametrize("loops", ["PerRound", "Constant(count=3)"])
+def test_cost_on_fewer_rows_is_that_of_all(loops):
+    """Rows of one length, so that each costs the same."""
+    changes = ["model.width=16", f"loops={loops}", "lengths=Uniform(top=4, bottom=4)", "batch=12", "hard=0"]
+    recipe = catalog.recipe("looped-parity", changes)
+    whole = cost(recipe, 1)
+    for rows in (1, 3, 4, 12, 100):
+        part = cost(recipe, 1, rows=rows)
+        assert part.operations == pytest.approx(whole.operations, rel=1e-12)
+        assert (part.parameters, part.steps) == (whole.parameters, whole.steps)
+
+
+@given(st.integers(1, 60), st.integers(1, 20), st.data())
+def test_a_bare_size_stands_for_all_axes_but_those_kept_short(size, top, data):
+    """Beyond the training lengths too: only an axis whose largest size is below the others' stays."""
+    sums = replace(looped_pairs(), task=Addition(), lengths=Uniform(top))
+    short = data.draw(st.integers(1, top))
+    assert sums.sizes(size) == (size, size)
+    assert sums.sizes((size, short)) == (size, short)
+    kept = min(size, short) if short < top else size
+    assert replace(sums, lengths=Curriculum(top, 5, most=(short, top))).sizes(size) == (kept, size)
+    assert replace(sums, lengths=Curriculum(top, 5, most=(top + 9, short))).sizes(size) == (size, kept)
+
+
+def test_multiplication_is_measured_beyond_its_training_lengths():
+    recipe = catalog.recipe("paper-fop-loop-adaptive-multiplication")
+    assert [recipe.sizes(size) for size in (1, 2, 11, 15)] == [(1, 1), (2, 2), (2, 11), (2, 15)]
+    assert recipe.lengths.tops(2) == (2, 11)

@@ -117,6 +117,45 @@ def test_evaluate_report_list_show_sample(run, tmp_path):
     assert lengthwise("sample", "parity", "4", "--count", "3").stdout.count("→") == 3
 
 
+def test_a_program_at_work():
+    done = lengthwise("rasp", "parity", "10110")
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert lines[1].split() == ["10110=$"] * 2
+    assert [line.split()[0] for line in lines[2:-1]] == list("012345")
+    assert [line.split()[2].strip("·") for line in lines[2:-1]] == list("001001")  # the answer so far
+    assert lines[-1] == "answer 1"
+
+
+def test_a_list_groups_families_and_says_why_a_run_cannot_be_read(run, tmp_path):
+    """What stands in it is shown as it is, marks of the terminal's language too."""
+    for name, text in (
+        ("odd", '{"kind": "[/bold]"}'),
+        ("cut[b]", '{"kind": '),
+        ("of-another-time", '{"kind": "Recipe"}'),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(text)
+    (tmp_path / "no-run").mkdir()
+    (tmp_path / "good").symlink_to(run)
+    env = {"LENGTHWISE_RUNS": str(tmp_path), "COLUMNS": "200"}
+    shown, told = lengthwise("list", env=env), lengthwise("list", "--json", env=env)
+    assert (shown.returncode, shown.stderr, told.returncode) == (0, "", 0)
+    runs = json.loads(told.stdout)["runs"]
+    assert sorted(runs) == ["cut[b]", "good", "odd", "of-another-time"]
+    assert runs["good"] == "done"
+    assert "'[/bold]' is not one of" in runs["odd"]
+    assert "not a recipe in JSON" in runs["cut[b]"]
+    assert "needs name" in runs["of-another-time"]
+    for part in ("'[/bold]' is not one of", "cut[b]", "of-another-time", "good"):
+        assert part in shown.stdout
+    recipes = json.loads(told.stdout)["recipes"]  # a family's stand on one line
+    paper = [name for name in recipes if name.startswith("paper-")]
+    (line,) = (line for line in shown.stdout.splitlines() if "paper-" in line)
+    assert line.startswith(f"{paper[0]} … {paper[-1]} ")
+    assert f"{len(paper)} recipes. {recipes[paper[0]]}" in line
+
+
 def test_seeds_train_side_by_side(tmp_path):
     words = ["train", "looped-parity", *TINY, "--seeds", "2", "--jobs", "2", "--lengths", "2", "--samples", "10"]
     done = lengthwise(*words, "--quiet", "--json", env={"LENGTHWISE_RUNS": str(tmp_path)})
@@ -152,6 +191,8 @@ def test_wrong_words():
     fails(lengthwise("sample", "parity", "0"), "1")
     fails(lengthwise("sample", "parity", "3x4"), "axes")
     fails(lengthwise("reproduce", "pears"), "did you mean pairs")
+    fails(lengthwise("reproduce", "looped", "--scale", "big", "--dry-run"), "scale: 'big' is not one of: cpu, paper")
+    fails(lengthwise("rasp", "party", "101"), "'party' is not one of", "parity")
     fails(lengthwise("evaluate", "nowhere"), "nowhere")
     fails(lengthwise("report", "nowhere"), "nowhere")
 

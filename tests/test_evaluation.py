@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from lengthwise import data, evaluation
-from lengthwise.evaluation import answer, default_sizes, evaluate, exact_match, parse_sizes
+from lengthwise.evaluation import answer, answers, default_sizes, evaluate, exact_match, loops_right, parse_sizes
 from lengthwise.layout import FullOutput, NextToken, Pairs
 from lengthwise.lengths import Uniform
 from lengthwise.loops import Constant, ExtraLoops, PerRound
@@ -21,6 +21,7 @@ from lengthwise.objectives.final import Final
 from lengthwise.recipe import Recipe
 from lengthwise.rng import stream
 from lengthwise.run import Weights
+from lengthwise.solver import Solver
 from lengthwise.stopping import After, Converged, MaxConfidence, Oracle
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
@@ -257,6 +258,89 @@ def test_confidence_is_counted_up_to_the_first_end_that_was_said(said, counted):
     chances = torch.tensor([0.95, 0.5, 0.5, 0.5])[:counted]
     said = answer(Once(_First()), recipe, batch, Oracle())
     assert float(said.confidence) == pytest.approx(float(chances.log().mean()), abs=1e-5)
+
+
+# Several rules at once
+
+
+COPY = replace(PARITY, task=Copy(), layout=FullOutput(), steps=120)
+RULES = [Oracle(), MaxConfidence(extra=3), After(3), Converged(1, extra=2), After(1), Oracle(1), Converged(2, extra=5)]
+
+
+@pytest.mark.parametrize("recipe", [PARITY, COPY, PAIRS], ids=lambda r: f"{r.task.name}-{r.layout!r}")
+def test_several_rules_at_once_score_as_each_does_alone(recipe, monkeypatch):
+    """A rule looks no further than it would alone, whatever the others make the model run."""
+    weights = half_trained(recipe)
+    for tokens in (evaluation.TOKENS, 50):
+        monkeypatch.setattr(evaluation, "TOKENS", tokens)
+        together = list(evaluate(weights, [2, 3], samples=25, stopping=RULES))
+        alone = [s for size in (2, 3) for rule in RULES for s in evaluate(weights, [size], samples=25, stopping=rule)]
+        assert together == alone
+        assert len({score.exact for score in together}) > 2
+    batch = recipe.layout.write(several(recipe), recipe.task)
+    for rule, said in zip(RULES, answers(weights.model, recipe, batch, RULES), strict=True):
+        alone = answer(weights.model, recipe, batch, rule)
+        assert torch.equal(said.symbols, alone.symbols)
+        assert torch.equal(said.loops, alone.loops)
+        assert torch.allclose(said.confidence, alone.confidence, atol=1e-6)
+
+
+def test_one_rule_that_is_refused_refuses_all():
+    with pytest.raises(UsageError, match="use Oracle or After"):
+        list(evaluate(half_trained(NEXT), [2], stopping=[Oracle(), MaxConfidence()]))
+
+
+@pytest.mark.parametrize("recipe", [PARITY, SUMS, NEXT], ids=lambda r: f"{r.task.name}-{r.layout!r}")
+def test_what_each_loop_gets_right_is_what_stopping_there_scores(recipe, monkeypatch):
+    weights = half_trained(recipe)
+    problems = data.fresh_problems(recipe.task, (2,) * len(recipe.task.axes), 25, seed=0)
+    batch = recipe.layout.write(problems, recipe.task)
+    given_problems(monkeypatch, problems)
+    scores = [next(evaluate(weights, [2], samples=25, stopping=After(k))).exact for k in range(1, 5)]
+    assert len(set(scores)) > 1
+    for tokens in (evaluation.TOKENS, 50):
+        monkeypatch.setattr(evaluation, "TOKENS", tokens)
+        traced, right = loops_right(weights.model, recipe, batch, torch.full((25,), 4))
+        assert right.double().mean(1).tolist() == pytest.approx(scores)
+        assert traced.said.shape[:2] == right.shape == (4, 25)
+        assert traced.loops.tolist() == [4] * 25
+
+
+# The whole row
+
+
+@pytest.mark.parametrize("recipe", [*RECIPES, COPY], ids=lambda r: f"{r.task.name}-{r.layout!r}")
+def test_a_row_right_in_full_is_right_and_without_a_tail_the_other_way_round(recipe):
+    weights = half_trained(recipe)
+    tailless = recipe is not SUMS  # a sum with its leading zeros left out may be shorter than its room
+    for score in evaluate(weights, [1, 2, 3], samples=100, stopping=[Oracle(), After(2)]):
+        assert score.whole_row <= score.exact
+        assert score.whole_row == score.exact or not tailless
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said", "exact", "whole"),
+    [("12+34", "46$$", 1, 1), ("12+34", "46$5", 1, 0), ("12+34", "4$$$", 0, 0), ("99+99", "198$", 1, 1)],
+)
+def test_a_wrong_tail_makes_the_whole_row_wrong_and_nothing_else(prompt, said, exact, whole, monkeypatch):
+    for layout in (FullOutput(), FullOutput(whole_tail=True), NextToken()):
+        recipe = replace(PARITY, task=Addition(), layout=layout, loops=Constant())
+        given_problems(monkeypatch, recipe.task.parse(prompt))
+        weights = Weights("says", recipe, Once(Says(recipe, said)))
+        (score,) = evaluate(weights, [2], samples=1)
+        assert (score.exact, score.whole_row) == (exact, whole)
+        assert score.token_accuracy == (1 if exact else 2 / 3)
+        assert Solver(weights).solve(prompt).correct == exact
+        batch = layout.write(recipe.task.parse(prompt), recipe.task)
+        assert loops_right(weights.model, recipe, batch, torch.ones(1, dtype=torch.long))[1].tolist() == [[bool(exact)]]
+
+
+@pytest.mark.parametrize("recipe", [PARITY, SUMS, COPY], ids=lambda r: f"{r.task.name}-{r.layout!r}")
+def test_supervising_the_whole_tail_changes_no_score(recipe):
+    weights = half_trained(recipe)
+    tail = replace(weights, recipe=replace(recipe, layout=replace(recipe.layout, whole_tail=True)))
+    one, two = (list(evaluate(each, [2, 3], samples=50, stopping=RULES)) for each in (weights, tail))
+    assert one == two
 
 
 # Which problems

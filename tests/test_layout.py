@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise.layout import FullOutput, NextToken, Pairs, until_end
+from lengthwise.layout import FullOutput, NextToken, Pairs, until_end, up_to_end
 from lengthwise.rng import stream
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
@@ -179,6 +179,24 @@ def test_answers_of_two_lengths_leave_one_room(layout):
     assert int(long.asked.sum()) == int(short.asked.sum()) + 1
 
 
+@pytest.mark.parametrize("pauses", [0, 2])
+@pytest.mark.parametrize("task", TASKS, ids=repr)
+def test_the_whole_tail_is_asked_for_and_nothing_else_changes(task, pauses):
+    """All of the room is supervised; after the answer, for the end symbol."""
+    problems = sample(task)
+    own, tail = (FullOutput(pauses, whole_tail=whole).write(problems, task) for whole in (False, True))
+    assert torch.equal(tail.asked, own.room)
+    assert (tail.targets[tail.asked & ~own.asked] == FullOutput().end(task)).all()
+    for one, two in ((own, tail), (own.inputs, tail.inputs)):
+        assert all(torch.equal(getattr(one, n), getattr(two, n)) for n in vars(one) if n not in ("inputs", "asked"))
+
+
+def test_only_answers_shorter_than_their_room_have_a_tail():
+    for task, prompts, tails in ((Addition(), ("10+11", "99+99"), [1, 0]), (Parity(), ("1", "101"), [0, 0])):
+        batches = [FullOutput().write(task.parse(prompt), task) for prompt in prompts]
+        assert [int((batch.room & ~batch.asked).sum()) for batch in batches] == tails
+
+
 # What inputs hide
 
 
@@ -281,6 +299,13 @@ def test_until_end_against_a_plain_loop(said, end):
         over = over or symbol == end
         before.append(not over)
     assert until_end(torch.tensor([said]), end).tolist() == [before]
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=4, max_size=4), min_size=1, max_size=3), st.integers(0, 3))
+def test_up_to_end_takes_the_end_too(said, end):
+    wanted = [[end not in row[:place] for place in range(len(row))] for row in said]
+    assert up_to_end(torch.tensor(said), end).tolist() == wanted
+    assert up_to_end(torch.tensor(said), None).all()
 
 
 def test_what_is_said_is_read_up_to_its_first_end_symbol_by_symbol():

@@ -52,7 +52,59 @@ def test_a_curriculum_against_counting_up(bottom, more, further, every, step):
     assert sorted(sizes.unique().tolist()) == list(range(bottom, maximum + 1))
 
 
-@pytest.mark.parametrize("lengths", [Uniform(7, 2, 0.3), Curriculum(7, 3)], ids=repr)
+MOST = st.lists(st.integers(0, 9), min_size=1, max_size=3)
+
+
+@given(MOST, st.integers(1, 3), st.integers(0, 6), st.integers(0, 30))
+def test_an_axis_stops_growing_at_its_most(mores, bottom, further, step):
+    """Each axis is uniform from the bottom to its own bound, or to the maximum while that is smaller."""
+    most = tuple(bottom + more for more in mores)
+    lengths = Curriculum(top=bottom + further, every=3, start=bottom, bottom=bottom, most=most)
+    sizes = lengths.draw(step, 400, len(most), stream(0, "x", step))
+    assert sizes.shape == (400, len(most))
+    for axis, top in enumerate(most):
+        reached = min(top, lengths.maximum(step))
+        assert sorted(sizes[:, axis].unique().tolist()) == list(range(bottom, reached + 1))
+    assert lengths.tops(len(most)) == tuple(min(top, lengths.top) for top in most)
+
+
+def test_axes_that_stopped_growing_are_uniform_and_independent():
+    sizes = Curriculum(top=4, every=1, most=(2, 4)).draw(9, 8000, 2, stream(0, "x"))
+    pairs = torch.bincount((sizes[:, 0] - 1) * 4 + sizes[:, 1] - 1, minlength=8) / 8000
+    assert (pairs - 1 / 8).abs().max() < 5 * (1 / 8 / 8000) ** 0.5
+    sizes = Curriculum(top=4, every=1, most=(2, 2)).draw(9, 8000, 2, stream(0, "x"))
+    pairs = torch.bincount((sizes[:, 0] - 1) * 2 + sizes[:, 1] - 1, minlength=4) / 8000
+    assert (pairs - 1 / 4).abs().max() < 5 * (1 / 4 / 8000) ** 0.5
+
+
+@given(st.integers(1, 4), st.integers(0, 8), st.integers(1, 3), st.integers(0, 40))
+def test_without_most_the_draw_is_as_before(bottom, further, axes, step):
+    """One draw for all axes; so too with a ``most`` that is not yet in the way."""
+    lengths = Curriculum(top=bottom + further, every=4, start=bottom, bottom=bottom)
+    draw = stream(0, "x", step)
+    before = torch.randint(bottom, lengths.maximum(step) + 1, (50, axes), generator=draw)
+    state = draw.get_state()
+    for most in ((), (lengths.maximum(step),) * axes, (99,) * axes):
+        again = stream(0, "x", step)
+        limited = Curriculum(top=bottom + further, every=4, start=bottom, bottom=bottom, most=most)
+        assert torch.equal(limited.draw(step, 50, axes, again), before)
+        assert torch.equal(again.get_state(), state)
+    assert lengths.tops(axes) == Uniform(lengths.top).tops(axes) == (lengths.top,) * axes
+
+
+@pytest.mark.parametrize(("most", "axes"), [((2,), 2), ((2, 3), 1), ((2, 3, 4), 2)])
+def test_most_names_every_axis(most, axes):
+    lengths = Curriculum(top=5, every=1, most=most)
+    for ask in (lengths.tops, lambda axes: lengths.draw(0, 4, axes, stream(0, "x"))):
+        with pytest.raises(UsageError, match=rf"most names the largest size on each of {axes} axes, not \({most[0]}"):
+            ask(axes)
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [Uniform(7, 2, 0.3), Curriculum(7, 3), Curriculum(7, 1, most=(2, 7)), Curriculum(7, 1, most=(2, 3))],
+    ids=repr,
+)
 def test_sizes_depend_on_the_generator_alone(lengths):
     first, again, other = (lengths.draw(5, 50, 2, stream(seed, "x")) for seed in (0, 0, 1))
     assert torch.equal(first, again)
@@ -71,6 +123,9 @@ def test_sizes_depend_on_the_generator_alone(lengths):
         lambda: Curriculum(3, 1, start=4),
         lambda: Curriculum(3, 1, start=1, bottom=2),
         lambda: Curriculum(3, 1, bottom=0),
+        lambda: Curriculum(3, 1, most=(0,)),
+        lambda: Curriculum(3, 1, most=(2, 0)),
+        lambda: Curriculum(3, 1, start=2, bottom=2, most=(1, 3)),
         lambda: Constant(0),
         lambda: ExtraLoops(extra=-1),
         lambda: After(0),

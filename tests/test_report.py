@@ -18,9 +18,18 @@ from lengthwise.loops import PerRound
 from lengthwise.models.transformer import Transformer
 from lengthwise.objectives.final import Final
 from lengthwise.recipe import Recipe
-from lengthwise.report import curves, names
+from lengthwise.report import Claim, curves, names
 from lengthwise.report.figures import heat_map, length_figure, loss_figure, save
-from lengthwise.report.tables import detail_table, score_table, share_text, write_csv
+from lengthwise.report.publish import publish
+from lengthwise.report.tables import (
+    detail_table,
+    row_table,
+    score_table,
+    share_text,
+    summary,
+    summary_table,
+    write_csv,
+)
 from lengthwise.report.terminal import MARKS, Canvas, plot
 from lengthwise.run import Run
 from lengthwise.tasks.addition import Addition
@@ -187,6 +196,80 @@ def test_detail_table_says_all_of_a_score():
     for part in ("█████████·", "0.900", "0.826–0.945", "8.0", "100"):
         assert part in trained
     assert "▏·········" in beyond  # a share above 0 is seen
+
+
+@pytest.mark.parametrize("shares", [[0.99], [0.98999], [1.0, 0.99, 0.5], [0.0, 0.1], [0.995, 0.9899]])
+def test_seeds_that_solve_a_size_are_counted(shares):
+    runs = [scored(recipe(seed=seed), (16, share)) for seed, share in enumerate(shares)]
+    (point,) = curves(runs)[0].points()
+    assert (point.solved, point.seeds) == (sum(share >= 0.99 for share in shares), len(shares))
+
+
+CLAIMS = (Claim("Somebody's model", 16, "near-perfect", "text of a paper"),)
+
+
+def summed():
+    """A summary of two recipes at size 16: one of two seeds, one of a single seed under two rules."""
+    late = {"stopping": "MaxConfidence", "count": 50}
+    runs = [scored(recipe(seed=seed), (8, 1.0), (16, share)) for seed, share in enumerate((1.0, 0.4))]
+    runs.append(scored(recipe("other"), (16, 0.123456), (16, 0.25, late), (24, 0.1)))
+    return summary("A panel", curves(runs), [16], CLAIMS)
+
+
+def test_a_summary_has_a_row_per_curve_and_reported_size_and_one_per_claim():
+    keys = ("who", "stopping", "size", "exact", "error", "solved", "seeds", "count")
+    *ours, claim = summed()
+    assert [tuple(row[key] for key in keys) for row in ours] == [
+        ("looped-parity", "Oracle", "16", 0.7, 0.3, 1, 2, 100),
+        ("other", "Oracle", "16", 0.12346, None, 0, 1, 100),
+        ("other", "MaxConfidence", "16", 0.25, None, 0, 1, 50),
+    ]
+    assert claim == {
+        "panel": "A panel",
+        "who": "Somebody's model",
+        "size": 16,
+        "published": "near-perfect",
+        "standing": "text of a paper",
+    }
+    assert {row["panel"] for row in (*ours, claim)} == {"A panel"}
+    json.dumps(summed())
+
+
+def test_a_summary_takes_sizes_of_two_axes_by_the_larger():
+    rows = summary("Sums", curves([two_axes({(2, 16): 0.5, (16, 4): 0.25, (8, 8): 1.0})]), [16])
+    assert [(row["size"], row["exact"]) for row in rows] == [("2x16", 0.5), ("16x4", 0.25)]
+
+
+def test_summary_table_says_all_of_it_and_names_each_panel_once():
+    rows = summed()
+    lines = printed(summary_table([*rows, *({**row, "panel": "Another"} for row in rows[:1])]), 100).splitlines()
+    assert [line.strip() for line in lines].count("A panel") == 1
+    assert lines.index(next(line for line in lines if line.startswith("Another"))) > 5
+    both, single, confident, claim = lines[3:7]
+    assert both.split() == ["looped-parity", "16", "0.700", "±", "0.300", "1", "of", "2", "Oracle"]
+    assert single.split() == ["other", "16", "0.123", "0", "of", "1", "Oracle"]
+    assert confident.split()[-1] == "MaxConfidence"
+    assert " ".join(claim.split()) == "Somebody's model 16 near-perfect published: text of a paper"
+
+
+def test_row_table_shows_rows_as_they_are():
+    rows = [{"size": "8", "exact": 0.12345, "T": 8}, {"size": "12", "exact": 1.0, "two_words": "x"}]
+    head, _, first, second = printed(row_table(rows)).splitlines()
+    assert head.split() == ["size", "exact", "T", "two", "words"]
+    assert (first.split(), second.split()) == (["8", "0.123", "8"], ["12", "1.000", "x"])
+
+
+def test_a_rule_tried_at_one_size_is_no_line_of_the_figure_but_stands_in_the_csv(tmp_path):
+    run = scored(recipe(), (8, 1.0), (16, 0.5), (16, 0.25, {"stopping": "Converged"}))
+    written = publish([run], tmp_path / "new", title="Parity & more")
+    names_written = {"runs.json", "scores.csv", "lengths.png", "lengths.svg"}
+    assert {path.name for path in written} == {path.name for path in (tmp_path / "new").iterdir()} == names_written
+    drawn = (tmp_path / "new" / "lengths.svg").read_text()
+    assert "Parity &amp; more" in drawn and "Converged" not in drawn
+    with (tmp_path / "new" / "scores.csv").open(newline="") as file:
+        assert [row["stopping"] for row in csv.DictReader(file)] == ["Oracle", "Oracle", "Converged"]
+    alone = scored(recipe("other"), (16, 0.25, {"stopping": "Converged"}))
+    assert len(publish([alone], tmp_path / "alone")) == 4  # where there is no line, points are drawn
 
 
 def test_csv_round_trip(tmp_path):

@@ -10,8 +10,11 @@ from lengthwise.recipe import import_parts
 from lengthwise.rng import stream
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.binary_sum import BinarySum
 from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
+from lengthwise.tasks.unique_set import UniqueSet
 from lengthwise.types import UsageError
 
 ADDITIONS = [
@@ -78,8 +81,8 @@ def numbers_of(task, prompt, answer):
 # Every task
 
 
-def test_the_three_tasks_are_covered():
-    assert {Parity, Copy, Addition} <= {type(task) for task in TASKS}
+def test_the_six_tasks_are_covered():
+    assert {Parity, Copy, Addition, BinarySum, Multiplication, UniqueSet} <= {type(task) for task in TASKS}
 
 
 @pytest.mark.parametrize(("task", "hard"), WAYS, ids=repr)
@@ -148,8 +151,8 @@ def test_a_prompt_that_is_none_is_refused_in_one_line(task, text):
 # Sizes and rounds
 
 
-@pytest.mark.parametrize("task", [Parity(), Copy(), Copy(36)], ids=repr)
-def test_lengths_of_parity_and_copy_are_exact(task):
+@pytest.mark.parametrize("task", [Parity(), Copy(), Copy(36), BinarySum(), UniqueSet(), UniqueSet(2)], ids=repr)
+def test_lengths_of_single_rows_are_exact(task):
     problems = sample(task, every_size(task))
     assert torch.equal(problems.prompt_length, problems.sizes[:, 0])
     assert torch.equal(problems.rounds, problems.sizes[:, 0])
@@ -214,12 +217,24 @@ def test_a_digit_tells_nothing_of_the_next():
     assert (torch.corrcoef(numbers) - torch.eye(6)).abs().max() < 0.08
 
 
-@pytest.mark.parametrize("task", [Parity(), Copy(), Copy(5)], ids=repr)
-def test_symbols_of_parity_and_copy_are_uniform_at_every_place(task):
-    problems = sample(task, [[3]] * 4000)
+@pytest.mark.parametrize("task", [Parity(), Copy(), Copy(5), BinarySum(), UniqueSet(), UniqueSet(3)], ids=repr)
+def test_symbols_of_single_rows_are_uniform_at_every_place(task):
+    problems, wanted = sample(task, [[3]] * 4000), 1 / len(task.symbols)
     for place in range(3):
         share = shares(problems.prompt[:, place].tolist(), len(task.symbols))
-        assert (share - 1 / len(task.symbols)).abs().max() <= 5 * (0.25 / 4000) ** 0.5
+        assert len(share) == len(task.symbols)
+        assert share.min() > 0
+        assert (share - wanted).abs().max() <= 5 * (wanted * (1 - wanted) / 4000) ** 0.5
+
+
+@pytest.mark.parametrize("size", [(1, 3), (2, 3), (3, 1)])
+def test_bits_of_both_factors_are_uniform_and_tell_nothing_of_one_another(size):
+    problems = sample(Multiplication(), [size] * 4000)
+    bits = torch.cat([problems.prompt[:, : size[0]], problems.prompt[:, size[0] + 1 :]], 1)
+    assert sorted(bits.unique().tolist()) == [0, 1]
+    assert (problems.prompt[:, size[0]] == Multiplication().symbols.index("*")).all()
+    assert (bits.float().mean(0) - 0.5).abs().max() <= 5 * (0.25 / 4000) ** 0.5
+    assert (torch.corrcoef(bits.T.float()) - torch.eye(len(bits[0]))).abs().max() < 0.08
 
 
 def longest_carry(task, prompt):
@@ -343,3 +358,125 @@ def test_a_person_s_row_is_copied(text):
     problems = task.parse(text)
     assert task.format(problems.answer[0, : int(problems.answer_length)]) == text == task.reference(text)
     assert problems.rounds.tolist() == [len(text)] == problems.sizes[0].tolist()
+
+
+# Binary sum, multiplication and unique set
+
+
+@pytest.mark.parametrize(
+    ("task", "text", "prompt", "answer", "formatted", "rounds"),
+    [
+        (BinarySum(), "0", "0", "0", "0", 1),
+        (BinarySum(), "0000", "0000", "0", "0", 4),
+        (BinarySum(), "1", "1", "1", "1", 1),
+        (BinarySum(), " 1 0 1 \n", "101", "01", "10", 3),
+        (BinarySum(), "1011011111", "1011011111", "0001", "1000", 10),
+        (BinarySum(), "110111", "110111", "101", "101", 6),
+        (BinarySum(), "11110011", "11110011", "011", "110", 8),
+        (Multiplication(), "1*1", "1*1", "10", "1", 1),
+        (Multiplication(), "0*0", "0*0", "00", "0", 1),
+        (Multiplication(), "00*101", "00*101", "00000", "0", 6),
+        (Multiplication(), " 10 * 110\n", "10*110", "00110", "1100", 6),  # 2 · 6 = 12
+        (Multiplication(), "110*10", "110*10", "00110", "1100", 6),
+        (Multiplication(), "11*1111", "11*1111", "101101", "101101", 8),  # 3 · 15 = 45
+        (Multiplication(), "01*0011", "01*0011", "110000", "11", 8),  # zeros in front are kept, and lengthen the answer
+        (UniqueSet(), "a", "a", "a", "a", 1),
+        (UniqueSet(), "aaaa", "aaaa", "a", "a", 4),
+        (UniqueSet(), "b a b c a", "babca", "bac", "bac", 5),
+        (UniqueSet(), "aAaA", "aAaA", "aA", "aA", 4),
+        (UniqueSet(62), "9Z9z0", "9Z9z0", "9Zz0", "9Zz0", 5),
+    ],
+)
+def test_known_values(task, text, prompt, answer, formatted, rounds):
+    problems = task.parse(text)
+    assert texts(task, problems) == ([prompt], [answer])
+    assert task.reference(prompt) == answer
+    assert task.format(task.vocab.encode(answer)) == formatted
+    assert problems.rounds.tolist() == [rounds]
+
+
+@given(st.text("01", min_size=1, max_size=200))
+def test_ones_against_plain_counting(bits):
+    task = BinarySum()
+    problems = task.parse(bits)
+    assert int(task.format(problems.answer[0]), 2) == bits.count("1")
+    assert problems.answer[0].tolist() == [int(bit) for bit in f"{bits.count('1'):b}"[::-1]]
+    assert problems.rounds.tolist() == [len(bits)] == problems.sizes[0].tolist()
+    assert task.room(problems.sizes).tolist() == [len(bits).bit_length()]
+
+
+@given(st.text("01", min_size=1, max_size=90), st.text("01", min_size=1, max_size=90))
+def test_a_person_s_product_against_plain_arithmetic(first, second):
+    task = Multiplication()
+    problems = task.parse(f" {first} * {second} ")
+    assert task.format(problems.answer[0]) == f"{int(first, 2) * int(second, 2):b}"
+    assert len(problems.answer[0]) == int(task.room(problems.sizes)) == len(first) + len(second)
+    assert problems.sizes.tolist() == [[len(first), len(second)]]
+    assert problems.rounds.tolist() == [len(first) * len(second)]
+
+
+@given(st.text("abcXJ", min_size=1, max_size=40))
+def test_each_symbol_is_kept_once_where_it_first_stands(text):
+    task, kept = UniqueSet(), ""
+    for symbol in text:
+        kept += symbol if symbol not in kept else ""
+    problems = task.parse(text)
+    assert task.format(problems.answer[0]) == kept
+    assert problems.answer_length.tolist() == [len(kept)]
+
+
+def test_both_factors_have_exactly_the_lengths_asked_for():
+    sizes = every_size(Multiplication(), top=6)
+    problems = sample(Multiplication(), sizes)
+    prompts, answers = texts(Multiplication(), problems)
+    assert [[len(factor) for factor in prompt.split("*")] for prompt in prompts] == sizes
+    assert [len(answer) for answer in answers] == [first + second for first, second in sizes]
+    assert problems.rounds.tolist() == [first * second for first, second in sizes]
+
+
+def test_no_ones_are_drawn_and_written_as_0():
+    prompts, answers = texts(BinarySum(), sample(BinarySum(), [[3], [1]] * 200))
+    assert {answers[prompts.index("000")], answers[prompts.index("0")]} == {"0"}
+
+
+@pytest.mark.parametrize("text", ["1", "*", "1*", "*1", "1*1*1", "1**1", "1+1", "1*2", "1 1", "-1*1", "1*1="])
+def test_a_product_that_is_none_is_refused(text):
+    with pytest.raises(UsageError, match=r"^multiplication: ") as error:
+        Multiplication().parse(text)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("task", "text", "said"),
+    [
+        (BinarySum(), "102", "binary-sum: '2' at place 3 is not one of: 0 1"),
+        (BinarySum(), "1*1", "binary-sum: '*' at place 2 is not one of: 0 1"),
+        (UniqueSet(3), "abcd", "unique-set: 'd' at place 4 is not one of: a b c"),
+        (
+            UniqueSet(26),
+            "aA",
+            "unique-set: 'A' at place 2 is not one of: a b c d e f g h i j k l m n o p q r s t u v w x y z",
+        ),
+        (Multiplication(), "1\n1", "multiplication: a prompt is two numbers and one '*' between them, not '1\\n1'"),
+    ],
+)
+def test_the_first_foreign_symbol_is_named_in_one_line(task, text, said):
+    with pytest.raises(UsageError) as error:
+        task.parse(text)
+    assert str(error.value) == said
+
+
+@pytest.mark.parametrize("size", [-1, 0, 1, 63])
+def test_other_alphabets_of_sets_are_refused(size):
+    with pytest.raises(UsageError, match="unique-set: alphabet must be 2 to 62"):
+        UniqueSet(size)
+
+
+@pytest.mark.parametrize("size", [2, 50, 62])
+def test_a_set_takes_no_more_room_than_its_alphabet(size):
+    task = UniqueSet(size)
+    assert len(set(task.symbols)) == len(task.symbols) == size
+    lengths = torch.tensor([[1], [size - 1], [size], [size + 1], [10 * size]])
+    assert task.room(lengths).tolist() == [1, size - 1, size, size, size]
+    problems = sample(task, [[20 * size]] * 20)
+    assert int(problems.answer_length.max()) == size

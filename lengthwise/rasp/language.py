@@ -98,14 +98,15 @@ def each(function: Callable[..., Symbol], *rows: Row) -> Row:
         raise Forbidden(f"a map tells {len(combinations)} combinations of symbols apart; {MOST} are allowed")
     results = [function(*symbols) for symbols in combinations]
     alphabet = tuple(sorted(set(results), key=lambda symbol: (str(type(symbol)), symbol)))  # type: ignore[type-var]
-    _note("each", len(rows), len(combinations), alphabet)
+    place = {symbol: i for i, symbol in enumerate(alphabet)}
+    table = [place[result] for result in results]
+    _note("each", len(rows), alphabet, tuple(table))
     code: Tensor | int = 0
     for row in rows:
         if row.ids is None:
             return Row(alphabet, None)
         code = code * len(row.alphabet) + row.ids
-    table = torch.tensor([alphabet.index(result) for result in results])
-    return Row(alphabet, table[code])
+    return Row(alphabet, torch.tensor(table)[code])
 
 
 def places(row: Row) -> Places:
@@ -145,15 +146,16 @@ def _comparison(relation: Any) -> Callable[[Any, Any], Any]:
 def select(keys: Row | Places, queries: Row | Places, relation: str | Callable[[Any, Any], bool] = "==") -> Selector:
     """Each position looks at those, up to itself, whose key stands in this relation to its query: equality or any
     function of two symbols, or a comparison of two places."""
-    _note("select", relation if isinstance(relation, str) else "function")
+    _note("select", relation if isinstance(relation, str) else "a function")
     if isinstance(keys, Row) and isinstance(queries, Row):
         if isinstance(relation, str) and relation != "==":
             raise Forbidden(f"symbols have no order: == or a function of two symbols, not {relation}")
         related = operator.eq if isinstance(relation, str) else relation
-        table = torch.tensor([[bool(related(key, query)) for key in keys.alphabet] for query in queries.alphabet])
+        table = [[bool(related(key, query)) for key in keys.alphabet] for query in queries.alphabet]
+        _note("table", tuple(map(tuple, table)))
         if keys.ids is None or queries.ids is None:
             return Selector(None)
-        chosen = table[queries.ids[:, :, None], keys.ids[:, None, :]]
+        chosen = torch.tensor(table)[queries.ids[:, :, None], keys.ids[:, None, :]]
     elif isinstance(keys, Places) and isinstance(queries, Places):
         compared = _comparison(relation)
         if keys.at is None or queries.at is None:

@@ -76,36 +76,59 @@ def alphabet(task: Task) -> tuple[str, ...]:
     return FullOutput().vocabs(task)[0].symbols
 
 
-def check(program: Program, most: int = 8) -> None:
+STEPS = 64  # on which a step is compared with itself
+GROWING = 8  # steps within which a state must have all its symbols
+
+
+def check(program: Program) -> None:
     """Forbidden, in one line, if the program does what n-RASP-L does not allow.
 
-    It is run on rows without symbols, so it can look neither at data nor at the length. Its step must carry out the
-    same operations each time, and its state must close: a finite alphabet, reached after at most so many steps.
+    It is run on rows without symbols, so it can look neither at data nor at the length: operations, their tables and
+    defaults are recorded. The step must carry out the same ones each time, and its state must close: a finite alphabet,
+    reached after a few steps. On rows with symbols, of two lengths, it must then do what it did without.
     """
-    row = Row(alphabet(program.task), None)
     try:
-        state = _valid(program.prepare(row))
-        tapes: list[list[str]] = []
-        closed = False
-        for _ in range(most):
-            with record() as tape:
-                following = _valid(program.step(state, row))
-            tapes.append([operation[0] for operation in tape])
-            if tapes[-1] != tapes[0]:
-                raise Forbidden("the step is not the same each time: it may not count its rounds")
-            if following.keys() != state.keys():
-                raise Forbidden(f"the state changes its parts: {', '.join(state)} became {', '.join(following)}")
-            closed = _symbols(following) == _symbols(state)
-            state = following
-        if not closed:
-            raise Forbidden(f"the state takes ever more symbols: after {most} steps it is still growing")
-        if not isinstance(program.finish(state, row), Row):
-            raise Forbidden("finish must return a row of symbols")
+        names, tapes = _rehearse(program, Row(alphabet(program.task), None), STEPS)
+        for length in (2, 9):
+            ids = torch.arange(length)[None] % len(alphabet(program.task))
+            if _rehearse(program, Row(alphabet(program.task), ids), GROWING) != (names, tapes[: GROWING + 2]):
+                raise Forbidden("it does other things on other rows: neither data nor length may steer it")
     except Forbidden as error:
         raise Forbidden(f"{type(program).__name__}: {error}") from None
     except (AttributeError, TypeError) as error:
         # An abstract row has no data: who reaches for it finds None.
         raise Forbidden(f"{type(program).__name__}: it looks into its rows ({error}): use the operations") from None
+
+
+def _rehearse(program: Program, row: Row, steps: int) -> tuple[list[str], list[list[Any]]]:
+    """The names of a state's parts; and the operations of preparing, finishing, and each of so many steps."""
+    with record() as prepared:
+        state = _valid(program.prepare(row))
+    tapes: list[list[Any]] = []
+    before = _symbols(state)
+    for number in range(steps):
+        with record() as tape:
+            following = _valid(program.step(state, row))
+        if following.keys() != state.keys():
+            raise Forbidden(f"the state changes its parts: {', '.join(state)} became {', '.join(following)}")
+        grows = _symbols(following) != _symbols(state)
+        if grows and number >= GROWING:
+            raise Forbidden(f"the state takes ever more symbols: after {number} steps it is still growing")
+        # Tables follow the alphabets, and so may change as long as these grow.
+        closed = number > 0 and _symbols(state) == before
+        if tapes and (tape != tapes[-1] if closed else _kinds(tape) != _kinds(tapes[-1])):
+            raise Forbidden("the step is not the same each time: it may not count its rounds")
+        tapes.append(tape)
+        before, state = _symbols(state), following
+    with record() as finished:
+        if not isinstance(program.finish(state, row), Row):
+            raise Forbidden("finish must return a row of symbols")
+    return list(state), [prepared, finished, *tapes]
+
+
+def _kinds(tape: list[Any]) -> list[str]:
+    """The operations without their tables."""
+    return [operation[0] for operation in tape]
 
 
 def _valid(state: State) -> State:
@@ -115,7 +138,7 @@ def _valid(state: State) -> State:
 
 
 def _symbols(state: State) -> dict[str, Any]:
-    return {name: set(part.alphabet) if isinstance(part, Row) else None for name, part in state.items()}
+    return {name: part.alphabet if isinstance(part, Row) else None for name, part in state.items()}
 
 
 def rounds_shown(execution: Execution) -> list[dict[str, str]]:

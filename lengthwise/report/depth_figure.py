@@ -56,19 +56,3 @@ def _mark(axes: Axes, row: Row, *, own: bool = False) -> None:
         if chosen["high"] > chosen["low"]:
             axes.axvspan(chosen["low"], chosen["high"], color=colour, alpha=0.1, linewidth=0, zorder=1)
     axes.tick_params(color=FAINT)
-
-
-def depth_rows(rows: Sequence[Row]) -> list[Row]:
-    """What the figure shows, in numbers: the share right by each rule, and some loops before and after T(n)."""
-    return [_numbers(row["exact"], row["planned"], row) for row in rows]
-
-
-def _numbers(exact: Sequence[float], planned: int, row: Row) -> Row:
-    around = {f"T{more:+d}": planned - 1 + more for more in (-1, 1, 5)}
-    return {
-        "size": size_text(row["sizes"]),
-        "T": planned,
-        **{name: chosen["exact"] for name, chosen in row["chosen"].items()},
-        **{name: exact[place] for name, place in around.items() if 0 <= place < len(exact)},
-        **{f"{name}_loops": round(chosen["mean"], 2) for name, chosen in row["chosen"].items() if name != "oracle"},
-    }

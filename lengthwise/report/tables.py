@@ -113,6 +113,22 @@ def summary_table(rows: Sequence[Row]) -> Table:
     return table
 
 
+def depth_rows(rows: Sequence[Row]) -> list[Row]:
+    """What loops do, in numbers: the share right by each rule, and some loops before and after T(n)."""
+    return [_numbers(row["exact"], row["planned"], row) for row in rows]
+
+
+def _numbers(exact: Sequence[float], planned: int, row: Row) -> Row:
+    around = {f"T{more:+d}": planned - 1 + more for more in (-1, 1, 5)}
+    return {
+        "size": size_text(row["sizes"]),
+        "T": planned,
+        **{name: chosen["exact"] for name, chosen in row["chosen"].items()},
+        **{name: exact[place] for name, place in around.items() if 0 <= place < len(exact)},
+        **{f"{name}_loops": round(chosen["mean"], 2) for name, chosen in row["chosen"].items() if name != "oracle"},
+    }
+
+
 def row_table(rows: Sequence[Row]) -> Table:
     """Any rows of like fields, as they are."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))

@@ -25,7 +25,11 @@ CLAIMS = {
 def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu") -> Study:
     """Looped transformers and their baselines (Fan et al. 2025): a curve per method, a picture per task."""
     chosen = list(METHODS) if methods == "all" else methods.split(",")
-    panels = tuple(_panel(task, chosen, scale) for task in (list(TESTED) if tasks == "all" else tasks.split(",")))
+    on = list(TESTED) if tasks == "all" else tasks.split(",")
+    panels = tuple(_panel(task, chosen, scale) for task in on)
+    for what, named in (("tasks", on), ("methods", chosen)):
+        if len(set(named)) < len(named):
+            raise UsageError(f"{what}: each is named once, not {','.join(named)}")
     return Study(
         title="Looped transformers and their baselines",
         panels=panels,
@@ -36,8 +40,6 @@ def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu
 
 def _panel(task: str, methods: list[str], scale: Scale) -> Panel:
     recipes = tuple(variation(task, method, scale) for method in methods)
-    if len(set(methods)) < len(methods):
-        raise UsageError(f"methods: each is named once, not {','.join(methods)}")
     top, tested = recipes[0].lengths.top, TESTED[task]
     claim = Claim("FOP-Loop-Adaptive", tested, "near-perfect; next-token baselines fail", PAPER)
     return Panel(

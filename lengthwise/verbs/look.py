@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -36,7 +37,7 @@ def list_(args: argparse.Namespace) -> int:
         if result[title]:
             table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
             for name, text in _grouped(result[title]).items():
-                table.add_row(f"[bold]{name}[/]", text)
+                table.add_row(f"[bold]{escape(name)}[/]", escape(text))
             tables += [table, ""]
     table = Table(title="parts of a recipe", title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, kinds in result["parts"].items():

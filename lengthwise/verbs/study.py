@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from lengthwise.cost import cost
 from lengthwise.depth import depth
 from lengthwise.evaluation import parse_sizes
 from lengthwise.report import curves
-from lengthwise.report.tables import row_table, score_table, summary, summary_table, write_csv
-from lengthwise.run import Run, runs_folder, write_json
+from lengthwise.report.tables import depth_rows, row_table, score_table, summary, summary_table, write_csv
+from lengthwise.run import Run, place_of, write_json
 from lengthwise.studies import Panel, Study
 from lengthwise.training import computing
 from lengthwise.verbs.console import progress, say
 from lengthwise.verbs.train import jobs_of, seeds_of, train_together
+
+DEPTH_SAMPLES = 512  # problems on which every loop is looked at: the published code's batch
 
 
 def reproduce(args: argparse.Namespace) -> int:
@@ -37,7 +40,13 @@ def reproduce(args: argparse.Namespace) -> int:
 
 
 def _runs(args: argparse.Namespace, panel: Panel) -> list[Run]:
-    return [Run.of(one) for recipe in panel.recipes for one in seeds_of(recipe, 0, args.seeds)]
+    """The seeds asked for, and those that follow them where they are trained already."""
+    runs = []
+    for recipe in panel.recipes:
+        runs += [Run.of(one) for one in seeds_of(recipe, 0, args.seeds)]
+        following = (place_of(one) for seed in count(args.seeds) for one in seeds_of(recipe, seed, 1))
+        runs += takewhile(lambda run: run.done, following)
+    return runs
 
 
 def _plan_of(args: argparse.Namespace, panel: Panel, run: Run) -> list[str]:
@@ -54,8 +63,7 @@ def _plan(args: argparse.Namespace, study: Study) -> int:
     table = Table("recipe", "seeds", "to train", "minutes each", title=study.title, title_justify="left", box=None)
     result: list[dict[str, Any]] = []
     for recipe in study.recipes:
-        runs = [Run(runs_folder() / f"{r.name}-{r.id}", r) for r in seeds_of(recipe, 0, args.seeds)]
-        missing = sum(not run.done for run in runs)
+        missing = sum(not place_of(one).done for one in seeds_of(recipe, 0, args.seeds))
         minutes = cost(recipe, moments=2, rows=4 if args.scale == "paper" else None).minutes
         result.append({"recipe": recipe.name, "seeds": args.seeds, "missing": missing, "minutes_each": minutes})
         table.add_row(recipe.name, str(args.seeds), str(missing), f"{minutes:.1f}")
@@ -69,14 +77,21 @@ def _publish_study(args: argparse.Namespace, study: Study, runs: dict[str, list[
 
     files, rows = [], []
     for panel in study.panels:
-        group = runs[panel.title]
-        files += publish(group, folder / panel.name, title=panel.title)
-        rows += summary(panel.title, curves(group), panel.sizes, panel.claims)
-    result = {"files": list(map(str, files)), "summary": rows, "scores": _scores(runs.values())}
-    if len(study.panels) > 1 or study.panels[0].claims:
-        write_csv(folder / "summary.csv", rows)
-        return say(args, result, summary_table(rows), study.note, "\n".join(map(str, files)))
-    return say(args, result, score_table(curves(*runs.values())), study.note, "\n".join(map(str, files)))
+        group, place = runs[panel.title], folder / panel.name
+        files += publish(group, place, title=panel.title)
+        if panel.also:
+            first = [run for run in group if run.recipe.seed == 0 and run.recipe.loops.adapts]
+            for run in first:
+                sizes = [run.recipe.lengths.top, *panel.sizes]
+                files += _publish_depth(run, sizes, DEPTH_SAMPLES, place / f"stopping-{run.recipe.name}")
+        if panel.claims:
+            found = summary(panel.title, curves(group), panel.sizes, panel.claims)
+            write_csv(place / "summary.csv", found)
+            files, rows = [*files, place / "summary.csv"], rows + found
+    groups = list(runs.values())
+    table = summary_table(rows) if rows else score_table(curves(*groups))
+    result = {"files": list(map(str, files)), "summary": rows, "scores": _scores(groups)}
+    return say(args, result, table, study.note, "\n".join(map(str, files)))
 
 
 def _scores(groups: Iterable[Sequence[Run]]) -> list[dict[str, Any]]:
@@ -97,18 +112,33 @@ def report(args: argparse.Namespace) -> int:
 
 
 def _report_stopping(args: argparse.Namespace, runs: list[Run]) -> int:
-    from lengthwise.report.depth_figure import depth_figure, depth_rows
-    from lengthwise.report.figures import save
-
-    folder, files, found = Path(args.out or "figures"), [], []
+    files, found = [], []
     for run in runs:
-        weights, top = run.weights(), run.recipe.lengths.top
+        top = run.recipe.lengths.top
         sizes = parse_sizes(args.lengths) if args.lengths else [top, 2 * top]
-        with computing(1), progress.status(f"{run.recipe.name}: every loop at {', '.join(map(str, sizes))}"):
-            measured = [depth(weights, size, samples=args.samples) for size in sizes]
-        name = f"stopping-{run.folder.name}"
-        write_json(folder / f"{name}.json", measured)
-        files += [folder / f"{name}.json", *save(depth_figure(measured, run.recipe.name), folder / name)]
-        found += [{"recipe": run.recipe.name} | row for row in depth_rows(measured)]
+        files += _publish_depth(run, sizes, args.samples, Path(args.out or "figures") / f"stopping-{run.folder.name}")
+        found += [{"recipe": run.recipe.name} | row for row in depth_rows(_depths(run, sizes, args.samples))]
     result = {"files": [str(file) for file in files], "loops": found}
     return say(args, result, row_table(found), "\n".join(map(str, files)))
+
+
+def _publish_depth(run: Run, sizes: Sequence[Any], samples: int, path: Path) -> list[Path]:
+    """Accuracy and confidence against loops: the numbers, and their picture."""
+    from lengthwise.report.depth_figure import depth_figure
+    from lengthwise.report.figures import save
+
+    measured = _depths(run, sizes, samples)
+    write_json(path.with_name(path.name + ".json"), measured)
+    return [path.with_name(path.name + ".json"), *save(depth_figure(measured, run.recipe.name), path)]
+
+
+def _depths(run: Run, sizes: Sequence[Any], samples: int) -> list[dict[str, Any]]:
+    """A row per size, measured where the run has none yet on so many problems."""
+    known = {tuple(row["sizes"]): row for row in run.rows("depth") if row["count"] == samples}
+    wanted = [run.recipe.sizes(size) for size in sizes]
+    missing = [size for size in wanted if size not in known]
+    with computing(1), progress.status(f"{run.recipe.name}: every loop"):
+        for size in missing:
+            known[size] = depth(run.weights(), size, samples=samples)
+            run.append("depth", known[size])
+    return [known[size] for size in wanted]

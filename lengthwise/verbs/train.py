@@ -13,7 +13,7 @@ from lengthwise import catalog, fields
 from lengthwise.evaluation import default_sizes, evaluate, parse_sizes
 from lengthwise.fleet import Fleet
 from lengthwise.live import follow
-from lengthwise.recipe import Recipe
+from lengthwise.recipe import Recipe, check_stopping
 from lengthwise.report import curves
 from lengthwise.report.tables import detail_table, score_table
 from lengthwise.run import Run, load, runs_folder
@@ -27,6 +27,8 @@ def train_(args: argparse.Namespace) -> int:
     """Train a recipe, with one seed or several; then measure it."""
     recipe = recipe_of(args.recipe, args.changes)
     rules, plan = stoppings(args.stopping), _measurements(args, recipe)
+    for rule in rules:
+        check_stopping(recipe.layout, rule)  # now, not after hours of training
     recipes = seeds_of(recipe, args.seed, args.seeds)
     own_folder = Path(args.recipe) if Path(args.recipe).is_dir() and not args.changes and len(recipes) == 1 else None
     runs = [Run.of(recipe, own_folder) for recipe in recipes]
@@ -146,6 +148,7 @@ def _measure(
                 with computing(args.threads):
                     scores = list(evaluate(weights, [at], samples=samples, stopping=missing, hard=hard))
                 run.append("scores", *(score.row() | {"seed": 0} for score in scores))
+                known |= {(at, problems, rule.name): samples for rule in missing}
 
 
 def stoppings(texts: Sequence[str]) -> list[Stopping]:

@@ -1,0 +1,48 @@
+"""The n-RASP-L programs. Claim: each is right on every problem, in exactly T(n) rounds: 1,000 fresh problems at each
+length 1–64 and at 200, of six tasks; addition in both digit orders, multiplication of one bit, and of two, by n."""
+
+import json
+import time
+from collections.abc import Sequence
+
+import torch
+
+from lengthwise.data import fresh_problems
+from lengthwise.rasp.program import Program, check, execute
+from lengthwise.rasp.programs import PUBLISHED, program
+from lengthwise.tasks.addition import Addition
+
+LENGTHS, COUNT = (*range(1, 65), 200), 1000
+PLACES = 20_000  # in all rows that are run at once: some programs compare each place with each other
+
+
+def right(runner: Program, size: Sequence[int]) -> int:
+    """How many of the problems of this size a program answers in full, and in as many rounds as the task says."""
+    problems = fresh_problems(runner.task, size, COUNT, seed=0)
+    rows, found = max(1, PLACES // (3 * max(size))), 0
+    for start in range(0, COUNT, rows):
+        part = problems.take(slice(start, start + rows))
+        execution = execute(runner, part)
+        found += int((execution.right & (part.rounds == len(execution.states) - 1)).sum())
+    return found
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    result = {}
+    for task in (*PUBLISHED, Addition(2, "least", True, True)):
+        runner = program(task)
+        check(runner)
+        for more in ((1,), (2,)) if len(task.axes) == 2 else ((),):
+            start = time.perf_counter()
+            found = sum(right(runner, (*more, n)) for n in LENGTHS)
+            words = [task.name, *(f"{bits} x n" for bits in more)]
+            name = " ".join([*words, task.order] if isinstance(task, Addition) else words)
+            seconds = round(time.perf_counter() - start, 1)
+            result[name] = {"right": found, "of": COUNT * len(LENGTHS), "seconds": seconds}
+    met = all(row["right"] == row["of"] for row in result.values())
+    print(json.dumps({"bench": "programs", **result, "met": met}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,561 @@
+"""The looped system: eight methods on six tasks, their study from end to end, and what more loops do."""
+
+import json
+import shutil
+import sys
+from dataclasses import replace
+from math import sqrt
+
+import pytest
+import torch
+
+from lengthwise import catalog, cli, data
+from lengthwise.cost import cost
+from lengthwise.depth import depth
+from lengthwise.evaluation import evaluate
+from lengthwise.layout import FullOutput, NextToken
+from lengthwise.lengths import Curriculum, Uniform
+from lengthwise.loops import Constant, PerRound
+from lengthwise.models.transformer import Transformer
+from lengthwise.nn.position import NoPE
+from lengthwise.objectives.final import Final
+from lengthwise.optim import AdamW
+from lengthwise.recipe import Recipe, Watch
+from lengthwise.recipes import looped
+from lengthwise.recipes.looped import METHODS, SETTINGS, variation
+from lengthwise.report.depth_figure import depth_figure
+from lengthwise.report.figures import save
+from lengthwise.report.tables import depth_rows
+from lengthwise.run import Run
+from lengthwise.stopping import After, MaxConfidence, Oracle
+from lengthwise.studies import looped as study
+from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.parity import Parity
+from lengthwise.training import train
+from lengthwise.types import UsageError
+
+PLACES = [(scale, task) for scale, settings in SETTINGS.items() for task in settings]
+every_place = pytest.mark.parametrize(("scale", "task"), PLACES)
+
+
+# Methods
+
+# layout, loops (None: T(n)), blocks for each of the task's, injection
+TABLE = {
+    "ntp": (NextToken(), 1, 20, False),
+    "ntp-pause": (NextToken(20), 1, 20, False),
+    "ntp-loop": (NextToken(), 20, 1, True),
+    "fop": (FullOutput(), 1, 20, False),
+    "fop-pause": (FullOutput(20), 1, 20, False),
+    "fop-loop-fixed": (FullOutput(), 20, 1, True),
+    "fop-loop-adaptive": (FullOutput(), None, 1, True),
+    "fop-loop-adaptive-wo": (FullOutput(), None, 1, False),
+}
+
+
+def methods_of(task, scale):
+    return {method: variation(task, method, scale) for method in METHODS}
+
+
+@every_place
+def test_a_method_is_a_layout_loops_and_a_depth(scale, task):
+    assert list(METHODS) == list(TABLE)
+    for method, recipe in methods_of(task, scale).items():
+        layout, count, blocks, injection = TABLE[method]
+        assert recipe.layout == layout
+        assert recipe.loops == (Constant(count) if count else PerRound())
+        assert recipe.model.layers == blocks * SETTINGS[scale][task].layers
+        assert recipe.model.injection == injection
+
+
+@every_place
+def test_all_else_is_the_same_for_all_methods_of_a_task(scale, task):
+    own = variation(task, "ntp", scale)
+    for recipe in methods_of(task, scale).values():
+        model = replace(recipe.model, layers=own.model.layers, injection=own.model.injection)
+        assert replace(recipe, name=own.name, layout=own.layout, loops=own.loops, model=model) == own
+
+
+@every_place
+def test_all_methods_of_a_task_read_the_same_prompts(scale, task):
+    """In the same batches, although their rows differ."""
+    seen = set()
+    for recipe in methods_of(task, scale).values():
+        equals = recipe.layout.vocabs(recipe.task)[0].id("=")
+        batch, _ = data.batch(replace(recipe, batch=8), recipe.steps // 2)
+        seen.add(str([row[: row.index(equals)] for row in batch.inputs.tokens.tolist()]))
+    assert len(seen) == 1
+
+
+@every_place
+def test_a_method_goes_by_its_recipe_s_name(scale, task):
+    for method, recipe in methods_of(task, scale).items():
+        assert recipe.name == ("" if scale == "cpu" else "paper-") + f"{method}-{task}"
+    assert catalog.recipe(recipe.name) == recipe
+
+
+@pytest.mark.parametrize("task", SETTINGS["cpu"])
+def test_without_injection_the_input_is_seen_once(task):
+    """What is embedded is where the loops start; with injection they start from nothing, and see it each time."""
+    for method in ("fop-loop-adaptive", "fop-loop-adaptive-wo"):
+        recipe = variation(task, method)
+        recipe = replace(recipe, batch=4, model=replace(recipe.model, width=8, heads=8, positions=(NoPE(),)))
+        model = recipe.build().eval()
+        context = model.embed(data.batch(recipe, recipe.steps - 1)[0].inputs)
+        blank = context._replace(embedded=torch.zeros_like(context.embedded))
+        state = model.start(context)
+        one, two = model.advance(state + 0.1, context), model.advance(state + 0.1, blank)
+        assert torch.equal(one, two) == (not recipe.model.injection) == method.endswith("-wo")
+        assert torch.equal(state, context.embedded if method.endswith("-wo") else torch.zeros_like(state))
+
+
+# shared/spec/looped.md: layers, heads, steps per length, train up to, test at, end of the constant rate, T
+PUBLISHED = {
+    "parity": (1, 64, 500, (20,), 40, 10_500, lambda n: n),
+    "copy": (2, 8, 1000, (20,), 30, 20_000, lambda n: n),
+    "addition": (3, 8, 1600, (20,), 30, 32_000, lambda n: n),
+    "binary-sum": (2, 16, 500, (20,), 24, 10_000, lambda n: n),
+    "multiplication": (4, 8, 500, (2, 11), 15, 6_000, lambda n, m: n * m),
+    "unique-set": (3, 8, 1000, (20,), 30, 20_000, lambda n: n),
+}
+AVERAGED = ("parity", "binary-sum")
+
+
+@pytest.mark.parametrize("task", PUBLISHED)
+def test_the_paper_s_figures(task):
+    layers, heads, every, tops, tested, constant, rounds = PUBLISHED[task]
+    recipe = variation(task, "fop-loop-adaptive", "paper")
+    model = recipe.model
+    assert (model.layers, model.heads, model.width, model.mlp, model.dropout) == (layers, heads, 256, 4, 0)
+    assert (model.positions, model.activation, model.injection, model.init_std) == ((NoPE(),), "gelu", True, 0.02)
+    assert recipe.layout == FullOutput()
+    assert (recipe.steps, recipe.batch, recipe.clip) == (100_000, 64, 1.0)
+    assert recipe.optimizer == AdamW(rate=1e-4, weight_decay=0.01)
+    assert recipe.lengths == Curriculum(max(tops), every, start=1, most=tops if min(tops) < max(tops) else ())
+    assert recipe.lengths.tops(len(recipe.task.axes)) == tops
+    assert (recipe.ema, recipe.ema_start) == ((0.9999, constant) if task in AVERAGED else (0, 0))
+    assert recipe.schedule.shape == "cosine"
+    assert recipe.schedule.cooldown == pytest.approx(1 - constant / 100_000)
+    rates = [recipe.schedule.factor(step, recipe.steps) for step in (0, constant, constant + 2000, recipe.steps)]
+    assert rates[:2] == pytest.approx([1, 1])
+    assert 0.99 < rates[2] < 0.999999
+    assert rates[3] == pytest.approx(0)
+    sizes = (2, 5)[-len(tops) :]
+    problems = data.fresh_problems(recipe.task, sizes, 3, seed=0)
+    assert recipe.loops.planned(problems.rounds).tolist() == [rounds(*sizes)] * 3
+    (panel,) = catalog.study("looped", tasks=task, scale="paper").panels
+    assert panel.sizes == (tested,)
+
+
+@pytest.mark.parametrize("task", PUBLISHED)
+def test_the_paper_s_read_in_starts_as_a_linear_layer_does(task):
+    recipe = variation(task, "fop-loop-adaptive", "paper")
+    symbols = len(recipe.layout.vocabs(recipe.task)[0])
+    wanted = 1 if task == "unique-set" else 1 / sqrt(3 * symbols)
+    assert recipe.model.embedding_std == pytest.approx(wanted, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("party", "fop"), "task: 'party' has no recipe; at the cpu scale there are: parity, copy"),
+        (("parity", "fip"), "method: 'fip' is not one of: ntp, "),
+    ],
+)
+def test_wrong_variations(words, message):
+    with pytest.raises(UsageError) as error:
+        variation(*words)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+# The study
+
+
+def test_choices_are_panels_and_recipes_in_their_order():
+    assert [panel.name for panel in catalog.study("looped").panels] == ["parity", "copy"]
+    assert [len(panel.recipes) for panel in catalog.study("looped").panels] == [8, 8]
+    chosen = catalog.study("looped", tasks="copy,parity", methods="fop,ntp")
+    assert [recipe.name for recipe in chosen.recipes] == ["fop-copy", "ntp-copy", "fop-parity", "ntp-parity"]
+    paper = catalog.study("looped", tasks="all", scale="paper")
+    assert [panel.name for panel in paper.panels] == list(PUBLISHED)
+    assert {recipe.steps for recipe in paper.recipes} == {100_000}
+
+
+@pytest.mark.parametrize("scale", SETTINGS)
+def test_no_reported_size_is_watched_and_watching_chooses_nothing(scale):
+    for panel in catalog.study("looped", tasks=",".join(SETTINGS[scale]), scale=scale).panels:
+        top = panel.recipes[0].lengths.top
+        assert min(panel.sizes) > top
+        assert panel.curve == tuple(range(1, 3 * top + 1))
+        for recipe in panel.recipes:
+            assert not set(recipe.watch.sizes) & set(panel.sizes)
+            assert recipe.keep == "last"
+            assert {max(recipe.sizes(size)) for size in panel.sizes} == set(panel.sizes)
+
+
+@pytest.mark.parametrize("scale", SETTINGS)
+def test_confidence_chooses_only_where_loops_adapt(scale):
+    for panel in catalog.study("looped", tasks=",".join(SETTINGS[scale]), scale=scale).panels:
+        further = 30 if panel.name in ("multiplication", "unique-set") else 20
+        for recipe, method in zip(panel.recipes, METHODS, strict=True):
+            more = (MaxConfidence(extra=further),) if "adaptive" in method else ()
+            assert panel.rules(recipe) == (Oracle(), *more)
+
+
+# By command
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch):
+    """Tables are as wide as they need."""
+    monkeypatch.setenv("COLUMNS", "160")
+
+
+def typed(capsys, *words):
+    """A command's exit status, standard output and standard error, without a process of its own."""
+    with pytest.raises(SystemExit) as left:
+        cli.main([str(word) for word in words])
+    said = capsys.readouterr()
+    return left.value.code, said.out, said.err
+
+
+@pytest.fixture(autouse=True)
+def _path(monkeypatch):
+    """Commands look for modules where they are given; tests do not keep that."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ("looped --tasks party", ["task: 'party'", "parity, copy"]),
+        ("looped --tasks addition", ["task: 'addition' has no recipe", "at the cpu scale"]),
+        ("looped --methods fop,fip", ["method: 'fip' is not one of: ntp, ntp-pause"]),
+        ("looped --methods fop,fop", ["methods: each is named once, not fop,fop"]),
+        ("looped --tasks copy,copy", ["tasks: each is named once, not copy,copy"]),
+        ("looped --samples 0", ["--samples must be 1 or more"]),
+        ("looped --curve-samples 0", ["--curve-samples must be 1 or more"]),
+        ("looped --methods fop --tasks parity --seeds 0", ["--seeds must be 1 or more"]),
+        ("pairs --tasks parity", ["the study pairs has no --tasks"]),
+        ("parity --scale paper", ["the study parity has no --scale"]),
+        ("lopped", ["did you mean looped?"]),
+    ],
+)
+def test_wrong_choices(words, parts, capsys, runs):
+    code, out, err = typed(capsys, "reproduce", *words.split(), "--dry-run")
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    for part in parts:
+        assert part in err
+    assert not runs.exists()
+
+
+# Programs
+
+
+def test_a_program_s_task_can_be_changed(capsys):
+    for change, row in (([], "110+001=$$$$"), (["order=least"], "011+100=$$$$")):
+        code, out, _ = typed(capsys, "rasp", "addition", "110+001", *change, "--json")
+        result = json.loads(out)
+        assert (code, result["prompt"], result["row"], result["answer"]) == (0, "110+001", row, "111")
+        assert len(result["rounds"]) == 4
+        assert {len(part) for state in result["rounds"] for part in state.values()} == {len(row)}
+
+
+def test_programs_are_listed(capsys):
+    code, out, _ = typed(capsys, "rasp", "--json")
+    assert code == 0
+    assert list(json.loads(out)) == list(PUBLISHED)
+    assert all(json.loads(out).values())
+    shown = typed(capsys, "rasp")[1]
+    assert all(name in shown for name in PUBLISHED)
+
+
+@pytest.mark.parametrize("task", PUBLISHED)
+def test_a_program_answers_as_its_task_does(task, capsys):
+    part = SETTINGS["paper"][task].task
+    problem = data.fresh_problems(part, (2, 4)[-len(part.axes) :], 1, seed=0)
+    prompt = part.vocab.decode(problem.prompt[0])
+    result = json.loads(typed(capsys, "rasp", task, prompt, "--json")[1])
+    assert len(result["rounds"]) == int(problem.rounds) + 1
+    assert result["answer"] == part.format(problem.answer[0, : int(problem.answer_length)])
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["party", "101"], "'party' is not one of: addition, binary-sum, copy"),
+        (["parity"], "give the program of parity a prompt, for example: rasp parity 10110"),
+        (["parity", "10a"], "'a' at place 3 is not one of: 0 1"),
+        (["parity", ""], "the prompt is empty"),
+        (["parity", "101", "order=least"], "there is no such field"),
+        (["addition", "10+11", "order=up"], "order: 'up' is not one of: least, most"),
+        (["addition", "10+11", "ordre=least"], "did you mean order"),
+        (["addition", "10+11", "leading_zeros=false"], "needs equal_lengths=true leading_zeros=true"),
+    ],
+)
+def test_programs_refuse(words, part, capsys):
+    code, out, err = typed(capsys, "rasp", *words)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert part in err
+
+
+# From end to end
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """The study on parity, shrunken. Its processes read the recipe from their run's folder."""
+    setting = looped._small(Parity(), 1, 2, 1, 4, steps=6, width=8, top=2)
+    monkeypatch.setitem(SETTINGS["cpu"], "parity", setting)
+    monkeypatch.setitem(study.TESTED, "parity", 5)
+    return variation("parity", "fop-loop-adaptive")
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_dry_run_says_its_plan_and_makes_nothing(small, capsys, runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["reproduce", "looped", "--tasks", "parity", "--methods", "fop-loop-adaptive,fop", "--seeds", 3]
+    code, out, err = typed(capsys, *words, "--dry-run", "--json")
+    assert (code, err) == (0, "")
+    rows = json.loads(out)
+    assert [(row["recipe"], row["seeds"], row["missing"]) for row in rows] == [
+        ("fop-loop-adaptive-parity", 3, 3),
+        ("fop-parity", 3, 3),
+    ]
+    assert all(row["minutes_each"] > 0 for row in rows)
+    assert not runs.exists() and not contents(tmp_path)
+    train(replace(small, seed=1, data_seed=1))
+    left = json.loads(typed(capsys, *words, "--dry-run", "--json")[1])
+    assert [row["missing"] for row in left] == [2, 3]
+
+
+def test_the_study_is_reproduced_and_nothing_is_done_twice(small, capsys, runs, tmp_path):
+    words = ["reproduce", "looped", "--methods", "fop-loop-adaptive", "--tasks", "parity", "--samples", 8]
+    words += ["--curve-samples", 4, "--out", tmp_path / "out", "--jobs", 1, "--quiet", "--json"]
+    code, out, err = typed(capsys, *words)
+    assert (code, err) == (0, "")
+    result = json.loads(out)
+    run = Run.of(small)
+    assert [path.name for path in runs.iterdir()] == [run.folder.name]
+    assert run.done
+    measured = [(*row["sizes"], row["stopping"], row["count"]) for row in result["scores"]]
+    curve = [(size, "Oracle", 4) for size in (1, 2, 3, 4, 6)]
+    assert measured == [(5, "Oracle", 8), (5, "MaxConfidence", 8), *curve]
+    written = contents(tmp_path / "out")
+    for name in ("runs.json", "scores.csv", "lengths.png", "lengths.svg", "loss.png"):
+        assert f"parity/{name}" in written
+    assert any(name.endswith("summary.csv") for name in written)
+    ours = [row for row in result["summary"] if "published" not in row]
+    assert [(row["who"], row["stopping"], row["size"], row["seeds"]) for row in ours] == [
+        ("fop-loop-adaptive-parity", rule, "5", 1) for rule in ("Oracle", "MaxConfidence")
+    ]
+    claims = [row for row in result["summary"] if "published" in row]
+    assert claims and all(row["published"] and row["standing"] for row in claims)
+    before, scores = (run.folder / "model.safetensors").stat(), run.rows("scores")
+    code, again, _ = typed(capsys, *words)
+    assert code == 0
+    assert (run.folder / "model.safetensors").stat() == before
+    assert run.rows("scores") == scores
+    assert json.loads(again) == result
+    assert contents(tmp_path / "out") == written
+    # More problems are asked for at the reported size alone, so the curve stays as it is.
+    words[words.index(8)] = 16
+    code, shown, _ = typed(capsys, *[word for word in words if word != "--json"])
+    for part in ("Parity, trained on up to 2", "of 1", "published: text of the paper", "0.992"):
+        assert part in shown
+    assert [(row["sizes"], row["count"]) for row in run.rows("scores")[len(scores) :]] == [([5], 16)] * 2
+
+
+# What more loops do
+
+TINY = Recipe(
+    "tiny-parity",
+    Parity(),
+    FullOutput(),
+    Uniform(4),
+    PerRound(),
+    Transformer(width=8, heads=2, init_std=0.3),
+    Final(),
+    steps=60,
+    optimizer=AdamW(1e-2),
+)
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory):
+    """Runs that are right now and then."""
+    place = tmp_path_factory.mktemp("half")
+    several = {"parity": TINY, "copy": replace(TINY, name="tiny-copy", task=Copy(), steps=150)}
+    several["next"] = replace(TINY, name="tiny-next", layout=NextToken(), steps=2)
+    return {name: train(recipe, place / name) for name, recipe in several.items()}
+
+
+@pytest.mark.parametrize(("name", "seed"), [("parity", 0), ("parity", 7), ("copy", 0)])
+def test_depth_agrees_with_the_scores_of_the_same_problems(half, name, seed, monkeypatch):
+    """Those that `depth` draws are others than those of `evaluate`, which is handed them here."""
+    weights, size, samples = half[name].weights(), 3, 40
+    row = depth(weights, size, samples=samples, seed=seed)
+    problems = data.fresh_problems(weights.recipe.task, (size,), samples, seed=seed)
+    monkeypatch.setattr("lengthwise.evaluation.fresh_problems", lambda *_, **__: problems)
+
+    def score(rule):
+        return next(evaluate(weights, [size], samples=samples, stopping=rule))
+
+    assert row["planned"] == size
+    assert (row["task"], row["sizes"], row["count"], row["seed"]) == (name, [size], samples, seed)
+    assert len(row["exact"]) == len(row["confidence"]) == size + 20
+    assert row["exact"] == pytest.approx([score(After(k)).exact for k in range(1, size + 21)])
+    assert row["exact"][size - 1] == pytest.approx(score(Oracle()).exact)
+    for kind, rule in (
+        ("oracle", Oracle()),
+        ("example", MaxConfidence()),
+        ("batch", MaxConfidence(per="batch")),
+    ):
+        chosen, scored = row["chosen"][kind], score(rule)
+        assert (chosen["exact"], chosen["mean"]) == pytest.approx((scored.exact, scored.loops))
+        assert 1 <= chosen["low"] <= chosen["high"] <= size + 20
+    best = max(range(len(row["confidence"])), key=row["confidence"].__getitem__) + 1
+    assert row["chosen"]["batch"]["low"] == row["chosen"]["batch"]["high"] == best
+    assert max(row["exact"]) > 0
+    assert json.loads(json.dumps(row)) == row
+
+
+def test_depth_looks_as_far_as_the_recipe_s_own_rule(half):
+    weights = half["parity"].weights()
+    nearer = replace(weights, recipe=replace(weights.recipe, stopping=MaxConfidence(extra=2, per="batch")))
+    near, far = (depth(each, 3, samples=10) for each in (nearer, weights))
+    assert near["exact"] == far["exact"][:5]
+    assert near["confidence"] == far["confidence"][:5]
+
+
+class _Ones(Parity):
+    """Parity with a round for each one."""
+
+    def _problems(self, sizes, bits):
+        return replace(super()._problems(sizes, bits), rounds=bits.sum(1).clamp(min=1))
+
+
+def test_depth_of_what_has_no_one_curve(half):
+    with pytest.raises(UsageError, match=r"^next: its layout feeds the answer in"):
+        depth(half["next"].weights(), 3)
+    weights = half["parity"].weights()
+    uneven = replace(weights, recipe=replace(weights.recipe, task=_Ones()))
+    with pytest.raises(UsageError, match="take different loops; there is no one curve"):
+        depth(uneven, 3)
+    with pytest.raises(UsageError, match="sizes start at 1"):
+        depth(weights, 0)
+
+
+def row_of(planned, exact, **chosen):
+    """A row as `depth` gives it, made by hand."""
+    stops = {kind: {"mean": planned, "low": planned, "high": planned, "exact": 0.5} for kind in ("oracle", "batch")}
+    confidence = [-0.5 / k for k in range(1, len(exact) + 1)]
+    return {
+        "task": "parity",
+        "sizes": [planned],
+        "count": 10,
+        "seed": 0,
+        "planned": planned,
+        "exact": exact,
+        "confidence": confidence,
+        "chosen": {**stops, "example": {"mean": 2.5, "low": 1.0, "high": 4.0, "exact": 0.75}, **chosen},
+    }
+
+
+def test_the_figure_of_loops_is_drawn_from_rows_alone(tmp_path):
+    rows = [row_of(3, [0.0, 0.1, 1.0, 0.4]), row_of(6, [0.0] * 5 + [0.9, 0.2])]
+    rows[1]["confidence"][5] = 0.0  # as sure as can be
+    figure = depth_figure(rows, "tiny parity")
+    assert [path.name for path in save(figure, tmp_path / "loops")] == ["loops.png", "loops.svg"]
+    assert (tmp_path / "loops.png").read_bytes().startswith(b"\x89PNG")
+    text = (tmp_path / "loops.svg").read_text()
+    for part in ("tiny parity", "length 3", "length 6", "T(n)", "most confident, per batch", "per example"):
+        assert part in text
+    first, second, under, sure = figure.axes
+    assert [line.get_xydata().tolist() for line in (first.lines[3], second.lines[3])] == [
+        [[k, share] for k, share in enumerate(row["exact"], 1)] for row in rows
+    ]
+    assert [line.get_xdata()[0] for line in first.lines[:3]] == [3, 3, 2.5]
+    assert under.lines[3].get_ydata() == pytest.approx([0.5, 0.25, 1 / 6, 0.125])
+    assert under.get_yscale() == "log"
+    assert min(sure.lines[3].get_ydata()) == 1e-8
+    with pytest.raises(UsageError, match="no loops were measured"):
+        depth_figure([], "nothing")
+
+
+def test_loops_in_numbers():
+    near, far = depth_rows([row_of(1, [0.25, 0.5]), row_of(3, [0.0, 0.1, 1.0, 0.4, 0.3, 0.2, 0.1, 0.0])])
+    assert near == {
+        "size": "1", "T": 1, "oracle": 0.5, "batch": 0.5, "example": 0.75, "T+1": 0.5, "batch_loops": 1,
+        "example_loops": 2.5,
+    }  # fmt: skip
+    assert (far["T-1"], far["T+1"], far["T+5"]) == (0.1, 0.4, 0.0)
+
+
+def test_a_report_on_loops_is_written(half, capsys, tmp_path):
+    run = half["parity"]
+    words = ["report", run.folder, "--stopping", "--samples", 20, "--out", tmp_path / "new"]
+    code, out, _ = typed(capsys, *words, "--json")
+    assert code == 0
+    result = json.loads(out)
+    name = f"stopping-{run.folder.name}"
+    assert set(contents(tmp_path / "new")) == {f"{name}.json", f"{name}.png", f"{name}.svg"}
+    assert sorted(result["files"]) == sorted(str(path) for path in (tmp_path / "new").iterdir())
+    rows = json.loads((tmp_path / "new" / f"{name}.json").read_text())
+    assert rows == [depth(run.weights(), size, samples=20) for size in (4, 8)]
+    assert [(row["recipe"], row["size"], row["T"]) for row in result["loops"]] == [
+        ("tiny-parity", "4", 4),
+        ("tiny-parity", "8", 8),
+    ]
+    code, out, _ = typed(capsys, *words, "--lengths", "2,3,5")
+    assert code == 0
+    assert [line.split()[:3] for line in out.splitlines() if line.strip().startswith("tiny-p")] == [
+        ["tiny-parity", size, size] for size in "235"
+    ]
+
+
+def test_train_measures_a_curve_and_several_rules_once(half, capsys, tmp_path):
+    """The further rules only where it is done with care, and no size twice."""
+    shutil.copytree(half["copy"].folder, tmp_path / "copy")
+    words = ["train", tmp_path / "copy", "--lengths", "4", "--samples", 8, "--curve", "3-5", "--curve-samples", 6]
+    words += ["--stopping", "Oracle", "--stopping", "Converged", "--quiet", "--json"]
+    for _ in range(2):
+        code, out, _ = typed(capsys, *words)
+        assert code == 0
+        scores = [(row["sizes"], row["stopping"], row["count"]) for row in json.loads(out)[0]["scores"]]
+        care = [([4], "Oracle", 8), ([4], "Converged", 8)]
+        assert scores == [*care, ([3], "Oracle", 6), ([5], "Oracle", 6)]
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        (["--lengths", "many"], "'many' names no sizes"),
+        (["--samples", "0"], "--samples must be 1 or more"),
+    ],
+)
+def test_a_report_on_loops_that_cannot_be_made(half, options, part, capsys, tmp_path):
+    code, out, err = typed(capsys, "report", half["parity"].folder, "--stopping", "--out", tmp_path / "new", *options)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert part in err
+    assert not (tmp_path / "new").exists()
+
+
+def test_no_report_on_loops_where_answers_are_fed_in(half, capsys, tmp_path):
+    code, out, err = typed(capsys, "report", half["next"].folder, "--stopping", "--out", tmp_path / "new")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].startswith("lengthwise: next: its layout feeds the answer in")
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_paper_s_recipes_are_as_dear_as_their_depth():
+    """Next to one block applied 20 times, 20 blocks applied once take the same operations, and 20 times the weights."""
+    changes = {"batch": 2, "steps": 4, "watch": Watch(), "lengths": Uniform(4, 4)}
+    fixed, deep = (replace(variation("parity", method, "paper"), **changes) for method in ("fop-loop-fixed", "fop"))
+    one, twenty = (cost(replace(r, model=replace(r.model, width=64)), 1, rows=1) for r in (fixed, deep))
+    assert twenty.operations == pytest.approx(one.operations, rel=0.05)
+    assert 15 < twenty.parameters / one.parameters < 20
