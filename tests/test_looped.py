@@ -559,3 +559,8 @@ def test_the_paper_s_recipes_are_as_dear_as_their_depth():
     one, twenty = (cost(replace(r, model=replace(r.model, width=64)), 1, rows=1) for r in (fixed, deep))
     assert twenty.operations == pytest.approx(one.operations, rel=0.05)
     assert 15 < twenty.parameters / one.parameters < 20
+
+
+def test_all_tasks_are_those_that_have_recipes():
+    assert [panel.name for panel in catalog.study("looped", tasks="all").panels] == list(SETTINGS["cpu"])
+    assert len(catalog.study("looped", tasks="all", scale="paper").panels) == 6

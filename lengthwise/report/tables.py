@@ -134,7 +134,7 @@ def row_table(rows: Sequence[Row]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     names = list(dict.fromkeys(name for row in rows for name in row))
     for name in names:
-        table.add_column(name.replace("_", " "))
+        table.add_column(name.replace("_", " "), overflow="fold")
     for row in rows:
         values = [row.get(name, "") for name in names]
         table.add_row(*(f"{value:.3f}" if isinstance(value, float) else str(value) for value in values))

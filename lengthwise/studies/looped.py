@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lengthwise.recipes.looped import METHODS, Scale, variation
+from lengthwise.recipes.looped import METHODS, SETTINGS, Scale, variation
 from lengthwise.report import Claim
 from lengthwise.stopping import MaxConfidence
 from lengthwise.studies import Panel, Study
@@ -25,7 +25,7 @@ CLAIMS = {
 def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu") -> Study:
     """Looped transformers and their baselines (Fan et al. 2025): a curve per method, a picture per task."""
     chosen = list(METHODS) if methods == "all" else methods.split(",")
-    on = list(TESTED) if tasks == "all" else tasks.split(",")
+    on = list(SETTINGS[scale]) if tasks == "all" and scale in SETTINGS else tasks.split(",")
     panels = tuple(_panel(task, chosen, scale) for task in on)
     for what, named in (("tasks", on), ("methods", chosen)):
         if len(set(named)) < len(named):

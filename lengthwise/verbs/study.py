@@ -19,6 +19,7 @@ from lengthwise.report.tables import depth_rows, row_table, score_table, summary
 from lengthwise.run import Run, place_of, write_json
 from lengthwise.studies import Panel, Study
 from lengthwise.training import computing
+from lengthwise.types import UsageError
 from lengthwise.verbs.console import progress, say
 from lengthwise.verbs.train import jobs_of, seeds_of, train_together
 
@@ -105,6 +106,8 @@ def report(args: argparse.Namespace) -> int:
     runs = [Run.open(name) for name in args.runs]
     if args.stopping:
         return _report_stopping(args, runs)
+    if args.lengths:
+        raise UsageError("--lengths goes with --stopping; `lengthwise evaluate` measures further lengths")
     files = publish(runs, Path(args.out or "figures"))
     result = {"files": [str(file) for file in files], "scores": _scores([runs])}
     shown = [score_table(curves(runs))] if result["scores"] else []
