@@ -44,8 +44,8 @@ def table(folder: str, problems: str) -> str:
     sizes = sorted({size for by_size in shares.values() for size in by_size})
     lines = [["", *map(str, sizes)], ["---", *("---:" for _ in sizes)]]
     for name, by_size in shares.items():
-        lines.append([f"`{name}`", *(_spread(by_size[size]) for size in sizes)])
-    seeds = {len(values) for by_size in shares.values() for values in by_size.values()}
+        lines.append([f"`{name}`", *(_spread(by_size[size]) if size in by_size else "" for size in sizes)])
+    seeds = {len(values) for by_size in shares.values() for values in by_size.values() if values}
     many = f"Median of {_one(seeds)} seeds (worst–best)" if seeds != {1} else "One seed"
     note = f"{many}, {_one(counts):,} fresh problems per length and seed.\n"
     return "".join(f"| {' | '.join(line)} |\n" for line in lines) + "\n" + note
