@@ -107,10 +107,10 @@ def _count(
     part: int = -1,
 ) -> list[_Count]:
     problems = fresh_problems(recipe.task, sizes, samples, seed=seed, part=part, hard=hard)
-    rows = max(1, TOKENS // recipe.layout.write(problems.take(slice(1)), recipe.task).targets.shape[1])
+    width = recipe.layout.write(problems.take(slice(1)), recipe.task).targets.shape[1]
     counts = [_Count() for _ in rules]
-    for start in range(0, samples, rows):
-        batch = recipe.layout.write(problems.take(slice(start, start + rows)), recipe.task)
+    for rows in _parts(samples, width):
+        batch = recipe.layout.write(problems.take(rows), recipe.task)
         wanted, room = slots(batch.targets, batch.room), _filled(batch.room)
         for count, said in zip(counts, answers(model, recipe, batch, rules), strict=True):
             count.add(said, wanted, room, recipe.layout.end(recipe.task))
@@ -160,6 +160,12 @@ def trace(model: Model, batch: Batch, limit: Int[Tensor, " b"], end: int | None)
     return Trace(said, ends, confidence, limit.to(count.device))
 
 
+def _parts(count: int, width: int) -> list[slice]:
+    """So many rows of this width, as many at a time as one forward pass takes."""
+    rows = max(1, TOKENS // width)
+    return [slice(start, start + rows) for start in range(0, count, rows)]
+
+
 def loops_right(
     model: Model, recipe: Recipe, batch: Batch, limit: Int[Tensor, " b"]
 ) -> tuple[Trace, Bool[Tensor, "k b"]]:
@@ -167,9 +173,7 @@ def loops_right(
     model.eval()
     batch = batch.to(next(model.parameters()).device)
     end = recipe.layout.end(recipe.task)
-    rows = max(1, TOKENS // batch.targets.shape[1])
-    parts = [slice(start, start + rows) for start in range(0, len(batch), rows)]
-    traces = [trace(model, batch.take(part), limit[part], end) for part in parts]
+    traces = [trace(model, batch.take(part), limit[part], end) for part in _parts(*batch.targets.shape)]
     traced = Trace(
         torch.cat([part.said for part in traces], 1),
         torch.cat([part.ends for part in traces], 1),

@@ -114,8 +114,8 @@ class Recipe:
         """A size on each of the task's axes. A bare number stands for all, short of an axis that is kept short."""
         if isinstance(size, tuple):
             return size
-        top, axes = self.lengths.top, len(self.task.axes)
-        return tuple(min(size, most) if most < top else size for most in self.lengths.most) or (size,) * axes
+        top = self.lengths.top
+        return tuple(min(size, cap) if cap < top else size for cap in self.lengths.tops(len(self.task.axes)))
 
     def build(self) -> Model:
         """A new model with its initial weights, on the CPU; the global generator is left as it was."""

@@ -60,6 +60,23 @@ class Task(ABC):
         return Vocab(self.symbols)
 
 
+class Listed(Task):
+    """A task on n symbols in a row, each uniform over the task's own."""
+
+    def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        width = int(sizes.max())
+        row = torch.randint(len(self.symbols), (len(sizes), width), generator=generator)
+        return self.solved(sizes, row * within(sizes[:, 0], width))
+
+    def parse(self, text: str) -> Problems:
+        row = symbols_of(self, text)
+        return self.solved(torch.tensor([[len(row)]]), row[None])
+
+    @abstractmethod
+    def solved(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+        """These rows, padded with zeros, as problems with their answers."""
+
+
 class Stackable(Task):
     """A task on two numbers that can be written one above the other, digit by digit, least significant first."""
 
@@ -92,3 +109,10 @@ def symbols_of(task: Task, text: str) -> Int[Tensor, " n"]:
         return task.vocab.encode(text)
     except UsageError as error:
         raise UsageError(f"{task.name}: {error}") from None
+
+
+def first_symbols(task: str, known: str, count: int) -> tuple[str, ...]:
+    """The first ``count`` of the known symbols. UsageError unless they are two or more, and there are so many."""
+    if not 2 <= count <= len(known):
+        raise UsageError(f"{task}: alphabet must be 2 to {len(known)}, not {count}")
+    return tuple(known[:count])

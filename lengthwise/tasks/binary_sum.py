@@ -6,30 +6,20 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Int
-from torch import Generator, Tensor
+from torch import Tensor
 
-from lengthwise.tasks import Task, symbols_of, within
+from lengthwise.tasks import Listed
 from lengthwise.types import Problems
 
 
 @dataclass(frozen=True)
-class BinarySum(Task):
+class BinarySum(Listed):
     """n uniform bits → the number of ones, in binary, least significant bit first, without leading zeros; none is
     written ``0``. T(n) = n: one bit is counted per round."""
 
     symbols = ("0", "1")
 
-    def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        length = sizes[:, 0]
-        width = int(length.max())
-        bits = torch.randint(2, (len(sizes), width), generator=generator)
-        return self._problems(sizes, bits * within(length, width))
-
-    def parse(self, text: str) -> Problems:
-        bits = symbols_of(self, text)
-        return self._problems(torch.tensor([[len(bits)]]), bits[None])
-
-    def _problems(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
+    def solved(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
         length, count = sizes[:, 0], bits.sum(1)
         written = _bit_length(count)
         answer = count[:, None] >> torch.arange(int(written.max())) & 1

@@ -7,38 +7,28 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Int
-from torch import Generator, Tensor
+from torch import Tensor
 
-from lengthwise.tasks import Task, symbols_of, within
-from lengthwise.types import Problems, UsageError
+from lengthwise.tasks import Listed, first_symbols, within
+from lengthwise.types import Problems
 
 _ALPHABET = string.ascii_letters + string.digits
 
 
 @dataclass(frozen=True)
-class UniqueSet(Task):
+class UniqueSet(Listed):
     """n uniform symbols of an alphabet → those seen for the first time. T(n) = n: one symbol is looked at per round."""
 
     alphabet: int = 50  # how many symbols, 2–62: a–z, A–Z, then 0–9
 
     def __post_init__(self) -> None:
-        if not 2 <= self.alphabet <= len(_ALPHABET):
-            raise UsageError(f"unique-set: alphabet must be 2 to {len(_ALPHABET)}, not {self.alphabet}")
+        first_symbols("unique-set", _ALPHABET, self.alphabet)
 
     @property
     def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
-        return tuple(_ALPHABET[: self.alphabet])
+        return first_symbols("unique-set", _ALPHABET, self.alphabet)
 
-    def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        width = int(sizes.max())
-        row = torch.randint(self.alphabet, (len(sizes), width), generator=generator)
-        return self._problems(sizes, row * within(sizes[:, 0], width))
-
-    def parse(self, text: str) -> Problems:
-        row = symbols_of(self, text)
-        return self._problems(torch.tensor([[len(row)]]), row[None])
-
-    def _problems(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+    def solved(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         length, width = sizes[:, 0], row.shape[1]
         earlier = torch.ones(width, width).tril(-1).bool()
         repeated = ((row[:, :, None] == row[:, None, :]) & earlier).any(2)

@@ -132,7 +132,7 @@ def rasp(args: argparse.Namespace) -> int:
         return say(args, known, table)
     if args.prompt is None:
         raise UsageError(f"rasp: give the program of {args.task} a prompt, for example: rasp parity 10110")
-    task = fields.override(tasks.get(args.task, catalog.task(args.task)), args.changes)
+    task = fields.override(tasks.get(args.task) or catalog.task(args.task), args.changes)
     run = execute(program(task), task.parse(args.prompt))
     row, rounds, said = shown(run.row), rounds_shown(run), answer(run, task)
     result = {"prompt": args.prompt, "row": row, "rounds": rounds, "answer": said}

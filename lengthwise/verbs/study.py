@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from itertools import count, takewhile
+from itertools import chain, count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,7 @@ def _publish_study(args: argparse.Namespace, study: Study, runs: dict[str, list[
             write_csv(place / "summary.csv", found)
             files, rows = [*files, place / "summary.csv"], rows + found
     groups = list(runs.values())
-    table = summary_table(rows) if rows else score_table(curves(*groups))
+    table = summary_table(rows) if rows else score_table(curves(chain(*groups)))
     result = {"files": list(map(str, files)), "summary": rows, "scores": _scores(groups)}
     return say(args, result, table, study.note, "\n".join(map(str, files)))
 
@@ -140,8 +140,10 @@ def _depths(run: Run, sizes: Sequence[Any], samples: int) -> list[dict[str, Any]
     known = {tuple(row["sizes"]): row for row in run.rows("depth") if row["count"] == samples}
     wanted = [run.recipe.sizes(size) for size in sizes]
     missing = [size for size in wanted if size not in known]
-    with computing(1), progress.status(f"{run.recipe.name}: every loop"):
-        for size in missing:
-            known[size] = depth(run.weights(), size, samples=samples)
-            run.append("depth", known[size])
+    if missing:
+        weights = run.weights()
+        with computing(1), progress.status(f"{run.recipe.name}: every loop"):
+            for size in missing:
+                known[size] = depth(weights, size, samples=samples)
+                run.append("depth", known[size])
     return [known[size] for size in wanted]
