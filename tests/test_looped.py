@@ -435,8 +435,8 @@ def test_depth_looks_as_far_as_the_recipe_s_own_rule(half):
 class _Ones(Parity):
     """Parity with a round for each one."""
 
-    def _problems(self, sizes, bits):
-        return replace(super()._problems(sizes, bits), rounds=bits.sum(1).clamp(min=1))
+    def solved(self, sizes, bits):
+        return replace(super().solved(sizes, bits), rounds=bits.sum(1).clamp(min=1))
 
 
 def test_depth_of_what_has_no_one_curve(half):
