@@ -10,7 +10,7 @@ from lengthwise.evaluation import Said, answer
 from lengthwise.models import Model
 from lengthwise.recipe import Recipe, check_stopping
 from lengthwise.stopping import Stopping
-from lengthwise.types import Batch, Inputs, Problems
+from lengthwise.types import Batch, Problems
 
 
 def respond(model: Model, recipe: Recipe, problems: Problems, stopping: Stopping) -> Said:
@@ -31,7 +31,7 @@ def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Sa
     )
 
     def said_so_far() -> Said:
-        fed = Inputs(tokens, batch.inputs.index, batch.inputs.present)
+        fed = replace(batch.inputs, tokens=tokens)
         return answer(model, recipe, replace(batch, inputs=fed), stopping)
 
     for slot in range(int(count.max()) - 1):

@@ -95,7 +95,14 @@ class _Row(Layout):
         room = (place >= first) & present
         asked = room & (place <= first + problems.answer_length[:, None])
         tokens, targets = tokens.where(present, end), targets.where(room, end)
-        return Batch(Inputs(tokens, place, present), targets, asked, room, problems.rounds, problems.sizes)
+        signs = torch.isin(tokens, self._signs(task)) & (place <= first)
+        inputs = Inputs(tokens, place, _places(signs), present)
+        return Batch(inputs, targets, asked, room, problems.rounds, problems.sizes)
+
+    def _signs(self, task: Task) -> Int[Tensor, " s"]:
+        """The ids of what stands between numbers."""
+        vocab = self.vocabs(task)[0]
+        return torch.tensor([vocab.id(symbol) for symbol in vocab.symbols if symbol in (*task.signs, EQUALS, PAUSE)])
 
     @abstractmethod
     def _slot(self, targets: Int[Tensor, "b t"], end: int) -> Int[Tensor, "b t"]:
@@ -165,11 +172,18 @@ class Pairs(Layout):
         present = within(count + self.carry, width)
         targets = task.digits(problems, width).where(present, 0)
         place = torch.arange(width).expand(len(problems), -1)
-        return Batch(Inputs(tokens, place, present), targets, present, present, problems.rounds, problems.sizes)
+        inputs = Inputs(tokens, place, place + 1, present)
+        return Batch(inputs, targets, present, present, problems.rounds, problems.sizes)
 
     def answer(self, said: Int[Tensor, " a"], task: Task) -> Int[Tensor, " m"]:
         assert isinstance(task, Stackable)
         return task.answer(said)
+
+
+def _places(signs: Bool[Tensor, "b t"]) -> Int[Tensor, "b t"]:
+    """Where each symbol stands in its own run of symbols that are no signs, from 1; 0 for a sign."""
+    index = torch.arange(signs.shape[1])
+    return index - torch.where(signs, index, -1).cummax(1).values
 
 
 def until_end(said: Int[Tensor, "*k a"], end: int | None) -> Bool[Tensor, "*k a"]:

@@ -45,12 +45,17 @@ class Constant(Loops):
 
 @dataclass(frozen=True)
 class PerRound(Loops):
-    """T(n) + ``more``: step-dependent supervision (Fan et al. 2025, section 4)."""
+    """``times`` · T(n) + ``more``: step-dependent supervision (Fan et al. 2025, section 4)."""
 
     more: int = 0
+    times: int = 1
+
+    def __post_init__(self) -> None:
+        if self.times < 1:
+            raise UsageError(f"times must be 1 or more, not {self.times}")
 
     def planned(self, rounds: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        return (rounds + self.more).clamp(min=1)
+        return (self.times * rounds + self.more).clamp(min=1)
 
 
 @dataclass(frozen=True)

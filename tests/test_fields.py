@@ -57,7 +57,9 @@ PARTS = {
         st.builds(Curriculum, st.integers(9, 50), COUNT, st.integers(5, 9), st.integers(1, 5)),
     ),
     "loops": st.one_of(
-        st.builds(Constant, COUNT), st.builds(PerRound, st.integers(-5, 5)), st.builds(ExtraLoops, st.integers(), COUNT)
+        st.builds(Constant, COUNT),
+        st.builds(PerRound, st.integers(-5, 5), COUNT),
+        st.builds(ExtraLoops, st.integers(), COUNT),
     ),
     "model": st.builds(
         Transformer,
@@ -65,7 +67,7 @@ PARTS = {
         layers=COUNT,
         activation=st.sampled_from(["gelu", "relu"]),
         positions=st.lists(POSITIONS, max_size=3).map(tuple),
-        injection=st.booleans(),
+        injection=st.sampled_from(["add", "concat", "gate", "once"]),
         dropout=st.floats(0, 0.9),
     ),
     "objective": st.one_of(st.just(Final()), st.just(Every()), st.builds(Progressive, SHARE, st.booleans())),

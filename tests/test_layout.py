@@ -197,6 +197,25 @@ def test_only_answers_shorter_than_their_room_have_a_tail():
         assert [int((batch.room & ~batch.asked).sum()) for batch in batches] == tails
 
 
+@rows_only
+def test_a_symbol_s_place_is_counted_in_its_own_number(task, layout):
+    """From 1 behind each sign; the answer's from the place where its first symbol is read off."""
+    batch = layout.write(sample(task), task)
+    signs = {*task.signs, "=", "#"}
+    for row, tokens in enumerate(batch.inputs.tokens):
+        first, place = int(batch.room[row].long().argmax()), 0
+        for i, symbol in enumerate(text(layout.vocabs(task)[0], tokens)):
+            place = 0 if symbol in signs and i <= first else place + 1
+            assert batch.inputs.place[row, i] == place
+
+
+def test_the_digits_of_a_sum_stand_below_those_of_its_operands():
+    """Most significant digit first, with leading zeros: those of equal weight have one place."""
+    task = Addition(2, "most", True, True)
+    inputs = FullOutput().write(task.parse("1011+0110"), task).inputs
+    assert inputs.place[0].tolist() == [1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5]
+
+
 # What inputs hide
 
 

@@ -65,7 +65,7 @@ def test_a_method_is_a_layout_loops_and_a_depth(scale, task):
         assert recipe.layout == layout
         assert recipe.loops == (Constant(count) if count else PerRound())
         assert recipe.model.layers == blocks * SETTINGS[scale][task].layers
-        assert recipe.model.injection == injection
+        assert recipe.model.injection == ("add" if injection else "once")
 
 
 @every_place
@@ -105,7 +105,7 @@ def test_without_injection_the_input_is_seen_once(task):
         blank = context._replace(embedded=torch.zeros_like(context.embedded))
         state = model.start(context)
         one, two = model.advance(state + 0.1, context), model.advance(state + 0.1, blank)
-        assert torch.equal(one, two) == (not recipe.model.injection) == method.endswith("-wo")
+        assert torch.equal(one, two) == (recipe.model.injection == "once") == method.endswith("-wo")
         assert torch.equal(state, context.embedded if method.endswith("-wo") else torch.zeros_like(state))
 
 
@@ -127,7 +127,7 @@ def test_the_paper_s_figures(task):
     recipe = variation(task, "fop-loop-adaptive", "paper")
     model = recipe.model
     assert (model.layers, model.heads, model.width, model.mlp, model.dropout) == (layers, heads, 256, 4, 0)
-    assert (model.positions, model.activation, model.injection, model.init_std) == ((NoPE(),), "gelu", True, 0.02)
+    assert (model.positions, model.activation, model.injection, model.init_std) == ((NoPE(),), "gelu", "add", 0.02)
     assert recipe.layout == FullOutput()
     assert (recipe.steps, recipe.batch, recipe.clip) == (100_000, 64, 1.0)
     assert recipe.optimizer == AdamW(rate=1e-4, weight_decay=0.01)

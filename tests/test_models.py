@@ -16,7 +16,7 @@ from lengthwise.loops import Constant
 from lengthwise.models import Model, ModelSpec, Once, settle, unroll
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention, Shared, pattern, take
-from lengthwise.nn.position import ALiBi, Learned, Local, LocalHeads, NoPE, RoPE
+from lengthwise.nn.position import ALiBi, CoupledHeads, Learned, Local, LocalHeads, NoPE, RoPE
 from lengthwise.objectives import every, final, progressive
 from lengthwise.recipe import Recipe
 from lengthwise.rng import stream
@@ -30,22 +30,27 @@ LENGTHS, LOOPS = [5, 9, 2, 7], [2, 1, 4, 3]
 BASE = Transformer(width=8, heads=2, layers=1)
 SPECS = [
     Transformer(width=8, heads=2, layers=2),
-    Transformer(width=8, heads=2, layers=2, injection=False, activation="relu"),
+    Transformer(width=8, heads=2, layers=2, injection="once", activation="relu"),
     replace(BASE, positions=(Learned(20),)),
     replace(BASE, positions=(RoPE(),)),
-    replace(BASE, positions=(RoPE(),), injection=False),
+    replace(BASE, positions=(RoPE(),), injection="once"),
     replace(BASE, positions=(Local(0),)),
     replace(BASE, positions=(Local(1),)),
-    replace(BASE, positions=(Local(2),), injection=False),
+    replace(BASE, positions=(Local(2),), injection="once"),
+    replace(BASE, injection="concat"),
+    replace(BASE, injection="gate"),
     replace(BASE, positions=(ALiBi(),)),
-    replace(BASE, positions=(LocalHeads(1), ALiBi(2.0)), injection=False),
+    replace(BASE, positions=(LocalHeads(1), CoupledHeads(1))),
+    replace(BASE, positions=(LocalHeads(1), ALiBi(2.0)), injection="once"),
     Transformer(width=8, heads=2, layers=2, positions=(Learned(20), RoPE(), Local(2))),
 ]
 
 
 def short(spec):
     """A spec in a test's name."""
-    return f"{spec.layers}-{'+'.join(map(repr, spec.positions))}{'' if spec.injection else '-not-injected'}"
+    return (
+        f"{spec.layers}-{'+'.join(map(repr, spec.positions))}{'' if spec.injection == 'add' else f'-{spec.injection}'}"
+    )
 
 
 every_spec = pytest.mark.parametrize("spec", SPECS, ids=short)
@@ -67,7 +72,8 @@ def some(lengths=LENGTHS, width=None, seed=0):
     width = width or max(lengths)
     tokens = torch.randint(6, (len(lengths), 40), generator=stream(seed, "tokens"))[:, :width]
     place = torch.arange(width).expand(len(lengths), -1)
-    return Inputs(tokens, place, place < torch.tensor(lengths)[:, None])
+    # A sign, two digits, and so on.
+    return Inputs(tokens, place, place % 3, place < torch.tensor(lengths)[:, None])
 
 
 def finish(model, inputs, loops=LOOPS):
@@ -91,7 +97,7 @@ def test_a_row_is_what_it_is_alone(spec, causal):
     together = finish(model, inputs)
     for i, length in enumerate(LENGTHS):
         row = inputs.take(slice(i, i + 1))
-        alone = Inputs(row.tokens[:, :length], row.index[:, :length], row.present[:, :length])
+        alone = Inputs(**{name: value[:, :length] for name, value in vars(row).items()})
         close(together[i, :length], finish(model, alone, [LOOPS[i]])[0])
 
 
@@ -99,7 +105,7 @@ def test_a_row_is_what_it_is_alone(spec, causal):
 @both
 def test_what_stands_in_the_padding_does_not_matter(spec, causal):
     model, inputs, rubbish = build(spec, causal), some(width=12), some(width=12, seed=1)
-    changed = Inputs(inputs.tokens.where(inputs.present, rubbish.tokens), inputs.index, inputs.present)
+    changed = replace(inputs, tokens=inputs.tokens.where(inputs.present, rubbish.tokens))
     assert not torch.equal(changed.tokens, inputs.tokens)
     one, two = finish(model, inputs), finish(model, changed)
     assert torch.equal(one[inputs.present], two[inputs.present])
@@ -138,8 +144,10 @@ def influence(model, inputs, loops):
 def test_causal_means_causal(spec, loops, causal):
     """A place depends on itself and all before it, and exactly not on what comes after, however often it is looped."""
     reached = influence(build(spec, causal), some([9]), loops)
-    full = torch.ones(9, 9, dtype=torch.bool)
-    assert torch.equal(reached, full.tril() if causal else full)
+    assert not causal or torch.equal(reached, reached.tril())
+    if not any(isinstance(position, CoupledHeads) for position in spec.positions):  # these do not see all, see below
+        full = torch.ones(9, 9, dtype=torch.bool)
+        assert torch.equal(reached, full.tril() if causal else full)
 
 
 @pytest.mark.parametrize("reach", [0, 1, 2])
@@ -163,6 +171,27 @@ def test_of_local_heads_the_others_see_all(causal):
     for count, wanted in ((2, distance.abs() <= 1), (1, distance.abs() <= 9)):
         spec = replace(BASE, positions=(LocalHeads(count),))
         assert torch.equal(influence(build(spec, causal), some([9]), 1), wanted & allowed)
+
+
+@pytest.mark.parametrize("reach", [0, 1])
+@both
+def test_coupled_heads_see_their_own_place_of_every_number(reach, causal):
+    place = torch.tensor([1, 2, 3, 0, 1, 2, 3, 0, 1, 2])
+    wanted = (place[:, None] - place).abs() <= reach
+    wanted &= torch.ones_like(wanted).tril() if causal else True
+    spec = replace(BASE, positions=(CoupledHeads(2, reach),))
+    assert torch.equal(influence(build(spec, causal), replace(some([10]), place=place[None]), 1), wanted)
+
+
+@both
+def test_coupled_and_local_heads_stand_side_by_side(causal):
+    """The first head sees neighbours, the last its own place; of three, the one between sees all."""
+    inputs = some([9])
+    encodings = [LocalHeads(1).build(12, 3), CoupledHeads(1).build(12, 3)]
+    bias = pattern(encodings, inputs, causal).bias
+    index, place = torch.arange(9), inputs.place[0]
+    wanted = torch.stack([(index[:, None] - index).abs() <= 1, torch.ones(9, 9) > 0, place[:, None] == place])
+    assert torch.equal(bias[0] == 0, wanted.tril() if causal else wanted)
 
 
 @every_spec
@@ -255,7 +284,7 @@ def test_alibi_and_local_heads_equal_dense_attention(lengths, causal):
 
 
 def test_alibi_s_slopes_as_published():
-    slopes = -ALiBi().build(64, 8).scores(2)[:, 1, 0]
+    slopes = -ALiBi().build(64, 8).scores(some([2]))[:, 1, 0]
     assert slopes.tolist() == [2.0**-k for k in range(1, 9)]
 
 
@@ -263,7 +292,7 @@ def test_alibi_s_slopes_as_published():
 
 
 def shifted(inputs, by):
-    return Inputs(inputs.tokens, inputs.index + by, inputs.present)
+    return replace(inputs, index=inputs.index + by)
 
 
 @pytest.mark.parametrize(
@@ -285,8 +314,8 @@ def test_learned_positions_do(causal):
 @pytest.mark.parametrize("positions", [(RoPE(),), (Learned(40),)], ids=repr)
 def test_order_is_known_from_the_index(positions):
     model, inputs = build(replace(BASE, positions=positions), False), some([6])
-    turned = Inputs(inputs.tokens, inputs.index.flip(1), inputs.present)
-    stretched = Inputs(inputs.tokens, inputs.index * 2, inputs.present)
+    turned = replace(inputs, index=inputs.index.flip(1))
+    stretched = replace(inputs, index=inputs.index * 2)
     one = finish(model, inputs, [1])
     assert (one - finish(model, turned, [1])).abs().max() > 1e-3
     assert (one - finish(model, stretched, [1])).abs().max() > 1e-3
@@ -294,7 +323,7 @@ def test_order_is_known_from_the_index(positions):
 
 def test_without_positions_a_row_seen_at_once_is_a_set():
     model, inputs = build(BASE, False), some([6])
-    turned = Inputs(inputs.tokens.flip(1), inputs.index, inputs.present)
+    turned = replace(inputs, tokens=inputs.tokens.flip(1))
     close(finish(model, inputs, [2]).flip(1), finish(model, turned, [2]))
 
 
@@ -326,6 +355,9 @@ def test_two_of_a_kind_are_refused(positions, message):
         lambda: Local(-1),
         lambda: LocalHeads(0),
         lambda: LocalHeads(3).build(8, 2),
+        lambda: CoupledHeads(0),
+        lambda: CoupledHeads(1, reach=-1),
+        lambda: CoupledHeads(3).build(8, 2),
         lambda: ALiBi(0.0),
         lambda: Transformer(width=0),
         lambda: Transformer(width=8, heads=3),
@@ -347,24 +379,42 @@ def plain_block(block, x, context):
     return x + block.narrow(block.act(block.widen(block.norm_mlp(x))))
 
 
+INJECTED = {
+    "once": lambda model, h, x: h,
+    "add": lambda model, h, x: h + x,
+    "concat": lambda model, h, x: torch.cat([h, x], -1) @ model.inject.join.weight.T + model.inject.join.bias,
+    "gate": lambda model, h, x: (
+        h + x / (1 + (-(torch.cat([h, x], -1) @ model.inject.gate.weight.T) - model.inject.gate.bias).exp())
+    ),
+}
+
+
 @every_spec
 def test_looping_is_the_formula(spec):
-    """With injection h_0 = 0 and h ← norm(blocks(h + x)); without, h_0 = x and h ← norm(blocks(h))."""
+    """With injection h_0 = 0 and h ← norm(blocks(inject(h, x))); without, h_0 = x and h ← norm(blocks(h))."""
     model, inputs = build(spec, True), some([6, 6])
     context = model.embed(inputs)
     x = context.embedded
-    state = torch.zeros_like(x) if spec.injection else x
+    state = x if spec.injection == "once" else torch.zeros_like(x)
     for loops in (1, 2, 3):
-        state = state + x if spec.injection else state
+        state = INJECTED[spec.injection](model, state, x)
         for block in model.blocks:
             state = plain_block(block, state, context)
         state = model.norm(state)
         close(finish(model, inputs, [loops] * 2), state)
 
 
+@pytest.mark.parametrize(("injection", "share"), [("concat", 1.0), ("gate", 0.9)])
+def test_other_ways_to_inject_start_near_addition(injection, share):
+    torch.manual_seed(0)
+    model = replace(BASE, injection=injection).build(READS, WRITES, causal=True)
+    state, x = torch.randn(2, 1, 3, 8)
+    close(model.inject(state, x), state + share * x, 1e-6)
+
+
 @both
 def test_advanced_once_injection_makes_no_difference(causal):
-    one, two = (build(replace(BASE, injection=injection), causal) for injection in (True, False))
+    one, two = (build(replace(BASE, injection=injection), causal) for injection in ("add", "once"))
     close(finish(one, some(), [1] * 4), finish(two, some(), [1] * 4))
 
 
@@ -423,7 +473,7 @@ LOOP_LISTS = st.lists(st.integers(1, 6), min_size=1, max_size=8)
 def named(loops):
     """Rows whose one token is their own number."""
     name = torch.arange(len(loops))[:, None]
-    return Inputs(name, name, torch.ones_like(name, dtype=torch.bool))
+    return Inputs(name, name, name, torch.ones_like(name, dtype=torch.bool))
 
 
 @given(LOOP_LISTS)

@@ -31,7 +31,7 @@ for package in (lengthwise.models, lengthwise.objectives):
 BASE = Transformer(width=8, heads=2)
 SPECS = [
     replace(BASE, positions=(RoPE(),)),
-    replace(BASE, positions=(Learned(20),), injection=False),
+    replace(BASE, positions=(Learned(20),), injection="once"),
     replace(BASE, positions=(Local(1),)),
     *[kind() for kind in kinds(ModelSpec).values() if kind is not Transformer],
 ]

@@ -78,7 +78,9 @@ def problems(rows, prompt, answer, first):
 def batch(rows, width):
     grid = torch.arange(rows * width).view(rows, width)
     row = torch.arange(rows)
-    return Batch(Inputs(grid, -grid, grid % 2 == 0), grid + 1, grid % 3 == 0, grid % 5 == 0, row, row[:, None])
+    return Batch(
+        Inputs(grid, -grid, grid + 2, grid % 2 == 0), grid + 1, grid % 3 == 0, grid % 5 == 0, row, row[:, None]
+    )
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8))

@@ -2,7 +2,7 @@
 
 Standard (Vaswani et al. 2017, pre-norm as GPT-2): no injection, advanced once. Looped (Fan et al. 2025, section 4):
 h_0 = 0 and h_{k+1} = norm(blocks(h_k + x)), with x the embedded input: input injection, and the final norm inside the
-loop. Looped without injection: h_0 = x and h_{k+1} = norm(blocks(h_k)).
+loop. Looped without injection: h_0 = x and h_{k+1} = norm(blocks(h_k)). ``Injection`` has further ways to keep x.
 """
 
 from __future__ import annotations
@@ -22,10 +22,18 @@ from lengthwise.nn.position import Encoding, NoPE, Position
 from lengthwise.types import Inputs, UsageError
 from lengthwise.vocab import Vocab
 
+Injection = Literal["add", "concat", "gate", "once"]
+
 
 @dataclass(frozen=True)
 class Transformer(ModelSpec):
-    """``layers`` pre-norm blocks. Advanced once, ``injection`` on and off are the same model."""
+    """``layers`` pre-norm blocks.
+
+    ``injection`` is how the embedded input x joins the state h where a loop starts: ``add``, h + x, as published;
+    ``concat``, W[h; x], which starts as h + x; ``gate``, h + g(h, x) · x, with a gate g for every coordinate, which
+    starts nine tenths open. With ``once``, x is where the loops start, and is not seen again. Advanced once, ``add``
+    and ``once`` are the same model.
+    """
 
     width: int = 64
     layers: int = 1
@@ -33,7 +41,7 @@ class Transformer(ModelSpec):
     mlp: int = 4  # the hidden width of the MLP, in multiples of width
     activation: Literal["gelu", "relu"] = "gelu"  # gelu: its tanh form; relu takes a sixth off a small step on a CPU
     positions: tuple[Position, ...] = (NoPE(),)
-    injection: bool = True
+    injection: Injection = "add"
     dropout: float = 0.0
     init_std: float = 0.02  # of the weights in the blocks at the start; small widths learn faster from more
     embedding_std: float = 1.0  # of the embedding at the start
@@ -63,11 +71,12 @@ class TransformerModel(Model):
 
     def __init__(self, spec: Transformer, reads: int, writes: int, *, causal: bool) -> None:
         super().__init__()
-        self.causal, self.injection = causal, spec.injection
+        self.causal, self.injected = causal, spec.injection != "once"
         self.embedding = nn.Embedding(reads, spec.width)
         nn.init.normal_(self.embedding.weight, std=spec.embedding_std)
         encodings = [position.build(spec.width, spec.heads) for position in spec.positions]
         self.encodings: Iterable[Encoding] = nn.ModuleList(encodings)  # type: ignore[assignment]
+        self.inject = INJECTIONS[spec.injection](spec.width)
         self.blocks = nn.ModuleList([Block(spec, causal=causal) for _ in range(spec.layers)])
         self.norm = nn.LayerNorm(spec.width)
         self.readout = nn.Linear(spec.width, writes)
@@ -79,17 +88,58 @@ class TransformerModel(Model):
         return TransformerContext(embedded, pattern(self.encodings, inputs, self.causal))
 
     def start(self, context: TransformerContext) -> Float[Tensor, "r t d"]:
-        return torch.zeros_like(context.embedded) if self.injection else context.embedded
+        return torch.zeros_like(context.embedded) if self.injected else context.embedded
 
     def advance(self, state: Float[Tensor, "r t d"], context: TransformerContext) -> Float[Tensor, "r t d"]:
-        if self.injection:
-            state = state + context.embedded
+        state = self.inject(state, context.embedded)
         for block in self.blocks:
             state = block(state, context.pattern)
         return self.norm(state)
 
     def read(self, state: Float[Tensor, "r t d"], at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:
         return self.readout(state[at])
+
+
+class _Add(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+
+    def forward(self, state: Float[Tensor, "r t d"], x: Float[Tensor, "r t d"]) -> Float[Tensor, "r t d"]:
+        return state + x
+
+
+class _Concat(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.join = nn.Linear(2 * width, width)
+        with torch.no_grad():
+            self.join.weight.copy_(torch.eye(width).repeat(1, 2))
+            self.join.bias.zero_()
+
+    def forward(self, state: Float[Tensor, "r t d"], x: Float[Tensor, "r t d"]) -> Float[Tensor, "r t d"]:
+        return self.join(torch.cat([state, x], -1))
+
+
+class _Gate(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(2 * width, width)
+        nn.init.zeros_(self.gate.weight)
+        nn.init.constant_(self.gate.bias, math.log(9))
+
+    def forward(self, state: Float[Tensor, "r t d"], x: Float[Tensor, "r t d"]) -> Float[Tensor, "r t d"]:
+        return state + self.gate(torch.cat([state, x], -1)).sigmoid() * x
+
+
+class _Nothing(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+
+    def forward(self, state: Float[Tensor, "r t d"], x: Float[Tensor, "r t d"]) -> Float[Tensor, "r t d"]:
+        return state
+
+
+INJECTIONS: dict[Injection, type[nn.Module]] = {"add": _Add, "concat": _Concat, "gate": _Gate, "once": _Nothing}
 
 
 class Block(nn.Module):

@@ -36,7 +36,7 @@ class Pattern(NamedTuple):
     band: Shared | Tensor | None  # "1 h t w" or "b h t w": bias per neighbour, −inf where there is none
     mask: Tensor | None  # "b 1 1 t": which keys are present
     angles: Tensor | None  # "b t half"
-    bias: Shared | None = None  # "h t t": added to scores, −inf where causality forbids
+    bias: Shared | Tensor | None = None  # "h t t" or "b h t t": added to scores, −inf where causality forbids
 
 
 def pattern(encodings: Iterable[Encoding], inputs: Inputs, causal: bool) -> Pattern:
@@ -46,7 +46,7 @@ def pattern(encodings: Iterable[Encoding], inputs: Inputs, causal: bool) -> Patt
     """
     windows = [window for encoding in encodings if (window := encoding.window()) is not None]
     turns = [angles for encoding in encodings if (angles := encoding.angles(inputs.index)) is not None]
-    biases = [bias for encoding in encodings if (bias := encoding.scores(inputs.index.shape[1])) is not None]
+    biases = [bias for encoding in encodings if (bias := encoding.scores(inputs)) is not None]
     if len(windows) > 1 or len(turns) > 1 or (windows and biases):
         raise UsageError("a model takes one local window, or a bias on its scores, and one rotary encoding, at most")
     padded = not causal and not bool(inputs.present.all())
@@ -60,12 +60,14 @@ def pattern(encodings: Iterable[Encoding], inputs: Inputs, causal: bool) -> Patt
     return Pattern(band, mask, turns[0] if turns else None, _bias(biases, causal))
 
 
-def _bias(biases: list[Float[Tensor, "h t t"]], causal: bool) -> Shared | None:
+def _bias(biases: list[Tensor], causal: bool) -> Shared | Tensor | None:
     if not biases:
         return None
-    bias = torch.stack(biases).sum(0)
-    future = torch.ones(bias.shape[1:], dtype=torch.bool, device=bias.device).triu(1)
-    return Shared(bias.masked_fill(future, -torch.inf) if causal else bias)
+    bias = sum(biases[1:], biases[0])
+    if causal:
+        future = torch.ones(bias.shape[-2:], dtype=torch.bool, device=bias.device).triu(1)
+        bias = bias.masked_fill(future, -torch.inf)
+    return Shared(bias) if bias.dim() == 3 else bias
 
 
 def _neighbours(present: Bool[Tensor, "b t"], reach: int, causal: bool) -> Bool[Tensor, "#b t w"]:
@@ -80,11 +82,12 @@ def _neighbours(present: Bool[Tensor, "b t"], reach: int, causal: bool) -> Bool[
     return seen
 
 
-def _mask(pattern: Pattern) -> Tensor | None:
-    """What is added to scores, or which keys are present."""
-    if pattern.bias is None or pattern.mask is None:
-        return pattern.mask if pattern.bias is None else pattern.bias.value
-    return pattern.bias.value.masked_fill(~pattern.mask, -torch.inf)
+def _mask(pattern: Pattern, dtype: torch.dtype) -> Tensor | None:
+    """What is added to scores, in their type: the kernels do not check it; or which keys are present."""
+    bias = pattern.bias.value if isinstance(pattern.bias, Shared) else pattern.bias
+    if bias is None or pattern.mask is None:
+        return pattern.mask if bias is None else bias.to(dtype)
+    return bias.masked_fill(~pattern.mask, -torch.inf).to(dtype)
 
 
 class Attention(nn.Module):
@@ -111,7 +114,7 @@ class Attention(nn.Module):
                 query,
                 key,
                 value,
-                attn_mask=_mask(pattern),
+                attn_mask=_mask(pattern, query.dtype),
                 is_causal=self.causal and pattern.bias is None,
                 dropout_p=self.dropout if self.training else 0.0,
             ).transpose(1, 2)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lengthwise.types import UsageError
+from lengthwise.types import Inputs, UsageError
 
 
 class Encoding(nn.Module):
@@ -23,8 +23,9 @@ class Encoding(nn.Module):
         """By how much to rotate each pair of coordinates of queries and keys, in radians."""
         return None
 
-    def scores(self, length: int) -> Float[Tensor, "h t t"] | None:
-        """What is added to attention scores, per head, for each pair of places in a row; −inf where one is not seen."""
+    def scores(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"] | None:
+        """What is added to attention scores, per head, for each pair of positions in a row; −inf where one is not seen.
+        It has rows where it differs between them."""
         return None
 
     def window(self) -> Float[Tensor, "h w"] | None:
@@ -124,8 +125,8 @@ class _ALiBi(Encoding):
         super().__init__()
         self.register_buffer("slopes", slopes, persistent=False)
 
-    def scores(self, length: int) -> Float[Tensor, "h t t"]:
-        return -self.slopes[:, None, None] * distance(length, self.slopes.device)
+    def scores(self, inputs: Inputs) -> Float[Tensor, "h t t"]:
+        return -self.slopes[:, None, None] * distance(inputs.index.shape[1], self.slopes.device)
 
 
 @dataclass(frozen=True)
@@ -176,9 +177,40 @@ class _LocalHeads(Encoding):
         self.reach = spec.reach
         self.register_buffer("local", torch.arange(heads) < spec.count, persistent=False)
 
-    def scores(self, length: int) -> Float[Tensor, "h t t"]:
-        far = distance(length, self.local.device) > self.reach
+    def scores(self, inputs: Inputs) -> Float[Tensor, "h t t"]:
+        far = distance(inputs.index.shape[1], self.local.device) > self.reach
         return torch.zeros(far.shape, device=far.device).masked_fill(self.local[:, None, None] & far, -torch.inf)
+
+
+@dataclass(frozen=True)
+class CoupledHeads(Position):
+    """The last ``count`` heads see what stands in the same place of its number, or up to ``reach`` places off: all
+    numbers of a row are laid one above the other (places as in position coupling, Cho et al. 2024, but as a window in
+    which nothing is learned, so that no length is new to it)."""
+
+    count: int
+    reach: int = 0
+
+    def __post_init__(self) -> None:
+        if self.reach < 0 or self.count < 1:
+            raise UsageError(f"reach must be 0 or more and count 1 or more, not {self.reach} and {self.count}")
+
+    def build(self, width: int, heads: int) -> Encoding:
+        if self.count > heads:
+            raise UsageError(f"CoupledHeads: count must be at most the model's {heads} heads, not {self.count}")
+        return _CoupledHeads(self, heads)
+
+
+class _CoupledHeads(Encoding):
+    def __init__(self, spec: CoupledHeads, heads: int) -> None:
+        super().__init__()
+        self.reach = spec.reach
+        self.register_buffer("coupled", torch.arange(heads) >= heads - spec.count, persistent=False)
+
+    def scores(self, inputs: Inputs) -> Float[Tensor, "b h t t"]:
+        off = (inputs.place[:, :, None] - inputs.place[:, None]).abs() > self.reach
+        hidden = self.coupled[:, None, None] & off[:, None]
+        return torch.zeros(hidden.shape, device=hidden.device).masked_fill(hidden, -torch.inf)
 
 
 def distance(length: int, device: torch.device) -> Int[Tensor, "t t"]:

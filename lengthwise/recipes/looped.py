@@ -122,7 +122,7 @@ def variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
             layers=setting.layers * (1 if chosen.looped else LOOPS),
             heads=setting.heads,
             positions=setting.positions,
-            injection=chosen.looped and chosen.injection,
+            injection="add" if chosen.looped and chosen.injection else "once",
             init_std=setting.init_std,
             embedding_std=setting.embedding_std,
         ),

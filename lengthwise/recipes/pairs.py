@@ -47,7 +47,7 @@ def standard_pairs() -> Recipe:
             mlp=2,
             activation="relu",
             positions=(Learned(size=512),),
-            injection=False,
+            injection="once",
             init_std=0.06,
         ),
         optimizer=AdamW(rate=1e-3),

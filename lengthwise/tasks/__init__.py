@@ -21,10 +21,12 @@ def kebab(name: str) -> str:
 class Task(ABC):
     """A family of problems of every size. Subclasses are frozen dataclasses whose fields are their configuration.
 
-    ``symbols`` are what prompts and answers are written in; ``axes`` name the sizes: one axis makes a curve, two a map.
+    ``symbols`` are what prompts and answers are written in, ``signs`` those of them that stand between numbers;
+    ``axes`` name the sizes: one axis makes a curve, two a map.
     """
 
     symbols: tuple[str, ...]
+    signs: tuple[str, ...] = ()
     axes: tuple[str, ...] = ("length",)
 
     @property

@@ -33,6 +33,8 @@ class Addition(Stackable):
         if not 2 <= self.base <= 10:
             raise UsageError(f"addition: base must be 2 to 10, not {self.base}")
 
+    signs = ("+",)
+
     @property
     def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
         return (*string.digits[: self.base], "+")

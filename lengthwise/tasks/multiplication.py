@@ -21,6 +21,7 @@ class Multiplication(Task):
     per round. The first operand is meant to be short: one or two bits."""
 
     symbols = ("0", "1", "*")
+    signs = ("*",)
     axes = ("first", "second")
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
