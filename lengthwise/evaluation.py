@@ -17,7 +17,7 @@ from lengthwise.models import Model, settle, unroll
 from lengthwise.recipe import Recipe, check_stopping
 from lengthwise.run import Weights
 from lengthwise.stopping import Stopping
-from lengthwise.types import Batch, Score, Trace, UsageError
+from lengthwise.types import Batch, Problems, Score, Trace, UsageError
 
 TOKENS = 32_768  # per forward pass, so that memory does not grow with length
 
@@ -107,10 +107,8 @@ def _count(
     part: int = -1,
 ) -> list[_Count]:
     problems = fresh_problems(recipe.task, sizes, samples, seed=seed, part=part, hard=hard)
-    width = recipe.layout.write(problems.take(slice(1)), recipe.task).targets.shape[1]
     counts = [_Count() for _ in rules]
-    for rows in _parts(samples, width):
-        batch = recipe.layout.write(problems.take(rows), recipe.task)
+    for batch in in_parts(recipe, problems):
         wanted, room = slots(batch.targets, batch.room), _filled(batch.room)
         for count, said in zip(counts, answers(model, recipe, batch, rules), strict=True):
             count.add(said, wanted, room, recipe.layout.end(recipe.task))
@@ -158,6 +156,13 @@ def trace(model: Model, batch: Batch, limit: Int[Tensor, " b"], end: int | None)
         said[k - 1, rows, : symbols.shape[1]] = symbols
         ends[k - 1, rows], confidence[k - 1, rows] = length, sure
     return Trace(said, ends, confidence, limit.to(count.device))
+
+
+def in_parts(recipe: Recipe, problems: Problems) -> Iterator[Batch]:
+    """Problems of one size, as batches that fit the memory."""
+    width = recipe.layout.write(problems.take(slice(1)), recipe.task).targets.shape[1]
+    for rows in _parts(len(problems), width):
+        yield recipe.layout.write(problems.take(rows), recipe.task)
 
 
 def _parts(count: int, width: int) -> list[slice]:

@@ -96,13 +96,23 @@ class _Row(Layout):
         asked = room & (place <= first + problems.answer_length[:, None])
         tokens, targets = tokens.where(present, end), targets.where(room, end)
         signs = torch.isin(tokens, self._signs(task)) & (place <= first)
-        inputs = Inputs(tokens, place, _places(signs), present)
+        inputs = Inputs(tokens, place, self._places(signs, first, task), present)
         return Batch(inputs, targets, asked, room, problems.rounds, problems.sizes)
 
     def _signs(self, task: Task) -> Int[Tensor, " s"]:
         """The ids of what stands between numbers."""
         vocab = self.vocabs(task)[0]
         return torch.tensor([vocab.id(symbol) for symbol in vocab.symbols if symbol in (*task.signs, EQUALS, PAUSE)])
+
+    def _places(self, signs: Bool[Tensor, "b t"], first: Int[Tensor, "b 1"], task: Task) -> Int[Tensor, "b t"]:
+        """Where each symbol stands in its own run of symbols that are no signs, from 1; 0 for a sign. In a mirrored
+        task's prompt, runs are counted from their ends."""
+        index = torch.arange(signs.shape[1])
+        place = index - torch.where(signs, index, -1).cummax(1).values
+        if not task.mirrored:
+            return place
+        following = torch.where(signs, index, signs.shape[1]).flip(1).cummin(1).values.flip(1)
+        return torch.where(index < first, following - index, place)
 
     @abstractmethod
     def _slot(self, targets: Int[Tensor, "b t"], end: int) -> Int[Tensor, "b t"]:
@@ -178,12 +188,6 @@ class Pairs(Layout):
     def answer(self, said: Int[Tensor, " a"], task: Task) -> Int[Tensor, " m"]:
         assert isinstance(task, Stackable)
         return task.answer(said)
-
-
-def _places(signs: Bool[Tensor, "b t"]) -> Int[Tensor, "b t"]:
-    """Where each symbol stands in its own run of symbols that are no signs, from 1; 0 for a sign."""
-    index = torch.arange(signs.shape[1])
-    return index - torch.where(signs, index, -1).cummax(1).values
 
 
 def until_end(said: Int[Tensor, "*k a"], end: int | None) -> Bool[Tensor, "*k a"]:

@@ -69,7 +69,7 @@ class Inputs(Rows):
 
     tokens: Int[Tensor, "b t"]
     index: Int[Tensor, "b t"]  # the position a positional encoding is told
-    place: Int[Tensor, "b t"]  # where a symbol stands in its own number, from 1; 0 for a sign
+    place: Int[Tensor, "b t"]  # where a digit stands in its own number, from 1, counted as the answer is; 0: a sign
     present: Bool[Tensor, "b t"]  # False where a row has ended: nothing may depend on what stands there
 
 

@@ -20,7 +20,7 @@ FLOORS = [
     {"objectives.*", "recipe", "rasp.program"},
     {"data", "run", "rasp.programs"},
     {"evaluation"},
-    {"progress", "generate", "depth"},
+    {"progress", "generate", "depth", "anatomy"},
     {"training", "solver"},
     {"cost", "fleet", "recipes.*", "report"},
     {"studies", "report.*"},

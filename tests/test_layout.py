@@ -11,6 +11,7 @@ from lengthwise.layout import FullOutput, NextToken, Pairs, until_end, up_to_end
 from lengthwise.rng import stream
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.types import Problems, UsageError
 
@@ -214,6 +215,13 @@ def test_the_digits_of_a_sum_stand_below_those_of_its_operands():
     task = Addition(2, "most", True, True)
     inputs = FullOutput().write(task.parse("1011+0110"), task).inputs
     assert inputs.place[0].tolist() == [1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5]
+
+
+def test_the_digits_of_a_product_stand_where_those_of_its_operands_do():
+    """Operands are written most significant bit first, so their places are counted from the end."""
+    task = Multiplication()
+    inputs = FullOutput().write(task.parse("10*011"), task).inputs
+    assert inputs.place[0].tolist() == [2, 1, 0, 3, 2, 1, 0, 1, 2, 3, 4, 5]
 
 
 # What inputs hide

@@ -1,4 +1,10 @@
-"""Looped transformers that see a place's left neighbour alone: our form of the looped system (Fan et al. 2025)."""
+"""Looped transformers that see neighbours, not the whole row: our form of the looped system (Fan et al. 2025).
+
+Layout, loops and objective are those of ``fop-loop-adaptive``, the published method. What attention sees is not: where
+no positional encoding is given, a model finds a place by counting, and counts grow with the length. Here a head sees
+the left neighbour, or what stands in the same place of its number (``CoupledHeads``), or, where symbols must be looked
+up, the whole row; nothing that it sees is new at a longer length.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +14,19 @@ from lengthwise.layout import FullOutput
 from lengthwise.lengths import Curriculum
 from lengthwise.loops import PerRound
 from lengthwise.models.transformer import Transformer
-from lengthwise.nn.position import Local
+from lengthwise.nn.position import CoupledHeads, Local, LocalHeads
 from lengthwise.objectives.final import Final
 from lengthwise.optim import AdamW, Schedule
 from lengthwise.recipe import Recipe, Watch
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.binary_sum import BinarySum
 from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
+from lengthwise.tasks.unique_set import UniqueSet
+
+SMALL = Transformer(width=64, positions=(Local(reach=1),), init_std=0.1, embedding_std=0.3)
+COLUMNS = (LocalHeads(count=2), CoupledHeads(count=2))  # of four heads
 
 
 def looped_parity() -> Recipe:
@@ -28,7 +41,7 @@ def looped_parity() -> Recipe:
         layout=FullOutput(),
         lengths=Curriculum(top=20, every=60),
         loops=PerRound(),
-        model=Transformer(width=64, positions=(Local(reach=1),), init_std=0.1, embedding_std=0.3),
+        model=SMALL,
         objective=Final(),
         steps=2000,
         batch=32,
@@ -46,3 +59,65 @@ def looped_copy() -> Recipe:
     length; a seed takes four minutes of one CPU thread.
     """
     return replace(looped_parity(), name="looped-copy", task=Copy())
+
+
+def looped_addition() -> Recipe:
+    """Our form of binary addition: n loops, of whose heads half see the left neighbour, half the same place of each
+    number. Digits need not be counted to be paired; they move on by one place per loop, past the carries."""
+    recipe = looped_parity()
+    return replace(
+        recipe,
+        name="looped-addition",
+        task=Addition(2, "most", True, True),
+        model=replace(SMALL, layers=3, positions=COLUMNS),
+        steps=1600,
+        optimizer=AdamW(rate=5e-4),
+        schedule=Schedule("cosine", cooldown=0.5),
+        watch=Watch(every=100, sizes=(20, 26), count=200),
+    )
+
+
+def looped_binary_sum() -> Recipe:
+    """Our form of the binary sum: n loops of two layers, each seeing a place's left neighbour alone. Half of the
+    problems have a uniform number of ones: among uniform bits, sums near n are too rare to be learned."""
+    recipe = looped_parity()
+    return replace(
+        recipe,
+        name="looped-binary-sum",
+        task=BinarySum(),
+        model=replace(SMALL, layers=2),
+        hard=0.5,
+        watch=Watch(every=200, sizes=(20, 24), count=200),
+    )
+
+
+def looped_multiplication() -> Recipe:
+    """Our form of multiplication, 1–2 bits times n: n₁·n₂ loops, with heads as for addition; the operands' places are
+    counted from their lowest bit, as the product's are."""
+    recipe = looped_addition()
+    return replace(
+        recipe,
+        name="looped-multiplication",
+        task=Multiplication(),
+        lengths=Curriculum(top=11, every=80, most=(2, 11)),
+        model=replace(SMALL, layers=4, positions=COLUMNS),
+        watch=Watch(every=100, sizes=(11, 14), count=200),
+    )
+
+
+def looped_unique_set() -> Recipe:
+    """Our form of the unique set: n loops, of whose heads half see the left neighbour, half the whole row, in which
+    equal symbols find each other."""
+    recipe = looped_parity()
+    return replace(
+        recipe,
+        name="looped-unique-set",
+        task=UniqueSet(),
+        lengths=Curriculum(top=20, every=120, start=6),
+        model=replace(SMALL, layers=3, positions=(LocalHeads(count=2),), embedding_std=1.0),
+        steps=2600,
+        batch=48,
+        optimizer=AdamW(rate=1e-3),
+        hard=0.3,
+        watch=Watch(every=200, sizes=(20, 26), count=200),
+    )

@@ -21,12 +21,14 @@ def kebab(name: str) -> str:
 class Task(ABC):
     """A family of problems of every size. Subclasses are frozen dataclasses whose fields are their configuration.
 
-    ``symbols`` are what prompts and answers are written in, ``signs`` those of them that stand between numbers;
-    ``axes`` name the sizes: one axis makes a curve, two a map.
+    ``symbols`` are what prompts and answers are written in, ``signs`` those of them that stand between numbers; where
+    a prompt's numbers are written the other way round than its answer, they are ``mirrored``. ``axes`` name the sizes:
+    one axis makes a curve, two a map.
     """
 
     symbols: tuple[str, ...]
     signs: tuple[str, ...] = ()
+    mirrored: bool = False
     axes: tuple[str, ...] = ("length",)
 
     @property
@@ -56,6 +58,10 @@ class Task(ABC):
     @abstractmethod
     def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         """Symbols that any answer at these sizes may take: never the true answer's length."""
+
+    def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+        """What may make a problem of a given size hard, by name: a number per problem. None unless a task knows."""
+        return {}
 
     @property
     def vocab(self) -> Vocab:
@@ -100,6 +106,12 @@ class Stackable(Task):
 def within(length: Int[Tensor, " b"], width: int) -> Bool[Tensor, "b width"]:
     """True in each row's first ``length`` places."""
     return torch.arange(width) < length[:, None]
+
+
+def longest_run(flags: Bool[Tensor, "b n"]) -> Int[Tensor, " b"]:
+    """How many True stand side by side in each row, at most."""
+    place = torch.arange(1, flags.shape[1] + 1)
+    return (place - torch.where(flags, 0, place).cummax(1).values).amax(1)
 
 
 def symbols_of(task: Task, text: str) -> Int[Tensor, " n"]:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.tasks import Stackable, symbols_of, within
+from lengthwise.tasks import Stackable, longest_run, symbols_of, within
 from lengthwise.types import Problems, UsageError
 
 
@@ -42,6 +42,12 @@ class Addition(Stackable):
     @property
     def axes(self) -> tuple[str, ...]:  # type: ignore[override]
         return ("length",) if self.equal_lengths else ("first", "second")
+
+    def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+        """The longest carry: through how many columns in a row one is carried."""
+        columns, _ = self.stack(problems)
+        sums = torch.nn.functional.pad(columns.sum(2), (0, 1)) % self.base
+        return {"longest carry": longest_run(self.digits(problems, sums.shape[1]) != sums)}
 
     def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return sizes.max(1).values + 1

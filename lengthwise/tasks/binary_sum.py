@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Generator, Tensor
 
 from lengthwise.tasks import Listed
 from lengthwise.types import Problems
@@ -15,9 +15,16 @@ from lengthwise.types import Problems
 @dataclass(frozen=True)
 class BinarySum(Listed):
     """n uniform bits → the number of ones, in binary, least significant bit first, without leading zeros; none is
-    written ``0``. T(n) = n: one bit is counted per round."""
+    written ``0``. T(n) = n: one bit is counted per round. In the harder set the number of ones is uniform, 0 to n:
+    among uniform bits a sum near n, whose highest bits are set, is hardly ever seen."""
 
     symbols = ("0", "1")
+
+    def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        length, width = sizes[:, :1], int(sizes.max())
+        ones = (torch.rand(len(sizes), 1, generator=generator) * (length + 1)).long()
+        draw = torch.rand(len(sizes), width, generator=generator).masked_fill(torch.arange(width) >= length, 2)
+        return self.solved(sizes, (draw.argsort(1).argsort(1) < ones).long())
 
     def solved(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
         length, count = sizes[:, 0], bits.sum(1)
@@ -31,6 +38,9 @@ class BinarySum(Listed):
 
     def reference(self, prompt: str) -> str:
         return f"{prompt.count('1'):b}"[::-1]
+
+    def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+        return {"ones": problems.prompt.sum(1)}
 
     def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return _bit_length(sizes[:, 0])

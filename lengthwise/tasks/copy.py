@@ -5,10 +5,11 @@ from __future__ import annotations
 import string
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from lengthwise.tasks import Listed, first_symbols
+from lengthwise.tasks import Listed, first_symbols, longest_run, within
 from lengthwise.types import Problems
 
 _ALPHABET = string.digits + string.ascii_lowercase
@@ -33,6 +34,11 @@ class Copy(Listed):
 
     def reference(self, prompt: str) -> str:
         return "".join(list(prompt))
+
+    def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+        row = problems.prompt
+        alike = (row[:, 1:] == row[:, :-1]) & within(problems.prompt_length - 1, row.shape[1] - 1)
+        return {"longest run": longest_run(torch.nn.functional.pad(alike, (0, 1))) + 1}
 
     def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return sizes[:, 0]

@@ -22,6 +22,7 @@ class Multiplication(Task):
 
     symbols = ("0", "1", "*")
     signs = ("*",)
+    mirrored = True
     axes = ("first", "second")
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
@@ -51,6 +52,9 @@ class Multiplication(Task):
     def reference(self, prompt: str) -> str:
         first, second = prompt.split("*")
         return f"{int(first, 2) * int(second, 2):b}".rjust(len(first) + len(second), "0")[::-1]
+
+    def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+        return {"ones": (problems.prompt == 1).sum(1)}
 
     def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return sizes.sum(1)

@@ -25,5 +25,8 @@ class Parity(Listed):
     def reference(self, prompt: str) -> str:
         return str(prompt.count("1") % 2)
 
+    def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+        return {"ones": problems.prompt.sum(1)}
+
     def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return torch.ones_like(sizes[:, 0])

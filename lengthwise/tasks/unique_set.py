@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Generator, Tensor
 
 from lengthwise.tasks import Listed, first_symbols, within
 from lengthwise.types import Problems
@@ -17,7 +17,8 @@ _ALPHABET = string.ascii_letters + string.digits
 
 @dataclass(frozen=True)
 class UniqueSet(Listed):
-    """n uniform symbols of an alphabet → those seen for the first time. T(n) = n: one symbol is looked at per round."""
+    """n uniform symbols of an alphabet → those seen for the first time. T(n) = n: one symbol is looked at per round. In
+    the harder set each row has its own, uniform number of symbols to draw from, so that more of them repeat."""
 
     alphabet: int = 50  # how many symbols, 2–62: a–z, A–Z, then 0–9
 
@@ -27,6 +28,13 @@ class UniqueSet(Listed):
     @property
     def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
         return first_symbols("unique-set", _ALPHABET, self.alphabet)
+
+    def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        rows, width = len(sizes), int(sizes.max())
+        few = (torch.rand(rows, 1, generator=generator) * self.alphabet).long() + 1
+        number = (torch.rand(rows, width, generator=generator) * few).long()  # among the row's own symbols
+        own = torch.rand(rows, self.alphabet, generator=generator).argsort(1)
+        return self.solved(sizes, own.gather(1, number) * within(sizes[:, 0], width))
 
     def solved(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         length, width = sizes[:, 0], row.shape[1]
@@ -40,6 +48,9 @@ class UniqueSet(Listed):
 
     def reference(self, prompt: str) -> str:
         return "".join(dict.fromkeys(prompt))
+
+    def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+        return {"repeats": problems.prompt_length - problems.answer_length}
 
     def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return sizes[:, 0].clamp(max=self.alphabet)
