@@ -61,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     sub = verb("evaluate", "exact match on fresh problems, length by length",
                "seed", "lengths", "grid", "samples", "stopping", "hard", "device", "threads", "json")  # fmt: skip
     sub.add_argument("weights", metavar="RUN", help="a run's folder, any folder of weights, or shipped weights by name")
+    sub.add_argument("--anatomy", action="store_true", help="how answers go wrong: where, and on which problems")
     sub = verb("solve", "answer prompts, from arguments or from standard input, one a line",
                "stopping", "device", "json")  # fmt: skip
     sub.add_argument("weights", metavar="WEIGHTS", help="shipped weights by name, or a folder")

@@ -28,6 +28,11 @@ class Cost:
         return self.steps * self.seconds / 60
 
 
+def operations(recipe: Recipe) -> float:
+    """Those of one step, as in ``Cost``, on an eighth of the batch and scaled up."""
+    return cost(recipe, rows=max(1, recipe.batch // 8)).operations
+
+
 def cost(recipe: Recipe, moments: int = 4, rows: int | None = None) -> Cost:
     """Run a few steps at evenly spaced moments of the training (curricula make later ones dearer) and average. With
     ``rows``, on smaller batches, and scaled up: quicker, and a little too high."""

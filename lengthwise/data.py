@@ -33,9 +33,10 @@ def batch(recipe: Recipe, step: int, *, rank: int = 0, world: int = 1) -> tuple[
 
 
 def fresh_problems(
-    task: Task, size: Sequence[int], count: int, *, seed: int, part: int = 0, hard: bool = False
+    task: Task, size: Sequence[int], count: int, *, seed: int, part: int = -1, hard: bool = False
 ) -> Problems:
-    """Fresh problems of one size: an address of their own, shared with no training batch."""
+    """Fresh problems of one size: an address of their own, shared with no training batch. Those that are watched while
+    training have parts from 0 up."""
     if len(size) != len(task.axes):
         raise UsageError(f"{task.name} has sizes on {len(task.axes)} axes ({', '.join(task.axes)}), not {len(size)}")
     if min(size) < 1:

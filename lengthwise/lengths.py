@@ -56,27 +56,29 @@ class Uniform(Lengths):
 @dataclass(frozen=True)
 class Curriculum(Lengths):
     """Uniform from ``bottom`` to a maximum that starts at ``start`` and grows by 1 every ``every`` steps up to ``top``
-    (Garg et al. 2022; Fan et al. 2025, section 6). With ``most``, an axis stops growing there: ``most=(2,11)``."""
+    (Garg et al. 2022; Fan et al. 2025, section 6), after ``hold`` steps in which it stays. With ``most``, an axis stops
+    growing there: ``most=(2,11)``."""
 
     top: int
     every: int
     start: int = 1
     bottom: int = 1
     most: tuple[int, ...] = ()
+    hold: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.bottom <= self.start <= self.top:
             raise UsageError(
                 f"lengths need 1 <= bottom <= start <= top, not bottom={self.bottom} start={self.start} top={self.top}"
             )
-        if self.every < 1:
-            raise UsageError(f"every must be 1 step or more, not {self.every}")
+        if self.every < 1 or self.hold < 0:
+            raise UsageError(f"every must be 1 step or more and hold 0 or more, not {self.every} and {self.hold}")
         if any(most < self.bottom for most in self.most):
             raise UsageError(f"most must be at least bottom={self.bottom} on each axis, not {self.most}")
 
     def maximum(self, step: int) -> int:
         """The largest size drawn at this step (steps are counted from 0)."""
-        return min(self.top, self.start + step // self.every)
+        return min(self.top, self.start + max(0, step - self.hold) // self.every)
 
     def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
         sizes = _uniform(self.bottom, self.maximum(step), rows, axes, generator)

@@ -7,6 +7,7 @@ A run is ``runs/<name>-<id>/`` (or under ``$LENGTHWISE_RUNS``):
     metrics.jsonl       what training measured, a row per line
     scores.jsonl        what evaluation measured, a row per line
     depth.jsonl         what every loop would have answered, a row per size
+    anatomy.jsonl       how answers went wrong, a row per size
     state.pt            all that resuming needs
     about.json          versions, commit, device, time
 
@@ -180,7 +181,7 @@ class Run:
     # Rows
 
     def append(self, name: str, *rows: dict[str, Any]) -> None:
-        """Add rows to ``metrics``, ``scores`` or ``depth``; a last line that a crash cut short is dropped first."""
+        """Add rows to ``metrics``, ``scores``, ``depth`` or ``anatomy``; a last line cut short is dropped."""
         with _disk(self.folder), (self.folder / f"{name}.jsonl").open("ab+") as file:
             if _cut_short(file):
                 file.seek(0)
@@ -188,7 +189,7 @@ class Run:
             file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """All rows of ``metrics``, ``scores`` or ``depth``; a last line cut short by a crash does not count.
+        """All rows of ``metrics`` or another of these files; a last line cut short by a crash does not count.
         UsageError if a line is none of ours."""
         path = self.folder / f"{name}.jsonl"
         try:

@@ -42,9 +42,10 @@ def test_a_share_of_the_rows_has_the_longest_size_on_every_axis(share, rows, cou
 @given(st.integers(1, 4), st.integers(0, 4), st.integers(0, 4), st.integers(1, 5), st.integers(0, 60))
 def test_a_curriculum_against_counting_up(bottom, more, further, every, step):
     """The maximum starts at ``start``, grows by one every so many steps, and stays at ``top``."""
-    lengths = Curriculum(top=bottom + more + further, every=every, start=bottom + more, bottom=bottom)
+    hold = 7 * (step % 2)
+    lengths = Curriculum(top=bottom + more + further, every=every, start=bottom + more, bottom=bottom, hold=hold)
     maximum = bottom + more
-    for passed in range(1, step + 1):
+    for passed in range(1, step + 1 - hold):
         if passed % every == 0 and maximum < lengths.top:
             maximum += 1
     assert lengths.maximum(step) == maximum
@@ -120,6 +121,7 @@ def test_sizes_depend_on_the_generator_alone(lengths):
         lambda: Uniform(3, longest=1.5),
         lambda: Uniform(3, longest=-0.5),
         lambda: Curriculum(3, 0),
+        lambda: Curriculum(3, 1, hold=-1),
         lambda: Curriculum(3, 1, start=4),
         lambda: Curriculum(3, 1, start=1, bottom=2),
         lambda: Curriculum(3, 1, bottom=0),
@@ -148,6 +150,7 @@ ROUNDS = st.lists(st.integers(1, 30), min_size=1, max_size=20).map(torch.tensor)
 def test_planned_loops_are_rounds_and_more_but_at_least_one(rounds, more):
     wanted = [max(1, n + more) for n in rounds.tolist()]
     assert PerRound(more).planned(rounds).tolist() == wanted
+    assert PerRound(more, times=3).planned(rounds).tolist() == [max(1, 3 * n + more) for n in rounds.tolist()]
     assert ExtraLoops(more).planned(rounds).tolist() == wanted
     assert Constant(abs(more) + 1).planned(rounds).tolist() == [abs(more) + 1] * len(rounds)
 

@@ -1,5 +1,7 @@
 """Laws of every task: each sample is right by the reference algorithm, and is what was asked for."""
 
+import re
+
 import pytest
 import torch
 from hypothesis import given
@@ -277,6 +279,50 @@ def test_the_hard_set_has_99_plus_1_and_both_sides():
     zeros = [sum(a == 0 and b == 9 for a, b in zip(*row, strict=True)) >= 4 for row in rows]
     assert 0.05 < sum(nines) / 1000 < 0.4
     assert 0.05 < sum(zeros) / 1000 < 0.4
+
+
+@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize("task", ADDITIONS, ids=repr)
+def test_the_longest_carry_is_known(task, hard):
+    problems = sample(task, every_size(task, top=7), hard)
+    wanted = [longest_carry(task, prompt) for prompt in texts(task, problems)[0]]
+    assert task.traits(problems)["longest carry"].tolist() == wanted
+
+
+TRAITS = {
+    Parity(): {"ones": lambda prompt: prompt.count("1")},
+    BinarySum(): {"ones": lambda prompt: prompt.count("1")},
+    Multiplication(): {"ones": lambda prompt: prompt.count("1")},
+    Copy(): {"longest run": lambda prompt: max(map(len, re.findall(r"0+|1+", prompt)))},
+    UniqueSet(5): {"repeats": lambda prompt: len(prompt) - len(set(prompt))},
+}
+
+
+@pytest.mark.parametrize("task", TRAITS, ids=repr)
+def test_what_makes_a_problem_hard_is_counted(task):
+    problems = sample(task, every_size(task, top=7))
+    (name, count), *_ = TRAITS[task].items()
+    assert task.traits(problems)[name].tolist() == list(map(count, texts(task, problems)[0]))
+    assert len(task.traits(problems)) == 1
+
+
+def test_the_hard_set_of_the_binary_sum_has_every_number_of_ones_alike():
+    problems = sample(BinarySum(), [[9]] * 5000, hard=True)
+    share = shares(problems.prompt.sum(1).tolist(), 10)
+    assert (share - 0.1).abs().max() <= 5 * (0.1 * 0.9 / 5000) ** 0.5
+    place = problems.prompt.float().mean(0)  # and no place is preferred
+    assert (place - 0.5).abs().max() <= 5 * (0.25 / 5000) ** 0.5
+
+
+def test_the_hard_set_of_the_unique_set_repeats():
+    """A row draws from one to n symbols of its own; which ones, is uniform."""
+    problems = sample(UniqueSet(), [[8]] * 4000, hard=True)
+    alone = shares(problems.answer_length.tolist(), 9)
+    assert alone[1] > 1 / 8
+    assert problems.answer_length.float().mean() < 5
+    symbols = shares(problems.prompt.flatten().tolist(), 50)
+    assert len(symbols) == 50
+    assert (symbols - 0.02).abs().max() < 0.006
 
 
 @pytest.mark.parametrize("task", [task for task in TASKS if task not in HARD], ids=repr)

@@ -121,3 +121,13 @@ def looped_unique_set() -> Recipe:
         hard=0.3,
         watch=Watch(every=200, sizes=(20, 26), count=200),
     )
+
+
+FORMS = {
+    "parity": looped_parity,
+    "copy": looped_copy,
+    "addition": looped_addition,
+    "binary-sum": looped_binary_sum,
+    "multiplication": looped_multiplication,
+    "unique-set": looped_unique_set,
+}

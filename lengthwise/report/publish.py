@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lengthwise.report import Row, by_recipe, curves
+from lengthwise.report.anatomy_figure import anatomy_figure
+from lengthwise.report.card import score_card
 from lengthwise.report.figures import heat_map, length_figure, loss_figure, save
 from lengthwise.report.tables import write_csv
 from lengthwise.run import Run, write_json
 
 
-def publish(runs: Sequence[Run], folder: Path, *, title: str | None = None) -> list[Path]:
+def publish(
+    runs: Sequence[Run], folder: Path, *, title: str | None = None, operations: Mapping[str, float] | None = None
+) -> list[Path]:
     """Write what these runs have shown; the paths of what was written. Nothing but files of the runs is read.
 
-    ``runs.json`` holds recipes, versions and times; ``scores.csv`` every score; ``lengths`` exact match against length;
-    ``map-<recipe>`` exact match on two axes, the mean over seeds; ``loss`` the course of training.
+    ``runs.json`` holds recipes, versions and times; ``scores.csv`` every score; ``card.json`` the score card (see
+    ``card.score_card``, which ``operations`` are for); ``lengths`` exact match against length; ``map-<recipe>`` exact
+    match on two axes, the mean over seeds; ``anatomy-<recipe>`` how answers go wrong; ``loss`` the course of training.
     """
     figures = {}
     rows: list[Row] = [_origin(run) | row for run in runs for row in run.rows("scores")]
@@ -35,7 +40,13 @@ def publish(runs: Sequence[Run], folder: Path, *, title: str | None = None) -> l
     files = [folder / "runs.json"]
     if rows:
         write_csv(folder / "scores.csv", rows)
-        files.append(folder / "scores.csv")
+        write_json(folder / "card.json", score_card(runs, operations))
+        files += [folder / "scores.csv", folder / "card.json"]
+    for label, group in by_recipe(runs).items():
+        if anatomies := [row for run in group for row in run.rows("anatomy")]:
+            write_json(folder / f"anatomy-{label}.json", anatomies)
+            files.append(folder / f"anatomy-{label}.json")
+            figures[f"anatomy-{label}"] = anatomy_figure(anatomies, label)
     return files + [file for name, figure in figures.items() for file in save(figure, folder / name)]
 
 

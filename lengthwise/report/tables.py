@@ -129,6 +129,26 @@ def _numbers(exact: Sequence[float], planned: int, row: Row) -> Row:
     }
 
 
+def anatomy_table(rows: Sequence[Row]) -> Table:
+    """How answers go wrong: a line per size, and below it one per group of problems, easiest measured first."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
+    for heading in ("size", "exact match", "wrong", "end early", "end late", "a wrong symbol", "first wrong at"):
+        left = heading in ("size", "first wrong at")
+        table.add_column(heading, justify="left" if left else "right", no_wrap=heading == "size")
+    for row in rows:
+        wrong, places = sum(row["ends"].values()), row["first_wrong"]
+        often = sorted(places, key=lambda place: -places[place])[:3]
+        counts = [str(row["ends"][name]) for name in ("early", "late", "right")]
+        first = ", ".join(f"{place} ({places[place]})" for place in often)
+        table.add_row(size_text(row["sizes"]), f"{row['exact']:.3f}", str(wrong), *counts, first)
+        for trait, groups in row["by"].items():
+            for part in groups:
+                span = str(part["low"]) if part["low"] == part["high"] else f"{part['low']}–{part['high']}"
+                missed = str(round(part["count"] * (1 - part["exact"])))
+                table.add_row(f"[dim]  {trait} {span}[/]", f"[dim]{part['exact']:.3f}[/]", f"[dim]{missed}[/]")
+    return table
+
+
 def row_table(rows: Sequence[Row]) -> Table:
     """Any rows of like fields, as they are."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))

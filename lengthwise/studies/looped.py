@@ -1,8 +1,10 @@
-"""Eight methods on six tasks (Fan et al. 2025, figure 4): which of them carry to longer problems?"""
+"""Eight methods on six tasks (Fan et al. 2025, figure 4), and our own form: which of them carry to longer problems?"""
 
 from __future__ import annotations
 
+from lengthwise.recipe import Recipe
 from lengthwise.recipes.looped import METHODS, SETTINGS, Scale, variation
+from lengthwise.recipes.window import FORMS
 from lengthwise.report import Claim
 from lengthwise.stopping import MaxConfidence
 from lengthwise.studies import Panel, Study
@@ -10,6 +12,8 @@ from lengthwise.types import UsageError
 
 TESTED = {"parity": 40, "copy": 30, "addition": 30, "binary-sum": 24, "multiplication": 15, "unique-set": 30}
 LATE = ("multiplication", "unique-set")  # tasks whose most confident loop is looked for up to 30 loops further
+
+OURS = "looped"
 
 PAPER, CSV = "text of the paper; per-point figures are in plots only", "released CSV"
 CLAIMS = {
@@ -23,8 +27,12 @@ CLAIMS = {
 
 
 def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu") -> Study:
-    """Looped transformers and their baselines (Fan et al. 2025): a curve per method, a picture per task."""
-    chosen = list(METHODS) if methods == "all" else methods.split(",")
+    """Looped transformers and their baselines (Fan et al. 2025): a curve per method, a picture per task.
+
+    At the cpu scale there is one method more, ``looped``: our own form of the published one.
+    """
+    own = [OURS] if scale == "cpu" else []
+    chosen = [*METHODS, *own] if methods == "all" else methods.split(",")
     on = list(SETTINGS[scale]) if tasks == "all" and scale in SETTINGS else tasks.split(",")
     panels = tuple(_panel(task, chosen, scale) for task in on)
     for what, named in (("tasks", on), ("methods", chosen)):
@@ -39,7 +47,7 @@ def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu
 
 
 def _panel(task: str, methods: list[str], scale: Scale) -> Panel:
-    recipes = tuple(variation(task, method, scale) for method in methods)
+    recipes = tuple(_recipe(task, method, scale) for method in methods)
     top, tested = recipes[0].lengths.top, TESTED[task]
     claim = Claim("FOP-Loop-Adaptive", tested, "near-perfect; next-token baselines fail", PAPER)
     return Panel(
@@ -51,3 +59,9 @@ def _panel(task: str, methods: list[str], scale: Scale) -> Panel:
         claims=(claim, *CLAIMS.get(task, ())),
         name=task,
     )
+
+
+def _recipe(task: str, method: str, scale: Scale) -> Recipe:
+    if method == OURS and scale == "cpu" and task in FORMS:
+        return FORMS[task]()
+    return variation(task, method, scale)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.tasks import Stackable, longest_run, symbols_of, within
+from lengthwise.tasks import Stackable, symbols_of, within
 from lengthwise.types import Problems, UsageError
 
 
@@ -44,10 +44,13 @@ class Addition(Stackable):
         return ("length",) if self.equal_lengths else ("first", "second")
 
     def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
-        """The longest carry: through how many columns in a row one is carried."""
-        columns, _ = self.stack(problems)
-        sums = torch.nn.functional.pad(columns.sum(2), (0, 1)) % self.base
-        return {"longest carry": longest_run(self.digits(problems, sums.shape[1]) != sums)}
+        """The longest carry: the columns that one passes, from the one that makes it on."""
+        totals = self.stack(problems)[0].sum(2)
+        above = torch.nn.functional.pad(totals, (0, 1))[:, 1:] % self.base
+        carried = self.digits(problems, totals.shape[1] + 1)[:, 1:] != above
+        place = torch.arange(totals.shape[1])
+        made = torch.where(totals >= self.base, place, -1).cummax(1).values
+        return {"longest carry": ((place - made + 1) * carried).amax(1)}
 
     def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return sizes.max(1).values + 1

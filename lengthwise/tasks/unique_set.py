@@ -18,7 +18,7 @@ _ALPHABET = string.ascii_letters + string.digits
 @dataclass(frozen=True)
 class UniqueSet(Listed):
     """n uniform symbols of an alphabet → those seen for the first time. T(n) = n: one symbol is looked at per round. In
-    the harder set each row has its own, uniform number of symbols to draw from, so that more of them repeat."""
+    the harder set each row draws from symbols of its own, uniformly 1 to n of them, so that most rows have repeats."""
 
     alphabet: int = 50  # how many symbols, 2–62: a–z, A–Z, then 0–9
 
@@ -31,7 +31,8 @@ class UniqueSet(Listed):
 
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         rows, width = len(sizes), int(sizes.max())
-        few = (torch.rand(rows, 1, generator=generator) * self.alphabet).long() + 1
+        most = sizes.clamp(max=self.alphabet)
+        few = (torch.rand(rows, 1, generator=generator) * most).long() + 1
         number = (torch.rand(rows, width, generator=generator) * few).long()  # among the row's own symbols
         own = torch.rand(rows, self.alphabet, generator=generator).argsort(1)
         return self.solved(sizes, own.gather(1, number) * within(sizes[:, 0], width))

@@ -11,10 +11,11 @@ from typing import Any
 from rich.table import Table
 
 from lengthwise import catalog
-from lengthwise.cost import cost
+from lengthwise.cost import cost, operations
 from lengthwise.depth import depth
 from lengthwise.evaluation import parse_sizes
 from lengthwise.report import curves
+from lengthwise.report.card import card_table, score_card
 from lengthwise.report.tables import depth_rows, row_table, score_table, summary, summary_table, write_csv
 from lengthwise.run import Run, place_of, write_json
 from lengthwise.studies import Panel, Study
@@ -76,10 +77,11 @@ def _plan(args: argparse.Namespace, study: Study) -> int:
 def _publish_study(args: argparse.Namespace, study: Study, runs: dict[str, list[Run]], folder: Path) -> int:
     from lengthwise.report.publish import publish
 
-    files, rows = [], []
+    files, rows, prices = [], [], {}
     for panel in study.panels:
         group, place = runs[panel.title], folder / panel.name
-        files += publish(group, place, title=panel.title)
+        prices |= _operations(group)
+        files += publish(group, place, title=panel.title, operations=prices)
         if panel.also:
             first = [run for run in group if run.recipe.seed == 0 and run.recipe.loops.adapts]
             for run in first:
@@ -91,8 +93,9 @@ def _publish_study(args: argparse.Namespace, study: Study, runs: dict[str, list[
             files, rows = [*files, place / "summary.csv"], rows + found
     groups = list(runs.values())
     table = summary_table(rows) if rows else score_table(curves(chain(*groups)))
-    result = {"files": list(map(str, files)), "summary": rows, "scores": _scores(groups)}
-    return say(args, result, table, study.note, "\n".join(map(str, files)))
+    cards = score_card(list(chain(*groups)), prices)
+    result = {"files": list(map(str, files)), "summary": rows, "scores": _scores(groups), "cards": cards}
+    return say(args, result, table, "", card_table(cards), study.note, "\n".join(map(str, files)))
 
 
 def _scores(groups: Iterable[Sequence[Run]]) -> list[dict[str, Any]]:
@@ -108,10 +111,16 @@ def report(args: argparse.Namespace) -> int:
         return _report_stopping(args, runs)
     if args.lengths:
         raise UsageError("--lengths goes with --stopping; `lengthwise evaluate` measures further lengths")
-    files = publish(runs, Path(args.out or "figures"))
-    result = {"files": [str(file) for file in files], "scores": _scores([runs])}
-    shown = [score_table(curves(runs))] if result["scores"] else []
+    price = _operations(runs)
+    files = publish(runs, Path(args.out or "figures"), operations=price)
+    result = {"files": [str(file) for file in files], "scores": _scores([runs]), "cards": score_card(runs, price)}
+    shown = [score_table(curves(runs)), "", card_table(result["cards"])] if result["scores"] else []
     return say(args, result, *shown, "\n".join(map(str, files)))
+
+
+def _operations(runs: Iterable[Run]) -> dict[str, float]:
+    """Operations of a step, for each recipe by name."""
+    return {run.recipe.name: operations(run.recipe) for run in {run.recipe.name: run for run in runs}.values()}
 
 
 def _report_stopping(args: argparse.Namespace, runs: list[Run]) -> int:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from lengthwise import catalog, fields
+from lengthwise.anatomy import anatomy
 from lengthwise.evaluation import default_sizes, evaluate, parse_sizes
 from lengthwise.fleet import Fleet
 from lengthwise.live import follow
 from lengthwise.recipe import Recipe, check_stopping
-from lengthwise.report import curves
-from lengthwise.report.tables import detail_table, score_table
-from lengthwise.run import Run, load, runs_folder
+from lengthwise.report import Row, curves
+from lengthwise.report.tables import anatomy_table, detail_table, score_table
+from lengthwise.run import Run, Weights, load, runs_folder
 from lengthwise.stopping import Stopping
 from lengthwise.training import choose_device, computing, train
 from lengthwise.types import Score, UsageError
@@ -69,7 +70,25 @@ def evaluate_(args: argparse.Namespace) -> int:
                 if run:
                     run.append("scores", score.row() | {"seed": seed})
     rows = [score.row() | {"seed": seed} for score in scores]
-    return say(args, rows, detail_table(rows, weights.recipe.lengths.top))
+    table = detail_table(rows, weights.recipe.lengths.top)
+    if not args.anatomy:
+        return say(args, rows, table)
+    parts = _anatomies(args, weights, run, sizes)
+    return say(args, {"scores": rows, "anatomy": parts}, table, "", anatomy_table(parts))
+
+
+def _anatomies(args: argparse.Namespace, weights: Weights, run: Run | None, sizes: Sequence[Any]) -> list[Row]:
+    """How the same answers go wrong, under the first of the rules asked for."""
+    rule = (stoppings(args.stopping) or [None])[0]
+    asked = {"samples": args.samples, "stopping": rule, "hard": args.hard, "seed": args.seed or 0}
+    rows = []
+    with computing(args.threads), progress.status("") as status:
+        for size in sizes:
+            status.update(f"looking into answers at {size}")
+            rows.append(anatomy(weights, size, **asked))
+            if run:
+                run.append("anatomy", rows[-1])
+    return rows
 
 
 def recipe_of(name: str, changes: Sequence[str]) -> Recipe:

@@ -1,0 +1,82 @@
+"""How answers go wrong: at which place, by ending when they should not, and on which problems."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from lengthwise.report import Row, size_text
+from lengthwise.report.figures import COLOURS, settled, styled
+from lengthwise.types import UsageError
+
+SHOWN = 4  # sizes in one figure, at most: the largest
+
+
+@styled()
+def anatomy_figure(rows: Sequence[Row], title: str) -> Figure:
+    """A column per size, of several seeds' rows together: above, how many answers first go wrong at each place; below,
+    exact match against what may make a problem hard. UsageError without rows."""
+    if not rows:
+        raise UsageError("there is nothing to draw: no answers were looked into")
+    columns = list(by_size(rows).values())[-SHOWN:]
+    traits = list(columns[0][0]["by"])[:1]
+    figure = Figure((0.9 + 2.7 * len(columns), 2.1 + 1.7 * len(traits)), layout="constrained")
+    grid = figure.subplots(1 + len(traits), len(columns), squeeze=False, sharey="row")
+    for axes, group in zip(grid.T, columns, strict=True):
+        _first_wrong(axes[0], group)
+        for below, trait in zip(axes[1:], traits, strict=True):
+            _by_trait(below, group, trait)
+    grid[0, 0].set_ylabel("answers first wrong there")
+    for row in grid[1:]:
+        row[0].set_ylabel("exact match")
+    figure.suptitle(title, fontsize=9, fontweight="bold")
+    return settled(figure)
+
+
+def by_size(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows of each size, smallest first; where a run was looked into twice, both count."""
+    groups: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: (max(row["sizes"]), row["sizes"])):
+        groups.setdefault(size_text(row["sizes"]), []).append(row)
+    return groups
+
+
+def together(rows: Sequence[Row]) -> dict[str, Any]:
+    """Several rows of one size as one: exact match, wrong answers by where they end and by their first wrong place."""
+    ends, places = Counter[str](), Counter[int]()
+    for row in rows:
+        ends.update(row["ends"])
+        places.update({int(place): count for place, count in row["first_wrong"].items()})
+    count = sum(row["count"] for row in rows)
+    exact = sum(row["exact"] * row["count"] for row in rows) / count
+    return {"count": count, "exact": exact, "ends": ends, "first_wrong": places}
+
+
+def _first_wrong(axes: Axes, group: Sequence[Row]) -> None:
+    all_ = together(group)
+    places = sorted(all_["first_wrong"])
+    axes.bar(places, [all_["first_wrong"][place] for place in places], color=COLOURS[1], width=0.8)
+    axes.set_title(f"length {size_text(group[0]['sizes'])}: {all_['exact']:.3f}", pad=14)
+    axes.set_xlim(0.4, max(places, default=1) + 0.6)
+    axes.set_xlabel("place in the answer")
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    said = ", ".join(f"{all_['ends'][name]} {text}" for name, text in ENDS.items())
+    axes.annotate(said, (0, 1), (0, 4), xycoords="axes fraction", textcoords="offset points", fontsize=6.5)
+
+
+ENDS = {"early": "end early", "late": "end late", "right": "a wrong symbol"}
+
+
+def _by_trait(axes: Axes, group: Sequence[Row], trait: str) -> None:
+    for row in group:
+        middles = [(part["low"] + part["high"]) / 2 for part in row["by"][trait]]
+        axes.plot(middles, [part["exact"] for part in row["by"][trait]], color=COLOURS[0], marker="o", alpha=0.8)
+    axes.set_ylim(-0.02, 1.02)
+    axes.set_xlabel(trait)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
