@@ -16,7 +16,7 @@ from lengthwise.loops import Constant
 from lengthwise.models import Model, ModelSpec, Once, settle, unroll
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention, Shared, pattern, take
-from lengthwise.nn.position import ALiBi, CoupledHeads, Learned, Local, LocalHeads, NoPE, RoPE
+from lengthwise.nn.position import ALiBi, CoupledHeads, EarlierHeads, Learned, Local, LocalHeads, NoPE, RoPE
 from lengthwise.objectives import every, final, progressive
 from lengthwise.recipe import Recipe
 from lengthwise.rng import stream
@@ -41,6 +41,7 @@ SPECS = [
     replace(BASE, injection="gate"),
     replace(BASE, positions=(ALiBi(),)),
     replace(BASE, positions=(LocalHeads(1), CoupledHeads(1))),
+    replace(BASE, positions=(LocalHeads(1), EarlierHeads(1))),
     replace(BASE, positions=(LocalHeads(1), ALiBi(2.0)), injection="once"),
     Transformer(width=8, heads=2, layers=2, positions=(Learned(20), RoPE(), Local(2))),
 ]
@@ -145,7 +146,7 @@ def test_causal_means_causal(spec, loops, causal):
     """A place depends on itself and all before it, and exactly not on what comes after, however often it is looped."""
     reached = influence(build(spec, causal), some([9]), loops)
     assert not causal or torch.equal(reached, reached.tril())
-    if not any(isinstance(position, CoupledHeads) for position in spec.positions):  # these do not see all, see below
+    if not any(isinstance(position, (CoupledHeads, EarlierHeads)) for position in spec.positions):  # do not see all
         full = torch.ones(9, 9, dtype=torch.bool)
         assert torch.equal(reached, full.tril() if causal else full)
 
@@ -192,6 +193,25 @@ def test_coupled_and_local_heads_stand_side_by_side(causal):
     index, place = torch.arange(9), inputs.place[0]
     wanted = torch.stack([(index[:, None] - index).abs() <= 1, torch.ones(9, 9) > 0, place[:, None] == place])
     assert torch.equal(bias[0] == 0, wanted.tril() if causal else wanted)
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, [6, 6]], ids=str)
+@both
+def test_earlier_heads_equal_dense_attention_with_a_blank(lengths, causal):
+    """The second of two heads sees strictly what came before, and a key of score 0 whose value is 0."""
+    inputs = some(lengths)
+    attention = Attention(8, 2, causal=causal).double()
+    x = torch.randn(*inputs.tokens.shape, 8, generator=stream(0, "x"), dtype=torch.double)
+    fast = attention(x, pattern([EarlierHeads(1).build(8, 2)], inputs, causal))
+    query, key, value = attention.project(x).view(*x.shape[:2], 3, 2, 4).permute(2, 0, 3, 1, 4)
+    scores = query @ key.mT / 2
+    index = torch.arange(x.shape[1])
+    seen = inputs.present[:, None, :] & (index <= index[:, None] if causal else torch.ones(len(index), len(index)) > 0)
+    first = scores[:, 0].masked_fill(~seen, -torch.inf).softmax(-1)
+    weights = (scores[:, 1].exp() * (seen & (index < index[:, None]))).double()
+    second = weights / (1 + weights.sum(-1, keepdim=True))
+    mixed = torch.cat([first @ value[:, 0], second @ value[:, 1]], -1)
+    close(fast[inputs.present], attention.out(mixed)[inputs.present])
 
 
 @every_spec
@@ -356,6 +376,8 @@ def test_two_of_a_kind_are_refused(positions, message):
         lambda: LocalHeads(0),
         lambda: LocalHeads(3).build(8, 2),
         lambda: CoupledHeads(0),
+        lambda: EarlierHeads(0),
+        lambda: EarlierHeads(3).build(8, 2),
         lambda: CoupledHeads(1, reach=-1),
         lambda: CoupledHeads(3).build(8, 2),
         lambda: ALiBi(0.0),

@@ -36,7 +36,8 @@ class Pattern(NamedTuple):
     band: Shared | Tensor | None  # "1 h t w" or "b h t w": bias per neighbour, −inf where there is none
     mask: Tensor | None  # "b 1 1 t": which keys are present
     angles: Tensor | None  # "b t half"
-    bias: Shared | Tensor | None = None  # "h t t" or "b h t t": added to scores, −inf where causality forbids
+    # "h t k" or "b h t k": added to scores, −inf where causality forbids; k is t, or t + 1 where there is a blank
+    bias: Shared | Tensor | None = None
 
 
 def pattern(encodings: Iterable[Encoding], inputs: Inputs, causal: bool) -> Pattern:
@@ -49,6 +50,9 @@ def pattern(encodings: Iterable[Encoding], inputs: Inputs, causal: bool) -> Patt
     biases = [bias for encoding in encodings if (bias := encoding.scores(inputs)) is not None]
     if len(windows) > 1 or len(turns) > 1 or (windows and biases):
         raise UsageError("a model takes one local window, or a bias on its scores, and one rotary encoding, at most")
+    blanks = [blank for encoding in encodings if (blank := encoding.blank()) is not None]
+    if len(blanks) > 1:
+        raise UsageError("a model takes one encoding with a blank, at most")
     padded = not causal and not bool(inputs.present.all())
     mask = inputs.present[:, None, None, :] if padded else None
     band = None
@@ -57,7 +61,10 @@ def pattern(encodings: Iterable[Encoding], inputs: Inputs, causal: bool) -> Patt
         seen = _neighbours(inputs.present, bias.shape[1] // 2, causal)
         masked = bias[None, :, None, :].masked_fill(~seen[:, None], -torch.inf)
         band, mask = masked if padded else Shared(masked), None
-    return Pattern(band, mask, turns[0] if turns else None, _bias(biases, causal))
+    bias = _bias(biases, causal)
+    if blanks:
+        bias, mask = _with_blank(bias, blanks[0]), None if mask is None else F.pad(mask, (0, 1), value=True)
+    return Pattern(band, mask, turns[0] if turns else None, bias)
 
 
 def _bias(biases: list[Tensor], causal: bool) -> Shared | Tensor | None:
@@ -68,6 +75,15 @@ def _bias(biases: list[Tensor], causal: bool) -> Shared | Tensor | None:
         future = torch.ones(bias.shape[-2:], dtype=torch.bool, device=bias.device).triu(1)
         bias = bias.masked_fill(future, -torch.inf)
     return Shared(bias) if bias.dim() == 3 else bias
+
+
+def _with_blank(bias: Shared | Tensor | None, blank: Float[Tensor, " h"]) -> Shared | Tensor:
+    """Scores' bias with one key more, at the end of a row."""
+    assert bias is not None  # what has a blank has scores
+    value = bias.value if isinstance(bias, Shared) else bias
+    column = blank[:, None, None].expand(*value.shape[:-1], 1)
+    value = torch.cat([value, column], -1)
+    return Shared(value) if isinstance(bias, Shared) else value
 
 
 def _neighbours(present: Bool[Tensor, "b t"], reach: int, causal: bool) -> Bool[Tensor, "#b t w"]:
@@ -110,11 +126,14 @@ class Attention(nn.Module):
             query, key, value = (part.transpose(1, 2) for part in (query, key, value))
             if pattern.angles is not None:
                 query, key = rotate(query, pattern.angles), rotate(key, pattern.angles)
+            mask = _mask(pattern, query.dtype)
+            if mask is not None and mask.shape[-1] > t:
+                key, value = F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1))
             mixed = F.scaled_dot_product_attention(
                 query,
                 key,
                 value,
-                attn_mask=_mask(pattern, query.dtype),
+                attn_mask=mask,
                 is_causal=self.causal and pattern.bias is None,
                 dropout_p=self.dropout if self.training else 0.0,
             ).transpose(1, 2)

@@ -28,6 +28,10 @@ class Encoding(nn.Module):
         It has rows where it differs between them."""
         return None
 
+    def blank(self) -> Float[Tensor, " h"] | None:
+        """Scores' bias per head of a key that is nowhere and says nothing, to look at when there is nothing to see."""
+        return None
+
     def window(self) -> Float[Tensor, "h w"] | None:
         """Scores' bias per head and offset −reach … +reach; what lies outside is not seen."""
         return None
@@ -149,6 +153,10 @@ class _Local(Encoding):
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(heads, 2 * reach + 1))
 
+    def blank(self) -> Float[Tensor, " h"] | None:
+        """Scores' bias per head of a key that is nowhere and says nothing, to look at when there is nothing to see."""
+        return None
+
     def window(self) -> Float[Tensor, "h w"]:
         return self.bias
 
@@ -211,6 +219,38 @@ class _CoupledHeads(Encoding):
         off = (inputs.place[:, :, None] - inputs.place[:, None]).abs() > self.reach
         hidden = self.coupled[:, None, None] & off[:, None]
         return torch.zeros(hidden.shape, device=hidden.device).masked_fill(hidden, -torch.inf)
+
+
+@dataclass(frozen=True)
+class EarlierHeads(Position):
+    """The last ``count`` heads see what comes before their own place, not that itself; and a blank, a key of zero with
+    a value of zero, so that they may see nothing (a softmax with one added to its sum, Miller 2023). So a head can tell
+    whether its symbol has stood before, which in plain attention it cannot: its own place looks the same."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise UsageError(f"count must be 1 or more, not {self.count}")
+
+    def build(self, width: int, heads: int) -> Encoding:
+        if self.count > heads:
+            raise UsageError(f"EarlierHeads: count must be at most the model's {heads} heads, not {self.count}")
+        return _EarlierHeads(self, heads)
+
+
+class _EarlierHeads(Encoding):
+    def __init__(self, spec: EarlierHeads, heads: int) -> None:
+        super().__init__()
+        self.register_buffer("earlier", torch.arange(heads) >= heads - spec.count, persistent=False)
+
+    def scores(self, inputs: Inputs) -> Float[Tensor, "h t t"]:
+        place = torch.arange(inputs.index.shape[1], device=self.earlier.device)
+        hidden = self.earlier[:, None, None] & (place[:, None] <= place)
+        return torch.zeros(hidden.shape, device=hidden.device).masked_fill(hidden, -torch.inf)
+
+    def blank(self) -> Float[Tensor, " h"]:
+        return torch.zeros(len(self.earlier), device=self.earlier.device).masked_fill(~self.earlier, -torch.inf)
 
 
 def distance(length: int, device: torch.device) -> Int[Tensor, "t t"]:

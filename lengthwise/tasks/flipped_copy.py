@@ -1,0 +1,35 @@
+"""Flipped copy: n bits → the same bits, all of them flipped if their parity is odd: two loops, one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxtyping import Int
+from torch import Tensor
+
+from lengthwise.tasks import Listed, within
+from lengthwise.types import Problems
+
+
+@dataclass(frozen=True)
+class FlippedCopy(Listed):
+    """n uniform bits → each of them exclusive-or the parity of all. T(n) = 2n: n rounds until the last bit is folded
+    into the parity, and n for the outcome to reach the last place of the answer. Fan et al. 2025 (section 7) name tasks
+    of several loops in sequence as what their method, which repeats one step, is not made for; this one is ours."""
+
+    symbols = ("0", "1")
+
+    def solved(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
+        length = sizes[:, 0]
+        odd = bits.sum(1, keepdim=True) % 2
+        answer = (bits ^ odd) * within(length, bits.shape[1])
+        return Problems(sizes, bits, length, answer, length, 2 * length)
+
+    def reference(self, prompt: str) -> str:
+        return prompt if prompt.count("1") % 2 == 0 else "".join("10"[int(bit)] for bit in prompt)
+
+    def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+        return {"parity": problems.prompt.sum(1) % 2}
+
+    def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+        return sizes[:, 0]
