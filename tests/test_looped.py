@@ -1,5 +1,6 @@
 """The looped system: eight methods on six tasks, their study from end to end, and what more loops do."""
 
+import itertools
 import json
 import shutil
 import sys
@@ -8,11 +9,14 @@ from math import sqrt
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lengthwise import catalog, cli, data
+from lengthwise.anatomy import GROUPS, _grouped, anatomy
 from lengthwise.cost import cost
 from lengthwise.depth import depth
-from lengthwise.evaluation import evaluate
+from lengthwise.evaluation import Said, evaluate
 from lengthwise.layout import FullOutput, NextToken
 from lengthwise.lengths import Curriculum, Uniform
 from lengthwise.loops import Constant, PerRound
@@ -23,16 +27,18 @@ from lengthwise.optim import AdamW
 from lengthwise.recipe import Recipe, Watch
 from lengthwise.recipes import looped
 from lengthwise.recipes.looped import METHODS, SETTINGS, variation
+from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.depth_figure import depth_figure
 from lengthwise.report.figures import save
 from lengthwise.report.tables import depth_rows
 from lengthwise.run import Run
 from lengthwise.stopping import After, MaxConfidence, Oracle
 from lengthwise.studies import looped as study
+from lengthwise.tasks.binary_sum import BinarySum
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.parity import Parity
 from lengthwise.training import train
-from lengthwise.types import UsageError
+from lengthwise.types import Problems, UsageError
 
 PLACES = [(scale, task) for scale, settings in SETTINGS.items() for task in settings]
 every_place = pytest.mark.parametrize(("scale", "task"), PLACES)
@@ -172,9 +178,23 @@ def test_wrong_variations(words, message):
 # The study
 
 
+@pytest.mark.parametrize("task", SETTINGS["cpu"])
+def test_our_form_differs_from_the_published_one_in_what_attention_sees(task):
+    """And in how it is trained; not in the task, the layout, the loops, the objective, or how it is answered."""
+    ours, published = study._recipe(task, "looped", "cpu"), variation(task, "fop-loop-adaptive")
+    assert ours.name == f"looped-{task}"
+    assert catalog.recipe(ours.name) == ours
+    for name in ("task", "layout", "loops", "objective", "stopping", "keep"):
+        assert getattr(ours, name) == getattr(published, name)
+    assert ours.lengths.tops(len(ours.task.axes)) == published.lengths.tops(len(ours.task.axes))
+    assert published.model.positions == (NoPE(),) != ours.model.positions
+    assert ours.model.injection == published.model.injection
+    assert ours.model.width == published.model.width
+
+
 def test_choices_are_panels_and_recipes_in_their_order():
     assert [panel.name for panel in catalog.study("looped").panels] == ["parity", "copy"]
-    assert [len(panel.recipes) for panel in catalog.study("looped").panels] == [8, 8]
+    assert [len(panel.recipes) for panel in catalog.study("looped").panels] == [9, 9]
     chosen = catalog.study("looped", tasks="copy,parity", methods="fop,ntp")
     assert [recipe.name for recipe in chosen.recipes] == ["fop-copy", "ntp-copy", "fop-parity", "ntp-parity"]
     paper = catalog.study("looped", tasks="all", scale="paper")
@@ -198,8 +218,9 @@ def test_no_reported_size_is_watched_and_watching_chooses_nothing(scale):
 def test_confidence_chooses_only_where_loops_adapt(scale):
     for panel in catalog.study("looped", tasks=",".join(SETTINGS[scale]), scale=scale).panels:
         further = 30 if panel.name in ("multiplication", "unique-set") else 20
-        for recipe, method in zip(panel.recipes, METHODS, strict=True):
-            more = (MaxConfidence(extra=further),) if "adaptive" in method else ()
+        methods = [*METHODS, *(["looped"] if scale == "cpu" else [])]  # the last is our own form
+        for recipe, method in zip(panel.recipes, methods, strict=True):
+            more = (MaxConfidence(extra=further),) if "adaptive" in method or method == "looped" else ()
             assert panel.rules(recipe) == (Oracle(), *more)
 
 
@@ -230,7 +251,8 @@ def _path(monkeypatch):
     ("words", "parts"),
     [
         ("looped --tasks party", ["task: 'party'", "parity, copy"]),
-        ("looped --tasks addition", ["task: 'addition' has no recipe", "at the cpu scale"]),
+        ("looped --tasks addition,copy --methods looped --scale paper", ["method: 'looped' is not one of: ntp"]),
+        ("ablations --tasks copy", ["tasks: 'copy' is not one of: parity, addition, flipped-copy"]),
         ("looped --methods fop,fip", ["method: 'fip' is not one of: ntp, ntp-pause"]),
         ("looped --methods fop,fop", ["methods: each is named once, not fop,fop"]),
         ("looped --tasks copy,copy", ["tasks: each is named once, not copy,copy"]),
@@ -448,6 +470,92 @@ def test_depth_of_what_has_no_one_curve(half):
         depth(uneven, 3)
     with pytest.raises(UsageError, match="sizes start at 1"):
         depth(weights, 0)
+
+
+# How answers go wrong
+
+
+def said_to(monkeypatch, weights, *answers):
+    """Make a model answer these, whatever it is asked: ids in its slots, padded with zeros."""
+    width = max(map(len, answers))
+    symbols = torch.tensor([[*answer, *[0] * (width - len(answer))] for answer in answers])
+    said = Said(symbols, torch.zeros(len(answers)), torch.ones(len(answers), dtype=torch.long))
+    monkeypatch.setattr("lengthwise.anatomy.answers", lambda *_: [said])
+    return weights
+
+
+def test_anatomy_tells_early_from_late_from_wrong(half, monkeypatch):
+    """Binary sums of 1, 2, 3 and 3 (100, 01, 11 …) in slots of two digits and the end, E."""
+    weights = half["parity"].weights()
+    task, end = BinarySum(), 3
+    weights = replace(weights, recipe=replace(weights.recipe, task=task))
+    rows = ["100", "110", "111", "111", "111", "111"]
+    problems = Problems.join([task.parse(row) for row in rows])
+    monkeypatch.setattr("lengthwise.anatomy.fresh_problems", lambda *_, **__: problems)
+    answers = [
+        [1, end, 0],  # right
+        [0, 1, end],  # right
+        [1, end, 0],  # ends early
+        [1, 1, 1],  # never ends
+        [0, 1, end],  # a wrong symbol, at the first place
+        [1, 1, end],  # right
+    ]
+    row = anatomy(said_to(monkeypatch, weights, *answers), 3, samples=6)
+    assert (row["exact"], row["ends"]) == (0.5, {"early": 1, "late": 1, "right": 1})
+    assert row["first_wrong"] == {"1": 1, "2": 1, "3": 1}
+    assert row["by"]["ones"] == [
+        {"low": 1, "high": 2, "count": 2, "exact": 1.0},
+        {"low": 3, "high": 3, "count": 4, "exact": 0.25},
+    ]
+    assert json.loads(json.dumps(row)) == row
+
+
+@pytest.mark.parametrize("name", ["parity", "copy", "next"])
+def test_anatomy_looks_at_the_problems_that_evaluate_scores(half, name):
+    weights = half[name].weights()
+    row = anatomy(weights, 3, samples=200, seed=2)
+    score = next(evaluate(weights, [3], samples=200, seed=2))
+    assert row["exact"] == pytest.approx(score.exact)
+    assert sum(row["ends"].values()) == sum(row["first_wrong"].values()) == round(200 * (1 - score.exact))
+    for groups in row["by"].values():
+        assert sum(part["count"] for part in groups) == 200
+        assert sum(part["count"] * part["exact"] for part in groups) == pytest.approx(200 * score.exact, abs=0.01)
+        assert all(one["high"] < two["low"] for one, two in itertools.pairwise(groups))
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=200))
+def test_groups_are_few_and_of_like_number(values):
+    values = torch.tensor(values)
+    groups = _grouped(values, values % 2 == 0)
+    assert 1 <= len(groups) <= GROUPS
+    assert sum(part["count"] for part in groups) == len(values)
+    most = int(values.unique(return_counts=True)[1].max())
+    assert all(part["count"] <= len(values) / GROUPS + 2 * most for part in groups)
+
+
+def test_anatomy_of_nothing(half):
+    with pytest.raises(UsageError, match="samples must be 1 or more"):
+        anatomy(half["parity"].weights(), 3, samples=0)
+    with pytest.raises(UsageError, match="there is nothing to draw"):
+        anatomy_figure([], "none")
+
+
+def test_anatomy_from_the_shell(half, capsys, tmp_path):
+    folder = tmp_path / "parity"
+    shutil.copytree(half["parity"].folder, folder)
+    code, out, _ = typed(capsys, "evaluate", folder, "--lengths", "2,3", "--samples", 50, "--anatomy", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert [row["sizes"] for row in found["anatomy"]] == [[2], [3]]
+    assert Run.open(folder).rows("anatomy") == found["anatomy"]
+    code, out, _ = typed(capsys, "evaluate", folder, "--lengths", "3", "--samples", 50, "--anatomy")
+    assert code == 0
+    assert "first wrong" in out and "ones" in out
+    code, out, _ = typed(capsys, "report", folder, "--out", tmp_path / "out", "--json")
+    written = contents(tmp_path / "out")
+    assert {"anatomy-tiny-parity.json", "anatomy-tiny-parity.png", "card.json"} <= set(written)
+    assert json.loads(written["anatomy-tiny-parity.json"]) == Run.open(folder).rows("anatomy")
+    assert json.loads(written["card.json"]) == json.loads(out)["cards"]
 
 
 def row_of(planned, exact, **chosen):

@@ -78,6 +78,9 @@ class TransformerModel(Model):
         self.encodings: Iterable[Encoding] = nn.ModuleList(encodings)  # type: ignore[assignment]
         self.inject = INJECTIONS[spec.injection](spec.width)
         self.blocks = nn.ModuleList([Block(spec, causal=causal) for _ in range(spec.layers)])
+        for heads in filter(torch.is_tensor, (encoding.alike() for encoding in encodings)):
+            for block in self.blocks:
+                block.attention.start_alike(heads)
         self.norm = nn.LayerNorm(spec.width)
         self.readout = nn.Linear(spec.width, writes)
 

@@ -117,6 +117,12 @@ class Attention(nn.Module):
         self.project = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
+    @torch.no_grad()
+    def start_alike(self, heads: Bool[Tensor, " h"]) -> None:
+        """Give the keys of these heads the weights of their queries."""
+        query, key, _ = self.project.weight.view(3, self.heads, -1, self.project.in_features)
+        key[heads] = query[heads]
+
     def forward(self, x: Float[Tensor, "b t d"], pattern: Pattern) -> Float[Tensor, "b t d"]:
         b, t, d = x.shape
         query, key, value = self.project(x).view(b, t, 3, self.heads, d // self.heads).unbind(2)

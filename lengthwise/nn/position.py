@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lengthwise.types import Inputs, UsageError
@@ -30,6 +30,10 @@ class Encoding(nn.Module):
 
     def blank(self) -> Float[Tensor, " h"] | None:
         """Scores' bias per head of a key that is nowhere and says nothing, to look at when there is nothing to see."""
+        return None
+
+    def alike(self) -> Bool[Tensor, " h"] | None:
+        """Heads whose keys start with the weights of their queries: like finds like from the first step on."""
         return None
 
     def window(self) -> Float[Tensor, "h w"] | None:
@@ -157,6 +161,10 @@ class _Local(Encoding):
         """Scores' bias per head of a key that is nowhere and says nothing, to look at when there is nothing to see."""
         return None
 
+    def alike(self) -> Bool[Tensor, " h"] | None:
+        """Heads whose keys start with the weights of their queries: like finds like from the first step on."""
+        return None
+
     def window(self) -> Float[Tensor, "h w"]:
         return self.bias
 
@@ -225,7 +233,8 @@ class _CoupledHeads(Encoding):
 class EarlierHeads(Position):
     """The last ``count`` heads see what comes before their own place, not that itself; and a blank, a key of zero with
     a value of zero, so that they may see nothing (a softmax with one added to its sum, Miller 2023). So a head can tell
-    whether its symbol has stood before, which in plain attention it cannot: its own place looks the same."""
+    whether its symbol has stood before, which in plain attention it cannot: its own place looks the same. Their keys
+    start with the weights of their queries, as finding one's like takes long to learn from nothing."""
 
     count: int
 
@@ -248,6 +257,9 @@ class _EarlierHeads(Encoding):
         place = torch.arange(inputs.index.shape[1], device=self.earlier.device)
         hidden = self.earlier[:, None, None] & (place[:, None] <= place)
         return torch.zeros(hidden.shape, device=hidden.device).masked_fill(hidden, -torch.inf)
+
+    def alike(self) -> Bool[Tensor, " h"]:
+        return self.earlier
 
     def blank(self) -> Float[Tensor, " h"]:
         return torch.zeros(len(self.earlier), device=self.earlier.device).masked_fill(~self.earlier, -torch.inf)

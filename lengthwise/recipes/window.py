@@ -14,7 +14,7 @@ from lengthwise.layout import FullOutput
 from lengthwise.lengths import Curriculum
 from lengthwise.loops import PerRound
 from lengthwise.models.transformer import Transformer
-from lengthwise.nn.position import CoupledHeads, Local, LocalHeads
+from lengthwise.nn.position import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.objectives.final import Final
 from lengthwise.optim import AdamW, Schedule
 from lengthwise.recipe import Recipe, Watch
@@ -86,8 +86,10 @@ def looped_binary_sum() -> Recipe:
         name="looped-binary-sum",
         task=BinarySum(),
         model=replace(SMALL, layers=2),
+        steps=2200,
+        schedule=Schedule("cosine", cooldown=0.6),
         hard=0.5,
-        watch=Watch(every=200, sizes=(20, 24), count=200),
+        watch=Watch(every=200, sizes=(20, 26), count=200),
     )
 
 
@@ -101,24 +103,26 @@ def looped_multiplication() -> Recipe:
         task=Multiplication(),
         lengths=Curriculum(top=11, every=80, most=(2, 11)),
         model=replace(SMALL, layers=4, positions=COLUMNS),
+        steps=2400,
+        schedule=Schedule("cosine", cooldown=0.4),
         watch=Watch(every=100, sizes=(11, 14), count=200),
     )
 
 
 def looped_unique_set() -> Recipe:
-    """Our form of the unique set: n loops, of whose heads half see the left neighbour, half the whole row, in which
-    equal symbols find each other."""
+    """Our form of the unique set: n loops, of whose heads half see the left neighbour, half all that came before, in
+    which equal symbols find each other, or nothing. Half of the problems have many repeats."""
     recipe = looped_parity()
     return replace(
         recipe,
         name="looped-unique-set",
         task=UniqueSet(),
-        lengths=Curriculum(top=20, every=120, start=6),
-        model=replace(SMALL, layers=3, positions=(LocalHeads(count=2),), embedding_std=1.0),
+        lengths=Curriculum(top=20, every=80, start=3, hold=200),
+        model=replace(SMALL, layers=3, positions=(LocalHeads(count=2), EarlierHeads(count=2)), embedding_std=1.0),
         steps=2600,
-        batch=48,
+        batch=64,
         optimizer=AdamW(rate=1e-3),
-        hard=0.3,
+        hard=0.5,
         watch=Watch(every=200, sizes=(20, 26), count=200),
     )
 
