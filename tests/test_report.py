@@ -19,6 +19,7 @@ from lengthwise.models.transformer import Transformer
 from lengthwise.objectives.final import Final
 from lengthwise.recipe import Recipe
 from lengthwise.report import Claim, curves, names
+from lengthwise.report.card import card_table, score_card
 from lengthwise.report.figures import heat_map, length_figure, loss_figure, save
 from lengthwise.report.publish import publish
 from lengthwise.report.tables import (
@@ -205,6 +206,61 @@ def test_seeds_that_solve_a_size_are_counted(shares):
     assert (point.solved, point.seeds) == (sum(share >= 0.99 for share in shares), len(shares))
 
 
+# The score card
+
+MANY = {"count": 1000}
+
+
+@pytest.mark.parametrize(
+    ("scores", "longest"),
+    [
+        ([(8, 1.0, MANY), (16, 1.0, MANY), (24, 0.5, MANY)], "16"),
+        ([(8, 1.0, MANY), (16, 0.99, MANY)], "8"),  # the interval's lower end is below 0.99
+        ([(8, 1.0, MANY), (16, 1.0)], "8"),  # 100 problems, all right, are no evidence; nor is there any against it
+        ([(16, 1.0), (24, 1.0, MANY)], "24"),
+        ([(12, 0.9, MANY), (16, 1.0, MANY)], None),  # a shorter one is surely missed
+        ([(4, 0.9, MANY), (16, 1.0, MANY)], "16"),  # within the training range that is another matter
+        ([(8, 0.2)], None),
+        ([(16, 1.0, MANY | {"problems": "hard"}), (24, 1.0, MANY | {"stopping": "Converged"})], None),
+        ([(16, 0.5), (16, 1.0, MANY)], "16"),  # the careful measurement counts
+    ],
+)
+def test_the_longest_size_that_is_surely_solved(scores, longest):
+    (row,) = score_card([scored(recipe(), *scores)])
+    assert row["longest"] == [longest]
+    assert row["generalise"] == (longest in ("16", "24"))
+
+
+def test_a_card_has_a_row_per_recipe_over_its_seeds():
+    runs = [scored(recipe(seed=seed), (16, share, MANY)) for seed, share in enumerate((1.0, 0.4, 1.0))]
+    for run, seconds in zip(runs, (30.0, 90.0, 60.0), strict=True):
+        run.describe({"parameters": 1234, "cpu_s": seconds})
+    bare = scored(recipe("other", task=Addition()), ((8, 8), 1.0, MANY))
+    first, second = score_card([*runs, bare], {"looped-parity": 2e9})
+    assert first == {
+        "recipe": "looped-parity",
+        "task": "parity",
+        "trained_to": "8",
+        "seeds": 3,
+        "generalise": 2,
+        "longest": ["16", None, "16"],
+        "parameters": 1234,
+        "operations": 2e11,
+        "cpu_s": 60.0,
+    }
+    assert second | {"recipe": "other", "trained_to": "8x8", "longest": ["8x8"], "generalise": 0} == second
+    assert [second[name] for name in ("parameters", "operations", "cpu_s")] == [None] * 3
+    shown = printed(card_table([first, second]), width=120)
+    for part in ("16, –, 16", "2 of 3", "1,234", "2.0e+11", "1.0", "8x8"):
+        assert part in shown
+    json.dumps([first, second])
+
+
+def test_a_run_that_was_not_measured_is_no_seed_of_a_card():
+    (row,) = score_card([Run.of(recipe()), scored(recipe(seed=1), (16, 1.0, MANY))])
+    assert (row["seeds"], row["longest"]) == (1, ["16"])
+
+
 CLAIMS = (Claim("Somebody's model", 16, "near-perfect", "text of a paper"),)
 
 
@@ -262,7 +318,7 @@ def test_row_table_shows_rows_as_they_are():
 def test_a_rule_tried_at_one_size_is_no_line_of_the_figure_but_stands_in_the_csv(tmp_path):
     run = scored(recipe(), (8, 1.0), (16, 0.5), (16, 0.25, {"stopping": "Converged"}))
     written = publish([run], tmp_path / "new", title="Parity & more")
-    names_written = {"runs.json", "scores.csv", "lengths.png", "lengths.svg"}
+    names_written = {"runs.json", "scores.csv", "card.json", "lengths.png", "lengths.svg"}
     assert {path.name for path in written} == {path.name for path in (tmp_path / "new").iterdir()} == names_written
     drawn = (tmp_path / "new" / "lengths.svg").read_text()
     assert "Parity &amp; more" in drawn and "Converged" not in drawn
@@ -521,6 +577,7 @@ def test_tables_need_no_matplotlib_and_figures_no_pyplot(tmp_path):
 import json, sys
 import lengthwise.report.tables, lengthwise.report.terminal
 early = [name for name in sys.modules if name.startswith("matplotlib")]
+from lengthwise.report.card import card_table, score_card
 from lengthwise.report.figures import heat_map, save
 save(heat_map([json.loads(sys.argv[1])], 8), sys.argv[2])
 print(json.dumps([early, "matplotlib.pyplot" in sys.modules]))
