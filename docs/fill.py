@@ -4,6 +4,7 @@
 <!-- fill: table results/pairs uniform -->    exact match from a study's scores.csv, on one of its sets of problems
 <!-- fill: time results/pairs -->             its runs' parameters and training times, from runs.json
 <!-- fill: summary results/looped/parity -->  a panel's summary.csv: ours beside what has been published
+<!-- fill: card results/… results/… -->      score cards: how far each recipe carries, how surely, at what cost
 <!-- fill: loops results/…/stopping-….json --> exact match some loops before and after the planned one, and by each rule
 """
 
@@ -16,6 +17,8 @@ import statistics
 import sys
 from collections import defaultdict
 from pathlib import Path
+
+from lengthwise.report.card import card_cells
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -108,7 +111,18 @@ def time(folder: str) -> str:
     return "".join(lines)
 
 
-FILLERS = {"code": code, "table": table, "time": time, "summary": summary, "loops": loops}
+def card(*folders: str) -> str:
+    """The score cards of several folders, one below the other."""
+    lines = ["| recipe | trained to | longest, per seed | seeds beyond | parameters | operations | CPU min |\n"]
+    lines.append("| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n")
+    for folder in folders:
+        for row in json.loads((ROOT / folder / "card.json").read_text()):
+            name, *cells = card_cells(row)
+            lines.append(f"| `{name}` | {' | '.join(cells)} |\n")
+    return "".join(lines)
+
+
+FILLERS = {"card": card, "code": code, "table": table, "time": time, "summary": summary, "loops": loops}
 
 
 def main() -> None:

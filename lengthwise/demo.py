@@ -83,7 +83,7 @@ def pictures(runs: Sequence[Run]) -> RenderableType:
 def length_plot(runs: Sequence[Run]) -> RenderableType:
     """Exact match against digits, as far as it is measured."""
     measured = [curve for curve in curves(runs) if curve.problems == "uniform"]
-    lengths = {curve.label: [(point.sizes[0], point.mean) for point in curve.diagonal()] for curve in measured}
+    lengths = {curve.label: [(point.length, point.mean) for point in curve.diagonal()] for curve in measured}
     top = runs[0].recipe.lengths.top
     return plot(lengths, width=76, height=12, top=top, x_label="digits", y_label="exact match")
 

@@ -214,6 +214,21 @@ def test_earlier_heads_equal_dense_attention_with_a_blank(lengths, causal):
     close(fast[inputs.present], attention.out(mixed)[inputs.present])
 
 
+def test_earlier_heads_start_by_finding_their_like():
+    """At the start a symbol that has stood before looks at that place most, and one that has not at nothing much."""
+    torch.manual_seed(0)
+    spec = Transformer(width=64, heads=4, init_std=0.1, positions=(LocalHeads(2), EarlierHeads(2)))
+    model = spec.build(READS, WRITES, causal=True)
+    (block,) = model.blocks
+    query, key, _ = block.attention.project.weight.view(3, 4, 16, 64)
+    assert torch.equal(query[2:], key[2:])
+    assert not torch.isclose(query[:2], key[:2]).any()
+    symbols = block.norm_attention(model.embedding.weight)
+    scores = torch.einsum("ad,hed,hef,bf->hab", symbols, query, key, symbols)[2:]
+    like = scores.diagonal(dim1=1, dim2=2)
+    assert (like[..., None] > scores + 1e-4).sum() == 2 * 6 * 5
+
+
 @every_spec
 @both
 def test_padding_is_exactly_out_of_reach(spec, causal):

@@ -13,7 +13,7 @@ from matplotlib.colors import to_hex
 from rich.console import Console
 
 from lengthwise.layout import FullOutput
-from lengthwise.lengths import Uniform
+from lengthwise.lengths import Curriculum, Uniform
 from lengthwise.loops import PerRound
 from lengthwise.models.transformer import Transformer
 from lengthwise.objectives.final import Final
@@ -34,6 +34,7 @@ from lengthwise.report.tables import (
 from lengthwise.report.terminal import MARKS, Canvas, plot
 from lengthwise.run import Run
 from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.types import Score, UsageError
 
@@ -541,6 +542,19 @@ def test_length_figure_of_two_axes_takes_equal_sizes():
     (axes,) = length_figure(curves([run])).axes
     assert axes.lines[1].get_xydata().tolist() == [[4, 1.0], [12, 0.25]]
     assert axes.get_xlabel() == "digits per operand"
+
+
+def test_a_figure_of_an_axis_kept_short_goes_along_the_other():
+    part = recipe(task=Multiplication(), lengths=Curriculum(TOP, 1, most=(2, TOP)))
+    run = scored(part, ((1, 1), 1.0), ((2, 2), 0.9), ((2, 8), 0.8), ((2, 16), 0.7), ((1, 16), 0.6))
+    (curve,) = curves([run])
+    assert [(point.length, point.mean) for point in curve.diagonal()] == [(1, 1.0), (2, 0.9), (8, 0.8), (16, 0.7)]
+    axes = length_figure([curve]).axes[0]
+    assert axes.get_xlabel() == "second, first up to 2"
+    (line,) = [line for line in axes.lines if len(line.get_xdata()) == 4]
+    assert list(line.get_xdata()) == [1, 2, 8, 16]
+    head = printed(score_table([curve])).splitlines()[0]
+    assert "2x16" in head and "1x16" not in head
 
 
 def test_loss_figure():

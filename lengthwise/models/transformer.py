@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal, NamedTuple
 
 import torch
@@ -77,10 +78,11 @@ class TransformerModel(Model):
         encodings = [position.build(spec.width, spec.heads) for position in spec.positions]
         self.encodings: Iterable[Encoding] = nn.ModuleList(encodings)  # type: ignore[assignment]
         self.inject = INJECTIONS[spec.injection](spec.width)
-        self.blocks = nn.ModuleList([Block(spec, causal=causal) for _ in range(spec.layers)])
-        for heads in filter(torch.is_tensor, (encoding.alike() for encoding in encodings)):
-            for block in self.blocks:
+        blocks = [Block(spec, causal=causal) for _ in range(spec.layers)]
+        for encoding, block in product(encodings, blocks):
+            if (heads := encoding.alike()) is not None:
                 block.attention.start_alike(heads)
+        self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(spec.width)
         self.readout = nn.Linear(spec.width, writes)
 

@@ -48,6 +48,11 @@ class Point:
     solved: int  # seeds that reach SOLVED
     count: int  # problems per seed; where seeds differ, the fewest
 
+    @property
+    def length(self) -> int:
+        """Its size on the longest axis."""
+        return max(self.sizes)
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -59,6 +64,7 @@ class Curve:
     problems: str  # "uniform" or "hard"
     stopping: str
     rows_by_seed: Mapping[Seed, Sequence[Row]]
+    most: tuple[int, ...] = ()  # of axes that are kept short: the largest size trained on there
 
     def points(self) -> list[Point]:
         """One per size, smallest first. A seed counts at the sizes it was measured at."""
@@ -69,8 +75,12 @@ class Curve:
         return [_point(sizes, rows) for sizes, rows in sorted(by_size.items())]
 
     def diagonal(self) -> list[Point]:
-        """The points whose sizes are equal on all axes: with one axis, all of them."""
-        return [point for point in self.points() if len(set(point.sizes)) == 1]
+        """The points whose sizes are equal on all axes, short of those that are kept short: with one axis, all."""
+        return [point for point in self.points() if point.sizes == self._diagonal(point)]
+
+    def _diagonal(self, point: Point) -> Sizes:
+        short = self.most or (self.top,) * len(point.sizes)
+        return tuple(min(point.length, cap) if cap < self.top else point.length for cap in short)
 
     def trained_at(self, sizes: Sizes) -> bool:
         """Do these sizes lie within the training range?"""
@@ -93,7 +103,8 @@ def _curves(label: str, group: Sequence[Run]) -> list[Curve]:
             seeds = kinds.setdefault((row["problems"], row["stopping"]), {})
             seeds.setdefault((run.recipe.seed, run.recipe.data_seed), []).append(row)
     top, axes = group[0].recipe.lengths.top, tuple(group[0].recipe.task.axes)
-    return [Curve(label, top, axes, problems, stopping, seeds) for (problems, stopping), seeds in kinds.items()]
+    most = group[0].recipe.lengths.most
+    return [Curve(label, top, axes, problems, stopping, seeds, most) for (problems, stopping), seeds in kinds.items()]
 
 
 def _checked(run: Run) -> list[Row]:

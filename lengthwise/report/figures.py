@@ -105,7 +105,8 @@ def length_figure(curves: Sequence[Curve], title: str | None = None) -> Figure:
     """Exact match against length, a line per curve, the training range shaded.
 
     Bands: the mean over seeds ± its standard error, and faintly the worst and the best seed; of a single seed the
-    95 % interval. With two axes, the sizes at which both are equal. UsageError where there is nothing to draw.
+    95 % interval. With two axes, the sizes at which both are equal, short of one that is kept short.
+    UsageError where there is nothing to draw.
     """
     drawn = [(curve, points) for curve in curves if (points := curve.diagonal())]
     if not drawn:
@@ -113,7 +114,7 @@ def length_figure(curves: Sequence[Curve], title: str | None = None) -> Figure:
     looks = _looks([curve for curve, _ in drawn])
     figure = Figure((_width(look.name for look in looks), max(2.9, 1.0 + 0.16 * len(drawn))), layout="constrained")
     axes = figure.add_subplot()
-    _length_axes(axes, [curve for curve, _ in drawn], max(points[-1].sizes[0] for _, points in drawn))
+    _length_axes(axes, [curve for curve, _ in drawn], max(points[-1].length for _, points in drawn))
     for look, (_, points) in zip(looks, drawn, strict=True):
         _draw_curve(axes, look, points)
     _name_lines(axes, looks, [_up(points[-1].mean) for _, points in drawn])
@@ -178,11 +179,18 @@ def _length_label(curves: Sequence[Curve]) -> str:
         return "digits per operand"
     if len(axes) > 1:
         return "length"
-    return " = ".join(next(iter(axes)))
+    short = {
+        name: most
+        for curve in curves
+        for name, most in zip(curve.axes, curve.most or (curve.top,) * len(curve.axes), strict=True)
+        if most < curve.top
+    }
+    free = " = ".join(name for name in next(iter(axes)) if name not in short)
+    return ", ".join([free, *(f"{name} up to {most}" for name, most in short.items())])
 
 
 def _draw_curve(axes: Axes, look: _Look, points: Sequence[Point]) -> None:
-    sizes = [point.sizes[0] for point in points]
+    sizes = [point.length for point in points]
     means = [point.mean for point in points]
     band = {"color": look.colour, "linewidth": 0}
     axes.fill_between(sizes, [p.low for p in points], [p.high for p in points], alpha=0.15, zorder=2, **band)

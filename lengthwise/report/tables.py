@@ -26,7 +26,8 @@ LABEL, COLUMNS = 16, 7  # a label's width and the number of sizes: together they
 def score_table(curves: Sequence[Curve]) -> Table:
     """Exact match, one row per curve and one column per size: the mean over seeds, its band dim beside it.
 
-    Where there are more sizes than fit, some are left out and the caption says so. UsageError without curves.
+    Where there are more sizes than fit, some are left out and the caption says so; of two axes only sizes along the
+    diagonal are columns, as the rest makes a heat map. UsageError without curves.
     """
     if not curves:
         raise UsageError("there are no scores to tabulate: evaluate a run first")
@@ -38,7 +39,9 @@ def score_table(curves: Sequence[Curve]) -> Table:
         "seeds": [_range({point.seeds for point in row.values()}) for row in points],
     }
     own = {heading: cells for heading, cells in own.items() if len(set(cells)) > 1}
-    shown = _selection(sizes, {curve.top for curve in curves}, COLUMNS - len(own))
+    line = {point.sizes for curve in curves for point in curve.diagonal()}
+    columns = [size for size in sizes if size in line] or sizes
+    shown = _selection(columns, {curve.top for curve in curves}, COLUMNS - len(own))
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
     table.caption = _caption(curves, points, len(shown), len(sizes))
     table.add_column("exact match at", no_wrap=True)
@@ -230,14 +233,12 @@ def _bar(share: float, width: int = 10) -> str:
 
 
 def _selection(sizes: Sequence[Sizes], tops: set[int], most: int) -> list[Sizes]:
-    """At most so many sizes, where that is possible: the ends, the training lengths, and others evenly between.
-    Of several axes, only equal sizes are columns; the rest makes a heat map."""
-    equal = [size for size in sizes if len(set(size)) == 1] or list(sizes)
-    if len(equal) <= most:
-        return equal
-    kept = {equal[0], equal[-1], *(size for size in equal if set(size) <= tops)}
+    """At most so many sizes, where that is possible: the ends, the training lengths, and others evenly between."""
+    if len(sizes) <= most:
+        return list(sizes)
+    kept = {sizes[0], sizes[-1], *(size for size in sizes if max(size) in tops)}
     free = max(0, most - len(kept))
-    rest = [size for size in equal if size not in kept]
+    rest = [size for size in sizes if size not in kept]
     kept |= {rest[(2 * i + 1) * len(rest) // (2 * free)] for i in range(free)}
     return sorted(kept)
 
