@@ -13,7 +13,8 @@ from lengthwise.lengths import Curriculum, Lengths, Uniform
 from lengthwise.loops import Constant, ExtraLoops, Loops, PerRound
 from lengthwise.models import Model, ModelSpec, unroll
 from lengthwise.models.transformer import Transformer
-from lengthwise.nn.position import ALiBi, Learned, Local, NoPE, Position, RoPE
+from lengthwise.nn.position import ALiBi, Learned, NoPE, Position, RoPE
+from lengthwise.nn.window import Local
 from lengthwise.objectives import Objective
 from lengthwise.objectives.every import Every
 from lengthwise.objectives.final import Final

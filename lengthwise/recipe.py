@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+import lengthwise.nn
 from lengthwise import fields, models, objectives, rng, tasks
 from lengthwise.layout import Layout
 from lengthwise.lengths import Lengths
@@ -129,8 +130,8 @@ class Recipe:
 
 
 def import_parts() -> None:
-    """Import every shipped task, model and objective, so that their kinds can be named."""
-    for package in (tasks, models, objectives):
+    """Import every shipped task, position, model and objective, so that their kinds can be named."""
+    for package in (tasks, lengthwise.nn, models, objectives):
         for module in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{package.__name__}.{module.name}")
 

@@ -14,7 +14,7 @@ FLOORS = [
     {"types", "rng"},
     {"vocab", "fields"},
     {"nn.position"},
-    {"nn.attention"},
+    {"nn.attention", "nn.window"},
     {"tasks", "models", "lengths", "loops", "stopping"},
     {"tasks.*", "models.*", "objectives", "layout", "optim", "rasp.language"},
     {"objectives.*", "recipe", "rasp.program"},

@@ -16,7 +16,8 @@ from lengthwise.lengths import Uniform
 from lengthwise.loops import Constant, ExtraLoops, PerRound
 from lengthwise.models import Once
 from lengthwise.models.transformer import Transformer
-from lengthwise.nn.position import Learned, Local, RoPE
+from lengthwise.nn.position import Learned, RoPE
+from lengthwise.nn.window import Local
 from lengthwise.objectives.final import Final
 from lengthwise.recipe import Recipe
 from lengthwise.rng import stream

@@ -14,7 +14,8 @@ from lengthwise.layout import FullOutput, NextToken, Pairs
 from lengthwise.lengths import Curriculum, Lengths, Uniform
 from lengthwise.loops import Constant, ExtraLoops, PerRound
 from lengthwise.models.transformer import Transformer
-from lengthwise.nn.position import Learned, Local, NoPE, Position, RoPE
+from lengthwise.nn.position import Learned, NoPE, Position, RoPE
+from lengthwise.nn.window import Local
 from lengthwise.objectives.every import Every
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive

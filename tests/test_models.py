@@ -16,7 +16,8 @@ from lengthwise.loops import Constant
 from lengthwise.models import Model, ModelSpec, Once, settle, unroll
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention, Shared, pattern, take
-from lengthwise.nn.position import ALiBi, CoupledHeads, EarlierHeads, Learned, Local, LocalHeads, NoPE, RoPE
+from lengthwise.nn.position import ALiBi, Learned, NoPE, RoPE
+from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.objectives import every, final, progressive
 from lengthwise.recipe import Recipe
 from lengthwise.rng import stream

@@ -14,7 +14,8 @@ from lengthwise.fields import kinds, text
 from lengthwise.layout import FullOutput, NextToken, Pairs
 from lengthwise.models import ModelSpec
 from lengthwise.models.transformer import Transformer
-from lengthwise.nn.position import Learned, Local, RoPE
+from lengthwise.nn.position import Learned, RoPE
+from lengthwise.nn.window import Local
 from lengthwise.objectives import Objective
 from lengthwise.objectives.every import Every
 from lengthwise.objectives.final import Final

@@ -27,7 +27,7 @@ from lengthwise.layout import FullOutput, Pairs
 from lengthwise.lengths import Uniform
 from lengthwise.loops import ExtraLoops, PerRound
 from lengthwise.models.transformer import Transformer
-from lengthwise.nn.position import Local
+from lengthwise.nn.window import Local
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
 from lengthwise.optim import AdamW, Schedule

@@ -11,7 +11,8 @@ from typing import Any
 from lengthwise.lengths import Curriculum, Uniform
 from lengthwise.loops import ExtraLoops, PerRound
 from lengthwise.models.transformer import Transformer
-from lengthwise.nn.position import ALiBi, CoupledHeads, Learned, LocalHeads, NoPE, Position, RoPE
+from lengthwise.nn.position import ALiBi, Learned, NoPE, Position, RoPE
+from lengthwise.nn.window import CoupledHeads, LocalHeads
 from lengthwise.optim import Schedule
 from lengthwise.recipe import Recipe, Watch
 from lengthwise.recipes.window import looped_addition, looped_copy, looped_parity

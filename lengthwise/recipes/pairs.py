@@ -8,7 +8,8 @@ from lengthwise.layout import Pairs
 from lengthwise.lengths import Uniform
 from lengthwise.loops import Constant, ExtraLoops
 from lengthwise.models.transformer import Transformer
-from lengthwise.nn.position import Learned, Local
+from lengthwise.nn.position import Learned
+from lengthwise.nn.window import Local
 from lengthwise.objectives.final import Final
 from lengthwise.optim import AdamW, Schedule
 from lengthwise.recipe import Recipe, Watch

@@ -14,7 +14,7 @@ from lengthwise.layout import FullOutput
 from lengthwise.lengths import Curriculum
 from lengthwise.loops import PerRound
 from lengthwise.models.transformer import Transformer
-from lengthwise.nn.position import CoupledHeads, EarlierHeads, Local, LocalHeads
+from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.objectives.final import Final
 from lengthwise.optim import AdamW, Schedule
 from lengthwise.recipe import Recipe, Watch
@@ -78,14 +78,14 @@ def looped_addition() -> Recipe:
 
 
 def looped_binary_sum() -> Recipe:
-    """Our form of the binary sum: n loops of two layers, each seeing a place's left neighbour alone. Half of the
+    """Our form of the binary sum: n loops of three layers, each seeing a place's left neighbour alone. Half of the
     problems have a uniform number of ones: among uniform bits, sums near n are too rare to be learned."""
     recipe = looped_parity()
     return replace(
         recipe,
         name="looped-binary-sum",
         task=BinarySum(),
-        model=replace(SMALL, layers=2),
+        model=replace(SMALL, layers=3),
         steps=2200,
         schedule=Schedule("cosine", cooldown=0.6),
         hard=0.5,
