@@ -23,6 +23,7 @@ FLOORS = [
     {"progress", "generate", "depth", "anatomy"},
     {"training", "solver"},
     {"cost", "fleet", "recipes.*", "report"},
+    {"recipes.ablations"},
     {"studies", "report.*"},
     {"studies.*", "live", "report.depth_figure", "report.anatomy_figure", "report.card"},
     {"catalog", "report.publish"},

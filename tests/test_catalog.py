@@ -1,6 +1,7 @@
 """What the catalog finds keeps its contract, whatever is added to it."""
 
 import importlib
+import re
 from dataclasses import replace
 
 import pytest
@@ -41,16 +42,21 @@ def test_every_study_reports_what_did_not_choose(name):
     assert len({panel.title for panel in study.panels}) == len({panel.name for panel in study.panels})
     for panel in study.panels:
         for recipe in panel.recipes:
-            chosen = max(recipe.watch.sizes)
+            chosen = max(recipe.watch.sizes, default=recipe.lengths.top)
             assert chosen <= 1.5 * recipe.lengths.top
             assert max(panel.sizes) > chosen
+
+
+# What may see other problems: our own form, which is no method of the comparison, and an ablation of the curriculum.
+ALONE = re.compile(r"looped-(?!pairs).*|ablation-.*-no-curriculum")
 
 
 def test_recipes_that_are_compared_see_the_same_problems():
     for function in catalog.studies().values():
         for panel in function().panels:
-            alike = {(r.task, r.lengths, r.hard, r.batch, r.steps, r.data_seed) for r in panel.recipes}
-            assert len(alike) == 1
+            compared = [recipe for recipe in panel.recipes if not ALONE.fullmatch(recipe.name)]
+            alike = {(r.task, r.lengths, r.hard, r.batch, r.steps, r.data_seed) for r in compared}
+            assert len(alike) <= 1
 
 
 def test_a_choice_that_a_study_does_not_have_is_answered_with_those_it_has():
