@@ -13,9 +13,11 @@ from lengthwise.rng import stream
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum
+from lengthwise.tasks.bitwise_or import BitwiseOr
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
+from lengthwise.tasks.sorting import LABELS, Sorting
 from lengthwise.tasks.unique_set import UniqueSet
 from lengthwise.types import UsageError
 
@@ -134,11 +136,10 @@ def test_the_parsed_prompt_is_the_sampled_problem(task, hard):
     """What a person would type for a sampled problem, parsed, gives its answer back."""
     prompts, answers = texts(task, sample(task, every_size(task, times=2), hard))
     for prompt, answer in zip(prompts, answers, strict=True):
-        if isinstance(task, Addition) and task.order == "least":  # a person writes the most significant digit first
-            prompt_typed = "+".join(operand[::-1] for operand in prompt.split("+"))
+        if getattr(task, "order", None) == "least":  # a person writes the most significant digit first
+            parsed = task.parse(re.sub(r"\d+", lambda number: number[0][::-1], prompt))
         else:
-            prompt_typed = prompt
-        parsed = task.parse(prompt_typed)
+            parsed = task.parse(prompt)
         assert texts(task, parsed) == ([prompt], [answer])
 
 
@@ -304,6 +305,61 @@ def test_what_makes_a_problem_hard_is_counted(task):
     (name, count), *_ = TRAITS[task].items()
     assert task.traits(problems)[name].tolist() == list(map(count, texts(task, problems)[0]))
     assert len(task.traits(problems)) == 1
+
+
+@pytest.mark.parametrize("order", ["least", "most"])
+def test_labelled_numbers_are_what_was_asked_for(order):
+    """So many, of at most so many digits, without leading zeros, with labels that run on from a uniform start."""
+    task, lengths, starts = Sorting(order), [], []
+    for prompt in texts(task, sample(task, [[4, 3]] * 3000))[0]:
+        labels, numbers = zip(*(part.split(":") for part in prompt.split(",")), strict=True)
+        numbers = [number[::-1] if order == "least" else number for number in numbers]
+        assert len(numbers) == 4
+        assert all(number == "0" or number[0] != "0" for number in numbers)
+        lengths += map(len, numbers)
+        starts.append(LABELS.index(labels[0]))
+        assert list(labels) == [LABELS[(starts[-1] + i) % len(LABELS)] for i in range(4)]
+    assert (shares(lengths, 4)[1:] - 1 / 3).abs().max() <= 5 * (2 / 9 / 12000) ** 0.5
+    assert len(set(starts)) == len(LABELS)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [("A:321,B:54", "B,A"), ("z:7", "z"), ("C:10,a:010,b:9", "b,C,a"), (f"A:1{'0' * 30},B:{'9' * 30}", "B,A")],
+)
+def test_sorting_what_a_person_types(text, answer):
+    task = Sorting()
+    problems = task.parse(text)
+    assert task.format(problems.answer[0, : int(problems.answer_length)]) == answer
+
+
+@pytest.mark.parametrize("text", ["A:", ":3", "A:1,A:2", "A:1,,B:2", "A1", "A:1;B:2", "AB:3", "A:1,B:x", "A:²"])
+def test_sorting_refuses_what_is_no_list(text):
+    with pytest.raises(UsageError, match=r"^sorting: "):
+        Sorting().parse(text)
+
+
+def test_there_are_labels_for_so_many_numbers():
+    with pytest.raises(UsageError, match="labels for 52 numbers, not 53"):
+        sample(Sorting(), [[53, 1]])
+
+
+def test_the_shorter_vector_holds_a_one_at_a_uniform_place():
+    task = BitwiseOr()
+    for size in ((3, 5), (5, 3), (4, 4)):
+        rows = [prompt.split("|") for prompt in texts(task, sample(task, [size] * 3000))[0]]
+        assert {(len(first), len(second)) for first, second in rows} == {size}
+        assert all((first + second).count("1") == 1 for first, second in rows)
+        in_first = sum("1" in first for first, _ in rows) / 3000
+        assert in_first == pytest.approx(float(size[0] < size[1]) if size[0] != size[1] else 0.5, abs=0.05)
+        places = [max(first.find("1"), second.find("1")) for first, second in rows]
+        assert (shares(places, min(size)) - 1 / min(size)).abs().max() < 0.05
+
+
+@pytest.mark.parametrize(("text", "answer"), [("01|0011", "0111"), ("1111|0", "1111"), ("0|0", "0")])
+def test_any_two_vectors_can_be_typed(text, answer):
+    problems = BitwiseOr().parse(text)
+    assert BitwiseOr().format(problems.answer[0, : int(problems.answer_length)]) == answer
 
 
 def test_the_hard_set_of_the_binary_sum_has_every_number_of_ones_alike():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
-from torch import nn
+from torch import Tensor, nn
 
 from lengthwise.nn.position import Encoding, Position, distance
 from lengthwise.types import Inputs, UsageError
