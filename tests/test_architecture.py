@@ -16,6 +16,7 @@ FLOORS = [
     {"nn.position"},
     {"nn.attention", "nn.window"},
     {"tasks", "models", "lengths", "loops", "stopping"},
+    {"digits"},
     {"tasks.*", "models.*", "objectives", "layout", "optim", "rasp.language"},
     {"objectives.*", "recipe", "rasp.program"},
     {"data", "run", "rasp.programs"},

@@ -38,7 +38,9 @@ ADDITIONS = [
 ]
 # Further tasks are held to the same laws in their default configuration.
 import_parts()
-NAMED = [Parity(), Copy(), Copy(10), Copy(36), *ADDITIONS]
+DECIMAL = Multiplication(10, "least", "least", False)
+MULTIPLICATIONS = [Multiplication(), DECIMAL, Multiplication(10, "most", "most", False), Multiplication(7, "most")]
+NAMED = [Parity(), Copy(), Copy(10), Copy(36), *ADDITIONS, *MULTIPLICATIONS]
 TASKS = NAMED + [kind() for kind in kinds(Task).values() if kind not in map(type, NAMED)]
 HARD = [task for task in TASKS if type(task).sample_hard is not Task.sample_hard]
 WAYS = [(task, False) for task in TASKS] + [(task, True) for task in HARD]
@@ -482,6 +484,12 @@ def test_a_person_s_row_is_copied(text):
         (Multiplication(), "110*10", "110*10", "00110", "1100", 6),
         (Multiplication(), "11*1111", "11*1111", "101101", "101101", 8),  # 3 · 15 = 45
         (Multiplication(), "01*0011", "01*0011", "110000", "11", 8),  # zeros in front are kept, and lengthen the answer
+        (DECIMAL, "12*34", "21*43", "804", "408", 4),
+        (DECIMAL, "007*0", "7*0", "0", "0", 1),
+        (DECIMAL, "99*99", "99*99", "1089", "9801", 4),
+        (Multiplication(10, "most", "most", False), "12*34", "12*34", "408", "408", 4),
+        (Multiplication(10, "most", "most", True), "02*34", "02*34", "0068", "68", 4),
+        (Multiplication(3, "least", "least", True), "12*2", "21*2", "101", "101", 2),  # 5 · 2 = 10
         (UniqueSet(), "a", "a", "a", "a", 1),
         (UniqueSet(), "aaaa", "aaaa", "a", "a", 4),
         (UniqueSet(), "b a b c a", "babca", "bac", "bac", 5),
@@ -495,6 +503,30 @@ def test_known_values(task, text, prompt, answer, formatted, rounds):
     assert task.reference(prompt) == answer
     assert task.format(task.vocab.encode(answer)) == formatted
     assert problems.rounds.tolist() == [rounds]
+
+
+@pytest.mark.parametrize("task", MULTIPLICATIONS, ids=repr)
+@given(NUMBER, NUMBER)
+def test_a_person_s_product_in_any_base(task, first, second):
+    problems = task.parse(f"{in_base(first, task.base)} * {in_base(second, task.base)}")
+    said = task.format(problems.answer[0, : int(problems.answer_length)])
+    assert said == in_base(first * second, task.base)
+    (prompt,), (answer,) = texts(task, problems)
+    assert task.reference(prompt) == answer
+
+
+def test_operands_of_a_product_have_no_leading_zeros_unless_they_may():
+    rows = [prompt.split("*") for prompt in texts(DECIMAL, sample(DECIMAL, [[1, 3]] * 3000))[0]]
+    assert {first for first, _ in rows} == set("0123456789")
+    assert all(second[-1] != "0" for _, second in rows)  # written least significant digit first
+    share = shares([int(second[-1]) for _, second in rows], 10)
+    assert (share[1:] - 1 / 9).abs().max() <= 5 * (8 / 81 / 3000) ** 0.5
+
+
+@pytest.mark.parametrize("base", [1, 11])
+def test_multiplication_in_a_base_that_is_none(base):
+    with pytest.raises(UsageError, match="multiplication: base must be 2 to 10"):
+        Multiplication(base)
 
 
 @given(st.text("01", min_size=1, max_size=200))

@@ -158,6 +158,11 @@ class MultiplicationProgram(Program):
     the lowest on, and beside each the one below it. Where the mark is, both are multiplied by the bits of the first
     operand and added to the carry."""
 
+    def __init__(self, task: Multiplication) -> None:
+        if task != Multiplication():
+            raise UsageError("the program of multiplication takes the task as published: binary, with leading zeros")
+        super().__init__(task)
+
     def rounds(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         if int(sizes[:, 0].max()) > 2:
             raise UsageError(f"the program of multiplication takes 1 or 2 bits times n, not {int(sizes[:, 0].max())}")

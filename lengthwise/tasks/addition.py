@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import string
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.tasks import Stackable, symbols_of, within
+from lengthwise.digits import Order, joined, number_length, ordered, parted, stripped, without_leading_zeros
+from lengthwise.tasks import Stackable
 from lengthwise.types import Problems, UsageError
 
 
@@ -25,7 +25,7 @@ class Addition(Stackable):
     """
 
     base: int = 10
-    order: Literal["least", "most"] = "most"  # which digit is written first: the least or the most significant
+    order: Order = "most"  # which digit is written first: the least or the most significant
     equal_lengths: bool = False
     leading_zeros: bool = False
 
@@ -95,45 +95,22 @@ class Addition(Stackable):
         self, columns: Int[Tensor, "b n 2"], lengths: Int[Tensor, "b 2"], generator: Generator
     ) -> Int[Tensor, "b n 2"]:
         """Zero beyond each operand's length; without leading zeros, a zero in the top place is drawn again."""
-        place = torch.arange(columns.shape[1])[:, None]
         if not self.leading_zeros:
-            leads = (place == lengths[:, None] - 1) & (lengths[:, None] > 1) & (columns == 0)
-            columns = torch.where(leads, torch.randint(1, self.base, columns.shape, generator=generator), columns)
-        return columns * (place < lengths[:, None])
+            others = torch.randint(1, self.base, columns.shape, generator=generator)
+            columns = without_leading_zeros(columns.mT, lengths, others.mT).mT
+        return columns * (torch.arange(columns.shape[1])[:, None] < lengths[:, None])
 
     def _problems(
         self, sizes: Int[Tensor, "b axes"], columns: Int[Tensor, "b n 2"], lengths: Int[Tensor, "b 2"]
     ) -> Problems:
         longest = lengths.max(1).values
         total = _sum(columns, self.base)
-        answer_length = longest + 1 if self.leading_zeros else _number_length(total)
-        prompt = self._write_prompt(columns, lengths)
-        answer = self._order(total, answer_length)[:, : int(answer_length.max())]
+        answer_length = longest + 1 if self.leading_zeros else number_length(total)
+        prompt = joined(columns[..., 0], columns[..., 1], lengths, self.order, self.base)
+        answer = ordered(total, answer_length, self.order)[:, : int(answer_length.max())]
         return Problems(sizes, prompt, lengths.sum(1) + 1, answer, answer_length, longest)
 
-    def _write_prompt(self, columns: Int[Tensor, "b n 2"], lengths: Int[Tensor, "b 2"]) -> Int[Tensor, "b p"]:
-        first, second = lengths[:, :1], lengths[:, 1:]
-        place = torch.arange(int(lengths.sum(1).max()) + 1)
-        places = place.expand(len(lengths), -1)
-        after = places - first - 1
-        if self.order == "most":
-            left, right = first - 1 - places, second - 1 - after
-        else:
-            left, right = places, after
-        top = columns.shape[1] - 1
-        one = columns[..., 0].gather(1, left.clamp(0, top))
-        two = columns[..., 1].gather(1, right.clamp(0, top))
-        row = torch.where(places < first, one, torch.where(after < 0, self.base, two))
-        return row * within(lengths.sum(1) + 1, len(place))
-
-    # The two orders
-
-    def _order(self, digits: Int[Tensor, "b n"], length: Int[Tensor, " b"]) -> Int[Tensor, "b n"]:
-        """Digits least significant first ↔ in the task's order (its own inverse), each row within its length."""
-        width = digits.shape[1]
-        if self.order == "most":
-            digits = digits.gather(1, (length[:, None] - 1 - torch.arange(width)).clamp(min=0))
-        return digits * within(length, width)
+    # Digits
 
     def stack(self, problems: Problems) -> tuple[Int[Tensor, "b n 2"], Int[Tensor, " b"]]:
         plus = (problems.prompt == self.base).long().argmax(1)
@@ -142,28 +119,24 @@ class Addition(Stackable):
         operands = []
         for start, length in ((torch.zeros_like(plus), lengths[:, 0]), (plus + 1, lengths[:, 1])):
             places = (start[:, None] + torch.arange(width)).clamp(max=problems.prompt.shape[1] - 1)
-            operands.append(self._order(problems.prompt.gather(1, places), length))
+            operands.append(ordered(problems.prompt.gather(1, places), length, self.order))
         return torch.stack(operands, -1), lengths.max(1).values
 
     def digits(self, problems: Problems, count: int) -> Int[Tensor, "b count"]:
-        lowest = self._order(problems.answer, problems.answer_length)[:, :count]
+        lowest = ordered(problems.answer, problems.answer_length, self.order)[:, :count]
         return torch.nn.functional.pad(lowest, (0, count - lowest.shape[1]))
 
     def answer(self, digits: Int[Tensor, " n"]) -> Int[Tensor, " a"]:
         row = digits[None]
-        length = torch.tensor([len(digits)]) if self.leading_zeros else _number_length(row)
-        return self._order(row, length)[0, : int(length)]
+        length = torch.tensor([len(digits)]) if self.leading_zeros else number_length(row)
+        return ordered(row, length, self.order)[0, : int(length)]
 
     # People
 
     def parse(self, text: str) -> Problems:
-        ids = symbols_of(self, text)
-        plus = (ids == self.base).nonzero().flatten()
-        if len(plus) != 1 or plus[0] == 0 or plus[0] == len(ids) - 1:
-            raise UsageError(f"addition: a prompt is two numbers and one '+' between them, not {text.strip()!r}")
-        numbers = [ids[: plus[0]], ids[plus[0] + 1 :]]
+        numbers = list(parted(self, text, self.base))
         if not self.leading_zeros:
-            numbers = [_without_leading_zeros(number) for number in numbers]
+            numbers = [stripped(number) for number in numbers]
         width = max(len(number) for number in numbers)
         if self.equal_lengths:
             numbers = [torch.nn.functional.pad(number, (width - len(number), 0)) for number in numbers]
@@ -201,13 +174,3 @@ def _sum(columns: Int[Tensor, "b n 2"], base: int) -> Int[Tensor, "b n+1"]:
     makes = torch.nn.functional.pad((totals >= base).long(), (1, 0))
     carries = makes.gather(1, decides)  # out of each column
     return (torch.nn.functional.pad(totals, (0, 1)) + torch.nn.functional.pad(carries, (1, 0))) % base
-
-
-def _number_length(digits: Int[Tensor, "b n"]) -> Int[Tensor, " b"]:
-    """How many digits without leading zeros (least significant first); zero has one."""
-    place = torch.arange(1, digits.shape[1] + 1)
-    return torch.where(digits != 0, place, 1).max(1).values
-
-
-def _without_leading_zeros(number: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
-    return number[len(number) - int(_number_length(number.flip(0)[None])) :]

@@ -1,79 +1,109 @@
-"""Binary multiplication: a short number times a long one (Fan et al. 2025, section 6.1)."""
+"""Multiplication, binary of a short number and a long one (Fan et al. 2025, section 6.1), or in any base from 2 to 10
+(McLeish et al. 2024, section 4)."""
 
 from __future__ import annotations
 
+import string
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.tasks import Task, symbols_of, within
+from lengthwise.digits import Order, joined, number_length, ordered, parted, stripped, without_leading_zeros
+from lengthwise.tasks import Task
 from lengthwise.types import Problems, UsageError
-
-TIMES = 2  # the id of the sign between the operands
 
 
 @dataclass(frozen=True)
 class Multiplication(Task):
-    """n1 uniform bits times n2 uniform bits, both most significant bit first → their product, least significant bit
-    first, always in n1 + n2 bits. T = n1 · n2: a bit of the first adds the second in, and a carry travels one place
-    per round. The first operand is meant to be short: one or two bits."""
+    """n1 digits times n2 digits → their product. T = n1 · n2: a digit of the first adds the second in, and a carry
+    travels one place per round.
 
-    symbols = ("0", "1", "*")
-    signs = ("*",)
-    mirrored = True
+    With ``leading_zeros`` every digit is uniform, and the product always has n1 + n2 digits; without, an operand is a
+    uniform number of exactly n digits (of one digit: 0 may be drawn) and the product has no leading zeros. Unchanged,
+    the task is that of Fan et al. 2025, whose first operand has one or two bits; ``base=10 order=least
+    leading_zeros=false`` is McLeish et al.'s.
+    """
+
+    base: int = 2
+    order: Order = "most"  # which digit of an operand is written first
+    product: Order = "least"  # which digit of the product is
+    leading_zeros: bool = True
+
     axes = ("first", "second")
+    signs = ("*",)
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.base <= 10:
+            raise UsageError(f"multiplication: base must be 2 to 10, not {self.base}")
+
+    @property
+    def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*string.digits[: self.base], "*")
+
+    @property
+    def mirrored(self) -> bool:  # type: ignore[override]
+        return self.order != self.product
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        places = torch.arange(int(sizes.sum(1).max()) + 1)
-        prompt = torch.randint(2, (len(sizes), len(places)), generator=generator)
-        prompt = prompt.masked_fill(places == sizes[:, :1], TIMES) * within(sizes.sum(1) + 1, len(places))
-        return self._problems(sizes, prompt)
+        return self._problems(sizes, *(self._operand(length, generator) for length in sizes.unbind(1)))
+
+    def _operand(self, length: Int[Tensor, " b"], generator: Generator) -> Int[Tensor, "b n"]:
+        shape = len(length), int(length.max())
+        digits = torch.randint(self.base, shape, generator=generator)
+        if not self.leading_zeros:
+            digits = without_leading_zeros(digits, length, torch.randint(1, self.base, shape, generator=generator))
+        return digits * (torch.arange(shape[1]) < length[:, None])
+
+    def _problems(
+        self, sizes: Int[Tensor, "b axes"], first: Int[Tensor, "b n"], second: Int[Tensor, "b m"]
+    ) -> Problems:
+        """From the operands' digits, least significant first and padded with zeros."""
+        product = _product(first, second, self.base)
+        length = sizes.sum(1) if self.leading_zeros else number_length(product)
+        answer = ordered(product, length, self.product)[:, : int(length.max())]
+        prompt = joined(first, second, sizes, self.order, self.base)
+        return Problems(sizes, prompt, sizes.sum(1) + 1, answer, length, sizes.prod(1))
 
     def parse(self, text: str) -> Problems:
-        ids = symbols_of(self, text)
-        sign = (ids == TIMES).nonzero().flatten()
-        if len(sign) != 1 or sign[0] == 0 or sign[0] == len(ids) - 1:
-            raise UsageError(f"multiplication: a prompt is two numbers and one '*' between them, not {text.strip()!r}")
-        first = int(sign[0])
-        return self._problems(torch.tensor([[first, len(ids) - first - 1]]), ids[None])
-
-    def _problems(self, sizes: Int[Tensor, "b axes"], prompt: Int[Tensor, "b p"]) -> Problems:
-        first, second = sizes[:, :1], sizes[:, 1:]
-        length = sizes.sum(1)
-        answer = _product(_bits(prompt, first, first - 1), _bits(prompt, second, first + second))
-        return Problems(sizes, prompt, length + 1, answer[:, : int(length.max())], length, sizes.prod(1))
+        """Two numbers as they are read: most significant digit first."""
+        first, second = parted(self, text, self.base)
+        if not self.leading_zeros:
+            first, second = stripped(first), stripped(second)
+        return self._problems(torch.tensor([[len(first), len(second)]]), first.flip(0)[None], second.flip(0)[None])
 
     def format(self, answer: Int[Tensor, " a"]) -> str:
-        """In binary, most significant bit first, without leading zeros."""
-        return self.vocab.decode(answer.flip(0)).lstrip("0") or "0"
+        """Most significant digit first, without leading zeros."""
+        return self.vocab.decode(answer if self.product == "most" else answer.flip(0)).lstrip("0") or "0"
 
     def reference(self, prompt: str) -> str:
-        first, second = prompt.split("*")
-        return f"{int(first, 2) * int(second, 2):b}".rjust(len(first) + len(second), "0")[::-1]
+        turn = slice(None, None, -1 if self.order == "least" else 1)
+        first, second = (int(operand[turn], self.base) for operand in prompt.split("*"))
+        product, digits = first * second, ""
+        while product or not digits:
+            product, digit = divmod(product, self.base)
+            digits += str(digit)
+        if self.leading_zeros:
+            digits = digits.ljust(len(prompt) - 1, "0")
+        return digits if self.product == "least" else digits[::-1]
 
     def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
-        return {"ones": (problems.prompt == 1).sum(1)}
+        """How many digits are not zero."""
+        return {"ones" if self.base == 2 else "digits above 0": (problems.prompt % self.base > 0).sum(1)}
 
     def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return sizes.sum(1)
 
 
-def _bits(prompt: Int[Tensor, "b p"], length: Int[Tensor, "b 1"], last: Int[Tensor, "b 1"]) -> Int[Tensor, "b n"]:
-    """An operand's bits, least significant first and padded with zeros, where its last one stands at ``last``."""
-    place = torch.arange(int(length.max()))
-    return prompt.gather(1, (last - place).clamp(min=0)) * (place < length)
-
-
-def _product(first: Int[Tensor, "b m"], second: Int[Tensor, "b n"]) -> Int[Tensor, "b m+n"]:
-    """Long multiplication, least significant bit first: the columns' totals, then the carries from column to column."""
+def _product(first: Int[Tensor, "b n"], second: Int[Tensor, "b m"], base: int) -> Int[Tensor, "b n+m"]:
+    """Long multiplication, least significant digit first: the columns' totals, then the carries up the columns."""
     totals = torch.zeros(len(first), first.shape[1] + second.shape[1], dtype=torch.long)
     for place in range(first.shape[1]):
         totals[:, place : place + second.shape[1]] += first[:, place, None] * second
     carry = torch.zeros(len(first), dtype=torch.long)
     for column in totals.unbind(1):
         column += carry
-        carry = column >> 1
-        column &= 1
+        carry = column // base
+        column %= base
     return totals

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import string
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
+from lengthwise.digits import Order, without_leading_zeros
 from lengthwise.tasks import Task, within
 from lengthwise.types import Problems, UsageError
 
@@ -27,7 +27,7 @@ class Sorting(Task):
     uniform start round to where it began.
     """
 
-    order: Literal["least", "most"] = "least"  # which digit of a number is written first
+    order: Order = "least"
 
     symbols = (*string.digits, *LABELS, ":", ",")
     signs = (*LABELS, ":", ",")
@@ -39,12 +39,11 @@ class Sorting(Task):
             raise UsageError(f"sorting: there are labels for {len(LABELS)} numbers, not {count}")
         length = (torch.rand(rows, count, generator=generator) * sizes[:, 1:]).long() + 1
         digits = torch.randint(10, (rows, count, width), generator=generator)
-        place = torch.arange(width)
-        leading = (place == length[..., None] - 1) & (length[..., None] > 1) & (digits == 0)
-        digits = torch.where(leading, torch.randint(1, 10, digits.shape, generator=generator), digits)
+        others = torch.randint(1, 10, digits.shape, generator=generator)
+        digits = without_leading_zeros(digits, length, others) * (torch.arange(width) < length[..., None])
         start = torch.randint(len(LABELS), (rows, 1), generator=generator)
         labels = (start + torch.arange(count)) % len(LABELS)
-        return self._problems(sizes, digits * (place < length[..., None]), length, labels)
+        return self._problems(sizes, digits, length, labels)
 
     def _problems(
         self,
