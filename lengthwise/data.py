@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Int
@@ -27,6 +28,8 @@ def batch(recipe: Recipe, step: int, *, rank: int = 0, world: int = 1) -> tuple[
     if hard < recipe.batch:
         parts.append(recipe.task.sample(sizes[hard:], draw))
     written = recipe.layout.write(Problems.join(parts), recipe.task)
+    varied = recipe.model.vary(written.inputs, stream(recipe.seed, "positions", step))
+    written = replace(written, inputs=varied)
     loops = recipe.loops.draw(written.rounds, stream(recipe.seed, "loops", step))
     mine = slice(rank, None, world)
     return written.take(mine), loops[mine]

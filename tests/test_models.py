@@ -1,6 +1,7 @@
 """Laws of every transformer, and of the loop over depth: padding, neighbours and order change nothing, causal means
 causal, a window is a window, and rows that leave early end as if they had stayed."""
 
+import math
 from dataclasses import dataclass, replace
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from lengthwise import catalog, data
 from lengthwise.fields import text
 from lengthwise.layout import FullOutput, Pairs
 from lengthwise.lengths import Uniform
@@ -16,7 +18,7 @@ from lengthwise.loops import Constant
 from lengthwise.models import Model, ModelSpec, Once, settle, unroll
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention, Shared, pattern, take
-from lengthwise.nn.position import ALiBi, Learned, NoPE, RoPE
+from lengthwise.nn.position import FIRE, Abacus, ALiBi, Learned, NoPE, RoPE, Sinusoidal
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.objectives import every, final, progressive
 from lengthwise.recipe import Recipe
@@ -41,6 +43,9 @@ SPECS = [
     replace(BASE, injection="concat"),
     replace(BASE, injection="gate"),
     replace(BASE, positions=(ALiBi(),)),
+    replace(BASE, positions=(FIRE(),)),
+    replace(BASE, positions=(Sinusoidal(), Abacus(9))),
+    replace(BASE, positions=(Abacus(9), FIRE(), RoPE())),
     replace(BASE, positions=(LocalHeads(1), CoupledHeads(1))),
     replace(BASE, positions=(LocalHeads(1), EarlierHeads(1))),
     replace(BASE, positions=(LocalHeads(1), ALiBi(2.0)), injection="once"),
@@ -357,6 +362,82 @@ def test_order_is_known_from_the_index(positions):
     assert (one - finish(model, stretched, [1])).abs().max() > 1e-3
 
 
+def test_sinusoidal_positions_as_published():
+    inputs = some([5])
+    added = Sinusoidal().build(8, 2).embed(torch.zeros(1, 5, 8), inputs)
+    wanted = [
+        [math.sin(i / 10_000 ** (k / 4)) for k in range(4)] + [math.cos(i / 10_000 ** (k / 4)) for k in range(4)]
+        for i in range(5)
+    ]
+    close(added[0], torch.tensor(wanted), 1e-6)
+
+
+@pytest.mark.parametrize("length", [4, 9])
+def test_fire_as_published(length):
+    """f(log(c(i − j) + 1) / log(c · max(i, L) + 1)), with a network f of one hidden layer; L is 6 here."""
+    torch.manual_seed(0)
+    encoding = FIRE(threshold=6.0).build(8, 2)
+    bias = encoding.scores(some([length]))
+    first, _, second = encoding.network
+    c = encoding.scale.item()
+    for i in range(length):
+        for j in range(i + 1):
+            x = math.log(c * (i - j) + 1) / (math.log(c * max(i, 6) + 1) + 1e-6)
+            hidden = torch.relu(first.weight[:, 0] * x + first.bias)
+            close(bias[:, i, j], second.weight @ hidden + second.bias, 1e-5)
+
+
+def test_fire_of_rows_with_positions_of_their_own():
+    """Each row's bias is what it would be alone."""
+    torch.manual_seed(0)
+    encoding, inputs = FIRE().build(8, 2), some([6, 6])
+    inputs = replace(inputs, index=torch.stack([torch.arange(6), 3 * torch.arange(6)]))
+    bias = encoding.scores(inputs)
+    assert bias.shape == (2, 2, 6, 6)
+    for row in (0, 1):
+        close(bias[row], encoding.scores(inputs.take(slice(row, row + 1))), 1e-6)
+    assert (bias[0] - bias[1]).abs().max() > 1e-3
+
+
+def test_equal_places_share_an_abacus_vector_and_signs_another():
+    encoding, inputs = Abacus(9).build(8, 2), some([9])
+    added = encoding.embed(torch.zeros(1, 9, 8), inputs)[0]
+    same = inputs.place[0][:, None] == inputs.place[0]
+    assert torch.equal((added[:, None] == added).all(-1), same)
+    assert added.abs().min() > 0
+
+
+@pytest.mark.parametrize("each_row", [False, True])
+def test_abacus_offsets_are_for_training(each_row):
+    """Uniform over so many, alike in a batch or drawn for each row; signs keep their place; test has none."""
+    recipe = catalog.recipe("looped-addition", ["batch=64"])
+    position = Abacus(30, 8, each_row)
+    recipe = replace(recipe, model=replace(recipe.model, positions=(position,)))
+    plain = replace(recipe, model=replace(recipe.model, positions=(NoPE(),)))
+    seen = set()
+    for step in range(60):
+        own, bare = (data.batch(each, step)[0].inputs for each in (recipe, plain))
+        more = own.place - bare.place
+        assert (more[bare.place == 0] == 0).all()
+        offsets = more.amax(1, keepdim=True)
+        assert ((more == offsets) | (bare.place == 0)).all()
+        assert each_row or len(offsets.unique()) == 1
+        seen |= set(offsets.flatten().tolist())
+        assert torch.equal(own.tokens, bare.tokens)
+    assert seen == set(range(8))
+    assert data.batch(recipe, 3)[0].inputs.place.equal(data.batch(recipe, 3)[0].inputs.place)
+    problems = data.fresh_problems(recipe.task, (5,), 4, seed=0)
+    written = recipe.layout.write(problems, recipe.task).inputs.place
+    assert written.max() == 6  # what is solved and scored is written without an offset
+
+
+def test_a_place_that_does_not_fit_is_said():
+    encoding = Abacus(2).build(8, 2)
+    assert encoding.embed(torch.zeros(1, 9, 8), some([9])).shape == (1, 9, 8)
+    with pytest.raises(UsageError, match="a digit's place 5 does not fit the table of 2"):
+        encoding.embed(torch.zeros(1, 9, 8), replace(some([9]), place=torch.full((1, 9), 5)))
+
+
 def test_without_positions_a_row_seen_at_once_is_a_set():
     model, inputs = build(BASE, False), some([6])
     turned = replace(inputs, tokens=inputs.tokens.flip(1))
@@ -397,6 +478,11 @@ def test_two_of_a_kind_are_refused(positions, message):
         lambda: CoupledHeads(1, reach=-1),
         lambda: CoupledHeads(3).build(8, 2),
         lambda: ALiBi(0.0),
+        lambda: FIRE(hidden=0),
+        lambda: FIRE(threshold=0.0),
+        lambda: Abacus(0),
+        lambda: Abacus(offset=0),
+        lambda: Sinusoidal().build(7, 1),
         lambda: Transformer(width=0),
         lambda: Transformer(width=8, heads=3),
         lambda: Transformer(dropout=1.0),

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from lengthwise.nn.attention import take
 from lengthwise.types import Inputs, UsageError
@@ -48,6 +48,10 @@ class ModelSpec(ABC):
     @abstractmethod
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model | nn.Module:
         """A new model, initialised with torch's global generator. A plain module, tokens → logits, will be wrapped."""
+
+    def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
+        """What a model is shown of a batch in training, where that is to differ from test."""
+        return inputs
 
 
 class Once(Model):

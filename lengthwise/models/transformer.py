@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from lengthwise.models import Model, ModelSpec
 from lengthwise.nn.attention import Attention, Pattern, pattern
@@ -56,6 +56,11 @@ class Transformer(ModelSpec):
         if not 0 <= self.dropout < 1:
             raise UsageError(f"dropout must be at least 0 and below 1, not {self.dropout}")
 
+    def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
+        for position in self.positions:
+            inputs = position.vary(inputs, generator)
+        return inputs
+
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model:
         return TransformerModel(self, len(reads), len(writes), causal=causal)
 
@@ -89,7 +94,7 @@ class TransformerModel(Model):
     def embed(self, inputs: Inputs) -> TransformerContext:
         embedded = self.embedding(inputs.tokens)
         for encoding in self.encodings:
-            embedded = encoding.embed(embedded, inputs.index)
+            embedded = encoding.embed(embedded, inputs)
         return TransformerContext(embedded, pattern(self.encodings, inputs, self.causal))
 
     def start(self, context: TransformerContext) -> Float[Tensor, "r t d"]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from lengthwise.types import Inputs, UsageError
 
@@ -15,7 +15,7 @@ from lengthwise.types import Inputs, UsageError
 class Encoding(nn.Module):
     """What an encoding adds; by default nothing, anywhere."""
 
-    def embed(self, x: Float[Tensor, "b t d"], index: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
+    def embed(self, x: Float[Tensor, "b t d"], inputs: Inputs) -> Float[Tensor, "b t d"]:
         """The embedded input, with positions."""
         return x
 
@@ -48,6 +48,10 @@ class Position(ABC):
     def build(self, width: int, heads: int) -> Encoding:
         """The encoding for a model of this width."""
 
+    def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
+        """What the model is told in training instead, so that positions of longer rows are trained too. Not at test."""
+        return inputs
+
 
 @dataclass(frozen=True)
 class NoPE(Position):
@@ -73,13 +77,83 @@ class _Learned(Encoding):
         self.table = nn.Embedding(size, width)
         nn.init.normal_(self.table.weight, std=0.02)
 
-    def embed(self, x: Float[Tensor, "b t d"], index: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
-        if index.shape[1] > self.table.num_embeddings:
+    def embed(self, x: Float[Tensor, "b t d"], inputs: Inputs) -> Float[Tensor, "b t d"]:
+        width, size = inputs.index.shape[1], self.table.num_embeddings
+        if width > size:
             raise UsageError(
-                f"a row of {index.shape[1]} positions does not fit the learned table of {self.table.num_embeddings}: "
+                f"a row of {width} positions does not fit the learned table of {size}: "
                 "ask for a shorter length, or train with Learned(size=…) larger"
             )
-        return x + self.table(index)
+        return x + self.table(inputs.index)
+
+
+@dataclass(frozen=True)
+class Sinusoidal(Position):
+    """Sines and cosines of each absolute position, at wavelengths from 2π to 2π · ``base``, added to the input
+    (Vaswani et al. 2017); the first half of the coordinates are the sines."""
+
+    base: float = 10_000.0
+
+    def build(self, width: int, heads: int) -> Encoding:
+        if width % 2:
+            raise UsageError(f"Sinusoidal needs an even width, not {width}")
+        return _Sinusoidal(width, self.base)
+
+
+class _Sinusoidal(Encoding):
+    def __init__(self, width: int, base: float) -> None:
+        super().__init__()
+        half = width // 2
+        self.register_buffer("rates", base ** (-torch.arange(half) / half), persistent=False)
+
+    def embed(self, x: Float[Tensor, "b t d"], inputs: Inputs) -> Float[Tensor, "b t d"]:
+        angles = inputs.index[..., None] * self.rates
+        return x + torch.cat([angles.sin(), angles.cos()], -1)
+
+
+@dataclass(frozen=True)
+class Abacus(Position):
+    """A learned vector for each place of a digit within its own number, added to the input: equal places of the
+    operands and of the answer share theirs; all signs share another (McLeish et al. 2024, section 3).
+
+    In training a number below ``offset`` is added to the places of a whole batch, uniform from 0, so that places which
+    short numbers do not have are trained too; with ``each_row``, one is drawn for every row. At test it is 0. So places
+    up to the longest trained on + ``offset`` − 1 are known; ``size`` has to hold them.
+    """
+
+    size: int = 128
+    offset: int = 100
+    each_row: bool = False
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or self.offset < 1:
+            raise UsageError(f"size and offset must be 1 or more, not {self.size} and {self.offset}")
+
+    def build(self, width: int, heads: int) -> Encoding:
+        return _Abacus(self.size, width)
+
+    def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
+        rows = len(inputs) if self.each_row else 1
+        more = torch.randint(self.offset, (rows, 1), generator=generator)
+        return replace(inputs, place=torch.where(inputs.place > 0, inputs.place + more, 0))
+
+
+class _Abacus(Encoding):
+    def __init__(self, size: int, width: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(size + 1, width)
+        nn.init.normal_(self.table.weight, std=0.02)
+
+    def embed(self, x: Float[Tensor, "b t d"], inputs: Inputs) -> Float[Tensor, "b t d"]:
+        # What stands beyond a row's end is counted on, but not looked at.
+        place = inputs.place.where(inputs.present, 0)
+        most, size = int(place.amax()), self.table.num_embeddings - 1
+        if most > size:
+            raise UsageError(
+                f"a digit's place {most} does not fit the table of {size}: ask for shorter numbers, or train with "
+                "Abacus(size=…) larger, and offset with it"
+            )
+        return x + self.table(place)
 
 
 @dataclass(frozen=True)
@@ -109,6 +183,40 @@ def rotate(x: Float[Tensor, "b h t e"], angles: Float[Tensor, "b t half"]) -> Fl
     cos, sin = angles.cos()[:, None], angles.sin()[:, None]
     first, second = x.chunk(2, -1)
     return torch.cat([first * cos - second * sin, first * sin + second * cos], -1)
+
+
+@dataclass(frozen=True)
+class FIRE(Position):
+    """Attention scores are a small network's function of the distance i − j, on a logarithmic scale and relative to the
+    query's position i, or to a learned threshold where i is less (Li et al. 2024, equation 9)."""
+
+    hidden: int = 32  # of the network
+    threshold: float = 512.0  # at the start
+
+    def __post_init__(self) -> None:
+        if self.hidden < 1 or self.threshold <= 0:
+            raise UsageError(f"hidden must be 1 or more and threshold above 0, not {self.hidden} and {self.threshold}")
+
+    def build(self, width: int, heads: int) -> Encoding:
+        return _FIRE(self, heads)
+
+
+class _FIRE(Encoding):
+    def __init__(self, spec: FIRE, heads: int) -> None:
+        super().__init__()
+        self.network = nn.Sequential(nn.Linear(1, spec.hidden), nn.ReLU(), nn.Linear(spec.hidden, heads))
+        self.scale = nn.Parameter(torch.tensor(0.1))
+        self.threshold = spec.threshold
+        self.times = nn.Parameter(torch.tensor(1.0))  # of the threshold: so that both parameters are of one size
+
+    def scores(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"]:
+        shared = bool((inputs.index == inputs.index[:1]).all())
+        index = inputs.index[:1] if shared else inputs.index
+        far = (index[:, :, None] - index[:, None]).abs().to(self.scale.dtype)
+        most = torch.maximum(index.to(far.dtype), (self.times * self.threshold).abs())[..., None]
+        near = ((self.scale * far).abs() + 1).log() / (((self.scale * most).abs() + 1).log() + 1e-6)
+        bias = self.network(near[..., None]).permute(0, 3, 1, 2)
+        return bias[0] if shared else bias
 
 
 @dataclass(frozen=True)
