@@ -25,7 +25,7 @@ from lengthwise.nn.position import NoPE
 from lengthwise.objectives.final import Final
 from lengthwise.optim import AdamW
 from lengthwise.recipe import Recipe, Watch
-from lengthwise.recipes import looped
+from lengthwise.recipes import ablations, looped
 from lengthwise.recipes.looped import METHODS, SETTINGS, variation
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.depth_figure import depth_figure
@@ -672,3 +672,36 @@ def test_the_paper_s_recipes_are_as_dear_as_their_depth():
 def test_all_tasks_are_those_that_have_recipes():
     assert [panel.name for panel in catalog.study("looped", tasks="all").panels] == list(SETTINGS["cpu"])
     assert len(catalog.study("looped", tasks="all", scale="paper").panels) == 6
+
+
+# Ablations
+
+
+@pytest.mark.parametrize("task", ["parity", "addition"])
+def test_an_ablation_differs_from_ours_in_one_thing(task):
+    family = {name.removeprefix(f"ablation-{task}-"): recipe for name, recipe in ablations.ablations().items()}
+    ours = family["ours"]
+    for what, recipe in family.items():
+        if recipe.task != ours.task or what == "ours":
+            continue
+        changed = {name for name, value in vars(recipe).items() if value != getattr(ours, name)} - {"name"}
+        assert len(changed) == 1, what
+        if changed == {"model"}:
+            assert sum(value != getattr(ours.model, name) for name, value in vars(recipe.model).items()) == 1, what
+
+
+def test_ablations_cover_what_the_system_is_made_of():
+    for panel in catalog.study("ablations").panels:
+        names = {recipe.name.removeprefix(f"ablation-{panel.name}-") for recipe in panel.recipes}
+        if panel.name != "flipped-copy":
+            assert {"ours", "once", "concat", "gate", "no-curriculum", "nope", "extra-loops"} <= names
+            assert {"rounds-less", "rounds-more", "rounds-twice"} <= names
+        top = panel.recipes[0].lengths.top
+        assert panel.sizes == (top, 2 * top, 3 * top, 5 * top, 10 * top)
+
+
+def test_two_loops_take_the_rounds_of_both():
+    for recipe in catalog.study("ablations", tasks="flipped-copy").recipes:
+        problems = recipe.task.parse("10110")
+        assert recipe.loops.planned(problems.rounds).tolist() == [10]
+        assert recipe.task.format(problems.answer[0]) == "01001"
