@@ -63,16 +63,18 @@ def looped_copy() -> Recipe:
 
 def looped_addition() -> Recipe:
     """Our form of binary addition: n loops, of whose heads half see the left neighbour, half the same place of each
-    number. Digits need not be counted to be paired; they move on by one place per loop, past the carries."""
+    number. Digits need not be counted to be paired; they move on by one place per loop, past the carries. A third of
+    the problems have a long carry: uniform ones hardly ever carry through half of their digits."""
     recipe = looped_parity()
     return replace(
         recipe,
         name="looped-addition",
         task=Addition(2, "most", True, True),
         model=replace(SMALL, layers=3, positions=COLUMNS),
-        steps=1600,
+        steps=1800,
         optimizer=AdamW(rate=5e-4),
         schedule=Schedule("cosine", cooldown=0.5),
+        hard=0.33,
         watch=Watch(every=100, sizes=(20, 26), count=200),
     )
 
@@ -102,6 +104,7 @@ def looped_multiplication() -> Recipe:
         name="looped-multiplication",
         task=Multiplication(),
         lengths=Curriculum(top=11, every=80, most=(2, 11)),
+        hard=0.0,
         model=replace(SMALL, layers=4, positions=COLUMNS),
         steps=2400,
         schedule=Schedule("cosine", cooldown=0.4),
