@@ -372,6 +372,19 @@ def test_the_hard_set_of_the_binary_sum_has_every_number_of_ones_alike():
     assert (place - 0.5).abs().max() <= 5 * (0.25 / 5000) ** 0.5
 
 
+@pytest.mark.parametrize("task", MULTIPLICATIONS, ids=repr)
+def test_the_hard_set_of_multiplication_is_rich_in_largest_digits(task):
+    """Its share in a problem is uniform: 0 or 1 in the ends as often as a half, where uniform digits have 1 / base."""
+    share = {}
+    for hard in (False, True):
+        prompts, _ = texts(task, sample(task, [[6, 14]] * 2000, hard))
+        share[hard] = torch.tensor([prompt.count(str(task.base - 1)) / 20 for prompt in prompts])
+    assert share[False].mean() == pytest.approx(1 / task.base, abs=0.03)
+    assert share[True].mean() == pytest.approx(0.5, abs=0.03)
+    assert (share[False] >= 0.9).float().mean() < 0.01
+    assert 0.08 < (share[True] >= 0.9).float().mean() < 0.16
+
+
 def test_the_hard_set_of_the_unique_set_repeats():
     """A row draws from one to n symbols of its own; which ones, is uniform."""
     problems = sample(UniqueSet(), [[8]] * 4000, hard=True)

@@ -97,14 +97,13 @@ def looped_binary_sum() -> Recipe:
 
 def looped_multiplication() -> Recipe:
     """Our form of multiplication, 1–2 bits times n: n₁·n₂ loops, with heads as for addition; the operands' places are
-    counted from their lowest bit, as the product's are."""
+    counted from their lowest bit, as the product's are. A third of the problems are rich in ones, and so in carries."""
     recipe = looped_addition()
     return replace(
         recipe,
         name="looped-multiplication",
         task=Multiplication(),
         lengths=Curriculum(top=11, every=80, most=(2, 11)),
-        hard=0.0,
         model=replace(SMALL, layers=4, positions=COLUMNS),
         steps=2400,
         schedule=Schedule("cosine", cooldown=0.4),

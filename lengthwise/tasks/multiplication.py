@@ -7,7 +7,7 @@ import string
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
 from lengthwise.digits import Order, joined, number_length, ordered, parted, stripped, without_leading_zeros
@@ -23,7 +23,8 @@ class Multiplication(Task):
     With ``leading_zeros`` every digit is uniform, and the product always has n1 + n2 digits; without, an operand is a
     uniform number of exactly n digits (of one digit: 0 may be drawn) and the product has no leading zeros. Unchanged,
     the task is that of Fan et al. 2025, whose first operand has one or two bits; ``base=10 order=least
-    leading_zeros=false`` is McLeish et al.'s.
+    leading_zeros=false`` is McLeish et al.'s. In the harder set each problem has its own, uniform share of largest
+    digits (bits: ones), so that many carry far.
     """
 
     base: int = 2
@@ -49,9 +50,20 @@ class Multiplication(Task):
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         return self._problems(sizes, *(self._operand(length, generator) for length in sizes.unbind(1)))
 
-    def _operand(self, length: Int[Tensor, " b"], generator: Generator) -> Int[Tensor, "b n"]:
+    def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        share = torch.rand(len(sizes), 1, generator=generator)
+        return self._problems(sizes, *(self._operand(length, generator, share) for length in sizes.unbind(1)))
+
+    def _operand(
+        self, length: Int[Tensor, " b"], generator: Generator, largest: Float[Tensor, "b 1"] | None = None
+    ) -> Int[Tensor, "b n"]:
+        """Uniform digits; of each row, a share of ``largest`` is the largest one, and of bits the others are zeros."""
         shape = len(length), int(length.max())
         digits = torch.randint(self.base, shape, generator=generator)
+        if largest is not None:
+            digits = torch.where(
+                torch.rand(shape, generator=generator) < largest, self.base - 1, digits % (self.base - 1)
+            )
         if not self.leading_zeros:
             digits = without_leading_zeros(digits, length, torch.randint(1, self.base, shape, generator=generator))
         return digits * (torch.arange(shape[1]) < length[:, None])
