@@ -57,13 +57,12 @@ class Multiplication(Task):
     def _operand(
         self, length: Int[Tensor, " b"], generator: Generator, largest: Float[Tensor, "b 1"] | None = None
     ) -> Int[Tensor, "b n"]:
-        """Uniform digits; of each row, a share of ``largest`` is the largest one, and of bits the others are zeros."""
+        """Uniform digits; or, of each row, a share of ``largest`` the largest digit, and the others uniform below it."""
         shape = len(length), int(length.max())
         digits = torch.randint(self.base, shape, generator=generator)
         if largest is not None:
-            digits = torch.where(
-                torch.rand(shape, generator=generator) < largest, self.base - 1, digits % (self.base - 1)
-            )
+            chosen = torch.rand(shape, generator=generator) < largest
+            digits = torch.where(chosen, self.base - 1, torch.randint(self.base - 1, shape, generator=generator))
         if not self.leading_zeros:
             digits = without_leading_zeros(digits, length, torch.randint(1, self.base, shape, generator=generator))
         return digits * (torch.arange(shape[1]) < length[:, None])
