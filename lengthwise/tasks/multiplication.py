@@ -57,7 +57,7 @@ class Multiplication(Task):
     def _operand(
         self, length: Int[Tensor, " b"], generator: Generator, largest: Float[Tensor, "b 1"] | None = None
     ) -> Int[Tensor, "b n"]:
-        """Uniform digits; or, of each row, a share of ``largest`` the largest digit, and the others uniform below it."""
+        """Uniform digits; or, in each row, a share of ``largest`` are the largest, and the others uniform below it."""
         shape = len(length), int(length.max())
         digits = torch.randint(self.base, shape, generator=generator)
         if largest is not None:
