@@ -27,7 +27,7 @@ from lengthwise.stopping import After, Converged, MaxConfidence, Oracle
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.parity import Parity
-from lengthwise.types import Problems, UsageError
+from lengthwise.types import Inputs, Problems, UsageError
 
 MODEL = Transformer(width=16, heads=2, positions=(Learned(40),), init_std=0.2)
 PARITY = Recipe("parity", Parity(), FullOutput(1), Uniform(3), PerRound(), MODEL, Final(), steps=40, batch=32)
@@ -410,9 +410,8 @@ def greedy(model, recipe, problem):
     said = []
     while len(said) <= int(task.room(problem.sizes)) and end not in said:
         tokens = torch.tensor([row + said])
-        batch = layout.write(problem, task).inputs
-        inputs = type(batch)(tokens, torch.arange(tokens.shape[1])[None], torch.ones_like(tokens, dtype=torch.bool))
-        context = model.embed(inputs)
+        place = torch.arange(tokens.shape[1])[None]
+        context = model.embed(Inputs(tokens, place, place, torch.ones_like(tokens, dtype=torch.bool)))
         state = model.start(context)
         for _ in range(int(recipe.loops.planned(problem.rounds))):
             state = model.advance(state, context)
