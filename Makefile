@@ -32,9 +32,9 @@ learn: $(READY) ## the slow trainings, hours on two cores: all that results/ hol
 	$(BIN)/lengthwise reproduce pairs --seeds 5
 	$(BIN)/lengthwise reproduce parity --seeds 3
 	$(BIN)/lengthwise reproduce looped --tasks parity --methods fop-loop-adaptive --seeds 5
-	$(BIN)/lengthwise reproduce looped --tasks copy --methods fop-loop-adaptive --seeds 3
 	$(BIN)/lengthwise reproduce looped --tasks parity
-	$(BIN)/lengthwise reproduce looped --tasks copy --methods ntp,fop,fop-loop-fixed,fop-loop-adaptive,fop-loop-adaptive-wo
+	$(BIN)/lengthwise reproduce looped --tasks copy,addition,binary-sum,multiplication,unique-set --methods fop-loop-adaptive,looped --seeds 3 --curve-samples 32
+	$(BIN)/lengthwise reproduce ablations
 
 bench: $(READY) ## speed, as ratios: one JSON line per claim
 	@for script in bench/*.py; do $(BIN)/python $$script || exit 1; done
