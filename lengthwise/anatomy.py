@@ -43,7 +43,7 @@ def anatomy(
     at, end = recipe.sizes(size), recipe.layout.end(recipe.task)
     problems = fresh_problems(recipe.task, at, samples, seed=seed, hard=hard)
     wrong, early, late = [], [], []
-    for batch in in_parts(recipe, problems):
+    for _, batch in in_parts(recipe, problems):
         (said,) = answers(weights.model, recipe, batch, [rule])
         wanted, room = slots(batch.targets, batch.room), slots(batch.room, batch.room)
         answer = room & up_to_end(wanted, end)

@@ -51,68 +51,69 @@ def evaluate(
         check_stopping(recipe.layout, rule)
     if samples < 1:
         raise UsageError(f"samples must be 1 or more, not {samples}")
-    for size in sizes:
-        at = recipe.sizes(size)
-        counts = _count(weights.model, recipe, at, samples, rules, hard=hard, seed=seed)
-        for rule, count in zip(rules, counts, strict=True):
-            yield Score(
-                task=recipe.task.name,
-                weights=weights.name,
-                stopping=rule.name,
-                problems="hard" if hard else "uniform",
-                sizes=at,
-                count=samples,
-                exact=count.exact / samples,
-                whole_row=count.whole_row / samples,
-                token_accuracy=count.tokens / count.asked,
-                loops=count.loops / samples,
-            )
+    for group in _groups(recipe, sizes, samples, hard=hard, seed=seed):
+        counts = _counts(weights.model, recipe, group, rules)
+        for number, problems in enumerate(group):
+            for rule, count in zip(rules, counts, strict=True):
+                exact, whole_row, tokens, asked, loops = count[number].tolist()
+                yield Score(
+                    task=recipe.task.name,
+                    weights=weights.name,
+                    stopping=rule.name,
+                    problems="hard" if hard else "uniform",
+                    sizes=tuple(problems.sizes[0].tolist()),
+                    count=samples,
+                    exact=exact / samples,
+                    whole_row=whole_row / samples,
+                    token_accuracy=tokens / asked,
+                    loops=loops / samples,
+                )
 
 
 def exact_match(model: Model, recipe: Recipe, sizes: tuple[int, ...], count: int, *, part: int = 0) -> float:
     """Exact match of a model in training; ``part`` makes the problems others than those of another call."""
-    rules = [recipe.stopping]
-    return _count(model, recipe, sizes, count, rules, hard=False, seed=recipe.data_seed, part=part)[0].exact / count
+    problems = fresh_problems(recipe.task, sizes, count, seed=recipe.data_seed, part=part)
+    (found,) = _counts(model, recipe, [problems], [recipe.stopping])
+    return int(found[0, 0]) / count
 
 
-@dataclass
-class _Count:
-    """How many rows were right, how many tokens, and the loops of all rows together."""
-
-    exact: int = 0
-    whole_row: int = 0
-    tokens: int = 0
-    asked: int = 0
-    loops: int = 0
-
-    def add(self, said: Said, wanted: Int[Tensor, "b a"], room: Bool[Tensor, "b a"], end: int | None) -> None:
-        answer = room & up_to_end(wanted, end)
-        hits = (said.symbols == wanted) & room
-        self.exact += int((hits | ~answer).all(1).sum())
-        self.whole_row += int((hits | ~room).all(1).sum())
-        self.tokens += int((hits & answer).sum())
-        self.asked += int(answer.sum())
-        self.loops += int(said.loops.sum())
+def _groups(
+    recipe: Recipe, sizes: Iterable[int | tuple[int, ...]], samples: int, *, hard: bool, seed: int
+) -> Iterator[list[Problems]]:
+    """Fresh problems of each size, in their order; together where one forward pass takes the rows of several."""
+    group: list[Problems] = []
+    widest = 0
+    for size in sizes:
+        problems = fresh_problems(recipe.task, recipe.sizes(size), samples, seed=seed, hard=hard)
+        if group and max(widest, _width(recipe, problems)) * samples * (len(group) + 1) > TOKENS:
+            yield group
+            group, widest = [], 0
+        group.append(problems)
+        widest = max(widest, _width(recipe, problems))
+    if group:
+        yield group
 
 
-def _count(
-    model: Model,
-    recipe: Recipe,
-    sizes: tuple[int, ...],
-    samples: int,
-    rules: Sequence[Stopping],
-    *,
-    hard: bool,
-    seed: int,
-    part: int = -1,
-) -> list[_Count]:
-    problems = fresh_problems(recipe.task, sizes, samples, seed=seed, part=part, hard=hard)
-    counts = [_Count() for _ in rules]
-    for batch in in_parts(recipe, problems):
+def _counts(
+    model: Model, recipe: Recipe, group: Sequence[Problems], rules: Sequence[Stopping]
+) -> list[Int[Tensor, "g 5"]]:
+    """For each rule and set of problems: how many rows were right, and right in every place of the room; how many
+    tokens of the answers were, and how many there are; and the loops of all rows together."""
+    which = torch.cat([torch.full((len(problems),), number) for number, problems in enumerate(group)])
+    counts = [torch.zeros(len(group), 5, dtype=torch.long) for _ in rules]
+    for rows, batch in in_parts(recipe, Problems.join(group)):
         wanted, room = slots(batch.targets, batch.room), _filled(batch.room)
         for count, said in zip(counts, answers(model, recipe, batch, rules), strict=True):
-            count.add(said, wanted, room, recipe.layout.end(recipe.task))
+            count.index_add_(0, which[rows], _hits(said, wanted, room, recipe.layout.end(recipe.task)))
     return counts
+
+
+def _hits(said: Said, wanted: Int[Tensor, "b a"], room: Bool[Tensor, "b a"], end: int | None) -> Int[Tensor, "b 5"]:
+    """What is counted, row by row."""
+    answer = room & up_to_end(wanted, end)
+    hits = (said.symbols == wanted) & room
+    columns = [(hits | ~answer).all(1), (hits | ~room).all(1), (hits & answer).sum(1), answer.sum(1), said.loops]
+    return torch.stack([column.long() for column in columns], 1)
 
 
 def answer(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Said:
@@ -158,11 +159,15 @@ def trace(model: Model, batch: Batch, limit: Int[Tensor, " b"], end: int | None)
     return Trace(said, ends, confidence, limit.to(count.device))
 
 
-def in_parts(recipe: Recipe, problems: Problems) -> Iterator[Batch]:
-    """Problems of one size, as batches that fit the memory."""
-    width = recipe.layout.write(problems.take(slice(1)), recipe.task).targets.shape[1]
-    for rows in _parts(len(problems), width):
-        yield recipe.layout.write(problems.take(rows), recipe.task)
+def in_parts(recipe: Recipe, problems: Problems) -> Iterator[tuple[slice, Batch]]:
+    """Problems as batches that fit the memory, with the rows that each of them has."""
+    for rows in _parts(len(problems), _width(recipe, problems)):
+        yield rows, recipe.layout.write(problems.take(rows), recipe.task)
+
+
+def _width(recipe: Recipe, problems: Problems) -> int:
+    """Places in a row, about: the longest prompt's and answer's."""
+    return int((problems.prompt_length + recipe.task.room(problems.sizes)).max())
 
 
 def _parts(count: int, width: int) -> list[slice]:

@@ -397,6 +397,32 @@ def test_the_recipe_s_own_stopping_rule_is_used_unless_another_is_given():
     assert [score.loops for score in evaluate(weights, [2], samples=3, stopping=Oracle())] == [2]
 
 
+@pytest.mark.parametrize("recipe", [PARITY, SUMS, NEXT], ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("tokens", [1, 200, 100_000])
+def test_sizes_measured_together_score_as_alone(recipe, tokens, monkeypatch):
+    """One by one, some at a time, or all at once: in the order in which they were asked for."""
+    monkeypatch.setattr("lengthwise.evaluation.TOKENS", tokens)
+    weights, sizes = half_trained(recipe), [3, 1, 4, 2, 5]
+    together = list(evaluate(weights, sizes, samples=8, stopping=[Oracle(), After(2)]))
+    alone = [row for size in sizes for row in evaluate(weights, [size], samples=8, stopping=[Oracle(), After(2)])]
+    assert together == alone
+    assert [max(score.sizes) for score in together] == [size for size in sizes for _ in range(2)]
+
+
+def test_sizes_share_a_forward_pass_where_they_fit(monkeypatch):
+    weights, passes = half_trained(PARITY), []
+    plain = evaluation.answers
+
+    def counted(model, recipe, batch, rules):
+        passes.append(len(batch))
+        return plain(model, recipe, batch, rules)
+
+    monkeypatch.setattr(evaluation, "answers", counted)
+    monkeypatch.setattr(evaluation, "TOKENS", 100)
+    list(evaluate(weights, [1, 2, 3, 30], samples=8))
+    assert passes == [24, 3, 3, 2]  # rows of 2 to 4 places; then those of 31, three at a time
+
+
 # Next-token layouts
 
 

@@ -36,6 +36,7 @@ from lengthwise.stopping import After, MaxConfidence, Oracle
 from lengthwise.studies import looped as study
 from lengthwise.tasks.binary_sum import BinarySum
 from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.training import train
 from lengthwise.types import Problems, UsageError
@@ -556,6 +557,23 @@ def test_anatomy_from_the_shell(half, capsys, tmp_path):
     assert {"anatomy-tiny-parity.json", "anatomy-tiny-parity.png", "card.json"} <= set(written)
     assert json.loads(written["anatomy-tiny-parity.json"]) == Run.open(folder).rows("anatomy")
     assert json.loads(written["card.json"]) == json.loads(out)["cards"]
+
+
+def test_a_grid_that_was_cut_goes_on(capsys, tmp_path):
+    """Cells that stand in the run's folder are not measured again; those of another seed or number are no such cells."""
+    run = train(replace(TINY, name="tiny-product", task=Multiplication(), steps=1), tmp_path / "product")
+    words = ["evaluate", run.folder, "--grid", "2x3", "--samples", 5, "--json"]
+    whole = json.loads(typed(capsys, *words)[1])
+    assert [row["sizes"] for row in whole] == [[i, j] for i in (1, 2) for j in (1, 2, 3)]
+    file = run.folder / "scores.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    assert len(lines) == 6
+    file.write_text("".join(lines[:4]))
+    again = json.loads(typed(capsys, *words)[1])
+    assert sorted(again, key=lambda row: row["sizes"]) == whole
+    assert file.read_text() == "".join(lines)
+    typed(capsys, *words, "--seed", 1)
+    assert len(run.rows("scores")) == 12
 
 
 def row_of(planned, exact, **chosen):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +16,12 @@ from lengthwise.evaluation import default_sizes, evaluate, parse_sizes
 from lengthwise.fleet import Fleet
 from lengthwise.live import follow
 from lengthwise.recipe import Recipe, check_stopping
-from lengthwise.report import Row, curves
+from lengthwise.report import Row, curves, latest, size_text
 from lengthwise.report.tables import anatomy_table, detail_table, score_table
 from lengthwise.run import Run, Weights, load, runs_folder
 from lengthwise.stopping import Stopping
 from lengthwise.training import choose_device, computing, train
-from lengthwise.types import Score, UsageError
+from lengthwise.types import UsageError
 from lengthwise.verbs.console import progress, say
 
 
@@ -60,21 +61,35 @@ def evaluate_(args: argparse.Namespace) -> int:
     seed = args.seed or 0
     folder = Path(folder_of(args.weights))
     run = Run.open(folder) if (folder / "metrics.jsonl").exists() else None
-    scores: list[Score] = []
-    asked = {"samples": args.samples, "stopping": stoppings(args.stopping), "hard": args.hard, "seed": seed}
+    rules = stoppings(args.stopping) or [weights.recipe.stopping]
+    asked = {"samples": args.samples, "stopping": rules, "hard": args.hard, "seed": seed}
+    rows = _measured(args, run, rules) if args.grid and run else []
+    known = Counter(tuple(row["sizes"]) for row in rows)
+    missing = [size for size in sizes if known[weights.recipe.sizes(size)] < len(rules)]
     with computing(args.threads), progress.status("") as status:
-        for size in sizes:
-            status.update(f"measuring at {size}")
-            for score in evaluate(weights, [size], **asked):
-                scores.append(score)
-                if run:
-                    run.append("scores", score.row() | {"seed": seed})
-    rows = [score.row() | {"seed": seed} for score in scores]
+        for number, score in enumerate(evaluate(weights, missing, **asked), 1):
+            status.update(f"measured {size_text(score.sizes)}: {number} of {len(missing) * len(rules)}")
+            rows.append(score.row() | {"seed": seed})
+            if run:
+                run.append("scores", rows[-1])
     table = detail_table(rows, weights.recipe.lengths.top)
     if not args.anatomy:
         return say(args, rows, table)
     parts = _anatomies(args, weights, run, sizes)
     return say(args, {"scores": rows, "anatomy": parts}, table, "", anatomy_table(parts))
+
+
+def _measured(args: argparse.Namespace, run: Run, rules: Sequence[Stopping]) -> list[Row]:
+    """The cells of a grid that an earlier call has measured: they are not measured again."""
+    wanted = {rule.name for rule in rules}, "hard" if args.hard else "uniform", args.samples, args.seed or 0
+    inside = set(parse_sizes(args.grid))
+    return [
+        row
+        for row in latest(run.rows("scores"))
+        if row["stopping"] in wanted[0]
+        and (row["problems"], row["count"], row["seed"]) == wanted[1:]
+        and tuple(row["sizes"]) in inside
+    ]
 
 
 def _anatomies(args: argparse.Namespace, weights: Weights, run: Run | None, sizes: Sequence[Any]) -> list[Row]:
