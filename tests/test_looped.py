@@ -560,7 +560,7 @@ def test_anatomy_from_the_shell(half, capsys, tmp_path):
 
 
 def test_a_grid_that_was_cut_goes_on(capsys, tmp_path):
-    """Cells that stand in the run's folder are not measured again; those of another seed or number are no such cells."""
+    """Cells that stand in the run's folder are not measured again; those of another seed are no such cells."""
     run = train(replace(TINY, name="tiny-product", task=Multiplication(), steps=1), tmp_path / "product")
     words = ["evaluate", run.folder, "--grid", "2x3", "--samples", 5, "--json"]
     whole = json.loads(typed(capsys, *words)[1])
