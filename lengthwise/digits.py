@@ -50,13 +50,13 @@ def joined(
     return row * within(lengths.sum(1) + 1, row.shape[1])
 
 
-def parted(task: Task, text: str, sign: int) -> tuple[Int[Tensor, " n"], Int[Tensor, " m"]]:
+def parted(task: Task, text: str, sign: int, parts: str = "numbers") -> tuple[Int[Tensor, " n"], Int[Tensor, " m"]]:
     """The two numbers that a person typed, as they stand. UsageError where they are not two."""
     ids = symbols_of(task, text)
     at = (ids == sign).nonzero().flatten()
     if len(at) != 1 or at[0] == 0 or at[0] == len(ids) - 1:
         symbol = task.symbols[sign]
-        raise UsageError(f"{task.name}: a prompt is two numbers and one '{symbol}' between them, not {text.strip()!r}")
+        raise UsageError(f"{task.name}: a prompt is two {parts} and one '{symbol}' between them, not {text.strip()!r}")
     return ids[: at[0]], ids[at[0] + 1 :]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -37,71 +38,8 @@ class _Local(Encoding):
 
 
 @dataclass(frozen=True)
-class LocalHeads(Position):
-    """The first ``count`` heads see ``reach`` neighbours on either side, the others the whole row; nothing is learned
-    (as in Longformer, Beltagy et al. 2020, by head instead of by place)."""
-
-    count: int
-    reach: int = 1
-
-    def __post_init__(self) -> None:
-        if self.reach < 0 or self.count < 1:
-            raise UsageError(f"reach must be 0 or more and count 1 or more, not {self.reach} and {self.count}")
-
-    def build(self, width: int, heads: int) -> Encoding:
-        if self.count > heads:
-            raise UsageError(f"LocalHeads: count must be at most the model's {heads} heads, not {self.count}")
-        return _LocalHeads(self, heads)
-
-
-class _LocalHeads(Encoding):
-    def __init__(self, spec: LocalHeads, heads: int) -> None:
-        super().__init__()
-        self.reach = spec.reach
-        self.register_buffer("local", torch.arange(heads) < spec.count, persistent=False)
-
-    def scores(self, inputs: Inputs) -> Float[Tensor, "h t t"]:
-        far = distance(inputs.index.shape[1], self.local.device) > self.reach
-        return torch.zeros(far.shape, device=far.device).masked_fill(self.local[:, None, None] & far, -torch.inf)
-
-
-@dataclass(frozen=True)
-class CoupledHeads(Position):
-    """The last ``count`` heads see what stands in the same place of its number, or up to ``reach`` places off: all
-    numbers of a row are laid one above the other (places as in position coupling, Cho et al. 2024, but as a window in
-    which nothing is learned, so that no length is new to it)."""
-
-    count: int
-    reach: int = 0
-
-    def __post_init__(self) -> None:
-        if self.reach < 0 or self.count < 1:
-            raise UsageError(f"reach must be 0 or more and count 1 or more, not {self.reach} and {self.count}")
-
-    def build(self, width: int, heads: int) -> Encoding:
-        if self.count > heads:
-            raise UsageError(f"CoupledHeads: count must be at most the model's {heads} heads, not {self.count}")
-        return _CoupledHeads(self, heads)
-
-
-class _CoupledHeads(Encoding):
-    def __init__(self, spec: CoupledHeads, heads: int) -> None:
-        super().__init__()
-        self.reach = spec.reach
-        self.register_buffer("coupled", torch.arange(heads) >= heads - spec.count, persistent=False)
-
-    def scores(self, inputs: Inputs) -> Float[Tensor, "b h t t"]:
-        off = (inputs.place[:, :, None] - inputs.place[:, None]).abs() > self.reach
-        hidden = self.coupled[:, None, None] & off[:, None]
-        return torch.zeros(hidden.shape, device=hidden.device).masked_fill(hidden, -torch.inf)
-
-
-@dataclass(frozen=True)
-class EarlierHeads(Position):
-    """The last ``count`` heads see what comes before their own place, not that itself; and a blank, a key of zero with
-    a value of zero, so that they may see nothing (a softmax with one added to its sum, Miller 2023). So a head can tell
-    whether its symbol has stood before, which in plain attention it cannot: its own place looks the same. Their keys
-    start with the weights of their queries, as finding one's like takes long to learn from nothing."""
+class _Heads(Position):
+    """Some of a model's heads see less than the others; nothing is learned."""
 
     count: int
 
@@ -109,24 +47,98 @@ class EarlierHeads(Position):
         if self.count < 1:
             raise UsageError(f"count must be 1 or more, not {self.count}")
 
-    def build(self, width: int, heads: int) -> Encoding:
+    def _fits(self, heads: int) -> None:
         if self.count > heads:
-            raise UsageError(f"EarlierHeads: count must be at most the model's {heads} heads, not {self.count}")
-        return _EarlierHeads(self, heads)
+            raise UsageError(
+                f"{type(self).__name__}: count must be at most the model's {heads} heads, not {self.count}"
+            )
 
 
-class _EarlierHeads(Encoding):
-    def __init__(self, spec: EarlierHeads, heads: int) -> None:
+@dataclass(frozen=True)
+class _Reaching(_Heads):
+    """They see so far, and no farther."""
+
+    reach: int
+
+    def __post_init__(self) -> None:
+        if self.reach < 0 or self.count < 1:
+            raise UsageError(f"reach must be 0 or more and count 1 or more, not {self.reach} and {self.count}")
+
+
+class _Hiding(Encoding):
+    """Hides places from the chosen heads."""
+
+    def __init__(self, chosen: Bool[Tensor, " h"]) -> None:
         super().__init__()
-        self.register_buffer("earlier", torch.arange(heads) >= heads - spec.count, persistent=False)
+        self.register_buffer("chosen", chosen, persistent=False)
 
-    def scores(self, inputs: Inputs) -> Float[Tensor, "h t t"]:
-        place = torch.arange(inputs.index.shape[1], device=self.earlier.device)
-        hidden = self.earlier[:, None, None] & (place[:, None] <= place)
+    @abstractmethod
+    def hidden(self, inputs: Inputs) -> Bool[Tensor, "t t"] | Bool[Tensor, "b 1 t t"]:
+        """True for each pair of positions of which the first does not see the second."""
+
+    def scores(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"]:
+        hidden = self.chosen[:, None, None] & self.hidden(inputs)
         return torch.zeros(hidden.shape, device=hidden.device).masked_fill(hidden, -torch.inf)
 
+
+@dataclass(frozen=True)
+class LocalHeads(_Reaching):
+    """The first ``count`` heads see ``reach`` neighbours on either side, the others the whole row; nothing is learned
+    (as in Longformer, Beltagy et al. 2020, by head instead of by place)."""
+
+    reach: int = 1
+
+    def build(self, width: int, heads: int) -> Encoding:
+        self._fits(heads)
+        return _LocalHeads(torch.arange(heads) < self.count, self.reach)
+
+
+class _LocalHeads(_Hiding):
+    def __init__(self, chosen: Bool[Tensor, " h"], reach: int) -> None:
+        super().__init__(chosen)
+        self.reach = reach
+
+    def hidden(self, inputs: Inputs) -> Bool[Tensor, "t t"]:
+        return distance(inputs.index.shape[1], self.chosen.device) > self.reach
+
+
+@dataclass(frozen=True)
+class CoupledHeads(_Reaching):
+    """The last ``count`` heads see what stands in the same place of its number, or up to ``reach`` places off: all
+    numbers of a row are laid one above the other (places as in position coupling, Cho et al. 2024, but as a window in
+    which nothing is learned, so that no length is new to it)."""
+
+    reach: int = 0
+
+    def build(self, width: int, heads: int) -> Encoding:
+        self._fits(heads)
+        return _CoupledHeads(torch.arange(heads) >= heads - self.count, self.reach)
+
+
+class _CoupledHeads(_LocalHeads):
+    def hidden(self, inputs: Inputs) -> Bool[Tensor, "b 1 t t"]:
+        return ((inputs.place[:, :, None] - inputs.place[:, None]).abs() > self.reach)[:, None]
+
+
+@dataclass(frozen=True)
+class EarlierHeads(_Heads):
+    """The last ``count`` heads see what comes before their own place, not that itself; and a blank, a key of zero with
+    a value of zero, so that they may see nothing (a softmax with one added to its sum, Miller 2023). So a head can tell
+    whether its symbol has stood before, which in plain attention it cannot: its own place looks the same. Their keys
+    start with the weights of their queries, as finding one's like takes long to learn from nothing."""
+
+    def build(self, width: int, heads: int) -> Encoding:
+        self._fits(heads)
+        return _EarlierHeads(torch.arange(heads) >= heads - self.count)
+
+
+class _EarlierHeads(_Hiding):
+    def hidden(self, inputs: Inputs) -> Bool[Tensor, "t t"]:
+        place = torch.arange(inputs.index.shape[1], device=self.chosen.device)
+        return place[:, None] <= place
+
     def alike(self) -> Bool[Tensor, " h"]:
-        return self.earlier
+        return self.chosen
 
     def blank(self) -> Float[Tensor, " h"]:
-        return torch.zeros(len(self.earlier), device=self.earlier.device).masked_fill(~self.earlier, -torch.inf)
+        return torch.zeros(len(self.chosen), device=self.chosen.device).masked_fill(~self.chosen, -torch.inf)

@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 
-from lengthwise.tasks import Task, symbols_of, within
-from lengthwise.types import Problems, UsageError
+from lengthwise.digits import parted
+from lengthwise.tasks import Task, within
+from lengthwise.types import Problems
 
 OR = 2  # the id of the sign between the vectors
 
@@ -34,12 +35,9 @@ class BitwiseOr(Task):
 
     def parse(self, text: str) -> Problems:
         """Any two vectors."""
-        ids = symbols_of(self, text)
-        sign = (ids == OR).nonzero().flatten()
-        if len(sign) != 1 or sign[0] == 0 or sign[0] == len(ids) - 1:
-            raise UsageError(f"{self.name}: a prompt is two vectors and one '|' between them, not {text.strip()!r}")
-        first = int(sign[0])
-        return self._problems(torch.tensor([[first, len(ids) - first - 1]]), ids[None] % OR)
+        first, second = parted(self, text, OR, "vectors")
+        bits = torch.cat([first, torch.zeros(1, dtype=torch.long), second])
+        return self._problems(torch.tensor([[len(first), len(second)]]), bits[None])
 
     def _problems(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
         """``bits`` are those of both vectors, with a zero at the sign's place."""

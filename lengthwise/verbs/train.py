@@ -81,14 +81,13 @@ def evaluate_(args: argparse.Namespace) -> int:
 
 def _measured(args: argparse.Namespace, run: Run, rules: Sequence[Stopping]) -> list[Row]:
     """The cells of a grid that an earlier call has measured: they are not measured again."""
-    wanted = {rule.name for rule in rules}, "hard" if args.hard else "uniform", args.samples, args.seed or 0
-    inside = set(parse_sizes(args.grid))
+    names, cells = {rule.name for rule in rules}, set(parse_sizes(args.grid))
+    asked = "hard" if args.hard else "uniform", args.samples, args.seed or 0
     return [
         row
         for row in latest(run.rows("scores"))
-        if row["stopping"] in wanted[0]
-        and (row["problems"], row["count"], row["seed"]) == wanted[1:]
-        and tuple(row["sizes"]) in inside
+        if row["stopping"] in names and tuple(row["sizes"]) in cells
+        if (row["problems"], row["count"], row["seed"]) == asked
     ]
 
 
