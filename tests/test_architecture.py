@@ -15,6 +15,7 @@ FLOORS = [
     {"vocab", "fields"},
     {"nn.position"},
     {"nn.attention", "nn.window"},
+    {"nn.block"},
     {"tasks", "models", "lengths", "loops", "stopping"},
     {"digits"},
     {"tasks.*", "models.*", "objectives", "layout", "optim", "rasp.language"},

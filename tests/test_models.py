@@ -18,7 +18,7 @@ from lengthwise.loops import Constant
 from lengthwise.models import Model, ModelSpec, Once, settle, unroll
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention, Shared, pattern, take
-from lengthwise.nn.position import FIRE, Abacus, ALiBi, Learned, NoPE, RoPE, Sinusoidal
+from lengthwise.nn.position import FIRE, Abacus, ALiBi, Coupling, Learned, NoPE, Randomized, RoPE, Sinusoidal, rotate
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.objectives import every, final, progressive
 from lengthwise.recipe import Recipe
@@ -46,6 +46,16 @@ SPECS = [
     replace(BASE, positions=(FIRE(),)),
     replace(BASE, positions=(Sinusoidal(), Abacus(9))),
     replace(BASE, positions=(Abacus(9), FIRE(), RoPE())),
+    replace(BASE, positions=(Abacus(9, at="attention"), RoPE())),
+    replace(BASE, positions=(Coupling(9),)),
+    replace(BASE, positions=(Randomized(RoPE(), 20),)),
+    replace(BASE, positions=(Randomized(FIRE(), 20), Abacus(9))),
+    replace(BASE, positions=(Randomized(ALiBi(), 20),)),
+    replace(BASE, positions=(Randomized(Learned(20), 20),)),
+    replace(BASE, norm="post", gated=True, biases=False, final_norm="readout", readout="mlp", embedding_norm=True),
+    replace(BASE, layers=2, injection="layers", final_norm="none"),
+    replace(BASE, layers=2, injection="reads", final_norm="readout"),
+    replace(BASE, norm="post", injection="reads"),
     replace(BASE, positions=(LocalHeads(1), CoupledHeads(1))),
     replace(BASE, positions=(LocalHeads(1), EarlierHeads(1))),
     replace(BASE, positions=(LocalHeads(1), ALiBi(2.0)), injection="once"),
@@ -55,9 +65,8 @@ SPECS = [
 
 def short(spec):
     """A spec in a test's name."""
-    return (
-        f"{spec.layers}-{'+'.join(map(repr, spec.positions))}{'' if spec.injection == 'add' else f'-{spec.injection}'}"
-    )
+    positions = "+".join(map(repr, spec.positions))
+    return f"{spec.layers}-{positions}-{spec.injection}-{spec.norm}"
 
 
 every_spec = pytest.mark.parametrize("spec", SPECS, ids=short)
@@ -282,7 +291,7 @@ def test_local_attention_equals_dense_attention(reach, rope, lengths, causal):
     bias.data.copy_(torch.randn(bias.shape, generator=draw))
     x = torch.randn(*inputs.tokens.shape, 8, generator=draw, dtype=torch.double, requires_grad=True)
     probe = torch.randn(x.shape, generator=draw, dtype=torch.double) * inputs.present[..., None]
-    angles = encodings[1].angles(inputs.index) if rope else None
+    angles = encodings[1].angles(inputs) if rope else None
     values, gradients = [], []
     for out in (
         attention(x, pattern(encodings, inputs, causal)),
@@ -305,7 +314,7 @@ def test_full_attention_equals_dense_attention(lengths, causal):
     x = torch.randn(*inputs.tokens.shape, 8, generator=stream(0, "x"), dtype=torch.double)
     no_bias = torch.zeros(2, 2 * 40 + 1, dtype=torch.double)
     fast = attention(x, pattern([rope], inputs, causal))
-    slow = dense(attention, x, no_bias, rope.angles(inputs.index), inputs.present, causal)
+    slow = dense(attention, x, no_bias, rope.angles(inputs), inputs.present, causal)
     close(fast[inputs.present], slow[inputs.present])
 
 
@@ -431,6 +440,72 @@ def test_abacus_offsets_are_for_training(each_row):
     assert written.max() == 6  # what is solved and scored is written without an offset
 
 
+def test_coupled_signs_share_a_vector_and_are_moved_with_the_digits():
+    """Unlike Abacus: signs stand in the place before the first, whatever the offset."""
+    encoding, inputs = Coupling(30, 8).build(8, 2), some([9, 9])
+    plain = encoding.embed(torch.zeros(2, 9, 8), inputs)
+    same = inputs.place[0][:, None] == inputs.place[0]
+    assert torch.equal((plain[0][:, None] == plain[0]).all(-1), same)
+    told = Coupling(30, 8).vary(inputs, stream(0, "offset"))
+    more = told.place - inputs.place
+    assert (more == more[:, :1]).all() and more[0, 0] != more[1, 0]
+    assert torch.equal((encoding.embed(torch.zeros(2, 9, 8), told) == plain).all(-1), more == 0)
+
+
+def test_abacus_at_attention_is_added_to_queries_and_keys_alone():
+    """The formula, by hand: softmax((q + p)(k + p)ᵀ/√e) v, with the same p in every layer."""
+    model, inputs = build(replace(BASE, positions=(Abacus(9, at="attention"),)), False), some([6])
+    context = model.embed(inputs)
+    close(context.embedded, model.embedding(inputs.tokens))
+    attention, x = model.blocks[0].attention, torch.randn(1, 6, 8, dtype=torch.double)
+    query, key, value = (attention.project(x)[0].view(6, 3, 2, 4)[:, part] for part in range(3))
+    p = model.encodings[0].table.weight[inputs.place[0]].view(6, 2, 4)
+    scores = torch.einsum("ihe,jhe->hij", query + p, key + p) / 2
+    mixed = torch.einsum("hij,jhe->ihe", scores.softmax(-1), value).reshape(6, 8)
+    close(attention(x, context.pattern)[0], attention.out(mixed))
+
+
+def relative(index):
+    """What each relative encoding makes of positions: scores of queries and keys that are the same everywhere."""
+    inputs = replace(some([6]), index=index)
+    for position in (RoPE(), ALiBi(), FIRE(threshold=1e6)):
+        encoding = position.build(8, 2)
+        if (bias := encoding.scores(inputs)) is not None:
+            yield bias
+        else:
+            draw = torch.randn(2, 1, 1, 1, 4, generator=stream(0, "query and key"))
+            query, key = (rotate(part.expand(1, 1, 6, 4), encoding.angles(inputs)) for part in draw)
+            yield query @ key.transpose(-1, -2)
+
+
+def test_relative_encodings_do_not_change_when_all_positions_are_shifted():
+    """FIRE as long as its threshold is far: it is relative to a query's position only beyond."""
+    torch.manual_seed(0)
+    plain = list(relative(torch.arange(6)[None]))
+    torch.manual_seed(0)
+    for one, two in zip(plain, relative(torch.arange(6)[None] + 37), strict=True):
+        close(one, two, 1e-5)
+
+
+def test_randomized_positions_grow_and_are_any_of_so_many():
+    """In training a batch draws its own, at test a row of given length is told the same at all times."""
+    position, inputs = Randomized(RoPE(), 20), some()
+    told = torch.stack([position.vary(inputs, stream(0, "random", i)).index for i in range(200)])
+    for i, length in enumerate(LENGTHS):
+        rows = told[:, i, :length]
+        assert (rows.diff(dim=1) > 0).all()
+        assert set(rows.flatten().tolist()) == set(range(20))
+    encoding = position.build(8, 2)
+    assert torch.equal(encoding.train().angles(inputs), RoPE().build(8, 2).angles(inputs))  # told by the batch
+    test = encoding.eval().angles(inputs)
+    assert torch.equal(test[1, :9], encoding.angles(some([9, 9]))[1])
+    assert not torch.equal(test, RoPE().build(8, 2).angles(inputs))
+    with pytest.raises(UsageError, match=r"a row of 9 positions takes Randomized\(most=9\) or more, not 8"):
+        Randomized(RoPE(), 8).vary(inputs, stream(0, "random"))
+    with pytest.raises(UsageError, match="no other encoding of them beside it"):
+        replace(BASE, positions=(position, ALiBi()))
+
+
 def test_a_place_that_does_not_fit_is_said():
     encoding = Abacus(2).build(8, 2)
     assert encoding.embed(torch.zeros(1, 9, 8), some([9])).shape == (1, 9, 8)
@@ -482,6 +557,10 @@ def test_two_of_a_kind_are_refused(positions, message):
         lambda: FIRE(threshold=0.0),
         lambda: Abacus(0),
         lambda: Abacus(offset=0),
+        lambda: Coupling(0),
+        lambda: Randomized(RoPE(), 0),
+        lambda: Transformer(noise=-1.0),
+        lambda: Transformer(eps=0.0),
         lambda: Sinusoidal().build(7, 1),
         lambda: Transformer(width=0),
         lambda: Transformer(width=8, heads=3),
@@ -498,13 +577,28 @@ def test_what_cannot_be_built_is_refused(make):
 # The block and its loop
 
 
-def plain_block(block, x, context):
-    x = x + block.attention(block.norm_attention(x), context.pattern)
-    return x + block.narrow(block.act(block.widen(block.norm_mlp(x))))
+def plain_mlp(mlp, x):
+    x = x @ mlp.widen.weight.T + (0 if mlp.widen.bias is None else mlp.widen.bias)
+    half = x.shape[-1] // 2
+    x = x[..., :half] * mlp.act(x[..., half:]) if mlp.gated else mlp.act(x)
+    return x @ mlp.narrow.weight.T + (0 if mlp.narrow.bias is None else mlp.narrow.bias)
+
+
+def plain_block(spec, block, h, x, context):
+    read = x if spec.injection == "reads" else 0
+    if spec.injection == "layers":
+        h = h + x
+    if spec.norm == "post":
+        h = block.norm_attention(h + block.attention(h + read, context.pattern))
+        return block.norm_mlp(h + plain_mlp(block.mlp, h + read))
+    h = h + block.attention(block.norm_attention(h) + read, context.pattern)
+    return h + plain_mlp(block.mlp, block.norm_mlp(h) + read)
 
 
 INJECTED = {
     "once": lambda model, h, x: h,
+    "layers": lambda model, h, x: h,
+    "reads": lambda model, h, x: h,
     "add": lambda model, h, x: h + x,
     "concat": lambda model, h, x: torch.cat([h, x], -1) @ model.inject.join.weight.T + model.inject.join.bias,
     "gate": lambda model, h, x: (
@@ -519,13 +613,48 @@ def test_looping_is_the_formula(spec):
     model, inputs = build(spec, True), some([6, 6])
     context = model.embed(inputs)
     x = context.embedded
-    state = x if spec.injection == "once" else torch.zeros_like(x)
+    state = x if spec.injection in ("once", "reads") else torch.zeros_like(x)
     for loops in (1, 2, 3):
         state = INJECTED[spec.injection](model, state, x)
         for block in model.blocks:
-            state = plain_block(block, state, context)
-        state = model.norm(state)
+            state = plain_block(spec, block, state, x, context)
+        if spec.final_norm == "loop":
+            state = model.norm(state)
         close(finish(model, inputs, [loops] * 2), state)
+
+
+def test_the_readout_is_the_formula():
+    """Published (McLeish et al. 2024): an MLP, the final norm, a matrix, a matrix."""
+    spec = replace(BASE, final_norm="readout", readout="mlp", gated=True)
+    model, state = build(spec, True), torch.randn(1, 5, 8, dtype=torch.double)
+    mlp, norm, extra, linear = model.readout
+    at = torch.ones(1, 5, dtype=torch.bool)
+    close(model.read(state, at), linear(extra(norm(plain_mlp(mlp, state[0])))))
+    plain = build(replace(BASE, final_norm="readout"), True)
+    close(plain.read(state, at), plain.readout[1](plain.readout[0](state[0])))
+
+
+def test_what_is_embedded_can_be_normalised():
+    embedded = build(replace(BASE, embedding_norm=True, positions=(Learned(9),)), True).embed(some([9])).embedded
+    model = build(replace(BASE, embedding_norm=True, positions=(Learned(9),)), True)
+    bare = model.embedding(some([9]).tokens) + model.encodings[0].table.weight[:9]
+    close(embedded, model.norm_embedding(bare))
+    model = replace(BASE, embedding_norm=True).build(READS, WRITES, causal=True)
+    close(model.embed(some([9])).embedded.mean(-1), torch.zeros(1, 9), 1e-6)
+
+
+def test_loops_start_from_noise_in_training_and_from_its_mean_at_test():
+    model, inputs = build(replace(BASE, noise=0.02, width=64), True), some([40])
+    context = model.embed(inputs)
+    assert not model.start(context).any()
+    model.train()
+    one, two = model.start(context), model.start(context)
+    assert not torch.equal(one, two)
+    assert abs(one.std() - 0.02) < 0.002
+    torch.manual_seed(3)
+    one = model.start(context)
+    torch.manual_seed(3)
+    assert torch.equal(one, model.start(context))  # training seeds it at every step
 
 
 @pytest.mark.parametrize(("injection", "share"), [("concat", 1.0), ("gate", 0.9)])
@@ -713,7 +842,7 @@ def test_untracked_loops_carry_no_gradient(untracked):
         got = state[rows == row]
         close(got.detach(), h.detach())
         assert got.requires_grad
-        weight = model.blocks[0].widen.weight
+        weight = model.blocks[0].mlp.widen.weight
         (gradient,) = torch.autograd.grad((got**3).sum(), weight, retain_graph=True, allow_unused=True)
         if length > untracked:
             close(gradient, torch.autograd.grad((h**3).sum(), weight)[0])

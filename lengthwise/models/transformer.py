@@ -2,7 +2,8 @@
 
 Standard (Vaswani et al. 2017, pre-norm as GPT-2): no injection, advanced once. Looped (Fan et al. 2025, section 4):
 h_0 = 0 and h_{k+1} = norm(blocks(h_k + x)), with x the embedded input: input injection, and the final norm inside the
-loop. Looped without injection: h_0 = x and h_{k+1} = norm(blocks(h_k)). ``Injection`` has further ways to keep x.
+loop. Looped without injection: h_0 = x and h_{k+1} = norm(blocks(h_k)). ``Injection`` has further ways to keep x;
+decoders of McLeish et al. 2024 take the other fields too (recipes/abacus.py).
 """
 
 from __future__ import annotations
@@ -19,30 +20,44 @@ from torch import Generator, Tensor, nn
 
 from lengthwise.models import Model, ModelSpec
 from lengthwise.nn.attention import Attention, Pattern, pattern
-from lengthwise.nn.position import Encoding, NoPE, Position
+from lengthwise.nn.block import MLP, Activation, Block
+from lengthwise.nn.position import Encoding, NoPE, Position, Randomized
 from lengthwise.types import Inputs, UsageError
 from lengthwise.vocab import Vocab
 
-Injection = Literal["add", "concat", "gate", "once"]
+Injection = Literal["add", "concat", "gate", "layers", "reads", "once"]
 
 
 @dataclass(frozen=True)
 class Transformer(ModelSpec):
-    """``layers`` pre-norm blocks.
+    """``layers`` blocks.
 
     ``injection`` is how the embedded input x joins the state h where a loop starts: ``add``, h + x, as published;
     ``concat``, W[h; x], which starts as h + x; ``gate``, h + g(h, x) · x, with a gate g for every coordinate, which
-    starts nine tenths open. With ``once``, x is where the loops start, and is not seen again. Advanced once, ``add``
-    and ``once`` are the same model.
+    starts nine tenths open. With ``layers`` x is added before every layer of a loop; with ``reads``, to what attention
+    and MLP of every layer read, but never to the state itself. With ``once``, x is where the loops start, and is not
+    seen again; with ``reads`` it is where they start, too. Advanced once, ``add`` and ``once`` are the same model.
+
+    In training the loops may start from noise of standard deviation ``noise``; at test they start from its mean.
+    ``final_norm`` is inside the loop, or where the answer is read out, or nowhere. The readout is linear, or an MLP as
+    the blocks' and one more linear layer before that.
     """
 
     width: int = 64
     layers: int = 1
     heads: int = 4
     mlp: int = 4  # the hidden width of the MLP, in multiples of width
-    activation: Literal["gelu", "relu"] = "gelu"  # gelu: its tanh form; relu takes a sixth off a small step on a CPU
+    activation: Activation = "gelu"  # gelu: its tanh form; relu takes a sixth off a small step on a CPU
+    gated: bool = False  # the MLP
+    norm: Literal["pre", "post"] = "pre"
+    final_norm: Literal["loop", "readout", "none"] = "loop"
+    embedding_norm: bool = False  # normalise the embedded input
+    eps: float = 1e-5  # of the norms
+    biases: bool = True  # of the linear layers
+    readout: Literal["linear", "mlp"] = "linear"
     positions: tuple[Position, ...] = (NoPE(),)
     injection: Injection = "add"
+    noise: float = 0.0
     dropout: float = 0.0
     init_std: float = 0.02  # of the weights in the blocks at the start; small widths learn faster from more
     embedding_std: float = 1.0  # of the embedding at the start
@@ -55,6 +70,10 @@ class Transformer(ModelSpec):
             raise UsageError(f"width must be a multiple of heads, not {self.width} / {self.heads}")
         if not 0 <= self.dropout < 1:
             raise UsageError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+        if sum(p.indexed for p in self.positions) > 1 and any(isinstance(p, Randomized) for p in self.positions):
+            raise UsageError("Randomized(of=…) changes the positions of all: no other encoding of them beside it")
+        if self.eps <= 0 or self.noise < 0:
+            raise UsageError(f"eps must be above 0 and noise 0 or more, not {self.eps} and {self.noise}")
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
         for position in self.positions:
@@ -77,37 +96,63 @@ class TransformerModel(Model):
 
     def __init__(self, spec: Transformer, reads: int, writes: int, *, causal: bool) -> None:
         super().__init__()
-        self.causal, self.injected = causal, spec.injection != "once"
+        self.causal, self.injection, self.noise = causal, spec.injection, spec.noise
         self.embedding = nn.Embedding(reads, spec.width)
         nn.init.normal_(self.embedding.weight, std=spec.embedding_std)
         encodings = [position.build(spec.width, spec.heads) for position in spec.positions]
         self.encodings: Iterable[Encoding] = nn.ModuleList(encodings)  # type: ignore[assignment]
-        self.inject = INJECTIONS[spec.injection](spec.width)
-        blocks = [Block(spec, causal=causal) for _ in range(spec.layers)]
+        self.norm_embedding = nn.LayerNorm(spec.width, spec.eps) if spec.embedding_norm else nn.Identity()
+        self.inject = INJECTIONS.get(spec.injection, _Nothing)(spec.width)
+        blocks = [_block(spec, causal) for _ in range(spec.layers)]
         for encoding, block in product(encodings, blocks):
             if (heads := encoding.alike()) is not None:
                 block.attention.start_alike(heads)
         self.blocks = nn.ModuleList(blocks)
-        self.norm = nn.LayerNorm(spec.width)
-        self.readout = nn.Linear(spec.width, writes)
+        self.norm = nn.LayerNorm(spec.width, spec.eps) if spec.final_norm == "loop" else nn.Identity()
+        self.readout = _readout(spec, writes)
 
     def embed(self, inputs: Inputs) -> TransformerContext:
         embedded = self.embedding(inputs.tokens)
         for encoding in self.encodings:
             embedded = encoding.embed(embedded, inputs)
-        return TransformerContext(embedded, pattern(self.encodings, inputs, self.causal))
+        return TransformerContext(self.norm_embedding(embedded), pattern(self.encodings, inputs, self.causal))
 
     def start(self, context: TransformerContext) -> Float[Tensor, "r t d"]:
-        return torch.zeros_like(context.embedded) if self.injected else context.embedded
+        if self.injection in ("once", "reads"):
+            return context.embedded
+        if self.noise and self.training:
+            return torch.randn_like(context.embedded) * self.noise
+        return torch.zeros_like(context.embedded)
 
     def advance(self, state: Float[Tensor, "r t d"], context: TransformerContext) -> Float[Tensor, "r t d"]:
         state = self.inject(state, context.embedded)
         for block in self.blocks:
-            state = block(state, context.pattern)
+            if self.injection == "layers":
+                state = state + context.embedded
+            state = block(state, context.pattern, context.embedded if self.injection == "reads" else None)
         return self.norm(state)
 
     def read(self, state: Float[Tensor, "r t d"], at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:
         return self.readout(state[at])
+
+
+def _block(spec: Transformer, causal: bool) -> Block:
+    attention = Attention(spec.width, spec.heads, causal=causal, dropout=spec.dropout, biases=spec.biases)
+    block = Block(attention, _mlp(spec), post=spec.norm == "post", eps=spec.eps, dropout=spec.dropout)
+    block.initialise(spec.init_std, spec.layers)
+    return block
+
+
+def _mlp(spec: Transformer) -> MLP:
+    return MLP(spec.width, spec.mlp * spec.width, spec.activation, gated=spec.gated, biases=spec.biases)
+
+
+def _readout(spec: Transformer, writes: int) -> nn.Module:
+    norm = [nn.LayerNorm(spec.width, spec.eps)] if spec.final_norm == "readout" else []
+    linear = nn.Linear(spec.width, writes, bias=spec.biases)
+    if spec.readout == "mlp":
+        return nn.Sequential(_mlp(spec), *norm, nn.Linear(spec.width, spec.width, bias=spec.biases), linear)
+    return nn.Sequential(*norm, linear) if norm else linear
 
 
 class _Add(nn.Module):
@@ -149,29 +194,4 @@ class _Nothing(nn.Module):
         return state
 
 
-INJECTIONS: dict[Injection, type[nn.Module]] = {"add": _Add, "concat": _Concat, "gate": _Gate, "once": _Nothing}
-
-
-class Block(nn.Module):
-    """x + attention(norm(x)), then x + MLP(norm(x)). Weights start N(0, init_std), those of what is added to
-    the residual stream N(0, init_std / √(2·layers)), biases 0; GPT-2's are 0.02 (Radford et al. 2019)."""
-
-    def __init__(self, spec: Transformer, *, causal: bool) -> None:
-        super().__init__()
-        self.norm_attention = nn.LayerNorm(spec.width)
-        self.attention = Attention(spec.width, spec.heads, causal=causal, dropout=spec.dropout)
-        self.norm_mlp = nn.LayerNorm(spec.width)
-        self.widen = nn.Linear(spec.width, spec.mlp * spec.width)
-        self.act = nn.ReLU() if spec.activation == "relu" else nn.GELU(approximate="tanh")
-        self.narrow = nn.Linear(spec.mlp * spec.width, spec.width)
-        self.drop = nn.Dropout(spec.dropout) if spec.dropout else nn.Identity()
-        residual = spec.init_std / math.sqrt(2 * spec.layers)
-        for linear in (self.attention.project, self.attention.out, self.widen, self.narrow):
-            nn.init.normal_(
-                linear.weight, std=residual if linear in (self.attention.out, self.narrow) else spec.init_std
-            )
-            nn.init.zeros_(linear.bias)
-
-    def forward(self, x: Float[Tensor, "b t d"], pattern: Pattern) -> Float[Tensor, "b t d"]:
-        x = x + self.drop(self.attention(self.norm_attention(x), pattern))
-        return x + self.drop(self.narrow(self.act(self.widen(self.norm_mlp(x)))))
+INJECTIONS: dict[Injection, type[nn.Module]] = {"add": _Add, "concat": _Concat, "gate": _Gate}

@@ -38,6 +38,7 @@ class Pattern(NamedTuple):
     angles: Tensor | None  # "b t half"
     # "h t k" or "b h t k": added to scores, −inf where causality forbids; k is t, or t + 1 where there is a blank
     bias: Shared | Tensor | None = None
+    keys: Tensor | None = None  # "b t d": added to queries and keys
 
 
 def pattern(encodings: Iterable[Encoding], inputs: Inputs, causal: bool) -> Pattern:
@@ -46,7 +47,7 @@ def pattern(encodings: Iterable[Encoding], inputs: Inputs, causal: bool) -> Patt
     Absent positions stand at a row's end, so a causal row never sees them and needs no mask.
     """
     windows = [window for encoding in encodings if (window := encoding.window()) is not None]
-    turns = [angles for encoding in encodings if (angles := encoding.angles(inputs.index)) is not None]
+    turns = [angles for encoding in encodings if (angles := encoding.angles(inputs)) is not None]
     biases = [bias for encoding in encodings if (bias := encoding.scores(inputs)) is not None]
     if len(windows) > 1 or len(turns) > 1 or (windows and biases):
         raise UsageError("a model takes one local window, or a bias on its scores, and one rotary encoding, at most")
@@ -62,9 +63,10 @@ def pattern(encodings: Iterable[Encoding], inputs: Inputs, causal: bool) -> Patt
         masked = bias[None, :, None, :].masked_fill(~seen[:, None], -torch.inf)
         band, mask = masked if padded else Shared(masked), None
     bias = _bias(biases, causal)
+    added = [keys for encoding in encodings if (keys := encoding.keys(inputs)) is not None]
     if blanks:
         bias, mask = _with_blank(bias, blanks[0]), None if mask is None else F.pad(mask, (0, 1), value=True)
-    return Pattern(band, mask, turns[0] if turns else None, bias)
+    return Pattern(band, mask, turns[0] if turns else None, bias, sum(added[1:], added[0]) if added else None)
 
 
 def _bias(biases: list[Tensor], causal: bool) -> Shared | Tensor | None:
@@ -109,13 +111,13 @@ def _mask(pattern: Pattern, dtype: torch.dtype) -> Tensor | None:
 class Attention(nn.Module):
     """Multi-head self-attention with fused projections (Vaswani et al. 2017)."""
 
-    def __init__(self, width: int, heads: int, *, causal: bool, dropout: float = 0.0) -> None:
+    def __init__(self, width: int, heads: int, *, causal: bool, dropout: float = 0.0, biases: bool = True) -> None:
         super().__init__()
         if width % heads:
             raise UsageError(f"width must be a multiple of heads, not {width} / {heads}")
         self.heads, self.causal, self.dropout = heads, causal, dropout
-        self.project = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
+        self.project = nn.Linear(width, 3 * width, bias=biases)
+        self.out = nn.Linear(width, width, bias=biases)
 
     @torch.no_grad()
     def start_alike(self, heads: Bool[Tensor, " h"]) -> None:
@@ -126,6 +128,9 @@ class Attention(nn.Module):
     def forward(self, x: Float[Tensor, "b t d"], pattern: Pattern) -> Float[Tensor, "b t d"]:
         b, t, d = x.shape
         query, key, value = self.project(x).view(b, t, 3, self.heads, d // self.heads).unbind(2)
+        if pattern.keys is not None:
+            places = pattern.keys.view(b, t, self.heads, d // self.heads)
+            query, key = query + places, key + places
         if pattern.band is not None:
             mixed = self._local(query, key, value, pattern)
         else:

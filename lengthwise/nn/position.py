@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 
+from lengthwise.rng import stream
 from lengthwise.types import Inputs, UsageError
 
 
@@ -19,8 +21,12 @@ class Encoding(nn.Module):
         """The embedded input, with positions."""
         return x
 
-    def angles(self, index: Int[Tensor, "b t"]) -> Float[Tensor, "b t half"] | None:
+    def angles(self, inputs: Inputs) -> Float[Tensor, "b t half"] | None:
         """By how much to rotate each pair of coordinates of queries and keys, in radians."""
+        return None
+
+    def keys(self, inputs: Inputs) -> Float[Tensor, "b t d"] | None:
+        """What is added to the queries and keys of every layer, all heads side by side."""
         return None
 
     def scores(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"] | None:
@@ -44,6 +50,8 @@ class Encoding(nn.Module):
 class Position(ABC):
     """The configuration of an encoding. Subclasses are frozen dataclasses."""
 
+    indexed: ClassVar[bool] = False  # it encodes where in the row a symbol stands
+
     @abstractmethod
     def build(self, width: int, heads: int) -> Encoding:
         """The encoding for a model of this width."""
@@ -64,6 +72,8 @@ class NoPE(Position):
 @dataclass(frozen=True)
 class Learned(Position):
     """A learned vector per absolute position, added to the input (Radford et al. 2018). It holds ``size`` positions."""
+
+    indexed = True
 
     size: int = 512
 
@@ -92,6 +102,8 @@ class Sinusoidal(Position):
     """Sines and cosines of each absolute position, at wavelengths from 2π to 2π · ``base``, added to the input
     (Vaswani et al. 2017); the first half of the coordinates are the sines."""
 
+    indexed = True
+
     base: float = 10_000.0
 
     def build(self, width: int, heads: int) -> Encoding:
@@ -112,53 +124,142 @@ class _Sinusoidal(Encoding):
 
 
 @dataclass(frozen=True)
-class Abacus(Position):
-    """A learned vector for each place of a digit within its own number, added to the input: equal places of the
-    operands and of the answer share theirs; all signs share another (McLeish et al. 2024, section 3).
-
-    In training a number below ``offset`` is added to the places of a whole batch, uniform from 0, so that places which
-    short numbers do not have are trained too; with ``each_row``, one is drawn for every row. At test it is 0. So places
-    up to the longest trained on + ``offset`` − 1 are known; ``size`` has to hold them.
-    """
+class _ByPlace(Position):
+    """A learned vector for each place of a digit within its own number. In training a number below ``offset`` is added
+    to the places of a whole batch, or with ``each_row`` of each row, uniform from 0, so that places which short numbers
+    do not have are trained too; at test it is 0. So places up to the longest trained on + ``offset`` − 1 are known;
+    ``size`` has to hold them. The vectors are added to the input; or, with ``at="attention"``, to the queries and keys
+    of every layer."""
 
     size: int = 128
     offset: int = 100
     each_row: bool = False
+    at: Literal["input", "attention"] = "input"
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.offset < 1:
             raise UsageError(f"size and offset must be 1 or more, not {self.size} and {self.offset}")
 
     def build(self, width: int, heads: int) -> Encoding:
-        return _Abacus(self.size, width)
+        return (_Placed if self.at == "input" else _PlacedKeys)(type(self).__name__, self.size, width)
+
+    def _more(self, inputs: Inputs, generator: Generator) -> Int[Tensor, "#b 1"]:
+        return torch.randint(self.offset, (len(inputs) if self.each_row else 1, 1), generator=generator)
+
+
+@dataclass(frozen=True)
+class Abacus(_ByPlace):
+    """Equal places of the operands and of the answer share a learned vector; all signs share another, with no offset
+    (McLeish et al. 2024, section 3). The paper adds them to the input, its reproduction to queries and keys."""
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
-        rows = len(inputs) if self.each_row else 1
-        more = torch.randint(self.offset, (rows, 1), generator=generator)
+        more = self._more(inputs, generator)
         return replace(inputs, place=torch.where(inputs.place > 0, inputs.place + more, 0))
 
 
-class _Abacus(Encoding):
-    def __init__(self, size: int, width: int) -> None:
+@dataclass(frozen=True)
+class Coupling(_ByPlace):
+    """Position coupling (Cho et al. 2024, section 3): digits of equal place share a learned vector. The signs have that
+    of the place before the first digit: they are moved by the offset too."""
+
+    each_row: bool = True
+
+    def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
+        return replace(inputs, place=inputs.place + self._more(inputs, generator))
+
+
+class _Placed(Encoding):
+    def __init__(self, kind: str, size: int, width: int) -> None:
         super().__init__()
+        self.kind = kind
         self.table = nn.Embedding(size + 1, width)
         nn.init.normal_(self.table.weight, std=0.02)
 
     def embed(self, x: Float[Tensor, "b t d"], inputs: Inputs) -> Float[Tensor, "b t d"]:
+        return x + self.vectors(inputs)
+
+    def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
         # What stands beyond a row's end is counted on, but not looked at.
         place = inputs.place.where(inputs.present, 0)
         most, size = int(place.amax()), self.table.num_embeddings - 1
         if most > size:
             raise UsageError(
                 f"a digit's place {most} does not fit the table of {size}: ask for shorter numbers, or train with "
-                "Abacus(size=…) larger, and offset with it"
+                f"{self.kind}(size=…) larger, and offset with it"
             )
-        return x + self.table(place)
+        return self.table(place)
+
+
+class _PlacedKeys(_Placed):
+    def embed(self, x: Float[Tensor, "b t d"], inputs: Inputs) -> Float[Tensor, "b t d"]:
+        return x
+
+    def keys(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
+        return self.vectors(inputs)
+
+
+@dataclass(frozen=True)
+class Randomized(Position):
+    """Another encoding, told a random choice of ``most`` positions in increasing order instead of 0, 1, 2, …: so those
+    of long rows are trained on short ones (Ruoss et al. 2023). In training a batch draws its own; at test a row of
+    given length is always told the same, drawn once and for all."""
+
+    indexed = True
+
+    of: Position
+    most: int = 1024
+
+    def __post_init__(self) -> None:
+        if self.most < 1:
+            raise UsageError(f"most must be 1 or more, not {self.most}")
+
+    def build(self, width: int, heads: int) -> Encoding:
+        return _Randomized(self.of.build(width, heads), self.most)
+
+    def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
+        drawn = torch.randperm(self.most, generator=generator)
+        return self.of.vary(replace(inputs, index=_chosen(inputs, drawn)), generator)
+
+
+class _Randomized(Encoding):
+    def __init__(self, inner: Encoding, most: int) -> None:
+        super().__init__()
+        self.inner = inner
+        drawn = torch.randperm(most, generator=stream(0, "randomized positions"))
+        self.register_buffer("drawn", drawn, persistent=False)
+
+    def _told(self, inputs: Inputs) -> Inputs:
+        return inputs if self.training else replace(inputs, index=_chosen(inputs, self.drawn))
+
+    def embed(self, x: Float[Tensor, "b t d"], inputs: Inputs) -> Float[Tensor, "b t d"]:
+        return self.inner.embed(x, self._told(inputs))
+
+    def angles(self, inputs: Inputs) -> Float[Tensor, "b t half"] | None:
+        return self.inner.angles(self._told(inputs))
+
+    def keys(self, inputs: Inputs) -> Float[Tensor, "b t d"] | None:
+        return self.inner.keys(self._told(inputs))
+
+    def scores(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"] | None:
+        return self.inner.scores(self._told(inputs))
+
+
+def _chosen(inputs: Inputs, drawn: Int[Tensor, " m"]) -> Int[Tensor, "b t"]:
+    """For each row as many of the drawn numbers as it is long, the first ones, in increasing order."""
+    longest, most = int(inputs.present.sum(1).max()), len(drawn)
+    if longest > most:
+        raise UsageError(f"a row of {longest} positions takes Randomized(most={longest}) or more, not {most}")
+    width = inputs.index.shape[1]
+    drawn = torch.nn.functional.pad(drawn[:width], (0, max(0, width - most)), value=most)
+    # What is absent comes last, and is told a position that there is.
+    return drawn.where(inputs.present, most).sort(1).values.clamp(max=most - 1)
 
 
 @dataclass(frozen=True)
 class RoPE(Position):
     """Rotary encoding of queries and keys (Su et al. 2021); rotates coordinate i together with i + half."""
+
+    indexed = True
 
     base: float = 10_000.0
 
@@ -174,8 +275,8 @@ class _RoPE(Encoding):
         half = head_width // 2
         self.register_buffer("rates", base ** (-torch.arange(half) / half), persistent=False)
 
-    def angles(self, index: Int[Tensor, "b t"]) -> Float[Tensor, "b t half"]:
-        return index[..., None] * self.rates
+    def angles(self, inputs: Inputs) -> Float[Tensor, "b t half"]:
+        return inputs.index[..., None] * self.rates
 
 
 def rotate(x: Float[Tensor, "b h t e"], angles: Float[Tensor, "b t half"]) -> Float[Tensor, "b h t e"]:
@@ -189,6 +290,8 @@ def rotate(x: Float[Tensor, "b h t e"], angles: Float[Tensor, "b t half"]) -> Fl
 class FIRE(Position):
     """Attention scores are a small network's function of the distance i − j, on a logarithmic scale and relative to the
     query's position i, or to a learned threshold where i is less (Li et al. 2024, equation 9)."""
+
+    indexed = True
 
     hidden: int = 32  # of the network
     threshold: float = 512.0  # at the start
@@ -210,13 +313,12 @@ class _FIRE(Encoding):
         self.times = nn.Parameter(torch.tensor(1.0))  # of the threshold: so that both parameters are of one size
 
     def scores(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"]:
-        shared = bool((inputs.index == inputs.index[:1]).all())
-        index = inputs.index[:1] if shared else inputs.index
-        far = (index[:, :, None] - index[:, None]).abs().to(self.scale.dtype)
+        index = _index(inputs)
+        far = gaps(index).to(self.scale.dtype)
         most = torch.maximum(index.to(far.dtype), (self.times * self.threshold).abs())[..., None]
         near = ((self.scale * far).abs() + 1).log() / (((self.scale * most).abs() + 1).log() + 1e-6)
         bias = self.network(near[..., None]).permute(0, 3, 1, 2)
-        return bias[0] if shared else bias
+        return bias[0] if len(index) == 1 else bias
 
 
 @dataclass(frozen=True)
@@ -224,6 +326,8 @@ class ALiBi(Position):
     """Attention scores fall with distance, linearly, with a slope of each head's own; nothing is learned (Press et al.
     2022). The slopes are a geometric sequence, over a factor of 2⁸ for all heads together; as published its
     ``steepest`` is 2^(−8/heads), a half for eight heads. Steeper ones let a head see a single neighbour."""
+
+    indexed = True
 
     steepest: float | None = None
 
@@ -241,11 +345,22 @@ class _ALiBi(Encoding):
         super().__init__()
         self.register_buffer("slopes", slopes, persistent=False)
 
-    def scores(self, inputs: Inputs) -> Float[Tensor, "h t t"]:
-        return -self.slopes[:, None, None] * distance(inputs.index.shape[1], self.slopes.device)
+    def scores(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"]:
+        bias = -self.slopes[:, None, None] * gaps(_index(inputs))[:, None]
+        return bias[0] if len(bias) == 1 else bias
+
+
+def _index(inputs: Inputs) -> Int[Tensor, "#b t"]:
+    """What positions a row is told: one row for all where they do not differ."""
+    index = inputs.index
+    return index[:1] if bool((index == index[:1]).all()) else index
+
+
+def gaps(index: Int[Tensor, "b t"]) -> Int[Tensor, "b t t"]:
+    """Between each two positions of a row."""
+    return (index[:, :, None] - index[:, None]).abs()
 
 
 def distance(length: int, device: torch.device) -> Int[Tensor, "t t"]:
-    """Between each two places of a row."""
-    place = torch.arange(length, device=device)
-    return (place[:, None] - place).abs()
+    """Between each two places of a row, as they stand."""
+    return gaps(torch.arange(length, device=device)[None])[0]

@@ -1,0 +1,72 @@
+"""A transformer block, in the forms that the systems here were published with."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lengthwise.nn.attention import Attention, Pattern
+
+Activation = Literal["gelu", "relu"]
+
+
+class MLP(nn.Module):
+    """width → hidden → width; or gated (GEGLU, Shazeer 2020): half of what comes out of the first layer, activated,
+    times the other half."""
+
+    def __init__(self, width: int, hidden: int, activation: Activation, *, gated: bool, biases: bool) -> None:
+        super().__init__()
+        self.gated = gated
+        self.widen = nn.Linear(width, 2 * hidden if gated else hidden, bias=biases)
+        self.act = nn.ReLU() if activation == "relu" else nn.GELU(approximate="tanh")
+        self.narrow = nn.Linear(hidden, width, bias=biases)
+
+    def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
+        x = self.widen(x)
+        if self.gated:
+            x, gate = x.chunk(2, -1)
+            return self.narrow(x * self.act(gate))
+        return self.narrow(self.act(x))
+
+
+class Block(nn.Module):
+    """Attention, then an MLP, each around a residual connection: x + f(norm(x)), or norm(x + f(x)) with ``post``
+    (Vaswani et al. 2017)."""
+
+    def __init__(self, attention: Attention, mlp: MLP, *, post: bool, eps: float, dropout: float) -> None:
+        super().__init__()
+        width = attention.out.out_features
+        self.post = post
+        self.norm_attention = nn.LayerNorm(width, eps)
+        self.attention = attention
+        self.norm_mlp = nn.LayerNorm(width, eps)
+        self.mlp = mlp
+        self.drop = nn.Dropout(dropout) if dropout else nn.Identity()
+
+    def forward(
+        self, x: Float[Tensor, "b t d"], pattern: Pattern, read: Float[Tensor, "b t d"] | None = None
+    ) -> Float[Tensor, "b t d"]:
+        """``read`` is added to what attention and the MLP read, not to the residual stream."""
+        if self.post:
+            x = self.norm_attention(x + self.drop(self.attention(_plus(x, read), pattern)))
+            return self.norm_mlp(x + self.drop(self.mlp(_plus(x, read))))
+        x = x + self.drop(self.attention(_plus(self.norm_attention(x), read), pattern))
+        return x + self.drop(self.mlp(_plus(self.norm_mlp(x), read)))
+
+    @torch.no_grad()
+    def initialise(self, std: float, layers: int) -> None:
+        """Weights start N(0, std), those of what is added to the residual stream N(0, std / √(2·layers)), biases 0;
+        GPT-2's std is 0.02 (Radford et al. 2019)."""
+        ends = (self.attention.out, self.mlp.narrow)
+        for linear in (self.attention.project, self.attention.out, self.mlp.widen, self.mlp.narrow):
+            nn.init.normal_(linear.weight, std=std / math.sqrt(2 * layers) if linear in ends else std)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
+
+
+def _plus(x: Float[Tensor, "b t d"], read: Float[Tensor, "b t d"] | None) -> Float[Tensor, "b t d"]:
+    return x if read is None else x + read
