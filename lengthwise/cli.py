@@ -59,7 +59,8 @@ def parser() -> argparse.ArgumentParser:
                "threads", "save-every", "quiet", "json")  # fmt: skip
     _recipe(sub)
     sub = verb("evaluate", "exact match on fresh problems, length by length",
-               "seed", "lengths", "grid", "samples", "stopping", "hard", "device", "threads", "json")  # fmt: skip
+               "seed", "lengths", "grid", "samples", "stopping", "loops", "hard", "device", "threads",
+               "json")  # fmt: skip
     sub.add_argument("weights", metavar="RUN", help="a run's folder, any folder of weights, or shipped weights by name")
     sub.add_argument("--anatomy", action="store_true", help="how answers go wrong: where, and on which problems")
     sub = verb("solve", "answer prompts, from arguments or from standard input, one a line",
@@ -105,6 +106,10 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "lengths": {
         "metavar": "SIZES",
         "help": "8,12,16 or 1-60 or 10-100:10 (default: 1, 1.5, 2, 3, 5 times the training length)",
+    },
+    "loops": {
+        "metavar": "N,N",
+        "help": "stop after so many loops, each in turn: --loops 1,8 is short for After(loops=…)",
     },
     "grid": {"metavar": "NxM", "help": "every pair of sizes, for a task of two"},
     "samples": {"type": int, "default": 1000, "metavar": "N", "help": "fresh problems per length (default: 1000)"},

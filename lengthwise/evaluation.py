@@ -145,6 +145,20 @@ def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping
 
 
 @torch.no_grad()
+def perplexity(model: Model, recipe: Recipe, problems: Problems, stopping: Stopping) -> Float[Tensor, " b"]:
+    """Of the right answers: exp(−mean log p) of their symbols, the end included, at the loop that the rule chooses;
+    in a layout that feeds the answer in, each symbol given the right ones before it."""
+    batch = recipe.layout.write(problems, recipe.task)
+    loops = answer(model, recipe, batch, stopping).loops
+    batch = batch.to(next(model.parameters()).device)
+    rows, state = settle(model, batch.inputs, loops)
+    batch = batch.take(rows)
+    logs = model.read(state, batch.asked).log_softmax(-1).gather(1, batch.targets[batch.asked][:, None])[:, 0]
+    means = torch.stack([row.mean() for row in logs.split(batch.asked.sum(1).tolist())])
+    return means.neg().exp()[rows.argsort()].float().cpu()
+
+
+@torch.no_grad()
 def trace(model: Model, batch: Batch, limit: Int[Tensor, " b"], end: int | None) -> Trace:
     """What each loop up to each row's ``limit`` would have answered. ``limit`` is on the CPU."""
     count = batch.room.sum(1)

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import torch
 
-from lengthwise.evaluation import Said, answer
-from lengthwise.models import Model
+from lengthwise.evaluation import Said, answer, slots
+from lengthwise.layout import up_to_end
+from lengthwise.models import Model, settle
 from lengthwise.recipe import Recipe, check_stopping
 from lengthwise.stopping import Stopping
-from lengthwise.types import Batch, Problems
+from lengthwise.types import Batch, Inputs, Problems
 
 
 def respond(model: Model, recipe: Recipe, problems: Problems, stopping: Stopping) -> Said:
@@ -20,15 +21,64 @@ def respond(model: Model, recipe: Recipe, problems: Problems, stopping: Stopping
     return decode(model, recipe, batch, stopping) if recipe.layout.decodes else answer(model, recipe, batch, stopping)
 
 
+@torch.no_grad()
 def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Said:
-    """Greedy decoding: each symbol said is fed in at the next place. The row is run again for every symbol."""
+    """Greedy decoding: each symbol said is fed in at the next place. A model that remembers reads every place once;
+    others run the row again."""
+    model.eval()
+    limit = stopping.limit(recipe.loops.planned(batch.rounds))
+    end = recipe.layout.end(recipe.task)
+    batch = batch.to(next(model.parameters()).device)
+    said = torch.zeros_like(batch.targets)
+    sure = torch.zeros(said.shape, device=said.device)
+    for loops in limit.unique():
+        rows = (limit == loops).nonzero()[:, 0]
+        part = batch.take(rows.to(said.device))
+        reader = model.piecewise(part.inputs)
+        if reader is None:
+            return decode_anew(model, recipe, batch, stopping)
+        said[rows], sure[rows] = _read_on(reader, part, limit[rows], end or 0)
+    symbols, sure = slots(said, batch.room), slots(sure, batch.room)
+    counted = up_to_end(symbols, end) & slots(batch.room, batch.room)
+    return Said(symbols.cpu(), ((sure * counted).sum(1) / counted.sum(1)).cpu(), limit)
+
+
+def _read_on(reader: Model, batch: Batch, loops: torch.Tensor, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """What is said at each place of the room, and its log probability: the prompts are read at once, as far as all
+    rows have one, then place by place."""
+    inputs, room = batch.inputs, batch.room
+    first = room.long().argmax(1)
+    tokens = _without_answer(batch, end)
+    said = torch.zeros_like(tokens)
+    sure = torch.zeros(tokens.shape, device=tokens.device)
+    width, start, stop = tokens.shape[1], 0, int(first.min()) + 1
+    while start < width:
+        piece = Inputs(tokens, inputs.index, inputs.place, inputs.present)
+        columns = Inputs(**{name: value[:, start:stop] for name, value in vars(piece).items()})
+        rows, state = settle(reader, columns, loops)
+        at = room[:, start:stop]
+        best = reader.read(state[rows.argsort()], at).log_softmax(-1).max(-1)
+        said[:, start:stop][at], sure[:, start:stop][at] = best.indices, best.values.float()
+        if stop < width:
+            fed = room[:, stop] & (first < stop)
+            tokens[:, stop] = torch.where(fed, said[:, stop - 1], tokens[:, stop])
+        start, stop = stop, stop + 1
+    return said, sure
+
+
+def _without_answer(batch: Batch, end: int) -> torch.Tensor:
+    """The tokens of each row, with nothing of the answer in them."""
+    first = batch.room.long().argmax(1, keepdim=True)
+    after = torch.arange(batch.room.shape[1], device=first.device) > first
+    return batch.inputs.tokens.masked_fill(batch.room & after, end)
+
+
+def decode_anew(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Said:
+    """The same without a memory: the row is run again for every symbol."""
     first = batch.room.long().argmax(1)
     count = batch.room.sum(1)
     row = torch.arange(len(batch))
-    end = recipe.layout.end(recipe.task)
-    tokens = batch.inputs.tokens.masked_fill(
-        batch.room & (torch.arange(batch.room.shape[1]) > first[:, None]), end or 0
-    )
+    tokens = _without_answer(batch, recipe.layout.end(recipe.task) or 0)
 
     def said_so_far() -> Said:
         fed = replace(batch.inputs, tokens=tokens)

@@ -29,14 +29,17 @@ from lengthwise.types import UsageError
 
 @dataclass(frozen=True)
 class Watch:
-    """What is measured while training: exact match on ``count`` fresh problems at each size, every so many steps.
+    """What is measured while training, every so many steps: exact match on ``count`` fresh problems at each size, and
+    the perplexity of the right answer to each of the ``probes``, prompts as a person types them.
 
-    It also chooses the best weights, so sizes should stay near the training lengths: report far beyond, never choose.
+    Exact match also chooses the best weights, so sizes should stay near the training lengths: report far beyond, never
+    choose.
     """
 
     every: int = 0  # steps; 0: never
     sizes: tuple[int, ...] = ()
     count: int = 200
+    probes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.every < 0 or self.count < 1 or any(size < 1 for size in self.sizes):
@@ -83,6 +86,8 @@ class Recipe:
         if self.keep == "best" and not self.watch.every:
             raise UsageError("keep=best needs watch.every and watch.sizes, to know which weights are best")
         self.layout.check(self.task)
+        for probe in self.watch.probes:
+            self.task.parse(probe)
         self.lengths.tops(len(self.task.axes))
         check_stopping(self.layout, self.stopping)
 

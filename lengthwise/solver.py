@@ -8,6 +8,7 @@ from pathlib import Path
 from jaxtyping import Int
 from torch import Tensor
 
+from lengthwise.evaluation import perplexity
 from lengthwise.generate import respond
 from lengthwise.layout import up_to_end
 from lengthwise.run import Run, Weights
@@ -25,6 +26,7 @@ class Answer:
     correct: bool  # the whole answer, its end included: exact match
     loops: int  # loops used
     confidence: float  # geometric mean of the probabilities of the symbols said
+    perplexity: float  # of the right answer
 
     def __str__(self) -> str:
         return self.text
@@ -43,7 +45,8 @@ class Solver:
         """The model's own answer, right or wrong. UsageError in one line if the prompt is none of its task's."""
         recipe, prompt = self.weights.recipe, prompt.strip()
         problems = recipe.task.parse(prompt)
-        said = respond(self.weights.model, recipe, problems, stopping or recipe.stopping)
+        rule = stopping or recipe.stopping
+        said = respond(self.weights.model, recipe, problems, rule)
         row = recipe.layout.write(problems, recipe.task)
         symbols = said.symbols[0, : int(row.room.sum())]
         wanted = row.targets[row.room]
@@ -55,6 +58,7 @@ class Solver:
             correct=bool(hits.all()),
             loops=int(said.loops[0]),
             confidence=float(said.confidence[0].exp()),
+            perplexity=float(perplexity(self.weights.model, recipe, problems, rule)),
         )
 
     def _text(self, symbols: Int[Tensor, " a"]) -> str:

@@ -118,17 +118,23 @@ class Trainee:
         return {"step": self.step, **means, "rate": self.optimizer.param_groups[0]["lr"], **self.time()}
 
     def watch(self) -> dict[str, Any]:
-        """A row of exact match at the watched sizes; remembers the best weights."""
+        """A row of exact match at the watched sizes and of perplexities; remembers the best weights."""
         recipe, watch, model = self.recipe, self.recipe.watch, self.evaluated()
         exact = {}
         for size in watch.sizes:
             exact[str(size)] = evaluation.exact_match(model, recipe, recipe.sizes(size), watch.count, part=self.step)
+        row: dict[str, Any] = {"step": self.step, "exact": exact}
+        if watch.probes:
+            row["perplexity"] = {
+                probe: float(evaluation.perplexity(model, recipe, recipe.task.parse(probe), recipe.stopping))
+                for probe in watch.probes
+            }
         model.train()
         mean = sum(exact.values()) / len(exact)
         if recipe.keep == "best" and mean > self.best["exact"]:
             weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
             self.best = {"exact": mean, "step": self.step, "weights": weights}
-        return {"step": self.step, "exact": exact, **self.time()}
+        return row | self.time()
 
     def best_weights(self) -> dict[str, Tensor]:
         """What the recipe keeps."""

@@ -181,12 +181,15 @@ def test_wrong_variations(words, message):
 
 @pytest.mark.parametrize("task", SETTINGS["cpu"])
 def test_our_form_differs_from_the_published_one_in_what_attention_sees(task):
-    """And in how it is trained; not in the task, the layout, the loops, the objective, or how it is answered."""
+    """And in how it is trained; not in the task, the layout, the objective, the loops it is meant to take, or how it is
+    answered."""
     ours, published = study._recipe(task, "looped", "cpu"), variation(task, "fop-loop-adaptive")
     assert ours.name == f"looped-{task}"
     assert catalog.recipe(ours.name) == ours
-    for name in ("task", "layout", "loops", "objective", "stopping", "keep"):
+    for name in ("task", "layout", "objective", "stopping", "keep"):
         assert getattr(ours, name) == getattr(published, name)
+    rounds = torch.arange(1, 30)
+    assert torch.equal(ours.loops.planned(rounds), published.loops.planned(rounds))
     assert ours.lengths.tops(len(ours.task.axes)) == published.lengths.tops(len(ours.task.axes))
     assert published.model.positions == (NoPE(),) != ours.model.positions
     assert ours.model.injection == published.model.injection
@@ -557,6 +560,17 @@ def test_anatomy_from_the_shell(half, capsys, tmp_path):
     assert {"anatomy-tiny-parity.json", "anatomy-tiny-parity.png", "card.json"} <= set(written)
     assert json.loads(written["anatomy-tiny-parity.json"]) == Run.open(folder).rows("anatomy")
     assert json.loads(written["card.json"]) == json.loads(out)["cards"]
+
+
+def test_a_grid_after_several_numbers_of_loops(capsys, tmp_path):
+    run = train(replace(TINY, name="tiny-product", task=Multiplication(), steps=1), tmp_path / "product")
+    rows = json.loads(typed(capsys, "evaluate", run.folder, "--grid", "1x2", "--loops", "1,3", "--json")[1])
+    assert [(row["sizes"], row["stopping"], row["loops"]) for row in rows] == [
+        ([1, j], f"After(loops={k})", k) for j in (1, 2) for k in (1, 3)
+    ]
+    code, out, err = typed(capsys, "evaluate", run.folder, "--loops", "0,2")
+    assert (code, out) == (2, "")
+    assert "--loops: numbers from 1 up with commas, e.g. 1,8,16, not '0,2'" in err
 
 
 def test_a_grid_that_was_cut_goes_on(capsys, tmp_path):

@@ -373,7 +373,7 @@ def test_order_is_known_from_the_index(positions):
 
 def test_sinusoidal_positions_as_published():
     inputs = some([5])
-    added = Sinusoidal().build(8, 2).embed(torch.zeros(1, 5, 8), inputs)
+    added = Sinusoidal().build(8, 2).vectors(inputs)
     wanted = [
         [math.sin(i / 10_000 ** (k / 4)) for k in range(4)] + [math.cos(i / 10_000 ** (k / 4)) for k in range(4)]
         for i in range(5)
@@ -410,7 +410,7 @@ def test_fire_of_rows_with_positions_of_their_own():
 
 def test_equal_places_share_an_abacus_vector_and_signs_another():
     encoding, inputs = Abacus(9).build(8, 2), some([9])
-    added = encoding.embed(torch.zeros(1, 9, 8), inputs)[0]
+    added = encoding.vectors(inputs)[0]
     same = inputs.place[0][:, None] == inputs.place[0]
     assert torch.equal((added[:, None] == added).all(-1), same)
     assert added.abs().min() > 0
@@ -443,13 +443,13 @@ def test_abacus_offsets_are_for_training(each_row):
 def test_coupled_signs_share_a_vector_and_are_moved_with_the_digits():
     """Unlike Abacus: signs stand in the place before the first, whatever the offset."""
     encoding, inputs = Coupling(30, 8).build(8, 2), some([9, 9])
-    plain = encoding.embed(torch.zeros(2, 9, 8), inputs)
+    plain = encoding.vectors(inputs)
     same = inputs.place[0][:, None] == inputs.place[0]
     assert torch.equal((plain[0][:, None] == plain[0]).all(-1), same)
     told = Coupling(30, 8).vary(inputs, stream(0, "offset"))
     more = told.place - inputs.place
     assert (more == more[:, :1]).all() and more[0, 0] != more[1, 0]
-    assert torch.equal((encoding.embed(torch.zeros(2, 9, 8), told) == plain).all(-1), more == 0)
+    assert torch.equal((encoding.vectors(told) == plain).all(-1), more == 0)
 
 
 def test_abacus_at_attention_is_added_to_queries_and_keys_alone():
@@ -508,9 +508,9 @@ def test_randomized_positions_grow_and_are_any_of_so_many():
 
 def test_a_place_that_does_not_fit_is_said():
     encoding = Abacus(2).build(8, 2)
-    assert encoding.embed(torch.zeros(1, 9, 8), some([9])).shape == (1, 9, 8)
+    assert encoding.vectors(some([9])).shape == (1, 9, 8)
     with pytest.raises(UsageError, match="a digit's place 5 does not fit the table of 2"):
-        encoding.embed(torch.zeros(1, 9, 8), replace(some([9]), place=torch.full((1, 9), 5)))
+        encoding.vectors(replace(some([9]), place=torch.full((1, 9), 5)))
 
 
 def test_without_positions_a_row_seen_at_once_is_a_set():

@@ -7,13 +7,15 @@ import torch
 
 from lengthwise import catalog
 from lengthwise.data import fresh_problems
-from lengthwise.evaluation import answer, slots
-from lengthwise.generate import decode, respond
+from lengthwise.evaluation import answer, perplexity, slots
+from lengthwise.generate import decode, decode_anew, respond
 from lengthwise.layout import until_end
+from lengthwise.models import settle
+from lengthwise.rng import stream
 from lengthwise.run import Weights
 from lengthwise.solver import Solver
 from lengthwise.stopping import MaxConfidence, Oracle
-from lengthwise.types import UsageError
+from lengthwise.types import Problems, UsageError
 
 CASES = {
     "parity": ("task=Parity", "110"),
@@ -23,8 +25,9 @@ CASES = {
 LAYOUTS = ["NextToken", "NextToken(pauses=2)", "FullOutput", "FullOutput(pauses=2)"]
 
 
-def weights(task, layout, seed=0):
-    recipe = catalog.recipe("looped-parity", [task, f"layout={layout}", "model.width=16", "loops=Constant(count=2)"])
+def weights(task, layout, seed=0, changes=()):
+    base = [task, f"layout={layout}", "model.width=16", "loops=Constant(count=2)"]
+    recipe = catalog.recipe("looped-parity", [*base, *changes])
     return Weights("untrained", recipe, recipe.change(seed=seed).build().eval())
 
 
@@ -36,6 +39,25 @@ def test_every_accepted_layout_answers(task, layout):
     assert answered.text == answered.right or not answered.correct
     assert 0 < answered.confidence <= 1
     assert answered.loops == 2
+    assert answered.perplexity >= 1
+
+
+def test_perplexity_is_of_the_right_answer_whatever_was_said():
+    """exp(−mean log p) of its symbols and its end, each given the right ones before it."""
+    made = weights("task=Addition(order=least)", "NextToken")
+    recipe = made.recipe
+    problems = Problems.join([recipe.task.parse(text) for text in ("12+9", "7+1", "99+99")])
+    found = perplexity(made.model, recipe, problems, recipe.stopping)
+    for row, right in enumerate(("12", "8", "891")):
+        batch = recipe.layout.write(problems.take(slice(row, row + 1)), recipe.task)
+        with torch.no_grad():
+            _, state = settle(made.model, batch.inputs, torch.tensor([2]))
+            logs = made.model.read(state, batch.asked).log_softmax(-1)
+        vocab = recipe.layout.vocabs(recipe.task)[1]
+        ids = [*vocab.encode(right).tolist(), vocab.id("$")]
+        by_hand = torch.stack([log[id] for log, id in zip(logs, ids, strict=True)]).mean().neg().exp()
+        torch.testing.assert_close(found[row], by_hand)
+        assert abs(Solver(made).solve(("12+9", "7+1", "99+99")[row]).perplexity - float(by_hand)) < 1e-5
 
 
 def test_decoding_is_right_exactly_where_the_teacher_forced_row_is():
@@ -63,6 +85,38 @@ def test_decoding_is_right_exactly_where_the_teacher_forced_row_is():
         assert bool(decoded[ours].all())
         right += int(decoded.sum())
     assert 0 < right < 6 * 24
+
+
+REMEMBERED = {
+    "looped, rows of different loops": (["loops=PerRound(times=2)"], True),
+    "two layers, three loops": (["model.layers=2", "loops=Constant(count=3)"], True),
+    "every kind of position": (["model.positions=(Learned(size=40), RoPE, ALiBi, Abacus(at=attention))"], True),
+    "randomized": (["model.positions=(Randomized(of=FIRE, most=50),)", "model.embedding_norm=true"], True),
+    "places": (["model.positions=(Coupling, CoupledHeads(count=1))"], True),
+    "with a blank": (["model.positions=(EarlierHeads(count=1),)", "loops=Constant(count=2)"], True),
+    "as published": (["model.norm=post", "model.injection=layers", "model.readout=mlp", "loops=PerRound"], True),
+    "a window": (["model.positions=(Local(reach=2),)"], False),  # run again for every symbol
+}
+
+
+@pytest.mark.parametrize("name", REMEMBERED)
+def test_decoding_with_a_memory_is_decoding_without(name):
+    changes, remembers = REMEMBERED[name]
+    said = set()
+    for seed in range(3):
+        made = weights("task=Addition(order=least)", "NextToken", seed, ["model.positions=(NoPE,)", *changes])
+        recipe, model = made.recipe, made.model.double()
+        for parameter in model.parameters():
+            parameter.data += 0.4 * torch.randn(parameter.shape, generator=stream(seed, *parameter.shape))
+        sizes = torch.tensor([[1, 1], [5, 2], [3, 6], [2, 2], [4, 4]])
+        batch = recipe.layout.write(recipe.task.sample(sizes, stream(0, "sums")), recipe.task)
+        assert (model.piecewise(batch.inputs) is not None) == remembers
+        fast, slow = (how(model, recipe, batch, Oracle()) for how in (decode, decode_anew))
+        assert torch.equal(fast.symbols, slow.symbols)
+        assert torch.equal(fast.loops, slow.loops)
+        torch.testing.assert_close(fast.confidence, slow.confidence, atol=1e-5, rtol=0)
+        said |= set(slow.symbols.flatten().tolist())
+    assert len(said) > 3
 
 
 def test_decoding_sees_nothing_of_the_answer():

@@ -33,6 +33,7 @@ from lengthwise.objectives.progressive import Progressive
 from lengthwise.optim import AdamW, Schedule
 from lengthwise.recipe import Recipe, Watch
 from lengthwise.run import Run, load
+from lengthwise.solver import Solver
 from lengthwise.stopping import MaxConfidence
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.parity import Parity
@@ -238,6 +239,18 @@ def test_the_best_weights_are_those_of_the_first_best_watched_step(monkeypatch):
 
 def test_watching_changes_no_weight():
     assert outcome(train(replace(PLAIN, watch=Watch(3, (2,), 5))))[0] == unbroken(PLAIN)[0]
+
+
+def test_probes_are_watched():
+    """Perplexity of the right answers to a person's prompts, falling as they are learned; a bad one is said at once."""
+    watched = replace(PLAIN, steps=12, watch=Watch(3, (2,), 5, probes=("1", "10")))
+    run = train(watched)
+    rows = [row for row in run.rows("metrics") if "perplexity" in row]
+    assert [row["step"] for row in rows] == [3, 6, 9, 12]
+    assert all(set(row["perplexity"]) == {"1", "10"} and min(row["perplexity"].values()) > 1 for row in rows)
+    assert abs(Solver(run.weights()).solve("10").perplexity - rows[-1]["perplexity"]["10"]) < 1e-4
+    with pytest.raises(UsageError, match="parity"):
+        replace(PLAIN, watch=Watch(3, (2,), 5, probes=("12",)))
 
 
 def test_seeds_give_other_runs_and_the_same_seed_the_same_to_the_bit(tmp_path):

@@ -41,6 +41,12 @@ class Model(nn.Module, ABC):
     def read(self, state: State, at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:
         """Logits at the places where ``at`` is True, row by row."""
 
+    def piecewise(self, inputs: Inputs) -> Model | None:
+        """The same model for rows that are known piece by piece: its ``embed`` takes the inputs' next columns each
+        time, and it remembers what it needs of those before, once per loop. Of ``inputs`` all but the tokens has to be
+        right. All rows take the same loops. None where a model cannot; then the whole row is run again."""
+        return None
+
 
 class ModelSpec(ABC):
     """The configuration of a model. Subclasses are frozen dataclasses."""

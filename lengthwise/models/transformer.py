@@ -15,11 +15,11 @@ from itertools import product
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 
 from lengthwise.models import Model, ModelSpec
-from lengthwise.nn.attention import Attention, Pattern, pattern
+from lengthwise.nn.attention import Attention, Memory, Pattern, pattern
 from lengthwise.nn.block import MLP, Activation, Block
 from lengthwise.nn.position import Encoding, NoPE, Position, Randomized
 from lengthwise.types import Inputs, UsageError
@@ -112,10 +112,20 @@ class TransformerModel(Model):
         self.readout = _readout(spec, writes)
 
     def embed(self, inputs: Inputs) -> TransformerContext:
-        embedded = self.embedding(inputs.tokens)
-        for encoding in self.encodings:
-            embedded = encoding.embed(embedded, inputs)
-        return TransformerContext(self.norm_embedding(embedded), pattern(self.encodings, inputs, self.causal))
+        return TransformerContext(
+            self.embedded(inputs.tokens, self.vectors(inputs)), pattern(self.encodings, inputs, self.causal)
+        )
+
+    def vectors(self, inputs: Inputs) -> list[Float[Tensor, "b t d"]]:
+        """What positions add to the embedded input."""
+        return [vectors for encoding in self.encodings if (vectors := encoding.vectors(inputs)) is not None]
+
+    def embedded(self, tokens: Int[Tensor, "b t"], vectors: list[Float[Tensor, "b t d"]]) -> Float[Tensor, "b t d"]:
+        return self.norm_embedding(sum(vectors, self.embedding(tokens)))
+
+    def piecewise(self, inputs: Inputs) -> Model | None:
+        pieces = _Piecewise(self, inputs)
+        return None if not self.causal or pieces.pattern.band is not None else pieces
 
     def start(self, context: TransformerContext) -> Float[Tensor, "r t d"]:
         if self.injection in ("once", "reads"):
@@ -134,6 +144,32 @@ class TransformerModel(Model):
 
     def read(self, state: Float[Tensor, "r t d"], at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:
         return self.readout(state[at])
+
+
+class _Piecewise(Model):
+    """See ``Model.piecewise``: what positions say is known for the whole row, keys and values are remembered."""
+
+    def __init__(self, model: TransformerModel, inputs: Inputs) -> None:
+        super().__init__()
+        self.model, self.seen = model, 0
+        self.vectors = model.vectors(inputs)
+        self.pattern = pattern(model.encodings, inputs, causal=True)
+        self.memory = Memory()
+
+    def embed(self, inputs: Inputs) -> TransformerContext:
+        start, self.seen = self.seen, self.seen + inputs.tokens.shape[1]
+        self.memory.rewind()
+        embedded = self.model.embedded(inputs.tokens, [vectors[:, start : self.seen] for vectors in self.vectors])
+        return TransformerContext(embedded, self.pattern.piece(start, self.seen, self.memory))
+
+    def start(self, context: TransformerContext) -> Float[Tensor, "r t d"]:
+        return self.model.start(context)
+
+    def advance(self, state: Float[Tensor, "r t d"], context: TransformerContext) -> Float[Tensor, "r t d"]:
+        return self.model.advance(state, context)
+
+    def read(self, state: Float[Tensor, "r t d"], at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:
+        return self.model.read(state, at)
 
 
 def _block(spec: Transformer, causal: bool) -> Block:

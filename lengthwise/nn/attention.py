@@ -20,9 +20,32 @@ class Shared(NamedTuple):
     value: Tensor
 
 
+class Memory:
+    """Keys and values of the places read so far. Each call of attention has its own pair, known by its turn: so every
+    loop of every layer remembers what it has seen itself."""
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[Tensor, Tensor]] = []
+        self.turn = 0
+
+    def rewind(self) -> None:
+        """Before each further piece of a row: the first call is next."""
+        self.turn = 0
+
+    def extend(self, key: Float[Tensor, "b h t e"], value: Float[Tensor, "b h t e"]) -> tuple[Tensor, Tensor]:
+        """All keys and values up to here, with the new ones."""
+        if self.turn == len(self.pairs):
+            self.pairs.append((key, value))
+        else:
+            before = self.pairs[self.turn]
+            self.pairs[self.turn] = torch.cat([before[0], key], 2), torch.cat([before[1], value], 2)
+        self.turn += 1
+        return self.pairs[self.turn - 1]
+
+
 def take(tree: Any, rows: Any) -> Any:
     """Some rows of a tree of tensors: tensors and tuples of them, rows first; ``Shared`` and None stay as they are."""
-    if tree is None or isinstance(tree, Shared):
+    if tree is None or isinstance(tree, (Shared, Memory)):
         return tree
     if isinstance(tree, Tensor):
         return tree[rows]
@@ -39,6 +62,22 @@ class Pattern(NamedTuple):
     # "h t k" or "b h t k": added to scores, −inf where causality forbids; k is t, or t + 1 where there is a blank
     bias: Shared | Tensor | None = None
     keys: Tensor | None = None  # "b t d": added to queries and keys
+    memory: Memory | None = None  # of a causal row that is read piece by piece
+
+    def piece(self, start: int, stop: int, memory: Memory) -> Pattern:
+        """Of a causal row, the places from ``start`` up to ``stop``, to look at all up to there."""
+        angles, keys = (part if part is None else part[:, start:stop] for part in (self.angles, self.keys))
+        if self.bias is None:
+            past = torch.ones(stop - start, stop, dtype=torch.bool).tril(start)
+            bias: Shared | Tensor = Shared(torch.zeros(1, stop - start, stop).masked_fill(~past, -torch.inf))
+        else:
+            value = self.bias.value if isinstance(self.bias, Shared) else self.bias
+            seen = torch.arange(stop)
+            if value.shape[-1] > value.shape[-2]:  # there is a blank, at the end
+                seen = torch.cat([seen, torch.tensor([value.shape[-1] - 1])])
+            value = value[..., start:stop, :][..., seen]
+            bias = Shared(value) if isinstance(self.bias, Shared) else value
+        return self._replace(angles=angles, keys=keys, bias=bias, memory=memory)
 
 
 def pattern(encodings: Iterable[Encoding], inputs: Inputs, causal: bool) -> Pattern:
@@ -137,8 +176,10 @@ class Attention(nn.Module):
             query, key, value = (part.transpose(1, 2) for part in (query, key, value))
             if pattern.angles is not None:
                 query, key = rotate(query, pattern.angles), rotate(key, pattern.angles)
+            if pattern.memory is not None:
+                key, value = pattern.memory.extend(key, value)
             mask = _mask(pattern, query.dtype)
-            if mask is not None and mask.shape[-1] > t:
+            if mask is not None and mask.shape[-1] > key.shape[2]:
                 key, value = F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1))
             mixed = F.scaled_dot_product_attention(
                 query,

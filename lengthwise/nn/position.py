@@ -17,9 +17,9 @@ from lengthwise.types import Inputs, UsageError
 class Encoding(nn.Module):
     """What an encoding adds; by default nothing, anywhere."""
 
-    def embed(self, x: Float[Tensor, "b t d"], inputs: Inputs) -> Float[Tensor, "b t d"]:
-        """The embedded input, with positions."""
-        return x
+    def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"] | None:
+        """What is added to the embedded input."""
+        return None
 
     def angles(self, inputs: Inputs) -> Float[Tensor, "b t half"] | None:
         """By how much to rotate each pair of coordinates of queries and keys, in radians."""
@@ -87,14 +87,14 @@ class _Learned(Encoding):
         self.table = nn.Embedding(size, width)
         nn.init.normal_(self.table.weight, std=0.02)
 
-    def embed(self, x: Float[Tensor, "b t d"], inputs: Inputs) -> Float[Tensor, "b t d"]:
+    def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
         width, size = inputs.index.shape[1], self.table.num_embeddings
         if width > size:
             raise UsageError(
                 f"a row of {width} positions does not fit the learned table of {size}: "
                 "ask for a shorter length, or train with Learned(size=…) larger"
             )
-        return x + self.table(inputs.index)
+        return self.table(inputs.index)
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,9 @@ class _Sinusoidal(Encoding):
         half = width // 2
         self.register_buffer("rates", base ** (-torch.arange(half) / half), persistent=False)
 
-    def embed(self, x: Float[Tensor, "b t d"], inputs: Inputs) -> Float[Tensor, "b t d"]:
+    def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
         angles = inputs.index[..., None] * self.rates
-        return x + torch.cat([angles.sin(), angles.cos()], -1)
+        return torch.cat([angles.sin(), angles.cos()], -1)
 
 
 @dataclass(frozen=True)
@@ -168,17 +168,14 @@ class Coupling(_ByPlace):
         return replace(inputs, place=inputs.place + self._more(inputs, generator))
 
 
-class _Placed(Encoding):
+class _Table(Encoding):
     def __init__(self, kind: str, size: int, width: int) -> None:
         super().__init__()
         self.kind = kind
         self.table = nn.Embedding(size + 1, width)
         nn.init.normal_(self.table.weight, std=0.02)
 
-    def embed(self, x: Float[Tensor, "b t d"], inputs: Inputs) -> Float[Tensor, "b t d"]:
-        return x + self.vectors(inputs)
-
-    def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
+    def look_up(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
         # What stands beyond a row's end is counted on, but not looked at.
         place = inputs.place.where(inputs.present, 0)
         most, size = int(place.amax()), self.table.num_embeddings - 1
@@ -190,12 +187,14 @@ class _Placed(Encoding):
         return self.table(place)
 
 
-class _PlacedKeys(_Placed):
-    def embed(self, x: Float[Tensor, "b t d"], inputs: Inputs) -> Float[Tensor, "b t d"]:
-        return x
+class _Placed(_Table):
+    def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
+        return self.look_up(inputs)
 
+
+class _PlacedKeys(_Table):
     def keys(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
-        return self.vectors(inputs)
+        return self.look_up(inputs)
 
 
 @dataclass(frozen=True)
@@ -231,8 +230,8 @@ class _Randomized(Encoding):
     def _told(self, inputs: Inputs) -> Inputs:
         return inputs if self.training else replace(inputs, index=_chosen(inputs, self.drawn))
 
-    def embed(self, x: Float[Tensor, "b t d"], inputs: Inputs) -> Float[Tensor, "b t d"]:
-        return self.inner.embed(x, self._told(inputs))
+    def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"] | None:
+        return self.inner.vectors(self._told(inputs))
 
     def angles(self, inputs: Inputs) -> Float[Tensor, "b t half"] | None:
         return self.inner.angles(self._told(inputs))

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from lengthwise.layout import FullOutput
 from lengthwise.lengths import Curriculum
-from lengthwise.loops import PerRound
+from lengthwise.loops import ExtraLoops, PerRound
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.objectives.final import Final
@@ -97,13 +97,15 @@ def looped_binary_sum() -> Recipe:
 
 def looped_multiplication() -> Recipe:
     """Our form of multiplication, 1–2 bits times n: n₁·n₂ loops, with heads as for addition; the operands' places are
-    counted from their lowest bit, as the product's are. A third of the problems are rich in ones, and so in carries."""
+    counted from their lowest bit, as the product's are. A third of the problems are rich in ones, and so in carries. In
+    training, rows take up to eight loops more: what is settled early has to stand still while the rest is worked on."""
     recipe = looped_addition()
     return replace(
         recipe,
         name="looped-multiplication",
         task=Multiplication(),
         lengths=Curriculum(top=11, every=80, most=(2, 11)),
+        loops=ExtraLoops(extra=8),
         model=replace(SMALL, layers=4, positions=COLUMNS),
         steps=2400,
         schedule=Schedule("cosine", cooldown=0.4),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,7 +20,7 @@ from lengthwise.recipe import Recipe, check_stopping
 from lengthwise.report import Row, curves, latest, size_text
 from lengthwise.report.tables import anatomy_table, detail_table, score_table
 from lengthwise.run import Run, Weights, load, runs_folder
-from lengthwise.stopping import Stopping
+from lengthwise.stopping import After, Stopping
 from lengthwise.training import choose_device, computing, train
 from lengthwise.types import UsageError
 from lengthwise.verbs.console import progress, say
@@ -61,7 +62,7 @@ def evaluate_(args: argparse.Namespace) -> int:
     seed = args.seed or 0
     folder = Path(folder_of(args.weights))
     run = Run.open(folder) if (folder / "metrics.jsonl").exists() else None
-    rules = stoppings(args.stopping) or [weights.recipe.stopping]
+    rules = stoppings(args.stopping) + after(args.loops) or [weights.recipe.stopping]
     asked = {"samples": args.samples, "stopping": rules, "hard": args.hard, "seed": seed}
     rows = _measured(args, run, rules) if args.grid and run else []
     known = Counter(tuple(row["sizes"]) for row in rows)
@@ -79,6 +80,15 @@ def evaluate_(args: argparse.Namespace) -> int:
     return say(args, {"scores": rows, "anatomy": parts}, table, "", anatomy_table(parts))
 
 
+def after(loops: str | None) -> list[Stopping]:
+    """A rule for each number of ``1,8,16``."""
+    if not loops:
+        return []
+    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", loops):
+        raise UsageError(f"--loops: numbers from 1 up with commas, e.g. 1,8,16, not {loops!r}")
+    return [After(int(count)) for count in loops.split(",")]
+
+
 def _measured(args: argparse.Namespace, run: Run, rules: Sequence[Stopping]) -> list[Row]:
     """The cells of a grid that an earlier call has measured: they are not measured again."""
     names, cells = {rule.name for rule in rules}, set(parse_sizes(args.grid))
@@ -93,7 +103,7 @@ def _measured(args: argparse.Namespace, run: Run, rules: Sequence[Stopping]) -> 
 
 def _anatomies(args: argparse.Namespace, weights: Weights, run: Run | None, sizes: Sequence[Any]) -> list[Row]:
     """How the same answers go wrong, under the first of the rules asked for."""
-    rule = (stoppings(args.stopping) or [None])[0]
+    rule = (stoppings(args.stopping) + after(args.loops) or [None])[0]
     asked = {"samples": args.samples, "stopping": rule, "hard": args.hard, "seed": args.seed or 0}
     rows = []
     with computing(args.threads), progress.status("") as status:
