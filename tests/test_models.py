@@ -558,6 +558,7 @@ def test_two_of_a_kind_are_refused(positions, message):
         lambda: Abacus(0),
         lambda: Abacus(offset=0),
         lambda: Coupling(0),
+        lambda: Abacus(std=-1.0),
         lambda: Randomized(RoPE(), 0),
         lambda: Transformer(noise=-1.0),
         lambda: Transformer(eps=0.0),

@@ -135,13 +135,16 @@ class _ByPlace(Position):
     offset: int = 100
     each_row: bool = False
     at: Literal["input", "attention"] = "input"
+    std: float = 0.02  # of the vectors at the start
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.offset < 1:
             raise UsageError(f"size and offset must be 1 or more, not {self.size} and {self.offset}")
+        if self.std < 0:
+            raise UsageError(f"std must be 0 or more, not {self.std}")
 
     def build(self, width: int, heads: int) -> Encoding:
-        return (_Placed if self.at == "input" else _PlacedKeys)(type(self).__name__, self.size, width)
+        return (_Placed if self.at == "input" else _PlacedKeys)(self, width)
 
     def _more(self, inputs: Inputs, generator: Generator) -> Int[Tensor, "#b 1"]:
         return torch.randint(self.offset, (len(inputs) if self.each_row else 1, 1), generator=generator)
@@ -169,11 +172,11 @@ class Coupling(_ByPlace):
 
 
 class _Table(Encoding):
-    def __init__(self, kind: str, size: int, width: int) -> None:
+    def __init__(self, spec: _ByPlace, width: int) -> None:
         super().__init__()
-        self.kind = kind
-        self.table = nn.Embedding(size + 1, width)
-        nn.init.normal_(self.table.weight, std=0.02)
+        self.kind = type(spec).__name__
+        self.table = nn.Embedding(spec.size + 1, width)
+        nn.init.normal_(self.table.weight, std=spec.std)
 
     def look_up(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
         # What stands beyond a row's end is counted on, but not looked at.
