@@ -7,18 +7,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lengthwise.layout import NextToken
 from lengthwise.lengths import Uniform
 from lengthwise.loops import Constant
 from lengthwise.models.transformer import Injection, Transformer
-from lengthwise.nn.position import Abacus
+from lengthwise.nn.position import FIRE, Abacus, Coupling, Learned, NoPE, Position, Randomized, RoPE
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
 from lengthwise.optim import AdamW, Schedule
 from lengthwise.recipe import Recipe, Watch
+from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.bitwise_or import BitwiseOr
+from lengthwise.tasks.multiplication import Multiplication
+from lengthwise.tasks.sorting import Sorting
 
 PROBES = ("1+1", "57+24", "999999+8888", f"{'789' * 50}+{'12' * 20}")
 DEPTH = 16  # effective layers as published
@@ -111,6 +115,10 @@ def blog_abacus_addition() -> Recipe:
     )
 
 
+SMALL = Transformer(width=128, layers=2, heads=4, init_std=0.05, embedding_std=0.5)
+ABACUS = Abacus(size=160, offset=100, std=0.3)
+
+
 def abacus_addition() -> Recipe:
     """Ours: two layers, two loops, width 128."""
     return Recipe(
@@ -119,10 +127,7 @@ def abacus_addition() -> Recipe:
         layout=NextToken(),
         lengths=Uniform(20),
         loops=Constant(2),
-        model=Transformer(
-            width=128, layers=2, heads=4, positions=(Abacus(size=160, offset=100, std=0.3),), init_std=0.05,
-            embedding_std=0.5,
-        ),
+        model=replace(SMALL, positions=(ABACUS,)),
         objective=Progressive(),
         steps=20_000,
         batch=64,
@@ -130,4 +135,73 @@ def abacus_addition() -> Recipe:
         schedule=Schedule("cosine", warmup=0.02, cooldown=0.5),
         ema=0.998,
         watch=Watch(every=500, sizes=(20, 25), count=200, probes=PROBES),
-    )  # fmt: skip
+    )
+
+
+# Places of up to 10 digits and 30 further ones, so that all have seen numbers of 30 digits in training.
+_PLACES = Abacus(size=64, offset=30, std=0.3)
+
+POSITIONS: dict[str, tuple[Position, ...]] = {
+    "nope": (NoPE(),),
+    "learned": (Learned(128),),
+    "rope": (RoPE(),),
+    "fire": (FIRE(),),
+    "randomized-fire": (Randomized(FIRE(), 128),),
+    "abacus": (_PLACES,),
+    "abacus-rope": (_PLACES, RoPE()),
+    "abacus-fire": (_PLACES, FIRE()),
+    "coupling": (Coupling(size=64, offset=30, std=0.3),),
+}
+
+
+def positions() -> dict[str, Recipe]:
+    """A positional encoding on sums of up to 10 digits, all at one budget (McLeish et al. 2024). See results/abacus."""
+    found = [_compared(f"abacus-positions-{name}", positions=chosen) for name, chosen in POSITIONS.items()]
+    return {recipe.name: recipe for recipe in found}
+
+
+def splits() -> dict[str, Recipe]:
+    """Four effective layers, split into layers and loops. See results/abacus."""
+    forms: dict[str, tuple[int, int, Injection]] = {
+        "4x1": (4, 1, "once"),
+        "4x1-injection": (4, 1, "layers"),
+        "2x2": (2, 2, "add"),
+        "1x4": (1, 4, "add"),
+    }
+    found = {}
+    for name, (layers, loops, injection) in forms.items():
+        recipe = _compared(f"abacus-split-{name}", positions=(_PLACES,), layers=layers, injection=injection)
+        found[recipe.name] = replace(recipe, loops=Constant(loops))
+    full = replace(found["abacus-split-2x2"], name="abacus-split-2x2-progressive", objective=Progressive())
+    return {**found, full.name: full}
+
+
+def _compared(name: str, **model: Any) -> Recipe:
+    """Up to 10 digits, on a budget of minutes."""
+    return replace(
+        abacus_addition(),
+        name=name,
+        lengths=Uniform(10),
+        model=replace(SMALL, **model),
+        objective=Final(),
+        steps=2000,
+        ema=0.99,
+        watch=Watch(every=250, sizes=(10, 13), count=200),
+    )
+
+
+def tasks() -> dict[str, Recipe]:
+    """A further task of McLeish et al. 2024, on small sizes. See results/abacus."""
+    base = replace(abacus_addition(), steps=4000, ema=0.99, objective=Final())
+    multiplication = Multiplication(base=10, order="least", product="least", leading_zeros=False)
+    found = (
+        _on(base, "multiplication", multiplication, Uniform(2)),
+        _on(base, "sorting", Sorting(), Uniform(4)),
+        _on(base, "bitwise-or", BitwiseOr(), Uniform(10)),
+    )
+    return {recipe.name: recipe for recipe in found}
+
+
+def _on(base: Recipe, name: str, task: Task, lengths: Uniform) -> Recipe:
+    watch = Watch(every=250, sizes=(lengths.top, int(lengths.top * 1.3)), count=200)
+    return replace(base, name=f"abacus-{name}", task=task, lengths=lengths, watch=watch)

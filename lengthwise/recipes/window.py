@@ -124,9 +124,10 @@ def looped_unique_set() -> Recipe:
         lengths=Curriculum(top=20, every=80, start=3, hold=200),
         # Two heads, not four: to tell 50 symbols apart, keys have to be wide.
         model=replace(SMALL, layers=3, heads=2, positions=(LocalHeads(1), EarlierHeads(1)), embedding_std=1.0),
-        steps=2600,
+        steps=3400,
         batch=64,
         optimizer=AdamW(rate=1e-3),
+        schedule=Schedule("cosine", cooldown=0.5),
         hard=0.5,
         watch=Watch(every=200, sizes=(20, 26), count=200),
     )

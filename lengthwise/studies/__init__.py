@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from lengthwise.recipe import Recipe
 from lengthwise.report import Claim
-from lengthwise.stopping import Stopping
+from lengthwise.stopping import After, Stopping
 
 
 @dataclass(frozen=True)
@@ -19,13 +21,18 @@ class Panel:
     sizes: tuple[int, ...]  # reported
     hard_sizes: tuple[int, ...] = ()  # sizes at which the harder set is measured too
     curve: tuple[int, ...] = ()  # further sizes, measured on fewer problems
+    grid: tuple[int, ...] = ()  # a task of two axes: every pair of sizes up to these
+    loops: tuple[int, ...] = ()  # further numbers of loops, for recipes that take the same whatever the problem
     also: tuple[Stopping, ...] = ()  # further rules at ``sizes``, for recipes whose loops grow with the problem
     claims: tuple[Claim, ...] = ()  # what has been published, to stand beside ours
     name: str = ""  # of its folder of results; a study's only panel needs none
 
     def rules(self, recipe: Recipe) -> tuple[Stopping, ...]:
         """The stopping rules by which a recipe is measured; its own comes first."""
-        return (recipe.stopping, *(self.also if recipe.loops.adapts else ()))
+        if recipe.loops.adapts:
+            return (recipe.stopping, *self.also)
+        planned = int(recipe.loops.planned(torch.ones(1, dtype=torch.long)))
+        return (recipe.stopping, *(After(count) for count in self.loops if planned > 1))
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,8 @@ def _runs(args: argparse.Namespace, panel: Panel) -> list[Run]:
 
 def _plan_of(args: argparse.Namespace, panel: Panel, run: Run) -> list[str]:
     """What a run is measured on, as options of ``train``."""
-    options = ["--lengths", ",".join(map(str, panel.sizes)), "--samples", str(args.samples)]
+    sizes = [*map(str, panel.sizes), *(["x".join(map(str, panel.grid))] if panel.grid else [])]
+    options = ["--lengths", ",".join(sizes), "--samples", str(args.samples)]
     if panel.curve:
         options += ["--curve", ",".join(map(str, panel.curve)), "--curve-samples", str(args.curve_samples)]
     for rule in panel.rules(run.recipe):

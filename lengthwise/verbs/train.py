@@ -184,14 +184,16 @@ def _measure(
     for sizes, samples, hard in plan:
         # The first rule is measured everywhere, the others where it is done with care.
         asked = rules if samples == args.samples else rules[:1]
-        for size in sizes:
-            at, problems = recipe.sizes(size), "hard" if hard else "uniform"
-            missing = [rule for rule in asked if known.get((at, problems, rule.name), 0) < samples]
-            if missing:
-                with computing(args.threads):
-                    scores = list(evaluate(weights, [at], samples=samples, stopping=missing, hard=hard))
-                run.append("scores", *(score.row() | {"seed": 0} for score in scores))
-                known |= {(at, problems, rule.name): samples for rule in missing}
+        problems, missing = "hard" if hard else "uniform", {}
+        for at in dict.fromkeys(recipe.sizes(size) for size in sizes):
+            lacking = tuple(rule for rule in asked if known.get((at, problems, rule.name), 0) < samples)
+            if lacking:
+                missing.setdefault(lacking, []).append(at)
+        for lacking, at in missing.items():
+            with computing(args.threads):
+                for score in evaluate(weights, at, samples=samples, stopping=lacking, hard=hard):
+                    run.append("scores", score.row() | {"seed": 0})
+                    known[score.sizes, problems, score.stopping] = samples
 
 
 def stoppings(texts: Sequence[str]) -> list[Stopping]:

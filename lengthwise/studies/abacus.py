@@ -1,0 +1,70 @@
+"""Right embeddings, digits × digits (McLeish et al. 2024): how far do sums carry, and what do they owe to it?"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from lengthwise.recipes.abacus import abacus_addition, blog_abacus_addition, paper, positions, splits
+from lengthwise.recipes.abacus import tasks as other_tasks
+from lengthwise.report import Claim
+from lengthwise.studies import Panel, Study
+from lengthwise.types import UsageError
+
+SECOND_HAND = "paper, quoted second-hand"
+LOOPS = (1, 2, 4, 8)
+
+CLAIMS = (
+    Claim("Abacus, 16 × 1", 100, "0.929 over 21–100 digits", SECOND_HAND),
+    Claim("Abacus, looped with injection", 100, "0.991 over 21–100 digits", SECOND_HAND),
+    Claim("Abacus, 1 × 16, the reproduction", 40, "0.613 over the 40 × 40 map, 0.613 at 32 loops", "its text"),
+    Claim("Position coupling, trained to 30", 200, "above 0.95", "its paper"),
+)
+
+
+def abacus(tasks: str = "all", scale: Literal["cpu", "blog", "paper"] = "cpu") -> Study:
+    """Abacus embeddings: the map of sums up to 40 × 40 digits; positions compared; layers and loops; other tasks."""
+    panels = {"cpu": _cpu(), "blog": (_map((blog_abacus_addition(),)),), "paper": (_map(tuple(paper().values())),)}
+    if scale not in panels:
+        raise UsageError(f"scale: {scale!r} is not one of: {', '.join(panels)}")
+    chosen = {panel.name: panel for panel in panels[scale]}
+    named = list(chosen) if tasks == "all" else tasks.split(",")
+    for name in named:
+        if name not in chosen:
+            raise UsageError(f"tasks: {name!r} is not one of: {', '.join(chosen)}")
+    return Study(
+        title="Abacus embeddings",
+        panels=tuple(chosen[name] for name in named),
+        note="The recipes were chosen on up to 1.3 times the training length; all beyond is only reported.",
+        samples=100,
+    )
+
+
+def _map(recipes: tuple, loops: tuple[int, ...] = ()) -> Panel:
+    return Panel(
+        title="Addition, trained on up to 20 digits",
+        recipes=recipes,
+        sizes=(60, 100),
+        grid=(40, 40),
+        loops=loops,
+        claims=CLAIMS,
+        name="addition",
+    )
+
+
+def _cpu() -> tuple[Panel, ...]:
+    short = tuple(range(1, 31))
+    return (
+        _map((abacus_addition(),)),
+        Panel("Positions, trained on up to 10 digits", tuple(positions().values()), short, name="positions"),
+        Panel("Layers and loops", tuple(splits().values()), short, loops=LOOPS, name="splits"),
+        *(
+            Panel(
+                f"{recipe.task.name.replace('-', ' ').capitalize()}, trained on up to {recipe.lengths.top}",
+                (recipe,),
+                (),
+                grid=(2 * recipe.lengths.top,) * 2,
+                name=recipe.task.name,
+            )
+            for recipe in other_tasks().values()
+        ),
+    )
