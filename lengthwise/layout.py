@@ -96,7 +96,7 @@ class _Row(Layout):
         asked = room & (place <= first + problems.answer_length[:, None])
         tokens, targets = tokens.where(present, end), targets.where(room, end)
         signs = torch.isin(tokens, self._signs(task)) & (place <= first)
-        inputs = Inputs(tokens, place, self._places(signs, first, task), present)
+        inputs = Inputs(tokens, place, places(signs, first if task.mirrored else None), present)
         return Batch(inputs, targets, asked, room, problems.rounds, problems.sizes)
 
     def _signs(self, task: Task) -> Int[Tensor, " s"]:
@@ -104,22 +104,23 @@ class _Row(Layout):
         vocab = self.vocabs(task)[0]
         return torch.tensor([vocab.id(symbol) for symbol in vocab.symbols if symbol in (*task.signs, EQUALS, PAUSE)])
 
-    def _places(self, signs: Bool[Tensor, "b t"], first: Int[Tensor, "b 1"], task: Task) -> Int[Tensor, "b t"]:
-        """Where each symbol stands in its own run of symbols that are no signs, from 1; 0 for a sign. In a mirrored
-        task's prompt, runs are counted from their ends."""
-        index = torch.arange(signs.shape[1])
-        place = index - torch.where(signs, index, -1).cummax(1).values
-        if not task.mirrored:
-            return place
-        following = torch.where(signs, index, signs.shape[1]).flip(1).cummin(1).values.flip(1)
-        return torch.where(index < first, following - index, place)
-
     @abstractmethod
     def _slot(self, targets: Int[Tensor, "b t"], end: int) -> Int[Tensor, "b t"]:
         """The tokens that stand after the place where the answer's first symbol is read off."""
 
     def answer(self, said: Int[Tensor, " a"], task: Task) -> Int[Tensor, " m"]:
         return said[: int(until_end(said, self.end(task)).sum())]
+
+
+def places(signs: Bool[Tensor, "b t"], mirrored: Int[Tensor, "b 1"] | None = None) -> Int[Tensor, "b t"]:
+    """Where each symbol stands in its own run of symbols that are no signs, from 1; 0 for a sign. Before ``mirrored``,
+    where it is given, runs are counted from their ends."""
+    index = torch.arange(signs.shape[1])
+    place = index - torch.where(signs, index, -1).cummax(1).values
+    if mirrored is None:
+        return place
+    following = torch.where(signs, index, signs.shape[1]).flip(1).cummin(1).values.flip(1)
+    return torch.where(index < mirrored, following - index, place)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise.layout import FullOutput, NextToken, Pairs, until_end, up_to_end
+from lengthwise.layout import FullOutput, NextToken, Pairs, places, until_end, up_to_end
 from lengthwise.rng import stream
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
@@ -134,8 +134,8 @@ def test_asked_lies_in_room_lies_in_present(task, layout):
     assert not (batch.asked & ~batch.room).any()
     assert not (batch.room & ~present).any()
     assert batch.asked.any(1).all()
-    for places in (present, batch.room, batch.asked):  # one run per row
-        starts = places & ~torch.nn.functional.pad(places, (1, 0))[:, :-1]
+    for run in (present, batch.room, batch.asked):  # one per row
+        starts = run & ~torch.nn.functional.pad(run, (1, 0))[:, :-1]
         assert (starts.sum(1) == 1).all()
     assert present[:, 0].all()
     assert int(present.sum(1).max()) == present.shape[1]
@@ -196,6 +196,22 @@ def test_only_answers_shorter_than_their_room_have_a_tail():
     for task, prompts, tails in ((Addition(), ("10+11", "99+99"), [1, 0]), (Parity(), ("1", "101"), [0, 0])):
         batches = [FullOutput().write(task.parse(prompt), task) for prompt in prompts]
         assert [int((batch.room & ~batch.asked).sum()) for batch in batches] == tails
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=7, max_size=7), min_size=1, max_size=5), st.integers(0, 7))
+def test_runs_are_counted_as_a_loop_counts_them(rows, middle):
+    """Forwards; and before ``mirrored``, backwards from the run's end, which is a sign or the row's."""
+    signs = torch.tensor(rows)
+    forwards, backwards = [], []
+    for row in rows:
+        count, ahead = [], []
+        for i, sign in enumerate(row):
+            count.append(0 if sign else 1 + (count[-1] if count else 0))
+            ahead.append(next((j for j in range(i, 7) if row[j]), 7) - i)
+        forwards.append(count)
+        backwards.append(ahead[:middle] + count[middle:])
+    assert places(signs).tolist() == forwards
+    assert places(signs, torch.full((len(rows), 1), middle)).tolist() == backwards
 
 
 @rows_only

@@ -1,0 +1,66 @@
+"""Places of digits within their numbers. Claim: 20 times as fast as a loop over rows and tokens, lists in, tensor out.
+
+Beside it, that loop alone: most of its time goes into making a tensor of lists."""
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from lengthwise.layout import places
+from lengthwise.rng import stream
+
+ROWS, WIDTH, SIGN, REPEATS, TIMES = 64, 128, 10, 15, 20
+
+
+def plain(rows: list[list[int]]) -> list[list[int]]:
+    """As it is read: token by token."""
+    found = []
+    for row in rows:
+        counted, place = [], 0
+        for token in row:
+            place = 0 if token >= SIGN else place + 1
+            counted.append(place)
+        found.append(counted)
+    return found
+
+
+def seconds(function: Callable[[], Any]) -> float:
+    """The quickest of several calls: others on the machine only ever add to it."""
+    taken = []
+    for _ in range(TIMES):
+        start = time.perf_counter()
+        function()
+        taken.append(time.perf_counter() - start)
+    return min(taken)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    tokens = torch.randint(12, (ROWS, WIDTH), generator=stream(0, "bench"))
+    rows = tokens.tolist()
+    assert torch.equal(torch.tensor(plain(rows)), places(tokens >= SIGN))
+    whole, alone = [], []
+    for _ in range(REPEATS):  # in turns
+        fast = seconds(lambda: places(tokens >= SIGN))
+        whole.append(seconds(lambda: torch.tensor(plain(rows))) / fast)
+        alone.append(seconds(lambda: plain(rows)) / fast)
+    low, middle, high = statistics.quantiles(whole)
+    print(
+        json.dumps(
+            {
+                "bench": "places",
+                "ratio": round(middle, 1),
+                "spread": [round(low, 1), round(high, 1)],
+                "loop_alone": round(statistics.median(alone), 1),
+                "met": middle >= 20,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
