@@ -170,6 +170,9 @@ def train_together(args: argparse.Namespace, runs: list[Run], options: Callable[
         follow(fleet, runs, progress, quiet=args.quiet)
 
 
+FURTHER = 1000  # problems per size, at most, for stopping rules after the first: those look at many more loops
+
+
 def _measure(
     args: argparse.Namespace, run: Run, plan: Sequence[tuple[Sequence[Any], int, bool]], rules: Sequence[Stopping]
 ) -> None:
@@ -182,18 +185,18 @@ def _measure(
             key = tuple(row["sizes"]), row["problems"], row["stopping"]
             known[key] = max(known.get(key, 0), row["count"])
     for sizes, samples, hard in plan:
-        # The first rule is measured everywhere, the others where it is done with care.
-        asked = rules if samples == args.samples else rules[:1]
-        problems, missing = "hard" if hard else "uniform", {}
+        problems = "hard" if hard else "uniform"
+        missing: dict[tuple[Stopping, int], list[tuple[int, ...]]] = {}
         for at in dict.fromkeys(recipe.sizes(size) for size in sizes):
-            lacking = tuple(rule for rule in asked if known.get((at, problems, rule.name), 0) < samples)
-            if lacking:
-                missing.setdefault(lacking, []).append(at)
-        for lacking, at in missing.items():
+            for rule in rules if samples == args.samples else rules[:1]:
+                count = samples if rule is rules[0] else min(samples, FURTHER)
+                if known.get((at, problems, rule.name), 0) < count:
+                    missing.setdefault((rule, count), []).append(at)
+        for (rule, count), lacking in missing.items():
             with computing(args.threads):
-                for score in evaluate(weights, at, samples=samples, stopping=lacking, hard=hard):
+                for score in evaluate(weights, lacking, samples=count, stopping=rule, hard=hard):
                     run.append("scores", score.row() | {"seed": 0})
-                    known[score.sizes, problems, score.stopping] = samples
+                    known[score.sizes, problems, score.stopping] = count
 
 
 def stoppings(texts: Sequence[str]) -> list[Stopping]:
