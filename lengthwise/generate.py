@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from lengthwise.evaluation import Said, answer, slots
 from lengthwise.layout import up_to_end
 from lengthwise.models import Model, settle
 from lengthwise.recipe import Recipe, check_stopping
 from lengthwise.stopping import Stopping
-from lengthwise.types import Batch, Inputs, Problems
+from lengthwise.types import Batch, Problems
 
 
 def respond(model: Model, recipe: Recipe, problems: Problems, stopping: Stopping) -> Said:
@@ -43,21 +45,22 @@ def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Sa
     return Said(symbols.cpu(), ((sure * counted).sum(1) / counted.sum(1)).cpu(), limit)
 
 
-def _read_on(reader: Model, batch: Batch, loops: torch.Tensor, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _read_on(
+    reader: Model, batch: Batch, loops: Int[Tensor, " b"], end: int
+) -> tuple[Int[Tensor, "b t"], Float[Tensor, "b t"]]:
     """What is said at each place of the room, and its log probability: the prompts are read at once, as far as all
     rows have one, then place by place."""
-    inputs, room = batch.inputs, batch.room
+    room = batch.room
     first = room.long().argmax(1)
     tokens = _without_answer(batch, end)
     said = torch.zeros_like(tokens)
     sure = torch.zeros(tokens.shape, device=tokens.device)
     width, start, stop = tokens.shape[1], 0, int(first.min()) + 1
     while start < width:
-        piece = Inputs(tokens, inputs.index, inputs.place, inputs.present)
-        columns = Inputs(**{name: value[:, start:stop] for name, value in vars(piece).items()})
-        rows, state = settle(reader, columns, loops)
+        piece = replace(batch.inputs, tokens=tokens).columns(start, stop)
+        _, state = settle(reader, piece, loops)  # in their order, as their loops are equal
         at = room[:, start:stop]
-        best = reader.read(state[rows.argsort()], at).log_softmax(-1).max(-1)
+        best = reader.read(state, at).log_softmax(-1).max(-1)
         said[:, start:stop][at], sure[:, start:stop][at] = best.indices, best.values.float()
         if stop < width:
             fed = room[:, stop] & (first < stop)
@@ -66,7 +69,7 @@ def _read_on(reader: Model, batch: Batch, loops: torch.Tensor, end: int) -> tupl
     return said, sure
 
 
-def _without_answer(batch: Batch, end: int) -> torch.Tensor:
+def _without_answer(batch: Batch, end: int) -> Int[Tensor, "b t"]:
     """The tokens of each row, with nothing of the answer in them."""
     first = batch.room.long().argmax(1, keepdim=True)
     after = torch.arange(batch.room.shape[1], device=first.device) > first

@@ -72,6 +72,10 @@ class Inputs(Rows):
     place: Int[Tensor, "b t"]  # where a digit stands in its own number, from 1, counted as the answer is; 0: a sign
     present: Bool[Tensor, "b t"]  # False where a row has ended: nothing may depend on what stands there
 
+    def columns(self, start: int, stop: int) -> Inputs:
+        """The places from ``start`` up to ``stop`` of each row."""
+        return self._map(lambda value: value[:, start:stop])
+
 
 @dataclass(frozen=True)
 class Batch(Rows):
