@@ -30,18 +30,18 @@ def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Sa
     model.eval()
     limit = stopping.limit(recipe.loops.planned(batch.rounds))
     end = recipe.layout.end(recipe.task)
-    batch = batch.to(next(model.parameters()).device)
-    said = torch.zeros_like(batch.targets)
+    here = batch.to(next(model.parameters()).device)
+    said = torch.zeros_like(here.targets)
     sure = torch.zeros(said.shape, device=said.device)
     for loops in limit.unique():
         rows = (limit == loops).nonzero()[:, 0]
-        part = batch.take(rows.to(said.device))
+        part = here.take(rows.to(said.device))
         reader = model.piecewise(part.inputs)
         if reader is None:
             return decode_anew(model, recipe, batch, stopping)
         said[rows], sure[rows] = _read_on(reader, part, limit[rows], end or 0)
-    symbols, sure = slots(said, batch.room), slots(sure, batch.room)
-    counted = up_to_end(symbols, end) & slots(batch.room, batch.room)
+    symbols, sure = slots(said, here.room), slots(sure, here.room)
+    counted = up_to_end(symbols, end) & slots(here.room, here.room)
     return Said(symbols.cpu(), ((sure * counted).sum(1) / counted.sum(1)).cpu(), limit)
 
 

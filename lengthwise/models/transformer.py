@@ -160,7 +160,7 @@ class _Piecewise(Model):
         start, self.seen = self.seen, self.seen + inputs.tokens.shape[1]
         self.memory.rewind()
         embedded = self.model.embedded(inputs.tokens, [vectors[:, start : self.seen] for vectors in self.vectors])
-        return TransformerContext(embedded, self.pattern.piece(start, self.seen, self.memory))
+        return TransformerContext(embedded, self.pattern.piece(start, self.seen, self.memory, embedded.device))
 
     def start(self, context: TransformerContext) -> Float[Tensor, "r t d"]:
         return self.model.start(context)

@@ -64,17 +64,17 @@ class Pattern(NamedTuple):
     keys: Tensor | None = None  # "b t d": added to queries and keys
     memory: Memory | None = None  # of a causal row that is read piece by piece
 
-    def piece(self, start: int, stop: int, memory: Memory) -> Pattern:
+    def piece(self, start: int, stop: int, memory: Memory, device: torch.device) -> Pattern:
         """Of a causal row, the places from ``start`` up to ``stop``, to look at all up to there."""
         angles, keys = (part if part is None else part[:, start:stop] for part in (self.angles, self.keys))
+        seen = torch.arange(stop, device=device)
         if self.bias is None:
-            past = torch.ones(stop - start, stop, dtype=torch.bool).tril(start)
-            bias: Shared | Tensor = Shared(torch.zeros(1, stop - start, stop).masked_fill(~past, -torch.inf))
+            future = seen > seen[start:, None]
+            bias: Shared | Tensor = Shared(torch.zeros(1, *future.shape, device=device).masked_fill(future, -torch.inf))
         else:
             value = self.bias.value if isinstance(self.bias, Shared) else self.bias
-            seen = torch.arange(stop)
             if value.shape[-1] > value.shape[-2]:  # there is a blank, at the end
-                seen = torch.cat([seen, torch.tensor([value.shape[-1] - 1])])
+                seen = torch.cat([seen, seen.new_tensor([value.shape[-1] - 1])])
             value = value[..., start:stop, :][..., seen]
             bias = Shared(value) if isinstance(self.bias, Shared) else value
         return self._replace(angles=angles, keys=keys, bias=bias, memory=memory)

@@ -127,7 +127,7 @@ def looped_unique_set() -> Recipe:
         steps=3400,
         batch=64,
         optimizer=AdamW(rate=1e-3),
-        schedule=Schedule("cosine", cooldown=0.5),
+        schedule=Schedule("cosine", cooldown=0.65),
         hard=0.5,
         watch=Watch(every=200, sizes=(20, 26), count=200),
     )
