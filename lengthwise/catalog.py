@@ -69,8 +69,9 @@ def _callable(function: Callable[..., Any]) -> bool:
 def _recipes(modules: Iterable[ModuleType]) -> dict[str, Callable[[], Recipe]]:
     modules = list(modules)
     found = _functions(modules, Recipe)
-    for family in _functions(modules, dict[str, Recipe]).values():
-        found |= {name: _member(recipe, family.__doc__) for name, recipe in family().items()}
+    for module in modules:  # one by one: families of two modules may have the same name, their members do not
+        for family in _functions([module], dict[str, Recipe]).values():
+            found |= {name: _member(recipe, family.__doc__) for name, recipe in family().items()}
     return found
 
 
@@ -101,9 +102,17 @@ def add(module: ModuleType) -> None:
     _OWN.update(_recipes([module]))
 
 
+FEW = 40  # names that an error message still lists
+
+
 def _find(what: str, name: str, known: dict[str, Any]) -> Any:
     if name not in known:
-        raise UsageError(f"{what}: {name!r} is not one of: {', '.join(known)}{suggest(name, known)}")
+        few = (
+            f"one of: {', '.join(known)}"
+            if len(known) <= FEW
+            else f"one of the {len(known)} that `lengthwise list` has"
+        )
+        raise UsageError(f"{what}: {name!r} is not {few}{suggest(name, known)}")
     return known[name]
 
 

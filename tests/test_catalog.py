@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lengthwise.recipes
 from lengthwise import catalog
 from lengthwise.cost import cost
 from lengthwise.evaluation import evaluate
@@ -29,7 +30,7 @@ def test_every_recipe(name):
     assert catalog.recipes()[name].__doc__
     assert Recipe.read(recipe.json()) == recipe
     assert Recipe.read(recipe.json()).id == recipe.id
-    small = ["model.layers=1", "model.width=64"] if name.startswith("paper-") else []
+    small = ["model.layers=1", "model.width=64"] if name.startswith(("paper-", "blog-")) else []
     run = train(recipe.change([*small, "steps=2", "batch=4", "watch.every=0"]))
     (score,) = evaluate(run.weights(), [2], samples=5)
     assert score.count == 5
@@ -45,6 +46,19 @@ def test_every_study_reports_what_did_not_choose(name):
             chosen = max(recipe.watch.sizes, default=recipe.lengths.top)
             assert chosen <= 1.5 * recipe.lengths.top
             assert max((*panel.sizes, *panel.grid)) > chosen
+
+
+def test_no_recipe_hides_another():
+    """Families are found whatever their function is called; no name is given twice."""
+    members = [
+        name
+        for module in catalog._modules(lengthwise.recipes)
+        for family in catalog._functions([module], dict[str, Recipe]).values()
+        for name in family()
+    ]
+    assert len(members) == len(set(members))
+    assert set(members) <= set(catalog.recipes())
+    assert {"paper-abacus-8x2", "paper-ntp-copy", "looped-pairs"} <= set(catalog.recipes())
 
 
 # What may see other problems: our own form, which is no method of the comparison, and an ablation of the curriculum.
