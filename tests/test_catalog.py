@@ -139,9 +139,13 @@ def test_shipped_pairs_answer_long_sums():
 
 
 def test_wrong_names_are_answered_with_right_ones():
-    for find in (catalog.recipe, catalog.study, catalog.task):
+    for find in (catalog.study, catalog.task):
         with pytest.raises(UsageError, match="is not one of: "):
             find("nothing")
+    with pytest.raises(
+        UsageError, match=r"is not one of the \d+ that `lengthwise list` has \(did you mean looped-pairs\?"
+    ):
+        catalog.recipe("loped-pairs")
 
 
 def test_cost_grows_with_the_model():
