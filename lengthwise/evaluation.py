@@ -145,11 +145,9 @@ def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping
 
 
 @torch.no_grad()
-def perplexity(model: Model, recipe: Recipe, problems: Problems, stopping: Stopping) -> Float[Tensor, " b"]:
-    """Of the right answers: exp(−mean log p) of their symbols, the end included, at the loop that the rule chooses;
-    in a layout that feeds the answer in, each symbol given the right ones before it."""
-    batch = recipe.layout.write(problems, recipe.task)
-    loops = answer(model, recipe, batch, stopping).loops
+def perplexity(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
+    """Of the right answers: exp(−mean log p) of their symbols, the end included, after so many loops; in a layout that
+    feeds the answer in, each symbol given the right ones before it. ``loops`` is on the CPU."""
     batch = batch.to(next(model.parameters()).device)
     rows, state = settle(model, batch.inputs, loops)
     batch = batch.take(rows)

@@ -45,8 +45,7 @@ class Solver:
         """The model's own answer, right or wrong. UsageError in one line if the prompt is none of its task's."""
         recipe, prompt = self.weights.recipe, prompt.strip()
         problems = recipe.task.parse(prompt)
-        rule = stopping or recipe.stopping
-        said = respond(self.weights.model, recipe, problems, rule)
+        said = respond(self.weights.model, recipe, problems, stopping or recipe.stopping)
         row = recipe.layout.write(problems, recipe.task)
         symbols = said.symbols[0, : int(row.room.sum())]
         wanted = row.targets[row.room]
@@ -58,7 +57,7 @@ class Solver:
             correct=bool(hits.all()),
             loops=int(said.loops[0]),
             confidence=float(said.confidence[0].exp()),
-            perplexity=float(perplexity(self.weights.model, recipe, problems, rule)),
+            perplexity=float(perplexity(self.weights.model, row, said.loops)),
         )
 
     def _text(self, symbols: Int[Tensor, " a"]) -> str:

@@ -125,16 +125,20 @@ class Trainee:
             exact[str(size)] = evaluation.exact_match(model, recipe, recipe.sizes(size), watch.count, part=self.step)
         row: dict[str, Any] = {"step": self.step, "exact": exact}
         if watch.probes:
-            row["perplexity"] = {
-                probe: float(evaluation.perplexity(model, recipe, recipe.task.parse(probe), recipe.stopping))
-                for probe in watch.probes
-            }
+            row["perplexity"] = {probe: self._perplexity(model, probe) for probe in watch.probes}
         model.train()
         mean = sum(exact.values()) / len(exact)
         if recipe.keep == "best" and mean > self.best["exact"]:
             weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
             self.best = {"exact": mean, "step": self.step, "weights": weights}
         return row | self.time()
+
+    def _perplexity(self, model: Model, probe: str) -> float:
+        recipe = self.recipe
+        batch = recipe.layout.write(recipe.task.parse(probe), recipe.task)
+        return float(
+            evaluation.perplexity(model, batch, evaluation.answer(model, recipe, batch, recipe.stopping).loops)
+        )
 
     def best_weights(self) -> dict[str, Tensor]:
         """What the recipe keeps."""

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from lengthwise.nn.position import Encoding, Position, distance
+from lengthwise.nn.position import Encoding, Position, distance, gaps
 from lengthwise.types import Inputs, UsageError
 
 
@@ -117,7 +117,7 @@ class CoupledHeads(_Reaching):
 
 class _CoupledHeads(_LocalHeads):
     def hidden(self, inputs: Inputs) -> Bool[Tensor, "b 1 t t"]:
-        return ((inputs.place[:, :, None] - inputs.place[:, None]).abs() > self.reach)[:, None]
+        return (gaps(inputs.place) > self.reach)[:, None]
 
 
 @dataclass(frozen=True)

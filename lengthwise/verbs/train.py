@@ -76,7 +76,7 @@ def evaluate_(args: argparse.Namespace) -> int:
     table = detail_table(rows, weights.recipe.lengths.top)
     if not args.anatomy:
         return say(args, rows, table)
-    parts = _anatomies(args, weights, run, sizes)
+    parts = _anatomies(args, weights, run, sizes, rules[0])
     return say(args, {"scores": rows, "anatomy": parts}, table, "", anatomy_table(parts))
 
 
@@ -101,9 +101,10 @@ def _measured(args: argparse.Namespace, run: Run, rules: Sequence[Stopping]) -> 
     ]
 
 
-def _anatomies(args: argparse.Namespace, weights: Weights, run: Run | None, sizes: Sequence[Any]) -> list[Row]:
+def _anatomies(
+    args: argparse.Namespace, weights: Weights, run: Run | None, sizes: Sequence[Any], rule: Stopping
+) -> list[Row]:
     """How the same answers go wrong, under the first of the rules asked for."""
-    rule = (stoppings(args.stopping) + after(args.loops) or [None])[0]
     asked = {"samples": args.samples, "stopping": rule, "hard": args.hard, "seed": args.seed or 0}
     rows = []
     with computing(args.threads), progress.status("") as status:
@@ -186,15 +187,18 @@ def _measure(
             known[key] = max(known.get(key, 0), row["count"])
     for sizes, samples, hard in plan:
         problems = "hard" if hard else "uniform"
-        missing: dict[tuple[Stopping, int], list[tuple[int, ...]]] = {}
+        missing: dict[tuple[tuple[Stopping, ...], int], list[tuple[int, ...]]] = {}
         for at in dict.fromkeys(recipe.sizes(size) for size in sizes):
+            lacking: dict[int, tuple[Stopping, ...]] = {}  # rules on equally many problems share a run of the model
             for rule in rules if samples == args.samples else rules[:1]:
                 count = samples if rule is rules[0] else min(samples, FURTHER)
                 if known.get((at, problems, rule.name), 0) < count:
-                    missing.setdefault((rule, count), []).append(at)
-        for (rule, count), lacking in missing.items():
+                    lacking[count] = (*lacking.get(count, ()), rule)
+            for count, asked in lacking.items():
+                missing.setdefault((asked, count), []).append(at)
+        for (asked, count), where in missing.items():
             with computing(args.threads):
-                for score in evaluate(weights, lacking, samples=count, stopping=rule, hard=hard):
+                for score in evaluate(weights, where, samples=count, stopping=asked, hard=hard):
                     run.append("scores", score.row() | {"seed": 0})
                     known[score.sizes, problems, score.stopping] = count
 
