@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,17 @@ import torch
 from lengthwise.recipe import Recipe
 from lengthwise.report import Claim
 from lengthwise.stopping import After, Stopping
+from lengthwise.types import UsageError
+
+
+def chosen(tasks: str, known: Iterable[str]) -> list[str]:
+    """Those that ``--tasks`` names, with commas, or ``all``. UsageError where one is not known."""
+    known = list(known)
+    named = known if tasks == "all" else tasks.split(",")
+    for task in named:
+        if task not in known:
+            raise UsageError(f"tasks: {task!r} is not one of: {', '.join(known)}")
+    return named
 
 
 @dataclass(frozen=True)

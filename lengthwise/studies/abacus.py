@@ -6,7 +6,7 @@ from lengthwise.recipe import Recipe
 from lengthwise.recipes.abacus import abacus_addition, blog_abacus_addition, paper, positions, splits
 from lengthwise.recipes.abacus import tasks as other_tasks
 from lengthwise.report import Claim
-from lengthwise.studies import Panel, Study
+from lengthwise.studies import Panel, Study, chosen
 from lengthwise.types import UsageError
 
 SECOND_HAND = "paper, quoted second-hand"
@@ -25,14 +25,10 @@ def abacus(tasks: str = "all", scale: str = "cpu") -> Study:
     panels = {"cpu": _cpu(), "blog": (_map((blog_abacus_addition(),)),), "paper": (_map(tuple(paper().values())),)}
     if scale not in panels:
         raise UsageError(f"scale: {scale!r} is not one of: {', '.join(panels)}")
-    chosen = {panel.name: panel for panel in panels[scale]}
-    named = list(chosen) if tasks == "all" else tasks.split(",")
-    for name in named:
-        if name not in chosen:
-            raise UsageError(f"tasks: {name!r} is not one of: {', '.join(chosen)}")
+    by_name = {panel.name: panel for panel in panels[scale]}
     return Study(
         title="Abacus embeddings",
-        panels=tuple(chosen[name] for name in named),
+        panels=tuple(by_name[name] for name in chosen(tasks, by_name)),
         note="The recipes were chosen on up to 1.3 times the training length; all beyond is only reported.",
         samples=100,
     )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from lengthwise.recipes.ablations import ablations as recipes
-from lengthwise.studies import Panel, Study
-from lengthwise.types import UsageError
+from lengthwise.studies import Panel, Study, chosen
 
 TASKS = {"parity": 20, "addition": 10, "flipped-copy": 20}  # and what they are trained up to
 TIMES = (2, 3, 5, 10)
@@ -12,13 +11,9 @@ TIMES = (2, 3, 5, 10)
 
 def ablations(tasks: str = "all") -> Study:
     """Ours with one part changed at a time, measured at 2, 3, 5 and 10 times the training length."""
-    named = list(TASKS) if tasks == "all" else tasks.split(",")
-    for task in named:
-        if task not in TASKS:
-            raise UsageError(f"tasks: {task!r} is not one of: {', '.join(TASKS)}")
     return Study(
         title="Ablations of the looped system",
-        panels=tuple(_panel(task) for task in named),
+        panels=tuple(_panel(task) for task in chosen(tasks, TASKS)),
         note="One thing is changed at a time; nothing was chosen by these figures.",
         samples=200,
     )
