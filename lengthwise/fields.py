@@ -32,6 +32,19 @@ def encode(value: Any) -> Any:
     return value
 
 
+def essence(value: Any) -> Any:
+    """The same without fields that are at their defaults."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {"kind": type(value).__name__} | {f.name: essence(getattr(value, f.name)) for f in _changed(value)}
+    if isinstance(value, tuple):
+        return [essence(part) for part in value]
+    return value
+
+
+def _changed(part: Any) -> list[dataclasses.Field[Any]]:
+    return [f for f in dataclasses.fields(part) if getattr(part, f.name) != f.default]
+
+
 def decode(kind: type[T], value: Any, path: str = "") -> T:
     """The ``kind`` that JSON's plain values describe. UsageError says where they do not."""
     return _decode(kind, value, path)
@@ -58,8 +71,7 @@ def text(part: Any) -> str:
         return f"({', '.join(map(text, part))}{',' if len(part) == 1 else ''})"
     if not dataclasses.is_dataclass(part):
         return str(part)
-    changed = [f for f in dataclasses.fields(part) if getattr(part, f.name) != f.default]
-    inside = ", ".join(f"{f.name}={text(getattr(part, f.name))}" for f in changed)
+    inside = ", ".join(f"{f.name}={text(getattr(part, f.name))}" for f in _changed(part))
     return type(part).__name__ + (f"({inside})" if inside else "")
 
 

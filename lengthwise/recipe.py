@@ -93,13 +93,17 @@ class Recipe:
 
     @property
     def id(self) -> str:
-        """Ten hexadecimal digits that differ wherever the recipe does."""
-        return hashlib.blake2b(self.json().encode(), digest_size=5).hexdigest()
+        """Ten hexadecimal digits that differ wherever the recipe does. Fields at their defaults do not enter: so a
+        field that a later version adds leaves the runs of before where they are found."""
+        return hashlib.blake2b(json.dumps(fields.essence(self._plain())).encode(), digest_size=5).hexdigest()
 
     def json(self) -> str:
         """All of it, for a file; ``read`` is its inverse. UsageError where a field holds what it may not."""
-        # There and back, so that a 1 in a number's place is the 1.0 that it equals, and so is the id.
-        return json.dumps(fields.encode(fields.decode(Recipe, fields.encode(self))), indent=1)
+        return json.dumps(fields.encode(self._plain()), indent=1)
+
+    def _plain(self) -> Recipe:
+        """There and back through JSON, so that a 1 in a number's place is the 1.0 that it equals, and so is the id."""
+        return fields.decode(Recipe, fields.encode(self))
 
     @staticmethod
     def read(text: str) -> Recipe:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lengthwise.fields import decode, encode, kinds, override, parse, text
+from lengthwise.fields import decode, encode, essence, kinds, override, parse, text
 from lengthwise.layout import FullOutput, NextToken, Pairs
 from lengthwise.lengths import Curriculum, Lengths, Uniform
 from lengthwise.loops import Constant, ExtraLoops, PerRound
@@ -129,6 +129,15 @@ def test_a_whole_number_in_a_number_s_place_is_the_same_recipe(change):
     back = Recipe.read(recipe.json())
     assert back == recipe
     assert back.id == recipe.id
+
+
+@given(NAMED_PARTS)
+def test_the_essence_of_a_part_says_what_is_not_as_by_default(named):
+    """An id is made of it, so a field added later leaves the ids of before."""
+    _, part = named
+    assert decode(type(part), essence(part)) == part
+    assert essence(AdamW()) == {"kind": "AdamW"}
+    assert essence(AdamW(rate=0.5)) == {"kind": "AdamW", "rate": 0.5}
 
 
 @given(NAMED_PARTS)
