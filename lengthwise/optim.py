@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules, as configuration; the algorithms are torch's."""
+"""Optimizers and learning-rate schedules, as configuration; the algorithms are torch's and pytorch-optimizer's."""
 
 from __future__ import annotations
 
@@ -40,14 +40,31 @@ class AdamW(Optimizer):
 
 
 @dataclass(frozen=True)
+class LAMB(Optimizer):
+    """Adam whose every step is scaled, layer by layer, to the size of the weights, for large batches (You et al. 2020)."""
+
+    rate: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-6
+    weight_decay: float = 0.0
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        from pytorch_optimizer import Lamb  # slow to import: it brings a hundred others
+
+        # Without `adam_debias` it would divide the rate by 1 − β₁ᵗ, though the step's size is set by the weights' alone.
+        return Lamb(parameters, self.rate, self.betas, eps=self.eps, weight_decay=self.weight_decay, adam_debias=True)
+
+
+@dataclass(frozen=True)
 class Schedule:
     """The learning rate over a run, as a share of its peak. Times are shares of all steps.
 
     A linear ``warmup``, then the peak, then, over the last ``cooldown``, a decay to ``floor``. Left out, the cool-down
-    takes all that follows the warm-up (cosine, linear), or a tenth of the run (trapezoid). Constant never decays.
+    takes all that follows the warm-up (cosine, linear, exponential), or a tenth of the run (trapezoid). Constant never
+    decays; exponential needs a floor above 0.
     """
 
-    shape: Literal["constant", "cosine", "linear", "trapezoid"] = "constant"
+    shape: Literal["constant", "cosine", "linear", "exponential", "trapezoid"] = "constant"
     warmup: float = 0.0
     cooldown: float | None = None
     floor: float = 0.0
@@ -58,6 +75,8 @@ class Schedule:
                 raise UsageError(f"{name} is a share, 0 to 1, not {getattr(self, name)}")
         if self.warmup + (self.cooldown or 0) > 1:
             raise UsageError(f"warmup and cooldown together pass the whole run: {self.warmup} + {self.cooldown}")
+        if self.shape == "exponential" and not self.floor:
+            raise UsageError("an exponential decay never reaches 0: give it a floor above 0, e.g. floor=0.05")
 
     def factor(self, step: int, steps: int) -> float:
         """The share of the peak rate at this step of so many; a pure function, so nothing needs saving."""
@@ -73,6 +92,8 @@ class Schedule:
         if step < start or cool == 0:
             return 1.0
         left = (steps - step) / (steps - start)
+        if self.shape == "exponential":
+            return self.floor ** (1 - left)
         if self.shape == "cosine":
             left = 0.5 - 0.5 * math.cos(math.pi * left)
         return self.floor + (1 - self.floor) * left

@@ -30,7 +30,7 @@ from lengthwise.models.transformer import Transformer
 from lengthwise.nn.window import Local
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
-from lengthwise.optim import AdamW, Schedule
+from lengthwise.optim import LAMB, AdamW, Schedule
 from lengthwise.recipe import Recipe, Watch
 from lengthwise.run import Run, load
 from lengthwise.solver import Solver
@@ -61,6 +61,7 @@ RICH = Recipe(
     watch=Watch(every=4, sizes=(1, 2), count=10),
     keep="best",
 )
+LARGE = replace(PLAIN, name="large", optimizer=LAMB(5e-3), schedule=Schedule("exponential", floor=0.05))
 each = pytest.mark.parametrize("recipe", [PLAIN, RICH], ids=lambda recipe: recipe.name)
 
 
@@ -314,7 +315,7 @@ def test_stopped_at_any_step_and_resumed_equals_unbroken(recipe, number, monkeyp
     assert outcome(train(recipe)) == unbroken(recipe)
 
 
-@each
+@pytest.mark.parametrize("recipe", [PLAIN, RICH, LARGE], ids=lambda recipe: recipe.name)
 def test_a_crash_between_checkpoints_and_resumed_equals_unbroken(recipe, monkeypatch):
     """What was logged after the checkpoint is logged again, once."""
 
@@ -675,6 +676,24 @@ def test_the_place_of_runs_is_read_when_it_is_needed(monkeypatch, tmp_path):
     assert Run.of(PLAIN).folder == tmp_path / "elsewhere" / f"plain-{PLAIN.id}"
 
 
+# Optimizers
+
+
+def test_lamb_scales_each_layer_s_step_to_its_weights():
+    """You et al. 2020, algorithm 2, without weight decay; large weights count as 10."""
+    torch.manual_seed(0)
+    weights = [torch.nn.Parameter(torch.randn(3, 2)), torch.nn.Parameter(100 * torch.randn(4))]
+    start = [weight.detach().clone() for weight in weights]
+    optimizer = LAMB(rate=0.1).build(weights)
+    for weight in weights:
+        weight.grad = torch.randn_like(weight)
+    optimizer.step()
+    for weight, before in zip(weights, start, strict=True):
+        step = weight.detach() - before
+        assert float(step.norm()) == pytest.approx(0.1 * min(float(before.norm()), 10), rel=1e-3)
+        assert torch.equal(step.sign(), -weight.grad.sign())
+
+
 # Schedules
 
 SHAPES = st.sampled_from(["constant", "cosine", "linear", "trapezoid"])
@@ -704,6 +723,7 @@ def test_a_schedule_rises_stands_and_falls(shape, warmup, cooldown, floor, steps
         (Schedule("linear"), [1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]),
         (Schedule("linear", floor=0.5), [1, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55]),
         (Schedule("linear", warmup=0.4, cooldown=0.2), [0.2, 0.4, 0.6, 0.8, 1, 1, 1, 1, 1, 0.5]),
+        (Schedule("exponential", cooldown=0.4, floor=0.0625), [1, 1, 1, 1, 1, 1, 1, 0.5, 0.25, 0.125]),
         (Schedule("trapezoid", cooldown=0.4), [1, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25]),
         (Schedule("cosine", cooldown=0.4), [1, 1, 1, 1, 1, 1, 1, 0.853553, 0.5, 0.146447]),
     ],
@@ -711,6 +731,11 @@ def test_a_schedule_rises_stands_and_falls(shape, warmup, cooldown, floor, steps
 )
 def test_schedules_by_hand(schedule, factors):
     assert [schedule.factor(step, 10) for step in range(10)] == pytest.approx(factors, abs=1e-6)
+
+
+def test_an_exponential_decay_needs_somewhere_to_go():
+    with pytest.raises(UsageError, match="floor above 0"):
+        Schedule("exponential")
 
 
 def test_a_trapezoid_cools_down_in_the_last_tenth():
