@@ -14,7 +14,7 @@ from lengthwise.tasks import Stackable, Task, within
 from lengthwise.types import Batch, Inputs, Problems, UsageError
 from lengthwise.vocab import Vocab
 
-EQUALS, END, PAUSE = "=", "$", "#"
+EQUALS, END, PAUSE, START, PAD = "=", "$", "#", "^", "_"
 
 
 class Layout(ABC):
@@ -56,6 +56,7 @@ class _Row(Layout):
     pause), the end one place after the answer's last symbol; so it takes no more slots than the task's room + 1."""
 
     pauses: int = 0  # pause tokens between the equals sign and the answer (Goyal et al. 2024)
+    framed: bool = False  # a start symbol before the prompt, and a symbol of its own where a row has ended
 
     causal = True
 
@@ -64,10 +65,11 @@ class _Row(Layout):
             raise UsageError(f"pauses must be 0 or more, not {self.pauses}")
 
     def accepts(self, task: Task) -> bool:
-        return not {EQUALS, END, PAUSE} & set(task.symbols)
+        return not {EQUALS, END, PAUSE, START, PAD} & set(task.symbols)
 
     def vocabs(self, task: Task) -> tuple[Vocab, Vocab]:
-        vocab = Vocab((*task.symbols, EQUALS, END, *([PAUSE] if self.pauses else [])))
+        further = [PAUSE] * bool(self.pauses) + [START, PAD] * self.framed
+        vocab = Vocab((*task.symbols, EQUALS, END, *further))
         return vocab, vocab
 
     def end(self, task: Task) -> int | None:
@@ -77,7 +79,8 @@ class _Row(Layout):
         self.check(task)
         vocab = self.vocabs(task)[0]
         slots = task.room(problems.sizes) + 1
-        first = (problems.prompt_length + self.pauses)[:, None]  # where the answer's first symbol is read off
+        equals = problems.prompt_length[:, None] + self.framed  # where it stands
+        first = equals + self.pauses  # where the answer's first symbol is read off
         length = first[:, 0] + slots
         place = torch.arange(int(length.max())).expand(len(problems), -1)
 
@@ -87,14 +90,17 @@ class _Row(Layout):
         end = vocab.id(END)
         answer = spread(problems.answer, first)
         targets = torch.where(place < first + problems.answer_length[:, None], answer, end)
-        tokens = torch.where(place < problems.prompt_length[:, None], spread(problems.prompt, 0), vocab.id(EQUALS))
+        tokens = torch.where(place < equals, spread(problems.prompt, int(self.framed)), vocab.id(EQUALS))
         if self.pauses:
-            tokens = torch.where(place > problems.prompt_length[:, None], vocab.id(PAUSE), tokens)
+            tokens = torch.where(place > equals, vocab.id(PAUSE), tokens)
+        if self.framed:
+            tokens[:, 0] = vocab.id(START)
         tokens = torch.where(place > first, self._slot(targets, end), tokens)
         present = within(length, place.shape[1])
         room = (place >= first) & present
         asked = room & (place <= first + problems.answer_length[:, None])
-        tokens, targets = tokens.where(present, end), targets.where(room, end)
+        tokens = tokens.where(present, vocab.id(PAD) if self.framed else end)
+        targets = targets.where(room, end)
         signs = torch.isin(tokens, self._signs(task)) & (place <= first)
         inputs = Inputs(tokens, place, places(signs, first if task.mirrored else None), present)
         return Batch(inputs, targets, asked, room, problems.rounds, problems.sizes)
@@ -102,7 +108,8 @@ class _Row(Layout):
     def _signs(self, task: Task) -> Int[Tensor, " s"]:
         """The ids of what stands between numbers."""
         vocab = self.vocabs(task)[0]
-        return torch.tensor([vocab.id(symbol) for symbol in vocab.symbols if symbol in (*task.signs, EQUALS, PAUSE)])
+        signs = (*task.signs, EQUALS, PAUSE, START)
+        return torch.tensor([vocab.id(symbol) for symbol in vocab.symbols if symbol in signs])
 
     @abstractmethod
     def _slot(self, targets: Int[Tensor, "b t"], end: int) -> Int[Tensor, "b t"]:

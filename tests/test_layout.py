@@ -25,7 +25,8 @@ TASKS = [
     Addition(2, "most", True, False),
     Addition(10, "most", False, True),
 ]
-LAYOUTS = [FullOutput(), FullOutput(3), NextToken(), NextToken(2), Pairs(), Pairs(carry=False)]
+ROWS = [FullOutput(), FullOutput(3), NextToken(), NextToken(2), NextToken(framed=True), FullOutput(2, framed=True)]
+LAYOUTS = [*ROWS, Pairs(), Pairs(carry=False)]
 EVERY = [(task, layout) for task in TASKS for layout in LAYOUTS if layout.accepts(task)]
 every = pytest.mark.parametrize(("task", "layout"), EVERY, ids=repr)
 rows_only = pytest.mark.parametrize(("task", "layout"), [p for p in EVERY if not isinstance(p[1], Pairs)], ids=repr)
@@ -61,7 +62,7 @@ def wanted(task, layout, problem):
 
 
 def test_each_layout_accepts_what_it_can_write():
-    assert len(EVERY) == 8 * 4 + 5 * 2
+    assert len(EVERY) == 8 * 6 + 5 * 2
 
 
 # What a row shows
@@ -76,8 +77,18 @@ def test_a_row_reads_prompt_equals_pauses(task, layout):
         prompt = [task.symbols[i] for i in problem.prompt[0, : int(problem.prompt_length)]]
         first = int(row.room[0].long().argmax())
         shown = text(vocab, row.inputs.tokens[0])
-        assert shown[: first + 1] == [*prompt, "=", *"#" * layout.pauses]
+        assert shown[: first + 1] == [*"^" * layout.framed, *prompt, "=", *"#" * layout.pauses]
+        shown = text(vocab, row.inputs.tokens[row.inputs.present])
         assert shown[first + 1 :] == ["$"] * len(shown[first + 1 :]) or isinstance(layout, NextToken)
+
+
+def test_what_has_ended_reads_as_nothing_else():
+    task, layout = Addition(), NextToken(framed=True)
+    batch = layout.write(sample(task), task)
+    pad = layout.vocabs(task)[0].id("_")
+    assert torch.equal(batch.inputs.tokens == pad, ~batch.inputs.present)
+    assert not (batch.targets == pad).any()
+    assert not batch.inputs.present.all()
 
 
 @pytest.mark.parametrize(("task", "layout"), [p for p in EVERY if isinstance(p[1], Pairs)], ids=repr)
@@ -218,7 +229,7 @@ def test_runs_are_counted_as_a_loop_counts_them(rows, middle):
 def test_a_symbol_s_place_is_counted_in_its_own_number(task, layout):
     """From 1 behind each sign; the answer's from the place where its first symbol is read off."""
     batch = layout.write(sample(task), task)
-    signs = {*task.signs, "=", "#"}
+    signs = {*task.signs, "^", "=", "#"}
     for row, tokens in enumerate(batch.inputs.tokens):
         first, place = int(batch.room[row].long().argmax()), 0
         for i, symbol in enumerate(text(layout.vocabs(task)[0], tokens)):
