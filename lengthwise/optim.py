@@ -41,7 +41,7 @@ class AdamW(Optimizer):
 
 @dataclass(frozen=True)
 class LAMB(Optimizer):
-    """Adam whose every step is scaled, layer by layer, to the size of the weights, for large batches (You et al. 2020)."""
+    """Adam with steps scaled, layer by layer, to the size of the weights, for large batches (You et al. 2020)."""
 
     rate: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
@@ -51,7 +51,7 @@ class LAMB(Optimizer):
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         from pytorch_optimizer import Lamb  # slow to import: it brings a hundred others
 
-        # Without `adam_debias` it would divide the rate by 1 − β₁ᵗ, though the step's size is set by the weights' alone.
+        # Without `adam_debias` it divides the rate by 1 − β₁ᵗ, though the weights' size alone sets the step's.
         return Lamb(parameters, self.rate, self.betas, eps=self.eps, weight_decay=self.weight_decay, adam_debias=True)
 
 

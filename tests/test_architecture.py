@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "lengthwise"
 FLOORS = [
     {"types", "rng"},
     {"vocab", "fields"},
-    {"nn.position"},
+    {"nn.position", "nn.lstm", "nn.packing", "nn.readout", "nn.recall"},
     {"nn.attention", "nn.window"},
     {"nn.block"},
     {"tasks", "models", "lengths", "loops", "stopping"},

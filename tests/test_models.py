@@ -1,6 +1,7 @@
 """Laws of every transformer, and of the loop over depth: padding, neighbours and order change nothing, causal means
 causal, a window is a window, and rows that leave early end as if they had stayed."""
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,8 @@ from lengthwise.layout import FullOutput, Pairs
 from lengthwise.lengths import Uniform
 from lengthwise.loops import Constant
 from lengthwise.models import Model, ModelSpec, Once, settle, unroll
+from lengthwise.models.lstm import LSTM
+from lengthwise.models.retran import ReTran
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention, Shared, pattern, take
 from lengthwise.nn.position import FIRE, Abacus, ALiBi, Coupling, Learned, NoPE, Randomized, RoPE, Sinusoidal, rotate
@@ -60,17 +63,31 @@ SPECS = [
     replace(BASE, positions=(LocalHeads(1), EarlierHeads(1))),
     replace(BASE, positions=(LocalHeads(1), ALiBi(2.0)), injection="once"),
     Transformer(width=8, heads=2, layers=2, positions=(Learned(20), RoPE(), Local(2))),
+    replace(BASE, positions=(RoPE(),), norm="post", final_norm="none", readout="scaled", init="attention"),
 ]
+RECURRENT = [ReTran(8, 6, 1, 2), ReTran(16, 5, 3, 4), LSTM(8, 6, 1), LSTM(8, 5, 3)]
 
 
 def short(spec):
     """A spec in a test's name."""
+    if not isinstance(spec, Transformer):
+        return f"{spec.layers}-{type(spec).__name__}"
     positions = "+".join(map(repr, spec.positions))
     return f"{spec.layers}-{positions}-{spec.injection}-{spec.norm}"
 
 
-every_spec = pytest.mark.parametrize("spec", SPECS, ids=short)
+def named(pairs):
+    ids = [f"{short(spec)}-{'causal' if causal else 'full'}" for spec, causal in pairs]
+    return pytest.mark.parametrize(("spec", "causal"), pairs, ids=ids)
+
+
 both = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+EVERY = [*itertools.product(SPECS, [False, True]), *((spec, True) for spec in RECURRENT)]
+every_model = named(EVERY)
+
+
+def positions(spec):
+    return getattr(spec, "positions", ())
 
 
 def build(spec, causal, reads=READS, writes=WRITES):
@@ -105,8 +122,7 @@ def close(one, two, tolerance=1e-9):
 # Padding, neighbours, order
 
 
-@every_spec
-@both
+@every_model
 def test_a_row_is_what_it_is_alone(spec, causal):
     """Neither neighbours nor padding nor other rows' loops reach it."""
     model, inputs = build(spec, causal), some(width=12)
@@ -117,8 +133,7 @@ def test_a_row_is_what_it_is_alone(spec, causal):
         close(together[i, :length], finish(model, alone, [LOOPS[i]])[0])
 
 
-@every_spec
-@both
+@every_model
 def test_what_stands_in_the_padding_does_not_matter(spec, causal):
     model, inputs, rubbish = build(spec, causal), some(width=12), some(width=12, seed=1)
     changed = replace(inputs, tokens=inputs.tokens.where(inputs.present, rubbish.tokens))
@@ -127,8 +142,7 @@ def test_what_stands_in_the_padding_does_not_matter(spec, causal):
     assert torch.equal(one[inputs.present], two[inputs.present])
 
 
-@every_spec
-@both
+@every_model
 def test_the_order_of_rows_does_not_matter(spec, causal):
     model, inputs, order = build(spec, causal), some(), torch.tensor([2, 0, 3, 1])
     turned = finish(model, inputs.take(order), [LOOPS[i] for i in order])
@@ -154,14 +168,13 @@ def influence(model, inputs, loops):
     return torch.stack(reached)
 
 
-@pytest.mark.parametrize("spec", [s for s in SPECS if not any(isinstance(p, Local) for p in s.positions)], ids=short)
+@named([pair for pair in EVERY if not any(isinstance(p, Local) for p in positions(pair[0]))])
 @pytest.mark.parametrize("loops", [1, 3])
-@both
 def test_causal_means_causal(spec, loops, causal):
     """A place depends on itself and all before it, and exactly not on what comes after, however often it is looped."""
     reached = influence(build(spec, causal), some([9]), loops)
     assert not causal or torch.equal(reached, reached.tril())
-    if not any(isinstance(position, (CoupledHeads, EarlierHeads)) for position in spec.positions):  # do not see all
+    if not any(isinstance(position, (CoupledHeads, EarlierHeads)) for position in positions(spec)):  # do not see all
         full = torch.ones(9, 9, dtype=torch.bool)
         assert torch.equal(reached, full.tril() if causal else full)
 
@@ -244,8 +257,7 @@ def test_earlier_heads_start_by_finding_their_like():
     assert (like[..., None] > scores + 1e-4).sum() == 2 * 6 * 5
 
 
-@every_spec
-@both
+@every_model
 def test_padding_is_exactly_out_of_reach(spec, causal):
     reached = influence(build(spec, causal), some([6], width=10), 3)
     assert not reached[:6, 6:].any()
@@ -608,7 +620,7 @@ INJECTED = {
 }
 
 
-@every_spec
+@pytest.mark.parametrize("spec", SPECS, ids=short)
 def test_looping_is_the_formula(spec):
     """With injection h_0 = 0 and h ← norm(blocks(inject(h, x))); without, h_0 = x and h ← norm(blocks(h))."""
     model, inputs = build(spec, True), some([6, 6])
@@ -784,8 +796,7 @@ def plain_settle(model, inputs, loops, *, untracked=0):
     return torch.arange(len(loops)), torch.stack([states[i] for i in range(len(loops))])
 
 
-@every_spec
-@both
+@every_model
 def test_unroll_equals_a_plain_loop(spec, causal):
     model, inputs, loops = build(spec, causal), some(width=12), torch.tensor(LOOPS)
     plain = plain_unroll(model, inputs, loops)
@@ -805,7 +816,7 @@ OBJECTIVES = [
 TASKS = [(Addition(3), FullOutput()), (Addition(3), Pairs())]
 
 
-@every_spec
+@pytest.mark.parametrize("spec", SPECS, ids=short)
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=text)
 @pytest.mark.parametrize(("task", "layout"), TASKS, ids=text)
 def test_losses_and_gradients_equal_those_of_a_plain_loop(spec, objective, task, layout, monkeypatch):

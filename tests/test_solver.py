@@ -95,6 +95,10 @@ REMEMBERED = {
     "places": (["model.positions=(Coupling, CoupledHeads(count=1))"], True),
     "with a blank": (["model.positions=(EarlierHeads(count=1),)", "loops=Constant(count=2)"], True),
     "as published": (["model.norm=post", "model.injection=layers", "model.readout=mlp", "loops=PerRound"], True),
+    "recurrent": (["model=LSTM(width=8, hidden=6, layers=2, dropout=0.0)"], True),
+    "recurrent and looped": (["model=LSTM(width=8, hidden=6, layers=2)", "loops=PerRound"], True),
+    "recurrent attention": (["model=ReTran(width=8, hidden=6, layers=3, heads=2)"], True),
+    "recurrent attention, looped": (["model=ReTran(width=8, hidden=6, heads=2)", "loops=Constant(count=2)"], True),
     "a window": (["model.positions=(Local(reach=2),)"], False),  # run again for every symbol
 }
 

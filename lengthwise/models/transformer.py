@@ -22,6 +22,7 @@ from lengthwise.models import Model, ModelSpec
 from lengthwise.nn.attention import Attention, Memory, Pattern, pattern
 from lengthwise.nn.block import MLP, Activation, Block
 from lengthwise.nn.position import Encoding, NoPE, Position, Randomized
+from lengthwise.nn.readout import Scaled
 from lengthwise.types import Inputs, UsageError
 from lengthwise.vocab import Vocab
 
@@ -39,8 +40,10 @@ class Transformer(ModelSpec):
     seen again; with ``reads`` it is where they start, too. Advanced once, ``add`` and ``once`` are the same model.
 
     In training the loops may start from noise of standard deviation ``noise``; at test they start from its mean.
-    ``final_norm`` is inside the loop, or where the answer is read out, or nowhere. The readout is linear, or an MLP as
-    the blocks' and one more linear layer before that.
+    ``final_norm`` is inside the loop, or where the answer is read out, or nowhere. The readout is linear; or an MLP as
+    the blocks' and one more linear layer before that; or ``scaled``, without bias, the logits divided by √width, which
+    starts N(0, init_std). ``init`` names the weights that start smaller by √(2·layers): those of all that is added to
+    the residual stream, or attention's alone.
     """
 
     width: int = 64
@@ -54,12 +57,13 @@ class Transformer(ModelSpec):
     embedding_norm: bool = False  # normalise the embedded input
     eps: float = 1e-5  # of the norms
     biases: bool = True  # of the linear layers
-    readout: Literal["linear", "mlp"] = "linear"
+    readout: Literal["linear", "mlp", "scaled"] = "linear"
     positions: tuple[Position, ...] = (NoPE(),)
     injection: Injection = "add"
     noise: float = 0.0
     dropout: float = 0.0
     init_std: float = 0.02  # of the weights in the blocks at the start; small widths learn faster from more
+    init: Literal["all", "attention"] = "all"
     embedding_std: float = 1.0  # of the embedding at the start
 
     def __post_init__(self) -> None:
@@ -175,7 +179,7 @@ class _Piecewise(Model):
 def _block(spec: Transformer, causal: bool) -> Block:
     attention = Attention(spec.width, spec.heads, causal=causal, dropout=spec.dropout, biases=spec.biases)
     block = Block(attention, _mlp(spec), post=spec.norm == "post", eps=spec.eps, dropout=spec.dropout)
-    block.initialise(spec.init_std, spec.layers)
+    block.initialise(spec.init_std, spec.layers, mlp_too=spec.init == "all")
     return block
 
 
@@ -185,6 +189,10 @@ def _mlp(spec: Transformer) -> MLP:
 
 def _readout(spec: Transformer, writes: int) -> nn.Module:
     norm = [nn.LayerNorm(spec.width, spec.eps)] if spec.final_norm == "readout" else []
+    if spec.readout == "scaled":
+        scaled = Scaled(spec.width, writes)
+        nn.init.normal_(scaled.weight, std=spec.init_std)
+        return nn.Sequential(*norm, scaled)
     linear = nn.Linear(spec.width, writes, bias=spec.biases)
     if spec.readout == "mlp":
         return nn.Sequential(_mlp(spec), *norm, nn.Linear(spec.width, spec.width, bias=spec.biases), linear)

@@ -58,10 +58,10 @@ class Block(nn.Module):
         return x + self.drop(self.mlp(_plus(self.norm_mlp(x), read)))
 
     @torch.no_grad()
-    def initialise(self, std: float, layers: int) -> None:
-        """Weights start N(0, std), those of what is added to the residual stream N(0, std / √(2·layers)), biases 0;
-        GPT-2's std is 0.02 (Radford et al. 2019)."""
-        ends = (self.attention.out, self.mlp.narrow)
+    def initialise(self, std: float, layers: int, *, mlp_too: bool = True) -> None:
+        """Weights start N(0, std), those of what is added to the residual stream N(0, std / √(2·layers)), of the MLP's
+        where it is meant too, biases 0; GPT-2's std is 0.02 (Radford et al. 2019)."""
+        ends = (self.attention.out, self.mlp.narrow) if mlp_too else (self.attention.out,)
         for linear in (self.attention.project, self.attention.out, self.mlp.widen, self.mlp.narrow):
             nn.init.normal_(linear.weight, std=std / math.sqrt(2 * layers) if linear in ends else std)
             if linear.bias is not None:

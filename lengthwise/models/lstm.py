@@ -1,0 +1,128 @@
+"""A stack of LSTM cells, the recurrent baseline: nothing stands between the cells but dropout (ReTran, ACL 2025)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lengthwise.models import Model, ModelSpec
+from lengthwise.nn.lstm import Cell, emit
+from lengthwise.nn.packing import Packing
+from lengthwise.nn.readout import Scaled
+from lengthwise.types import Inputs, UsageError
+from lengthwise.vocab import Vocab
+
+
+@dataclass(frozen=True)
+class LSTM(ModelSpec):
+    """``layers`` cells with a short state of ``width`` and a long state of ``hidden``. Advanced more than once, it
+    reads its own output as its next input. It reads from left to right, so a layout has to be causal."""
+
+    width: int = 16
+    hidden: int = 64
+    layers: int = 3
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("width", "hidden", "layers"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be 1 or more, not {getattr(self, name)}")
+        if not 0 <= self.dropout < 1:
+            raise UsageError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+
+    def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model:
+        if not causal:
+            raise UsageError("LSTM reads from left to right: it takes a causal layout, e.g. NextToken")
+        return LSTMModel(self, len(reads), len(writes))
+
+
+class LSTMContext(NamedTuple):
+    """What stays the same from loop to loop."""
+
+    embedded: Float[Tensor, "b t d"]
+    present: Bool[Tensor, "b t"]
+
+
+class LSTMModel(Model):
+    """See ``LSTM``. The state is "r t d"."""
+
+    def __init__(self, spec: LSTM, reads: int, writes: int) -> None:
+        super().__init__()
+        self.dropout = spec.dropout
+        self.embedding = nn.Embedding(reads, spec.width)
+        cells = [Cell(spec.width, spec.hidden) for _ in range(spec.layers)]
+        self.cells: Iterable[Cell] = nn.ModuleList(cells)  # type: ignore[assignment]
+        for cell in cells:
+            cell.initialise(None)
+        self.readout = Scaled(spec.width, writes)
+
+    def embed(self, inputs: Inputs) -> LSTMContext:
+        return LSTMContext(self.embedding(inputs.tokens), inputs.present)
+
+    def start(self, context: LSTMContext) -> Float[Tensor, "r t d"]:
+        return context.embedded
+
+    def advance(self, state: Float[Tensor, "r t d"], context: LSTMContext) -> Float[Tensor, "r t d"]:
+        packing = Packing.of(context.present)
+        x = packing.pack(state)
+        for number, cell in enumerate(self.cells):
+            if number and self.training:
+                x = F.dropout(x, self.dropout)
+            x, _ = self._layer(cell, x, packing.counts, None)
+        return packing.unpack(x, state.shape[1])
+
+    def read(self, state: Float[Tensor, "r t d"], at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:
+        return self.readout(state[at])
+
+    def piecewise(self, inputs: Inputs) -> Model:
+        return _Piecewise(self)
+
+    def _layer(
+        self, cell: Cell, x: Float[Tensor, "n d"], counts: list[int], states: tuple[Tensor, Tensor] | None
+    ) -> tuple[Float[Tensor, "n d"], tuple[Tensor, Tensor]]:
+        """One cell along packed rows, from states that are given or from its own first ones. The input's part of all
+        gates is one product for all places, and so is the output."""
+        first = cell.first_short, cell.first_long
+        short, long = states or tuple(part.expand(counts[0], -1) for part in first)
+        recurrent, emitted = cell.recurrent.weight.T, []
+        for gates in cell.input(x).split(counts):
+            count = len(gates)
+            e, long = emit(torch.addmm(gates, short[:count], recurrent), long[:count])
+            short = cell.short(e)
+            emitted.append(e)
+        return cell.out(torch.cat(emitted)), (short, long)
+
+
+class _Piecewise(Model):
+    """See ``Model.piecewise``: every cell's states are remembered, for each loop apart."""
+
+    def __init__(self, model: LSTMModel) -> None:
+        super().__init__()
+        self.model, self.turn = model, 0
+        self.states: list[list[tuple[Tensor, Tensor] | None]] = []
+
+    def embed(self, inputs: Inputs) -> LSTMContext:
+        self.turn = 0
+        return self.model.embed(inputs)
+
+    def start(self, context: LSTMContext) -> Float[Tensor, "r t d"]:
+        return self.model.start(context)
+
+    def advance(self, state: Float[Tensor, "r t d"], context: LSTMContext) -> Float[Tensor, "r t d"]:
+        if self.turn == len(self.states):
+            self.states.append([None for _ in self.model.cells])
+        states, self.turn = self.states[self.turn], self.turn + 1
+        rows, width, d = state.shape
+        x = state.transpose(0, 1).reshape(-1, d)
+        for number, cell in enumerate(self.model.cells):
+            x, states[number] = self.model._layer(cell, x, [rows] * width, states[number])
+        return x.view(width, rows, d).transpose(0, 1)
+
+    def read(self, state: Float[Tensor, "r t d"], at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:
+        return self.model.read(state, at)

@@ -1,0 +1,37 @@
+"""Rows of many lengths without their padding: place after place, and at each place only the rows that reach it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+class Packing(NamedTuple):
+    """Rows in the order of their lengths, longest first; so at each place those that reach it are the first ones."""
+
+    rows: Int[Tensor, " b"]  # the rows in that order
+    counts: list[int]  # how many reach each place
+
+    @staticmethod
+    def of(present: Bool[Tensor, "b t"]) -> Packing:
+        """Of rows that are present up to their ends."""
+        rows = present.sum(1).argsort(descending=True, stable=True)
+        counts = present.sum(0)
+        return Packing(rows, counts[counts > 0].tolist())
+
+    def pack(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "n d"]:
+        """All that is present, place after place."""
+        turned = x[self.rows, : len(self.counts)].transpose(0, 1)
+        return torch.cat([part[:count] for part, count in zip(turned, self.counts, strict=True)])
+
+    def unpack(self, x: Float[Tensor, "n d"], width: int) -> Float[Tensor, "b t d"]:
+        """The inverse; what is absent is 0."""
+        device = x.device
+        place = torch.arange(len(self.counts), device=device)
+        row = torch.cat([self.rows[:count] for count in self.counts])
+        place = place.repeat_interleave(torch.tensor(self.counts, device=device))
+        spread = x.new_zeros(len(self.rows), width, x.shape[-1])
+        return spread.index_put((row, place), x)

@@ -1,0 +1,18 @@
+"""Readouts that models share."""
+
+from __future__ import annotations
+
+import math
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+class Scaled(nn.Linear):
+    """A linear layer without bias, its logits divided by √width (ReTran, ACL 2025)."""
+
+    def __init__(self, width: int, symbols: int) -> None:
+        super().__init__(width, symbols, bias=False)
+
+    def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b v"]:
+        return super().forward(x) / math.sqrt(self.in_features)
