@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from lengthwise.data import fresh_problems
+from lengthwise.data import unseen
 from lengthwise.evaluation import answers, in_parts, slots
 from lengthwise.layout import up_to_end
 from lengthwise.recipe import check_stopping
 from lengthwise.run import Weights
 from lengthwise.stopping import Stopping
-from lengthwise.types import UsageError
+from lengthwise.types import Kind, UsageError
 
 GROUPS = 6  # into which problems are put by how hard they are, at most
 
@@ -25,7 +25,7 @@ def anatomy(
     *,
     samples: int = 1000,
     stopping: Stopping | None = None,
-    hard: bool = False,
+    kind: Kind = "uniform",
     seed: int = 0,
 ) -> dict[str, Any]:
     """A row of what is wrong with the answers to fresh problems of one size, the same as ``evaluate`` takes.
@@ -41,7 +41,7 @@ def anatomy(
     if samples < 1:
         raise UsageError(f"samples must be 1 or more, not {samples}")
     at, end = recipe.sizes(size), recipe.layout.end(recipe.task)
-    problems = fresh_problems(recipe.task, at, samples, seed=seed, hard=hard)
+    problems = unseen(recipe, at, samples, seed=seed, kind=kind)
     wrong, early, late = [], [], []
     for _, batch in in_parts(recipe, problems):
         (said,) = answers(weights.model, recipe, batch, [rule])
@@ -60,7 +60,7 @@ def anatomy(
     return {
         "task": recipe.task.name,
         "stopping": rule.name,
-        "problems": "hard" if hard else "uniform",
+        "problems": kind,
         "sizes": list(at),
         "count": samples,
         "seed": seed,

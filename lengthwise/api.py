@@ -9,9 +9,11 @@ from typing import Any
 from lengthwise import catalog, evaluation, training
 from lengthwise.fields import override
 from lengthwise.layout import FullOutput, Layout, NextToken, Pairs
-from lengthwise.lengths import Curriculum, Lengths, Uniform
+from lengthwise.lengths import Curriculum, Lengths, Natural, Uniform
 from lengthwise.loops import Constant, ExtraLoops, Loops, PerRound
 from lengthwise.models import Model, ModelSpec, unroll
+from lengthwise.models.lstm import LSTM
+from lengthwise.models.retran import ReTran
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import ALiBi, Learned, NoPE, Position, RoPE
 from lengthwise.nn.window import Local
@@ -19,18 +21,19 @@ from lengthwise.objectives import Objective
 from lengthwise.objectives.every import Every
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
-from lengthwise.optim import AdamW, Optimizer, Schedule
+from lengthwise.optim import LAMB, AdamW, Optimizer, Schedule
 from lengthwise.recipe import Recipe, Watch
 from lengthwise.rng import stream
 from lengthwise.run import Run, Weights
 from lengthwise.run import load as load_weights
 from lengthwise.solver import Answer, Solver, load
+from lengthwise.source import Finite, Fresh
 from lengthwise.stopping import After, Converged, MaxConfidence, Oracle, Stopping
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.parity import Parity
-from lengthwise.types import Batch, Inputs, Loss, Problems, Score, Trace, UsageError
+from lengthwise.types import Batch, Inputs, Kind, Loss, Problems, Score, Trace, UsageError
 from lengthwise.vocab import Vocab
 
 
@@ -67,7 +70,7 @@ def evaluate(
     *,
     samples: int = 1000,
     stopping: Stopping | None = None,
-    hard: bool = False,
+    kind: Kind = "uniform",
     seed: int = 0,
     device: str = "auto",
 ) -> Scores:
@@ -77,5 +80,5 @@ def evaluate(
         weights = weights.weights(place) if isinstance(weights, Run) else load_weights(weights, place)
     sizes = evaluation.default_sizes(weights.recipe) if lengths is None else lengths
     with training.computing(1):
-        found = evaluation.evaluate(weights, sizes, samples=samples, stopping=stopping, hard=hard, seed=seed)
+        found = evaluation.evaluate(weights, sizes, samples=samples, stopping=stopping, kind=kind, seed=seed)
         return Scores(found)

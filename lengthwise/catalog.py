@@ -21,6 +21,7 @@ from lengthwise.nn.position import Position
 from lengthwise.objectives import Objective
 from lengthwise.optim import Optimizer
 from lengthwise.recipe import Recipe, import_parts
+from lengthwise.source import Source
 from lengthwise.stopping import Stopping
 from lengthwise.studies import Study
 from lengthwise.tasks import Task, kebab
@@ -31,6 +32,7 @@ PARTS = {
     "layouts": Layout,
     "lengths": Lengths,
     "loops": Loops,
+    "sources": Source,
     "models": ModelSpec,
     "positions": Position,
     "objectives": Objective,

@@ -49,17 +49,17 @@ def parser() -> argparse.ArgumentParser:
     verb("list", "recipes, studies, shipped weights, parts and runs", "json")
     sub = verb("show", "a recipe with its parameters, operations and an estimate of time", "json")
     _recipe(sub)
-    sub = verb("sample", "problems of a task", "seed", "hard", "json")
+    sub = verb("sample", "problems of a task", "seed", "hard", "natural", "json")
     sub.add_argument("task", metavar="TASK", help="e.g. addition")
     sub.add_argument("size", metavar="SIZE", help="e.g. 5, or 5x3 for a task of two sizes")
     sub.add_argument("changes", nargs="*", metavar="name=value", help="the task's fields, e.g. base=2")
     sub.add_argument("--count", type=int, default=5, metavar="N", help="how many (default: 5)")
     sub = verb("train", "train a recipe, or go on with a run; then evaluate it",
-               "seed", "seeds", "jobs", "lengths", "samples", "curve", "curve-samples", "stopping", "hard", "device",
-               "threads", "save-every", "quiet", "json")  # fmt: skip
+               "seed", "seeds", "jobs", "lengths", "samples", "curve", "curve-samples", "stopping", "hard", "natural",
+               "device", "threads", "save-every", "quiet", "json")  # fmt: skip
     _recipe(sub)
     sub = verb("evaluate", "exact match on fresh problems, length by length",
-               "seed", "lengths", "grid", "samples", "stopping", "loops", "hard", "device", "threads",
+               "seed", "lengths", "grid", "samples", "stopping", "loops", "hard", "natural", "device", "threads",
                "json")  # fmt: skip
     sub.add_argument("weights", metavar="RUN", help="a run's folder, any folder of weights, or shipped weights by name")
     sub.add_argument("--anatomy", action="store_true", help="how answers go wrong: where, and on which problems")
@@ -114,6 +114,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "grid": {"metavar": "NxM", "help": "every pair of sizes, for a task of two"},
     "samples": {"type": int, "default": 1000, "metavar": "N", "help": "fresh problems per length (default: 1000)"},
     "hard": {"action": "store_true", "help": "the task's harder set (sums: long carries)"},
+    "natural": {"action": "store_true", "help": "the task's own distribution over sizes, up to each length"},
     "curve": {"metavar": "SIZES", "help": "further lengths, measured on fewer problems"},
     "curve-samples": {"type": int, "default": 128, "metavar": "N", "help": "problems per length there (default: 128)"},
     "stopping": {

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Generator, Tensor
 
+from lengthwise.lengths import Lengths, Natural
 from lengthwise.recipe import Recipe
 from lengthwise.rng import stream
+from lengthwise.source import FRESH, Finite, Part, Source, hashed
 from lengthwise.tasks import Task
-from lengthwise.types import Batch, Problems, UsageError
+from lengthwise.types import Batch, Kind, Problems, UsageError
+
+CHUNK = 65_536  # problems of a fixed set that are drawn at a time
 
 
 def batch(recipe: Recipe, step: int, *, rank: int = 0, world: int = 1) -> tuple[Batch, Int[Tensor, " b"]]:
     """Training batch ``step`` with its rows' loops; of ``world`` workers each takes every ``world``-th row of the same
     batch, so their number changes nothing."""
+    problems = _from_set(recipe, step) if isinstance(recipe.source, Finite) else _drawn(recipe, step)
+    written = recipe.layout.write(problems, recipe.task)
+    if recipe.layout.causal:
+        written = written.asked_only()
+    varied = recipe.model.vary(written.inputs, stream(recipe.seed, "positions", step))
+    written = replace(written, inputs=varied)
+    loops = recipe.loops.draw(written.rounds, stream(recipe.seed, "loops", step))
+    mine = slice(rank, None, world)
+    return written.take(mine), loops[mine]
+
+
+def _drawn(recipe: Recipe, step: int) -> Problems:
     draw = stream(recipe.data_seed, "train", step)
+    if isinstance(recipe.lengths, Natural):
+        return _pool(recipe.task, recipe.lengths, recipe.batch, draw)
     sizes = recipe.lengths.draw(step, recipe.batch, len(recipe.task.axes), draw)
     sizes = sizes[torch.randperm(recipe.batch, generator=draw)]
     hard = round(recipe.hard * recipe.batch)
@@ -27,23 +46,107 @@ def batch(recipe: Recipe, step: int, *, rank: int = 0, world: int = 1) -> tuple[
         parts.append(recipe.task.sample_hard(sizes[:hard], draw))
     if hard < recipe.batch:
         parts.append(recipe.task.sample(sizes[hard:], draw))
-    written = recipe.layout.write(Problems.join(parts), recipe.task)
-    varied = recipe.model.vary(written.inputs, stream(recipe.seed, "positions", step))
-    written = replace(written, inputs=varied)
-    loops = recipe.loops.draw(written.rounds, stream(recipe.seed, "loops", step))
-    mine = slice(rank, None, world)
-    return written.take(mine), loops[mine]
+    return Problems.join(parts)
+
+
+def _from_set(recipe: Recipe, step: int) -> Problems:
+    assert isinstance(recipe.source, Finite)
+    whole = fixed_set(recipe.task, recipe.lengths, recipe.source)
+    epoch, number = divmod(step, recipe.source.rows // recipe.batch)
+    order = _order(recipe.source.rows, recipe.data_seed, epoch)
+    return whole.take(order[number * recipe.batch : (number + 1) * recipe.batch]).widened()
+
+
+@lru_cache(maxsize=2)
+def _order(rows: int, seed: int, epoch: int) -> Int[Tensor, " n"]:
+    return torch.randperm(rows, generator=stream(seed, "epoch", epoch))
+
+
+@lru_cache(maxsize=2)
+def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
+    """The set of a Finite source, in bytes: the first ``rows`` different problems for training that its seed gives.
+    UsageError where a task does not have as many."""
+    found: list[Problems] = []
+    kept = count = 0
+    while kept < source.rows:
+        before, chunks = kept, max(1, count)  # as many again: so few sorts are enough
+        for _ in range(chunks):
+            drawn = _pool(task, lengths, CHUNK, stream(source.seed, "set", task.name, count))
+            found.append(drawn.take(source.of("train", drawn)).narrowed())
+            count += 1
+        found = [_each_once(Problems.join(found))]
+        kept = len(found[0])
+        if kept - before < chunks * CHUNK // 10_000:
+            raise UsageError(f"source: {task.name} has hardly more than {kept} different problems: ask for fewer rows")
+    return found[0].take(slice(source.rows))
+
+
+def _each_once(problems: Problems) -> Problems:
+    """Those that no earlier one equals, in their order."""
+    order = hashed(problems).sort(stable=True)
+    first = torch.ones(len(problems), dtype=torch.bool)
+    first[1:] = order.values[1:] != order.values[:-1]
+    return problems.take(order.indices[first].sort().values)
+
+
+def _pool(task: Task, lengths: Lengths, count: int, generator: Generator) -> Problems:
+    if isinstance(lengths, Natural):
+        return task.pool(count, lengths.bottom, lengths.top, generator)
+    return task.sample(lengths.draw(0, count, len(task.axes), generator), generator)
+
+
+def held_out(recipe: Recipe, count: int) -> Problems:
+    """Problems as those of training, at an address of their own: for a loss that nothing was trained on."""
+    draw = stream(recipe.data_seed, "validation")
+    return _only("validation", recipe.source, lambda more: _pool(recipe.task, recipe.lengths, more, draw), count)
 
 
 def fresh_problems(
-    task: Task, size: Sequence[int], count: int, *, seed: int, part: int = -1, hard: bool = False
+    task: Task,
+    size: Sequence[int],
+    count: int,
+    *,
+    seed: int,
+    part: int = -1,
+    kind: Kind = "uniform",
+    bottom: int = 1,
+    source: Source = FRESH,
 ) -> Problems:
     """Fresh problems of one size: an address of their own, shared with no training batch. Those that are watched while
-    training have parts from 0 up."""
+    training have parts from 0 up. Of a fixed set's task, such that are in no training set; ``natural`` ones are of the
+    task's own distribution over sizes, from ``bottom`` up to this one."""
     if len(size) != len(task.axes):
         raise UsageError(f"{task.name} has sizes on {len(task.axes)} axes ({', '.join(task.axes)}), not {len(size)}")
     if min(size) < 1:
         raise UsageError(f"sizes start at 1, not {min(size)}")
-    draw = stream(seed, "test", task.name, "hard" if hard else "uniform", *size, part)
-    sizes = torch.tensor([list(size)]).repeat(count, 1)
-    return task.sample_hard(sizes, draw) if hard else task.sample(sizes, draw)
+    draw = stream(seed, "test", task.name, kind, *size, part)
+
+    def more(rows: int) -> Problems:
+        if kind == "natural":
+            return task.pool(rows, bottom, max(size), draw)
+        sizes = torch.tensor([list(size)]).repeat(rows, 1)
+        return task.sample_hard(sizes, draw) if kind == "hard" else task.sample(sizes, draw)
+
+    return _only("test" if part < 0 else "validation", source, more, count)
+
+
+def unseen(
+    recipe: Recipe, size: int | tuple[int, ...], count: int, *, seed: int, part: int = -1, kind: Kind = "uniform"
+) -> Problems:
+    """Fresh problems for a model of this recipe. A bare number is taken on all of the task's axes (see
+    ``Recipe.sizes``)."""
+    where = {"bottom": recipe.lengths.bottom, "source": recipe.source}
+    return fresh_problems(recipe.task, recipe.sizes(size), count, seed=seed, part=part, kind=kind, **where)
+
+
+def _only(part: Part, source: Source, more: Callable[[int], Problems], count: int) -> Problems:
+    """So many problems for this part. UsageError where there are none to be found."""
+    found: list[Problems] = []
+    kept, tried = 0, 0
+    while kept < count:
+        drawn = more(count)
+        found.append(drawn.take(source.of(part, drawn)))
+        kept, tried = kept + len(found[-1]), tried + count
+        if tried > 10_000 and tried > 1000 * (kept + 1):
+            raise UsageError(f"hardly any problem of this size is left for the {part} part: ask for a larger one")
+    return Problems.join(found).take(slice(count))

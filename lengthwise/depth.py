@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lengthwise.data import fresh_problems
+from lengthwise.data import unseen
 from lengthwise.evaluation import loops_right
 from lengthwise.run import Weights
 from lengthwise.stopping import MaxConfidence, Oracle
@@ -25,7 +25,7 @@ def depth(weights: Weights, size: int | tuple[int, ...], *, samples: int = 512, 
     if recipe.layout.decodes:
         raise UsageError(f"{weights.name}: its layout feeds the answer in, so that its confidence says nothing")
     at = recipe.sizes(size)
-    batch = recipe.layout.write(fresh_problems(recipe.task, at, samples, seed=seed), recipe.task)
+    batch = recipe.layout.write(unseen(recipe, at, samples, seed=seed), recipe.task)
     planned = recipe.loops.planned(batch.rounds)
     if len(planned.unique()) > 1:
         raise UsageError(f"{recipe.task.name}: problems of one size take different loops; there is no one curve")

@@ -10,14 +10,15 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
-from lengthwise.data import fresh_problems
+from lengthwise.data import unseen
 from lengthwise.layout import up_to_end
 from lengthwise.models import Model, settle, unroll
 from lengthwise.recipe import Recipe, check_stopping
 from lengthwise.run import Weights
 from lengthwise.stopping import Stopping
-from lengthwise.types import Batch, Problems, Score, Trace, UsageError
+from lengthwise.types import Batch, Kind, Problems, Score, Trace, UsageError
 
 TOKENS = 32_768  # per forward pass, so that memory does not grow with length
 
@@ -37,7 +38,7 @@ def evaluate(
     *,
     samples: int = 1000,
     stopping: Stopping | Sequence[Stopping] | None = None,
-    hard: bool = False,
+    kind: Kind = "uniform",
     seed: int = 0,
 ) -> Iterator[Score]:
     """One Score per size and stopping rule, as each is measured: exact match of the whole answer on fresh problems.
@@ -51,17 +52,17 @@ def evaluate(
         check_stopping(recipe.layout, rule)
     if samples < 1:
         raise UsageError(f"samples must be 1 or more, not {samples}")
-    for group in _groups(recipe, sizes, samples, hard=hard, seed=seed):
-        counts = _counts(weights.model, recipe, group, rules)
-        for number, problems in enumerate(group):
+    for group in _groups(recipe, sizes, samples, kind=kind, seed=seed):
+        counts = _counts(weights.model, recipe, [found for _, found in group], rules)
+        for number, (size, _) in enumerate(group):
             for rule, count in zip(rules, counts, strict=True):
                 exact, whole_row, tokens, asked, loops = count[number].tolist()
                 yield Score(
                     task=recipe.task.name,
                     weights=weights.name,
                     stopping=rule.name,
-                    problems="hard" if hard else "uniform",
-                    sizes=tuple(problems.sizes[0].tolist()),
+                    problems=kind,
+                    sizes=size,
                     count=samples,
                     exact=exact / samples,
                     whole_row=whole_row / samples,
@@ -72,23 +73,23 @@ def evaluate(
 
 def exact_match(model: Model, recipe: Recipe, sizes: tuple[int, ...], count: int, *, part: int = 0) -> float:
     """Exact match of a model in training; ``part`` makes the problems others than those of another call."""
-    problems = fresh_problems(recipe.task, sizes, count, seed=recipe.data_seed, part=part)
+    problems = unseen(recipe, sizes, count, seed=recipe.data_seed, part=part)
     (found,) = _counts(model, recipe, [problems], [recipe.stopping])
     return int(found[0, 0]) / count
 
 
 def _groups(
-    recipe: Recipe, sizes: Iterable[int | tuple[int, ...]], samples: int, *, hard: bool, seed: int
-) -> Iterator[list[Problems]]:
+    recipe: Recipe, sizes: Iterable[int | tuple[int, ...]], samples: int, *, kind: Kind, seed: int
+) -> Iterator[list[tuple[tuple[int, ...], Problems]]]:
     """Fresh problems of each size, in their order; together where one forward pass takes the rows of several."""
-    group: list[Problems] = []
+    group: list[tuple[tuple[int, ...], Problems]] = []
     widest = 0
     for size in sizes:
-        problems = fresh_problems(recipe.task, recipe.sizes(size), samples, seed=seed, hard=hard)
+        problems = unseen(recipe, size, samples, seed=seed, kind=kind)
         if group and max(widest, _width(recipe, problems)) * samples * (len(group) + 1) > TOKENS:
             yield group
             group, widest = [], 0
-        group.append(problems)
+        group.append((recipe.sizes(size), problems))
         widest = max(widest, _width(recipe, problems))
     if group:
         yield group
@@ -154,6 +155,21 @@ def perplexity(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Float[Te
     logs = model.read(state, batch.asked).log_softmax(-1).gather(1, batch.targets[batch.asked][:, None])[:, 0]
     means = torch.stack([row.mean() for row in logs.split(batch.asked.sum(1).tolist())])
     return means.neg().exp()[rows.argsort()].float().cpu()
+
+
+@torch.no_grad()
+def loss(model: Model, recipe: Recipe, problems: Problems) -> float:
+    """Of the right answers after the planned loops: the mean −log p of their symbols, the ends included, in nats."""
+    model.eval()
+    total, count, device = 0.0, 0, next(model.parameters()).device
+    for _, batch in in_parts(recipe, problems):
+        batch = batch.asked_only() if recipe.layout.causal else batch
+        loops, batch = recipe.loops.planned(batch.rounds), batch.to(device)
+        rows, state = settle(model, batch.inputs, loops)
+        asked, targets = batch.asked[rows], batch.targets[rows]
+        total += float(F.cross_entropy(model.read(state, asked), targets[asked], reduction="sum"))
+        count += int(asked.sum())
+    return total / count
 
 
 @torch.no_grad()

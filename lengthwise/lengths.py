@@ -16,6 +16,7 @@ class Lengths(ABC):
     """A distribution of sizes for every training step; the axes are drawn independently."""
 
     top: int  # the largest size ever drawn
+    bottom: int = 1  # the smallest
     most: tuple[int, ...] = ()  # the largest size on each axis, where some axis must stay below ``top``
 
     def tops(self, axes: int) -> tuple[int, ...]:
@@ -86,3 +87,18 @@ class Curriculum(Lengths):
             if top < self.maximum(step):
                 sizes[:, axis] = _uniform(self.bottom, top, rows, 1, generator)[:, 0]
         return sizes
+
+
+@dataclass(frozen=True)
+class Natural(Lengths):
+    """Sizes from ``bottom`` to ``top`` as the task's own distribution over problems has them (``Task.pool``)."""
+
+    top: int
+    bottom: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.bottom <= self.top:
+            raise UsageError(f"lengths need 1 <= bottom <= top, not bottom={self.bottom} top={self.top}")
+
+    def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
+        raise NotImplementedError("the task draws them")

@@ -17,11 +17,12 @@ from torch import nn
 import lengthwise.nn
 from lengthwise import fields, models, objectives, rng, tasks
 from lengthwise.layout import Layout
-from lengthwise.lengths import Lengths
+from lengthwise.lengths import Curriculum, Lengths
 from lengthwise.loops import Loops
 from lengthwise.models import Model, ModelSpec, Once
 from lengthwise.objectives import Objective
 from lengthwise.optim import AdamW, Optimizer, Schedule
+from lengthwise.source import Finite, Fresh, Source
 from lengthwise.stopping import Oracle, Stopping
 from lengthwise.tasks import Task
 from lengthwise.types import UsageError
@@ -29,8 +30,9 @@ from lengthwise.types import UsageError
 
 @dataclass(frozen=True)
 class Watch:
-    """What is measured while training, every so many steps: exact match on ``count`` fresh problems at each size, and
-    the perplexity of the right answer to each of the ``probes``, prompts as a person types them.
+    """What is measured while training, every so many steps: exact match on ``count`` fresh problems at each size, the
+    loss of ``validation`` problems like those trained on, and the perplexity of the right answer to each of the
+    ``probes``, prompts as a person types them.
 
     Exact match also chooses the best weights, so sizes should stay near the training lengths: report far beyond, never
     choose.
@@ -40,11 +42,12 @@ class Watch:
     sizes: tuple[int, ...] = ()
     count: int = 200
     probes: tuple[str, ...] = ()
+    validation: int = 0
 
     def __post_init__(self) -> None:
-        if self.every < 0 or self.count < 1 or any(size < 1 for size in self.sizes):
-            raise UsageError("watch needs every >= 0, count >= 1 and sizes >= 1")
-        if self.every and not self.sizes:
+        if min(self.every, self.validation) < 0 or self.count < 1 or any(size < 1 for size in self.sizes):
+            raise UsageError("watch needs every >= 0, count >= 1, sizes >= 1 and validation >= 0")
+        if self.every and not (self.sizes or self.validation):
             raise UsageError("watch.every is set, so watch.sizes must name a size, e.g. watch.sizes=(8,12)")
 
 
@@ -66,10 +69,13 @@ class Recipe:
     clip: float | None = 1.0  # the gradient's largest norm
     ema: float = 0.0  # decay of the weights' moving average, which is then what is evaluated; 0: none
     ema_start: int = 0  # the step from which it averages
+    source: Source = Fresh()
     hard: float = 0.0  # share of every training batch drawn from the task's harder set
     stopping: Stopping = Oracle()  # the rule by which its weights answer, unless another is asked for
     watch: Watch = Watch()
-    keep: Literal["last", "best"] = "last"  # which weights come out: of the last step, or the best seen by `watch`
+    # Which weights come out: of the last step; or of those that `watch` saw, those of the best exact match (the mean
+    # over its sizes), or of the lowest validation loss.
+    keep: Literal["last", "best", "lowest-loss"] = "last"
     seed: int = 0  # initial weights, dropout, loops
     data_seed: int = 0  # problems
 
@@ -83,13 +89,25 @@ class Recipe:
             raise UsageError(f"ema must be in [0, 1) and hard in [0, 1], not {self.ema} and {self.hard}")
         if self.clip is not None and self.clip <= 0:
             raise UsageError(f"clip must be above 0, or none, not {self.clip}")
-        if self.keep == "best" and not self.watch.every:
-            raise UsageError("keep=best needs watch.every and watch.sizes, to know which weights are best")
+        needed = {"best": ("sizes", self.watch.sizes), "lowest-loss": ("validation", self.watch.validation)}
+        if self.keep != "last" and not (self.watch.every and needed[self.keep][1]):
+            raise UsageError(
+                f"keep={self.keep} needs watch.every and watch.{needed[self.keep][0]}, to know which weights are best"
+            )
+        self._check_source()
         self.layout.check(self.task)
         for probe in self.watch.probes:
             self.task.parse(probe)
         self.lengths.tops(len(self.task.axes))
         check_stopping(self.layout, self.stopping)
+
+    def _check_source(self) -> None:
+        if not isinstance(self.source, Finite):
+            return
+        if isinstance(self.lengths, Curriculum) or self.hard:
+            raise UsageError("source: a fixed set is made before training: lengths must not grow, and hard must be 0")
+        if self.source.rows < self.batch:
+            raise UsageError(f"source: a set of {self.source.rows} rows has no whole batch of {self.batch}")
 
     @property
     def id(self) -> str:

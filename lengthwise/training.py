@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from lengthwise.models import Model
 from lengthwise.progress import Progress
 from lengthwise.recipe import Recipe
 from lengthwise.run import Run, commit, save
-from lengthwise.types import UsageError
+from lengthwise.types import Problems, UsageError
 
 LOG_EVERY = 10  # steps
 
@@ -82,7 +84,7 @@ class Trainee:
         self.optimizer = recipe.optimizer.build(self.model.parameters())
         self.step = 0
         self.sums: dict[str, Tensor] = {}  # of the steps since the last report
-        self.best: dict[str, Any] = {"exact": -1.0, "step": 0, "weights": {}}
+        self.best: dict[str, Any] = {"merit": -math.inf, "step": 0, "weights": {}}
         self.spent = {"wall_s": 0.0, "cpu_s": 0.0}
         self.clock = Clock()
 
@@ -118,7 +120,7 @@ class Trainee:
         return {"step": self.step, **means, "rate": self.optimizer.param_groups[0]["lr"], **self.time()}
 
     def watch(self) -> dict[str, Any]:
-        """A row of exact match at the watched sizes and of perplexities; remembers the best weights."""
+        """A row of what the recipe watches; remembers the best weights."""
         recipe, watch, model = self.recipe, self.recipe.watch, self.evaluated()
         exact = {}
         for size in watch.sizes:
@@ -126,12 +128,19 @@ class Trainee:
         row: dict[str, Any] = {"step": self.step, "exact": exact}
         if watch.probes:
             row["perplexity"] = {probe: self._perplexity(model, probe) for probe in watch.probes}
+        if watch.validation:
+            row["validation_loss"] = evaluation.loss(model, recipe, self.held_out)
         model.train()
-        mean = sum(exact.values()) / len(exact)
-        if recipe.keep == "best" and mean > self.best["exact"]:
+        merit = sum(exact.values()) / len(exact) if recipe.keep == "best" else -row.get("validation_loss", math.inf)
+        if recipe.keep != "last" and merit > self.best["merit"]:
             weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
-            self.best = {"exact": mean, "step": self.step, "weights": weights}
+            self.best = {"merit": merit, "step": self.step, "weights": weights}
         return row | self.time()
+
+    @cached_property
+    def held_out(self) -> Problems:
+        """What the validation loss is measured on."""
+        return data.held_out(self.recipe, self.recipe.watch.validation)
 
     def _perplexity(self, model: Model, probe: str) -> float:
         recipe = self.recipe

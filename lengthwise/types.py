@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, Self
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+Kind = Literal[
+    "uniform", "hard", "natural"
+]  # problems of given sizes; of the task's harder set; of its own distribution
 
 
 class UsageError(ValueError):
@@ -29,8 +33,8 @@ class Rows:
     def _map(self, function: Any) -> Self:
         return type(self)(**{f.name: function(getattr(self, f.name)) for f in fields(self)})  # type: ignore[arg-type]
 
-    def take(self, rows: Int[Tensor, " r"] | slice) -> Self:
-        """The given rows, in the given order."""
+    def take(self, rows: Int[Tensor, " r"] | Bool[Tensor, " b"] | slice) -> Self:
+        """The given rows, in the given order; or those that are marked."""
         return self._map(lambda value: value.take(rows) if isinstance(value, Rows) else value[rows])
 
     def to(self, device: torch.device) -> Self:
@@ -62,6 +66,14 @@ class Problems(Rows):
 
         return Problems(**{f.name: stack(f.name) for f in fields(Problems)})
 
+    def narrowed(self) -> Problems:
+        """In bytes, as symbols are few: a large set then fits the memory. What counts further is left as it is."""
+        return replace(self, prompt=self.prompt.to(torch.int8), answer=self.answer.to(torch.int8))
+
+    def widened(self) -> Problems:
+        """The inverse."""
+        return replace(self, prompt=self.prompt.long(), answer=self.answer.long())
+
 
 @dataclass(frozen=True)
 class Inputs(Rows):
@@ -87,6 +99,20 @@ class Batch(Rows):
     room: Bool[Tensor, "b t"]  # where an answer may stand, known without the answer; one run per row
     rounds: Int[Tensor, " b"]
     sizes: Int[Tensor, "b axes"]
+
+    def asked_only(self) -> Batch:
+        """Rows that end where nothing more is asked. A causal model's loss is the same: nothing looks ahead."""
+        width = self.asked.shape[1]
+        reached = self.asked.flip(1).cumsum(1).flip(1) > 0
+        inputs = replace(self.inputs, present=self.inputs.present & reached)
+        left = int(reached.any(0).sum())
+        return replace(
+            self,
+            inputs=inputs if left == width else inputs.columns(0, left),
+            targets=self.targets[:, :left],
+            asked=self.asked[:, :left],
+            room=(self.room & reached)[:, :left],
+        )
 
 
 @dataclass(frozen=True)
@@ -119,7 +145,7 @@ class Score:
     task: str
     weights: str
     stopping: str
-    problems: str  # "uniform", or "hard" for the task's harder set
+    problems: Kind
     sizes: tuple[int, ...]
     count: int
     exact: float  # share of problems answered right in full, the answer's end included

@@ -16,7 +16,7 @@ FLOORS = [
     {"nn.position", "nn.lstm", "nn.packing", "nn.readout", "nn.recall"},
     {"nn.attention", "nn.window"},
     {"nn.block"},
-    {"tasks", "models", "lengths", "loops", "stopping"},
+    {"tasks", "models", "lengths", "loops", "stopping", "source"},
     {"digits"},
     {"tasks.*", "models.*", "objectives", "layout", "optim", "rasp.language"},
     {"objectives.*", "recipe", "rasp.program"},

@@ -117,7 +117,7 @@ def plain_counts(weights, problems, stopping):
 
 def given_problems(monkeypatch, problems):
     """Evaluation is handed these problems."""
-    monkeypatch.setattr(evaluation, "fresh_problems", lambda *_, **__: problems)
+    monkeypatch.setattr(evaluation, "unseen", lambda *_, **__: problems)
 
 
 # Answers
@@ -352,12 +352,12 @@ def test_the_same_seed_gives_the_same_score_and_another_seed_other_problems(monk
     first, again = (list(evaluate(weights, [1, 4], samples=50, seed=3)) for _ in range(2))
     assert first == again
     seen = []
-    original = data.fresh_problems
-    monkeypatch.setattr(evaluation, "fresh_problems", lambda *a, **k: seen.append(original(*a, **k)) or seen[-1])
+    original = data.unseen
+    monkeypatch.setattr(evaluation, "unseen", lambda *a, **k: seen.append(original(*a, **k)) or seen[-1])
     sums = half_trained(SUMS)
     list(evaluate(sums, [9, 10, (9, 10)], samples=5, seed=0))
     list(evaluate(sums, [9], samples=5, seed=1))
-    list(evaluate(sums, [9], samples=5, hard=True))
+    list(evaluate(sums, [9], samples=5, kind="hard"))
     for part in range(3):
         exact_match(sums.model, SUMS, (9, 9), 5, part=part)
     assert len({str(problems.prompt[:, :9].tolist()) for problems in seen}) == len(seen) == 8
@@ -367,10 +367,11 @@ def test_the_same_seed_gives_the_same_score_and_another_seed_other_problems(monk
 @pytest.mark.parametrize("hard", [False, True])
 def test_hard_problems_are_those_of_the_harder_set(hard, monkeypatch):
     monkeypatch.setattr(Addition, "sample" if hard else "sample_hard", None)  # not to be called
-    list(evaluate(half_trained(PAIRS), [3], samples=4, hard=hard))
+    kind = "hard" if hard else "uniform"
+    list(evaluate(half_trained(PAIRS), [3], samples=4, kind=kind))
     monkeypatch.setattr(Addition, "sample_hard" if hard else "sample", None)
     with pytest.raises(TypeError):
-        list(evaluate(half_trained(PAIRS), [3], samples=4, hard=hard))
+        list(evaluate(half_trained(PAIRS), [3], samples=4, kind=kind))
 
 
 def test_test_problems_are_not_those_of_training():
@@ -383,7 +384,7 @@ def test_test_problems_are_not_those_of_training():
 def test_a_score_says_what_was_measured():
     weights = half_trained(SUMS)
     (one,) = evaluate(weights, [3], samples=7, stopping=After(2))
-    (two,) = evaluate(weights, [(1, 4)], samples=7, hard=True)
+    (two,) = evaluate(weights, [(1, 4)], samples=7, kind="hard")
     assert (one.task, one.weights, one.stopping, one.problems, one.sizes) == (
         "addition", "half", "After(loops=2)", "uniform", (3, 3)
     )  # fmt: skip

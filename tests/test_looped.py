@@ -426,7 +426,7 @@ def test_depth_agrees_with_the_scores_of_the_same_problems(half, name, seed, mon
     weights, size, samples = half[name].weights(), 3, 40
     row = depth(weights, size, samples=samples, seed=seed)
     problems = data.fresh_problems(weights.recipe.task, (size,), samples, seed=seed)
-    monkeypatch.setattr("lengthwise.evaluation.fresh_problems", lambda *_, **__: problems)
+    monkeypatch.setattr("lengthwise.evaluation.unseen", lambda *_, **__: problems)
 
     def score(rule):
         return next(evaluate(weights, [size], samples=samples, stopping=rule))
@@ -495,7 +495,7 @@ def test_anatomy_tells_early_from_late_from_wrong(half, monkeypatch):
     weights = replace(weights, recipe=replace(weights.recipe, task=task))
     rows = ["100", "110", "111", "111", "111", "111"]
     problems = Problems.join([task.parse(row) for row in rows])
-    monkeypatch.setattr("lengthwise.anatomy.fresh_problems", lambda *_, **__: problems)
+    monkeypatch.setattr("lengthwise.anatomy.unseen", lambda *_, **__: problems)
     answers = [
         [1, end, 0],  # right
         [0, 1, end],  # right

@@ -43,6 +43,11 @@ class Task(ABC):
         """The same from the task's harder set, where it has one. UsageError where it has none."""
         raise UsageError(f"{self.name} has no harder set of problems: leave `hard` at 0")
 
+    def pool(self, count: int, low: int, high: int, generator: Generator) -> Problems:
+        """Problems of the task's own distribution over sizes from ``low`` to ``high``: uniform on each axis, unless a
+        task has another."""
+        return self.sample(torch.randint(low, high + 1, (count, len(self.axes)), generator=generator), generator)
+
     @abstractmethod
     def parse(self, text: str) -> Problems:
         """One problem, from what a person types. UsageError in one line if it is none."""

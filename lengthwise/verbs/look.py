@@ -18,7 +18,7 @@ from lengthwise.rasp.programs import PUBLISHED, program
 from lengthwise.run import Run, load, runs_folder, shipped
 from lengthwise.types import UsageError
 from lengthwise.verbs.console import out, say, summary_of
-from lengthwise.verbs.train import recipe_of
+from lengthwise.verbs.train import kind_of, recipe_of
 
 
 def list_(args: argparse.Namespace) -> int:
@@ -100,7 +100,7 @@ def sample(args: argparse.Namespace) -> int:
     (size,) = _one_size(args.size, len(task.axes))
     if args.count < 1:
         raise UsageError(f"--count must be 1 or more, not {args.count}")
-    problems = fresh_problems(task, size, args.count, seed=args.seed or 0, hard=args.hard)
+    problems = fresh_problems(task, size, args.count, seed=args.seed or 0, kind=kind_of(args))
     rows = [
         {
             "prompt": task.vocab.decode(problems.prompt[i, : int(problems.prompt_length[i])]),

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from lengthwise import catalog, fields
 from lengthwise.anatomy import anatomy
@@ -22,7 +22,7 @@ from lengthwise.report.tables import anatomy_table, detail_table, score_table
 from lengthwise.run import Run, Weights, load, runs_folder
 from lengthwise.stopping import After, Stopping
 from lengthwise.training import choose_device, computing, train
-from lengthwise.types import UsageError
+from lengthwise.types import Kind, UsageError
 from lengthwise.verbs.console import progress, say
 
 
@@ -63,7 +63,7 @@ def evaluate_(args: argparse.Namespace) -> int:
     folder = Path(folder_of(args.weights))
     run = Run.open(folder) if (folder / "metrics.jsonl").exists() else None
     rules = stoppings(args.stopping) + after(args.loops) or [weights.recipe.stopping]
-    asked = {"samples": args.samples, "stopping": rules, "hard": args.hard, "seed": seed}
+    asked = {"samples": args.samples, "stopping": rules, "kind": kind_of(args), "seed": seed}
     rows = _measured(args, run, rules) if args.grid and run else []
     known = Counter(tuple(row["sizes"]) for row in rows)
     missing = [size for size in sizes if known[weights.recipe.sizes(size)] < len(rules)]
@@ -92,7 +92,7 @@ def after(loops: str | None) -> list[Stopping]:
 def _measured(args: argparse.Namespace, run: Run, rules: Sequence[Stopping]) -> list[Row]:
     """The cells of a grid that an earlier call has measured: they are not measured again."""
     names, cells = {rule.name for rule in rules}, set(parse_sizes(args.grid))
-    asked = "hard" if args.hard else "uniform", args.samples, args.seed or 0
+    asked = kind_of(args), args.samples, args.seed or 0
     return [
         row
         for row in latest(run.rows("scores"))
@@ -105,7 +105,7 @@ def _anatomies(
     args: argparse.Namespace, weights: Weights, run: Run | None, sizes: Sequence[Any], rule: Stopping
 ) -> list[Row]:
     """How the same answers go wrong, under the first of the rules asked for."""
-    asked = {"samples": args.samples, "stopping": rule, "hard": args.hard, "seed": args.seed or 0}
+    asked = {"samples": args.samples, "stopping": rule, "kind": kind_of(args), "seed": args.seed or 0}
     rows = []
     with computing(args.threads), progress.status("") as status:
         for size in sizes:
@@ -114,6 +114,13 @@ def _anatomies(
             if run:
                 run.append("anatomy", rows[-1])
     return rows
+
+
+def kind_of(args: argparse.Namespace) -> Kind:
+    """Which problems are asked for."""
+    if args.hard and args.natural:
+        raise UsageError("give --hard or --natural, not both")
+    return "hard" if args.hard else "natural" if args.natural else "uniform"
 
 
 def recipe_of(name: str, changes: Sequence[str]) -> Recipe:
@@ -139,11 +146,14 @@ def seeds_of(recipe: Recipe, first: int | None, count: int) -> list[Recipe]:
     return [replace(recipe, seed=seed, data_seed=seed) for seed in range(start, start + count)]
 
 
-def _measurements(args: argparse.Namespace, recipe: Recipe) -> list[tuple[list[Any], int, bool]]:
-    """What to measure: sizes, problems per size, and whether of the harder set."""
+def _measurements(args: argparse.Namespace, recipe: Recipe) -> list[tuple[list[Any], int, Kind]]:
+    """What to measure: sizes, how many problems per size, and which."""
     sizes = parse_sizes(args.lengths) if args.lengths else list(default_sizes(recipe))
-    plan = [(sizes, args.samples, hard) for hard in ([False, True] if args.hard else [False])]
-    return plan + ([(parse_sizes(args.curve), args.curve_samples, False)] if args.curve else [])
+    kinds: list[Kind] = ["uniform", *(kind for kind in get_args(Kind)[1:] if getattr(args, kind))]
+    plan: list[tuple[list[Any], int, Kind]] = [(sizes, args.samples, kind) for kind in kinds]
+    if args.curve:
+        plan.append((parse_sizes(args.curve), args.curve_samples, "uniform"))
+    return plan
 
 
 def _passed_on(args: argparse.Namespace) -> list[str]:
@@ -154,7 +164,7 @@ def _passed_on(args: argparse.Namespace) -> list[str]:
             options += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
     for rule in args.stopping:
         options += ["--stopping", rule]
-    return options + ["--hard"] * args.hard
+    return options + [f"--{kind}" for kind in get_args(Kind)[1:] if getattr(args, kind)]
 
 
 def jobs_of(args: argparse.Namespace) -> int:
@@ -175,7 +185,7 @@ FURTHER = 1000  # problems per size, at most, for stopping rules after the first
 
 
 def _measure(
-    args: argparse.Namespace, run: Run, plan: Sequence[tuple[Sequence[Any], int, bool]], rules: Sequence[Stopping]
+    args: argparse.Namespace, run: Run, plan: Sequence[tuple[Sequence[Any], int, Kind]], rules: Sequence[Stopping]
 ) -> None:
     """Evaluate a run where it has not been, so that a command given again goes on where it was cut."""
     weights, recipe = run.weights(choose_device(args.device)), run.recipe
@@ -185,22 +195,21 @@ def _measure(
         if row["seed"] == 0:
             key = tuple(row["sizes"]), row["problems"], row["stopping"]
             known[key] = max(known.get(key, 0), row["count"])
-    for sizes, samples, hard in plan:
-        problems = "hard" if hard else "uniform"
+    for sizes, samples, kind in plan:
         missing: dict[tuple[tuple[Stopping, ...], int], list[tuple[int, ...]]] = {}
         for at in dict.fromkeys(recipe.sizes(size) for size in sizes):
             lacking: dict[int, tuple[Stopping, ...]] = {}  # rules on equally many problems share a run of the model
             for rule in rules if samples == args.samples else rules[:1]:
                 count = samples if rule is rules[0] else min(samples, FURTHER)
-                if known.get((at, problems, rule.name), 0) < count:
+                if known.get((at, kind, rule.name), 0) < count:
                     lacking[count] = (*lacking.get(count, ()), rule)
             for count, asked in lacking.items():
                 missing.setdefault((asked, count), []).append(at)
         for (asked, count), where in missing.items():
             with computing(args.threads):
-                for score in evaluate(weights, where, samples=count, stopping=asked, hard=hard):
+                for score in evaluate(weights, where, samples=count, stopping=asked, kind=kind):
                     run.append("scores", score.row() | {"seed": 0})
-                    known[score.sizes, problems, score.stopping] = count
+                    known[score.sizes, kind, score.stopping] = count
 
 
 def stoppings(texts: Sequence[str]) -> list[Stopping]:
