@@ -102,17 +102,17 @@ class Batch(Rows):
 
     def asked_only(self) -> Batch:
         """Rows that end where nothing more is asked. A causal model's loss is the same: nothing looks ahead."""
-        width = self.asked.shape[1]
         reached = self.asked.flip(1).cumsum(1).flip(1) > 0
         inputs = replace(self.inputs, present=self.inputs.present & reached)
-        left = int(reached.any(0).sum())
-        return replace(
-            self,
-            inputs=inputs if left == width else inputs.columns(0, left),
-            targets=self.targets[:, :left],
-            asked=self.asked[:, :left],
-            room=(self.room & reached)[:, :left],
-        )
+        return replace(self, inputs=inputs, room=self.room & reached).narrow()
+
+    def narrow(self) -> Batch:
+        """No wider than the longest row."""
+        left = int(self.inputs.present.any(0).sum())
+        if left == self.targets.shape[1]:
+            return self
+        asked, targets, room = (part[:, :left] for part in (self.asked, self.targets, self.room))
+        return replace(self, inputs=self.inputs.columns(0, left), targets=targets, asked=asked, room=room)
 
 
 @dataclass(frozen=True)

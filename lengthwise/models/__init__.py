@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -24,6 +24,8 @@ State = Any  # likewise
 
 class Model(nn.Module, ABC):
     """One loop of a computation that may be repeated. It has no randomness but dropout."""
+
+    ragged: ClassVar[bool] = False  # does it leave out what stands behind a row's end by itself?
 
     @abstractmethod
     def embed(self, inputs: Inputs) -> Context:

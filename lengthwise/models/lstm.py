@@ -52,6 +52,8 @@ class LSTMContext(NamedTuple):
 class LSTMModel(Model):
     """See ``LSTM``. The state is "r t d"."""
 
+    ragged = True
+
     def __init__(self, spec: LSTM, reads: int, writes: int) -> None:
         super().__init__()
         self.dropout = spec.dropout

@@ -81,6 +81,8 @@ class ReTranContext(NamedTuple):
 class ReTranModel(Model):
     """See ``ReTran``. The state is "r t d"."""
 
+    ragged = True
+
     def __init__(self, spec: ReTran, reads: int, writes: int) -> None:
         super().__init__()
         self.spec = spec

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
 from lengthwise.models import Model, settle
-from lengthwise.objectives import Objective, supervise
+from lengthwise.objectives import Objective, by_length, supervise
 from lengthwise.types import Batch, Loss
 
 
@@ -17,6 +18,22 @@ class Final(Objective):
     """The loss of each row's last loop. For a standard model, advanced once, this is the usual loss."""
 
     def __call__(self, model: Model, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
-        rows, state = settle(model, batch.inputs, loops)
-        value, right = supervise(model, state, batch, rows)
+        groups = by_length(model, batch)
+        if len(groups) == 1:
+            value, right = _supervised(model, batch, loops)
+        else:
+            parts = [batch.take(rows).narrow() for rows in groups]
+            found = [_supervised(model, part, loops[rows]) for part, rows in zip(parts, groups, strict=True)]
+            asked = [int(part.asked.sum()) for part in parts]
+            value, right = (_mean(column, asked) for column in zip(*found, strict=True))
         return Loss(value, {"loss": value.detach(), "token_accuracy": right})
+
+
+def _mean(values: Sequence[Float[Tensor, ""]], weights: Sequence[int]) -> Float[Tensor, ""]:
+    parts = [value * (weight / sum(weights)) for value, weight in zip(values, weights, strict=True)]
+    return sum(parts[1:], parts[0])
+
+
+def _supervised(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    rows, state = settle(model, batch.inputs, loops)
+    return supervise(model, state, batch, rows)
