@@ -42,8 +42,8 @@ def fresh_problems(
     training have parts from 0 up."""
     if len(size) != len(task.axes):
         raise UsageError(f"{task.name} has sizes on {len(task.axes)} axes ({', '.join(task.axes)}), not {len(size)}")
-    if min(size) < 1:
-        raise UsageError(f"sizes start at 1, not {min(size)}")
+    if min(size) < task.smallest:
+        raise UsageError(f"sizes start at {task.smallest}, not {min(size)}")
     draw = stream(seed, "test", task.name, "hard" if hard else "uniform", *size, part)
     sizes = torch.tensor([list(size)]).repeat(count, 1)
     return task.sample_hard(sizes, draw) if hard else task.sample(sizes, draw)
