@@ -117,13 +117,13 @@ def fresh_problems(
     task's own distribution over sizes, from ``bottom`` up to this one."""
     if len(size) != len(task.axes):
         raise UsageError(f"{task.name} has sizes on {len(task.axes)} axes ({', '.join(task.axes)}), not {len(size)}")
-    if min(size) < 1:
-        raise UsageError(f"sizes start at 1, not {min(size)}")
+    if min(size) < task.smallest:
+        raise UsageError(f"sizes start at {task.smallest}, not {min(size)}")
     draw = stream(seed, "test", task.name, kind, *size, part)
 
     def more(rows: int) -> Problems:
         if kind == "natural":
-            return task.pool(rows, bottom, max(size), draw)
+            return task.pool(rows, max(bottom, task.smallest), max(size), draw)
         sizes = torch.tensor([list(size)]).repeat(rows, 1)
         return task.sample_hard(sizes, draw) if kind == "hard" else task.sample(sizes, draw)
 

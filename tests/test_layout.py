@@ -11,6 +11,7 @@ from lengthwise.layout import FullOutput, NextToken, Pairs, places, until_end, u
 from lengthwise.rng import stream
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.expression import Expression
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.types import Problems, UsageError
@@ -24,6 +25,7 @@ TASKS = [
     Addition(10, "least", True, True),
     Addition(2, "most", True, False),
     Addition(10, "most", False, True),
+    Expression(),
 ]
 ROWS = [FullOutput(), FullOutput(3), NextToken(), NextToken(2), NextToken(framed=True), FullOutput(2, framed=True)]
 LAYOUTS = [*ROWS, Pairs(), Pairs(carry=False)]
@@ -34,7 +36,8 @@ rows_only = pytest.mark.parametrize(("task", "layout"), [p for p in EVERY if not
 
 def sample(task, count=20, top=6, seed=0):
     draw = stream(seed, "layout", repr(task))
-    return task.sample(torch.randint(1, top + 1, (count, len(task.axes)), generator=draw), draw)
+    sizes = torch.randint(top, (count, len(task.axes)), generator=draw) + task.smallest
+    return task.sample(sizes, draw)
 
 
 def one_by_one(rows):
@@ -62,7 +65,7 @@ def wanted(task, layout, problem):
 
 
 def test_each_layout_accepts_what_it_can_write():
-    assert len(EVERY) == 8 * 6 + 5 * 2
+    assert len(EVERY) == 9 * 6 + 5 * 2
 
 
 # What a row shows

@@ -53,8 +53,9 @@ def sample(task, sizes, hard=False, seed=0):
 
 
 def every_size(task, top=5, times=8):
-    """Every size, or pair of sizes, from 1 to ``top``, in no order that a task could lean on."""
-    sizes = torch.cartesian_prod(*[torch.arange(1, top + 1)] * len(task.axes)).view(-1, len(task.axes)).repeat(times, 1)
+    """The ``top`` smallest sizes, or all pairs of them, in no order that a task could lean on."""
+    every = torch.arange(task.smallest, task.smallest + top)
+    sizes = torch.cartesian_prod(*[every] * len(task.axes)).view(-1, len(task.axes)).repeat(times, 1)
     return sizes[torch.randperm(len(sizes), generator=stream(0, "order"))].tolist()
 
 
@@ -143,6 +144,28 @@ def test_the_parsed_prompt_is_the_sampled_problem(task, hard):
         else:
             parsed = task.parse(prompt)
         assert texts(task, parsed) == ([prompt], [answer])
+
+
+@pytest.mark.parametrize("task", TASKS, ids=repr)
+def test_a_pool_is_what_was_asked_for(task):
+    """As many problems, right ones, of sizes in the range; each as often, on every axis, unless a task knows better."""
+    low, high = task.smallest + 1, task.smallest + 4
+    problems = task.pool(2000, low, high, stream(0, "pool"))
+    prompts, answers = texts(task, problems)
+    assert len(prompts) == 2000
+    assert answers == [task.reference(prompt) for prompt in prompts]
+    assert texts(task, task.pool(2000, low, high, stream(0, "pool"))) == (prompts, answers)
+    assert (int(problems.sizes.min()), int(problems.sizes.max())) == (low, high)
+    if type(task).pool is Task.pool:
+        for axis in problems.sizes.unbind(1):
+            assert (shares(axis.tolist(), high + 1)[low:] - 0.25).abs().max() <= 5 * (0.25 * 0.75 / 2000) ** 0.5
+
+
+@pytest.mark.parametrize("task", TASKS, ids=repr)
+def test_a_pool_that_cannot_be_is_refused_in_one_line(task):
+    for count, low, high in ((5, task.smallest - 1, 9), (5, 9, 8), (0, 8, 9), (-1, 8, 9)):
+        with pytest.raises(UsageError, match=rf"^{task.name}: [^\n]*$"):
+            task.pool(count, low, high, stream(0))
 
 
 @pytest.mark.parametrize("task", TASKS, ids=repr)

@@ -23,13 +23,14 @@ class Task(ABC):
 
     ``symbols`` are what prompts and answers are written in, ``signs`` those of them that stand between numbers; where
     a prompt's numbers are written the other way round than its answer, they are ``mirrored``. ``axes`` name the sizes:
-    one axis makes a curve, two a map.
+    one axis makes a curve, two a map; ``smallest`` is the least size on each.
     """
 
     symbols: tuple[str, ...]
     signs: tuple[str, ...] = ()
     mirrored: bool = False
     axes: tuple[str, ...] = ("length",)
+    smallest: int = 1
 
     @property
     def name(self) -> str:
@@ -44,9 +45,19 @@ class Task(ABC):
         raise UsageError(f"{self.name} has no harder set of problems: leave `hard` at 0")
 
     def pool(self, count: int, low: int, high: int, generator: Generator) -> Problems:
-        """Problems of the task's own distribution over sizes from ``low`` to ``high``: uniform on each axis, unless a
-        task has another."""
+        """So many problems of the task's own distribution over sizes from ``low`` to ``high``: each size is uniform, on
+        every axis, unless a task knows better. UsageError where the task has no such sizes."""
+        self.check_pool(count, low, high)
         return self.sample(torch.randint(low, high + 1, (count, len(self.axes)), generator=generator), generator)
+
+    def check_pool(self, count: int, low: int, high: int) -> None:
+        """UsageError unless one problem or more is asked for, of sizes that the task has."""
+        if count < 1:
+            raise UsageError(f"{self.name}: a pool has one problem or more, not {count}")
+        if not self.smallest <= low <= high:
+            raise UsageError(
+                f"{self.name}: sizes from {low} to {high} must be from {self.smallest} up, and not descend"
+            )
 
     @abstractmethod
     def parse(self, text: str) -> Problems:

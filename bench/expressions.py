@@ -1,0 +1,98 @@
+"""Expressions of 8–30 characters with their values. Claim: 20 times as many per second as plain Python draws, rule by
+rule. Neither takes duplicates out."""
+
+import json
+import random
+import re
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from lengthwise.rng import stream
+from lengthwise.tasks.expression import Expression
+
+BATCH, PLAIN, LOW, HIGH, TURNS = 65_536, 2_000, 8, 30, 15
+TOKENS = re.compile(r"(?<![\d)])-?\d+|\d+|[-+*()]")
+
+
+def equation(draw: Callable[[], float]) -> str:
+    operator = "+" if (u := draw()) < 0.35 else "-" if u < 0.7 else "*"
+    row = value(draw) + operator + value(draw)
+    return row if draw() < 0.5 else f"({row})"
+
+
+def value(draw: Callable[[], float]) -> str:
+    return equation(draw) if draw() < 0.46 else number(draw)
+
+
+def number(draw: Callable[[], float]) -> str:
+    if draw() < 0.05:
+        return "0"
+    digits = ("-" if draw() < 0.5 else "") + "123456789"[int(9 * draw())]
+    while draw() < 0.2:
+        digits += "0123456789"[int(10 * draw())]
+    return digits
+
+
+def evaluated(row: str) -> int:
+    """From left to right, number by number: quicker than Python's own ``eval``, which compiles first."""
+    total, term, stack = 0, 1, []
+    for token in TOKENS.findall(row):
+        if token == "(":
+            stack.append((total, term))
+            total, term = 0, 1
+        elif token == ")":
+            inner = total + term
+            total, term = stack.pop()
+            term *= inner
+        elif token in "+-":
+            total, term = total + term, 1 if token == "+" else -1
+        elif token != "*":
+            term *= int(token)
+    return total + term
+
+
+def plain(count: int, draw: Callable[[], float]) -> list[tuple[str, int]]:
+    kept = []
+    while len(kept) < count:
+        row = equation(draw).replace("--", "+").replace("+-", "-")
+        if LOW <= len(row) <= HIGH and -10_000 < (result := evaluated(row)) < 100_000:
+            kept.append((row, result))
+    return kept
+
+
+def seconds(function: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    task, draw = Expression(), random.Random(0).random
+    assert all(result == eval(row) for row, result in plain(PLAIN, draw))
+    task.pool(BATCH, LOW, HIGH, stream(0, "bench"))  # the tables are made once
+    ours, ratios = [], []
+    for turn in range(TURNS):  # in turns: others on the machine slow both down
+        before = seconds(lambda: plain(PLAIN, draw)) / PLAIN
+        ours.append(seconds(lambda turn=turn: task.pool(BATCH, LOW, HIGH, stream(0, "bench", turn))) / BATCH)
+        after = seconds(lambda: plain(PLAIN, draw)) / PLAIN
+        ratios.append((before + after) / 2 / ours[-1])
+    low, middle, high = statistics.quantiles(ratios)
+    print(
+        json.dumps(
+            {
+                "bench": "expressions",
+                "per_second": round(1 / statistics.median(ours)),
+                "ratio": round(middle, 1),
+                "spread": [round(low, 1), round(high, 1)],
+                "met": middle >= 20,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
