@@ -100,6 +100,10 @@ def build(spec, causal, reads=READS, writes=WRITES):
     return model
 
 
+def build_plain(spec):
+    return spec.build(READS, WRITES, causal=True)
+
+
 def some(lengths=LENGTHS, width=None, seed=0):
     """Rows of these lengths; where a row has ended stands rubbish."""
     width = width or max(lengths)
@@ -426,6 +430,17 @@ def test_equal_places_share_an_abacus_vector_and_signs_another():
     same = inputs.place[0][:, None] == inputs.place[0]
     assert torch.equal((added[:, None] == added).all(-1), same)
     assert added.abs().min() > 0
+
+
+def test_one_linear_map_leads_from_each_sine_to_its_neighbour():
+    table = build_plain(replace(BASE, width=16, positions=(Abacus(60, start="sines", std=0.3),))).encodings[0].table
+    vectors = table.weight.detach().double()
+    assert vectors.shape == (61, 16) and float(vectors.std()) == pytest.approx(0.3, rel=0.1)
+    step = torch.linalg.lstsq(vectors[:-1], vectors[1:]).solution
+    torch.testing.assert_close(vectors[:-1] @ step, vectors[1:], atol=1e-4, rtol=0)
+    apart = torch.cdist(vectors, vectors) + torch.eye(61)
+    assert apart.min() > 0.1
+    assert table.weight.requires_grad
 
 
 @pytest.mark.parametrize("each_row", [False, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
@@ -129,13 +130,15 @@ class _ByPlace(Position):
     to the places of a whole batch, or with ``each_row`` of each row, uniform from 0, so that places which short numbers
     do not have are trained too; at test it is 0. So places up to the longest trained on + ``offset`` − 1 are known;
     ``size`` has to hold them. The vectors are added to the input; or, with ``at="attention"``, to the queries and keys
-    of every layer."""
+    of every layer. They start at random, of standard deviation ``std``; or as ``sines`` of the place, of the same size:
+    then one linear map leads from every place to its neighbour, instead of one to be learned for each."""
 
     size: int = 128
     offset: int = 100
     each_row: bool = False
     at: Literal["input", "attention"] = "input"
     std: float = 0.02  # of the vectors at the start
+    start: Literal["random", "sines"] = "random"
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.offset < 1:
@@ -176,7 +179,11 @@ class _Table(Encoding):
         super().__init__()
         self.kind = type(spec).__name__
         self.table = nn.Embedding(spec.size + 1, width)
-        nn.init.normal_(self.table.weight, std=spec.std)
+        if spec.start == "random":
+            nn.init.normal_(self.table.weight, std=spec.std)
+        else:
+            with torch.no_grad():
+                self.table.weight.copy_(_sines(spec.size + 1, width) * (spec.std * math.sqrt(2)))
 
     def look_up(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
         # What stands beyond a row's end is counted on, but not looked at.
@@ -188,6 +195,14 @@ class _Table(Encoding):
                 f"{self.kind}(size=…) larger, and offset with it"
             )
         return self.table(place)
+
+
+def _sines(places: int, width: int) -> Float[Tensor, "n d"]:
+    """Sines and cosines of places, at wavelengths from 4 to 4 · places."""
+    half = (width + 1) // 2
+    rates = 2 * math.pi / 4 * places ** (-torch.arange(half) / max(1, half - 1))
+    angles = torch.arange(places)[:, None] * rates
+    return torch.cat([angles.sin(), angles.cos()], -1)[:, :width]
 
 
 class _Placed(_Table):

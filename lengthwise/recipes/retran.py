@@ -1,0 +1,92 @@
+"""ReTran, GPT and LSTM on arithmetic expressions (ReTran, ACL 2025): three models of about equal size, three times.
+
+``paper-<model>-<size>`` is as published: ten epochs of 2.6 million expressions. ``<model>-small`` is the same model on
+a budget for a CPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lengthwise.layout import NextToken
+from lengthwise.lengths import Natural
+from lengthwise.loops import Constant
+from lengthwise.models import ModelSpec
+from lengthwise.models.lstm import LSTM
+from lengthwise.models.retran import ReTran
+from lengthwise.models.transformer import Transformer
+from lengthwise.nn.position import RoPE
+from lengthwise.objectives.final import Final
+from lengthwise.optim import LAMB, Schedule
+from lengthwise.recipe import Recipe, Watch
+from lengthwise.source import Finite
+from lengthwise.tasks.expression import Expression
+
+ROWS, BATCH, EPOCHS = 2_621_440, 2048, 10
+SIZES = {"small": (16, 64, 3), "medium": (32, 128, 4), "large": (64, 256, 6)}  # width, hidden width, layers
+
+
+def models(size: str) -> dict[str, tuple[ModelSpec, float]]:
+    """The three models of a size, each with its peak learning rate. GPT is twice as wide, for as many parameters."""
+    width, hidden, layers = SIZES[size]
+    gpt = Transformer(
+        width=2 * width,
+        layers=layers,
+        heads=8,
+        norm="post",
+        final_norm="none",
+        readout="scaled",
+        init="attention",
+        positions=(RoPE(),),
+        injection="once",
+        dropout=0.1,
+        embedding_std=0.02,
+    )
+    return {
+        "retran": (ReTran(width, hidden, layers), 0.008),
+        "gpt": (gpt, 0.01),
+        "lstm": (LSTM(width, hidden, layers), 0.006),
+    }
+
+
+def paper() -> dict[str, Recipe]:
+    """A model of the ReTran paper as published: ten epochs of 2.6 million expressions of up to 30 characters."""
+    found = [_published(name, size) for size in SIZES for name in models(size)]
+    return {recipe.name: recipe for recipe in found}
+
+
+def _published(name: str, size: str) -> Recipe:
+    model, rate = models(size)[name]
+    epoch = ROWS // BATCH
+    return Recipe(
+        name=f"paper-{name}-{size}",
+        task=Expression(),
+        layout=NextToken(framed=True),
+        lengths=Natural(top=30, bottom=8),
+        loops=Constant(1),
+        model=model,
+        objective=Final(),
+        steps=EPOCHS * epoch,
+        batch=BATCH,
+        optimizer=LAMB(rate=rate),
+        schedule=Schedule("linear", warmup=0.1),
+        clip=None,
+        source=Finite(ROWS),
+        watch=Watch(every=epoch, validation=ROWS // 5),
+        keep="lowest-loss",
+    )
+
+
+CPU_STEPS, CPU_BATCH = 2500, 1024
+
+
+def cpu() -> dict[str, Recipe]:
+    """A small model of the ReTran paper on a budget for a CPU: about one epoch, in smaller batches."""
+    found = [_on_a_cpu(name, size) for size in SIZES for name in models(size)]
+    return {recipe.name: recipe for recipe in found}
+
+
+def _on_a_cpu(name: str, size: str) -> Recipe:
+    watch = Watch(every=CPU_STEPS // 10, validation=8192)
+    published = _published(name, size)
+    return replace(published, name=f"{name}-{size}", steps=CPU_STEPS, batch=CPU_BATCH, watch=watch)
