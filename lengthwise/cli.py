@@ -67,6 +67,9 @@ def parser() -> argparse.ArgumentParser:
                "stopping", "device", "json")  # fmt: skip
     sub.add_argument("weights", metavar="WEIGHTS", help="shipped weights by name, or a folder")
     sub.add_argument("prompts", nargs="*", metavar="PROMPT", help="e.g. 128+9")
+    sub = verb("ask", "exact match of a large language model, behind any OpenAI-compatible endpoint, length by length",
+               "hard", "natural", "quiet", "json")  # fmt: skip
+    _ask(sub)
     sub = verb("rasp", "an n-RASP-L program at work: the state after each round, which a looped model has to learn",
                "json")  # fmt: skip
     sub.add_argument("task", metavar="TASK", nargs="?", help="e.g. parity; left out, the programs there are")
@@ -81,11 +84,35 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--samples", type=int, metavar="N", help="fresh problems per length (default: the study's)")
     sub.add_argument("--dry-run", action="store_true", help="print the plan with its estimated time, and stop")
     sub = verb("report", "tables, figures (PNG, SVG) and CSV of runs", "out", "json")
-    sub.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
+    sub.add_argument("runs", nargs="+", metavar="RUN", help="run folders, and those of `ask`")
     sub.add_argument("--stopping", action="store_true", help="accuracy and confidence against loops, a figure per run")
     sub.add_argument("--lengths", metavar="SIZES", help="with --stopping: at which lengths (default: 1 and 2 times)")
     sub.add_argument("--samples", type=int, default=512, metavar="N", help="with --stopping: problems per length")
     return top
+
+
+def _ask(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("task", metavar="TASK", help="e.g. addition")
+    sub.add_argument("changes", nargs="*", metavar="name=value", help="the task's fields, e.g. base=2")
+    sub.add_argument("--endpoint", required=True, metavar="URL", help="its address, e.g. http://localhost:8000/v1")
+    sub.add_argument("--model", required=True, metavar="NAME", help="the model, as the endpoint calls it")
+    sub.add_argument("--key-variable", metavar="NAME", help="environment variable of the key (default: OPENAI_API_KEY)")
+    sub.add_argument(
+        "--like", metavar="RECIPE", help="ask just what models of this recipe, or this run, are measured on"
+    )
+    sub.add_argument(
+        "--lengths", metavar="SIZES", help="8,16 or 1-20 or 4x4 (default: 1,2,4,8,16; with --like: as `evaluate`)"
+    )
+    sub.add_argument("--samples", type=int, default=100, metavar="N", help="fresh problems per length (default: 100)")
+    sub.add_argument("--seed", type=int, metavar="N", help="seed of the problems (default: 0)")
+    sub.add_argument("--limit", type=int, metavar="N", help="send at most N requests, those sent again included")
+    sub.add_argument("--concurrency", type=int, default=8, metavar="N", help="requests at a time (default: 8)")
+    sub.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds for a request (default: 60)")
+    sub.add_argument(
+        "--backoff", type=float, default=1.0, metavar="S", help="seconds before a second try, then doubled (default: 1)"
+    )
+    sub.add_argument("--question", metavar="TEXT", help="what to ask, instead of the task's own sentence")
+    sub.add_argument("--out", metavar="FOLDER", help="where replies and scores go (default: runs/ask-MODEL-TASK-ID)")
 
 
 def _recipe(sub: argparse.ArgumentParser) -> None:
@@ -146,7 +173,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run a verb and exit: 0 done, 1 some prompts were bad, 2 a mistake of the user's, 130 interrupted."""
+    """Run a verb and exit: 0 done, 1 some prompts were bad or have no reply, 2 a mistake of the user's, 130
+    interrupted."""
     args = parse(arguments)
     if args.version:
         from lengthwise import __version__

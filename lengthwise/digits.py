@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import torch
@@ -58,6 +59,17 @@ def parted(task: Task, text: str, sign: int, parts: str = "numbers") -> tuple[In
         symbol = task.symbols[sign]
         raise UsageError(f"{task.name}: a prompt is two {parts} and one '{symbol}' between them, not {text.strip()!r}")
     return ids[: at[0]], ids[at[0] + 1 :]
+
+
+def as_read(text: str, order: Order) -> str:
+    """A text whose numbers are written in this order, with each number's most significant digit first."""
+    return text if order == "most" else re.sub(r"[0-9]+", lambda number: number[0][::-1], text)
+
+
+def arithmetic(base: int) -> str:
+    """What is asked of a language model: as in ReTran (ACL 2025), and in which base where it is not the usual one."""
+    written = f" All numbers are written in base {base}, most significant digit first." if base != 10 else ""
+    return f"Answer the math question.{written}"
 
 
 def stripped(number: Int[Tensor, " n"]) -> Int[Tensor, " m"]:

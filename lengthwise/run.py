@@ -140,14 +140,44 @@ def runs_folder() -> Path:
     return Path(os.environ.get("LENGTHWISE_RUNS", "runs"))
 
 
-class Run:
-    """One run's folder."""
+class Folder:
+    """A folder with files of rows, which are only appended to."""
 
-    def __init__(self, folder: Path, recipe: Recipe) -> None:
-        self.folder, self.recipe = folder, recipe
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def __repr__(self) -> str:
-        return f"Run({str(self.folder)!r})"
+        return f"{type(self).__name__}({str(self.folder)!r})"
+
+    def append(self, name: str, *rows: dict[str, Any]) -> None:
+        """Add rows to ``<name>.jsonl``; a last line cut short is dropped."""
+        with _disk(self.folder), (self.folder / f"{name}.jsonl").open("ab+") as file:
+            if _cut_short(file):
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+            file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """All rows of ``<name>.jsonl``; a last line cut short by a crash does not count. UsageError if a line is none
+        of ours."""
+        path = self.folder / f"{name}.jsonl"
+        try:
+            rows = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+        except FileNotFoundError:
+            return []
+        except ValueError as error:
+            raise UsageError(f"{path}: a line is not JSON ({_line(error)})") from None
+        if not all(isinstance(row, dict) for row in rows):
+            raise UsageError(f"{path}: a line is not a row")
+        return rows
+
+
+class Run(Folder):
+    """One run's folder: rows of ``metrics``, ``scores``, ``depth`` and ``anatomy``, weights and the training state."""
+
+    def __init__(self, folder: Path, recipe: Recipe) -> None:
+        super().__init__(folder)
+        self.recipe = recipe
 
     @staticmethod
     def of(recipe: Recipe, folder: Path | None = None) -> Run:
@@ -177,30 +207,6 @@ class Run:
     def weights(self, device: str | torch.device = "cpu") -> Weights:
         """The trained model. UsageError if training has not ended."""
         return load(self.folder, device)
-
-    # Rows
-
-    def append(self, name: str, *rows: dict[str, Any]) -> None:
-        """Add rows to ``metrics``, ``scores``, ``depth`` or ``anatomy``; a last line cut short is dropped."""
-        with _disk(self.folder), (self.folder / f"{name}.jsonl").open("ab+") as file:
-            if _cut_short(file):
-                file.seek(0)
-                file.truncate(file.read().rfind(b"\n") + 1)
-            file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
-
-    def rows(self, name: str) -> list[dict[str, Any]]:
-        """All rows of ``metrics`` or another of these files; a last line cut short by a crash does not count.
-        UsageError if a line is none of ours."""
-        path = self.folder / f"{name}.jsonl"
-        try:
-            rows = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
-        except FileNotFoundError:
-            return []
-        except ValueError as error:
-            raise UsageError(f"{path}: a line is not JSON ({_line(error)})") from None
-        if not all(isinstance(row, dict) for row in rows):
-            raise UsageError(f"{path}: a line is not a row")
-        return rows
 
     def cut(self, name: str, step: int) -> None:
         """Drop rows of later steps: what was logged after the last checkpoint will be logged again."""

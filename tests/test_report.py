@@ -2,6 +2,7 @@ import csv
 import io
 import json
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,13 +13,15 @@ import pytest
 from matplotlib.colors import to_hex
 from rich.console import Console
 
+from lengthwise.ask import Asked, Inquiry
+from lengthwise.cli import main
 from lengthwise.layout import FullOutput
 from lengthwise.lengths import Curriculum, Uniform
 from lengthwise.loops import PerRound
 from lengthwise.models.transformer import Transformer
 from lengthwise.objectives.final import Final
 from lengthwise.recipe import Recipe
-from lengthwise.report import Claim, curves, names
+from lengthwise.report import Claim, asked_curves, curves, names
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.figures import heat_map, length_figure, loss_figure, save
 from lengthwise.report.publish import publish
@@ -602,3 +605,71 @@ print(json.dumps([early, "matplotlib.pyplot" in sys.modules]))
     command = [sys.executable, "-W", "error", "-c", program, row, str(tmp_path / "map")]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(result.stdout) == [[], False]
+
+
+# Language models that were asked
+
+
+def replied(*scores, kind="uniform", **changes):
+    """The folder of a language model that was asked, with a row per (size, exact)."""
+    asked = Asked.of(Inquiry("http://x/v1", "org/model", Parity(), "Well?", problems=kind, **changes))
+    for size, exact in scores:
+        score = Score("parity", "org/model", "", kind, (size,), 100, exact, exact, exact, 0.0)
+        asked.append("scores", score.row() | {"seed": 0, "asked": 100, "chatter": 0})
+    return asked
+
+
+def test_language_models_stand_beside_models(tmp_path):
+    run, asked = scored(recipe(), (8, 1.0), (12, 0.9)), replied((8, 0.7), (12, 0.2))
+    lines = curves([run]) + asked_curves([asked])
+    assert names(lines) == ["looped-parity", "org/model"]
+    text = printed(score_table(lines))
+    assert text.splitlines()[0].split()[-4:] == ["trained", "to", "8", "12"]
+    assert re.search(r"org/model +– +0.70 .60–.79", text) and re.search(r"training range, up to 8 *\n", text)
+    (axes,) = length_figure(lines).axes
+    assert "trained to 8" in [note.get_text() for note in axes.texts]
+    written = publish([run], tmp_path, asked=[asked])
+    assert {"inquiries.json", "runs.json", "card.json", "lengths.png"} <= {path.name for path in written}
+    with (tmp_path / "scores.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["recipe_name"], row["sizes"], float(row["exact"])) for row in rows][2:] == [
+        ("org/model", "8", 0.7),
+        ("org/model", "12", 0.2),
+    ]
+    assert [row["recipe"] for row in json.loads((tmp_path / "card.json").read_text())] == ["looped-parity"]
+    (told,) = json.loads((tmp_path / "inquiries.json").read_text())
+    assert (told["model"], told["endpoint"], told["id"]) == ("org/model", "http://x/v1", asked.inquiry.id)
+
+
+def test_of_language_models_alone_no_training_is_spoken(tmp_path):
+    lines = asked_curves([replied((8, 0.7), (12, 0.2))])
+    assert "train" not in printed(score_table(lines))
+    assert not any("train" in note.get_text() for note in length_figure(lines).axes[0].texts)
+    files = publish([], tmp_path, asked=[replied((8, 0.7), (12, 0.2)), replied(seed=1)])
+    assert sorted(path.name for path in files) == [
+        "inquiries.json", "lengths.png", "lengths.svg", "runs.json", "scores.csv"
+    ]  # fmt: skip
+
+
+def test_models_asked_in_several_ways_are_told_apart():
+    first, other = replied((8, 0.7)), replied((8, 0.6), seed=1)
+    hard = replied((8, 0.1), kind="hard")
+    assert names(asked_curves([first, hard])) == ["org/model", "org/model, hard"]
+    assert names(asked_curves([first, hard, other])) == [first.folder.name, "org/model, hard", other.folder.name]
+    assert asked_curves([replied(seed=2)]) == []
+
+
+def test_a_report_takes_runs_and_language_models_together(tmp_path, capsys):
+    run, asked = scored(recipe(), (8, 1.0), (12, 0.9)), replied((8, 0.7), (12, 0.2))
+
+    def told(*words):
+        with pytest.raises(SystemExit) as stopped:
+            main([*map(str, words)])
+        return stopped.value.code, *capsys.readouterr()
+
+    status, out, err = told("report", run.folder, asked.folder.name, "--out", tmp_path, "--json")
+    assert (status, err) == (0, "")
+    assert [row["exact"] for row in json.loads(out)["scores"]] == [1.0, 0.9, 0.7, 0.2]
+    assert {path.name for path in tmp_path.iterdir()} >= {"inquiries.json", "runs.json"}
+    status, out, err = told("report", asked.folder, "--stopping")
+    assert (status, out) == (2, "") and err.endswith("has no loops to look at\n") and len(err.splitlines()) == 1

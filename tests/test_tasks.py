@@ -139,11 +139,33 @@ def test_the_parsed_prompt_is_the_sampled_problem(task, hard):
     """What a person would type for a sampled problem, parsed, gives its answer back."""
     prompts, answers = texts(task, sample(task, every_size(task, times=2), hard))
     for prompt, answer in zip(prompts, answers, strict=True):
+        typed = task.typed(task.vocab.encode(prompt))
         if getattr(task, "order", None) == "least":  # a person writes the most significant digit first
-            parsed = task.parse(re.sub(r"\d+", lambda number: number[0][::-1], prompt))
+            assert typed == re.sub(r"\d+", lambda number: number[0][::-1], prompt)
         else:
-            parsed = task.parse(prompt)
-        assert texts(task, parsed) == ([prompt], [answer])
+            assert typed == prompt
+        assert texts(task, task.parse(typed)) == ([prompt], [answer])
+
+
+@pytest.mark.parametrize("task", TASKS, ids=repr)
+def test_a_task_says_in_a_line_what_is_asked(task):
+    assert len(task.question) > 10 and task.question.endswith(".") and "\n" not in task.question
+    assert "→" not in task.question  # a sentence of its own, for whoever has not read the class
+
+
+def asked_by_default(about):
+    """The question of a task with this docstring; of a class that is none, so that the catalog does not find it."""
+    return Task.question.fget(type("Own", (), {"__doc__": about, "name": "own"})())
+
+
+def test_what_is_asked_is_by_default_what_the_docstring_says_first():
+    assert asked_by_default("Bits, told\n    otherwise. And more.\n\n    And more yet.") == "Bits, told otherwise."
+
+
+@pytest.mark.parametrize("about", [None, "Own(base: int = 2)"])  # without a docstring, dataclasses write the second
+def test_a_task_that_says_nowhere_what_is_asked_is_told_so(about):
+    with pytest.raises(UsageError, match="own: its class says nowhere what the problem is"):
+        asked_by_default(about)
 
 
 @pytest.mark.parametrize("task", TASKS, ids=repr)

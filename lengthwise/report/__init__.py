@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from lengthwise.run import Run
+from lengthwise.ask import Asked
+from lengthwise.run import Folder, Run
 from lengthwise.types import Score, UsageError
 
 SOLVED = 0.99  # exact match from which a size counts as solved
@@ -59,10 +60,10 @@ class Curve:
     """The scores of runs that differ only in their seeds, on one set of problems under one stopping rule."""
 
     label: str
-    top: int  # the largest size trained on
+    top: int  # the largest size trained on; 0 where nobody knows, as of a language model that was asked
     axes: tuple[str, ...]
     problems: str  # "uniform" or "hard"
-    stopping: str
+    stopping: str  # empty where no rule stops anything
     rows_by_seed: Mapping[Seed, Sequence[Row]]
     most: tuple[int, ...] = ()  # of axes that are kept short: the largest size trained on there
 
@@ -107,14 +108,28 @@ def _curves(label: str, group: Sequence[Run]) -> list[Curve]:
     return [Curve(label, top, axes, problems, stopping, seeds, most) for (problems, stopping), seeds in kinds.items()]
 
 
-def _checked(run: Run) -> list[Row]:
-    """The run's scores; a row that someone has cut fields from is named rather than tripped over."""
+def asked_curves(folders: Iterable[Asked]) -> list[Curve]:
+    """A curve for each language model that was asked, to stand beside those of runs; folders without whole scores add
+    nothing. Where a model was asked in several ways, the folder's name tells them apart."""
+    folders = list(folders)
+    shared = Counter((one.inquiry.model, one.inquiry.problems) for one in folders)
+    found = []
+    for one in folders:
+        if rows := _checked(one):
+            asked = one.inquiry
+            label = asked.model if shared[asked.model, asked.problems] == 1 else one.folder.name
+            found.append(Curve(label, 0, tuple(asked.task.axes), asked.problems, "", {(asked.seed, 0): rows}))
+    return found
+
+
+def _checked(folder: Folder) -> list[Row]:
+    """A folder's scores; a row that someone has cut fields from is named rather than tripped over."""
     needed = {field.name for field in fields(Score)} | {"low", "high"}
-    rows = run.rows("scores")
+    rows = folder.rows("scores")
     for number, row in enumerate(rows, 1):
         if not needed <= row.keys():
             lacking = ", ".join(sorted(needed - row.keys()))
-            raise UsageError(f"{run.folder / 'scores.jsonl'}: row {number} has no {lacking}; evaluate the run anew")
+            raise UsageError(f"{folder.folder / 'scores.jsonl'}: row {number} has no {lacking}; evaluate the run anew")
     return rows
 
 
@@ -144,12 +159,12 @@ def latest(rows: Iterable[Row]) -> list[Row]:
 
 def names(curves: Sequence[Curve]) -> list[str]:
     """What tells each curve from the others: its label, then its stopping rule and problems where these differ."""
-    rules = {curve.stopping for curve in curves}
+    rules = {curve.stopping for curve in curves if curve.stopping}
     sets = {curve.problems for curve in curves}
     return [
         ", ".join(
             [curve.label]
-            + ([curve.stopping] if len(rules) > 1 else [])
+            + ([curve.stopping] if len(rules) > 1 and curve.stopping else [])
             + ([curve.problems] if len(sets) > 1 and curve.problems != "uniform" else [])
         )
         for curve in curves

@@ -152,14 +152,16 @@ def _looks(curves: Sequence[Curve]) -> list[_Look]:
 
 
 def _length_axes(axes: Axes, curves: Sequence[Curve], longest: int) -> None:
-    tops = sorted({curve.top for curve in curves})
-    right = 1.02 * max(longest, tops[-1])
+    tops = sorted({curve.top for curve in curves if curve.top})
+    right = 1.02 * max([longest, *tops])
     axes.set_xlim(0, right)
     axes.set_ylim(-0.02, 1.02)
     axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 5, 10], integer=True))
     axes.set_yticks(np.linspace(0, 1, 6))
     axes.set_xlabel(_length_label(curves))
     axes.set_ylabel("exact match")
+    if not tops:
+        return
     for top in tops:
         axes.axvspan(0, top, color=SHADE, zorder=0.1, linewidth=0)
         axes.axvline(top, color=FAINT, linewidth=0.7, zorder=1.5)

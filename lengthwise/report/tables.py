@@ -35,7 +35,7 @@ def score_table(curves: Sequence[Curve]) -> Table:
     sizes = sorted(set().union(*points))
     # What is the same in all rows is said once, in the caption.
     own = {
-        "trained to": [str(curve.top) for curve in curves],
+        "trained to": [str(curve.top or "–") for curve in curves],
         "seeds": [_range({point.seeds for point in row.values()}) for row in points],
     }
     own = {heading: cells for heading, cells in own.items() if len(set(cells)) > 1}
@@ -69,6 +69,21 @@ def detail_table(rows: Iterable[Row], top: int | None = None) -> Table:
     said = [f"{name}: {rows[0][name]}" for name in ("problems", "stopping") if name not in own]
     said += [f"{TRAINED} within the training range, up to {top}"] if top is not None else []
     table.caption = Text("; ".join(said))
+    return table
+
+
+def asked_table(rows: Iterable[Row]) -> Table:
+    """What a language model was asked, a row per size; where replies are still missing, it says of how many."""
+    rows = list(rows)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
+    for heading in ("size", "", "exact match", "95 % interval", "per token", "chatter", "count"):
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+    for row in rows:
+        *cells, _, count = _details(row, trained=False)
+        count = count if row["count"] == row["asked"] else Text(f"{row['count']} of {row['asked']}", "yellow")
+        table.add_row(*cells, str(row["chatter"]), count)
+    said = f"{rows[0]['weights']}, {rows[0]['task']}, {rows[0]['problems']} problems; chatter: no answer at all"
+    table.caption = Text(said)
     return table
 
 
@@ -247,9 +262,10 @@ def _caption(curves: Sequence[Curve], points: Sequence[dict[Sizes, Point]], show
     every = [point for row in points for point in row.values()]
     seeds = {point.seeds for point in every}
     bands = (["the worst and the best seed"] if seeds != {1} else []) + (["95 % interval"] if 1 in seeds else [])
+    tops = {curve.top for curve in curves if curve.top}
     return Text(
-        f"{TRAINED} within the training range, up to {_range({curve.top for curve in curves})}\n"
-        f"{_range({point.count for point in every})} problems per size, {_range(seeds)} seed{'s' * (seeds != {1})}; "
+        (f"{TRAINED} within the training range, up to {_range(tops)}\n" if tops else "")
+        + f"{_range({point.count for point in every})} problems per size, {_range(seeds)} seed{'s' * (seeds != {1})}; "
         f"dim: {', of a single seed the '.join(bands)}"
         + (f"\n{shown} of {sizes} sizes are shown" if shown < sizes else "")
     )

@@ -67,6 +67,20 @@ class Task(ABC):
         """An answer as a person reads it: its symbols, unless a task knows better."""
         return self.vocab.decode(answer)
 
+    def typed(self, prompt: Int[Tensor, " p"]) -> str:
+        """A prompt as a person types it: ``parse`` reads it back. Its symbols, unless a task knows better."""
+        return self.vocab.decode(prompt)
+
+    @property
+    def question(self) -> str:
+        """What is to be done with a prompt as it is typed, in a sentence or two that tell all that a reader must know
+        to answer as ``format`` does. Unless a task says it better, its docstring's first sentence; UsageError where
+        there is none."""
+        about = type(self).__doc__ or ""
+        if not about or about.startswith(f"{type(self).__name__}("):  # what dataclasses say of themselves
+            raise UsageError(f"{self.name}: its class says nowhere what the problem is: give it a `question`")
+        return re.split(r"(?<=\.)\s", " ".join(about.split("\n\n")[0].split()))[0]
+
     @abstractmethod
     def reference(self, prompt: str) -> str:
         """The answer by the plainest algorithm; both are written in the task's own symbols and order."""

@@ -9,7 +9,17 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.digits import Order, joined, number_length, ordered, parted, stripped, without_leading_zeros
+from lengthwise.digits import (
+    Order,
+    arithmetic,
+    as_read,
+    joined,
+    number_length,
+    ordered,
+    parted,
+    stripped,
+    without_leading_zeros,
+)
 from lengthwise.tasks import Stackable
 from lengthwise.types import Problems, UsageError
 
@@ -151,6 +161,14 @@ class Addition(Stackable):
         """Most significant digit first, without leading zeros."""
         digits = self.vocab.decode(answer if self.order == "most" else answer.flip(0))
         return digits.lstrip("0") or "0"
+
+    def typed(self, prompt: Int[Tensor, " p"]) -> str:
+        """Most significant digit first."""
+        return as_read(self.vocab.decode(prompt), self.order)
+
+    @property
+    def question(self) -> str:
+        return arithmetic(self.base)
 
     def reference(self, prompt: str) -> str:
         turn = slice(None, None, -1 if self.order == "least" else 1)

@@ -19,6 +19,7 @@ class BinarySum(Listed):
     among uniform bits a sum near n, whose highest bits are set, is hardly ever seen."""
 
     symbols = ("0", "1")
+    question = "Count the ones in this sequence of bits. Write their number in binary, most significant bit first."
 
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         length, width = sizes[:, :1], int(sizes.max())

@@ -23,6 +23,10 @@ class BitwiseOr(Task):
     symbols = ("0", "1", "|")
     signs = ("|",)
     axes = ("first", "second")
+    question = (
+        "Give the bitwise or of these two vectors of bits. They are aligned at their first bits, and the shorter one "
+        "is filled up with zeros at its end."
+    )
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         first, second = sizes.unbind(1)

@@ -19,6 +19,8 @@ _ALPHABET = string.digits + string.ascii_lowercase
 class Copy(Listed):
     """n uniform symbols of an alphabet → the same. T(n) = n: the row moves on by one place per round."""
 
+    question = "Write this sequence of symbols again, just as it stands."
+
     alphabet: int = 2  # how many symbols, 2–36: 0–9, then a–z
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Generator, Tensor
 
+from lengthwise.digits import arithmetic
 from lengthwise.tasks import Task, symbols_of
 from lengthwise.types import Problems, UsageError
 
@@ -45,6 +46,7 @@ class Expression(Task):
     symbols = SYMBOLS
     signs = (*OPERATORS, "(", ")")
     smallest = 3
+    question = arithmetic(10)
 
     def __post_init__(self) -> None:
         if not 1 <= self.most <= 15:

@@ -18,6 +18,10 @@ class FlippedCopy(Listed):
     of several loops in sequence as what their method, which repeats one step, is not made for; this one is ours."""
 
     symbols = ("0", "1")
+    question = (
+        "Write this sequence of bits again: just as it stands if the number of ones in it is even, "
+        "and with every bit flipped if it is odd."
+    )
 
     def solved(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]

@@ -17,6 +17,7 @@ class Parity(Listed):
     """n uniform bits → 1 if an odd number of them is 1, else 0. T(n) = n: one bit is folded in per round."""
 
     symbols = ("0", "1")
+    question = "Write 1 if the number of ones in this sequence of bits is odd, and 0 if it is even."
 
     def solved(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]

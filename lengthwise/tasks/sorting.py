@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.digits import Order, without_leading_zeros
+from lengthwise.digits import Order, as_read, without_leading_zeros
 from lengthwise.tasks import Task, within
 from lengthwise.types import Problems, UsageError
 
@@ -32,6 +32,10 @@ class Sorting(Task):
     symbols = (*string.digits, *LABELS, ":", ",")
     signs = (*LABELS, ":", ",")
     axes = ("numbers", "digits")
+    question = (
+        "Sort these labelled numbers in ascending order, equal ones in the order in which they stand. "
+        "Write the labels alone, separated by commas without spaces."
+    )
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         rows, count, width = len(sizes), int(sizes[:, 0].max()), int(sizes[:, 1].max())
@@ -96,6 +100,10 @@ class Sorting(Task):
         length = torch.tensor([[len(number) for number in numbers]])
         labels = torch.tensor([[LABELS.index(name) for name in names]])
         return self._problems(torch.tensor([[len(names), width]]), digits, length, labels)
+
+    def typed(self, prompt: Int[Tensor, " p"]) -> str:
+        """Most significant digit first."""
+        return as_read(self.vocab.decode(prompt), self.order)
 
     def reference(self, prompt: str) -> str:
         turn = slice(None, None, -1 if self.order == "least" else 1)

@@ -20,6 +20,11 @@ class UniqueSet(Listed):
     """n uniform symbols of an alphabet → those seen for the first time. T(n) = n: one symbol is looked at per round. In
     the harder set each row draws from symbols of its own, uniformly 1 to n of them, so that most rows have repeats."""
 
+    question = (
+        "Write each different symbol of this sequence once, in the order in which they first appear, "
+        "with nothing between them. Upper and lower case are different."
+    )
+
     alphabet: int = 50  # how many symbols, 2–62: a–z, A–Z, then 0–9
 
     def __post_init__(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from lengthwise import catalog
 from lengthwise.training import choose_device
 from lengthwise.types import UsageError
+from lengthwise.verbs.ask import ask
 from lengthwise.verbs.look import list_, rasp, sample, show
 from lengthwise.verbs.solve import solve
 from lengthwise.verbs.study import report, reproduce
@@ -32,6 +33,7 @@ VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "train": train_,
     "evaluate": evaluate_,
     "solve": solve,
+    "ask": ask,
     "reproduce": reproduce,
     "report": report,
 }

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lengthwise import catalog, fields
+from lengthwise.ask import Asked
 from lengthwise.cost import cost
 from lengthwise.data import fresh_problems
 from lengthwise.rasp.program import answer, execute, rounds_shown, shown
@@ -30,10 +31,11 @@ def list_(args: argparse.Namespace) -> int:
         "studies": {name: summary_of(function) for name, function in studies.items()},
         "weights": {name: _summary_of_weights(name) for name in shipped()},
         "runs": runs,
+        "asked": {path.parent.name: _replies(path.parent) for path in sorted(runs_folder().glob("*/asked.json"))},
         "parts": {name: list(kinds) for name, kinds in catalog.parts().items()},
     }
     tables = []
-    for title in ("recipes", "studies", "weights", "runs"):
+    for title in ("recipes", "studies", "weights", "runs", "asked"):
         if result[title]:
             table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
             for name, text in _grouped(result[title]).items():
@@ -50,6 +52,14 @@ def _standing(folder: Path) -> str:
         return "done" if Run.open(folder).done else "begun"
     except UsageError as error:  # of another version, or with parts that --import would make known
         return str(error).removeprefix(f"{folder / 'config.json'}: ")
+
+
+def _replies(folder: Path) -> str:
+    try:
+        asked = Asked.open(folder)
+        return f"{asked.inquiry.model} on {asked.inquiry.task.name}, {len(asked.replies())} replies"
+    except UsageError as error:
+        return str(error).removeprefix(f"{folder / 'asked.json'}: ")
 
 
 def _grouped(summaries: dict[str, str]) -> dict[str, str]:

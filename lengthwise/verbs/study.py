@@ -11,13 +11,14 @@ from typing import Any
 from rich.table import Table
 
 from lengthwise import catalog
+from lengthwise.ask import Asked
 from lengthwise.cost import cost, operations
 from lengthwise.depth import depth
 from lengthwise.evaluation import parse_sizes
-from lengthwise.report import curves
+from lengthwise.report import asked_curves, curves
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.tables import depth_rows, row_table, score_table, summary, summary_table, write_csv
-from lengthwise.run import Run, place_of, write_json
+from lengthwise.run import Folder, Run, place_of, write_json
 from lengthwise.studies import Panel, Study
 from lengthwise.training import computing
 from lengthwise.types import UsageError
@@ -99,7 +100,7 @@ def _publish_study(args: argparse.Namespace, study: Study, runs: dict[str, list[
     return say(args, result, table, "", card_table(cards), study.note, "\n".join(map(str, files)))
 
 
-def _scores(groups: Iterable[Sequence[Run]]) -> list[dict[str, Any]]:
+def _scores(groups: Iterable[Sequence[Folder]]) -> list[dict[str, Any]]:
     return [row for group in groups for run in group for row in run.rows("scores")]
 
 
@@ -107,15 +108,20 @@ def report(args: argparse.Namespace) -> int:
     """Tables and figures of runs; or what more loops do to them."""
     from lengthwise.report.publish import publish
 
-    runs = [Run.open(name) for name in args.runs]
+    found = [Asked.named(name) or Run.open(name) for name in args.runs]
+    runs, asked = [one for one in found if isinstance(one, Run)], [one for one in found if isinstance(one, Asked)]
     if args.stopping:
+        if asked:
+            raise UsageError(f"{asked[0].folder}: a language model that was asked has no loops to look at")
         return _report_stopping(args, runs)
     if args.lengths:
         raise UsageError("--lengths goes with --stopping; `lengthwise evaluate` measures further lengths")
     price = _operations(runs)
-    files = publish(runs, Path(args.out or "figures"), operations=price)
-    result = {"files": [str(file) for file in files], "scores": _scores([runs]), "cards": score_card(runs, price)}
-    shown = [score_table(curves(runs)), "", card_table(result["cards"])] if result["scores"] else []
+    files = publish(runs, Path(args.out or "figures"), asked=asked, operations=price)
+    scores, cards = _scores([runs]), score_card(runs, price) if runs else []
+    lines = (curves(runs) if scores else []) + asked_curves(asked)
+    shown = [*([score_table(lines)] if lines else []), *(["", card_table(cards)] if scores else [])]
+    result = {"files": [str(file) for file in files], "scores": scores + _scores([asked]), "cards": cards}
     return say(args, result, *shown, "\n".join(map(str, files)))
 
 

@@ -1,0 +1,106 @@
+"""Asking a large language model."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from lengthwise import catalog
+from lengthwise.ask import (
+    Asked,
+    Inquiry,
+    Item,
+    Key,
+    Manner,
+    Outcome,
+    client_library,
+    collect,
+    items,
+    keep_scores,
+    scores,
+    spent,
+)
+from lengthwise.evaluation import default_sizes, parse_sizes
+from lengthwise.report.tables import asked_table
+from lengthwise.types import UsageError
+from lengthwise.verbs.console import progress, say
+from lengthwise.verbs.train import kind_of, recipe_of
+
+LENGTHS = (1, 2, 4, 8, 16)  # unless others are asked for
+
+
+def ask(args: argparse.Namespace) -> int:
+    """Ask a model for the answers to fresh problems; 1 if some have none yet."""
+    inquiry, sizes = _inquiry(args)
+    key = Key.read(args.key_variable)
+    key.refuse(inquiry)
+    manner = Manner(key, args.limit, args.concurrency, args.timeout, args.backoff)
+    wanted = items(inquiry, sizes, args.samples)
+    client_library()  # before a folder is made
+    asked = Asked.of(inquiry, Path(args.out) if args.out else None)
+    before = spent(asked.replies().values())
+    outcome = _collected(args, asked, wanted, manner)
+    replies = asked.replies()
+    rows, tokens = scores(inquiry, wanted, replies), spent(replies.values())
+    keep_scores(asked, rows)
+    result = {"run": str(asked.folder), "scores": rows, "unfinished": outcome.left, "requests": outcome.requests}
+    result |= {"tokens": tokens, "tokens_of_this_call": {name: tokens[name] - before[name] for name in tokens}}
+    say(args, result, *([asked_table(rows)] if rows else []), _account(asked, outcome, result))
+    if outcome.left:
+        print(f"lengthwise: {_left(outcome, wanted)}", file=sys.stderr)
+    return 1 if outcome.left else 0
+
+
+def _inquiry(args: argparse.Namespace) -> tuple[Inquiry, Sequence[Any]]:
+    """What is asked, and at which sizes; with --like, as a recipe's models are measured."""
+    sizes = parse_sizes(args.lengths) if args.lengths else None
+    choices: dict[str, Any] = {"question": args.question, "seed": args.seed or 0, "problems": kind_of(args)}
+    task = catalog.task(args.task, args.changes)
+    if args.like is None:
+        sizes = sizes or [size for size in LENGTHS if size >= task.smallest]
+        return Inquiry.of(args.endpoint, args.model, task, **choices), sizes
+    recipe = recipe_of(args.like, [])
+    if args.changes or recipe.task.name != task.name:
+        raise UsageError(
+            f"--like {args.like}: takes that recipe's task as it is: ask {recipe.task.name}, without changes"
+        )
+    choices |= {"bottom": recipe.lengths.bottom, "source": recipe.source}
+    inquiry = Inquiry.of(args.endpoint, args.model, recipe.task, **choices)
+    return inquiry, [recipe.sizes(size) for size in sizes or default_sizes(recipe)]
+
+
+def _collected(args: argparse.Namespace, asked: Asked, wanted: list[Item], manner: Manner) -> Outcome:
+    """The outcome of asking, with a bar meanwhile."""
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
+    known, prompts = asked.replies(), {item.prompt for item in wanted}
+    done = len(prompts & known.keys())
+    quiet = args.quiet or not progress.is_terminal
+    with Progress(TextColumn("{task.description}"), *columns, console=progress, disable=quiet) as bar:
+        line = bar.add_task("replies", total=len(prompts), completed=done, note="")
+
+        def seen(replies: int, requests: int) -> None:
+            bar.update(line, completed=done + replies, note=f"{requests} requests")
+
+        return collect(asked, wanted, manner, seen)
+
+
+def _account(asked: Asked, outcome: Outcome, result: dict[str, Any]) -> Text:
+    now, all_in_all = (
+        f"{tokens['prompt_tokens']:,} + {tokens['completion_tokens']:,}"
+        for tokens in (result["tokens_of_this_call"], result["tokens"])
+    )
+    return Text(
+        f"{outcome.requests} requests, tokens in and out: {now}; with earlier calls: {all_in_all}\n{asked.folder}",
+        overflow="fold",
+    )
+
+
+def _left(outcome: Outcome, wanted: list[Item]) -> str:
+    total = len({item.prompt for item in wanted})
+    return f"{outcome.left} of {total} prompts have no reply ({outcome.reason}); the same command goes on from here"

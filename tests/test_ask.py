@@ -1,0 +1,843 @@
+"""Asking a language model, over real HTTP: a server on this machine answers, and misbehaves as endpoints do."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from lengthwise import ask, catalog
+from lengthwise.ask import Asked, Inquiry, Key, items, judged, read_reply
+from lengthwise.cli import main, parse
+from lengthwise.data import fresh_problems, unseen
+from lengthwise.evaluation import default_sizes
+from lengthwise.fields import kinds
+from lengthwise.recipe import import_parts
+from lengthwise.source import Finite
+from lengthwise.tasks import Task, kebab
+from lengthwise.types import UsageError, wilson
+
+KEY = "sk-proj-Aa0Bb1Cc2Dd3Ee4Ff5Gg6"
+import_parts()
+
+
+# The endpoint
+
+
+class Endpoint(ThreadingHTTPServer):
+    """Answers each prompt by ``script(prompt, n)``, n = 1 when it is asked for the first time: a text is a reply, a
+    function does what it likes with the handler."""
+
+    daemon_threads = True
+
+    def __init__(self, script):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.script, self.lock, self.gone = script, threading.Lock(), threading.Event()
+        self.asked, self.times, self.bodies, self.headers, self.running, self.most = Counter(), [], [], [], 0, 0
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+    def handle_error(self, request, client_address):
+        pass  # whoever asked has gone
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        server, body = self.server, json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        prompt = body["messages"][-1]["content"].split("\n\n")[-1]
+        with server.lock:
+            server.asked[prompt] += 1
+            count = server.asked[prompt]
+            server.times.append(time.monotonic())
+            server.bodies.append(body | {"path": self.path})
+            server.headers.append(self.headers)
+            server.running += 1
+            server.most = max(server.most, server.running)
+        try:
+            said = server.script(prompt, count)
+            said(self) if callable(said) else self.reply(said)
+        finally:
+            with server.lock:
+                server.running -= 1
+
+    def reply(self, said, **more):
+        usage = {"prompt_tokens": 30, "completion_tokens": 2, "total_tokens": 32}
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": said}}
+        self.send(200, json.dumps({"model": "served-1", "choices": [choice], "usage": usage} | more))
+
+    def send(self, status, text, kind="application/json", **headers):
+        body = text.encode()
+        self.send_response(status)
+        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def fail(self, status, message="trouble", **headers):
+        self.send(status, json.dumps({"error": {"message": message, "type": "x", "code": "y"}}), **headers)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def endpoint():
+    """A function that starts an endpoint with a script."""
+    started = []
+
+    def start(script):
+        server = Endpoint(script)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        started.append((server, thread))
+        return server
+
+    yield start
+    for server, thread in started:
+        server.gone.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch):
+    """The key that these tests use; whoever runs them has others, which must not be sent anywhere."""
+    for name in [name for name in os.environ if name.startswith("OPENAI_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+
+def sum_of(prompt):
+    return str(sum(map(int, prompt.split("+"))))
+
+
+def right(prompt, _):
+    return sum_of(prompt)
+
+
+def words(url, *more, task="addition"):
+    return ["ask", task, "--endpoint", url, "--model", "org/a model", "--backoff", "0.01", *map(str, more)]
+
+
+@pytest.fixture
+def told(capsys):
+    """A function that runs a command in this process: its exit status, standard output and standard error."""
+
+    def run(*given):
+        with pytest.raises(SystemExit) as stopped:
+            main([*map(str, given)])
+        said = capsys.readouterr()
+        return stopped.value.code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def asked(told):
+    """The same with --json and all that must hold of what went well."""
+
+    def run(*given, code=0):
+        status, out, err = told(*given, "--json")
+        assert status == code, err
+        assert len(err.splitlines()) == (code != 0), err
+        return json.loads(out)
+
+    return run
+
+
+def one_line(told, *given, code=2):
+    """The one line on standard error of a command that fails, with nothing on standard output."""
+    status, out, err = told(*given)
+    assert (status, out, len(err.splitlines())) == (code, "", 1), (status, out, err)
+    assert err.startswith("lengthwise: ")
+    return err
+
+
+def replies_in(result):
+    path = Path(result["run"]) / "replies.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+# What is asked, and how it is scored
+
+
+def test_rows_are_scores_on_the_problems_that_evaluate_takes(endpoint, asked, runs):
+    wrong = {1: "0", 2: "1", 3: "The answer is 5."}
+    server = endpoint(lambda prompt, _: wrong.get(len(server.asked), sum_of(prompt)))
+    result = asked(*words(server.url, "--lengths", "3,5", "--samples", 20, "--seed", 7, "--concurrency", 1))
+    assert [row["sizes"] for row in result["scores"]] == [[3, 3], [5, 5]]
+    task = catalog.task("addition")
+    for row in result["scores"]:
+        problems = fresh_problems(task, row["sizes"], 20, seed=7)
+        for prompt, length in zip(problems.prompt, problems.prompt_length.tolist(), strict=True):
+            assert server.asked[task.vocab.decode(prompt[:length])] == 1
+    assert sum(server.asked.values()) == 40 == result["requests"]
+    first, second = result["scores"]
+    assert (first["exact"], first["count"], first["asked"], first["chatter"]) == (0.85, 20, 20, 1)
+    assert (first["low"], first["high"]) == wilson(0.85, 20)
+    assert (first["task"], first["weights"], first["problems"], first["seed"]) == (
+        "addition", "org/a model", "uniform", 7
+    )  # fmt: skip
+    assert second["exact"] == second["token_accuracy"] == second["whole_row"] == 1
+    assert 0.8 < first["token_accuracy"] < 1
+    assert result["tokens"] == result["tokens_of_this_call"] == {"prompt_tokens": 1200, "completion_tokens": 80}
+    folder = Path(result["run"])
+    assert folder.parent == runs and re.fullmatch("ask-org-a-model-addition-[0-9a-f]{10}", folder.name)
+    assert sorted(path.name for path in folder.iterdir()) == ["asked.json", "replies.jsonl", "scores.jsonl"]
+    assert [json.loads(line) for line in (folder / "scores.jsonl").read_text().splitlines()] == result["scores"]
+
+
+def test_what_models_of_a_recipe_are_measured_on_can_be_asked(endpoint, asked, told, tmp_path):
+    """Sizes on the recipe's axes, its own distribution over them, and problems that no fixed training set holds."""
+    changes = ["task=Multiplication(base=10)", "lengths=Natural(top=4,bottom=2)", "source=Finite(rows=64)"]
+    path = tmp_path / "recipe.json"
+    recipe = catalog.recipe("fop-parity", changes)
+    path.write_text(recipe.json())
+
+    def product(prompt, _):
+        first, second = prompt.split("*")
+        return str(int(first) * int(second))
+
+    server = endpoint(product)
+    given = words(server.url, "--like", path, "--samples", 12, "--natural", task="multiplication")
+    result = asked(*given, "--lengths", "3")
+    (row,) = result["scores"]
+    assert (row["sizes"], row["problems"], row["exact"]) == ([3, 3], "natural", 1)
+    problems = unseen(recipe, 3, 12, seed=0, kind="natural")
+    typed = [
+        recipe.task.typed(prompt[:length])
+        for prompt, length in zip(problems.prompt, problems.prompt_length, strict=True)
+    ]
+    assert set(typed) == set(server.asked)
+    assert [row["sizes"] for row in asked(*given)["scores"]] == [[size] * 2 for size in default_sizes(recipe)]
+    for other in (["addition"], ["multiplication", "base=10"]):
+        line = one_line(told, *words(server.url, "--like", path, *other[1:], task=other[0]))
+        assert "ask multiplication, without changes" in line
+    assert "not both" in one_line(told, *given, "--hard")
+
+
+def test_a_request_is_greedy_and_says_what_is_asked(endpoint, asked):
+    server = endpoint(right)
+    asked(*words(server.url, "--lengths", "2", "--samples", 1))
+    (body,), (headers,) = server.bodies, server.headers
+    (prompt,) = server.asked
+    assert body["path"] == "/v1/chat/completions"
+    assert (body["model"], body["temperature"], body.get("stream", False)) == ("org/a model", 0, False)
+    assert body["messages"] == [{"role": "user", "content": f"Answer the math question. {ask.ALONE}\n\n{prompt}"}]
+    assert headers["Authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize("name", [kebab(kind) for kind in kinds(Task)])
+def test_any_task_can_be_asked_in_the_order_in_which_people_write(endpoint, asked, name):
+    """Whoever reads a prompt as a person does, and answers as a person does, is right."""
+    task = catalog.task(name)
+
+    def solve(prompt, _):
+        problems = task.parse(prompt)
+        return task.format(problems.answer[0, : int(problems.answer_length)])
+
+    lengths = f"{task.smallest},{task.smallest + 4}"
+    result = asked(*words(endpoint(solve).url, "--lengths", lengths, "--samples", 5, task=name))
+    assert [row["exact"] for row in result["scores"]] == [1, 1]
+
+
+def test_a_task_alone_is_asked_at_lengths_that_it_has(endpoint, asked):
+    task = catalog.task("expression")
+    server = endpoint(lambda prompt, _: task.reference(prompt))
+    result = asked("ask", "--endpoint", server.url, "--model", "m", "--samples", 8, "expression")
+    assert [(row["sizes"], row["exact"]) for row in result["scores"]] == [([4], 1), ([8], 1), ([16], 1)]
+    rows = replies_in(result)
+    assert any(row["right"].startswith("-") for row in rows) and all(row["answer"] == row["right"] for row in rows)
+    assert server.bodies[0]["messages"][0]["content"].startswith("Answer the math question. Reply")
+
+
+def test_numbers_written_least_digit_first_are_asked_most_digit_first(endpoint, asked):
+    server = endpoint(right)
+    words_ = words(server.url, "order=least", "--lengths", "3,3x4", "--samples", 4, "--hard")
+    result = asked(*words_)
+    assert {row["exact"] for row in result["scores"]} == {1}
+    pairs = [[i, j] for i in (1, 2, 3) for j in (1, 2, 3, 4)]
+    assert [row["sizes"] for row in result["scores"]] == [[3, 3], *(pair for pair in pairs if pair != [3, 3])]
+
+
+@pytest.mark.parametrize(
+    ("said", "answer", "correct"),
+    [
+        ("42", "42", True),
+        (" 42\n", "42", True),
+        ("43", "43", False),
+        ("042", "042", False),
+        ("+42", "+42", False),
+        ("42.", None, False),
+        ("4,2", None, False),
+        ("4 2", None, False),
+        ("-42", None, False),
+        ("４２", None, False),
+        ("The answer is 42", None, False),
+        ("40 + 2 = 42", None, False),
+        ("\\boxed{42}", None, False),
+        ("", None, False),
+    ],
+)
+def test_only_the_whole_answer_is_right(said, answer, correct):
+    row = judged(catalog.task("addition"), said, "42")
+    assert row == {"said": said, "answer": answer, "correct": correct}
+
+
+def test_an_answer_below_zero_is_one_too():
+    assert judged(catalog.task("addition"), "-3\n", "-3") == {"said": "-3\n", "answer": "-3", "correct": True}
+
+
+def test_a_model_that_says_nothing_is_wrong(endpoint, asked):
+    silent = '{"choices": [{"message": {"role": "assistant"}, "finish_reason": "length"}]}'
+    server = endpoint(lambda *_: (lambda handler: handler.send(200, silent)) if len(server.asked) == 1 else None)
+    result = asked(*words(server.url, "--lengths", "2", "--samples", 3, "--concurrency", 1))
+    assert [row["finish"] for row in replies_in(result)] == ["length", "stop", "stop"]
+    assert (result["scores"][0]["exact"], result["scores"][0]["chatter"]) == (0, 3)
+    assert [row["said"] for row in replies_in(result)] == [""] * 3
+
+
+def test_a_prompt_that_occurs_twice_is_asked_once_and_counts_twice(endpoint, asked):
+    server = endpoint(lambda prompt, _: "1" if prompt == "01" else "x")
+    result = asked(*words(server.url, "--lengths", "2", "--samples", 50, task="parity"))
+    assert server.asked == dict.fromkeys(["00", "01", "10", "11"], 1)
+    problems = fresh_problems(catalog.task("parity"), [2], 50, seed=0)
+    assert result["scores"][0]["exact"] == problems.prompt.tolist().count([0, 1]) / 50
+
+
+def test_for_people_there_is_a_table(endpoint, told):
+    server = endpoint(lambda prompt, n: sum_of(prompt) if prompt[0] < "5" else "hm")
+    status, out, err = told(*words(server.url, "--lengths", "2,3", "--samples", 10))
+    assert (status, err) == (0, "")
+    for part in ("95 % interval", "2x2", "3x3", "chatter", "20 requests", "600 + 40", "org/a model, addition", "ask-"):
+        assert part in out
+
+
+def test_options_may_stand_anywhere():
+    for given in (
+        ["--endpoint", "u", "--model", "m", "expression"],
+        ["expression", "--endpoint", "u", "--model", "m", "base=2"],
+        ["--endpoint", "u", "expression", "--model", "m", "base=2", "--limit", "3"],
+        ["expression", "base=2", "--model", "m", "--endpoint", "u"],
+    ):
+        args = parse(["ask", *given])
+        assert (args.task, args.endpoint, args.model) == ("expression", "u", "m")
+        assert args.changes == ["base=2"] * ("base=2" in given)
+
+
+# What goes wrong once
+
+
+def slowly(handler):
+    handler.server.gone.wait(1.5)
+    handler.reply("late")
+
+
+def in_drops(handler):
+    """Each piece comes in time; the whole does not."""
+    end = b'{"choices": [{"message": {"content": "late"}}]}'
+    handler.send_response(200)
+    handler.send_header("Content-Length", str(40 + len(end)))
+    handler.end_headers()
+    for _ in range(40):
+        handler.server.gone.wait(0.05)
+        handler.wfile.write(b" ")
+    handler.wfile.write(end)
+
+
+def hung_up(handler):
+    handler.close_connection = True
+    handler.connection.shutdown(2)
+
+
+def cut_short(handler):
+    handler.send_response(200)
+    handler.send_header("Content-Length", "1000")
+    handler.end_headers()
+    handler.wfile.write(b'{"choices": [')
+    handler.close_connection = True
+
+
+def no_http(handler):
+    handler.wfile.write(b"\x00\x01 hello\r\n\r\n")
+    handler.close_connection = True
+
+
+def bad_gzip(handler):
+    handler.send(200, "no gzip", Content_Encoding="gzip")
+
+
+TROUBLES = {
+    "500": lambda handler: handler.fail(500),
+    "503, a page": lambda handler: handler.send(503, "<html>busy</html>", "text/html"),
+    "408": lambda handler: handler.fail(408),
+    "429": lambda handler: handler.fail(429),
+    "slow": slowly,
+    "slower": in_drops,
+    "hung up": hung_up,
+    "cut short": cut_short,
+    "no HTTP": no_http,
+    "bad gzip": bad_gzip,
+    "garbage": lambda handler: handler.send(200, '{"choices": [{"mess'),
+    "a page": lambda handler: handler.send(200, "<html>hello</html>", "text/html"),
+    "nothing": lambda handler: handler.send(200, ""),
+    "a list": lambda handler: handler.send(200, "[1]"),
+    "deep": lambda handler: handler.send(200, "[" * 100_000),
+    "no choices": lambda handler: handler.send(200, '{"choices": []}'),
+    "no message": lambda handler: handler.send(200, '{"choices": [{"message": "5"}]}'),
+    "choices of null": lambda handler: handler.send(200, '{"choices": null, "error": "x"}'),
+    "no text": lambda handler: handler.reply(["parts"]),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_what_goes_wrong_once_is_asked_again(endpoint, asked, trouble):
+    server = endpoint(lambda prompt, n: TROUBLES[trouble] if n == 1 else sum_of(prompt))
+    result = asked(*words(server.url, "--lengths", "3", "--samples", 3, "--timeout", 0.3))
+    assert result["scores"][0]["exact"] == 1
+    assert set(server.asked.values()) == {2} and result["requests"] == 6
+    assert {row["tries"] for row in replies_in(result)} == {2}
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Retry_After": "1"}, {"retry_after_ms": "900"}, {"Retry_After": "date"}], ids=lambda h: next(iter(h))
+)
+def test_an_endpoint_says_how_long_to_wait(endpoint, asked, headers):
+    def later(handler):
+        when = format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)  # of whole seconds
+        handler.fail(429, **{name: value.replace("date", when) for name, value in headers.items()})
+
+    server = endpoint(lambda prompt, n: later if n == 1 else sum_of(prompt))
+    asked(*words(server.url, "--lengths", "3", "--samples", 1))
+    first, second = server.times
+    assert 0.85 < second - first < 3
+
+
+def test_who_is_told_to_wait_holds_the_others_back(endpoint, asked):
+    first = []
+
+    def script(prompt, _):
+        if not first:
+            first.append(prompt)
+            return lambda handler: handler.fail(429, Retry_After="1")
+        time.sleep(0.2)
+        return sum_of(prompt)
+
+    server = endpoint(script)
+    asked(*words(server.url, "--lengths", "3", "--samples", 4, "--concurrency", 2))
+    assert sum(moment - server.times[0] < 0.9 for moment in server.times) == 2
+
+
+def test_waits_grow_and_vary(monkeypatch):
+    seen, drawn = [], []
+    monkeypatch.setattr(ask.random, "uniform", lambda *ends: drawn.append(ends) or 2.0)
+
+    class Asker(ask._Asker):
+        def __init__(self):
+            self.manner = ask.Manner(Key("X"), backoff=0.02)
+            self.rest_until, self.closed = 0.0, ask.asyncio.Event()
+
+        async def all(self):
+            for attempt in (0, 1, 2, 3):
+                start = time.monotonic()
+                await self._rest(attempt)
+                seen.append(time.monotonic() - start)
+
+    ask.asyncio.run(Asker().all())
+    assert drawn == [(0.5, 1)] * 3
+    for wait, least in zip(seen, (0.0, 0.04, 0.08, 0.16), strict=True):
+        assert least <= wait < least + 0.04
+
+
+# What goes wrong for good
+
+
+def test_what_stays_without_a_reply_is_said_and_asked_again_by_the_same_command(endpoint, asked, told):
+    healed = False
+    bad = lambda prompt: prompt[0] in "123" and not healed  # noqa: E731
+    server = endpoint(lambda prompt, _: TROUBLES["500"] if bad(prompt) else sum_of(prompt))
+    given = words(server.url, "--lengths", "3", "--samples", 20, "--concurrency", 20)
+    status, out, err = told(*given)
+    left = sum(bad(prompt) for prompt in server.asked)
+    assert status == 1 and 0 < left < 20
+    assert re.fullmatch(
+        rf"lengthwise: {left} of 20 prompts have no reply \(.*500: trouble\); the same command goes on .*\n", err
+    )
+    assert f"{20 - left} of 20" in out
+    (folder,) = Path(os.environ["LENGTHWISE_RUNS"]).iterdir()
+    assert not (folder / "scores.jsonl").exists()  # half measured
+    before, healed = Counter(server.asked), True
+    assert set((before - Counter(dict.fromkeys(before, 1))).values()) == {ask.TRIES - 1}
+    result = asked(*given)
+    assert result["requests"] == left and result["scores"][0]["exact"] == 1
+    assert sum((server.asked - before).values()) == left
+    again = asked(*given)
+    assert again["requests"] == 0 and again["scores"] == result["scores"]
+    assert len((folder / "scores.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_dead_endpoint_is_given_up(endpoint, told):
+    server = endpoint(lambda *_: TROUBLES["500"])
+    status, _, err = told(*words(server.url, "--lengths", "4", "--samples", 50, "--concurrency", 2))
+    assert status == 1 and len(err.splitlines()) == 1 and "50 of 50" in err
+    assert sum(server.asked.values()) <= 4 * ask.TRIES
+    url = server.url
+    server.shutdown()
+    server.server_close()
+    status, _, err = told(*words(url, "--lengths", "4", "--samples", 50))
+    assert status == 1 and len(err.splitlines()) == 1 and "onnect" in err
+
+
+def test_who_asks_for_hours_is_left_alone(endpoint, told):
+    server = endpoint(lambda *_: lambda handler: handler.fail(429, "quota", Retry_After="7200"))
+    start = time.monotonic()
+    status, _, err = told(*words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 2))
+    assert time.monotonic() - start < 2
+    assert status == 1 and "quota (it asks to wait 7200 s)" in err
+    assert sum(server.asked.values()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("status", "part"),
+    [
+        (401, "the key in OPENAI_API_KEY is refused"),
+        (402, "paid"),
+        (403, "forbids"),
+        (404, "no model org/a model"),
+        (308, "moved"),
+        (400, "no temperature, please"),
+        (422, "no temperature, please"),
+    ],
+)
+def test_what_cannot_get_better_stops_at_once(endpoint, told, status, part):
+    elsewhere = endpoint(right)
+    server = endpoint(
+        lambda *_: lambda handler: handler.fail(status, "no temperature, please", Location=f"{elsewhere.url}/x")
+    )
+    line = one_line(told, *words(server.url, "--lengths", "4", "--samples", 50, "--concurrency", 4))
+    assert part in line and str(status) in line
+    assert sum(server.asked.values()) <= 4 and not elsewhere.asked
+
+
+def test_a_prompt_that_is_refused_keeps_nobody_else_from_a_reply(endpoint, asked):
+    server = endpoint(lambda prompt, _: TROUBLES["400"] if len(server.asked) in (3, 4, 5, 6) else sum_of(prompt))
+    TROUBLES["400"] = lambda handler: handler.fail(400, "filtered")
+    try:
+        result = asked(*words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 1), code=1)
+    finally:
+        del TROUBLES["400"]
+    assert (result["unfinished"], result["requests"]) == (4, 20)
+
+
+def test_without_a_key_the_endpoint_s_wish_for_one_is_told(endpoint, told, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY")
+    server = endpoint(lambda *_: lambda handler: handler.fail(401))
+    assert "set OPENAI_API_KEY, or name another" in one_line(told, *words(server.url, "--lengths", "4"))
+
+
+def test_a_local_endpoint_needs_no_key(endpoint, asked, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY")
+    server = endpoint(right)
+    assert asked(*words(server.url, "--lengths", "3", "--samples", 3))["scores"][0]["exact"] == 1
+    assert {headers["Authorization"] for headers in server.headers} == {"Bearer none"}
+
+
+def test_another_variable_may_hold_the_key(endpoint, asked, told, monkeypatch):
+    server = endpoint(right)
+    given = words(server.url, "--lengths", "3", "--samples", 3, "--key-variable", "MINE")
+    assert "no MINE" in one_line(told, *given)
+    monkeypatch.setenv("MINE", "mine-0123456789\n")
+    asked(*given)
+    assert {headers["Authorization"] for headers in server.headers} == {"Bearer mine-0123456789"}
+
+
+# What the user gets wrong
+
+
+def test_mistakes_are_told_in_one_line_before_anything_is_sent_or_made(endpoint, told, monkeypatch, runs):
+    server = endpoint(right)
+
+    def refused(*more, **kw):
+        line = one_line(told, *words(server.url, *more, **kw))
+        assert not server.asked and not runs.exists()
+        return line
+
+    assert "did you mean addition" in refused(task="additon")
+    assert "there is no such field as bass" in refused("bass=2") or "bass" in refused("bass=2")
+    assert "--limit" in refused("--limit", -1)
+    assert "--concurrency" in refused("--concurrency", 0)
+    assert "--timeout" in refused("--timeout", "nan")
+    assert "--backoff" in refused("--backoff", "inf")
+    assert "--samples" in refused("--samples", 0)
+    assert "sizes" in refused("--lengths", "none")
+    assert "axes" in refused("--lengths", "2x2", task="parity")
+    assert "no harder set" in refused("--hard", task="parity")
+    assert "--model" in refused("--model", " ")
+    for url in (
+        "localhost:8000",
+        "ftp://x/v1",
+        "http://",
+        "http://x:port/v1",
+        "https://me:pass@x/v1",
+        "http://x/?key=pass",
+    ):
+        line = refused("--endpoint", url)
+        assert "--endpoint: an address such as http://localhost:8000/v1" in line and "pass@" not in line
+        assert "key=" not in line
+    monkeypatch.setitem(sys.modules, "openai", None)
+    assert "pip install" in refused()
+
+
+def test_a_folder_holds_one_inquiry(endpoint, asked, told, tmp_path):
+    server = endpoint(right)
+    place = tmp_path / "place"
+    given = ["--lengths", "3", "--samples", "3"]
+    assert asked(*words(server.url, *given, "--out", place))["run"] == str(place)
+    for change in (["--seed", 1], ["--model", "other"], ["base=3"], ["--question", "Well?"], ["--hard"]):
+        assert "something else was asked there" in one_line(told, *words(server.url, *given, "--out", place, *change))
+        assert asked(*words(server.url, *given, *change))["requests"] == 3  # in a folder of its own
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text("{}")
+    assert "other files" in one_line(told, *words(server.url, *given, "--out", run))
+    assert [path.name for path in run.iterdir()] == ["config.json"]
+
+
+def test_further_lengths_and_problems_join_the_folder(endpoint, asked):
+    server = endpoint(right)
+    first = asked(*words(server.url, "--lengths", "3", "--samples", 3))
+    second = asked(*words(server.url + "/", "--lengths", "3,4", "--samples", 3))
+    assert first["run"] == second["run"] and second["requests"] == 3
+    assert second["tokens"] == {"prompt_tokens": 180, "completion_tokens": 12}
+    assert second["tokens_of_this_call"] == {"prompt_tokens": 90, "completion_tokens": 6}
+
+
+# Limits
+
+
+def test_no_more_requests_are_sent_than_allowed(endpoint, asked, told):
+    server = endpoint(lambda prompt, n: TROUBLES["500"] if n == 1 else sum_of(prompt))
+    given = words(server.url, "--lengths", "4", "--samples", 20)
+    result = asked(*given, "--limit", 0, code=1)
+    assert (result["requests"], result["unfinished"], result["scores"]) == (0, 20, [])
+    result = asked(*given, "--limit", 7, code=1)
+    assert sum(server.asked.values()) == 7 == result["requests"]
+    assert result["unfinished"] == 20 - len(replies_in(result))
+    status, _, err = told(*given, "--limit", 9)
+    assert status == 1 and "--limit 9 is reached" in err and "of 20 prompts have no reply" in err
+    assert sum(server.asked.values()) == 16
+    result = asked(*given, "--limit", 100)
+    assert result["unfinished"] == 0 and result["scores"][0]["exact"] == 1
+
+
+def test_so_many_are_asked_at_a_time(endpoint, asked):
+    meeting = threading.Barrier(5, timeout=5)  # a fifth would be needed for each to go on
+
+    def script(prompt, _):
+        meeting.wait()
+        return sum_of(prompt)
+
+    server = endpoint(script)
+    result = asked(*words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 5))
+    assert result["scores"][0]["exact"] == 1 and server.most == 5
+    server = endpoint(lambda prompt, _: (time.sleep(0.01), sum_of(prompt))[1])
+    asked(*words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 2))
+    assert server.most == 2
+
+
+# Killed, and going on
+
+
+def lengthwise(*given):
+    return subprocess.Popen(
+        [sys.executable, "-m", "lengthwise", *map(str, given)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OPENAI_LOG": "debug"},
+    )
+
+
+def test_killed_and_given_again_nothing_is_lost_or_asked_twice(endpoint, asked, runs):
+    """A process is killed with some replies kept and others on their way; the same command asks what is missing. What
+    the process logs is all that the client library will log, and the key is in none of it."""
+    gate, reached = threading.Event(), threading.Event()
+
+    def script(prompt, _):
+        if len(server.asked) > 12:
+            reached.set()
+            gate.wait(10)
+        return sum_of(prompt)
+
+    server = endpoint(script)
+    given = words(server.url, "--lengths", "5", "--samples", 30, "--concurrency", 4, "--quiet")
+    process = lengthwise(*given)
+    try:
+        assert reached.wait(60)
+        replies = wait_for_lines(runs, 12)
+        process.send_signal(signal.SIGKILL)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    assert "DEBUG" in err and KEY not in err + out and not keys_in(runs)
+    finished = {row["prompt"]: row for row in map(json.loads, replies.read_text().splitlines())}
+    under_way = set(server.asked) - set(finished)
+    assert len(finished) == 12 and 1 <= len(under_way) <= 4
+    with replies.open("ab") as file:
+        file.write(b'{"sizes": [5, 5], "prompt": "1+')  # as if it had been killed amid a line
+    gate.set()
+    result = asked(*given)
+    rows = replies_in(result)
+    assert [row for row in rows if row["prompt"] in finished] == list(finished.values())
+    assert len(rows) == 30 and result["requests"] == 18 and result["scores"][0]["exact"] == 1
+    assert all(server.asked[prompt] == 1 for prompt in finished)
+    assert all(count <= 2 for count in server.asked.values())
+
+
+def wait_for_lines(runs, count):
+    for _ in range(500):
+        found = list(runs.glob("*/replies.jsonl"))
+        if found and found[0].read_bytes().count(b"\n") >= count:
+            return found[0]
+        time.sleep(0.02)
+    raise AssertionError("no replies were kept")
+
+
+def test_a_row_that_is_none_is_named(endpoint, asked, told):
+    server = endpoint(right)
+    given = words(server.url, "--lengths", "3", "--samples", 3)
+    path = Path(asked(*given)["run"]) / "replies.jsonl"
+    whole = path.read_text()
+    for line, part in (('{"prompt": "1+1"}', "row 4 is not a reply"), ("{", "a line is not JSON"), ("[]", "not a row")):
+        path.write_text(f"{whole}{line}\n")
+        assert part in one_line(told, *given)
+    (path.parent / "asked.json").write_text("{")
+    assert "asked.json" in one_line(told, *given)
+    assert sum(server.asked.values()) == 3
+
+
+# The key
+
+
+def keys_in(folder):
+    return [path for path in folder.rglob("*") if path.is_file() and KEY[8:20].encode() in path.read_bytes()]
+
+
+def echoed(status):
+    text = f"bad key {KEY}; Bearer {KEY}, '{KEY}' {KEY[4:]} {KEY[:-4]}****"
+    if status == "page":
+        return lambda handler: handler.send(502, f"<html>{KEY} <b>{KEY}</b></html>", "text/html")
+    if status == "long":
+        return lambda handler: handler.fail(500, "x" * 230 + " " + KEY)
+    if status == "detail":
+        return lambda handler: handler.send(500, json.dumps({"detail": [{"input": text}]}))
+    return lambda handler: handler.fail(status, text)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 422, 429, 500, "page", "long", "detail"])
+def test_an_endpoint_that_echoes_the_key_makes_us_tell_it_to_nobody(endpoint, told, runs, status):
+    server = endpoint(lambda *_: echoed(status))
+    code, out, err = told(*words(server.url, "--lengths", "4", "--samples", 2))
+    assert code in (1, 2) and len(err.splitlines()) == 1
+    assert not any(KEY[i : i + 12] in out + err for i in range(len(KEY) - 12))
+    assert not keys_in(runs)
+    if status in (400, 403, 404, 422):
+        assert "bad key [key]" in err
+
+
+def test_a_model_that_says_the_key_is_not_quoted(endpoint, asked, runs):
+    server = endpoint(lambda *_: lambda handler: handler.reply(f"Your key is {KEY}!", model=KEY))
+    result = asked(*words(server.url, "--lengths", "4", "--samples", 2))
+    assert [row["said"] for row in replies_in(result)] == ["Your key is [key]!"] * 2
+    assert not keys_in(runs) and KEY not in json.dumps(result)
+
+
+def test_the_key_cannot_be_written_down_by_mistake(endpoint, told, runs, monkeypatch):
+    server = endpoint(right)
+    for given in (["--model", KEY], ["--question", f"Use {KEY}."], ["--endpoint", f"{server.url}/{KEY}"]):
+        assert KEY not in one_line(told, *words(server.url, *given))
+    assert KEY not in repr(Key.read(None))
+    for value in (f"{KEY}\nX-More: 1", f"{KEY} {KEY}", f"{KEY}é"):
+        monkeypatch.setenv("OPENAI_API_KEY", value)
+        assert KEY not in one_line(told, *words(server.url))
+    assert not runs.exists() and not server.asked
+
+
+@pytest.mark.parametrize("value", ["", "0", "no", "-"])
+def test_what_stands_for_a_key_takes_nothing_away(endpoint, asked, monkeypatch, value):
+    monkeypatch.setenv("OPENAI_API_KEY", value)
+    result = asked(*words(endpoint(lambda *_: "100 no - 0").url, "--lengths", "3", "--samples", 1))
+    assert replies_in(result)[0]["said"] == "100 no - 0"
+
+
+# Replies that are read
+
+
+def test_a_reply_is_read_with_what_is_missing_left_out():
+    assert read_reply('{"choices": [{"message": {"content": "5"}}], "usage": {"prompt_tokens": "many"}}') == {
+        "said": "5",
+        "finish": None,
+        "served": None,
+        "prompt_tokens": 0,
+        "completion_tokens": 0,
+    }
+
+
+# Importing, and reports
+
+
+def test_the_client_library_is_imported_when_something_is_asked_and_not_before():
+    for path in Path(ask.__file__).parent.rglob("*.py"):
+        assert not re.search(r"^\s*(import|from) (openai|httpx)", path.read_text(), re.MULTILINE), path
+
+
+def test_what_is_asked_is_read_back(tmp_path):
+    inquiry = Inquiry.of(
+        "https://x.example/v1/",
+        "m",
+        catalog.task("multiplication", ["base=10"]),
+        seed=3,
+        problems="hard",
+        source=Finite(9),
+    )
+    Asked.of(inquiry, tmp_path / "a")
+    assert Asked.open(tmp_path / "a").inquiry == inquiry
+    assert inquiry.endpoint == "https://x.example/v1"
+    with pytest.raises(UsageError, match=r"asked\.json"):
+        Asked.open(tmp_path)
+    assert Asked.named(tmp_path) is None
+
+
+def test_items_of_two_sizes_are_asked_as_they_are():
+    inquiry = Inquiry.of("http://x/v1", "m", catalog.task("addition"))
+    found = items(inquiry, [(2, 3), (2, 3), 1], 4)
+    assert [item.sizes for item in found] == [(2, 3)] * 4 + [(1, 1)] * 4
+    assert all(sum_of(item.prompt) == item.right for item in found)
+
+
+def test_a_list_tells_of_what_was_asked(endpoint, asked, told):
+    server = endpoint(right)
+    folder = Path(asked(*words(server.url, "--lengths", "3", "--samples", 2))["run"])
+    spoiled = folder.with_name("ask-spoiled")
+    spoiled.mkdir()
+    (spoiled / "asked.json").write_text("{}")
+    found = json.loads(told("list", "--json")[1])["asked"]
+    assert found[folder.name] == "org/a model on addition, 2 replies"
+    assert set(found) == {folder.name, spoiled.name} and "asked.json" not in found[spoiled.name]
