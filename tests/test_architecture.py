@@ -12,7 +12,9 @@ PACKAGE = Path(__file__).parents[1] / "lengthwise"
 # From the bottom up: a module imports from lower floors only.
 FLOORS = [
     {"types", "rng"},
-    {"vocab", "fields"},
+    {"vocab", "fields", "expressions"},
+    {"expressions.values"},
+    {"expressions.drawing"},
     {"nn.position", "nn.lstm", "nn.packing", "nn.readout", "nn.recall"},
     {"nn.attention", "nn.window"},
     {"nn.block"},

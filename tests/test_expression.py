@@ -12,10 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lengthwise import data
+from lengthwise.expressions import SYMBOLS
+from lengthwise.expressions.drawing import LONGEST, draw, tables
+from lengthwise.expressions.values import evaluate, value
 from lengthwise.layout import NextToken
 from lengthwise.lengths import Uniform
 from lengthwise.rng import stream
-from lengthwise.tasks.expression import LONGEST, SYMBOLS, Expression, draw, evaluate, tables, value
+from lengthwise.tasks.expression import Expression
 from lengthwise.types import UsageError
 
 TASK = Expression()
