@@ -49,7 +49,7 @@ def test_probes_fit_the_tables_of_those_that_watch_them():
     """789 fifty times is 150 digits: places up to 151."""
     for make in catalog.recipes().values():
         recipe = make()
-        for position in recipe.model.positions:
+        for position in getattr(recipe.model, "positions", ()):
             if recipe.watch.probes:
                 assert position.size >= 151
 
