@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.models import Model, ModelSpec
-from lengthwise.nn.lstm import Cell, emit
+from lengthwise.nn.lstm import Cell, emit, run
 from lengthwise.nn.packing import Packing
 from lengthwise.nn.readout import Scaled
 from lengthwise.types import Inputs, UsageError
@@ -76,7 +76,8 @@ class LSTMModel(Model):
         for number, cell in enumerate(self.cells):
             if number and self.training:
                 x = F.dropout(x, self.dropout)
-            x, _ = self._layer(cell, x, packing.counts, None)
+            # The input's part of all gates is one product for all places, and so is the output.
+            x = cell.out(run(cell, cell.input(x), packing.counts))
         return packing.unpack(x, state.shape[1])
 
     def read(self, state: Float[Tensor, "r t d"], at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:
@@ -85,21 +86,6 @@ class LSTMModel(Model):
     def piecewise(self, inputs: Inputs) -> Model:
         return _Piecewise(self)
 
-    def _layer(
-        self, cell: Cell, x: Float[Tensor, "n d"], counts: list[int], states: tuple[Tensor, Tensor] | None
-    ) -> tuple[Float[Tensor, "n d"], tuple[Tensor, Tensor]]:
-        """One cell along packed rows, from states that are given or from its own first ones. The input's part of all
-        gates is one product for all places, and so is the output."""
-        first = cell.first_short, cell.first_long
-        short, long = states or tuple(part.expand(counts[0], -1) for part in first)
-        recurrent, emitted = cell.recurrent.weight.T, []
-        for gates in cell.input(x).split(counts):
-            count = len(gates)
-            e, long = emit(torch.addmm(gates, short[:count], recurrent), long[:count])
-            short = cell.short(e)
-            emitted.append(e)
-        return cell.out(torch.cat(emitted)), (short, long)
-
 
 class _Piecewise(Model):
     """See ``Model.piecewise``: every cell's states are remembered, for each loop apart."""
@@ -107,7 +93,7 @@ class _Piecewise(Model):
     def __init__(self, model: LSTMModel) -> None:
         super().__init__()
         self.model, self.turn = model, 0
-        self.states: list[list[tuple[Tensor, Tensor] | None]] = []
+        self.states: list[list[tuple[Tensor, Tensor]]] = []
 
     def embed(self, inputs: Inputs) -> LSTMContext:
         self.turn = 0
@@ -118,13 +104,17 @@ class _Piecewise(Model):
 
     def advance(self, state: Float[Tensor, "r t d"], context: LSTMContext) -> Float[Tensor, "r t d"]:
         if self.turn == len(self.states):
-            self.states.append([None for _ in self.model.cells])
+            first = [(cell.first_short, cell.first_long) for cell in self.model.cells]
+            self.states.append([(short.expand(len(state), -1), long.expand(len(state), -1)) for short, long in first])
         states, self.turn = self.states[self.turn], self.turn + 1
-        rows, width, d = state.shape
-        x = state.transpose(0, 1).reshape(-1, d)
-        for number, cell in enumerate(self.model.cells):
-            x, states[number] = self.model._layer(cell, x, [rows] * width, states[number])
-        return x.view(width, rows, d).transpose(0, 1)
+        said = []
+        for x in state.unbind(1):
+            for number, cell in enumerate(self.model.cells):
+                short, long = states[number]
+                e, long = emit(cell.input(x) + cell.recurrent(short), long)
+                states[number], x = (cell.short(e), long), cell.out(e)
+            said.append(x)
+        return torch.stack(said, 1)
 
     def read(self, state: Float[Tensor, "r t d"], at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:
         return self.model.read(state, at)

@@ -80,3 +80,68 @@ class _Emit(torch.autograd.Function):
         gates[..., : 3 * hidden] *= torch.addcmul(open_, open_, open_, value=-1)
         torch.mul(after * i, torch.addcmul(torch.ones_like(new), new, new, value=-1), out=gates[..., 3 * hidden :])
         return gates, after * f
+
+
+def run(cell: Cell, gates: Float[Tensor, "n gates"], counts: list[int]) -> Float[Tensor, "n h"]:
+    """What the cell emits along packed rows, from its first states: at each place as many rows as ``counts`` has, a
+    place's rows side by side. ``gates`` is the input's part of the gates, W x + b."""
+    states = cell.first_short, cell.first_long
+    return _Run.apply(gates, cell.recurrent.weight, cell.short.weight, cell.short.bias, *states, counts)
+
+
+class _Run(torch.autograd.Function):
+    """By hand: in backward, a weight's gradient is one product over all places instead of a sum of one per place."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        gates, recurrent, short_weight, short_bias, first_short, first_long, counts = inputs
+        rows, hidden = counts[0], len(first_long)
+        gates, long = gates.clone(), gates.new_empty(len(gates), hidden)
+        emitted, before = torch.empty_like(long), gates.new_empty(len(gates), len(first_short))
+        short, state = first_short.expand(rows, -1), first_long.expand(rows, -1)
+        for gate, after, e, seen in zip(*(part.split(counts) for part in (gates, long, emitted, before)), strict=True):
+            count = len(gate)
+            seen.copy_(short[:count])
+            gate.addmm_(seen, recurrent.T)
+            gate[:, : 3 * hidden].sigmoid_()
+            gate[:, 3 * hidden :].tanh_()
+            i, f, o, new = gate.split(hidden, -1)
+            torch.mul(f, state[:count], out=after).addcmul_(i, new)
+            torch.mul(o, after, out=e)
+            short, state = torch.addmm(short_bias, e, short_weight.T), after
+        ctx.counts = counts
+        ctx.save_for_backward(gates, long, emitted, before, recurrent, short_weight, first_long)
+        return emitted
+
+    @staticmethod
+    def backward(ctx: Any, to_emitted: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        gates, long, emitted, before, recurrent, short_weight, first_long = ctx.saved_tensors
+        counts, hidden = ctx.counts, len(first_long)
+        to_gates, to_short = torch.empty_like(gates), torch.zeros_like(before)
+        parts = [part.split(counts) for part in (gates, long, to_emitted, to_gates, to_short)]
+        back, to_long = before[:0], long[:0]  # what the place behind gives to short and long, in fewer rows
+        for place in reversed(range(len(counts))):
+            gate, after, to_e, to_gate, to_shorts = (part[place] for part in parts)
+            to_shorts[: len(back)] = back
+            to_e = torch.addmm(to_e, to_shorts, short_weight)
+            i, f, o, new = gate.split(hidden, -1)
+            to_after = to_e * o
+            to_after[: len(to_long)] += to_long
+            state = parts[1][place - 1][: len(gate)] if place else first_long
+            torch.mul(to_after, new, out=to_gate[:, :hidden])
+            torch.mul(to_after, state, out=to_gate[:, hidden : 2 * hidden])
+            torch.mul(to_e, after, out=to_gate[:, 2 * hidden : 3 * hidden])
+            open_ = gate[:, : 3 * hidden]
+            to_gate[:, : 3 * hidden] *= torch.addcmul(open_, open_, open_, value=-1)
+            torch.mul(to_after, i, out=to_gate[:, 3 * hidden :])
+            to_gate[:, 3 * hidden :] *= 1 - new * new
+            back, to_long = to_gate @ recurrent, to_after * f
+        return (
+            to_gates,
+            to_gates.T @ before,
+            to_short.T @ emitted,
+            to_short.sum(0),
+            back.sum(0),
+            to_long.sum(0),
+            None,
+        )
