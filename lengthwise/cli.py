@@ -80,6 +80,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("study", metavar="STUDY", help="e.g. pairs, or looped")
     sub.add_argument("--tasks", metavar="A,B", help="of the study's tasks only these, or all")
     sub.add_argument("--methods", metavar="A,B", help="of the study's methods only these")
+    sub.add_argument("--sizes", metavar="A,B", help="of the study's sizes of models only these, or all")
     sub.add_argument("--scale", metavar="SCALE", help="cpu (default) or paper: the published recipe")
     sub.add_argument("--samples", type=int, metavar="N", help="fresh problems per length (default: the study's)")
     sub.add_argument("--dry-run", action="store_true", help="print the plan with its estimated time, and stop")

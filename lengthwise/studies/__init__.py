@@ -13,13 +13,13 @@ from lengthwise.stopping import After, Stopping
 from lengthwise.types import UsageError
 
 
-def chosen(tasks: str, known: Iterable[str]) -> list[str]:
-    """Those that ``--tasks`` names, with commas, or ``all``. UsageError where one is not known."""
+def chosen(names: str, known: Iterable[str], option: str = "tasks") -> list[str]:
+    """Those that ``--tasks``, or another option, names, with commas, or ``all``. UsageError where one is not known."""
     known = list(known)
-    named = known if tasks == "all" else tasks.split(",")
-    for task in named:
-        if task not in known:
-            raise UsageError(f"tasks: {task!r} is not one of: {', '.join(known)}")
+    named = known if names == "all" else names.split(",")
+    for name in named:
+        if name not in known:
+            raise UsageError(f"{option}: {name!r} is not one of: {', '.join(known)}")
     return named
 
 
@@ -32,6 +32,7 @@ class Panel:
     recipes: tuple[Recipe, ...]
     sizes: tuple[int, ...]  # reported
     hard_sizes: tuple[int, ...] = ()  # sizes at which the harder set is measured too
+    natural: bool = False  # is the task's own distribution, up to each of ``sizes``, measured too?
     curve: tuple[int, ...] = ()  # further sizes, measured on fewer problems
     grid: tuple[int, ...] = ()  # a task of two axes: every pair of sizes up to these
     loops: tuple[int, ...] = ()  # further numbers of loops, for recipes that take the same whatever the problem

@@ -30,7 +30,8 @@ DEPTH_SAMPLES = 512  # problems on which every loop is looked at: the published 
 
 def reproduce(args: argparse.Namespace) -> int:
     """Train and measure what a study still lacks, then publish it; or say what that would cost."""
-    chosen = {name: getattr(args, name) for name in ("tasks", "methods", "scale") if getattr(args, name) is not None}
+    options = {name: getattr(args, name) for name in ("tasks", "methods", "sizes", "scale")}
+    chosen = {name: value for name, value in options.items() if value is not None}
     study = catalog.study(args.study, **chosen)
     if args.dry_run:
         return _plan(args, study)
@@ -60,7 +61,7 @@ def _plan_of(args: argparse.Namespace, panel: Panel, run: Run) -> list[str]:
         options += ["--curve", ",".join(map(str, panel.curve)), "--curve-samples", str(args.curve_samples)]
     for rule in panel.rules(run.recipe):
         options += ["--stopping", rule.name]
-    return options + ["--hard"] * bool(panel.hard_sizes)
+    return options + ["--hard"] * bool(panel.hard_sizes) + ["--natural"] * panel.natural
 
 
 def _plan(args: argparse.Namespace, study: Study) -> int:

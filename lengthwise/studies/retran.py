@@ -1,0 +1,32 @@
+"""ReTran, GPT and LSTM on arithmetic expressions (ReTran, ACL 2025): which of them computes, and how far beyond?"""
+
+from __future__ import annotations
+
+from lengthwise.recipes.retran import SIZES, cpu, models, paper
+from lengthwise.report import Claim
+from lengthwise.studies import Panel, Study, chosen
+from lengthwise.types import UsageError
+
+CLAIMS = (Claim("GPT-4o, asked for the answer alone", 30, "0.5568 of 10,000", "constant in the paper's notebook"),)
+
+
+def retran(scale: str = "cpu", sizes: str = "small") -> Study:
+    """ReTran, GPT and LSTM on expressions of up to 30 characters, measured up to 40: three models of about one size."""
+    recipes = {"cpu": cpu(), "paper": paper()}
+    if scale not in recipes:
+        raise UsageError(f"scale: {scale!r} is not one of: {', '.join(recipes)}")
+    prefix = "" if scale == "cpu" else "paper-"
+    panels = tuple(
+        Panel(
+            title=f"Expressions, {size} models",
+            recipes=tuple(recipes[scale][f"{prefix}{name}-{size}"] for name in models(size)),
+            sizes=(30, 40),
+            natural=True,
+            curve=tuple(range(8, 41)),
+            claims=CLAIMS,
+            name=size,
+        )
+        for size in chosen(sizes, SIZES, "sizes")
+    )
+    note = "`natural` problems are distributed as those of training are, and none of them is among those."
+    return Study(title="ReTran, GPT and LSTM", panels=panels, note=note, samples=6400)
