@@ -32,7 +32,7 @@ from lengthwise.report.depth_figure import depth_figure
 from lengthwise.report.figures import save
 from lengthwise.report.tables import depth_rows
 from lengthwise.run import Run
-from lengthwise.stopping import After, MaxConfidence, Oracle
+from lengthwise.stopping import After, Converged, MaxConfidence, Oracle
 from lengthwise.studies import looped as study
 from lengthwise.tasks.binary_sum import BinarySum
 from lengthwise.tasks.copy import Copy
@@ -182,12 +182,14 @@ def test_wrong_variations(words, message):
 @pytest.mark.parametrize("task", SETTINGS["cpu"])
 def test_our_form_differs_from_the_published_one_in_what_attention_sees(task):
     """And in how it is trained; not in the task, the layout, the objective, the loops it is meant to take, or how it is
-    answered."""
+    answered: but for the unique set, which answers when it has settled, and is measured after T(n) loops beside."""
     ours, published = study._recipe(task, "looped", "cpu"), variation(task, "fop-loop-adaptive")
     assert ours.name == f"looped-{task}"
     assert catalog.recipe(ours.name) == ours
-    for name in ("task", "layout", "objective", "stopping", "keep"):
+    for name in ("task", "layout", "objective", "keep"):
         assert getattr(ours, name) == getattr(published, name)
+    assert published.stopping == Oracle()
+    assert ours.stopping == (Converged(extra=5) if task == "unique-set" else Oracle())
     rounds = torch.arange(1, 30)
     assert torch.equal(ours.loops.planned(rounds), published.loops.planned(rounds))
     assert ours.lengths.tops(len(ours.task.axes)) == published.lengths.tops(len(ours.task.axes))
@@ -225,7 +227,8 @@ def test_confidence_chooses_only_where_loops_adapt(scale):
         methods = [*METHODS, *(["looped"] if scale == "cpu" else [])]  # the last is our own form
         for recipe, method in zip(panel.recipes, methods, strict=True):
             more = (MaxConfidence(extra=further),) if "adaptive" in method or method == "looped" else ()
-            assert panel.rules(recipe) == (Oracle(), *more)
+            own = (Converged(extra=5),) if recipe.name == "looped-unique-set" else ()
+            assert panel.rules(recipe) == (*own, Oracle(), *more)
 
 
 # By command

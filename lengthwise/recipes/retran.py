@@ -81,7 +81,7 @@ CPU_STEPS, CPU_BATCH = 2500, 1024
 
 
 def cpu() -> dict[str, Recipe]:
-    """A small model of the ReTran paper on a budget for a CPU: about one epoch, in smaller batches."""
+    """A model of the ReTran paper on a budget for a CPU: about one epoch, in smaller batches."""
     found = [_on_a_cpu(name, size) for size in SIZES for name in models(size)]
     return {recipe.name: recipe for recipe in found}
 

@@ -43,7 +43,7 @@ class Panel:
     def rules(self, recipe: Recipe) -> tuple[Stopping, ...]:
         """The stopping rules by which a recipe is measured; its own comes first."""
         if recipe.loops.adapts:
-            return (recipe.stopping, *self.also)
+            return (recipe.stopping, *(rule for rule in self.also if rule != recipe.stopping))
         planned = int(recipe.loops.planned(torch.ones(1, dtype=torch.long)))
         return (recipe.stopping, *(After(count) for count in self.loops if planned > 1))
 

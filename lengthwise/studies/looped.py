@@ -6,7 +6,7 @@ from lengthwise.recipe import Recipe
 from lengthwise.recipes.looped import METHODS, SETTINGS, Scale, variation
 from lengthwise.recipes.window import FORMS
 from lengthwise.report import Claim
-from lengthwise.stopping import MaxConfidence
+from lengthwise.stopping import MaxConfidence, Oracle
 from lengthwise.studies import Panel, Study
 from lengthwise.types import UsageError
 
@@ -55,7 +55,7 @@ def _panel(task: str, methods: list[str], scale: Scale) -> Panel:
         recipes=recipes,
         sizes=(tested,),
         curve=tuple(range(1, 3 * top + 1)),
-        also=(MaxConfidence(extra=30 if task in LATE else 20),),
+        also=(Oracle(), MaxConfidence(extra=30 if task in LATE else 20)),
         claims=(claim, *CLAIMS.get(task, ())),
         name=task,
     )
