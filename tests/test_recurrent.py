@@ -9,28 +9,15 @@ import torch
 
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
-from lengthwise.models.transformer import Transformer
 from lengthwise.nn.lstm import emit
-from lengthwise.nn.position import RoPE
 from lengthwise.nn.recall import Recall
+from lengthwise.recipes.retran import cpu, models, paper
 from lengthwise.rng import stream
 from lengthwise.types import Inputs, UsageError
 from lengthwise.vocab import Vocab
 
 SYMBOLS = Vocab(tuple("0123456789+-*()=$^_"))
-GPT = Transformer(
-    width=32,
-    layers=3,
-    heads=8,
-    norm="post",
-    final_norm="none",
-    readout="scaled",
-    init="attention",
-    positions=(RoPE(),),
-    injection="once",
-    dropout=0.1,
-    embedding_std=0.02,
-)
+GPT = models("small")["gpt"][0]
 LENGTHS = [5, 9, 1, 7, 9]
 
 
@@ -59,23 +46,18 @@ def advanced(model, inputs):
 # As published
 
 
-@pytest.mark.parametrize(
-    ("spec", "parameters"),
-    [
-        (ReTran(16, 64, 3), 35_936),
-        (ReTran(32, 128, 4), 185_536),
-        (ReTran(64, 256, 6), 1_096_064),
-        (GPT, 39_328),
-        (replace(GPT, width=64, layers=4), 202_368),
-        (replace(GPT, width=128, layers=6), 1_194_496),
-        (LSTM(16, 64, 3), 32_432),
-        (LSTM(32, 128, 4), 168_000),
-        (LSTM(64, 256, 6), 994_304),
-    ],
-    ids=repr,
-)
-def test_models_have_their_published_size(spec, parameters):
-    assert sum(parameter.numel() for parameter in build(spec).parameters()) == parameters
+PARAMETERS = {
+    "small": {"retran": 35_936, "gpt": 39_328, "lstm": 32_432},
+    "medium": {"retran": 185_536, "gpt": 202_368, "lstm": 168_000},
+    "large": {"retran": 1_096_064, "gpt": 1_194_496, "lstm": 994_304},
+}
+
+
+@pytest.mark.parametrize("size", PARAMETERS)
+def test_models_have_their_published_size(size):
+    for name, parameters in PARAMETERS[size].items():
+        for recipe in (cpu()[f"{name}-{size}"], paper()[f"paper-{name}-{size}"]):
+            assert sum(parameter.numel() for parameter in recipe.build().parameters()) == parameters
 
 
 def spread(tensor):
