@@ -8,9 +8,9 @@ from functools import lru_cache
 
 import torch
 from jaxtyping import Int
-from torch import Generator, Tensor
+from torch import Tensor
 
-from lengthwise.lengths import Lengths, Natural
+from lengthwise.lengths import Lengths
 from lengthwise.recipe import Recipe
 from lengthwise.rng import stream
 from lengthwise.source import FRESH, Finite, Part, Source, hashed
@@ -36,17 +36,7 @@ def batch(recipe: Recipe, step: int, *, rank: int = 0, world: int = 1) -> tuple[
 
 def _drawn(recipe: Recipe, step: int) -> Problems:
     draw = stream(recipe.data_seed, "train", step)
-    if isinstance(recipe.lengths, Natural):
-        return _pool(recipe.task, recipe.lengths, recipe.batch, draw)
-    sizes = recipe.lengths.draw(step, recipe.batch, len(recipe.task.axes), draw)
-    sizes = sizes[torch.randperm(recipe.batch, generator=draw)]
-    hard = round(recipe.hard * recipe.batch)
-    parts: list[Problems] = []
-    if hard:
-        parts.append(recipe.task.sample_hard(sizes[:hard], draw))
-    if hard < recipe.batch:
-        parts.append(recipe.task.sample(sizes[hard:], draw))
-    return Problems.join(parts)
+    return recipe.lengths.problems(recipe.task, step, recipe.batch, draw, hard=round(recipe.hard * recipe.batch))
 
 
 def _from_set(recipe: Recipe, step: int) -> Problems:
@@ -71,7 +61,7 @@ def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
     while kept < source.rows:
         before, chunks = kept, max(1, count)  # as many again: so few sorts are enough
         for _ in range(chunks):
-            drawn = _pool(task, lengths, CHUNK, stream(source.seed, "set", task.name, count))
+            drawn = lengths.problems(task, 0, CHUNK, stream(source.seed, "set", task.name, count))
             found.append(drawn.take(source.of("train", drawn)).narrowed())
             count += 1
         found = [_each_once(Problems.join(found))]
@@ -89,16 +79,10 @@ def _each_once(problems: Problems) -> Problems:
     return problems.take(order.indices[first].sort().values)
 
 
-def _pool(task: Task, lengths: Lengths, count: int, generator: Generator) -> Problems:
-    if isinstance(lengths, Natural):
-        return task.pool(count, lengths.bottom, lengths.top, generator)
-    return task.sample(lengths.draw(0, count, len(task.axes), generator), generator)
-
-
 def held_out(recipe: Recipe, count: int) -> Problems:
     """Problems as those of training, at an address of their own: for a loss that nothing was trained on."""
     draw = stream(recipe.data_seed, "validation")
-    return _only("validation", recipe.source, lambda more: _pool(recipe.task, recipe.lengths, more, draw), count)
+    return _only("validation", recipe.source, lambda more: recipe.lengths.problems(recipe.task, 0, more, draw), count)
 
 
 def fresh_problems(

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn import functional as F
 
 from lengthwise.data import unseen
 from lengthwise.layout import up_to_end
@@ -149,11 +148,8 @@ def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping
 def perplexity(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
     """Of the right answers: exp(−mean log p) of their symbols, the end included, after so many loops; in a layout that
     feeds the answer in, each symbol given the right ones before it. ``loops`` is on the CPU."""
-    batch = batch.to(next(model.parameters()).device)
-    rows, state = settle(model, batch.inputs, loops)
-    batch = batch.take(rows)
-    logs = model.read(state, batch.asked).log_softmax(-1).gather(1, batch.targets[batch.asked][:, None])[:, 0]
-    means = torch.stack([row.mean() for row in logs.split(batch.asked.sum(1).tolist())])
+    rows, logs = _likelihood(model, batch, loops)
+    means = torch.stack([row.mean() for row in logs.split(batch.asked.sum(1)[rows.cpu()].tolist())])
     return means.neg().exp()[rows.argsort()].float().cpu()
 
 
@@ -161,15 +157,22 @@ def perplexity(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Float[Te
 def loss(model: Model, recipe: Recipe, problems: Problems) -> float:
     """Of the right answers after the planned loops: the mean −log p of their symbols, the ends included, in nats."""
     model.eval()
-    total, count, device = 0.0, 0, next(model.parameters()).device
+    total, count = 0.0, 0
     for _, batch in in_parts(recipe, problems):
         batch = batch.asked_only() if recipe.layout.causal else batch
-        loops, batch = recipe.loops.planned(batch.rounds), batch.to(device)
-        rows, state = settle(model, batch.inputs, loops)
-        asked, targets = batch.asked[rows], batch.targets[rows]
-        total += float(F.cross_entropy(model.read(state, asked), targets[asked], reduction="sum"))
-        count += int(asked.sum())
+        _, logs = _likelihood(model, batch, recipe.loops.planned(batch.rounds))
+        total, count = total - float(logs.sum()), count + len(logs)
     return total / count
+
+
+def _likelihood(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> tuple[Int[Tensor, " b"], Float[Tensor, " n"]]:
+    """The log probability, in nats, of each symbol that is asked for, after each row's own loops: row by row, in the
+    order in which they finish, which is given too."""
+    batch = batch.to(next(model.parameters()).device)
+    rows, state = settle(model, batch.inputs, loops)
+    batch = batch.take(rows)
+    logs = model.read(state, batch.asked).log_softmax(-1)
+    return rows, logs.gather(1, batch.targets[batch.asked][:, None])[:, 0]
 
 
 @torch.no_grad()

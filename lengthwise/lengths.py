@@ -9,11 +9,12 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.types import UsageError
+from lengthwise.tasks import Task
+from lengthwise.types import Problems, UsageError
 
 
 class Lengths(ABC):
-    """A distribution of sizes for every training step; the axes are drawn independently."""
+    """A distribution over problems of different sizes for every training step."""
 
     top: int  # the largest size ever drawn
     bottom: int = 1  # the smallest
@@ -26,8 +27,26 @@ class Lengths(ABC):
         return tuple(min(self.top, most) for most in self.most) or (self.top,) * axes
 
     @abstractmethod
+    def problems(self, task: Task, step: int, rows: int, generator: Generator, hard: int = 0) -> Problems:
+        """One batch, its sizes in no order; the first ``hard`` rows are hard ones."""
+
+
+class Drawn(Lengths):
+    """Sizes are drawn, on each axis independently, and problems of these sizes."""
+
+    @abstractmethod
     def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
         """Sizes for one batch."""
+
+    def problems(self, task: Task, step: int, rows: int, generator: Generator, hard: int = 0) -> Problems:
+        sizes = self.draw(step, rows, len(task.axes), generator)
+        sizes = sizes[torch.randperm(rows, generator=generator)]
+        parts: list[Problems] = []
+        if hard:
+            parts.append(task.sample_hard(sizes[:hard], generator))
+        if hard < rows:
+            parts.append(task.sample(sizes[hard:], generator))
+        return Problems.join(parts)
 
 
 def _uniform(low: int, high: int, rows: int, axes: int, generator: Generator) -> Tensor:
@@ -35,7 +54,7 @@ def _uniform(low: int, high: int, rows: int, axes: int, generator: Generator) ->
 
 
 @dataclass(frozen=True)
-class Uniform(Lengths):
+class Uniform(Drawn):
     """Uniform from ``bottom`` to ``top``; a share ``longest`` of the rows is drawn at the top instead."""
 
     top: int
@@ -55,7 +74,7 @@ class Uniform(Lengths):
 
 
 @dataclass(frozen=True)
-class Curriculum(Lengths):
+class Curriculum(Drawn):
     """Uniform from ``bottom`` to a maximum that starts at ``start`` and grows by 1 every ``every`` steps up to ``top``
     (Garg et al. 2022; Fan et al. 2025, section 6), after ``hold`` steps in which it stays. With ``most``, an axis stops
     growing there: ``most=(2,11)``."""
@@ -100,5 +119,6 @@ class Natural(Lengths):
         if not 1 <= self.bottom <= self.top:
             raise UsageError(f"lengths need 1 <= bottom <= top, not bottom={self.bottom} top={self.top}")
 
-    def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
-        raise NotImplementedError("the task draws them")
+    def problems(self, task: Task, step: int, rows: int, generator: Generator, hard: int = 0) -> Problems:
+        assert not hard, "Recipe refuses it"
+        return task.pool(rows, self.bottom, self.top, generator)

@@ -17,7 +17,7 @@ from torch import nn
 import lengthwise.nn
 from lengthwise import fields, models, objectives, rng, tasks
 from lengthwise.layout import Layout
-from lengthwise.lengths import Curriculum, Lengths
+from lengthwise.lengths import Curriculum, Lengths, Natural
 from lengthwise.loops import Loops
 from lengthwise.models import Model, ModelSpec, Once
 from lengthwise.objectives import Objective
@@ -102,6 +102,8 @@ class Recipe:
         check_stopping(self.layout, self.stopping)
 
     def _check_source(self) -> None:
+        if isinstance(self.lengths, Natural) and self.hard:
+            raise UsageError("hard must be 0 with Natural lengths: a task's own distribution has no harder half")
         if not isinstance(self.source, Finite):
             return
         if isinstance(self.lengths, Curriculum) or self.hard:

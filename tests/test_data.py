@@ -64,8 +64,7 @@ def test_a_set_is_the_same_however_it_is_drawn_together():
     wanted, number = [], 0
     while len(wanted) < 700:
         draw = rng.stream(0, "set", "addition", number)
-        sizes = Uniform(2).draw(0, 100, 2, draw)
-        drawn = Addition().sample(sizes, draw)
+        drawn = Uniform(2).problems(Addition(), 0, 100, draw)
         kept = texts(drawn.take(Finite(1).of("train", drawn)))
         wanted = list(dict.fromkeys([*wanted, *kept]))
         number += 1
@@ -168,6 +167,7 @@ def test_workers_share_a_batch_of_a_set():
     [
         ({"lengths": Curriculum(4, 10)}, "lengths must not grow"),
         ({"hard": 0.5}, "hard must be 0"),
+        ({"source": Fresh(), "hard": 0.5, "lengths": Natural(4)}, "hard must be 0 with Natural"),
         ({"source": Finite(63)}, "no whole batch"),
         ({"keep": "lowest-loss"}, "needs watch.every and watch.validation"),
         ({"keep": "best", "watch": Watch(every=5, validation=10)}, "needs watch.every and watch.sizes"),

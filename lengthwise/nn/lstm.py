@@ -59,27 +59,43 @@ class _Emit(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, gates: Tensor, long: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = long.shape[-1]
-        open_ = gates[..., : 3 * hidden].sigmoid()
-        new = gates[..., 3 * hidden :].tanh()
-        i, f, o = open_.split(hidden, -1)
+        gates = gates.clone()
+        i, f, o, new = _squashed(gates)
         after = torch.addcmul(f * long, i, new)
-        ctx.save_for_backward(open_, new, long, after)
+        ctx.save_for_backward(gates, long, after)
         return o * after, after
 
     @staticmethod
-    def backward(ctx: Any, emitted: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        open_, new, long, value = ctx.saved_tensors
-        hidden = long.shape[-1]
-        i, f, o = open_.split(hidden, -1)
-        after = torch.addcmul(after, emitted, o)
-        gates = torch.empty(*long.shape[:-1], 4 * hidden, dtype=long.dtype, device=long.device)
-        torch.mul(after, new, out=gates[..., :hidden])
-        torch.mul(after, long, out=gates[..., hidden : 2 * hidden])
-        torch.mul(emitted, value, out=gates[..., 2 * hidden : 3 * hidden])
-        gates[..., : 3 * hidden] *= torch.addcmul(open_, open_, open_, value=-1)
-        torch.mul(after * i, torch.addcmul(torch.ones_like(new), new, new, value=-1), out=gates[..., 3 * hidden :])
-        return gates, after * f
+    def backward(ctx: Any, to_emitted: Tensor, to_after: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        gates, long, after = ctx.saved_tensors
+        _, f, o, _ = gates.chunk(4, -1)
+        to_after, to_gates = torch.addcmul(to_after, to_emitted, o), torch.empty_like(gates)
+        _through_gates(gates, long, after, to_emitted, to_after, out=to_gates)
+        return to_gates, to_after * f
+
+
+def _squashed(gates: Tensor) -> tuple[Tensor, ...]:
+    """The four gates, squashed where they stand."""
+    hidden = gates.shape[-1] // 4
+    gates[..., : 3 * hidden].sigmoid_()
+    gates[..., 3 * hidden :].tanh_()
+    return gates.split(hidden, -1)
+
+
+def _through_gates(
+    gates: Tensor, before: Tensor, after: Tensor, to_emitted: Tensor, to_after: Tensor, *, out: Tensor
+) -> None:
+    """The gradient of the gates before they are squashed, from the squashed ones, the long state before and after, and
+    the gradients of what is emitted and of all that the state after has led to."""
+    i, _, _, new = gates.chunk(4, -1)
+    to_i, to_f, to_o, to_new = out.chunk(4, -1)
+    torch.mul(to_after, new, out=to_i)
+    torch.mul(to_after, before, out=to_f)
+    torch.mul(to_emitted, after, out=to_o)
+    torch.mul(to_after, i, out=to_new)
+    open_ = gates[..., : 3 * i.shape[-1]]
+    out[..., : 3 * i.shape[-1]] *= torch.addcmul(open_, open_, open_, value=-1)
+    to_new *= 1 - new * new
 
 
 def run(cell: Cell, gates: Float[Tensor, "n gates"], counts: list[int]) -> Float[Tensor, "n h"]:
@@ -103,9 +119,7 @@ class _Run(torch.autograd.Function):
             count = len(gate)
             seen.copy_(short[:count])
             gate.addmm_(seen, recurrent.T)
-            gate[:, : 3 * hidden].sigmoid_()
-            gate[:, 3 * hidden :].tanh_()
-            i, f, o, new = gate.split(hidden, -1)
+            i, f, o, new = _squashed(gate)
             torch.mul(f, state[:count], out=after).addcmul_(i, new)
             torch.mul(o, after, out=e)
             short, state = torch.addmm(short_bias, e, short_weight.T), after
@@ -116,7 +130,7 @@ class _Run(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, to_emitted: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         gates, long, emitted, before, recurrent, short_weight, first_long = ctx.saved_tensors
-        counts, hidden = ctx.counts, len(first_long)
+        counts = ctx.counts
         to_gates, to_short = torch.empty_like(gates), torch.zeros_like(before)
         parts = [part.split(counts) for part in (gates, long, to_emitted, to_gates, to_short)]
         back, to_long = before[:0], long[:0]  # what the place behind gives to short and long, in fewer rows
@@ -124,17 +138,11 @@ class _Run(torch.autograd.Function):
             gate, after, to_e, to_gate, to_shorts = (part[place] for part in parts)
             to_shorts[: len(back)] = back
             to_e = torch.addmm(to_e, to_shorts, short_weight)
-            i, f, o, new = gate.split(hidden, -1)
+            _, f, o, _ = gate.chunk(4, -1)
             to_after = to_e * o
             to_after[: len(to_long)] += to_long
             state = parts[1][place - 1][: len(gate)] if place else first_long
-            torch.mul(to_after, new, out=to_gate[:, :hidden])
-            torch.mul(to_after, state, out=to_gate[:, hidden : 2 * hidden])
-            torch.mul(to_e, after, out=to_gate[:, 2 * hidden : 3 * hidden])
-            open_ = gate[:, : 3 * hidden]
-            to_gate[:, : 3 * hidden] *= torch.addcmul(open_, open_, open_, value=-1)
-            torch.mul(to_after, i, out=to_gate[:, 3 * hidden :])
-            to_gate[:, 3 * hidden :] *= 1 - new * new
+            _through_gates(gate, state, after, to_e, to_after, out=to_gate)
             back, to_long = to_gate @ recurrent, to_after * f
         return (
             to_gates,

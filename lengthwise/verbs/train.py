@@ -117,10 +117,16 @@ def _anatomies(
 
 
 def kind_of(args: argparse.Namespace) -> Kind:
-    """Which problems are asked for."""
-    if args.hard and args.natural:
+    """Which problems are asked for, where they are of one kind."""
+    kinds = _further(args)
+    if len(kinds) > 1:
         raise UsageError("give --hard or --natural, not both")
-    return "hard" if args.hard else "natural" if args.natural else "uniform"
+    return kinds[0] if kinds else "uniform"
+
+
+def _further(args: argparse.Namespace) -> list[Kind]:
+    """The kinds that have an option of their own, of those asked for."""
+    return [kind for kind in get_args(Kind)[1:] if getattr(args, kind)]
 
 
 def recipe_of(name: str, changes: Sequence[str]) -> Recipe:
@@ -149,7 +155,7 @@ def seeds_of(recipe: Recipe, first: int | None, count: int) -> list[Recipe]:
 def _measurements(args: argparse.Namespace, recipe: Recipe) -> list[tuple[list[Any], int, Kind]]:
     """What to measure: sizes, how many problems per size, and which."""
     sizes = parse_sizes(args.lengths) if args.lengths else list(default_sizes(recipe))
-    kinds: list[Kind] = ["uniform", *(kind for kind in get_args(Kind)[1:] if getattr(args, kind))]
+    kinds: list[Kind] = ["uniform", *_further(args)]
     plan: list[tuple[list[Any], int, Kind]] = [(sizes, args.samples, kind) for kind in kinds]
     if args.curve:
         plan.append((parse_sizes(args.curve), args.curve_samples, "uniform"))
@@ -164,7 +170,7 @@ def _passed_on(args: argparse.Namespace) -> list[str]:
             options += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
     for rule in args.stopping:
         options += ["--stopping", rule]
-    return options + [f"--{kind}" for kind in get_args(Kind)[1:] if getattr(args, kind)]
+    return options + [f"--{kind}" for kind in _further(args)]
 
 
 def jobs_of(args: argparse.Namespace) -> int:
