@@ -75,7 +75,8 @@ def summary(folder: str) -> str:
                 continue
             error = f" ± {float(row['error']):.3f}" if row["error"] else ""
             exact = f"{float(row['exact']):.3f}{error}"
-            solved, note = f"{row['solved']} of {row['seeds']}", f"{int(row['count']):,} problems per seed"
+            kind = "" if row.get("problems", "uniform") == "uniform" else f"{row['problems']} "
+            solved, note = f"{row['solved']} of {row['seeds']}", f"{int(row['count']):,} {kind}problems per seed"
             lines.append(f"| `{row['who']}` | {row['stopping']} | {row['size']} | {exact} | {solved} | {note} |\n")
     return "".join(lines)
 

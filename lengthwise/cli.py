@@ -142,7 +142,10 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "grid": {"metavar": "NxM", "help": "every pair of sizes, for a task of two"},
     "samples": {"type": int, "default": 1000, "metavar": "N", "help": "fresh problems per length (default: 1000)"},
     "hard": {"action": "store_true", "help": "the task's harder set (sums: long carries)"},
-    "natural": {"action": "store_true", "help": "the task's own distribution over sizes, up to each length"},
+    "natural": {
+        "action": "store_true",
+        "help": "the task's own distribution over sizes, up to each length (beyond training: from where it ends)",
+    },
     "curve": {"metavar": "SIZES", "help": "further lengths, measured on fewer problems"},
     "curve-samples": {"type": int, "default": 128, "metavar": "N", "help": "problems per length there (default: 128)"},
     "stopping": {

@@ -118,9 +118,11 @@ def unseen(
     recipe: Recipe, size: int | tuple[int, ...], count: int, *, seed: int, part: int = -1, kind: Kind = "uniform"
 ) -> Problems:
     """Fresh problems for a model of this recipe. A bare number is taken on all of the task's axes (see
-    ``Recipe.sizes``)."""
-    where = {"bottom": recipe.lengths.bottom, "source": recipe.source}
-    return fresh_problems(recipe.task, recipe.sizes(size), count, seed=seed, part=part, kind=kind, **where)
+    ``Recipe.sizes``). ``natural`` ones start where training does or, up to a size that it does not reach, where it
+    ends: so neither stands for the other."""
+    sizes, lengths = recipe.sizes(size), recipe.lengths
+    where = {"bottom": lengths.top + 1 if max(sizes) > lengths.top else lengths.bottom, "source": recipe.source}
+    return fresh_problems(recipe.task, sizes, count, seed=seed, part=part, kind=kind, **where)
 
 
 def _only(part: Part, source: Source, more: Callable[[int], Problems], count: int) -> Problems:

@@ -29,7 +29,7 @@ FLOORS = [
     {"cost", "fleet", "recipes.*", "report"},
     {"recipes.ablations"},
     {"studies", "report.*"},
-    {"studies.*", "live", "report.depth_figure", "report.anatomy_figure", "report.card"},
+    {"studies.*", "live", "report.depth_figure", "report.anatomy_figure", "report.card", "report.parameter_figure"},
     {"catalog", "report.publish"},
     {"api", "demo", "verbs.console"},
     {"verbs.train"},

@@ -200,6 +200,8 @@ def test_natural_problems_are_measured_too():
     assert set(drawn.sizes.flatten().tolist()) == {2, 3, 4}
     (score,) = evaluation.evaluate(Weights("new", recipe, recipe.build()), [4], samples=20, kind="natural")
     assert (score.problems, score.sizes) == ("natural", (4, 4))
+    beyond = data.unseen(recipe, 6, 500, seed=0, kind="natural")
+    assert set(beyond.sizes.flatten().tolist()) == {5, 6}  # what training does not reach
 
 
 # Cut where nothing is asked

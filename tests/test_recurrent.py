@@ -1,5 +1,6 @@
 """The recurrent system's models: their published size, and the quick computation against the plain one."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -7,12 +8,16 @@ import plain_recurrent
 import pytest
 import torch
 
+from lengthwise import catalog
+from lengthwise.cli import main
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
 from lengthwise.nn.lstm import emit
 from lengthwise.nn.recall import Recall
 from lengthwise.recipes.retran import cpu, models, paper
 from lengthwise.rng import stream
+from lengthwise.studies import Study
+from lengthwise.studies.retran import retran
 from lengthwise.types import Inputs, UsageError
 from lengthwise.vocab import Vocab
 
@@ -216,3 +221,34 @@ def test_dropout_is_for_training(spec):
     assert not torch.equal(advanced(model, inputs), advanced(model, inputs))
     model.eval()
     assert torch.equal(advanced(model, inputs), advanced(model, inputs))
+
+
+# The study
+
+
+def test_the_study_is_reproduced(monkeypatch, tmp_path, capsys):
+    """Problems in the range and beyond it, and the pictures of both."""
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "runs"))
+    words = ["steps=2", "batch=4", "model.width=8", "model.hidden=4", "model.layers=1", "source.rows=200"]
+    words += ["watch.every=1", "watch.validation=20", "name=tiny"]
+    tiny = catalog.recipe("lstm-small", words)
+    panel = replace(retran(sizes="small").panels[0], recipes=(tiny,), curve=(8, 31))
+    monkeypatch.setattr(catalog, "study", lambda *_, **__: Study("Tiny", (panel,)))
+    with pytest.raises(SystemExit) as end:
+        main(["reproduce", "retran", "--out", str(tmp_path / "out"), "--json", "--samples", "8", "--quiet"])
+    assert end.value.code == 0
+    result = json.loads(capsys.readouterr().out)
+    measured = [(row["sizes"], row["problems"]) for row in result["scores"]]
+    assert sorted(measured) == [
+        ([8], "uniform"),
+        ([30], "natural"),
+        ([30], "uniform"),
+        ([31], "uniform"),
+        ([40], "natural"),
+        ([40], "uniform"),
+    ]
+    written = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.*")}
+    assert {"parameters.csv", "parameters.png", "small/distribution.png", "small/lengths.png"} <= written
+    counts = json.loads((tmp_path / "out" / "small" / "distribution.json").read_text())
+    assert sum(counts.values()) == 200 and {int(length) for length in counts} <= set(range(8, 31))
+    assert {row["problems"] for row in result["summary"] if "published" not in row} == {"natural", "uniform"}

@@ -24,6 +24,7 @@ from lengthwise.recipe import Recipe
 from lengthwise.report import Claim, asked_curves, curves, names
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.figures import heat_map, length_figure, loss_figure, save
+from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
 from lengthwise.report.publish import publish
 from lengthwise.report.tables import (
     detail_table,
@@ -673,3 +674,47 @@ def test_a_report_takes_runs_and_language_models_together(tmp_path, capsys):
     assert {path.name for path in tmp_path.iterdir()} >= {"inquiries.json", "runs.json"}
     status, out, err = told("report", asked.folder, "--stopping")
     assert (status, out) == (2, "") and err.endswith("has no loops to look at\n") and len(err.splitlines()) == 1
+
+
+# Against parameters
+
+
+def watched(name, seed, parameters, losses, within=None, beyond=None):
+    part = recipe(name, seed=seed)
+    sizes = [(TOP, within), (2 * TOP, beyond)]
+    natural = [(size, share, {"problems": "natural"}) for size, share in sizes if share is not None]
+    run = scored(part, (TOP, 0.1), *natural)
+    run.append("metrics", *({"step": 10 * i, "validation_loss": loss} for i, loss in enumerate(losses, 1)))
+    run.describe({"parameters": parameters, "cpu_s": 60.0, "wall_s": 70.0})
+    return run
+
+
+def test_a_row_per_run_that_has_watched_a_validation_loss():
+    runs = [watched("a", 0, 100, [0.5, 0.2, 0.3], 0.9, 0.4), watched("b", 1, 900, [0.1]), scored(recipe("c"), (8, 1.0))]
+    first, second = parameter_rows(runs)
+    assert (first["validation_loss"], first["within"], first["beyond"]) == (0.2, 0.9, 0.4)
+    assert (second["seed"], second["parameters"], second["within"], second["beyond"]) == (1, 900, None, None)
+    assert first["model"] == "Transformer"
+
+
+def test_the_parameter_figure_joins_the_means_over_seeds():
+    runs = [watched("a", seed, 100, [0.2], share, 0.1) for seed, share in enumerate((0.4, 0.8))]
+    rows = parameter_rows([*runs, watched("b", 0, 900, [0.1], 0.9, 0.3)])
+    claims = (Claim("Somebody", 8, "0.55", "text", 0.55), Claim("Another", 8, "near-perfect", "text"))
+    left, right = parameter_figure(rows, claims).axes
+    lines = [line.get_xydata().tolist() for line in left.lines]
+    assert [[100, pytest.approx(0.6)], [900, 0.9]] in lines
+    assert [[100, 0.1], [900, 0.3]] in lines
+    assert [line.get_ydata()[0] for line in left.lines if line.get_label() == "Somebody"] == [0.55]
+    assert len([line for line in left.lines if line.get_linestyle() == ":"]) == 1
+    assert [[100, pytest.approx(0.2)], [900, 0.1]] in [line.get_xydata().tolist() for line in right.lines]
+    with pytest.raises(UsageError, match="no run has watched"):
+        parameter_figure([])
+
+
+def test_the_distribution_has_a_bar_per_length():
+    (axes,) = distribution_figure({8: 5, 9: 7, 11: 2}, "Problems").axes
+    bars = {round(bar.get_x() + bar.get_width() / 2): bar.get_height() for bar in axes.patches}
+    assert bars == {8: 5, 9: 7, 11: 2}
+    with pytest.raises(UsageError):
+        distribution_figure({}, "Problems")

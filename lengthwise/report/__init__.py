@@ -34,6 +34,7 @@ class Claim:
     size: int
     figure: str  # as it is said, in numbers or words
     standing: str  # where it is from, and how sure that is
+    exact: float | None = None  # the same as exact match, to be drawn
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Curve:
     label: str
     top: int  # the largest size trained on; 0 where nobody knows, as of a language model that was asked
     axes: tuple[str, ...]
-    problems: str  # "uniform" or "hard"
+    problems: str  # "uniform", "hard" or "natural"
     stopping: str  # empty where no rule stops anything
     rows_by_seed: Mapping[Seed, Sequence[Row]]
     most: tuple[int, ...] = ()  # of axes that are kept short: the largest size trained on there

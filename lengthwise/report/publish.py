@@ -37,8 +37,9 @@ def publish(
     replied: list[Row] = [_inquirer(one) | row for one in asked for row in one.rows("scores")]
     if any(len(set(row["sizes"])) == 1 for row in rows + replied):
         lines = (curves(runs) if rows else []) + asked_curves(asked)
-        # A rule that was tried at a single size is no line; tables have it.
-        figures["lengths"] = length_figure([line for line in lines if len(line.points()) > 1] or lines, title)
+        # A rule that was tried at a single size is no line, and natural problems are of many sizes; tables have them.
+        drawn = [line for line in lines if len(line.points()) > 1 and line.problems != "natural"]
+        figures["lengths"] = length_figure(drawn or lines, title)
     groups = by_recipe(runs) if runs else {}
     for label, group in groups.items():
         cells = [row for run in group for row in run.rows("scores")]

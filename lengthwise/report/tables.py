@@ -98,6 +98,7 @@ def summary(panel: str, curves: Sequence[Curve], sizes: Sequence[int], claims: S
                         "panel": panel,
                         "who": curve.label,
                         "stopping": curve.stopping,
+                        "problems": curve.problems,
                         "size": size_text(point.sizes),
                         "exact": round(point.mean, 5),
                         "error": None if point.error is None else round(point.error, 5),
@@ -127,7 +128,8 @@ def summary_table(rows: Sequence[Row]) -> Table:
         else:
             error = "" if row["error"] is None else f" ± {row['error']:.3f}"
             seeds = f"{row['solved']} of {row['seeds']}"
-            table.add_row(row["who"], row["size"], f"{row['exact']:.3f}{error}", seeds, row["stopping"])
+            kind = "" if row["problems"] == "uniform" else f", {row['problems']}"
+            table.add_row(row["who"], row["size"], f"{row['exact']:.3f}{error}", seeds, f"{row['stopping']}{kind}")
     return table
 
 

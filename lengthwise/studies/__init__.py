@@ -32,7 +32,7 @@ class Panel:
     recipes: tuple[Recipe, ...]
     sizes: tuple[int, ...]  # reported
     hard_sizes: tuple[int, ...] = ()  # sizes at which the harder set is measured too
-    natural: bool = False  # is the task's own distribution, up to each of ``sizes``, measured too?
+    natural: bool = False  # is the task's own distribution measured too: in training's range, and from there on?
     curve: tuple[int, ...] = ()  # further sizes, measured on fewer problems
     grid: tuple[int, ...] = ()  # a task of two axes: every pair of sizes up to these
     loops: tuple[int, ...] = ()  # further numbers of loops, for recipes that take the same whatever the problem

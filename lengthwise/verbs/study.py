@@ -13,12 +13,15 @@ from rich.table import Table
 from lengthwise import catalog
 from lengthwise.ask import Asked
 from lengthwise.cost import cost, operations
+from lengthwise.data import fixed_set
 from lengthwise.depth import depth
 from lengthwise.evaluation import parse_sizes
-from lengthwise.report import asked_curves, curves
+from lengthwise.recipe import Recipe
+from lengthwise.report import Claim, asked_curves, curves
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.tables import depth_rows, row_table, score_table, summary, summary_table, write_csv
 from lengthwise.run import Folder, Run, place_of, write_json
+from lengthwise.source import Finite
 from lengthwise.studies import Panel, Study
 from lengthwise.training import computing
 from lengthwise.types import UsageError
@@ -90,15 +93,46 @@ def _publish_study(args: argparse.Namespace, study: Study, runs: dict[str, list[
             for run in first:
                 sizes = [run.recipe.lengths.top, *panel.sizes]
                 files += _publish_depth(run, sizes, DEPTH_SAMPLES, place / f"stopping-{run.recipe.name}")
+        if panel.natural:
+            files += _publish_distribution(group[0].recipe, place / "distribution")
         if panel.claims:
             found = summary(panel.title, curves(group), panel.sizes, panel.claims)
             write_csv(place / "summary.csv", found)
             files, rows = [*files, place / "summary.csv"], rows + found
     groups = list(runs.values())
+    claims = dict.fromkeys(claim for panel in study.panels for claim in panel.claims)
+    files += _publish_parameters(list(chain(*groups)), list(claims), folder / "parameters")
     table = summary_table(rows) if rows else score_table(curves(chain(*groups)))
     cards = score_card(list(chain(*groups)), prices)
     result = {"files": list(map(str, files)), "summary": rows, "scores": _scores(groups), "cards": cards}
     return say(args, result, table, "", card_table(cards), study.note, "\n".join(map(str, files)))
+
+
+def _publish_parameters(runs: Sequence[Run], claims: Sequence[Claim], path: Path) -> list[Path]:
+    """Accuracy and validation loss against parameters, of runs that have watched such a loss."""
+    from lengthwise.report.figures import save
+    from lengthwise.report.parameter_figure import parameter_figure, parameter_rows
+
+    rows = parameter_rows(runs)
+    if not rows:
+        return []
+    write_csv(path.with_name(path.name + ".csv"), rows)
+    return [path.with_name(path.name + ".csv"), *save(parameter_figure(rows, claims), path)]
+
+
+def _publish_distribution(recipe: Recipe, path: Path) -> list[Path]:
+    """How long the problems of a fixed set are."""
+    from lengthwise.report.figures import save
+    from lengthwise.report.parameter_figure import distribution_figure
+
+    if not isinstance(recipe.source, Finite):
+        return []
+    with progress.status(f"{recipe.name}: its set"):
+        sizes = fixed_set(recipe.task, recipe.lengths, recipe.source).sizes.amax(1)
+    counts = {size: count for size, count in enumerate(sizes.bincount().tolist()) if count}
+    write_json(path.with_name(path.name + ".json"), counts)
+    title = f"{recipe.source.rows:,} problems to train on"
+    return [path.with_name(path.name + ".json"), *save(distribution_figure(counts, title), path)]
 
 
 def _scores(groups: Iterable[Sequence[Folder]]) -> list[dict[str, Any]]:
