@@ -168,8 +168,7 @@ def test_rows_in_groups_of_a_length_are_rows_in_one(spec, task, layout, monkeypa
     model, batch = setting(spec, task, layout)
     one, first = call(Final(), model, batch)
     size = batch.targets.numel() // 2 - 1
-    monkeypatch.setattr(lengthwise.objectives, "RAGGED", 1)
-    monkeypatch.setattr(lengthwise.objectives, "GROUP", size)
+    monkeypatch.setattr(type(model), "together", size)
     assert len(lengthwise.objectives.by_length(model, batch)) == 3
     two, second = call(Final(), model, batch)
     close(one.value, two.value)

@@ -25,7 +25,7 @@ State = Any  # likewise
 class Model(nn.Module, ABC):
     """One loop of a computation that may be repeated. It has no randomness but dropout."""
 
-    ragged: ClassVar[bool] = False  # does it leave out what stands behind a row's end by itself?
+    together: ClassVar[int] = 4096  # places, padding counted, that a CPU computes quickest at a time, about
 
     @abstractmethod
     def embed(self, inputs: Inputs) -> Context:

@@ -52,7 +52,7 @@ class LSTMContext(NamedTuple):
 class LSTMModel(Model):
     """See ``LSTM``. The state is "r t d"."""
 
-    ragged = True
+    together = 32_768  # it computes no padding anyway
 
     def __init__(self, spec: LSTM, reads: int, writes: int) -> None:
         super().__init__()
@@ -72,13 +72,12 @@ class LSTMModel(Model):
 
     def advance(self, state: Float[Tensor, "r t d"], context: LSTMContext) -> Float[Tensor, "r t d"]:
         packing = Packing.of(context.present)
-        x = packing.pack(state)
+        x = packing.pack(state).T
         for number, cell in enumerate(self.cells):
             if number and self.training:
                 x = F.dropout(x, self.dropout)
-            # The input's part of all gates is one product for all places, and so is the output.
-            x = cell.out(run(cell, cell.input(x), packing.counts))
-        return packing.unpack(x, state.shape[1])
+            x = run(cell, x, packing.counts)
+        return packing.unpack(x.T, state.shape[1])
 
     def read(self, state: Float[Tensor, "r t d"], at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:
         return self.readout(state[at])

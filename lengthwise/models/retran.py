@@ -81,7 +81,7 @@ class ReTranContext(NamedTuple):
 class ReTranModel(Model):
     """See ``ReTran``. The state is "r t d"."""
 
-    ragged = True
+    together = 16_384  # it computes no padding anyway
 
     def __init__(self, spec: ReTran, reads: int, writes: int) -> None:
         super().__init__()

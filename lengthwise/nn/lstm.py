@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 class Cell(nn.Module):
@@ -60,7 +61,7 @@ class _Emit(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gates: Tensor, long: Tensor) -> tuple[Tensor, Tensor]:
         gates = gates.clone()
-        i, f, o, new = _squashed(gates)
+        i, f, o, new = _squashed(gates, -1)
         after = torch.addcmul(f * long, i, new)
         ctx.save_for_backward(gates, long, after)
         return o * after, after
@@ -70,86 +71,100 @@ class _Emit(torch.autograd.Function):
         gates, long, after = ctx.saved_tensors
         _, f, o, _ = gates.chunk(4, -1)
         to_after, to_gates = torch.addcmul(to_after, to_emitted, o), torch.empty_like(gates)
-        _through_gates(gates, long, after, to_emitted, to_after, out=to_gates)
+        _through_gates(gates, long, after, to_emitted, to_after, to_gates, -1)
         return to_gates, to_after * f
 
 
-def _squashed(gates: Tensor) -> tuple[Tensor, ...]:
-    """The four gates, squashed where they stand."""
-    hidden = gates.shape[-1] // 4
-    gates[..., : 3 * hidden].sigmoid_()
-    gates[..., 3 * hidden :].tanh_()
-    return gates.split(hidden, -1)
+def run(cell: Cell, x: Float[Tensor, "d n"], counts: list[int]) -> Float[Tensor, "d n"]:
+    """What the cell puts out along packed rows, from its first states: at each place as many rows as ``counts`` has, a
+    place's rows side by side."""
+    into = torch.cat([cell.input.weight, cell.recurrent.weight, cell.input.bias[:, None]], 1)
+    out = torch.cat([torch.cat([part.weight, part.bias[:, None]], 1) for part in (cell.out, cell.short)])
+    return _Run.apply(x, into, out, cell.first_short, cell.first_long, counts)
+
+
+class _Run(torch.autograd.Function):
+    """By hand: two products a place, (input, short state, 1) → gates and (emitted, 1) → (output, short state); and what
+    belongs to a place is one stretch of memory, its rows last, so that each gate is one too."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        x, into, out, first_short, first_long, counts = inputs
+        width, hidden, rows = len(x), len(first_long), counts[0]
+        sizes = into.shape[1], 4 * hidden, hidden, hidden + 1
+        seen, gates, long, emitted = (_by_place(x, counts, size) for size in sizes)
+        short, state, said = _of_rows(first_short, rows), _of_rows(first_long, rows), torch.empty_like(x)
+        parts = x.split(counts, 1), said.split(counts, 1), seen, gates, long, emitted
+        for count, read, told, see, gate, after, e in zip(counts, *parts, strict=True):
+            see[:width], see[width:-1], see[-1] = read, short[:, :count], 1
+            i, f, o, new = _squashed(torch.mm(into, see, out=gate), 0)
+            torch.mul(f, state[:, :count], out=after).addcmul_(i, new)
+            torch.mul(o, after, out=e[:-1])
+            e[-1] = 1
+            told[:], short = (out @ e).split([width, len(first_short)])
+            state = after
+        ctx.save_for_backward(into, out, first_short, first_long)
+        ctx.parts, ctx.counts = (seen, gates, long, emitted), counts
+        return said
+
+    @staticmethod
+    def backward(ctx: Any, to_said: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        into, out, first_short, first_long = ctx.saved_tensors
+        seen, gates, long, emitted = ctx.parts
+        width, to_into, to_out, to_x = len(to_said), torch.zeros_like(into), torch.zeros_like(out), []
+        to_short, to_long = (
+            _of_rows(first_short, 0),
+            _of_rows(first_long, 0),
+        )  # from the place behind, which has fewer rows
+        before = [_of_rows(first_long, ctx.counts[0]), *long]
+        parts = ctx.counts, to_said.split(ctx.counts, 1), seen, gates, before[:-1], long, emitted
+        for count, to_told, see, gate, state, after, e in reversed(list(zip(*parts, strict=True))):
+            to_both = F.pad(to_short, (0, count - to_short.shape[1], width, 0))
+            to_both[:width] = to_told
+            to_out.addmm_(to_both, e.T)
+            to_e = out[:, :-1].T @ to_both
+            _, f, o, _ = gate.chunk(4)
+            to_after = to_e * o
+            to_after[:, : to_long.shape[1]] += to_long
+            to_gate = torch.empty_like(gate)
+            _through_gates(gate, state[:, :count], after, to_e, to_after, to_gate, 0)
+            to_into.addmm_(to_gate, see.T)
+            to_read, to_short = (into[:, :-1].T @ to_gate).split([width, len(first_short)])
+            to_x.append(to_read)
+            to_long = to_after * f
+        return torch.cat(to_x[::-1], 1), to_into, to_out, to_short.sum(1), to_long.sum(1), None
+
+
+def _by_place(like: Tensor, counts: list[int], size: int) -> list[Float[Tensor, "size rows"]]:
+    """Room for so many numbers of each row, place after place."""
+    flat = like.new_empty(size * sum(counts))
+    return [part.view(size, -1) for part in flat.split([size * count for count in counts])]
+
+
+def _of_rows(state: Float[Tensor, " d"], rows: int) -> Float[Tensor, "d rows"]:
+    return state[:, None].expand(-1, rows)
+
+
+def _squashed(gates: Tensor, dim: int) -> tuple[Tensor, ...]:
+    """The four gates, side by side along an axis, squashed where they stand."""
+    parts = gates.chunk(4, dim)
+    parts[3].mul_(2)  # tanh(x) = 2 σ(2 x) - 1, in a third of the time
+    gates.sigmoid_()
+    parts[3].mul_(2).sub_(1)
+    return parts
 
 
 def _through_gates(
-    gates: Tensor, before: Tensor, after: Tensor, to_emitted: Tensor, to_after: Tensor, *, out: Tensor
+    gates: Tensor, before: Tensor, after: Tensor, to_emitted: Tensor, to_after: Tensor, out: Tensor, dim: int
 ) -> None:
     """The gradient of the gates before they are squashed, from the squashed ones, the long state before and after, and
     the gradients of what is emitted and of all that the state after has led to."""
-    i, _, _, new = gates.chunk(4, -1)
-    to_i, to_f, to_o, to_new = out.chunk(4, -1)
+    i, _, _, new = gates.chunk(4, dim)
+    to_i, to_f, to_o, to_new = out.chunk(4, dim)
     torch.mul(to_after, new, out=to_i)
     torch.mul(to_after, before, out=to_f)
     torch.mul(to_emitted, after, out=to_o)
     torch.mul(to_after, i, out=to_new)
-    open_ = gates[..., : 3 * i.shape[-1]]
-    out[..., : 3 * i.shape[-1]] *= torch.addcmul(open_, open_, open_, value=-1)
+    open_, to_open = (part.narrow(dim, 0, 3 * i.shape[dim]) for part in (gates, out))
+    to_open *= torch.addcmul(open_, open_, open_, value=-1)
     to_new *= 1 - new * new
-
-
-def run(cell: Cell, gates: Float[Tensor, "n gates"], counts: list[int]) -> Float[Tensor, "n h"]:
-    """What the cell emits along packed rows, from its first states: at each place as many rows as ``counts`` has, a
-    place's rows side by side. ``gates`` is the input's part of the gates, W x + b."""
-    states = cell.first_short, cell.first_long
-    return _Run.apply(gates, cell.recurrent.weight, cell.short.weight, cell.short.bias, *states, counts)
-
-
-class _Run(torch.autograd.Function):
-    """By hand: in backward, a weight's gradient is one product over all places instead of a sum of one per place."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
-        gates, recurrent, short_weight, short_bias, first_short, first_long, counts = inputs
-        rows, hidden = counts[0], len(first_long)
-        gates, long = gates.clone(), gates.new_empty(len(gates), hidden)
-        emitted, before = torch.empty_like(long), gates.new_empty(len(gates), len(first_short))
-        short, state = first_short.expand(rows, -1), first_long.expand(rows, -1)
-        for gate, after, e, seen in zip(*(part.split(counts) for part in (gates, long, emitted, before)), strict=True):
-            count = len(gate)
-            seen.copy_(short[:count])
-            gate.addmm_(seen, recurrent.T)
-            i, f, o, new = _squashed(gate)
-            torch.mul(f, state[:count], out=after).addcmul_(i, new)
-            torch.mul(o, after, out=e)
-            short, state = torch.addmm(short_bias, e, short_weight.T), after
-        ctx.counts = counts
-        ctx.save_for_backward(gates, long, emitted, before, recurrent, short_weight, first_long)
-        return emitted
-
-    @staticmethod
-    def backward(ctx: Any, to_emitted: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        gates, long, emitted, before, recurrent, short_weight, first_long = ctx.saved_tensors
-        counts = ctx.counts
-        to_gates, to_short = torch.empty_like(gates), torch.zeros_like(before)
-        parts = [part.split(counts) for part in (gates, long, to_emitted, to_gates, to_short)]
-        back, to_long = before[:0], long[:0]  # what the place behind gives to short and long, in fewer rows
-        for place in reversed(range(len(counts))):
-            gate, after, to_e, to_gate, to_shorts = (part[place] for part in parts)
-            to_shorts[: len(back)] = back
-            to_e = torch.addmm(to_e, to_shorts, short_weight)
-            _, f, o, _ = gate.chunk(4, -1)
-            to_after = to_e * o
-            to_after[: len(to_long)] += to_long
-            state = parts[1][place - 1][: len(gate)] if place else first_long
-            _through_gates(gate, state, after, to_e, to_after, out=to_gate)
-            back, to_long = to_gate @ recurrent, to_after * f
-        return (
-            to_gates,
-            to_gates.T @ before,
-            to_short.T @ emitted,
-            to_short.sum(0),
-            back.sum(0),
-            to_long.sum(0),
-            None,
-        )

@@ -20,20 +20,15 @@ class Objective(ABC):
         """``loops`` and ``generator`` live on the CPU. Logs stay on the device: nothing here waits for it."""
 
 
-GROUP = 4096  # places, padding counted, of rows that are computed together on a CPU, about
-RAGGED = 4  # times as many, for models that compute no padding anyway
-
-
 def by_length(model: Model, batch: Batch) -> list[Int[Tensor, " r"] | slice]:
     """The batch's rows in groups of about equal length, longest first: little padding is then computed, and what a
     group takes fits the processor's cache. One group where the batch is not large, and on a GPU, which wants large
     kernels."""
     rows, width = batch.targets.shape
-    size = GROUP * RAGGED if model.ragged else GROUP
-    if batch.targets.device.type != "cpu" or rows * width < 2 * size:
+    if batch.targets.device.type != "cpu" or rows * width < 2 * model.together:
         return [slice(None)]
     order = batch.inputs.present.sum(1).argsort(descending=True, stable=True)
-    return list(order.split(max(1, size // width)))
+    return list(order.split(max(1, model.together // width)))
 
 
 def supervise(
