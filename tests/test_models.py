@@ -21,6 +21,7 @@ from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention, Shared, pattern, take
+from lengthwise.nn.dropout import dropout
 from lengthwise.nn.position import FIRE, Abacus, ALiBi, Coupling, Learned, NoPE, Randomized, RoPE, Sinusoidal, rotate
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.objectives import every, final, progressive
@@ -712,6 +713,36 @@ def test_dropout_is_for_training_only_and_decided_by_the_seed(positions):
 
     assert torch.equal(at(1), at(1))
     assert not torch.equal(at(1), at(2))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_dropout_drops_its_share_and_keeps_the_mean(share, dtype):
+    torch.manual_seed(0)
+    x = torch.full((999, 1001), 3.0, dtype=dtype, requires_grad=True)
+    out = dropout(x, share)
+    zero = out == 0
+    assert out.dtype == dtype and abs(float(zero.double().mean()) - share) < 3e-3
+    close(out[~zero].double(), torch.full_like(out[~zero], 3 / (1 - share), dtype=torch.double), 0.01)
+    # Four values come of one draw: they know nothing of one another.
+    four = zero.flatten()[:999_000].view(-1, 4).double()
+    assert (four.mean(0) - share).abs().max() < 5e-3
+    assert share == 0 or (torch.corrcoef(four.T) - torch.eye(4)).abs().max() < 0.01
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    assert torch.equal(gradient * 3, out)
+
+
+@both
+@pytest.mark.parametrize(
+    "positions", [(NoPE(),), (RoPE(),), (ALiBi(),), (LocalHeads(1),), (EarlierHeads(1),)], ids=repr
+)
+def test_attention_with_dropout_is_attention_with_little_of_it(positions, causal):
+    """The path that training with dropout takes, against the library's kernel."""
+    spec = replace(BASE, positions=positions)
+    plain, model = build(spec, causal), build(replace(spec, dropout=1e-12), causal)
+    inputs = some()
+    model.train()
+    close(finish(model, inputs)[inputs.present], finish(plain, inputs)[inputs.present])
 
 
 def test_read_gives_logits_where_asked_row_by_row():

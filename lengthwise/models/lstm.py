@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from lengthwise.models import Model, ModelSpec
+from lengthwise.nn.dropout import dropout
 from lengthwise.nn.lstm import Cell, emit, run
 from lengthwise.nn.packing import Packing
 from lengthwise.nn.readout import Scaled
@@ -75,7 +75,7 @@ class LSTMModel(Model):
         x = packing.pack(state).T
         for number, cell in enumerate(self.cells):
             if number and self.training:
-                x = F.dropout(x, self.dropout)
+                x = dropout(x, self.dropout)
             x = run(cell, x, packing.counts)
         return packing.unpack(x.T, state.shape[1])
 

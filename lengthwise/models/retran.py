@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.models import Model, ModelSpec
+from lengthwise.nn.dropout import dropout
 from lengthwise.nn.lstm import Cell, emit
 from lengthwise.nn.packing import Packing
 from lengthwise.nn.readout import Scaled
@@ -168,10 +169,10 @@ class _Wave:
 
         query = _turned(self._map("query", x, layers), turn)
         mixed = self._map("mix", self.recall.attend(query, first, slice(first, wave + 1), hidden), layers)
-        h = self._norm("norm_attention", x + F.dropout(mixed, self.dropout), layers)
+        h = self._norm("norm_attention", x + dropout(mixed, self.dropout), layers)
         gates = torch.baddbmm(self._map("input", h, layers), short, self.recurrent[first : layers.stop])
         emitted, long = emit(gates, long)
-        out = F.dropout(self._map("out", emitted, layers), self.dropout)
+        out = dropout(self._map("out", emitted, layers), self.dropout)
         y = self._norm("norm_cell", h + out, layers)
         *keys, value = self._map("key_value", y, layers).split(x.shape[-1], -1)
         self.recall.store(_turned(torch.cat(keys, -1), turn), value, first, wave + 1)

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lengthwise.nn.dropout import dropout
 from lengthwise.nn.position import Encoding, rotate
 from lengthwise.types import Inputs, UsageError
 
@@ -147,6 +148,20 @@ def _mask(pattern: Pattern, dtype: torch.dtype) -> Tensor | None:
     return bias.masked_fill(~pattern.mask, -torch.inf).to(dtype)
 
 
+def _mixed(
+    query: Float[Tensor, "b h t e"], key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, share: float
+) -> Float[Tensor, "b h t e"]:
+    """Attention with dropout, for a CPU, where the library's own is slow: it has no fused kernel for it."""
+    scores = query @ (key * query.shape[-1] ** -0.5).mT
+    if causal:
+        scores = scores.masked_fill_(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
+    elif mask is not None:
+        # Absent places may see nothing at all: they get something finite, which nobody looks at.
+        least = torch.finfo(scores.dtype).min
+        scores = scores.masked_fill(~mask, least) if mask.dtype == torch.bool else scores + mask.clamp(min=least)
+    return dropout(scores.softmax(-1), share) @ value
+
+
 class Attention(nn.Module):
     """Multi-head self-attention with fused projections (Vaswani et al. 2017)."""
 
@@ -181,14 +196,14 @@ class Attention(nn.Module):
             mask = _mask(pattern, query.dtype)
             if mask is not None and mask.shape[-1] > key.shape[2]:
                 key, value = F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1))
-            mixed = F.scaled_dot_product_attention(
-                query,
-                key,
-                value,
-                attn_mask=mask,
-                is_causal=self.causal and pattern.bias is None,
-                dropout_p=self.dropout if self.training else 0.0,
-            ).transpose(1, 2)
+            causal = self.causal and pattern.bias is None
+            share = self.dropout if self.training else 0.0
+            if share and x.device.type == "cpu":
+                mixed = _mixed(query, key, value, mask, causal, share).transpose(1, 2)
+            else:
+                mixed = F.scaled_dot_product_attention(
+                    query, key, value, attn_mask=mask, is_causal=causal, dropout_p=share
+                ).transpose(1, 2)
         return self.out(mixed.reshape(b, t, d))
 
     def _local(
@@ -206,7 +221,7 @@ class Attention(nn.Module):
         scores = torch.stack([(query * key[:, i : i + t]).sum(-1) for i in range(offsets)], -1)
         weights = (scores + band.transpose(1, 2)).softmax(-1)
         if self.dropout and self.training:
-            weights = F.dropout(weights, self.dropout)
+            weights = dropout(weights, self.dropout)
         return sum(  # type: ignore[return-value]
             (weights[..., i, None] * value[:, i : i + t] for i in range(1, offsets)),
             weights[..., 0, None] * value[:, :t],

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lengthwise.nn.attention import Attention, Pattern
+from lengthwise.nn.dropout import Dropout
 
 Activation = Literal["gelu", "relu"]
 
@@ -45,7 +46,7 @@ class Block(nn.Module):
         self.attention = attention
         self.norm_mlp = nn.LayerNorm(width, eps)
         self.mlp = mlp
-        self.drop = nn.Dropout(dropout) if dropout else nn.Identity()
+        self.drop = Dropout(dropout)
 
     def forward(
         self, x: Float[Tensor, "b t d"], pattern: Pattern, read: Float[Tensor, "b t d"] | None = None

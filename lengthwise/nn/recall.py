@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from lengthwise.nn import dropout
+
 
 class Recall:
     """Keys and values of ``layers`` layers for ``slots`` steps, for rows that may leave: the last ones first.
@@ -84,9 +86,7 @@ class _Attend(torch.autograd.Function):
         if hidden is not None:
             scores.masked_fill_(hidden[:, :, None, None], -torch.inf)
         weights = scores.softmax(1)  # "l s h r"
-        open_ = None
-        if kept.dropout:
-            open_ = torch.empty_like(weights).bernoulli_(1 - kept.dropout).div_(1 - kept.dropout)
+        open_ = dropout.kept(weights, kept.dropout) if kept.dropout else None
         ctx.save_for_backward(query, weights, open_)
         mixed = (_times(weights, open_)[:, :, :, None] * values).sum(1)
         return mixed.flatten(1, 2).mT.contiguous()
