@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lengthwise.models import Model, ModelSpec
 from lengthwise.nn.dropout import dropout
-from lengthwise.nn.lstm import Cell, emit, run
+from lengthwise.nn.lstm import Cell, emit, run, stacked
 from lengthwise.nn.packing import Packing
 from lengthwise.nn.readout import Scaled
 from lengthwise.types import Inputs, UsageError
@@ -103,15 +103,16 @@ class _Piecewise(Model):
 
     def advance(self, state: Float[Tensor, "r t d"], context: LSTMContext) -> Float[Tensor, "r t d"]:
         if self.turn == len(self.states):
-            first = [(cell.first_short, cell.first_long) for cell in self.model.cells]
-            self.states.append([(short.expand(len(state), -1), long.expand(len(state), -1)) for short, long in first])
+            rows = len(state)
+            first = [(cell.first_short, cell.first_long[:, None]) for cell in self.model.cells]
+            self.states.append([(short.expand(rows, -1), long.expand(-1, rows)) for short, long in first])
         states, self.turn = self.states[self.turn], self.turn + 1
         said = []
         for x in state.unbind(1):
             for number, cell in enumerate(self.model.cells):
                 short, long = states[number]
-                e, long = emit(cell.input(x) + cell.recurrent(short), long)
-                states[number], x = (cell.short(e), long), cell.out(e)
+                e, long = emit(torch.cat([x, short, torch.ones_like(x[:, :1])], 1), stacked(cell)[0], long)
+                states[number], x = (cell.short(e.mT), long), cell.out(e.mT)
             said.append(x)
         return torch.stack(said, 1)
 

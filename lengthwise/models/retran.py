@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from lengthwise.models import Model, ModelSpec
 from lengthwise.nn.dropout import dropout
-from lengthwise.nn.lstm import Cell, emit
+from lengthwise.nn.lstm import Cell, emit, stacked
 from lengthwise.nn.packing import Packing
 from lengthwise.nn.readout import Scaled
 from lengthwise.nn.recall import Recall
@@ -124,10 +124,10 @@ class _Wave:
         layers: list[Layer] = list(model.layers)  # type: ignore[arg-type]
         self.depth, self.dropout, self.place = spec.layers, spec.dropout if model.training else 0.0, 0
         self.maps, self.norms = _stacked_maps(layers, spec.heads), _stacked_norms(layers)
-        self.recurrent = torch.stack([layer.cell.recurrent.weight for layer in layers]).mT
+        self.gates = torch.stack([stacked(layer.cell)[0] for layer in layers])
         self.rates = model.rates.repeat(2 * spec.heads)  # of each coordinate: a head's halves turn alike
         self.short = [layer.cell.first_short.expand(rows, -1) for layer in layers]
-        self.long = [layer.cell.first_long.expand(rows, -1) for layer in layers]
+        self.long = [layer.cell.first_long[:, None].expand(-1, rows) for layer in layers]
         self.said = [x[0]] * self.depth
         shape = self.depth, places + self.depth, spec.width, rows
         self.recall = Recall(shape, spec.heads, dropout=self.dropout, like=x)
@@ -143,7 +143,8 @@ class _Wave:
             layers = range(max(0, wave - self.place + 1), min(self.depth, wave - start + 1))
             rows = counts[wave - layers[-1] - start]  # the lowest of their places has most
             below = [self.said[layer - 1] if layer else x[wave - start] for layer in layers]
-            short, long = (torch.stack([part[layer][:rows] for layer in layers]) for part in (self.short, self.long))
+            short = torch.stack([self.short[layer][:rows] for layer in layers])
+            long = torch.stack([self.long[layer][:, :rows] for layer in layers])
             new = self._step(torch.stack([part[:rows] for part in below]), short, long, layers, wave)
             for layer, *parts in zip(layers, *(part.unbind() for part in new), strict=True):
                 self.said[layer], self.short[layer], self.long[layer] = parts
@@ -155,10 +156,10 @@ class _Wave:
         self,
         x: Float[Tensor, "l r d"],
         short: Float[Tensor, "l r d"],
-        long: Float[Tensor, "l r h"],
+        long: Float[Tensor, "l h r"],
         layers: range,
         wave: int,
-    ) -> tuple[Float[Tensor, "l r d"], Float[Tensor, "l r d"], Float[Tensor, "l r h"]]:
+    ) -> tuple[Float[Tensor, "l r d"], Float[Tensor, "l r d"], Float[Tensor, "l h r"]]:
         """One wave: what is said, and the states."""
         first, count = layers[0], len(layers)
         place = wave + 1 - torch.arange(first, first + count, device=x.device)
@@ -170,20 +171,24 @@ class _Wave:
         query = _turned(self._map("query", x, layers), turn)
         mixed = self._map("mix", self.recall.attend(query, first, slice(first, wave + 1), hidden), layers)
         h = self._norm("norm_attention", x + dropout(mixed, self.dropout), layers)
-        gates = torch.baddbmm(self._map("input", h, layers), short, self.recurrent[first : layers.stop])
-        emitted, long = emit(gates, long)
-        out = dropout(self._map("out", emitted, layers), self.dropout)
-        y = self._norm("norm_cell", h + out, layers)
+        seen = torch.cat([h, short, torch.ones_like(h[..., :1])], -1)
+        emitted, long = emit(seen, self._of(self.gates, layers), long)
+        out, short = self._map("out_short", emitted.mT, layers).chunk(2, -1)
+        y = self._norm("norm_cell", h + dropout(out, self.dropout), layers)
         *keys, value = self._map("key_value", y, layers).split(x.shape[-1], -1)
         self.recall.store(_turned(torch.cat(keys, -1), turn), value, first, wave + 1)
-        return y, self._map("short", emitted, layers), long
+        return y, short, long
+
+    def _of(self, part: Float[Tensor, "all ..."], layers: range) -> Float[Tensor, "l ..."]:
+        """Of stacked weights those of these layers; all of them as they are, since a slice's gradient costs a copy."""
+        return part if len(layers) == self.depth else part[layers.start : layers.stop]
 
     def _map(self, name: str, x: Float[Tensor, "l r i"], layers: range) -> Float[Tensor, "l r o"]:
-        weight, bias = (part[layers.start : layers.stop] for part in self.maps[name])
+        weight, bias = (self._of(part, layers) for part in self.maps[name])
         return torch.baddbmm(bias, x, weight)
 
     def _norm(self, name: str, x: Float[Tensor, "l r d"], layers: range) -> Float[Tensor, "l r d"]:
-        weight, bias = (part[layers.start : layers.stop] for part in self.norms[name])
+        weight, bias = (self._of(part, layers) for part in self.norms[name])
         return torch.addcmul(bias, F.layer_norm(x, x.shape[-1:]), weight)
 
 
@@ -210,7 +215,7 @@ def _stacked_maps(layers: list[Layer], heads: int) -> dict[str, tuple[Tensor, Te
         "query": [_quarter_turn(layer.query, heads) for layer in layers],
         "key_value": [[*_quarter_turn(layer.key, heads), _both(layer.value)] for layer in layers],
         "mix": [[_both(layer.mix)] for layer in layers],
-        **{name: [[_both(getattr(layer.cell, name))] for layer in layers] for name in ("input", "short", "out")},
+        "out_short": [[_both(layer.cell.out), _both(layer.cell.short)] for layer in layers],
     }
     stacked = {}
     for name, parts in maps.items():

@@ -47,45 +47,49 @@ class Cell(nn.Module):
         self.input.bias[hidden : 2 * hidden] = 1
 
 
+def stacked(cell: Cell) -> tuple[Float[Tensor, "gates i"], Float[Tensor, "o h1"]]:
+    """The cell's two products, biases last: (input, short state, 1) → gates, and (emitted, 1) → (output, short)."""
+    into = torch.cat([cell.input.weight, cell.recurrent.weight, cell.input.bias[:, None]], 1)
+    out = torch.cat([torch.cat([part.weight, part.bias[:, None]], 1) for part in (cell.out, cell.short)])
+    return into, out
+
+
 def emit(
-    gates: Float[Tensor, "*b gates"], long: Float[Tensor, "*b h"]
-) -> tuple[Float[Tensor, "*b h"], Float[Tensor, "*b h"]]:
-    """One step of the cell, from its four gates side by side before they are squashed: what it emits, e, and the new
-    long state."""
-    return _Emit.apply(gates, long)
+    seen: Float[Tensor, "*l r i"], weight: Float[Tensor, "*l gates i"], long: Float[Tensor, "*l h r"]
+) -> tuple[Float[Tensor, "*l h r"], Float[Tensor, "*l h r"]]:
+    """One step of a cell, or of several side by side: from (input, short state, 1) and the first of the two products,
+    what it emits, e, and the new long state. There, rows are last: so each gate is one stretch of memory."""
+    return _Emit.apply(seen, weight, long)
 
 
 class _Emit(torch.autograd.Function):
-    """By hand: four squashed gates are all that has to be remembered, and most of the step's time is spent here."""
+    """By hand: the four squashed gates are all that has to be remembered, and most of the step's time is spent here."""
 
     @staticmethod
-    def forward(ctx: Any, gates: Tensor, long: Tensor) -> tuple[Tensor, Tensor]:
-        gates = gates.clone()
-        i, f, o, new = _squashed(gates, -1)
+    def forward(ctx: Any, seen: Tensor, weight: Tensor, long: Tensor) -> tuple[Tensor, Tensor]:
+        gates = weight @ seen.mT
+        i, f, o, new = _squashed(gates)
         after = torch.addcmul(f * long, i, new)
-        ctx.save_for_backward(gates, long, after)
+        ctx.save_for_backward(seen, weight, gates, long, after)
         return o * after, after
 
     @staticmethod
-    def backward(ctx: Any, to_emitted: Tensor, to_after: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        gates, long, after = ctx.saved_tensors
-        _, f, o, _ = gates.chunk(4, -1)
+    def backward(ctx: Any, to_emitted: Tensor, to_after: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        seen, weight, gates, long, after = ctx.saved_tensors
+        _, f, o, _ = gates.chunk(4, -2)
         to_after, to_gates = torch.addcmul(to_after, to_emitted, o), torch.empty_like(gates)
-        _through_gates(gates, long, after, to_emitted, to_after, to_gates, -1)
-        return to_gates, to_after * f
+        _through_gates(gates, long, after, to_emitted, to_after, to_gates)
+        return to_gates.mT @ weight, to_gates @ seen, to_after * f
 
 
 def run(cell: Cell, x: Float[Tensor, "d n"], counts: list[int]) -> Float[Tensor, "d n"]:
     """What the cell puts out along packed rows, from its first states: at each place as many rows as ``counts`` has, a
     place's rows side by side."""
-    into = torch.cat([cell.input.weight, cell.recurrent.weight, cell.input.bias[:, None]], 1)
-    out = torch.cat([torch.cat([part.weight, part.bias[:, None]], 1) for part in (cell.out, cell.short)])
-    return _Run.apply(x, into, out, cell.first_short, cell.first_long, counts)
+    return _Run.apply(x, *stacked(cell), cell.first_short, cell.first_long, counts)
 
 
 class _Run(torch.autograd.Function):
-    """By hand: two products a place, (input, short state, 1) → gates and (emitted, 1) → (output, short state); and what
-    belongs to a place is one stretch of memory, its rows last, so that each gate is one too."""
+    """By hand: what belongs to a place is one stretch of memory, its rows last, so that each gate is one too."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
@@ -97,7 +101,7 @@ class _Run(torch.autograd.Function):
         parts = x.split(counts, 1), said.split(counts, 1), seen, gates, long, emitted
         for count, read, told, see, gate, after, e in zip(counts, *parts, strict=True):
             see[:width], see[width:-1], see[-1] = read, short[:, :count], 1
-            i, f, o, new = _squashed(torch.mm(into, see, out=gate), 0)
+            i, f, o, new = _squashed(torch.mm(into, see, out=gate))
             torch.mul(f, state[:, :count], out=after).addcmul_(i, new)
             torch.mul(o, after, out=e[:-1])
             e[-1] = 1
@@ -127,7 +131,7 @@ class _Run(torch.autograd.Function):
             to_after = to_e * o
             to_after[:, : to_long.shape[1]] += to_long
             to_gate = torch.empty_like(gate)
-            _through_gates(gate, state[:, :count], after, to_e, to_after, to_gate, 0)
+            _through_gates(gate, state[:, :count], after, to_e, to_after, to_gate)
             to_into.addmm_(to_gate, see.T)
             to_read, to_short = (into[:, :-1].T @ to_gate).split([width, len(first_short)])
             to_x.append(to_read)
@@ -145,9 +149,9 @@ def _of_rows(state: Float[Tensor, " d"], rows: int) -> Float[Tensor, "d rows"]:
     return state[:, None].expand(-1, rows)
 
 
-def _squashed(gates: Tensor, dim: int) -> tuple[Tensor, ...]:
-    """The four gates, side by side along an axis, squashed where they stand."""
-    parts = gates.chunk(4, dim)
+def _squashed(gates: Tensor) -> tuple[Tensor, ...]:
+    """The four gates, squashed where they stand."""
+    parts = gates.chunk(4, -2)
     parts[3].mul_(2)  # tanh(x) = 2 σ(2 x) - 1, in a third of the time
     gates.sigmoid_()
     parts[3].mul_(2).sub_(1)
@@ -155,16 +159,16 @@ def _squashed(gates: Tensor, dim: int) -> tuple[Tensor, ...]:
 
 
 def _through_gates(
-    gates: Tensor, before: Tensor, after: Tensor, to_emitted: Tensor, to_after: Tensor, out: Tensor, dim: int
+    gates: Tensor, before: Tensor, after: Tensor, to_emitted: Tensor, to_after: Tensor, out: Tensor
 ) -> None:
     """The gradient of the gates before they are squashed, from the squashed ones, the long state before and after, and
     the gradients of what is emitted and of all that the state after has led to."""
-    i, _, _, new = gates.chunk(4, dim)
-    to_i, to_f, to_o, to_new = out.chunk(4, dim)
+    i, _, _, new = gates.chunk(4, -2)
+    to_i, to_f, to_o, to_new = out.chunk(4, -2)
     torch.mul(to_after, new, out=to_i)
     torch.mul(to_after, before, out=to_f)
     torch.mul(to_emitted, after, out=to_o)
     torch.mul(to_after, i, out=to_new)
-    open_, to_open = (part.narrow(dim, 0, 3 * i.shape[dim]) for part in (gates, out))
+    open_, to_open = (part.narrow(-2, 0, 3 * i.shape[-2]) for part in (gates, out))
     to_open *= torch.addcmul(open_, open_, open_, value=-1)
     to_new *= 1 - new * new
