@@ -37,15 +37,15 @@ def code(name: str) -> str:
 
 def table(folder: str, problems: str) -> str:
     """Median over seeds, with the worst and the best beside it."""
-    shares: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    shares: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     counts = set()
     with (ROOT / folder / "scores.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             if row["problems"] == problems:
-                shares[row["recipe_name"]][int(row["sizes"])].append(float(row["exact"]))
+                shares[row["recipe_name"]][row["sizes"]].append(float(row["exact"]))
                 counts.add(int(row["count"]))
-    sizes = sorted({size for by_size in shares.values() for size in by_size})
-    lines = [["", *map(str, sizes)], ["---", *("---:" for _ in sizes)]]
+    sizes = sorted({size for by_size in shares.values() for size in by_size}, key=lambda size: int(size.split("x")[0]))
+    lines = [["", *sizes], ["---", *("---:" for _ in sizes)]]
     for name, by_size in shares.items():
         lines.append([f"`{name}`", *(_spread(by_size[size]) if size in by_size else "" for size in sizes)])
     seeds = {len(values) for by_size in shares.values() for values in by_size.values() if values}
