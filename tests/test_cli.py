@@ -1,5 +1,6 @@
-"""The command line as a user meets it: in processes of its own, bad input included."""
+"""The command line as a user meets it, bad input included."""
 
+import io
 import json
 import os
 import pickle
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+
+from lengthwise.cli import main
 
 TINY = ["steps=12", "batch=8", "model.width=16", "watch.every=0"]
 
@@ -26,6 +29,21 @@ def lengthwise(*words, stdin="", cwd=None, env=None):
         cwd=cwd,
         env={**os.environ, **(env or {})},
     )
+
+
+@pytest.fixture
+def here(capsys, monkeypatch):
+    """The same without a process of its own, which would take two seconds to start."""
+    monkeypatch.setattr(sys, "path", [*sys.path])  # commands look for modules where they are given
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+
+    def typed(*words):
+        with pytest.raises(SystemExit) as left:
+            main([str(word) for word in words])
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(words, left.value.code, said.out, said.err)
+
+    return typed
 
 
 def fails(done, *parts, code=2):
@@ -176,38 +194,49 @@ def test_sizes_on_two_axes_reach_every_seed(tmp_path):
 # What does not
 
 
-def test_wrong_words():
+WRONG = [  # commands, and what the one line has to say
+    ("train looped-party", "looped-party", "did you mean looped-parity"),
+    ("train looped-parity modl.width=3", "modl", "did you mean model"),
+    ("train looped-parity model.widht=3", "widht", "did you mean width"),
+    ("train looped-parity steps=many", "steps", "whole number"),
+    ("train looped-parity steps=0", "steps"),
+    ("train looped-parity task=Partiy", "did you mean Parity"),
+    ("train looped-parity layout=Pairs", "does not accept"),
+    ("train looped-parity --device abacus", "device"),
+    ("train looped-parity --import nowhere", "nowhere"),
+    ("sample parrot 3", "parrot", "parity"),
+    ("sample parity 0", "1"),
+    ("sample parity 3x4", "axes"),
+    ("reproduce pears", "did you mean pairs"),
+    ("rasp party 101", "'party' is not one of", "parity"),
+    ("evaluate nowhere", "nowhere"),
+    ("report nowhere", "nowhere"),
+    ("evaluate RUN --lengths eight", "eight"),
+    ("evaluate RUN --lengths 0", "sizes"),
+    ("evaluate RUN --samples 0", "samples"),
+    ("evaluate RUN --stopping Never", "Never", "Oracle"),
+    ("solve RUN", "standard input was empty"),
+    ("solve RUN --stopping After(loops=0) 1+1", "loops"),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"), [(words, parts) for words, *parts in WRONG], ids=[words for words, *_ in WRONG]
+)
+def test_wrong_words(run, here, words, parts):
+    fails(here(*words.replace("RUN", str(run)).split()), *parts)
+
+
+@pytest.mark.parametrize("prompt", ["1+", "1+2+3", "12", "1 - 2", "１+2", "1+2;ls"])
+def test_wrong_prompts(run, here, prompt):
+    done = here("solve", run, prompt)
+    assert (done.returncode, done.stdout) == (1, "\n")  # an empty answer, on its line
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_wrong_words_end_a_process():
     fails(lengthwise("solv", "x"), "solv", "--help")
-    fails(lengthwise("train", "looped-party"), "looped-party", "did you mean looped-parity")
-    fails(lengthwise("train", "looped-parity", "modl.width=3"), "modl", "did you mean model")
-    fails(lengthwise("train", "looped-parity", "model.widht=3"), "widht", "did you mean width")
-    fails(lengthwise("train", "looped-parity", "steps=many"), "steps", "whole number")
-    fails(lengthwise("train", "looped-parity", "steps=0"), "steps")
-    fails(lengthwise("train", "looped-parity", "task=Partiy"), "did you mean Parity")
-    fails(lengthwise("train", "looped-parity", "layout=Pairs"), "does not accept")
-    fails(lengthwise("train", "looped-parity", "--device", "abacus"), "device")
-    fails(lengthwise("train", "looped-parity", "--import", "nowhere"), "nowhere")
-    fails(lengthwise("sample", "parrot", "3"), "parrot", "parity")
-    fails(lengthwise("sample", "parity", "0"), "1")
-    fails(lengthwise("sample", "parity", "3x4"), "axes")
-    fails(lengthwise("reproduce", "pears"), "did you mean pairs")
     fails(lengthwise("reproduce", "looped", "--scale", "big", "--dry-run"), "scale: 'big' is not one of: cpu, paper")
-    fails(lengthwise("rasp", "party", "101"), "'party' is not one of", "parity")
-    fails(lengthwise("evaluate", "nowhere"), "nowhere")
-    fails(lengthwise("report", "nowhere"), "nowhere")
-
-
-def test_wrong_sizes_rules_and_prompts(run):
-    fails(lengthwise("evaluate", run, "--lengths", "eight"), "eight")
-    fails(lengthwise("evaluate", run, "--lengths", "0"), "sizes")
-    fails(lengthwise("evaluate", run, "--samples", "0"), "samples")
-    fails(lengthwise("evaluate", run, "--stopping", "Never"), "Never", "Oracle")
-    fails(lengthwise("solve", run), "standard input was empty")
-    fails(lengthwise("solve", run, "--stopping", "After(loops=0)", "1+1"), "loops")
-    for prompt in ("1+", "1+2+3", "12", "1 - 2", "１+2", "1+2;ls"):
-        done = lengthwise("solve", run, prompt)
-        assert done.returncode == 1
-        assert len(done.stderr.splitlines()) == 1
 
 
 def test_rows_longer_than_the_position_table(tmp_path):
