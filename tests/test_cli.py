@@ -257,12 +257,12 @@ class Bomb:
         return (os.system, (f"touch {self.path}",))
 
 
-def test_spoiled_weights(copy):
+def test_spoiled_weights(copy, here):
     weights, config = copy / "model.safetensors", copy / "config.json"
     whole, recipe, went_off = weights.read_bytes(), config.read_text(), copy / "went-off"
 
     def refused(*parts):
-        fails(lengthwise("solve", copy, "1+1"), *parts)
+        fails(here("solve", copy, "1+1"), *parts)
         assert not went_off.exists()
 
     weights.write_bytes(whole[: len(whole) // 2])
