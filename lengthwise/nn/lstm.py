@@ -116,10 +116,8 @@ class _Run(torch.autograd.Function):
         into, out, first_short, first_long = ctx.saved_tensors
         seen, gates, long, emitted = ctx.parts
         width, to_into, to_out, to_x = len(to_said), torch.zeros_like(into), torch.zeros_like(out), []
-        to_short, to_long = (
-            _of_rows(first_short, 0),
-            _of_rows(first_long, 0),
-        )  # from the place behind, which has fewer rows
+        # From the place behind, which has fewer rows.
+        to_short, to_long = _of_rows(first_short, 0), _of_rows(first_long, 0)
         before = [_of_rows(first_long, ctx.counts[0]), *long]
         parts = ctx.counts, to_said.split(ctx.counts, 1), seen, gates, before[:-1], long, emitted
         for count, to_told, see, gate, state, after, e in reversed(list(zip(*parts, strict=True))):
