@@ -5,6 +5,7 @@
 <!-- fill: time results/pairs -->             its runs' parameters and training times, from runs.json
 <!-- fill: summary results/looped/parity -->  a panel's summary.csv: ours beside what has been published
 <!-- fill: card results/… results/… -->      score cards: how far each recipe carries, how surely, at what cost
+<!-- fill: map results/abacus/addition 20 40 -->  exact match over all pairs of sizes up to each of these: mean, worst
 <!-- fill: loops results/…/stopping-….json --> exact match some loops before and after the planned one, and by each rule
 """
 
@@ -81,6 +82,30 @@ def summary(folder: str) -> str:
     return "".join(lines)
 
 
+def squares(folder: str, *tops: str) -> str:
+    """A map in numbers: the mean over all pairs of sizes up to each of these, and the worst cell. Diagonals that were
+    measured beyond the map stand for themselves."""
+    cells: dict[tuple[str, str], dict[tuple[int, ...], float]] = defaultdict(dict)
+    with (ROOT / folder / "scores.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            sizes = tuple(map(int, row["sizes"].split("x")))
+            cells[row["recipe_name"], row["stopping"]][sizes] = float(row["exact"])
+    lines = ["| | stopping | digits | cells | mean | worst cell |\n| --- | --- | ---: | ---: | ---: | --- |\n"]
+    for (name, stopping), found in cells.items():
+        for top in map(int, tops):
+            inside = {sizes: share for sizes, share in found.items() if max(sizes) <= top}
+            if len(inside) != top * top:
+                inside = {sizes: share for sizes, share in found.items() if sizes == (top, top)}
+            if not inside:
+                continue
+            worst = min(inside, key=lambda sizes: inside[sizes])
+            square = f"1–{top} × 1–{top}" if len(inside) > 1 else f"{top} × {top}"
+            mean = statistics.fmean(inside.values())
+            where = f"{inside[worst]:.2f} at {worst[0]} × {worst[1]}"
+            lines.append(f"| `{name}` | {stopping} | {square} | {len(inside):,} | {mean:.4f} | {where} |\n")
+    return "".join(lines)
+
+
 def loops(name: str) -> str:
     """Where the answer is right, among loops: exact match around T(n), and by each stopping rule."""
     shown = {"T−1": -1, "T": 0, "T+1": 1, "T+5": 5, "T+20": 20}
@@ -123,7 +148,7 @@ def card(*folders: str) -> str:
     return "".join(lines)
 
 
-FILLERS = {"card": card, "code": code, "table": table, "time": time, "summary": summary, "loops": loops}
+FILLERS = {"card": card, "code": code, "table": table, "time": time, "summary": summary, "loops": loops, "map": squares}
 
 
 def main() -> None:
