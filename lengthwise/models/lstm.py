@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lengthwise.models import Model, ModelSpec
 from lengthwise.nn.dropout import dropout
-from lengthwise.nn.lstm import Cell, emit, run, stacked
+from lengthwise.nn.lstm import Cell, emit, into, run
 from lengthwise.nn.packing import Packing
 from lengthwise.nn.readout import Scaled
 from lengthwise.types import Inputs, UsageError
@@ -92,6 +92,7 @@ class _Piecewise(Model):
     def __init__(self, model: LSTMModel) -> None:
         super().__init__()
         self.model, self.turn = model, 0
+        self.into = [into(cell) for cell in model.cells]
         self.states: list[list[tuple[Tensor, Tensor]]] = []
 
     def embed(self, inputs: Inputs) -> LSTMContext:
@@ -111,7 +112,7 @@ class _Piecewise(Model):
         for x in state.unbind(1):
             for number, cell in enumerate(self.model.cells):
                 short, long = states[number]
-                e, long = emit(torch.cat([x, short, torch.ones_like(x[:, :1])], 1), stacked(cell)[0], long)
+                e, long = emit(torch.cat([x, short, torch.ones_like(x[:, :1])], 1), self.into[number], long)
                 states[number], x = (cell.short(e.mT), long), cell.out(e.mT)
             said.append(x)
         return torch.stack(said, 1)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from lengthwise.models import Model, ModelSpec
 from lengthwise.nn.dropout import dropout
-from lengthwise.nn.lstm import Cell, emit, stacked
+from lengthwise.nn.lstm import Cell, emit, into
 from lengthwise.nn.packing import Packing
 from lengthwise.nn.readout import Scaled
 from lengthwise.nn.recall import Recall
@@ -124,7 +124,7 @@ class _Wave:
         layers: list[Layer] = list(model.layers)  # type: ignore[arg-type]
         self.depth, self.dropout, self.place = spec.layers, spec.dropout if model.training else 0.0, 0
         self.maps, self.norms = _stacked_maps(layers, spec.heads), _stacked_norms(layers)
-        self.gates = torch.stack([stacked(layer.cell)[0] for layer in layers])
+        self.gates = torch.stack([into(layer.cell) for layer in layers])
         self.rates = model.rates.repeat(2 * spec.heads)  # of each coordinate: a head's halves turn alike
         self.short = [layer.cell.first_short.expand(rows, -1) for layer in layers]
         self.long = [layer.cell.first_long[:, None].expand(-1, rows) for layer in layers]

@@ -114,9 +114,13 @@ def _bias(biases: list[Tensor], causal: bool) -> Shared | Tensor | None:
         return None
     bias = sum(biases[1:], biases[0])
     if causal:
-        future = torch.ones(bias.shape[-2:], dtype=torch.bool, device=bias.device).triu(1)
-        bias = bias.masked_fill(future, -torch.inf)
+        bias = bias.masked_fill(_future(bias), -torch.inf)
     return Shared(bias) if bias.dim() == 3 else bias
+
+
+def _future(scores: Float[Tensor, "*b t t"]) -> Bool[Tensor, "t t"]:
+    """True where the second place comes after the first."""
+    return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
 
 
 def _with_blank(bias: Shared | Tensor | None, blank: Float[Tensor, " h"]) -> Shared | Tensor:
@@ -154,7 +158,7 @@ def _mixed(
     """Attention with dropout, for a CPU, where the library's own is slow: it has no fused kernel for it."""
     scores = query @ (key * query.shape[-1] ** -0.5).mT
     if causal:
-        scores = scores.masked_fill_(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
+        scores = scores.masked_fill_(_future(scores), -torch.inf)
     elif mask is not None:
         # Absent places may see nothing at all: they get something finite, which nobody looks at.
         least = torch.finfo(scores.dtype).min

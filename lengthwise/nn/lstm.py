@@ -47,18 +47,16 @@ class Cell(nn.Module):
         self.input.bias[hidden : 2 * hidden] = 1
 
 
-def stacked(cell: Cell) -> tuple[Float[Tensor, "gates i"], Float[Tensor, "o h1"]]:
-    """The cell's two products, biases last: (input, short state, 1) → gates, and (emitted, 1) → (output, short)."""
-    into = torch.cat([cell.input.weight, cell.recurrent.weight, cell.input.bias[:, None]], 1)
-    out = torch.cat([torch.cat([part.weight, part.bias[:, None]], 1) for part in (cell.out, cell.short)])
-    return into, out
+def into(cell: Cell) -> Float[Tensor, "gates i"]:
+    """What takes (input, short state, 1) to the gates, in one product."""
+    return torch.cat([cell.input.weight, cell.recurrent.weight, cell.input.bias[:, None]], 1)
 
 
 def emit(
     seen: Float[Tensor, "*l r i"], weight: Float[Tensor, "*l gates i"], long: Float[Tensor, "*l h r"]
 ) -> tuple[Float[Tensor, "*l h r"], Float[Tensor, "*l h r"]]:
-    """One step of a cell, or of several side by side: from (input, short state, 1) and the first of the two products,
-    what it emits, e, and the new long state. There, rows are last: so each gate is one stretch of memory."""
+    """One step of a cell, or of several side by side: from (input, short state, 1) and the weights ``into``, what it
+    emits, e, and the new long state. There, rows are last: so each gate is one stretch of memory."""
     return _Emit.apply(seen, weight, long)
 
 
@@ -85,7 +83,8 @@ class _Emit(torch.autograd.Function):
 def run(cell: Cell, x: Float[Tensor, "d n"], counts: list[int]) -> Float[Tensor, "d n"]:
     """What the cell puts out along packed rows, from its first states: at each place as many rows as ``counts`` has, a
     place's rows side by side."""
-    return _Run.apply(x, *stacked(cell), cell.first_short, cell.first_long, counts)
+    out = torch.cat([torch.cat([part.weight, part.bias[:, None]], 1) for part in (cell.out, cell.short)])
+    return _Run.apply(x, into(cell), out, cell.first_short, cell.first_long, counts)
 
 
 class _Run(torch.autograd.Function):

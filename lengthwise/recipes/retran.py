@@ -1,6 +1,6 @@
 """ReTran, GPT and LSTM on arithmetic expressions (ReTran, ACL 2025): three models of about equal size, three times.
 
-``paper-<model>-<size>`` is as published: ten epochs of 2.6 million expressions. ``<model>-small`` is the same model on
+``paper-<model>-<size>`` is as published: ten epochs of 2.6 million expressions. ``<model>-<size>`` is the same model on
 a budget for a CPU.
 """
 

@@ -36,6 +36,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 INK, FAINT, SHADE = "#333333", "#8a8a8a", "#f1f0ec"
 WIDTH = 5.5  # inches: a one-column page's text
 DPI = 200
+DASHED = (0.0, (3.2, 1.6))
 MARKS = 12  # markers on a line, about
 WRITTEN = 10  # sizes per side up to which a heat map's cells hold their numbers
 
@@ -146,7 +147,7 @@ def _looks(curves: Sequence[Curve]) -> list[_Look]:
         number = kinds.index((curve.label, curve.stopping))
         # The two cycles drift apart by one per turn, so that a second turn repeats no pair.
         marker = MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
-        dash = "-" if curve.problems == "uniform" else (0.0, (3.2, 1.6))
+        dash = "-" if curve.problems == "uniform" else DASHED
         looks.append(_Look(name, COLOURS[number % len(COLOURS)], marker, dash))
     return looks
 

@@ -11,11 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from lengthwise.report import Claim, Row, latest
-from lengthwise.report.figures import COLOURS, FAINT, INK, MARKERS, settled, styled
+from lengthwise.report.figures import COLOURS, DASHED, FAINT, INK, MARKERS, settled, styled
 from lengthwise.run import Run
 from lengthwise.types import UsageError
-
-DASHED = (0.0, (3.2, 1.6))
 
 
 def parameter_rows(runs: Iterable[Run]) -> list[Row]:
