@@ -15,11 +15,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 
 from lengthwise.nn.attention import take
+from lengthwise.nn.packed import Packed
 from lengthwise.types import Inputs, UsageError
 from lengthwise.vocab import Vocab
 
-Context = Any  # a tensor, or a tuple of tensors, rows first; see nn.attention.take
+Context = Any  # a tensor, packed or not, or a tuple of tensors, rows first; see nn.attention.take
 State = Any  # likewise
+DENSE = 0.9  # of places that are present: where more are, packing saves less than it costs
 
 
 class Model(nn.Module, ABC):
@@ -30,6 +32,10 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def embed(self, inputs: Inputs) -> Context:
         """All that stays the same from loop to loop, masks and biases too."""
+
+    def pack(self, context: Context, present: Bool[Tensor, "b t"]) -> Context:
+        """The same for rows without their padding, where a model can compute so: its states are then packed too."""
+        return context
 
     @abstractmethod
     def start(self, context: Context) -> State:
@@ -102,7 +108,10 @@ def unroll(
     running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
     rows = order.to(inputs.tokens.device)
     # Equal loops need no sorting, and a copy of the inputs is not free in a small model.
-    context = model.embed(inputs if running[-1] == len(loops) else inputs.take(rows))
+    inputs = inputs if running[-1] == len(loops) else inputs.take(rows)
+    context = model.embed(inputs)
+    if _padded(inputs.present):
+        context = model.pack(context, inputs.present)
     state = model.start(context)
     for k, count in enumerate(running, 1):
         if count < len(rows):
@@ -110,6 +119,11 @@ def unroll(
         with torch.set_grad_enabled(torch.is_grad_enabled() and k > untracked):
             state = model.advance(state, context)
         yield k, rows, state
+
+
+def _padded(present: Bool[Tensor, "b t"]) -> bool:
+    """Is there much that needs no computing? A GPU is left alone: counting would make it wait."""
+    return present.device.type == "cpu" and int(present.sum()) < DENSE * present.numel()
 
 
 def settle(
@@ -131,4 +145,6 @@ def _concatenate(states: list[State]) -> State:
         return states[0]
     if isinstance(states[0], Tensor):
         return torch.cat(states)
+    if isinstance(states[0], Packed):
+        return Packed.join(states)
     return tuple(_concatenate(list(parts)) for parts in zip(*states, strict=True))

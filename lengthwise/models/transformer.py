@@ -18,9 +18,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 
-from lengthwise.models import Model, ModelSpec
+from lengthwise.models import Model, ModelSpec, State
 from lengthwise.nn.attention import Attention, Memory, Pattern, pattern
 from lengthwise.nn.block import MLP, Activation, Block
+from lengthwise.nn.packed import Packed, Ragged
 from lengthwise.nn.position import Encoding, NoPE, Position, Randomized
 from lengthwise.nn.readout import Scaled
 from lengthwise.types import Inputs, UsageError
@@ -91,12 +92,12 @@ class Transformer(ModelSpec):
 class TransformerContext(NamedTuple):
     """What stays the same from loop to loop."""
 
-    embedded: Float[Tensor, "b t d"]
+    embedded: State  # "b t d", or packed
     pattern: Pattern
 
 
 class TransformerModel(Model):
-    """See ``Transformer``. The state is "r t d"."""
+    """See ``Transformer``. The state is "r t d", or the same packed."""
 
     def __init__(self, spec: Transformer, reads: int, writes: int, *, causal: bool) -> None:
         super().__init__()
@@ -131,22 +132,38 @@ class TransformerModel(Model):
         pieces = _Piecewise(self, inputs)
         return None if not self.causal or pieces.pattern.band is not None else pieces
 
-    def start(self, context: TransformerContext) -> Float[Tensor, "r t d"]:
-        if self.injection in ("once", "reads"):
-            return context.embedded
-        if self.noise and self.training:
-            return torch.randn_like(context.embedded) * self.noise
-        return torch.zeros_like(context.embedded)
+    def pack(self, context: TransformerContext, present: Bool[Tensor, "b t"]) -> TransformerContext:
+        ragged = Ragged.of(present)
+        packed = Packed(ragged.pack(context.embedded), ragged)
+        return TransformerContext(packed, context.pattern.packed(ragged))
 
-    def advance(self, state: Float[Tensor, "r t d"], context: TransformerContext) -> Float[Tensor, "r t d"]:
-        state = self.inject(state, context.embedded)
+    def start(self, context: TransformerContext) -> State:
+        x = context.embedded
+        return x.like(self._start(x.value)) if isinstance(x, Packed) else self._start(x)
+
+    def _start(self, x: Float[Tensor, "*r d"]) -> Float[Tensor, "*r d"]:
+        if self.injection in ("once", "reads"):
+            return x
+        if self.noise and self.training:
+            return torch.randn_like(x) * self.noise
+        return torch.zeros_like(x)
+
+    def advance(self, state: State, context: TransformerContext) -> State:
+        if isinstance(state, Packed):
+            return state.like(self._advance(state.value, context.embedded.value, context.pattern))
+        return self._advance(state, context.embedded, context.pattern)
+
+    def _advance(
+        self, state: Float[Tensor, "*r d"], x: Float[Tensor, "*r d"], pattern: Pattern
+    ) -> Float[Tensor, "*r d"]:
+        state = self.inject(state, x)
         for block in self.blocks:
             if self.injection == "layers":
-                state = state + context.embedded
-            state = block(state, context.pattern, context.embedded if self.injection == "reads" else None)
+                state = state + x
+            state = block(state, pattern, x if self.injection == "reads" else None)
         return self.norm(state)
 
-    def read(self, state: Float[Tensor, "r t d"], at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:
+    def read(self, state: State, at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:
         return self.readout(state[at])
 
 
@@ -203,7 +220,7 @@ class _Add(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
 
-    def forward(self, state: Float[Tensor, "r t d"], x: Float[Tensor, "r t d"]) -> Float[Tensor, "r t d"]:
+    def forward(self, state: Float[Tensor, "*r d"], x: Float[Tensor, "*r d"]) -> Float[Tensor, "*r d"]:
         return state + x
 
 
@@ -215,7 +232,7 @@ class _Concat(nn.Module):
             self.join.weight.copy_(torch.eye(width).repeat(1, 2))
             self.join.bias.zero_()
 
-    def forward(self, state: Float[Tensor, "r t d"], x: Float[Tensor, "r t d"]) -> Float[Tensor, "r t d"]:
+    def forward(self, state: Float[Tensor, "*r d"], x: Float[Tensor, "*r d"]) -> Float[Tensor, "*r d"]:
         return self.join(torch.cat([state, x], -1))
 
 
@@ -226,7 +243,7 @@ class _Gate(nn.Module):
         nn.init.zeros_(self.gate.weight)
         nn.init.constant_(self.gate.bias, math.log(9))
 
-    def forward(self, state: Float[Tensor, "r t d"], x: Float[Tensor, "r t d"]) -> Float[Tensor, "r t d"]:
+    def forward(self, state: Float[Tensor, "*r d"], x: Float[Tensor, "*r d"]) -> Float[Tensor, "*r d"]:
         return state + self.gate(torch.cat([state, x], -1)).sigmoid() * x
 
 
@@ -234,7 +251,7 @@ class _Nothing(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
 
-    def forward(self, state: Float[Tensor, "r t d"], x: Float[Tensor, "r t d"]) -> Float[Tensor, "r t d"]:
+    def forward(self, state: Float[Tensor, "*r d"], x: Float[Tensor, "*r d"]) -> Float[Tensor, "*r d"]:
         return state
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.nn.dropout import dropout
+from lengthwise.nn.packed import Packed, Ragged
 from lengthwise.nn.position import Encoding, rotate
 from lengthwise.types import Inputs, UsageError
 
@@ -45,11 +46,14 @@ class Memory:
 
 
 def take(tree: Any, rows: Any) -> Any:
-    """Some rows of a tree of tensors: tensors and tuples of them, rows first; ``Shared`` and None stay as they are."""
+    """Some rows of a tree of tensors, packed or not, and tuples of them, rows first; ``Shared`` and None stay as they
+    are."""
     if tree is None or isinstance(tree, (Shared, Memory)):
         return tree
     if isinstance(tree, Tensor):
         return tree[rows]
+    if isinstance(tree, (Packed, Ragged)):
+        return tree.take(rows)
     parts = [take(part, rows) for part in tree]
     return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
 
@@ -57,13 +61,22 @@ def take(tree: Any, rows: Any) -> Any:
 class Pattern(NamedTuple):
     """Who may look at whom, and how positions enter. None: not needed."""
 
-    band: Shared | Tensor | None  # "1 h t w" or "b h t w": bias per neighbour, −inf where there is none
+    # "1 t h w" or "b t h w", or packed: bias per neighbour, −inf where there is none
+    band: Any
     mask: Tensor | None  # "b 1 1 t": which keys are present
     angles: Tensor | None  # "b t half"
     # "h t k" or "b h t k": added to scores, −inf where causality forbids; k is t, or t + 1 where there is a blank
     bias: Shared | Tensor | None = None
     keys: Tensor | None = None  # "b t d": added to queries and keys
     memory: Memory | None = None  # of a causal row that is read piece by piece
+    ragged: Ragged | None = None  # where what comes in stands, if it comes without padding
+
+    def packed(self, ragged: Ragged) -> Pattern:
+        """For what comes in without padding. Neighbours are found in it as it is, all else is unpacked first."""
+        if self.band is None or self.angles is not None or self.keys is not None:
+            return self._replace(ragged=ragged)
+        band = self.band.value.expand(len(ragged.ends), -1, -1, -1) if isinstance(self.band, Shared) else self.band
+        return self._replace(band=Packed(ragged.pack(band), ragged), ragged=ragged)
 
     def piece(self, start: int, stop: int, memory: Memory, device: torch.device) -> Pattern:
         """Of a causal row, the places from ``start`` up to ``stop``, to look at all up to there."""
@@ -100,7 +113,7 @@ def pattern(encodings: Iterable[Encoding], inputs: Inputs, causal: bool) -> Patt
     if windows:
         bias = windows[0]
         seen = _neighbours(inputs.present, bias.shape[1] // 2, causal)
-        masked = bias[None, :, None, :].masked_fill(~seen[:, None], -torch.inf)
+        masked = bias.masked_fill(~seen[:, :, None], -torch.inf)
         band, mask = masked if padded else Shared(masked), None
     bias = _bias(biases, causal)
     added = [keys for encoding in encodings if (keys := encoding.keys(inputs)) is not None]
@@ -183,11 +196,17 @@ class Attention(nn.Module):
         query, key, _ = self.project.weight.view(3, self.heads, -1, self.project.in_features)
         key[heads] = query[heads]
 
-    def forward(self, x: Float[Tensor, "b t d"], pattern: Pattern) -> Float[Tensor, "b t d"]:
-        b, t, d = x.shape
-        query, key, value = self.project(x).view(b, t, 3, self.heads, d // self.heads).unbind(2)
+    def forward(self, x: Float[Tensor, "*b d"], pattern: Pattern) -> Float[Tensor, "*b d"]:
+        projected = self.project(x)
+        if pattern.ragged is None or isinstance(pattern.band, Packed):
+            return self.out(self._mixed(projected, pattern))
+        return self.out(pattern.ragged.pack(self._mixed(pattern.ragged.unpack(projected), pattern)))
+
+    def _mixed(self, projected: Float[Tensor, "*b c"], pattern: Pattern) -> Float[Tensor, "*b d"]:
+        """What each place finds, of c = 3·d coordinates of queries, keys and values."""
+        query, key, value = projected.unflatten(-1, (3, self.heads, -1)).unbind(-3)
         if pattern.keys is not None:
-            places = pattern.keys.view(b, t, self.heads, d // self.heads)
+            places = pattern.keys.view_as(query)
             query, key = query + places, key + places
         if pattern.band is not None:
             mixed = self._local(query, key, value, pattern)
@@ -202,31 +221,31 @@ class Attention(nn.Module):
                 key, value = F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1))
             causal = self.causal and pattern.bias is None
             share = self.dropout if self.training else 0.0
-            if share and x.device.type == "cpu":
+            if share and projected.device.type == "cpu":
                 mixed = _mixed(query, key, value, mask, causal, share).transpose(1, 2)
             else:
                 mixed = F.scaled_dot_product_attention(
                     query, key, value, attn_mask=mask, is_causal=causal, dropout_p=share
                 ).transpose(1, 2)
-        return self.out(mixed.reshape(b, t, d))
+        return mixed.flatten(-2)
 
     def _local(
-        self, query: Float[Tensor, "b t h e"], key: Tensor, value: Tensor, pattern: Pattern
-    ) -> Float[Tensor, "b t h e"]:
-        """Attention to a few neighbours, computed for them alone: linear in the row's length."""
-        band = pattern.band.value if isinstance(pattern.band, Shared) else pattern.band
-        assert band is not None
+        self, query: Float[Tensor, "*b t h e"], key: Tensor, value: Tensor, pattern: Pattern
+    ) -> Float[Tensor, "*b t h e"]:
+        """Attention to a few neighbours, computed for them alone: linear in the row's length. Of packed rows, those of
+        the next row are neighbours too, which the band hides."""
+        band = pattern.band if isinstance(pattern.band, Tensor) else pattern.band.value
         if pattern.angles is not None:
             query, key = (rotate(part.transpose(1, 2), pattern.angles).transpose(1, 2) for part in (query, key))
-        t, offsets = query.shape[1], band.shape[-1]
+        t, offsets = query.shape[-3], band.shape[-1]
         reach = offsets // 2
         query = query * query.shape[-1] ** -0.5
         key, value = (F.pad(part, (0, 0, 0, 0, reach, reach)) for part in (key, value))
-        scores = torch.stack([(query * key[:, i : i + t]).sum(-1) for i in range(offsets)], -1)
-        weights = (scores + band.transpose(1, 2)).softmax(-1)
+        scores = torch.stack([(query * key.narrow(-3, i, t)).sum(-1) for i in range(offsets)], -1)
+        weights = (scores + band).softmax(-1)
         if self.dropout and self.training:
             weights = dropout(weights, self.dropout)
         return sum(  # type: ignore[return-value]
-            (weights[..., i, None] * value[:, i : i + t] for i in range(1, offsets)),
-            weights[..., 0, None] * value[:, :t],
+            (weights[..., i, None] * value.narrow(-3, i, t) for i in range(1, offsets)),
+            weights[..., 0, None] * value.narrow(-3, 0, t),
         )

@@ -49,8 +49,8 @@ class Block(nn.Module):
         self.drop = Dropout(dropout)
 
     def forward(
-        self, x: Float[Tensor, "b t d"], pattern: Pattern, read: Float[Tensor, "b t d"] | None = None
-    ) -> Float[Tensor, "b t d"]:
+        self, x: Float[Tensor, "*b d"], pattern: Pattern, read: Float[Tensor, "*b d"] | None = None
+    ) -> Float[Tensor, "*b d"]:
         """``read`` is added to what attention and the MLP read, not to the residual stream."""
         if self.post:
             x = self.norm_attention(x + self.drop(self.attention(_plus(x, read), pattern)))
@@ -69,5 +69,5 @@ class Block(nn.Module):
                 nn.init.zeros_(linear.bias)
 
 
-def _plus(x: Float[Tensor, "b t d"], read: Float[Tensor, "b t d"] | None) -> Float[Tensor, "b t d"]:
+def _plus(x: Float[Tensor, "*b d"], read: Float[Tensor, "*b d"] | None) -> Float[Tensor, "*b d"]:
     return x if read is None else x + read

@@ -1,0 +1,83 @@
+"""Rows of many lengths without their padding, row after row: what is done place by place is done for real places only.
+
+Rows that leave first stand last, so those that still run are always the first ones, and nothing is moved.
+(``nn.packing`` has the other order, place after place, for models that are sequential in place.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Where the places of rows stand that are present up to their ends."""
+
+    ends: list[int]  # of each row, among all places
+    width: int  # of the padded rows
+    at: Int[Tensor, " n"]  # where each place stands in the padded rows, one after the other
+
+    @staticmethod
+    def of(present: Bool[Tensor, "b t"]) -> Ragged:
+        ends = list(accumulate(present.sum(1).tolist()))
+        return Ragged(ends, present.shape[1], present.flatten().nonzero()[:, 0])
+
+    def places(self, rows: slice) -> slice:
+        """Those of some rows that follow one another."""
+        start, stop, _ = rows.indices(len(self.ends))
+        return slice(self.ends[start - 1] if start else 0, self.ends[stop - 1])
+
+    def take(self, rows: slice) -> Ragged:
+        """Some rows that follow one another."""
+        start, _, _ = rows.indices(len(self.ends))
+        places = self.places(rows)
+        ends = [end - places.start for end in self.ends[rows]]
+        return Ragged(ends, self.width, self.at[places] - start * self.width if start else self.at[places])
+
+    def pack(self, x: Float[Tensor, "b t ..."]) -> Float[Tensor, "n ..."]:
+        return x.flatten(0, 1)[self.at]
+
+    def unpack(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "b t d"]:
+        """The inverse; what is absent is 0."""
+        rows = len(self.ends)
+        return x.new_zeros(rows * self.width, x.shape[1]).index_copy(0, self.at, x).view(rows, self.width, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A tensor of rows without their padding."""
+
+    value: Float[Tensor, "n ..."]
+    ragged: Ragged
+
+    def take(self, rows: slice) -> Packed:
+        return Packed(self.value[self.ragged.places(rows)], self.ragged.take(rows))
+
+    def like(self, value: Float[Tensor, "n e"]) -> Packed:
+        """Another tensor of the same places."""
+        return Packed(value, self.ragged)
+
+    def padded(self) -> Float[Tensor, "b t d"]:
+        return self.ragged.unpack(self.value)
+
+    def __getitem__(self, at: Bool[Tensor, "b t"]) -> Float[Tensor, "m d"]:
+        """What stands at these places of the padded rows, all of them present: as of a padded tensor."""
+        return self.value[at.flatten()[self.ragged.at]]
+
+    @staticmethod
+    def join(parts: Sequence[Packed]) -> Packed:
+        """Rows after rows, of equal width."""
+        ends: list[int] = []
+        at, rows = [], 0
+        width = parts[0].ragged.width
+        for part in parts:
+            ends += [end + (ends[-1] if ends else 0) for end in part.ragged.ends]
+            at.append(part.ragged.at + rows * width)
+            rows += len(part.ragged.ends)
+        return Packed(torch.cat([part.value for part in parts]), Ragged(ends, width, torch.cat(at)))

@@ -1,0 +1,87 @@
+"""Rows without their padding: packing loses nothing, and a model computes the same."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lengthwise import models
+from lengthwise.models import unroll
+from lengthwise.models.transformer import Transformer
+from lengthwise.nn.packed import Packed, Ragged
+from lengthwise.nn.window import Local
+from lengthwise.rng import stream
+from lengthwise.types import Inputs
+from lengthwise.vocab import Vocab
+
+LENGTHS = st.lists(st.integers(1, 6), min_size=1, max_size=7)
+
+
+def present(lengths):
+    return torch.arange(max(lengths) + 1) < torch.tensor(lengths)[:, None]
+
+
+def rows(lengths):
+    """Numbers that tell each place, absent ones 0."""
+    mask = present(lengths)
+    return (torch.arange(1, mask.numel() + 1).view(mask.shape) * mask)[..., None].float()
+
+
+@given(LENGTHS)
+def test_unpacking_undoes_packing(lengths):
+    ragged, x = Ragged.of(present(lengths)), rows(lengths)
+    flat = ragged.pack(x)
+    assert len(flat) == sum(lengths) == ragged.ends[-1]
+    assert torch.equal(ragged.unpack(flat), x)
+
+
+@given(LENGTHS, st.data())
+def test_some_rows_are_those_of_the_padded_tensor(lengths, data):
+    start = data.draw(st.integers(0, len(lengths) - 1))
+    chosen = slice(start, data.draw(st.integers(start + 1, len(lengths))))
+    ragged, x = Ragged.of(present(lengths)), rows(lengths)
+    taken = Packed(ragged.pack(x), ragged).take(chosen)
+    assert torch.equal(taken.padded(), x[chosen])
+    assert torch.equal(taken.take(slice(1)).padded(), x[chosen][:1])
+
+
+@given(LENGTHS, st.data())
+def test_joined_parts_are_rows_after_rows(lengths, data):
+    cut = data.draw(st.integers(1, len(lengths)))
+    ragged, x = Ragged.of(present(lengths)), rows(lengths)
+    whole = Packed(ragged.pack(x), ragged)
+    parts = [whole.take(slice(cut)), *([whole.take(slice(cut, None))] if cut < len(lengths) else [])]
+    joined = Packed.join(parts[::-1])
+    assert torch.equal(joined.padded(), torch.cat([x[cut:], x[:cut]]))
+
+
+@given(LENGTHS, st.integers(0, 99))
+def test_picked_places_come_in_the_padded_order(lengths, seed):
+    ragged, x, mask = Ragged.of(present(lengths)), rows(lengths), present(lengths)
+    at = mask & (torch.rand(mask.shape, generator=stream(seed, "at")) < 0.5)
+    assert torch.equal(Packed(ragged.pack(x), ragged)[at], x[at])
+
+
+@pytest.mark.parametrize("lengths", [[2, 7, 5, 4], [8, 8, 8, 7]], ids=["padded", "dense"])
+@pytest.mark.parametrize("positions", [(), (Local(1),)], ids=["all", "local"])
+def test_packed_states_equal_padded_ones(lengths, positions, monkeypatch):
+    """Where padding is worth leaving out the state is packed; its values and gradients are those of padded rows."""
+    mask = present(lengths)[:, : max(lengths)]
+    tokens = torch.randint(3, mask.shape, generator=stream(0, "tokens"))
+    place = torch.arange(mask.shape[1]).expand(mask.shape)
+    inputs, loops = Inputs(tokens, place, place, mask), torch.tensor([3, 1, 4, 2])
+    symbols = Vocab(("a", "b", "c"))
+    torch.manual_seed(0)
+    spec = Transformer(width=8, heads=2, **({"positions": positions} if positions else {}))
+    model = spec.build(symbols, symbols, causal=False).double()
+    found = []
+    for dense in (models.DENSE, 0.0):
+        monkeypatch.setattr(models, "DENSE", dense)
+        model.zero_grad()
+        last = [(rows, state) for _, rows, state in unroll(model, inputs, loops)]
+        assert isinstance(last[0][1], Packed) == (dense > 0 and lengths[0] < 8)
+        read = [model.read(state, mask[rows]) for rows, state in last]
+        torch.cat(read).square().sum().backward()
+        found.append([*(part.detach() for part in read), *(p.grad for p in model.parameters())])
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two, atol=1e-12, rtol=1e-9)
