@@ -50,7 +50,7 @@ def test_probes_fit_the_tables_of_those_that_watch_them():
     for make in catalog.recipes().values():
         recipe = make()
         for position in getattr(recipe.model, "positions", ()):
-            if recipe.watch.probes:
+            if recipe.watch.probes and hasattr(position, "size"):
                 assert position.size >= 151
 
 
@@ -62,7 +62,9 @@ def test_what_is_compared_has_one_budget(family):
         assert (recipe.steps, recipe.batch, recipe.lengths.top) == (2000, 64, 10)
 
 
-@pytest.mark.parametrize("name", [*abacus.positions(), *abacus.splits(), *abacus.tasks(), "abacus-addition"])
+@pytest.mark.parametrize(
+    "name", [*abacus.positions(), *abacus.splits(), *abacus.tasks(), "abacus-addition", "abacus-addition-full"]
+)
 def test_recipes_run(name):
     recipe = catalog.recipe(name, ["batch=4", "model.width=16"])
     made, loops = batch(recipe, 0)
@@ -84,7 +86,7 @@ def test_places_beyond_the_training_lengths_are_trained():
     for step in range(30):
         made, loops = batch(recipe, step)
         _, state = settle(model, made.inputs, loops)
-        (gradient,) = torch.autograd.grad(state.square().sum(), model.encodings[0].table.weight)
+        (gradient,) = torch.autograd.grad(model.read(state, made.asked).square().sum(), model.encodings[0].table.weight)
         seen |= (gradient != 0).any(1)
     assert seen[0] and seen[1:].sum() > 90 and int(seen.nonzero().max()) > 100
 

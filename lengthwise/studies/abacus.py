@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from lengthwise.recipe import Recipe
-from lengthwise.recipes.abacus import abacus_addition, blog_abacus_addition, paper, positions, splits
+from lengthwise.recipes.abacus import (
+    abacus_addition,
+    abacus_addition_full,
+    blog_abacus_addition,
+    paper,
+    positions,
+    splits,
+)
 from lengthwise.recipes.abacus import tasks as other_tasks
 from lengthwise.report import Claim
 from lengthwise.studies import Panel, Study, chosen
@@ -49,7 +56,7 @@ def _map(recipes: tuple[Recipe, ...], loops: tuple[int, ...] = ()) -> Panel:
 def _cpu() -> tuple[Panel, ...]:
     short = tuple(range(1, 31))
     return (
-        _map((abacus_addition(),)),
+        _map((abacus_addition(), abacus_addition_full())),
         Panel("Positions, trained on up to 10 digits", tuple(positions().values()), short, name="positions"),
         Panel("Layers and loops", tuple(splits().values()), short, loops=LOOPS, name="splits"),
         *(
