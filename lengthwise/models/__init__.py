@@ -29,13 +29,16 @@ class Model(nn.Module, ABC):
 
     together: ClassVar[int] = 4096  # places, padding counted, that a CPU computes quickest at a time, about
 
+    packs: ClassVar[bool] = False  # can it leave out padding? See ``embed_packed``
+
     @abstractmethod
     def embed(self, inputs: Inputs) -> Context:
         """All that stays the same from loop to loop, masks and biases too."""
 
-    def pack(self, context: Context, present: Bool[Tensor, "b t"]) -> Context:
-        """The same for rows without their padding, where a model can compute so: its states are then packed too."""
-        return context
+    def embed_packed(self, inputs: Inputs) -> Context:
+        """The same for rows without their padding, of a model that ``packs``: its states are then packed too. Rows come
+        in the order in which they leave, last first, and among equals the longest first."""
+        raise NotImplementedError
 
     @abstractmethod
     def start(self, context: Context) -> State:
@@ -104,14 +107,16 @@ def unroll(
     the longest row's: rows are sorted by loops, most first, and those running are always the first r. The yielded ids
     are the rows' places in ``inputs``. The first ``untracked`` loops are run without gradients.
     """
-    order = loops.argsort(descending=True, stable=True)
+    packed = model.packs and _padded(inputs.present)
+    order = inputs.present.sum(1).argsort(descending=True, stable=True) if packed else torch.arange(len(loops))
+    order = order[loops[order].argsort(descending=True, stable=True)]
     running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
     rows = order.to(inputs.tokens.device)
     # Equal loops need no sorting, and a copy of the inputs is not free in a small model.
-    inputs = inputs if running[-1] == len(loops) else inputs.take(rows)
-    context = model.embed(inputs)
-    if _padded(inputs.present):
-        context = model.pack(context, inputs.present)
+    if packed:
+        context = model.embed_packed(inputs.take(rows))
+    else:
+        context = model.embed(inputs if running[-1] == len(loops) else inputs.take(rows))
     state = model.start(context)
     for k, count in enumerate(running, 1):
         if count < len(rows):

@@ -19,9 +19,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 
 from lengthwise.models import Model, ModelSpec, State
-from lengthwise.nn.attention import Attention, Memory, Pattern, pattern
+from lengthwise.nn.attention import Attention, Memory, Pattern, packed_pattern, pattern
 from lengthwise.nn.block import MLP, Activation, Block
-from lengthwise.nn.packed import Packed, Ragged
+from lengthwise.nn.packed import Packed
 from lengthwise.nn.position import Encoding, NoPE, Position, Randomized
 from lengthwise.nn.readout import Scaled
 from lengthwise.types import Inputs, UsageError
@@ -99,6 +99,8 @@ class TransformerContext(NamedTuple):
 class TransformerModel(Model):
     """See ``Transformer``. The state is "r t d", or the same packed."""
 
+    packs = True
+
     def __init__(self, spec: Transformer, reads: int, writes: int, *, causal: bool) -> None:
         super().__init__()
         self.causal, self.injection, self.noise = causal, spec.injection, spec.noise
@@ -121,6 +123,11 @@ class TransformerModel(Model):
             self.embedded(inputs.tokens, self.vectors(inputs)), pattern(self.encodings, inputs, self.causal)
         )
 
+    def embed_packed(self, inputs: Inputs) -> TransformerContext:
+        ragged, pattern = packed_pattern(self.encodings, inputs, self.causal)
+        embedded = self.embedded(inputs.tokens, self.vectors(inputs))
+        return TransformerContext(Packed(ragged.pack(embedded), ragged), pattern)
+
     def vectors(self, inputs: Inputs) -> list[Float[Tensor, "b t d"]]:
         """What positions add to the embedded input."""
         return [vectors for encoding in self.encodings if (vectors := encoding.vectors(inputs)) is not None]
@@ -131,11 +138,6 @@ class TransformerModel(Model):
     def piecewise(self, inputs: Inputs) -> Model | None:
         pieces = _Piecewise(self, inputs)
         return None if not self.causal or pieces.pattern.band is not None else pieces
-
-    def pack(self, context: TransformerContext, present: Bool[Tensor, "b t"]) -> TransformerContext:
-        ragged = Ragged.of(present)
-        packed = Packed(ragged.pack(context.embedded), ragged)
-        return TransformerContext(packed, context.pattern.packed(ragged))
 
     def start(self, context: TransformerContext) -> State:
         x = context.embedded

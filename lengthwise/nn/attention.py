@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +16,9 @@ from lengthwise.nn.dropout import dropout
 from lengthwise.nn.packed import Packed, Ragged
 from lengthwise.nn.position import Encoding, rotate
 from lengthwise.types import Inputs, UsageError
+
+# Rows without padding are attended to in up to so many groups, of so many rows at least.
+GROUPS, GROUP = 4, 8
 
 
 class Shared(NamedTuple):
@@ -52,7 +57,7 @@ def take(tree: Any, rows: Any) -> Any:
         return tree
     if isinstance(tree, Tensor):
         return tree[rows]
-    if isinstance(tree, (Packed, Ragged)):
+    if isinstance(tree, (Packed, Ragged, Parts)):
         return tree.take(rows)
     parts = [take(part, rows) for part in tree]
     return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
@@ -69,14 +74,7 @@ class Pattern(NamedTuple):
     bias: Shared | Tensor | None = None
     keys: Tensor | None = None  # "b t d": added to queries and keys
     memory: Memory | None = None  # of a causal row that is read piece by piece
-    ragged: Ragged | None = None  # where what comes in stands, if it comes without padding
-
-    def packed(self, ragged: Ragged) -> Pattern:
-        """For what comes in without padding. Neighbours are found in it as it is, all else is unpacked first."""
-        if self.band is None or self.angles is not None or self.keys is not None:
-            return self._replace(ragged=ragged)
-        band = self.band.value.expand(len(ragged.ends), -1, -1, -1) if isinstance(self.band, Shared) else self.band
-        return self._replace(band=Packed(ragged.pack(band), ragged), ragged=ragged)
+    parts: Parts | None = None  # of rows without padding: each group of them has its own pattern
 
     def piece(self, start: int, stop: int, memory: Memory, device: torch.device) -> Pattern:
         """Of a causal row, the places from ``start`` up to ``stop``, to look at all up to there."""
@@ -92,6 +90,52 @@ class Pattern(NamedTuple):
             value = value[..., start:stop, :][..., seen]
             bias = Shared(value) if isinstance(self.bias, Shared) else value
         return self._replace(angles=angles, keys=keys, bias=bias, memory=memory)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Packed rows in groups of about equal length, with the pattern of each: what is not done place by place needs
+    padding, but less of it."""
+
+    each: list[tuple[Ragged, Pattern]]
+
+    @property
+    def places(self) -> list[slice]:
+        """Where the places of each group stand among all."""
+        ends = list(accumulate(ragged.ends[-1] for ragged, _ in self.each))
+        return [slice(end - ragged.ends[-1], end) for (ragged, _), end in zip(self.each, ends, strict=True)]
+
+    def take(self, rows: slice) -> Parts:
+        """The first rows."""
+        left, parts = rows.stop, []
+        for ragged, pattern in self.each:
+            count = min(left, len(ragged.ends))
+            if count:
+                parts.append(take((ragged, pattern), slice(count)))
+            left -= count
+        return Parts(parts)
+
+
+def packed_pattern(encodings: Iterable[Encoding], inputs: Inputs, causal: bool) -> tuple[Ragged, Pattern]:
+    """For rows without their padding, the longest first: where they stand, and their pattern."""
+    ragged = Ragged.of(inputs.present)
+    if any(encoding.window() is not None for encoding in encodings):
+        whole = pattern(encodings, inputs, causal)
+        if whole.angles is None and whole.keys is None:  # then neighbours are found among all places as they stand
+            band = whole.band.value.expand(len(inputs), -1, -1, -1) if isinstance(whole.band, Shared) else whole.band
+            return ragged, Pattern(Packed(ragged.pack(band), ragged), None, None)
+    parts = []
+    for rows in _groups(ragged):
+        own = inputs.take(rows).columns(0, ragged.longest(rows))
+        parts.append((Ragged.of(own.present), pattern(encodings, own, causal)))
+    return ragged, Pattern(None, None, None, parts=Parts(parts))
+
+
+def _groups(ragged: Ragged) -> list[slice]:
+    """Rows in up to ``GROUPS`` groups of equally many places each, about, padding counted."""
+    rows = len(ragged.ends)
+    most = max(GROUP, -(-rows // GROUPS))
+    return [slice(start, min(start + most, rows)) for start in range(0, rows, most)]
 
 
 def pattern(encodings: Iterable[Encoding], inputs: Inputs, causal: bool) -> Pattern:
@@ -165,7 +209,7 @@ def _mask(pattern: Pattern, dtype: torch.dtype) -> Tensor | None:
     return bias.masked_fill(~pattern.mask, -torch.inf).to(dtype)
 
 
-def _mixed(
+def _by_hand(
     query: Float[Tensor, "b h t e"], key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, share: float
 ) -> Float[Tensor, "b h t e"]:
     """Attention with dropout, for a CPU, where the library's own is slow: it has no fused kernel for it."""
@@ -197,37 +241,45 @@ class Attention(nn.Module):
         key[heads] = query[heads]
 
     def forward(self, x: Float[Tensor, "*b d"], pattern: Pattern) -> Float[Tensor, "*b d"]:
-        projected = self.project(x)
-        if pattern.ragged is None or isinstance(pattern.band, Packed):
-            return self.out(self._mixed(projected, pattern))
-        return self.out(pattern.ragged.pack(self._mixed(pattern.ragged.unpack(projected), pattern)))
+        projected = self.project(x).unflatten(-1, (3, self.heads, -1))
+        return self.out(self._mixed(projected, pattern).flatten(-2))
 
-    def _mixed(self, projected: Float[Tensor, "*b c"], pattern: Pattern) -> Float[Tensor, "*b d"]:
-        """What each place finds, of c = 3·d coordinates of queries, keys and values."""
-        query, key, value = projected.unflatten(-1, (3, self.heads, -1)).unbind(-3)
+    def _mixed(self, projected: Float[Tensor, "*b 3 h e"], pattern: Pattern) -> Float[Tensor, "*b h e"]:
+        """What each place finds."""
+        if pattern.parts is not None:
+            return self._by_parts(projected, pattern.parts)
+        if pattern.band is not None and pattern.keys is None and pattern.angles is None:
+            query, key, value = projected.unbind(-3)
+            return self._local(query, key, value, pattern)
+        query, key, value = (part.transpose(1, 2) for part in projected.unbind(2))
         if pattern.keys is not None:
-            places = pattern.keys.view_as(query)
+            places = pattern.keys.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             query, key = query + places, key + places
+        if pattern.angles is not None:
+            query, key = rotate(query, pattern.angles), rotate(key, pattern.angles)
         if pattern.band is not None:
-            mixed = self._local(query, key, value, pattern)
-        else:
             query, key, value = (part.transpose(1, 2) for part in (query, key, value))
-            if pattern.angles is not None:
-                query, key = rotate(query, pattern.angles), rotate(key, pattern.angles)
-            if pattern.memory is not None:
-                key, value = pattern.memory.extend(key, value)
-            mask = _mask(pattern, query.dtype)
-            if mask is not None and mask.shape[-1] > key.shape[2]:
-                key, value = F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1))
-            causal = self.causal and pattern.bias is None
-            share = self.dropout if self.training else 0.0
-            if share and projected.device.type == "cpu":
-                mixed = _mixed(query, key, value, mask, causal, share).transpose(1, 2)
-            else:
-                mixed = F.scaled_dot_product_attention(
-                    query, key, value, attn_mask=mask, is_causal=causal, dropout_p=share
-                ).transpose(1, 2)
-        return mixed.flatten(-2)
+            return self._local(query, key, value, pattern)
+        if pattern.memory is not None:
+            key, value = pattern.memory.extend(key, value)
+        return self._all(query, key, value, pattern).transpose(1, 2)
+
+    def _by_parts(self, projected: Float[Tensor, "n 3 h e"], parts: Parts) -> Float[Tensor, "n h e"]:
+        found = []
+        for (ragged, pattern), places in zip(parts.each, parts.places, strict=True):
+            found.append(ragged.pack(self._mixed(ragged.unpack(projected[places]), pattern)))
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def _all(
+        self, query: Float[Tensor, "b h t e"], key: Tensor, value: Tensor, pattern: Pattern
+    ) -> Float[Tensor, "b h t e"]:
+        mask = _mask(pattern, query.dtype)
+        if mask is not None and mask.shape[-1] > key.shape[2]:
+            key, value = F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1))
+        causal, share = self.causal and pattern.bias is None, self.dropout if self.training else 0.0
+        if share and query.device.type == "cpu":
+            return _by_hand(query, key, value, mask, causal, share)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, dropout_p=share)
 
     def _local(
         self, query: Float[Tensor, "*b t h e"], key: Tensor, value: Tensor, pattern: Pattern
@@ -235,15 +287,13 @@ class Attention(nn.Module):
         """Attention to a few neighbours, computed for them alone: linear in the row's length. Of packed rows, those of
         the next row are neighbours too, which the band hides."""
         band = pattern.band if isinstance(pattern.band, Tensor) else pattern.band.value
-        if pattern.angles is not None:
-            query, key = (rotate(part.transpose(1, 2), pattern.angles).transpose(1, 2) for part in (query, key))
         t, offsets = query.shape[-3], band.shape[-1]
         reach = offsets // 2
         query = query * query.shape[-1] ** -0.5
         key, value = (F.pad(part, (0, 0, 0, 0, reach, reach)) for part in (key, value))
         scores = torch.stack([(query * key.narrow(-3, i, t)).sum(-1) for i in range(offsets)], -1)
         weights = (scores + band).softmax(-1)
-        if self.dropout and self.training:
+        if self.training:
             weights = dropout(weights, self.dropout)
         return sum(  # type: ignore[return-value]
             (weights[..., i, None] * value.narrow(-3, i, t) for i in range(1, offsets)),

@@ -33,6 +33,11 @@ class Ragged:
         start, stop, _ = rows.indices(len(self.ends))
         return slice(self.ends[start - 1] if start else 0, self.ends[stop - 1])
 
+    def longest(self, rows: slice) -> int:
+        """Places of the longest of some rows that follow one another."""
+        starts = [0, *self.ends]
+        return max(end - start for start, end in zip(starts[rows], self.ends[rows], strict=False))
+
     def take(self, rows: slice) -> Ragged:
         """Some rows that follow one another."""
         start, _, _ = rows.indices(len(self.ends))
@@ -43,10 +48,10 @@ class Ragged:
     def pack(self, x: Float[Tensor, "b t ..."]) -> Float[Tensor, "n ..."]:
         return x.flatten(0, 1)[self.at]
 
-    def unpack(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "b t d"]:
+    def unpack(self, x: Float[Tensor, "n ..."]) -> Float[Tensor, "b t ..."]:
         """The inverse; what is absent is 0."""
-        rows = len(self.ends)
-        return x.new_zeros(rows * self.width, x.shape[1]).index_copy(0, self.at, x).view(rows, self.width, -1)
+        rows, rest = len(self.ends), x.shape[1:]
+        return x.new_zeros(rows * self.width, *rest).index_copy(0, self.at, x).view(rows, self.width, *rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ class Packed:
         """Another tensor of the same places."""
         return Packed(value, self.ragged)
 
-    def padded(self) -> Float[Tensor, "b t d"]:
+    def padded(self) -> Float[Tensor, "b t ..."]:
         return self.ragged.unpack(self.value)
 
     def __getitem__(self, at: Bool[Tensor, "b t"]) -> Float[Tensor, "m d"]:
