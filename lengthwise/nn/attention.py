@@ -184,6 +184,7 @@ def _with_blank(bias: Shared | Tensor | None, blank: Float[Tensor, " h"]) -> Sha
     """Scores' bias with one key more, at the end of a row."""
     assert bias is not None  # what has a blank has scores
     value = bias.value if isinstance(bias, Shared) else bias
+    value = value.expand(*value.shape[:-3], len(blank), -1, -1)
     column = blank[:, None, None].expand(*value.shape[:-1], 1)
     value = torch.cat([value, column], -1)
     return Shared(value) if isinstance(bias, Shared) else value

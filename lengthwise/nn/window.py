@@ -70,14 +70,16 @@ class _Hiding(Encoding):
 
     def __init__(self, chosen: Bool[Tensor, " h"]) -> None:
         super().__init__()
+        self.all = bool(chosen.all())
         self.register_buffer("chosen", chosen, persistent=False)
 
     @abstractmethod
     def hidden(self, inputs: Inputs) -> Bool[Tensor, "t t"] | Bool[Tensor, "b 1 t t"]:
         """True for each pair of positions of which the first does not see the second."""
 
-    def scores(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"]:
-        hidden = self.chosen[:, None, None] & self.hidden(inputs)
+    def scores(self, inputs: Inputs) -> Float[Tensor, "... t t"]:
+        chosen = self.chosen[:1] if self.all else self.chosen  # one table for all heads, where all see the same
+        hidden = chosen[:, None, None] & self.hidden(inputs)
         return torch.zeros(hidden.shape, device=hidden.device).masked_fill(hidden, -torch.inf)
 
 
