@@ -9,7 +9,8 @@ from lengthwise import models
 from lengthwise.models import unroll
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.packed import Packed, Ragged
-from lengthwise.nn.window import Local
+from lengthwise.nn.position import FIRE, Abacus, RoPE
+from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.rng import stream
 from lengthwise.types import Inputs
 from lengthwise.vocab import Vocab
@@ -62,26 +63,46 @@ def test_picked_places_come_in_the_padded_order(lengths, seed):
     assert torch.equal(Packed(ragged.pack(x), ragged)[at], x[at])
 
 
-@pytest.mark.parametrize("lengths", [[2, 7, 5, 4], [8, 8, 8, 7]], ids=["padded", "dense"])
-@pytest.mark.parametrize("positions", [(), (Local(1),)], ids=["all", "local"])
-def test_packed_states_equal_padded_ones(lengths, positions, monkeypatch):
+MANY = [3, 9, 1, 7, 7, 2, 5, 9, 4, 6, 8, 1, 2, 3, 9, 5, 4, 6, 2, 1]  # three groups
+POSITIONS = {
+    "all": (),
+    "local": (Local(1),),
+    "local-rotated": (Local(1), RoPE()),
+    "near": (LocalHeads(1), CoupledHeads(1)),
+    "earlier": (EarlierHeads(1),),
+    "keys": (Abacus(9, at="attention"),),
+    "biased": (FIRE(),),
+}
+
+
+@pytest.mark.parametrize("lengths", [[2, 7, 5, 4], [8, 8, 8, 7], MANY], ids=["few", "dense", "many"])
+@pytest.mark.parametrize("positions", POSITIONS.values(), ids=POSITIONS)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("same", [False, True], ids=["own-loops", "same-loops"])
+def test_packed_states_equal_padded_ones(lengths, positions, causal, same, monkeypatch):
     """Where padding is worth leaving out the state is packed; its values and gradients are those of padded rows."""
     mask = present(lengths)[:, : max(lengths)]
     tokens = torch.randint(3, mask.shape, generator=stream(0, "tokens"))
-    place = torch.arange(mask.shape[1]).expand(mask.shape)
-    inputs, loops = Inputs(tokens, place, place, mask), torch.tensor([3, 1, 4, 2])
+    index = torch.arange(mask.shape[1]).expand(mask.shape)
+    inputs = Inputs(tokens, index, index % 4, mask)
+    loops = torch.full((len(lengths),), 2) if same else torch.randint(1, 5, (len(lengths),), generator=stream(0, "k"))
     symbols = Vocab(("a", "b", "c"))
     torch.manual_seed(0)
     spec = Transformer(width=8, heads=2, **({"positions": positions} if positions else {}))
-    model = spec.build(symbols, symbols, causal=False).double()
+    model = spec.build(symbols, symbols, causal=causal).double()
     found = []
     for dense in (models.DENSE, 0.0):
         monkeypatch.setattr(models, "DENSE", dense)
         model.zero_grad()
-        last = [(rows, state) for _, rows, state in unroll(model, inputs, loops)]
-        assert isinstance(last[0][1], Packed) == (dense > 0 and lengths[0] < 8)
-        read = [model.read(state, mask[rows]) for rows, state in last]
+        states = [(rows, state) for _, rows, state in unroll(model, inputs, loops)]
+        assert isinstance(states[0][1], Packed) == (dense > 0 and lengths[0] < 8)
+        read = []
+        for rows, state in states:
+            order = rows.argsort()
+            parts = model.read(state, mask[rows]).split(mask[rows].sum(1).tolist())
+            read.append(torch.cat([parts[i] for i in order]))
         torch.cat(read).square().sum().backward()
-        found.append([*(part.detach() for part in read), *(p.grad for p in model.parameters())])
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        found.append([*(part.detach() for part in read), *gradients])
     for one, two in zip(*found, strict=True):
-        torch.testing.assert_close(one, two, atol=1e-12, rtol=1e-9)
+        torch.testing.assert_close(one, two, atol=1e-11, rtol=1e-9)
