@@ -20,6 +20,7 @@ from lengthwise.stopping import Stopping
 from lengthwise.types import Batch, Kind, Problems, Score, Trace, UsageError
 
 TOKENS = 32_768  # per forward pass, so that memory does not grow with length
+FEW = 8_192  # where rows need not be looked at together: what a forward pass takes then fits the processor's cache
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,8 @@ def _counts(
     tokens of the answers were, and how many there are; and the loops of all rows together."""
     which = torch.cat([torch.full((len(problems),), number) for number, problems in enumerate(group)])
     counts = [torch.zeros(len(group), 5, dtype=torch.long) for _ in rules]
-    for rows, batch in in_parts(recipe, Problems.join(group)):
+    places = TOKENS if any(rule.reads_output for rule in rules) else min(FEW, TOKENS)
+    for rows, batch in in_parts(recipe, Problems.join(group), places):
         wanted, room = slots(batch.targets, batch.room), _filled(batch.room)
         for count, said in zip(counts, answers(model, recipe, batch, rules), strict=True):
             count.index_add_(0, which[rows], _hits(said, wanted, room, recipe.layout.end(recipe.task)))
@@ -190,9 +192,9 @@ def trace(model: Model, batch: Batch, limit: Int[Tensor, " b"], end: int | None)
     return Trace(said, ends, confidence, limit.to(count.device))
 
 
-def in_parts(recipe: Recipe, problems: Problems) -> Iterator[tuple[slice, Batch]]:
-    """Problems as batches that fit the memory, with the rows that each of them has."""
-    for rows in _parts(len(problems), _width(recipe, problems)):
+def in_parts(recipe: Recipe, problems: Problems, places: int = TOKENS) -> Iterator[tuple[slice, Batch]]:
+    """Problems as batches of so many places, or fewer, with the rows that each of them has."""
+    for rows in _parts(len(problems), _width(recipe, problems), places):
         yield rows, recipe.layout.write(problems.take(rows), recipe.task)
 
 
@@ -201,9 +203,9 @@ def _width(recipe: Recipe, problems: Problems) -> int:
     return int((problems.prompt_length + recipe.task.room(problems.sizes)).max())
 
 
-def _parts(count: int, width: int) -> list[slice]:
-    """So many rows of this width, as many at a time as one forward pass takes."""
-    rows = max(1, TOKENS // width)
+def _parts(count: int, width: int, places: int = TOKENS) -> list[slice]:
+    """So many rows of this width, as many at a time as fit so many places."""
+    rows = max(1, places // width)
     return [slice(start, start + rows) for start in range(0, count, rows)]
 
 

@@ -422,6 +422,13 @@ def test_sizes_share_a_forward_pass_where_they_fit(monkeypatch):
     monkeypatch.setattr(evaluation, "TOKENS", 100)
     list(evaluate(weights, [1, 2, 3, 30], samples=8))
     assert passes == [24, 3, 3, 2]  # rows of 2 to 4 places; then those of 31, three at a time
+    passes.clear()
+    monkeypatch.setattr(evaluation, "FEW", 50)
+    list(evaluate(weights, [1, 2, 3], samples=8))
+    assert passes == [12, 12]
+    passes.clear()
+    list(evaluate(weights, [1, 2, 3], samples=8, stopping=MaxConfidence(extra=1)))
+    assert passes == [24]  # a rule that looks at what was said may look at all rows together
 
 
 # Next-token layouts
