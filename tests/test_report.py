@@ -1,5 +1,6 @@
 import csv
 import io
+import itertools
 import json
 import math
 import re
@@ -559,6 +560,15 @@ def test_a_figure_of_an_axis_kept_short_goes_along_the_other():
     assert list(line.get_xdata()) == [1, 2, 8, 16]
     head = printed(score_table([curve])).splitlines()[0]
     assert "2x16" in head and "1x16" not in head
+
+
+def test_a_map_s_far_cells_are_written_apart():
+    """60 and 100 stand next to 40: only the largest is named, and all names are some cells apart."""
+    run = two_axes({(i, i): 1.0 for i in [*range(1, 41), 60, 100]})
+    axes = heat_map(run.rows("scores"), TOP).axes[0]
+    ticks = sorted(zip(axes.get_xticks(), (label.get_text() for label in axes.get_xticklabels()), strict=True))
+    assert ticks[-1][1] == "100" and [text for _, text in ticks[:3]] == ["10", "20", "30"]
+    assert all(two - one >= 2 for (one, _), (two, _) in itertools.pairwise(ticks))
 
 
 def test_loss_figure():

@@ -327,7 +327,12 @@ def _size_ticks(sizes: Sequence[int], most: int = 9) -> tuple[list[int], list[st
         if len(written) <= most:
             break
         written = [size for size in sizes if size % step == 0]
-    return [sizes.index(size) for size in written], [str(size) for size in written]
+    apart: list[int] = []  # sizes far beyond the others stand side by side with them: the largest is written
+    for place in sorted(map(sizes.index, written), reverse=True):
+        if not apart or apart[-1] - place >= len(sizes) / (2 * most):
+            apart.append(place)
+    apart.reverse()
+    return apart, [str(sizes[place]) for place in apart]
 
 
 def _summary(cells: dict[Sizes, float]) -> str:
