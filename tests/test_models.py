@@ -20,9 +20,10 @@ from lengthwise.models import Model, ModelSpec, Once, settle, unroll
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
 from lengthwise.models.transformer import Transformer
-from lengthwise.nn.attention import Attention, Shared, pattern, take
+from lengthwise.nn.attention import Attention
 from lengthwise.nn.dropout import dropout
 from lengthwise.nn.packed import Packed
+from lengthwise.nn.pattern import Shared, pattern, take
 from lengthwise.nn.position import FIRE, Abacus, ALiBi, Coupling, Learned, NoPE, Randomized, RoPE, Sinusoidal, rotate
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.objectives import every, final, progressive

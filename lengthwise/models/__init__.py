@@ -14,12 +14,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 
-from lengthwise.nn.attention import take
 from lengthwise.nn.packed import Packed
+from lengthwise.nn.pattern import take
 from lengthwise.types import Inputs, UsageError
 from lengthwise.vocab import Vocab
 
-Context = Any  # a tensor, packed or not, or a tuple of tensors, rows first; see nn.attention.take
+Context = Any  # a tensor, packed or not, or a tuple of tensors, rows first; see nn.pattern.take
 State = Any  # likewise
 DENSE = 0.9  # of places that are present: where more are, packing saves less than it costs
 

@@ -19,9 +19,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 
 from lengthwise.models import Model, ModelSpec, State
-from lengthwise.nn.attention import Attention, Memory, Pattern, packed_pattern, pattern
+from lengthwise.nn.attention import Attention
 from lengthwise.nn.block import MLP, Activation, Block
 from lengthwise.nn.packed import Packed
+from lengthwise.nn.pattern import Memory, Pattern, packed_pattern, pattern
 from lengthwise.nn.position import Encoding, NoPE, Position, Randomized
 from lengthwise.nn.readout import Scaled
 from lengthwise.types import Inputs, UsageError

@@ -1,11 +1,6 @@
-"""Multi-head attention, and who may look at whom: a pattern made once per batch, not once per loop."""
+"""Multi-head attention."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,193 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.nn.dropout import dropout
-from lengthwise.nn.packed import Packed, Ragged
-from lengthwise.nn.position import Encoding, rotate
-from lengthwise.types import Inputs, UsageError
-
-# Rows without padding are attended to in up to so many groups, of so many rows at least.
-GROUPS, GROUP = 4, 8
-
-
-class Shared(NamedTuple):
-    """A tensor that all rows share: it has no row axis of its own."""
-
-    value: Tensor
-
-
-class Memory:
-    """Keys and values of the places read so far. Each call of attention has its own pair, known by its turn: so every
-    loop of every layer remembers what it has seen itself."""
-
-    def __init__(self) -> None:
-        self.pairs: list[tuple[Tensor, Tensor]] = []
-        self.turn = 0
-
-    def rewind(self) -> None:
-        """Before each further piece of a row: the first call is next."""
-        self.turn = 0
-
-    def extend(self, key: Float[Tensor, "b h t e"], value: Float[Tensor, "b h t e"]) -> tuple[Tensor, Tensor]:
-        """All keys and values up to here, with the new ones."""
-        if self.turn == len(self.pairs):
-            self.pairs.append((key, value))
-        else:
-            before = self.pairs[self.turn]
-            self.pairs[self.turn] = torch.cat([before[0], key], 2), torch.cat([before[1], value], 2)
-        self.turn += 1
-        return self.pairs[self.turn - 1]
-
-
-def take(tree: Any, rows: Any) -> Any:
-    """Some rows of a tree of tensors, packed or not, and tuples of them, rows first; ``Shared`` and None stay as they
-    are."""
-    if tree is None or isinstance(tree, (Shared, Memory)):
-        return tree
-    if isinstance(tree, Tensor):
-        return tree[rows]
-    if isinstance(tree, (Packed, Ragged, Parts)):
-        return tree.take(rows)
-    parts = [take(part, rows) for part in tree]
-    return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
-
-
-class Pattern(NamedTuple):
-    """Who may look at whom, and how positions enter. None: not needed."""
-
-    # "1 t h w" or "b t h w", or packed: bias per neighbour, −inf where there is none
-    band: Any
-    mask: Tensor | None  # "b 1 1 t": which keys are present
-    angles: Tensor | None  # "b t half"
-    # "h t k" or "b h t k": added to scores, −inf where causality forbids; k is t, or t + 1 where there is a blank
-    bias: Shared | Tensor | None = None
-    keys: Tensor | None = None  # "b t d": added to queries and keys
-    memory: Memory | None = None  # of a causal row that is read piece by piece
-    parts: Parts | None = None  # of rows without padding: each group of them has its own pattern
-
-    def piece(self, start: int, stop: int, memory: Memory, device: torch.device) -> Pattern:
-        """Of a causal row, the places from ``start`` up to ``stop``, to look at all up to there."""
-        angles, keys = (part if part is None else part[:, start:stop] for part in (self.angles, self.keys))
-        seen = torch.arange(stop, device=device)
-        if self.bias is None:
-            future = seen > seen[start:, None]
-            bias: Shared | Tensor = Shared(torch.zeros(1, *future.shape, device=device).masked_fill(future, -torch.inf))
-        else:
-            value = self.bias.value if isinstance(self.bias, Shared) else self.bias
-            if value.shape[-1] > value.shape[-2]:  # there is a blank, at the end
-                seen = torch.cat([seen, seen.new_tensor([value.shape[-1] - 1])])
-            value = value[..., start:stop, :][..., seen]
-            bias = Shared(value) if isinstance(self.bias, Shared) else value
-        return self._replace(angles=angles, keys=keys, bias=bias, memory=memory)
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Packed rows in groups of about equal length, with the pattern of each: what is not done place by place needs
-    padding, but less of it."""
-
-    each: list[tuple[Ragged, Pattern]]
-
-    @property
-    def places(self) -> list[slice]:
-        """Where the places of each group stand among all."""
-        ends = list(accumulate(ragged.ends[-1] for ragged, _ in self.each))
-        return [slice(end - ragged.ends[-1], end) for (ragged, _), end in zip(self.each, ends, strict=True)]
-
-    def take(self, rows: slice) -> Parts:
-        """The first rows."""
-        left, parts = rows.stop, []
-        for ragged, pattern in self.each:
-            count = min(left, len(ragged.ends))
-            if count:
-                parts.append(take((ragged, pattern), slice(count)))
-            left -= count
-        return Parts(parts)
-
-
-def packed_pattern(encodings: Iterable[Encoding], inputs: Inputs, causal: bool) -> tuple[Ragged, Pattern]:
-    """For rows without their padding, the longest first: where they stand, and their pattern."""
-    ragged = Ragged.of(inputs.present)
-    if any(encoding.window() is not None for encoding in encodings):
-        whole = pattern(encodings, inputs, causal)
-        if whole.angles is None and whole.keys is None:  # then neighbours are found among all places as they stand
-            band = whole.band.value.expand(len(inputs), -1, -1, -1) if isinstance(whole.band, Shared) else whole.band
-            return ragged, Pattern(Packed(ragged.pack(band), ragged), None, None)
-    parts = []
-    for rows in _groups(ragged):
-        own = inputs.take(rows).columns(0, ragged.longest(rows))
-        parts.append((Ragged.of(own.present), pattern(encodings, own, causal)))
-    return ragged, Pattern(None, None, None, parts=Parts(parts))
-
-
-def _groups(ragged: Ragged) -> list[slice]:
-    """Rows in up to ``GROUPS`` groups of equally many places each, about, padding counted."""
-    rows = len(ragged.ends)
-    most = max(GROUP, -(-rows // GROUPS))
-    return [slice(start, min(start + most, rows)) for start in range(0, rows, most)]
-
-
-def pattern(encodings: Iterable[Encoding], inputs: Inputs, causal: bool) -> Pattern:
-    """The pattern of a batch.
-
-    Absent positions stand at a row's end, so a causal row never sees them and needs no mask.
-    """
-    windows = [window for encoding in encodings if (window := encoding.window()) is not None]
-    turns = [angles for encoding in encodings if (angles := encoding.angles(inputs)) is not None]
-    biases = [bias for encoding in encodings if (bias := encoding.scores(inputs)) is not None]
-    if len(windows) > 1 or len(turns) > 1 or (windows and biases):
-        raise UsageError("a model takes one local window, or a bias on its scores, and one rotary encoding, at most")
-    blanks = [blank for encoding in encodings if (blank := encoding.blank()) is not None]
-    if len(blanks) > 1:
-        raise UsageError("a model takes one encoding with a blank, at most")
-    padded = not causal and not bool(inputs.present.all())
-    mask = inputs.present[:, None, None, :] if padded else None
-    band = None
-    if windows:
-        bias = windows[0]
-        seen = _neighbours(inputs.present, bias.shape[1] // 2, causal)
-        masked = bias.masked_fill(~seen[:, :, None], -torch.inf)
-        band, mask = masked if padded else Shared(masked), None
-    bias = _bias(biases, causal)
-    added = [keys for encoding in encodings if (keys := encoding.keys(inputs)) is not None]
-    if blanks:
-        bias, mask = _with_blank(bias, blanks[0]), None if mask is None else F.pad(mask, (0, 1), value=True)
-    return Pattern(band, mask, turns[0] if turns else None, bias, sum(added[1:], added[0]) if added else None)
-
-
-def _bias(biases: list[Tensor], causal: bool) -> Shared | Tensor | None:
-    if not biases:
-        return None
-    bias = sum(biases[1:], biases[0])
-    if causal:
-        bias = bias.masked_fill(_future(bias), -torch.inf)
-    return Shared(bias) if bias.dim() == 3 else bias
-
-
-def _future(scores: Float[Tensor, "*b t t"]) -> Bool[Tensor, "t t"]:
-    """True where the second place comes after the first."""
-    return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-
-
-def _with_blank(bias: Shared | Tensor | None, blank: Float[Tensor, " h"]) -> Shared | Tensor:
-    """Scores' bias with one key more, at the end of a row."""
-    assert bias is not None  # what has a blank has scores
-    value = bias.value if isinstance(bias, Shared) else bias
-    value = value.expand(*value.shape[:-3], len(blank), -1, -1)
-    column = blank[:, None, None].expand(*value.shape[:-1], 1)
-    value = torch.cat([value, column], -1)
-    return Shared(value) if isinstance(bias, Shared) else value
-
-
-def _neighbours(present: Bool[Tensor, "b t"], reach: int, causal: bool) -> Bool[Tensor, "#b t w"]:
-    """Which neighbours can be seen; one row for all where no present position could see an absent one. A position
-    always sees itself, so that absent ones have something to look at."""
-    if causal or bool(present.all()):
-        present = torch.ones_like(present[:1])
-    seen = F.pad(present, (reach, reach)).unfold(1, 2 * reach + 1, 1).clone()
-    seen[..., reach] = True
-    if causal:
-        seen[..., reach + 1 :] = False
-    return seen
+from lengthwise.nn.pattern import Parts, Pattern, Shared, future
+from lengthwise.nn.position import rotate
+from lengthwise.types import UsageError
 
 
 def _mask(pattern: Pattern, dtype: torch.dtype) -> Tensor | None:
@@ -216,7 +27,7 @@ def _by_hand(
     """Attention with dropout, for a CPU, where the library's own is slow: it has no fused kernel for it."""
     scores = query @ (key * query.shape[-1] ** -0.5).mT
     if causal:
-        scores = scores.masked_fill_(_future(scores), -torch.inf)
+        scores = scores.masked_fill_(future(scores), -torch.inf)
     elif mask is not None:
         # Absent places may see nothing at all: they get something finite, which nobody looks at.
         least = torch.finfo(scores.dtype).min

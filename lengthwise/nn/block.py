@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lengthwise.nn.attention import Attention, Pattern
+from lengthwise.nn.attention import Attention
 from lengthwise.nn.dropout import Dropout
+from lengthwise.nn.pattern import Pattern
 
 Activation = Literal["gelu", "relu"]
 
