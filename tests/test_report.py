@@ -691,7 +691,7 @@ def test_a_report_takes_runs_and_language_models_together(tmp_path, capsys):
 
 def watched(name, seed, parameters, losses, within=None, beyond=None):
     part = recipe(name, seed=seed)
-    sizes = [(TOP, within), (2 * TOP, beyond)]
+    sizes = [(TOP // 2, within and within / 2), (TOP, within), (2 * TOP, beyond)]  # the last of each range counts
     natural = [(size, share, {"problems": "natural"}) for size, share in sizes if share is not None]
     run = scored(part, (TOP, 0.1), *natural)
     run.append("metrics", *({"step": 10 * i, "validation_loss": loss} for i, loss in enumerate(losses, 1)))
@@ -718,6 +718,7 @@ def test_the_parameter_figure_joins_the_means_over_seeds():
     assert [line.get_ydata()[0] for line in left.lines if line.get_label() == "Somebody"] == [0.55]
     assert len([line for line in left.lines if line.get_linestyle() == ":"]) == 1
     assert [[100, pytest.approx(0.2)], [900, 0.1]] in [line.get_xydata().tolist() for line in right.lines]
+    assert [tick.get_text() for tick in left.get_xticklabels() if "×" in tick.get_text()] == []
     with pytest.raises(UsageError, match="no run has watched"):
         parameter_figure([])
 

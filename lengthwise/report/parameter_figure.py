@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import EngFormatter, Formatter, LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
 from lengthwise.report import Claim, Row, latest
 from lengthwise.report.figures import COLOURS, DASHED, FAINT, INK, MARKERS, settled, styled
@@ -33,13 +34,19 @@ def parameter_rows(runs: Iterable[Run]) -> list[Row]:
                 "model": type(run.recipe.model).__name__,
                 "parameters": about["parameters"],
                 "validation_loss": min(losses),
-                "within": next((row["exact"] for row in natural if max(row["sizes"]) <= top), None),
-                "beyond": next((row["exact"] for row in natural if max(row["sizes"]) > top), None),
+                "within": _of_the_longest(row for row in natural if max(row["sizes"]) <= top),
+                "beyond": _of_the_longest(row for row in natural if max(row["sizes"]) > top),
                 "cpu_s": about["cpu_s"],
                 "wall_s": about["wall_s"],
             }
         )
     return found
+
+
+def _of_the_longest(rows: Iterable[Row]) -> float | None:
+    """Exact match of the row that reaches furthest: its problems are of all lengths up to there."""
+    longest = max(rows, key=lambda row: max(row["sizes"]), default=None)
+    return None if longest is None else longest["exact"]
 
 
 @styled()
@@ -66,8 +73,18 @@ def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = ()) -> Figur
     for axes in (left, right):
         axes.set_xscale("log")
         axes.set_xlabel("parameters")
+        _few_ticks(axes.xaxis, [row["parameters"] for row in rows], EngFormatter(sep=""))
+    _few_ticks(right.yaxis, [row["validation_loss"] for row in rows], StrMethodFormatter("{x:g}"))
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=7.5)
     return settled(figure)
+
+
+def _few_ticks(axis: Axis, values: Sequence[float], formatter: Formatter) -> None:
+    """Of a log axis that may span less than a decade, where matplotlib would write one number over the other."""
+    wide = max(values) >= 10 * min(values)
+    axis.set_major_locator(LogLocator(subs=(1.0, 3.0)) if wide else MaxNLocator(4))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(formatter)
 
 
 def _line(axes: Axes, group: Sequence[Row], measure: str, look: Mapping[str, Any]) -> None:
