@@ -35,8 +35,12 @@ learn: $(READY) ## the slow trainings, hours on two cores: all that results/ hol
 	$(BIN)/lengthwise reproduce looped --tasks parity
 	$(BIN)/lengthwise reproduce looped --tasks copy,addition,binary-sum,multiplication,unique-set --methods fop-loop-adaptive,looped --seeds 3 --curve-samples 32
 	$(BIN)/lengthwise reproduce ablations
+	$(BIN)/lengthwise reproduce abacus --tasks addition,splits,multiplication,sorting,bitwise-or
+	$(BIN)/lengthwise reproduce abacus --tasks positions --seeds 3
+	$(BIN)/lengthwise reproduce retran
 
 bench: $(READY) ## speed, as ratios: one JSON line per claim
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@for script in bench/*.py; do $(BIN)/python $$script || exit 1; done
 
 docs: $(READY) ## fill in what the pages quote

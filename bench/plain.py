@@ -1,4 +1,5 @@
-"""Opponents: the same mathematics, written straightforwardly."""
+"""Opponents: the same mathematics, written straightforwardly, on the same weights; who may look at whom is asked of the
+model, too, once per batch."""
 
 from __future__ import annotations
 
@@ -6,17 +7,58 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lengthwise.models import Model
-from lengthwise.types import Batch
+from lengthwise.models.transformer import TransformerModel
+from lengthwise.nn.block import Block
+from lengthwise.nn.pattern import pattern
+from lengthwise.types import Batch, Inputs
 
 
-def final_loss(model: Model, batch: Batch, loops: Tensor) -> Tensor:
-    """Step-dependent supervision with every row run to the longest row's loops, and each row's state picked out."""
-    context = model.embed(batch.inputs)
-    state = model.start(context)
-    states = []
-    for _ in range(int(loops.max())):
-        state = model.advance(state, context)
-        states.append(state)
-    chosen = torch.stack(states)[loops - 1, torch.arange(len(loops))]
-    return F.cross_entropy(model.read(chosen, batch.asked), batch.targets[batch.asked])
+def final_loss(model: TransformerModel, batch: Batch, loops: Tensor) -> Tensor:
+    """Step-dependent supervision: every row is run to the longest row's loops, every place is read out after each of
+    them, and then each row's own loop is picked out."""
+    logits = torch.stack(run(model, batch.inputs, int(loops.max())))[loops - 1, torch.arange(len(loops))]
+    return F.cross_entropy(logits[batch.asked], batch.targets[batch.asked])
+
+
+def run(model: TransformerModel, inputs: Inputs, loops: int) -> list[Tensor]:
+    """The logits "b t v" of all places after each loop."""
+    x, mask = model.embedding(inputs.tokens), allowed(model, inputs)
+    state, found = torch.zeros_like(x), []
+    for _ in range(loops):
+        state = state + x
+        for block in model.blocks:
+            state = through(block, state, mask)
+        state = model.norm(state)
+        found.append(model.readout(state))
+    return found
+
+
+def through(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
+    """One pre-norm block: attention by the library's fused kernel, then the MLP."""
+    attention = block.attention
+    projected = attention.project(block.norm_attention(x)).unflatten(-1, (3, attention.heads, -1))
+    query, key, value = (part.transpose(1, 2) for part in projected.unbind(2))
+    # Absent places stand at a row's end: a causal row without windows never sees them.
+    mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None)
+    x = x + attention.out(mixed.transpose(1, 2).flatten(2))
+    return x + block.mlp(block.norm_mlp(x))
+
+
+def allowed(model: TransformerModel, inputs: Inputs) -> Tensor | None:
+    """What is added to the scores of all pairs of places: windows are masks like any other. None for a causal row."""
+    found = pattern(model.encodings, inputs, model.causal)
+    if model.causal and found.band is None and found.bias is None:
+        return None
+    absent = torch.zeros(len(inputs), 1, 1, inputs.tokens.shape[1]).masked_fill(~inputs.present[:, None, None], -1e9)
+    absent = absent.to(model.embedding.weight.dtype)
+    if found.bias is not None:
+        bias = found.bias if isinstance(found.bias, Tensor) else found.bias.value
+        return absent + bias.to(absent.dtype)
+    if found.band is None:
+        return absent
+    band = found.band if isinstance(found.band, Tensor) else found.band.value  # "b t h w"
+    places, reach = band.shape[1], band.shape[-1] // 2
+    pairs = torch.full((len(band), band.shape[2], places, places + 2 * reach), -1e9, dtype=absent.dtype)
+    for i in range(band.shape[-1]):
+        pairs.diagonal(i, 2, 3)[..., :places] = band[..., i].mT.clamp(min=-1e9)
+    return absent + pairs[..., reach : places + reach]

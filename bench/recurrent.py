@@ -1,6 +1,7 @@
 """A training step of the recurrent system's three small models, forward and backward, on 2,048 expressions as
 published. Claim: ReTran at least 4 times, GPT 6 times, and the LSTM stack 2.5 times as fast as the same mathematics
-token by token (plain_recurrent.py), on rows of 38 places as the originals have them; equal in loss and gradients."""
+token by token (plain_recurrent.py), on rows of 38 places as the originals have them; equal in loss and gradients.
+``libraries``: how many times as long as ours a model of the same size takes that is put together from torch.nn."""
 
 import json
 import statistics
@@ -9,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+import others
 import plain_recurrent
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise import catalog, data
@@ -23,6 +25,7 @@ from lengthwise.types import Batch
 
 REPEATS, WIDTH = 7, 38
 CLAIMS = {"retran": 4.0, "gpt": 6.0, "lstm": 2.5}
+LIBRARIES = {"lstm": others.lstm, "gpt": others.gpt}  # torch.nn has nothing like ReTran
 
 
 Loss = Callable[[Model, Batch], Tensor]
@@ -55,22 +58,30 @@ def measured(name: str) -> dict[str, object]:
     both = [gradients(loss, recipe.build().eval().double(), batch) for loss in losses]
     difference = max(float((a - b).abs().max()) for a, b in zip(*both, strict=True))
     model = recipe.build().train()
-    ratios = []
+    library = LIBRARIES.get(name)
+    theirs = library(recipe) if library else None
+    ratios, further = [], []
     for step in range(REPEATS + 1):
         batch, _ = data.batch(recipe, step)
-        seconds = []
-        for loss in losses:
-            start = time.process_time()
-            gradients(loss, model, batch)
-            seconds.append(time.process_time() - start)
-        ratios.append(seconds[0] / seconds[1])
+        slow, quick = (seconds(loss, model, batch) for loss in losses)
+        ratios.append(slow / quick)
+        if theirs:
+            further.append(seconds(partial(plain_loss, others.run), theirs, batch) / quick)
     low, middle, high = statistics.quantiles(ratios[1:])  # the first step pays for what is allocated once
     return {
         "ratio": round(middle, 2),
         "spread": [round(low, 2), round(high, 2)],
         "difference": difference,
         "met": middle >= CLAIMS[name] and difference < 1e-5,
+        **({"libraries": round(statistics.median(further[1:]), 2)} if further else {}),
     }
+
+
+def seconds(loss: Loss, model: nn.Module, batch: Batch) -> float:
+    """Processor time of a step."""
+    start = time.process_time()
+    gradients(loss, model, batch)
+    return time.process_time() - start
 
 
 def main() -> None:

@@ -3,7 +3,8 @@ computed. Claims, against the plain loop (plain.py), lengths uniform in 1…20: 
 of parity, 2.3 times at that of addition, 2.5 times at our own sizes; loss and gradients equal to 1e-6 in float64; half
 of the matrix-product rate of this machine or more, and at most half of the memory, at the published size of addition.
 
-``bound`` is how many times the plain loop computes a place that the loss does not need.
+``bound`` is how many times the plain loop computes a place that the loss does not need. ``libraries`` are blocks of
+other libraries, looped by hand (others.py), on the forms without windows: how many times as long their step takes.
 """
 
 import argparse
@@ -17,8 +18,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
+from others import LIBRARIES, Looped
 from plain import final_loss
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from lengthwise import catalog, data
 from lengthwise.lengths import Uniform
@@ -37,6 +40,7 @@ CLAIMS = {
     "looped-addition": 2.5,
     "fop-loop-adaptive-parity": 2.5,
 }
+UNWINDOWED = ("paper-fop-loop-adaptive-parity", "fop-loop-adaptive-parity")
 
 
 def quick_loss(model: Model, batch: Batch, loops: Tensor) -> Tensor:
@@ -91,14 +95,10 @@ def measured(name: str) -> dict[str, object]:
     for step in range(REPEATS + 1):
         batch, loops = data.batch(chosen, step)
         operations, bound = needed(spec, batch, loops)
-        seconds = {}
-        for how in LOSSES:
-            start = time.perf_counter()
-            gradients(how, model, batch, loops)
-            seconds[how] = time.perf_counter() - start
-        ratios.append(seconds["plain"] / seconds["quick"])
+        took = {how: seconds(gradients, how, model, batch, loops) for how in LOSSES}
+        ratios.append(took["plain"] / took["quick"])
         bounds.append(bound)
-        shares.append(operations / seconds["quick"] / product_rate())
+        shares.append(operations / took["quick"] / product_rate())
     found = ratios[1:]  # the first step pays for what is allocated once
     return {
         "ratio": round(statistics.median(found), 2),
@@ -106,7 +106,36 @@ def measured(name: str) -> dict[str, object]:
         "bound": round(statistics.median(bounds[1:]), 2),
         "of_the_product_rate": round(statistics.median(shares[1:]), 2),
         "difference": difference(name),
+        **({} if name not in UNWINDOWED else {"libraries": libraries(name)}),
     }
+
+
+def libraries(name: str) -> dict[str, float]:
+    """How many times as long as ours the step of each other library takes, the median of as many batches."""
+    chosen = recipe(name)
+    model, spec, layout = chosen.build(), chosen.model, chosen.layout
+    assert isinstance(spec, Transformer)
+    reads, writes = (len(vocab) for vocab in layout.vocabs(chosen.task))
+    looped = {library: Looped(make(spec), spec, reads, writes) for library, make in LIBRARIES.items()}
+    ratios: dict[str, list[float]] = {library: [] for library in looped}
+    for step in range(REPEATS + 1):
+        batch, loops = data.batch(chosen, step)
+        ours = seconds(gradients, "quick", model, batch, loops)
+        for library, other in looped.items():
+            ratios[library].append(seconds(step_of, other, batch, loops) / ours)
+    return {library: round(statistics.median(found[1:]), 2) for library, found in ratios.items()}
+
+
+def step_of(model: nn.Module, batch: Batch, loops: Tensor) -> None:
+    model.zero_grad()
+    logits = model(batch.inputs.tokens, loops)
+    F.cross_entropy(logits[batch.asked], batch.targets[batch.asked]).backward()
+
+
+def seconds(work: Callable[..., object], *given: object) -> float:
+    start = time.perf_counter()
+    work(*given)
+    return time.perf_counter() - start
 
 
 def memory(how: str) -> int:

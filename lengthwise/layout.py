@@ -101,15 +101,14 @@ class _Row(Layout):
         asked = room & (place <= first + problems.answer_length[:, None])
         tokens = tokens.where(present, vocab.id(PAD) if self.framed else end)
         targets = targets.where(room, end)
-        signs = torch.isin(tokens, self._signs(task)) & (place <= first)
+        signs = self._signs(task)[tokens] & (place <= first)
         inputs = Inputs(tokens, place, places(signs, first if task.mirrored else None), present)
         return Batch(inputs, targets, asked, room, problems.rounds, problems.sizes)
 
-    def _signs(self, task: Task) -> Int[Tensor, " s"]:
-        """The ids of what stands between numbers."""
-        vocab = self.vocabs(task)[0]
-        signs = (*task.signs, EQUALS, PAUSE, START)
-        return torch.tensor([vocab.id(symbol) for symbol in vocab.symbols if symbol in signs])
+    def _signs(self, task: Task) -> Bool[Tensor, " v"]:
+        """Which symbols stand between numbers."""
+        signs = {*task.signs, EQUALS, PAUSE, START}
+        return torch.tensor([symbol in signs for symbol in self.vocabs(task)[0].symbols])
 
     @abstractmethod
     def _slot(self, targets: Int[Tensor, "b t"], end: int) -> Int[Tensor, "b t"]:

@@ -1,11 +1,15 @@
 """Rows without their padding: packing loses nothing, and a model computes the same."""
 
+from dataclasses import replace
+
+import plain
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise import models
+from lengthwise import catalog, data, models
+from lengthwise.lengths import Uniform
 from lengthwise.models import unroll
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.packed import Packed, Ragged
@@ -106,3 +110,21 @@ def test_packed_states_equal_padded_ones(lengths, positions, causal, same, monke
         found.append([*(part.detach() for part in read), *gradients])
     for one, two in zip(*found, strict=True):
         torch.testing.assert_close(one, two, atol=1e-11, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["fop-loop-adaptive-parity", "looped-parity", "looped-addition", "looped-binary-sum", "fop-loop-adaptive-copy"],
+)
+def test_a_training_step_equals_the_plain_loop(name):
+    """In loss and gradients: against a loop of its own that shares weights and masks alone."""
+    recipe = replace(catalog.recipe(name), lengths=Uniform(6), batch=12)
+    model = recipe.build().double()
+    batch, loops = data.batch(recipe, 3)
+    generator = stream(0, "objective")
+    found = []
+    for loss in (plain.final_loss(model, batch, loops), recipe.objective(model, batch, loops, generator).value):
+        parameters = dict(model.named_parameters())
+        found.append([loss.detach(), *torch.autograd.grad(loss, parameters.values())])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)

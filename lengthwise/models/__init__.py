@@ -108,15 +108,14 @@ def unroll(
     are the rows' places in ``inputs``. The first ``untracked`` loops are run without gradients.
     """
     packed = model.packs and _padded(inputs.present)
-    order = inputs.present.sum(1).argsort(descending=True, stable=True) if packed else torch.arange(len(loops))
-    order = order[loops[order].argsort(descending=True, stable=True)]
+    first = loops * (inputs.present.shape[1] + 1) + inputs.present.sum(1) if packed else loops
+    order = first.argsort(descending=True, stable=True)
     running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
     rows = order.to(inputs.tokens.device)
     # Equal loops need no sorting, and a copy of the inputs is not free in a small model.
-    if packed:
-        context = model.embed_packed(inputs.take(rows))
-    else:
-        context = model.embed(inputs if running[-1] == len(loops) else inputs.take(rows))
+    if packed or running[-1] < len(loops):
+        inputs = inputs.take(rows)
+    context = model.embed_packed(inputs) if packed else model.embed(inputs)
     state = model.start(context)
     for k, count in enumerate(running, 1):
         if count < len(rows):

@@ -77,10 +77,13 @@ class Attention(nn.Module):
         return self._all(query, key, value, pattern).transpose(1, 2)
 
     def _by_parts(self, projected: Float[Tensor, "n 3 h e"], parts: Parts) -> Float[Tensor, "n h e"]:
-        found = []
-        for (ragged, pattern), places in zip(parts.each, parts.places, strict=True):
-            found.append(ragged.pack(self._mixed(ragged.unpack(projected[places]), pattern)))
-        return found[0] if len(found) == 1 else torch.cat(found)
+        groups = projected.split([ragged.ends[-1] for ragged, _ in parts.each])
+        return torch.cat(
+            [
+                ragged.pack(self._mixed(ragged.unpack(group), pattern))
+                for (ragged, pattern), group in zip(parts.each, groups, strict=True)
+            ]
+        )
 
     def _all(
         self, query: Float[Tensor, "b h t e"], key: Tensor, value: Tensor, pattern: Pattern

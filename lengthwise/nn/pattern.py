@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -97,12 +96,6 @@ class Parts:
     padding, but less of it."""
 
     each: list[tuple[Ragged, Pattern]]
-
-    @property
-    def places(self) -> list[slice]:
-        """Where the places of each group stand among all."""
-        ends = list(accumulate(ragged.ends[-1] for ragged, _ in self.each))
-        return [slice(end - ragged.ends[-1], end) for (ragged, _), end in zip(self.each, ends, strict=True)]
 
     def take(self, rows: slice) -> Parts:
         """The first rows."""

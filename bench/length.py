@@ -1,0 +1,69 @@
+"""What an answer costs at each length: evaluation of the shipped weights of parity, by the oracle and by confidence, in
+processor time and in operations of the matrix products. No claim: time should grow as operations do. With ``--out``,
+the figure."""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+
+import torch
+from matplotlib.figure import Figure
+from torch.utils.flop_counter import FlopCounterMode
+
+from lengthwise.evaluation import evaluate
+from lengthwise.report.figures import COLOURS, MARKERS, save, settled, styled
+from lengthwise.run import Weights, load
+from lengthwise.stopping import MaxConfidence, Oracle, Stopping
+
+LENGTHS, SAMPLES, REPEATS = (5, 10, 20, 40, 60, 80, 100), 128, 5
+RULES: dict[str, Stopping] = {"known loops": Oracle(), "most confident": MaxConfidence(extra=20)}
+
+
+def price(weights: Weights, length: int, rule: Stopping) -> tuple[float, float]:
+    """Milliseconds and millions of operations per problem."""
+    asked = {"samples": SAMPLES, "stopping": rule}
+    with FlopCounterMode(display=False) as counter:
+        list(evaluate(weights, [length], **asked))
+    seconds = []
+    for _ in range(REPEATS):
+        start = time.process_time()
+        list(evaluate(weights, [length], **asked))
+        seconds.append(time.process_time() - start)
+    return statistics.median(seconds) / SAMPLES * 1e3, counter.get_total_flops() / SAMPLES / 1e6
+
+
+@styled()
+def drawn(prices: dict[str, list[tuple[float, float]]]) -> Figure:
+    """Time and operations side by side, both on logarithmic axes."""
+    figure = Figure((7.2, 3.2), layout="constrained")
+    for axes, part, unit in zip(figure.subplots(1, 2), (0, 1), ("milliseconds", "million operations"), strict=True):
+        for (name, found), colour, marker in zip(prices.items(), COLOURS, MARKERS, strict=False):
+            axes.plot(LENGTHS, [price[part] for price in found], color=colour, marker=marker, label=name)
+        axes.set(xscale="log", yscale="log", xlabel="length", ylabel=f"{unit} per problem")
+        axes.set_xticks(LENGTHS, [str(length) for length in LENGTHS])
+        axes.minorticks_off()
+    figure.axes[0].legend(frameon=False)
+    return settled(figure)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, help="folder for length.png and length.svg")
+    args = parser.parse_args()
+    weights = load("looped-parity")
+    prices = {name: [price(weights, length, rule) for length in LENGTHS] for name, rule in RULES.items()}
+    if args.out:
+        args.out.mkdir(parents=True, exist_ok=True)
+        save(drawn(prices), args.out / "length")
+    shown = {
+        name: {"ms": [round(ms, 3) for ms, _ in found], "million_operations": [round(count, 2) for _, count in found]}
+        for name, found in prices.items()
+    }
+    print(json.dumps({"bench": "length", "lengths": LENGTHS, **shown}))
+
+
+if __name__ == "__main__":
+    main()

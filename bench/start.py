@@ -1,0 +1,30 @@
+"""From a cold start to the first answer of ``lengthwise solve`` on shipped weights, in a process of its own. Claim:
+under three seconds on a machine at rest. ``torch`` is what importing torch alone takes."""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+
+REPEATS = 7
+COMMANDS = {
+    "solve": ["-m", "lengthwise", "solve", "looped-addition", "1011+0110"],
+    "help": ["-m", "lengthwise", "--help"],
+    "torch": ["-c", "import torch"],
+}
+
+
+def main() -> None:
+    found: dict[str, list[float]] = {name: [] for name in COMMANDS}
+    for _ in range(REPEATS):
+        for name, command in COMMANDS.items():
+            start = time.perf_counter()
+            subprocess.run([sys.executable, *command], check=True, capture_output=True)
+            found[name].append(time.perf_counter() - start)
+    result = {name: round(statistics.median(seconds), 2) for name, seconds in found.items()}
+    print(json.dumps({"bench": "start", "seconds": result, "met": result["solve"] < 3}))
+
+
+if __name__ == "__main__":
+    main()
