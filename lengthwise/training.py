@@ -123,7 +123,7 @@ class Trainee:
         """A row of what the recipe watches; remembers the best weights."""
         recipe, watch, model = self.recipe, self.recipe.watch, self.evaluated()
         exact = {}
-        for size in watch.sizes:
+        for size in dict.fromkeys(watch.sizes):  # one named twice is measured once
             exact[str(size)] = evaluation.exact_match(model, recipe, recipe.sizes(size), watch.count, part=self.step)
         row: dict[str, Any] = {"step": self.step, "exact": exact}
         if watch.probes:

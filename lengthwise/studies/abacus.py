@@ -58,7 +58,7 @@ def _cpu() -> tuple[Panel, ...]:
     return (
         _map((abacus_addition(), abacus_addition_full())),
         Panel("Positions, trained on up to 10 digits", tuple(positions().values()), short, name="positions"),
-        Panel("Layers and loops", tuple(splits().values()), short, loops=LOOPS, name="splits"),
+        Panel("Layers and loops", tuple(splits().values()), short, grid=(20, 20), loops=LOOPS, name="splits"),
         *(
             Panel(
                 f"{recipe.task.name.replace('-', ' ').capitalize()}, trained on up to {recipe.lengths.top}",
