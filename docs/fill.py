@@ -2,6 +2,7 @@
 
 <!-- fill: code examples/own_task.py -->      a file of the repository
 <!-- fill: table results/pairs uniform -->    exact match from a study's scores.csv, on one of its sets of problems
+<!-- fill: table results/… uniform 10 20 -->  the same of some of the sizes
 <!-- fill: time results/pairs -->             its runs' parameters and training times, from runs.json
 <!-- fill: summary results/looped/parity -->  a panel's summary.csv: ours beside what has been published
 <!-- fill: card results/… results/… -->      score cards: how far each recipe carries, how surely, at what cost
@@ -36,14 +37,15 @@ def code(name: str) -> str:
     return f"```python\n{(ROOT / name).read_text()}```\n"
 
 
-def table(folder: str, problems: str) -> str:
-    """Median over seeds, with the worst and the best beside it."""
+def table(folder: str, problems: str, *only: str) -> str:
+    """Median over seeds, with the worst and the best beside it. A size on two axes alike is named by its number."""
     shares: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     counts = set()
     with (ROOT / folder / "scores.csv").open(newline="") as file:
         for row in csv.DictReader(file):
-            if row["problems"] == problems:
-                shares[row["recipe_name"]][row["sizes"]].append(float(row["exact"]))
+            size = _alike(row["sizes"])
+            if row["problems"] == problems and (not only or size in only):
+                shares[row["recipe_name"]][size].append(float(row["exact"]))
                 counts.add(int(row["count"]))
     sizes = sorted({size for by_size in shares.values() for size in by_size}, key=lambda size: int(size.split("x")[0]))
     lines = [["", *sizes], ["---", *("---:" for _ in sizes)]]
@@ -53,6 +55,11 @@ def table(folder: str, problems: str) -> str:
     many = f"Median of {_one(seeds)} seeds (worst–best)" if seeds != {1} else "One seed"
     note = f"{many}, {_one(counts):,} fresh problems per length and seed.\n"
     return "".join(f"| {' | '.join(line)} |\n" for line in lines) + "\n" + note
+
+
+def _alike(sizes: str) -> str:
+    each = set(sizes.split("x"))
+    return sizes if len(each) > 1 else each.pop()
 
 
 def _spread(values: list[float]) -> str:
