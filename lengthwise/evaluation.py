@@ -275,5 +275,7 @@ def parse_sizes(text: str) -> list[int | tuple[int, int]]:
 
 
 def default_sizes(recipe: Recipe) -> Sequence[int]:
-    """The training length, and 1.5, 2, 3 and 5 times it."""
-    return sorted({int(recipe.lengths.top * times) for times in (1, 1.5, 2, 3, 5)})
+    """The training length, and 1.5, 2, 3 and 5 times it, as far as the task goes."""
+    top, largest = recipe.lengths.top, recipe.task.largest
+    sizes = {int(top * times) for times in (1, 1.5, 2, 3, 5)}
+    return sorted(sizes if largest is None else {min(size, largest) for size in sizes})

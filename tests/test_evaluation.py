@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from lengthwise import data, evaluation
+from lengthwise import catalog, data, evaluation
 from lengthwise.evaluation import answer, answers, default_sizes, evaluate, exact_match, loops_right, parse_sizes
 from lengthwise.layout import FullOutput, NextToken, Pairs
 from lengthwise.lengths import Uniform
@@ -536,4 +536,10 @@ def test_what_cannot_be_measured_is_refused(sizes, samples, message):
 
 def test_default_sizes_start_at_the_training_length():
     assert default_sizes(replace(PARITY, lengths=Uniform(8))) == [8, 12, 16, 24, 40]
+
+
+def test_default_sizes_end_where_the_task_does():
+    recipe = catalog.recipe("retran-small")
+    assert default_sizes(recipe) == [30, 45, 60, 90, 128]
+    assert all(len(recipe.task.sample(torch.tensor([[size]]), stream(0, "x"))) == 1 for size in default_sizes(recipe))
     assert default_sizes(replace(PARITY, lengths=Uniform(1))) == [1, 2, 3, 5]

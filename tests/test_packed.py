@@ -114,8 +114,11 @@ def test_packed_states_equal_padded_ones(lengths, positions, causal, same, monke
 
 @pytest.mark.parametrize(
     "name",
-    ["fop-loop-adaptive-parity", "looped-parity", "looped-addition", "looped-binary-sum", "fop-loop-adaptive-copy"],
-)
+    [
+        "fop-loop-adaptive-parity", "looped-parity", "looped-addition", "looped-binary-sum", "fop-loop-adaptive-copy",
+        "paper-fop-loop-adaptive-parity",
+    ],
+)  # fmt: skip
 def test_a_training_step_equals_the_plain_loop(name):
     """In loss and gradients: against a loop of its own that shares weights and masks alone."""
     recipe = replace(catalog.recipe(name), lengths=Uniform(6), batch=12)

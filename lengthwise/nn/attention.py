@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lengthwise.nn import lanes
 from lengthwise.nn.dropout import dropout
 from lengthwise.nn.pattern import Parts, Pattern, Shared, future
 from lengthwise.nn.position import rotate
@@ -92,6 +93,8 @@ class Attention(nn.Module):
         if mask is not None and mask.shape[-1] > key.shape[2]:
             key, value = F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1))
         causal, share = self.causal and pattern.bias is None, self.dropout if self.training else 0.0
+        if causal and mask is None and not share and lanes.pays(query):
+            return lanes.attend(query, key, value)
         if share and query.device.type == "cpu":
             return _by_hand(query, key, value, mask, causal, share)
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, dropout_p=share)

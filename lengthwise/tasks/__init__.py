@@ -23,7 +23,7 @@ class Task(ABC):
 
     ``symbols`` are what prompts and answers are written in, ``signs`` those of them that stand between numbers; where
     a prompt's numbers are written the other way round than its answer, they are ``mirrored``. ``axes`` name the sizes:
-    one axis makes a curve, two a map; ``smallest`` is the least size on each.
+    one axis makes a curve, two a map; ``smallest`` is the least size on each, ``largest`` the greatest that is drawn.
     """
 
     symbols: tuple[str, ...]
@@ -31,6 +31,7 @@ class Task(ABC):
     mirrored: bool = False
     axes: tuple[str, ...] = ("length",)
     smallest: int = 1
+    largest: int | None = None
 
     @property
     def name(self) -> str:

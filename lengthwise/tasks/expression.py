@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from lengthwise.digits import arithmetic
 from lengthwise.expressions import CLOSE, MINUS, OPEN, OPERATORS, PLUS, SYMBOLS, TIMES
-from lengthwise.expressions.drawing import draw, tables
+from lengthwise.expressions.drawing import LONGEST, draw, tables
 from lengthwise.expressions.values import value
 from lengthwise.tasks import Task, symbols_of
 from lengthwise.types import Problems, UsageError
@@ -30,7 +30,7 @@ class Expression(Task):
 
     symbols = SYMBOLS
     signs = (*OPERATORS, "(", ")")
-    smallest = 3
+    smallest, largest = 3, LONGEST
     question = arithmetic(10)
 
     def __post_init__(self) -> None:
