@@ -3,7 +3,7 @@ computed. Claims, against the plain loop (plain.py), lengths uniform in 1…20: 
 of parity, 2.3 times at that of addition, 2.5 times at our own sizes; loss and gradients equal to 1e-6 in float64; half
 of the matrix-product rate of this machine or more, and at most half of the memory, at the published size of addition.
 
-``bound`` is how many times the plain loop computes a place that the loss does not need. ``libraries`` are blocks of
+``bound`` is how many places the plain loop computes for each that the loss needs. ``libraries`` are blocks of
 other libraries, looped by hand (others.py), on the forms without windows: how many times as long their step takes.
 """
 
@@ -27,6 +27,7 @@ from lengthwise import catalog, data
 from lengthwise.lengths import Uniform
 from lengthwise.models import Model
 from lengthwise.models.transformer import Transformer
+from lengthwise.nn.window import Local
 from lengthwise.objectives.final import Final
 from lengthwise.recipe import Recipe
 from lengthwise.types import Batch
@@ -72,11 +73,28 @@ def difference(name: str) -> float:
 def needed(spec: Transformer, batch: Batch, loops: Tensor) -> tuple[float, float]:
     """The operations of the matrix products of one step that the loss needs, a multiplication and an addition counted
     as two, but for the readout; and how many places the plain loop computes for each that is needed."""
-    lengths = batch.inputs.present.sum(1).double()
-    per_place = spec.layers * (8 + 4 * spec.mlp) * spec.width**2 + spec.layers * 4 * spec.width * lengths
-    places = float((lengths * loops).sum())
+    times = useful(spec, batch, loops).sum(1).double()
+    seen = batch.inputs.present.sum(1)
+    if reach := window(spec):
+        seen = seen.clamp(max=2 * reach + 1)
+    per_place = spec.layers * (8 + 4 * spec.mlp) * spec.width**2 + spec.layers * 4 * spec.width * seen
     computed = batch.inputs.present.numel() * int(loops.max())
-    return 3 * float((per_place * lengths * loops).sum()), computed / places
+    return 3 * float((per_place * times).sum()), computed / float(times.sum())
+
+
+def window(spec: Transformer) -> int | None:
+    """How many neighbours to either side all heads see, if they see no more."""
+    return next((position.reach for position in spec.positions if isinstance(position, Local)), None)
+
+
+def useful(spec: Transformer, batch: Batch, loops: Tensor) -> Tensor:
+    """After how many loops what a place holds can still reach one that is asked, "b t"."""
+    times = loops[:, None] * batch.inputs.present
+    if reach := window(spec):
+        place = torch.arange(times.shape[1])
+        gap = (place - place[:, None]).abs().where(batch.asked[:, None], 10**6).amin(2)
+        times = (times - (gap / (spec.layers * reach)).ceil().long()).clamp(min=0)
+    return times
 
 
 def product_rate(side: int = 1536) -> float:

@@ -132,7 +132,7 @@ def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping
     planned = recipe.loops.planned(batch.rounds)
     limits, end, batch = [rule.limit(planned) for rule in rules], recipe.layout.end(recipe.task), batch.to(device)
     if len(rules) == 1 and not rules[0].reads_output:
-        rows, state = settle(model, batch.inputs, limits[0])
+        rows, state = settle(model, batch.inputs, limits[0], asked=batch.room)
         symbols, _, confidence = _read(model, state, batch.room[rows], end)
         back = rows.argsort()
         return [Said(symbols[back].cpu(), confidence[back].cpu(), limits[0])]
@@ -171,7 +171,7 @@ def _likelihood(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> tuple[I
     """The log probability, in nats, of each symbol that is asked for, after each row's own loops: row by row, in the
     order in which they finish, which is given too."""
     batch = batch.to(next(model.parameters()).device)
-    rows, state = settle(model, batch.inputs, loops)
+    rows, state = settle(model, batch.inputs, loops, asked=batch.asked)
     batch = batch.take(rows)
     logs = model.read(state, batch.asked).log_softmax(-1)
     return rows, logs.gather(1, batch.targets[batch.asked][:, None])[:, 0]

@@ -841,7 +841,7 @@ def plain_unroll(model, inputs, loops, *, untracked=0):
         yield k, rows, state[rows]
 
 
-def plain_settle(model, inputs, loops, *, untracked=0):
+def plain_settle(model, inputs, loops, *, untracked=0, asked=None):
     """Each row's own loop, picked out of all."""
     states = {}
     for k, rows, state in plain_unroll(model, inputs, loops, untracked=untracked):

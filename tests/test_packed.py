@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lengthwise import catalog, data, models
 from lengthwise.lengths import Uniform
-from lengthwise.models import unroll
+from lengthwise.models import settle, unroll
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.packed import Packed, Ragged
 from lengthwise.nn.position import FIRE, Abacus, RoPE
@@ -110,6 +110,57 @@ def test_packed_states_equal_padded_ones(lengths, positions, causal, same, monke
         found.append([*(part.detach() for part in read), *gradients])
     for one, two in zip(*found, strict=True):
         torch.testing.assert_close(one, two, atol=1e-11, rtol=1e-9)
+
+
+@given(LENGTHS, st.integers(0, 99))
+def test_kept_places_keep_their_order_and_their_rows(lengths, seed):
+    ragged, x = Ragged.of(present(lengths)), rows(lengths)
+    at = (torch.rand(int(present(lengths).sum()), generator=stream(seed, "kept")) < 0.5).nonzero()[:, 0]
+    kept = Packed(ragged.pack(x), ragged).keep(at)
+    whole = torch.zeros(present(lengths).sum(), dtype=torch.bool).index_fill(0, at, True)
+    assert torch.equal(kept.padded(), x * ragged.unpack(whole.float())[..., None])
+    assert torch.equal(kept.take(slice(1)).padded(), kept.padded()[:1])
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 12), st.integers(1, 7)), min_size=2, max_size=6),
+    st.sampled_from([(0, 1), (1, 1), (1, 2), (2, 1), (3, 2)]),
+    st.booleans(),
+    st.integers(0, 99),
+)
+def test_places_leave_that_can_no_longer_matter(rows, form, causal, seed):
+    """What is read at the asked places, and its gradients, are as if all had stayed; and with few asked, they go."""
+    lengths, loops = zip(*rows, strict=True)
+    mask = present(lengths)[:, : max(lengths)]
+    tokens = torch.randint(3, mask.shape, generator=stream(seed, "tokens"))
+    index = torch.arange(mask.shape[1]).expand(mask.shape)
+    asked = mask & (torch.rand(mask.shape, generator=stream(seed, "asked")) < 0.2)
+    symbols, (reach, layers) = Vocab(("a", "b", "c")), form
+    torch.manual_seed(0)
+    spec = Transformer(width=8, heads=2, layers=layers, positions=(Local(reach),))
+    model = spec.build(symbols, symbols, causal=causal).double()
+    found = []
+    for wanted in (None, asked):
+        ids, state = settle(model, Inputs(tokens, index, index, mask), torch.tensor(loops), asked=wanted)
+        order = ids.argsort()
+        read = model.read(state, asked[ids]).split(asked[ids].sum(1).tolist())
+        read = torch.cat([read[i] for i in order])
+        found.append([read.detach(), *torch.autograd.grad(read.square().sum(), list(model.parameters()))])
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two, atol=1e-11, rtol=1e-9)
+
+
+def test_places_leave_one_by_one(monkeypatch):
+    monkeypatch.setattr(models, "DENSE", 1.0)  # however few they are
+    lengths, loops = torch.tensor([9, 4]), torch.tensor([6, 6])
+    mask = torch.arange(9) < lengths[:, None]
+    index = torch.arange(9).expand(mask.shape)
+    asked = index == lengths[:, None] - 1
+    symbols = Vocab(("a", "b", "c"))
+    model = Transformer(width=8, heads=2, positions=(Local(1),)).build(symbols, symbols, causal=False)
+    states = unroll(model, Inputs(index % 3, index, index, mask), loops, asked=asked)
+    # Before the last loop the asked places and their neighbours are left, before the one before it their neighbours…
+    assert [state.ragged.ends for _, _, state in states] == [[7, 11], [6, 10], [5, 9], [4, 8], [3, 6], [2, 4]]
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 
 from lengthwise.nn.packed import Packed
-from lengthwise.nn.pattern import take
+from lengthwise.nn.pattern import keep, take
 from lengthwise.types import Inputs, UsageError
 from lengthwise.vocab import Vocab
 
 Context = Any  # a tensor, packed or not, or a tuple of tensors, rows first; see nn.pattern.take
 State = Any  # likewise
-DENSE = 0.9  # of places that are present: where more are, packing saves less than it costs
+DENSE = 0.9
 
 
 class Model(nn.Module, ABC):
@@ -39,6 +39,11 @@ class Model(nn.Module, ABC):
         """The same for rows without their padding, of a model that ``packs``: its states are then packed too. Rows come
         in the order in which they leave, last first, and among equals the longest first."""
         raise NotImplementedError
+
+    def reach(self, context: Context) -> int | None:
+        """How many places to either side a place of packed rows sees in one loop. None: the whole row, or who sees whom
+        is not found among the places as they stand."""
+        return None
 
     @abstractmethod
     def start(self, context: Context) -> State:
@@ -98,7 +103,12 @@ class Once(Model):
 
 
 def unroll(
-    model: Model, inputs: Inputs, loops: Int[Tensor, " b"], *, untracked: int = 0
+    model: Model,
+    inputs: Inputs,
+    loops: Int[Tensor, " b"],
+    *,
+    untracked: int = 0,
+    asked: Bool[Tensor, "b t"] | None = None,
 ) -> Iterator[tuple[int, Int[Tensor, " r"], State]]:
     """Advance each row its own number of loops; yield, after each loop k = 1, 2, …, the rows still running and their
     state.
@@ -106,6 +116,9 @@ def unroll(
     ``loops`` (on the CPU, each at least 1) says how many. Rows leave when they are done, so the cost is their sum, not
     the longest row's: rows are sorted by loops, most first, and those running are always the first r. The yielded ids
     are the rows' places in ``inputs``. The first ``untracked`` loops are run without gradients.
+
+    With ``asked``, a row's state is right at these places after its last loop, and need not be anywhere else: of a
+    model that sees a few neighbours, the places that can matter become fewer with every loop, and the others leave.
     """
     packed = model.packs and _padded(inputs.present)
     first = loops * (inputs.present.shape[1] + 1) + inputs.present.sum(1) if packed else loops
@@ -117,12 +130,24 @@ def unroll(
         inputs = inputs.take(rows)
     context = model.embed_packed(inputs) if packed else model.embed(inputs)
     state = model.start(context)
+    until = None
+    if packed and asked is not None and (reach := model.reach(context)):
+        until = state.like(state.ragged.pack(_matters(asked[rows], loops[order], reach)))
     for k, count in enumerate(running, 1):
         if count < len(rows):
-            rows, state, context = take((rows, state, context), slice(count))
+            rows, state, context, until = take((rows, state, context, until), slice(count))
+        if until is not None and len(kept := (until.value >= k - 1).nonzero()[:, 0]) < DENSE * len(until.value):
+            state, context, until = keep((state, context, until), kept)
         with torch.set_grad_enabled(torch.is_grad_enabled() and k > untracked):
             state = model.advance(state, context)
         yield k, rows, state
+
+
+def _matters(asked: Bool[Tensor, "b t"], loops: Int[Tensor, " b"], reach: int) -> Int[Tensor, "b t"]:
+    """Up to after which loop a place's state is of use to those asked: it gets ``reach`` places nearer in each."""
+    place = torch.arange(asked.shape[1])
+    gap = (place - place[:, None]).abs().where(asked[:, None], len(place) * int(loops.max()) * reach).amin(2)
+    return loops[:, None] + -gap // reach
 
 
 def _padded(present: Bool[Tensor, "b t"]) -> bool:
@@ -131,12 +156,18 @@ def _padded(present: Bool[Tensor, "b t"]) -> bool:
 
 
 def settle(
-    model: Model, inputs: Inputs, loops: Int[Tensor, " b"], *, untracked: int = 0
+    model: Model,
+    inputs: Inputs,
+    loops: Int[Tensor, " b"],
+    *,
+    untracked: int = 0,
+    asked: Bool[Tensor, "b t"] | None = None,
 ) -> tuple[Int[Tensor, " b"], State]:
-    """Each row's state after its own number of loops, with the rows' ids: they come in the order of finishing."""
+    """Each row's state after its own number of loops, with the rows' ids: they come in the order of finishing. With
+    ``asked``, it may be read at these places only."""
     left = torch.bincount(loops, minlength=int(loops.max()) + 1).tolist()
     ids, states = [], []
-    for k, rows, state in unroll(model, inputs, loops, untracked=untracked):
+    for k, rows, state in unroll(model, inputs, loops, untracked=untracked, asked=asked):
         if left[k]:
             done = slice(len(rows) - left[k], None)
             ids.append(rows[done])

@@ -140,6 +140,10 @@ class TransformerModel(Model):
         pieces = _Piecewise(self, inputs)
         return None if not self.causal or pieces.pattern.band is not None else pieces
 
+    def reach(self, context: TransformerContext) -> int | None:
+        band = context.pattern.band
+        return len(self.blocks) * (band.value.shape[-1] // 2) if isinstance(band, Packed) else None
+
     def start(self, context: TransformerContext) -> State:
         x = context.embedded
         return x.like(self._start(x.value)) if isinstance(x, Packed) else self._start(x)

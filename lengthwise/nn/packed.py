@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 
@@ -45,7 +45,11 @@ class Ragged:
         ends = [end - places.start for end in self.ends[rows]]
         return Ragged(ends, self.width, self.at[places] - start * self.width if start else self.at[places])
 
-    def pack(self, x: Float[Tensor, "b t ..."]) -> Float[Tensor, "n ..."]:
+    def keep(self, at: Int[Tensor, " m"]) -> Ragged:
+        """Some places, in their order: a row may keep any of its own."""
+        return Ragged(torch.searchsorted(at, torch.tensor(self.ends)).tolist(), self.width, self.at[at])
+
+    def pack(self, x: Shaped[Tensor, "b t ..."]) -> Shaped[Tensor, "n ..."]:
         return x.flatten(0, 1)[self.at]
 
     def unpack(self, x: Float[Tensor, "n ..."]) -> Float[Tensor, "b t ..."]:
@@ -58,13 +62,17 @@ class Ragged:
 class Packed:
     """A tensor of rows without their padding."""
 
-    value: Float[Tensor, "n ..."]
+    value: Shaped[Tensor, "n ..."]
     ragged: Ragged
 
     def take(self, rows: slice) -> Packed:
         return Packed(self.value[self.ragged.places(rows)], self.ragged.take(rows))
 
-    def like(self, value: Float[Tensor, "n e"]) -> Packed:
+    def keep(self, at: Int[Tensor, " m"]) -> Packed:
+        """Some places, in their order."""
+        return Packed(self.value.index_select(0, at), self.ragged.keep(at))
+
+    def like(self, value: Shaped[Tensor, "n ..."]) -> Packed:
         """Another tensor of the same places."""
         return Packed(value, self.ragged)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -58,6 +58,16 @@ def take(tree: Any, rows: Any) -> Any:
     if isinstance(tree, (Packed, Ragged, Parts)):
         return tree.take(rows)
     parts = [take(part, rows) for part in tree]
+    return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
+
+
+def keep(tree: Any, at: Int[Tensor, " n"]) -> Any:
+    """Some places of a tree of packed tensors, in their order; all else stays as it is."""
+    if isinstance(tree, Packed):
+        return tree.keep(at)
+    if not isinstance(tree, tuple) or isinstance(tree, Shared):
+        return tree
+    parts = [keep(part, at) for part in tree]
     return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
 
 

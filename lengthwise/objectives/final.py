@@ -35,5 +35,5 @@ def _mean(values: Sequence[Float[Tensor, ""]], weights: Sequence[int]) -> Float[
 
 
 def _supervised(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    rows, state = settle(model, batch.inputs, loops)
+    rows, state = settle(model, batch.inputs, loops, asked=batch.asked)
     return supervise(model, state, batch, rows)

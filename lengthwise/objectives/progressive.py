@@ -43,7 +43,8 @@ class Progressive(Objective):
         parts = {}
         for name, depth, tracked in (("full", full, half), ("fewer", fewer, fewer - skipped)):
             untracked = depth - tracked if self.truncated else 0
-            rows, state = settle(model, batch.inputs, loops.clamp(max=depth), untracked=untracked)
+            depths = loops.clamp(max=depth)
+            rows, state = settle(model, batch.inputs, depths, untracked=untracked, asked=batch.asked)
             parts[name] = supervise(model, state, batch, rows)
         value = (1 - self.weight) * parts["full"][0] + self.weight * parts["fewer"][0]
         return Loss(
