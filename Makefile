@@ -37,7 +37,7 @@ learn: $(READY) ## the slow trainings, hours on two cores: all that results/ hol
 	$(BIN)/lengthwise reproduce ablations
 	$(BIN)/lengthwise reproduce abacus --tasks addition,splits,multiplication,sorting,bitwise-or
 	$(BIN)/lengthwise reproduce abacus --tasks positions --seeds 3
-	$(BIN)/lengthwise reproduce retran
+	$(BIN)/lengthwise reproduce retran --seeds 2
 
 bench: $(READY) ## speed, as ratios: one JSON line per claim
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
