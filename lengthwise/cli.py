@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from typing import Any, NoReturn
 
@@ -165,11 +166,13 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Options may stand anywhere: argparse alone would refuse ``solve WEIGHTS --json PROMPT``."""
-    args, rest = parser().parse_known_args(arguments)
+    """Options may stand anywhere, and a prompt may start with a minus sign: argparse alone would refuse ``solve WEIGHTS
+    --json PROMPT`` and ``solve WEIGHTS -3+12``."""
+    given = sys.argv[1:] if arguments is None else arguments
+    args, rest = parser().parse_known_args(given)
     for name in ("prompts", "changes"):
-        if hasattr(args, name) and not any(word.startswith("-") for word in rest):
-            setattr(args, name, getattr(args, name) + rest)
+        if hasattr(args, name) and not any(re.match("--|-[a-zA-Z]", word) for word in rest):
+            setattr(args, name, sorted(getattr(args, name) + rest, key=given.index))
             rest = []
     if rest:
         parser().error(f"unrecognized arguments: {' '.join(rest)}")

@@ -90,6 +90,15 @@ def test_help_is_quick():
     assert min(seconds) < 1  # importing torch alone takes longer
 
 
+def test_prompts_may_start_with_a_minus_sign():
+    prompts = ["-3+12-4", "(3-8)*-4", "-(2-5)", "-3", "12-4"]
+    words = lengthwise("solve", "retran-small", *prompts[:2], "--device", "cpu", *prompts[2:])
+    lines = lengthwise("solve", "retran-small", stdin="\n".join(prompts))
+    assert words.stdout == lines.stdout and len(words.stdout.splitlines()) == 5
+    refused = lengthwise("solve", "retran-small", "1-2", "--jsom")
+    assert refused.returncode == 2 and "--jsom" in refused.stderr
+
+
 def test_solve_from_arguments_and_standard_input_agree(run):
     words = lengthwise("solve", run, "12+9", "5+5")
     lines = lengthwise("solve", run, stdin="12+9\n5+5\n")
