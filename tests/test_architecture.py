@@ -16,6 +16,7 @@ FLOORS = [
     {"expressions.values"},
     {"expressions.drawing"},
     {"nn.dropout", "nn.position", "nn.lstm", "nn.packed", "nn.packing", "nn.readout", "nn.lanes"},
+    {"nn.few"},
     {"nn.pattern", "nn.recall", "nn.window"},
     {"nn.attention"},
     {"nn.block"},

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lengthwise.nn import lanes
+from lengthwise.nn import few, lanes
 from lengthwise.nn.dropout import dropout
 from lengthwise.nn.pattern import Parts, Pattern, Shared, future
 from lengthwise.nn.position import rotate
@@ -59,6 +59,8 @@ class Attention(nn.Module):
 
     def _mixed(self, projected: Float[Tensor, "*b 3 h e"], pattern: Pattern) -> Float[Tensor, "*b h e"]:
         """What each place finds."""
+        if pattern.few is not None:
+            return few.attend(projected, pattern.few)
         if pattern.parts is not None:
             return self._by_parts(projected, pattern.parts)
         if pattern.band is not None and pattern.keys is None and pattern.angles is None:

@@ -52,7 +52,7 @@ class Ragged:
     def pack(self, x: Shaped[Tensor, "b t ..."]) -> Shaped[Tensor, "n ..."]:
         return x.flatten(0, 1)[self.at]
 
-    def unpack(self, x: Float[Tensor, "n ..."]) -> Float[Tensor, "b t ..."]:
+    def unpack(self, x: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "b t ..."]:
         """The inverse; what is absent is 0."""
         rows, rest = len(self.ends), x.shape[1:]
         return x.new_zeros(rows * self.width, *rest).index_copy(0, self.at, x).view(rows, self.width, *rest)

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from lengthwise.nn.few import Few
 from lengthwise.nn.packed import Packed, Ragged
 from lengthwise.nn.position import Encoding
 from lengthwise.types import Inputs, UsageError
@@ -55,7 +56,7 @@ def take(tree: Any, rows: Any) -> Any:
         return tree
     if isinstance(tree, Tensor):
         return tree[rows]
-    if isinstance(tree, (Packed, Ragged, Parts)):
+    if isinstance(tree, (Packed, Ragged, Parts, Few)):
         return tree.take(rows)
     parts = [take(part, rows) for part in tree]
     return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
@@ -83,6 +84,7 @@ class Pattern(NamedTuple):
     keys: Tensor | None = None  # "b t d": added to queries and keys
     memory: Memory | None = None  # of a causal row that is read piece by piece
     parts: Parts | None = None  # of rows without padding: each group of them has its own pattern
+    few: Few | None = None  # of rows without padding, where nobody sees many
 
     def piece(self, start: int, stop: int, memory: Memory, device: torch.device) -> Pattern:
         """Of a causal row, the places from ``start`` up to ``stop``, to look at all up to there."""
@@ -118,7 +120,7 @@ class Parts:
         return Parts(parts)
 
 
-def packed_pattern(encodings: Iterable[Encoding], inputs: Inputs, causal: bool) -> tuple[Ragged, Pattern]:
+def packed_pattern(encodings: Iterable[Encoding], inputs: Inputs, causal: bool, heads: int) -> tuple[Ragged, Pattern]:
     """For rows without their padding, the longest first: where they stand, and their pattern."""
     ragged = Ragged.of(inputs.present)
     if any(encoding.window() is not None for encoding in encodings):
@@ -126,11 +128,23 @@ def packed_pattern(encodings: Iterable[Encoding], inputs: Inputs, causal: bool) 
         if whole.angles is None and whole.keys is None:  # then neighbours are found among all places as they stand
             band = whole.band.value.expand(len(inputs), -1, -1, -1) if isinstance(whole.band, Shared) else whole.band
             return ragged, Pattern(Packed(ragged.pack(band), ragged), None, None)
+    elif any(encoding.hides() for encoding in encodings):
+        few = _few(pattern(encodings, inputs, causal), ragged, heads)
+        if few is not None:
+            return ragged, Pattern(None, None, None, few=few)
     parts = []
     for rows in _groups(ragged):
         own = inputs.take(rows).columns(0, ragged.longest(rows))
         parts.append((Ragged.of(own.present), pattern(encodings, own, causal)))
     return ragged, Pattern(None, None, None, parts=Parts(parts))
+
+
+def _few(whole: Pattern, ragged: Ragged, heads: int) -> Few | None:
+    """The same pattern as lists of who is seen; None where these would be long, or do not say all."""
+    bias = whole.bias.value if isinstance(whole.bias, Shared) else whole.bias
+    if bias is None or whole.angles is not None or whole.keys is not None or bias.shape[-1] > bias.shape[-2]:
+        return None
+    return Few.of(bias.expand(*bias.shape[:-3], heads, -1, -1), ragged)
 
 
 def _groups(ragged: Ragged) -> list[slice]:

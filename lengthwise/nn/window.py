@@ -73,6 +73,9 @@ class _Hiding(Encoding):
         self.all = bool(chosen.all())
         self.register_buffer("chosen", chosen, persistent=False)
 
+    def hides(self) -> bool:
+        return True
+
     @abstractmethod
     def hidden(self, inputs: Inputs) -> Bool[Tensor, "t t"] | Bool[Tensor, "b 1 t t"]:
         """True for each pair of positions of which the first does not see the second."""
