@@ -90,12 +90,12 @@ def test_help_is_quick():
     assert min(seconds) < 1  # importing torch alone takes longer
 
 
-def test_prompts_may_start_with_a_minus_sign():
+def test_prompts_may_start_with_a_minus_sign(here, monkeypatch):
     prompts = ["-3+12-4", "(3-8)*-4", "-(2-5)", "-3", "12-4"]
-    words = lengthwise("solve", "retran-small", *prompts[:2], "--device", "cpu", *prompts[2:])
-    lines = lengthwise("solve", "retran-small", stdin="\n".join(prompts))
-    assert words.stdout == lines.stdout and len(words.stdout.splitlines()) == 5
-    refused = lengthwise("solve", "retran-small", "1-2", "--jsom")
+    words = here("solve", "retran-small", *prompts[:2], "--device", "cpu", *prompts[2:])
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(prompts)))
+    assert words.stdout == here("solve", "retran-small").stdout and len(words.stdout.splitlines()) == 5
+    refused = here("solve", "retran-small", "1-2", "--jsom")
     assert refused.returncode == 2 and "--jsom" in refused.stderr
 
 
@@ -129,19 +129,17 @@ def test_training_again_goes_on_where_it_was(run):
     assert len(json.loads(again.stdout)[0]["scores"]) == 2  # nothing was measured twice
 
 
-def test_evaluate_report_list_show_sample(run, tmp_path):
-    env = {"LENGTHWISE_RUNS": str(run.parent)}
-    rows = json.loads(
-        lengthwise("evaluate", run.name, "--lengths", "2-4:2", "--samples", "10", "--json", env=env).stdout
-    )
+def test_evaluate_report_list_show_sample(run, tmp_path, here, monkeypatch):
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(run.parent))
+    rows = json.loads(here("evaluate", run.name, "--lengths", "2-4:2", "--samples", "10", "--json").stdout)
     assert [row["sizes"] for row in rows] == [[2], [4]]
-    assert lengthwise("report", run, "--out", tmp_path / "figures").returncode == 0
+    assert here("report", run, "--out", tmp_path / "figures").returncode == 0
     assert {"scores.csv", "runs.json", "lengths.png", "lengths.svg"} <= {
         p.name for p in (tmp_path / "figures").iterdir()
     }
-    assert json.loads(lengthwise("list", "--json", env=env).stdout)["runs"] == {run.name: "done"}
-    assert json.loads(lengthwise("show", "looped-pairs", *TINY, "--json").stdout)["parameters"] > 0
-    assert lengthwise("sample", "parity", "4", "--count", "3").stdout.count("→") == 3
+    assert json.loads(here("list", "--json").stdout)["runs"] == {run.name: "done"}
+    assert json.loads(here("show", "looped-pairs", *TINY, "--json").stdout)["parameters"] > 0
+    assert here("sample", "parity", "4", "--count", "3").stdout.count("→") == 3
 
 
 def test_a_program_at_work():
