@@ -20,6 +20,7 @@ from lengthwise.types import UsageError
 
 TRAINED = "▪"  # marks a size within the training range
 ROUNDING = 1e-9  # what arithmetic may have added to a share such as 0.07
+BLOCKS = 8  # on a side of a map: they fit 80 characters
 LABEL, COLUMNS = 16, 7  # a label's width and the number of sizes: together they fit 80 characters
 
 
@@ -70,6 +71,35 @@ def detail_table(rows: Iterable[Row], top: int | None = None) -> Table:
     said += [f"{TRAINED} within the training range, up to {top}"] if top is not None else []
     table.caption = Text("; ".join(said))
     return table
+
+
+def map_table(rows: Sequence[Row], top: int) -> Table:
+    """Many pairs of sizes, under one rule: the mean exact match over blocks of them, at most ``BLOCKS`` on a side."""
+    cells = {tuple(row["sizes"]): row["exact"] for row in rows}
+    downs, acrosses = (_blocks(sorted({size[axis] for size in cells})) for axis in (0, 1))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
+    for heading in ("", *map(_span, acrosses)):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for down in downs:
+        shares = [[cells[i, j] for i in down for j in across if (i, j) in cells] for across in acrosses]
+        table.add_row(_span(down), *(share_text(sum(found) / len(found)) if found else "" for found in shares))
+    worst = min(cells, key=cells.__getitem__)
+    trained = [share for size, share in cells.items() if max(size) <= top]
+    said = [f"mean {sum(cells.values()) / len(cells):.4f} of {len(cells)} pairs"]
+    said += [f"{sum(trained) / len(trained):.4f} of the {len(trained)} trained, up to {top}"] if trained else []
+    said += [f"worst {cells[worst]:.3f} at {size_text(worst)}"]
+    said += [f"{rows[0]['count']} {rows[0]['problems']} problems each; {rows[0]['stopping']}"]
+    table.caption = Text("\n".join(said))
+    return table
+
+
+def _blocks(side: Sequence[int]) -> list[Sequence[int]]:
+    step = -(-len(side) // BLOCKS)
+    return [side[start : start + step] for start in range(0, len(side), step)]
+
+
+def _span(block: Sequence[int]) -> str:
+    return str(block[0]) if len(block) == 1 else f"{block[0]}–{block[-1]}"
 
 
 def asked_table(rows: Iterable[Row]) -> Table:

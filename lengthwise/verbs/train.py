@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+from rich.table import Table
+
 from lengthwise import catalog, fields
 from lengthwise.anatomy import anatomy
 from lengthwise.evaluation import default_sizes, evaluate, parse_sizes
@@ -18,7 +20,7 @@ from lengthwise.fleet import Fleet
 from lengthwise.live import follow
 from lengthwise.recipe import Recipe, check_stopping
 from lengthwise.report import Row, curves, latest, size_text
-from lengthwise.report.tables import anatomy_table, detail_table, score_table
+from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_table, score_table
 from lengthwise.run import Run, Weights, load, runs_folder
 from lengthwise.stopping import After, Stopping
 from lengthwise.training import choose_device, computing, train
@@ -73,11 +75,20 @@ def evaluate_(args: argparse.Namespace) -> int:
             rows.append(score.row() | {"seed": seed})
             if run:
                 run.append("scores", rows[-1])
-    table = detail_table(rows, weights.recipe.lengths.top)
+    tables = _tables(rows, weights.recipe.lengths.top)
     if not args.anatomy:
-        return say(args, rows, table)
+        return say(args, rows, *tables)
     parts = _anatomies(args, weights, run, sizes, rules[0])
-    return say(args, {"scores": rows, "anatomy": parts}, table, "", anatomy_table(parts))
+    return say(args, {"scores": rows, "anatomy": parts}, *tables, "", anatomy_table(parts))
+
+
+def _tables(rows: Sequence[Row], top: int) -> list[Table]:
+    """A row per score; of a large map, a table of blocks for each rule."""
+    by_rule: dict[str, list[Row]] = {}
+    for row in rows:
+        by_rule.setdefault(row["stopping"], []).append(row)
+    maps = [found for found in by_rule.values() if len(found) > BLOCKS**2 and len(found[0]["sizes"]) == 2]
+    return [map_table(found, top) for found in maps] or [detail_table(rows, top)]
 
 
 def after(loops: str | None) -> list[Stopping]:
