@@ -1,5 +1,7 @@
 """Looking up the few that are seen: attention as with all, in values and gradients."""
 
+from dataclasses import replace
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,3 +73,5 @@ def test_addition_looks_up():
     recipe = catalog.recipe("looped-addition")
     batch, _ = data.batch(recipe, recipe.steps // 2)
     assert recipe.build().embed_packed(batch.inputs).pattern.few is not None
+    dropping = replace(recipe, model=replace(recipe.model, dropout=0.1))  # weights are dropped among all
+    assert dropping.build().embed_packed(batch.inputs).pattern.few is None

@@ -104,7 +104,8 @@ class TransformerModel(Model):
 
     def __init__(self, spec: Transformer, reads: int, writes: int, *, causal: bool) -> None:
         super().__init__()
-        self.causal, self.heads, self.injection, self.noise = causal, spec.heads, spec.injection, spec.noise
+        self.causal, self.injection, self.noise = causal, spec.injection, spec.noise
+        self.heads = None if spec.dropout else spec.heads  # that may look up the few they see: this has no dropout
         self.embedding = nn.Embedding(reads, spec.width)
         nn.init.normal_(self.embedding.weight, std=spec.embedding_std)
         encodings = [position.build(spec.width, spec.heads) for position in spec.positions]

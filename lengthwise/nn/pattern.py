@@ -120,15 +120,18 @@ class Parts:
         return Parts(parts)
 
 
-def packed_pattern(encodings: Iterable[Encoding], inputs: Inputs, causal: bool, heads: int) -> tuple[Ragged, Pattern]:
-    """For rows without their padding, the longest first: where they stand, and their pattern."""
+def packed_pattern(
+    encodings: Iterable[Encoding], inputs: Inputs, causal: bool, heads: int | None
+) -> tuple[Ragged, Pattern]:
+    """For rows without their padding, the longest first: where they stand, and their pattern. So many ``heads`` may
+    look up the few places that they see; None: they may not."""
     ragged = Ragged.of(inputs.present)
     if any(encoding.window() is not None for encoding in encodings):
         whole = pattern(encodings, inputs, causal)
         if whole.angles is None and whole.keys is None:  # then neighbours are found among all places as they stand
             band = whole.band.value.expand(len(inputs), -1, -1, -1) if isinstance(whole.band, Shared) else whole.band
             return ragged, Pattern(Packed(ragged.pack(band), ragged), None, None)
-    elif any(encoding.hides() for encoding in encodings):
+    elif heads and any(encoding.hides() for encoding in encodings):
         few = _few(pattern(encodings, inputs, causal), ragged, heads)
         if few is not None:
             return ragged, Pattern(None, None, None, few=few)
