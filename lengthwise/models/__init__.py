@@ -21,6 +21,7 @@ from lengthwise.vocab import Vocab
 
 Context = Any  # a tensor, packed or not, or a tuple of tensors, rows first; see nn.pattern.take
 State = Any  # likewise
+# Of places that are present, or still matter: where more are, leaving out the others saves less than it costs.
 DENSE = 0.9
 
 

@@ -105,7 +105,7 @@ class TransformerModel(Model):
     def __init__(self, spec: Transformer, reads: int, writes: int, *, causal: bool) -> None:
         super().__init__()
         self.causal, self.injection, self.noise = causal, spec.injection, spec.noise
-        self.heads = None if spec.dropout else spec.heads  # that may look up the few they see: this has no dropout
+        self.looks_up = not spec.dropout  # attention to few places has none
         self.embedding = nn.Embedding(reads, spec.width)
         nn.init.normal_(self.embedding.weight, std=spec.embedding_std)
         encodings = [position.build(spec.width, spec.heads) for position in spec.positions]
@@ -126,7 +126,7 @@ class TransformerModel(Model):
         )
 
     def embed_packed(self, inputs: Inputs) -> TransformerContext:
-        ragged, pattern = packed_pattern(self.encodings, inputs, self.causal, self.heads)
+        ragged, pattern = packed_pattern(self.encodings, inputs, self.causal, self.looks_up)
         embedded = self.embedded(inputs.tokens, self.vectors(inputs))
         return TransformerContext(Packed(ragged.pack(embedded), ragged), pattern)
 

@@ -58,8 +58,7 @@ def take(tree: Any, rows: Any) -> Any:
         return tree[rows]
     if isinstance(tree, (Packed, Ragged, Parts, Few)):
         return tree.take(rows)
-    parts = [take(part, rows) for part in tree]
-    return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
+    return _rebuilt(tree, [take(part, rows) for part in tree])
 
 
 def keep(tree: Any, at: Int[Tensor, " n"]) -> Any:
@@ -68,7 +67,11 @@ def keep(tree: Any, at: Int[Tensor, " n"]) -> Any:
         return tree.keep(at)
     if not isinstance(tree, tuple) or isinstance(tree, Shared):
         return tree
-    parts = [keep(part, at) for part in tree]
+    return _rebuilt(tree, [keep(part, at) for part in tree])
+
+
+def _rebuilt(tree: tuple[Any, ...], parts: list[Any]) -> Any:
+    """A tuple, named or not, of other parts."""
     return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
 
 
@@ -121,18 +124,19 @@ class Parts:
 
 
 def packed_pattern(
-    encodings: Iterable[Encoding], inputs: Inputs, causal: bool, heads: int | None
+    encodings: Iterable[Encoding], inputs: Inputs, causal: bool, looks_up: bool
 ) -> tuple[Ragged, Pattern]:
-    """For rows without their padding, the longest first: where they stand, and their pattern. So many ``heads`` may
-    look up the few places that they see; None: they may not."""
+    """For rows without their padding, the longest first: where they stand, and their pattern. Where all heads see few
+    places, they look them up, if the model ``looks_up``."""
     ragged = Ragged.of(inputs.present)
     if any(encoding.window() is not None for encoding in encodings):
         whole = pattern(encodings, inputs, causal)
         if whole.angles is None and whole.keys is None:  # then neighbours are found among all places as they stand
             band = whole.band.value.expand(len(inputs), -1, -1, -1) if isinstance(whole.band, Shared) else whole.band
             return ragged, Pattern(Packed(ragged.pack(band), ragged), None, None)
-    elif heads and any(encoding.hides() for encoding in encodings):
-        few = _few(pattern(encodings, inputs, causal), ragged, heads)
+    hidden = [heads for encoding in encodings if (heads := encoding.hides()) is not None]
+    if looks_up and hidden and bool(torch.stack(hidden).any(0).all()):
+        few = _few(pattern(encodings, inputs, causal), ragged, len(hidden[0]))
         if few is not None:
             return ragged, Pattern(None, None, None, few=few)
     parts = []

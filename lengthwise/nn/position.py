@@ -43,9 +43,9 @@ class Encoding(nn.Module):
         """Heads whose keys start with the weights of their queries: like finds like from the first step on."""
         return None
 
-    def hides(self) -> bool:
-        """Do its scores hide most places from some heads?"""
-        return False
+    def hides(self) -> Bool[Tensor, " h"] | None:
+        """Heads from which its scores hide most places."""
+        return None
 
     def window(self) -> Float[Tensor, "h w"] | None:
         """Scores' bias per head and offset −reach … +reach; what lies outside is not seen."""

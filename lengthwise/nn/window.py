@@ -73,9 +73,6 @@ class _Hiding(Encoding):
         self.all = bool(chosen.all())
         self.register_buffer("chosen", chosen, persistent=False)
 
-    def hides(self) -> bool:
-        return True
-
     @abstractmethod
     def hidden(self, inputs: Inputs) -> Bool[Tensor, "t t"] | Bool[Tensor, "b 1 t t"]:
         """True for each pair of positions of which the first does not see the second."""
@@ -102,6 +99,9 @@ class _LocalHeads(_Hiding):
     def __init__(self, chosen: Bool[Tensor, " h"], reach: int) -> None:
         super().__init__(chosen)
         self.reach = reach
+
+    def hides(self) -> Bool[Tensor, " h"]:
+        return self.chosen
 
     def hidden(self, inputs: Inputs) -> Bool[Tensor, "t t"]:
         return distance(inputs.index.shape[1], self.chosen.device) > self.reach

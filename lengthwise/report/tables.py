@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import statistics
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -82,11 +83,11 @@ def map_table(rows: Sequence[Row], top: int) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for down in downs:
         shares = [[cells[i, j] for i in down for j in across if (i, j) in cells] for across in acrosses]
-        table.add_row(_span(down), *(share_text(sum(found) / len(found)) if found else "" for found in shares))
+        table.add_row(_span(down), *(share_text(statistics.fmean(found)) if found else "" for found in shares))
     worst = min(cells, key=cells.__getitem__)
     trained = [share for size, share in cells.items() if max(size) <= top]
-    said = [f"mean {sum(cells.values()) / len(cells):.4f} of {len(cells)} pairs"]
-    said += [f"{sum(trained) / len(trained):.4f} of the {len(trained)} trained, up to {top}"] if trained else []
+    said = [f"mean {statistics.fmean(cells.values()):.4f} of {len(cells)} pairs"]
+    said += [f"{statistics.fmean(trained):.4f} of the {len(trained)} trained, up to {top}"] if trained else []
     said += [f"worst {cells[worst]:.3f} at {size_text(worst)}"]
     said += [f"{rows[0]['count']} {rows[0]['problems']} problems each; {rows[0]['stopping']}"]
     table.caption = Text("\n".join(said))

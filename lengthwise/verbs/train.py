@@ -75,20 +75,20 @@ def evaluate_(args: argparse.Namespace) -> int:
             rows.append(score.row() | {"seed": seed})
             if run:
                 run.append("scores", rows[-1])
-    tables = _tables(rows, weights.recipe.lengths.top)
+    top = weights.recipe.lengths.top
+    tables = (_maps(rows, top) if args.grid else []) or [detail_table(rows, top)]
     if not args.anatomy:
         return say(args, rows, *tables)
     parts = _anatomies(args, weights, run, sizes, rules[0])
     return say(args, {"scores": rows, "anatomy": parts}, *tables, "", anatomy_table(parts))
 
 
-def _tables(rows: Sequence[Row], top: int) -> list[Table]:
-    """A row per score; of a large map, a table of blocks for each rule."""
+def _maps(rows: Sequence[Row], top: int) -> list[Table]:
+    """Of a large map, a table of blocks for each rule; of a small one, none."""
     by_rule: dict[str, list[Row]] = {}
     for row in rows:
         by_rule.setdefault(row["stopping"], []).append(row)
-    maps = [found for found in by_rule.values() if len(found) > BLOCKS**2 and len(found[0]["sizes"]) == 2]
-    return [map_table(found, top) for found in maps] or [detail_table(rows, top)]
+    return [map_table(found, top) for found in by_rule.values() if len(found) > BLOCKS**2]
 
 
 def after(loops: str | None) -> list[Stopping]:
