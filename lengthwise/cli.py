@@ -168,11 +168,10 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Options may stand anywhere, and a prompt may start with a minus sign: argparse alone would refuse ``solve WEIGHTS
     --json PROMPT`` and ``solve WEIGHTS -3+12``."""
-    given = sys.argv[1:] if arguments is None else arguments
-    args, rest = parser().parse_known_args(given)
+    args, rest = parser().parse_known_args(arguments)
     for name in ("prompts", "changes"):
         if hasattr(args, name) and not any(re.match("--|-[a-zA-Z]", word) for word in rest):
-            setattr(args, name, sorted(getattr(args, name) + rest, key=given.index))
+            setattr(args, name, getattr(args, name) + rest)
             rest = []
     if rest:
         parser().error(f"unrecognized arguments: {' '.join(rest)}")
