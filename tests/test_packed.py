@@ -13,6 +13,7 @@ from lengthwise.lengths import Uniform
 from lengthwise.models import settle, unroll
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.packed import Packed, Ragged
+from lengthwise.nn.packing import Packing
 from lengthwise.nn.position import FIRE, Abacus, RoPE
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.rng import stream
@@ -116,6 +117,14 @@ def test_packed_states_equal_padded_ones(lengths, positions, causal, same, monke
 
 
 @given(LENGTHS, st.integers(0, 99))
+def test_places_are_found_among_those_packed_place_after_place(lengths, seed):
+    mask, x = present(lengths), rows(lengths)
+    at = mask & (torch.rand(mask.shape, generator=stream(seed, "at")) < 0.5)
+    packing = Packing.of(mask)
+    assert torch.equal(packing.pack(x)[packing.find(at)], x[at])
+
+
+@given(LENGTHS, st.integers(0, 99))
 def test_kept_places_keep_their_order_and_their_rows(lengths, seed):
     ragged, x = Ragged.of(present(lengths)), rows(lengths)
     at = (torch.rand(int(present(lengths).sum()), generator=stream(seed, "kept")) < 0.5).nonzero()[:, 0]
@@ -127,7 +136,7 @@ def test_kept_places_keep_their_order_and_their_rows(lengths, seed):
 
 @given(
     st.lists(st.tuples(st.integers(1, 12), st.integers(1, 7)), min_size=2, max_size=6),
-    st.sampled_from([(0, 1), (1, 1), (1, 2), (2, 1), (3, 2)]),
+    st.sampled_from([(0, 1), (1, 1), (1, 2), (2, 1), (3, 2), (None, 1), (None, 2)]),
     st.booleans(),
     st.integers(0, 99),
 )
@@ -140,7 +149,7 @@ def test_places_leave_that_can_no_longer_matter(rows, form, causal, seed):
     asked = mask & (torch.rand(mask.shape, generator=stream(seed, "asked")) < 0.2)
     symbols, (reach, layers) = Vocab(("a", "b", "c")), form
     torch.manual_seed(0)
-    spec = Transformer(width=8, heads=2, layers=layers, positions=(Local(reach),))
+    spec = Transformer(width=8, heads=2, layers=layers, positions=() if reach is None else (Local(reach),))
     model = spec.build(symbols, symbols, causal=causal).double()
     found = []
     for wanted in (None, asked):
@@ -162,8 +171,8 @@ def test_places_leave_one_by_one(monkeypatch):
     symbols = Vocab(("a", "b", "c"))
     model = Transformer(width=8, heads=2, positions=(Local(1),)).build(symbols, symbols, causal=False)
     states = unroll(model, Inputs(index % 3, index, index, mask), loops, asked=asked)
-    # Before the last loop the asked places and their neighbours are left, before the one before it their neighbours…
-    assert [state.ragged.ends for _, _, state in states] == [[7, 11], [6, 10], [5, 9], [4, 8], [3, 6], [2, 4]]
+    # After the last loop the asked places are left, before it their neighbours, too, before the one before it theirs…
+    assert [state.ragged.ends for _, _, state in states] == [[6, 10], [5, 9], [4, 8], [3, 6], [2, 4], [1, 2]]
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,11 @@ class Model(nn.Module, ABC):
     def advance(self, state: State, context: Context) -> State:
         """One loop."""
 
+    def finish(self, state: State, context: Context, wanted: Bool[Tensor, "*r"]) -> State:
+        """One loop, of which only some of the state's places are wanted: those of rows that go on, and of rows that end
+        now those that will be read. The new state may have these places only, packed."""
+        return self.advance(state, context)
+
     @abstractmethod
     def read(self, state: State, at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:
         """Logits at the places where ``at`` is True, row by row."""
@@ -131,24 +136,39 @@ def unroll(
         inputs = inputs.take(rows)
     context = model.embed_packed(inputs) if packed else model.embed(inputs)
     state = model.start(context)
+    reach = model.reach(context) if packed else None
     until = None
-    if packed and asked is not None and (reach := model.reach(context)):
+    if packed and asked is not None:
         until = state.like(state.ragged.pack(_matters(asked[rows], loops[order], reach)))
     for k, count in enumerate(running, 1):
         if count < len(rows):
             rows, state, context, until = take((rows, state, context, until), slice(count))
-        if until is not None and len(kept := (until.value >= k - 1).nonzero()[:, 0]) < DENSE * len(until.value):
-            state, context, until = keep((state, context, until), kept)
+        wanted = None
+        if until is not None:
+            wanted = until.value >= k
+        elif asked is not None and k == len(running) and count == len(loops):
+            wanted = asked[rows]
+        ends = wanted is not None and not _dense(wanted)
         with torch.set_grad_enabled(torch.is_grad_enabled() and k > untracked):
-            state = model.advance(state, context)
+            state = model.finish(state, context, wanted) if ends else model.advance(state, context)
+        if ends and reach:
+            context, until = keep((context, until), wanted.nonzero()[:, 0])
         yield k, rows, state
 
 
-def _matters(asked: Bool[Tensor, "b t"], loops: Int[Tensor, " b"], reach: int) -> Int[Tensor, "b t"]:
-    """Up to after which loop a place's state is of use to those asked: it gets ``reach`` places nearer in each."""
+def _matters(asked: Bool[Tensor, "b t"], loops: Int[Tensor, " b"], reach: int | None) -> Int[Tensor, "b t"]:
+    """Up to after which loop a place's state is of use to those asked: it gets ``reach`` places nearer in each, or to
+    all of its row."""
+    if not reach:
+        return loops[:, None] - (~asked).long()
     place = torch.arange(asked.shape[1])
     gap = (place - place[:, None]).abs().where(asked[:, None], len(place) * int(loops.max()) * reach).amin(2)
     return loops[:, None] + -gap // reach
+
+
+def _dense(wanted: Bool[Tensor, "*r"]) -> bool:
+    """Are so many places wanted that leaving out the others saves less than it costs? A GPU is left alone."""
+    return wanted.device.type != "cpu" or int(wanted.sum()) >= DENSE * wanted.numel()
 
 
 def _padded(present: Bool[Tensor, "b t"]) -> bool:

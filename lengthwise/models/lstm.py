@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from lengthwise.models import Model, ModelSpec
+from lengthwise.models import Model, ModelSpec, State
 from lengthwise.nn.dropout import dropout
 from lengthwise.nn.lstm import Cell, emit, into, run
+from lengthwise.nn.packed import Packed, Ragged
 from lengthwise.nn.packing import Packing
 from lengthwise.nn.readout import Scaled
 from lengthwise.types import Inputs, UsageError
@@ -72,14 +73,22 @@ class LSTMModel(Model):
 
     def advance(self, state: Float[Tensor, "r t d"], context: LSTMContext) -> Float[Tensor, "r t d"]:
         packing = Packing.of(context.present)
+        return packing.unpack(self._said(state, packing).T, state.shape[1])
+
+    def finish(self, state: Float[Tensor, "r t d"], context: LSTMContext, wanted: Bool[Tensor, "r t"]) -> Packed:
+        packing = Packing.of(context.present)
+        return Packed(self._said(state, packing)[:, packing.find(wanted)].T, Ragged.of(wanted))
+
+    def _said(self, state: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "d n"]:
+        """By the last cell."""
         x = packing.pack(state).T
         for number, cell in enumerate(self.cells):
             if number and self.training:
                 x = dropout(x, self.dropout)
             x = run(cell, x, packing.counts)
-        return packing.unpack(x.T, state.shape[1])
+        return x
 
-    def read(self, state: Float[Tensor, "r t d"], at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:
+    def read(self, state: State, at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:
         return self.readout(state[at])
 
     def piecewise(self, inputs: Inputs) -> Model:
@@ -117,5 +126,5 @@ class _Piecewise(Model):
             said.append(x)
         return torch.stack(said, 1)
 
-    def read(self, state: Float[Tensor, "r t d"], at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:
+    def read(self, state: State, at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:
         return self.model.read(state, at)

@@ -12,9 +12,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lengthwise.models import Model, ModelSpec
+from lengthwise.models import Model, ModelSpec, State
 from lengthwise.nn.dropout import dropout
 from lengthwise.nn.lstm import Cell, emit, into
+from lengthwise.nn.packed import Packed, Ragged
 from lengthwise.nn.packing import Packing
 from lengthwise.nn.readout import Scaled
 from lengthwise.nn.recall import Recall
@@ -82,7 +83,7 @@ class ReTranContext(NamedTuple):
 class ReTranModel(Model):
     """See ``ReTran``. The state is "r t d"."""
 
-    together = 16_384  # it computes no padding anyway
+    together = 32_768  # it computes no padding anyway
 
     def __init__(self, spec: ReTran, reads: int, writes: int) -> None:
         super().__init__()
@@ -101,10 +102,18 @@ class ReTranModel(Model):
 
     def advance(self, state: Float[Tensor, "r t d"], context: ReTranContext) -> Float[Tensor, "r t d"]:
         packing = Packing.of(context.present)
-        x = state[packing.rows].transpose(0, 1)
-        return packing.unpack(torch.cat(_Wave(self, x, len(packing.counts)).run(x, packing.counts)), state.shape[1])
+        return packing.unpack(self._said(state, packing), state.shape[1])
 
-    def read(self, state: Float[Tensor, "r t d"], at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:
+    def finish(self, state: Float[Tensor, "r t d"], context: ReTranContext, wanted: Bool[Tensor, "r t"]) -> Packed:
+        packing = Packing.of(context.present)
+        return Packed(self._said(state, packing)[packing.find(wanted)], Ragged.of(wanted))
+
+    def _said(self, state: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:
+        """By the last layer."""
+        x = state[packing.rows].transpose(0, 1)
+        return torch.cat(_Wave(self, x, len(packing.counts)).run(x, packing.counts))
+
+    def read(self, state: State, at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:
         return self.readout(state[at])
 
     def piecewise(self, inputs: Inputs) -> Model:
@@ -259,5 +268,5 @@ class _Piecewise(Model):
         wave, self.turn = self.waves[self.turn], self.turn + 1
         return torch.stack(wave.run(x, [x.shape[1]] * len(x)), 1)
 
-    def read(self, state: Float[Tensor, "r t d"], at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:
+    def read(self, state: State, at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:
         return self.model.read(state, at)

@@ -21,7 +21,7 @@ from torch import Generator, Tensor, nn
 from lengthwise.models import Model, ModelSpec, State
 from lengthwise.nn.attention import Attention
 from lengthwise.nn.block import MLP, Activation, Block
-from lengthwise.nn.packed import Packed
+from lengthwise.nn.packed import Packed, Ragged
 from lengthwise.nn.pattern import Memory, Pattern, packed_pattern, pattern
 from lengthwise.nn.position import Encoding, NoPE, Position, Randomized
 from lengthwise.nn.readout import Scaled
@@ -161,14 +161,25 @@ class TransformerModel(Model):
             return state.like(self._advance(state.value, context.embedded.value, context.pattern))
         return self._advance(state, context.embedded, context.pattern)
 
+    def finish(self, state: State, context: TransformerContext, wanted: Bool[Tensor, "*r"]) -> Packed:
+        """After its attention the last block deals with the places that are wanted only."""
+        if isinstance(state, Packed):
+            at = wanted.nonzero()[:, 0]
+            value, ragged, x = state.value, state.ragged.keep(at), context.embedded.value
+        else:
+            ragged = Ragged.of(wanted)
+            value, at, x = state, ragged.at, context.embedded
+        return Packed(self._advance(value, x, context.pattern, at), ragged)
+
     def _advance(
-        self, state: Float[Tensor, "*r d"], x: Float[Tensor, "*r d"], pattern: Pattern
-    ) -> Float[Tensor, "*r d"]:
+        self, state: Float[Tensor, "*r d"], x: Float[Tensor, "*r d"], pattern: Pattern, at: Tensor | None = None
+    ) -> Float[Tensor, "... d"]:
         state = self.inject(state, x)
         for block in self.blocks:
             if self.injection == "layers":
                 state = state + x
-            state = block(state, pattern, x if self.injection == "reads" else None)
+            read = x if self.injection == "reads" else None
+            state = block(state, pattern, read, at if block is self.blocks[-1] else None)
         return self.norm(state)
 
     def read(self, state: State, at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lengthwise.nn import few, lanes
+from lengthwise.nn import few, lanes, small
 from lengthwise.nn.dropout import dropout
-from lengthwise.nn.pattern import Parts, Pattern, Shared, future
+from lengthwise.nn.packed import picked
+from lengthwise.nn.pattern import Parts, Pattern, Shared
 from lengthwise.nn.position import rotate
+from lengthwise.nn.softmax import softmax
 from lengthwise.types import UsageError
 
 
@@ -22,18 +24,10 @@ def _mask(pattern: Pattern, dtype: torch.dtype) -> Tensor | None:
     return bias.masked_fill(~pattern.mask, -torch.inf).to(dtype)
 
 
-def _by_hand(
-    query: Float[Tensor, "b h t e"], key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, share: float
-) -> Float[Tensor, "b h t e"]:
-    """Attention with dropout, for a CPU, where the library's own is slow: it has no fused kernel for it."""
-    scores = query @ (key * query.shape[-1] ** -0.5).mT
-    if causal:
-        scores = scores.masked_fill_(future(scores), -torch.inf)
-    elif mask is not None:
-        # Absent places may see nothing at all: they get something finite, which nobody looks at.
-        least = torch.finfo(scores.dtype).min
-        scores = scores.masked_fill(~mask, least) if mask.dtype == torch.bool else scores + mask.clamp(min=least)
-    return dropout(scores.softmax(-1), share) @ value
+def _turned(projected: Float[Tensor, "*b 3 h e"], angles: Tensor | None) -> tuple[Tensor, ...]:
+    """Queries, keys and values, "*b h e", the first two turned by their positions' angles."""
+    query, key, value = projected.unbind(-3)
+    return (query, key, value) if angles is None else (rotate(query, angles), rotate(key, angles), value)
 
 
 class Attention(nn.Module):
@@ -53,9 +47,13 @@ class Attention(nn.Module):
         query, key, _ = self.project.weight.view(3, self.heads, -1, self.project.in_features)
         key[heads] = query[heads]
 
-    def forward(self, x: Float[Tensor, "*b d"], pattern: Pattern) -> Float[Tensor, "*b d"]:
+    def forward(
+        self, x: Float[Tensor, "*b d"], pattern: Pattern, at: Int[Tensor, " m"] | None = None
+    ) -> Float[Tensor, "*b d"] | Float[Tensor, "m d"]:
+        """With ``at``, what comes out at these places only, counted row after row."""
         projected = self.project(x).unflatten(-1, (3, self.heads, -1))
-        return self.out(self._mixed(projected, pattern).flatten(-2))
+        mixed = self._mixed(projected, pattern).flatten(-2)
+        return self.out(mixed if at is None else picked(mixed, at))
 
     def _mixed(self, projected: Float[Tensor, "*b 3 h e"], pattern: Pattern) -> Float[Tensor, "*b h e"]:
         """What each place finds."""
@@ -63,21 +61,30 @@ class Attention(nn.Module):
             return few.attend(projected, pattern.few)
         if pattern.parts is not None:
             return self._by_parts(projected, pattern.parts)
-        if pattern.band is not None and pattern.keys is None and pattern.angles is None:
-            query, key, value = projected.unbind(-3)
-            return self._local(query, key, value, pattern)
-        query, key, value = (part.transpose(1, 2) for part in projected.unbind(2))
         if pattern.keys is not None:
-            places = pattern.keys.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            query, key = query + places, key + places
-        if pattern.angles is not None:
-            query, key = rotate(query, pattern.angles), rotate(key, pattern.angles)
+            places = pattern.keys.unflatten(-1, (1, self.heads, -1))
+            projected = torch.cat([projected[:, :, :2] + places, projected[:, :, 2:]], 2)
         if pattern.band is not None:
-            query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+            query, key, value = _turned(projected, pattern.angles)
             return self._local(query, key, value, pattern)
+        return self._whole(projected, pattern)
+
+    def _whole(self, projected: Float[Tensor, "b t 3 h e"], pattern: Pattern) -> Float[Tensor, "b t h e"]:
+        """Attention to all that the pattern shows, in the way that is quickest."""
+        share = self.dropout if self.training else 0.0
+        mask, causal = _mask(pattern, projected.dtype), self.causal and pattern.bias is None
+        if pattern.memory is None:
+            if causal and pattern.angles is None and not share and lanes.pays(projected):
+                return lanes.attend(projected)
+            if small.pays(projected, share):
+                return small.attend(projected, mask, pattern.angles, causal=causal, share=share)
+        query, key, value = (part.transpose(1, 2) for part in _turned(projected, pattern.angles))
         if pattern.memory is not None:
             key, value = pattern.memory.extend(key, value)
-        return self._all(query, key, value, pattern).transpose(1, 2)
+        if mask is not None and mask.shape[-1] > key.shape[2]:
+            key, value = F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1))
+        found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, dropout_p=share)
+        return found.transpose(1, 2)
 
     def _by_parts(self, projected: Float[Tensor, "n 3 h e"], parts: Parts) -> Float[Tensor, "n h e"]:
         groups = projected.split([ragged.ends[-1] for ragged, _ in parts.each])
@@ -87,19 +94,6 @@ class Attention(nn.Module):
                 for (ragged, pattern), group in zip(parts.each, groups, strict=True)
             ]
         )
-
-    def _all(
-        self, query: Float[Tensor, "b h t e"], key: Tensor, value: Tensor, pattern: Pattern
-    ) -> Float[Tensor, "b h t e"]:
-        mask = _mask(pattern, query.dtype)
-        if mask is not None and mask.shape[-1] > key.shape[2]:
-            key, value = F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1))
-        causal, share = self.causal and pattern.bias is None, self.dropout if self.training else 0.0
-        if causal and mask is None and not share and lanes.pays(query):
-            return lanes.attend(query, key, value)
-        if share and query.device.type == "cpu":
-            return _by_hand(query, key, value, mask, causal, share)
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, dropout_p=share)
 
     def _local(
         self, query: Float[Tensor, "*b t h e"], key: Tensor, value: Tensor, pattern: Pattern
@@ -112,7 +106,7 @@ class Attention(nn.Module):
         query = query * query.shape[-1] ** -0.5
         key, value = (F.pad(part, (0, 0, 0, 0, reach, reach)) for part in (key, value))
         scores = torch.stack([(query * key.narrow(-3, i, t)).sum(-1) for i in range(offsets)], -1)
-        weights = (scores + band).softmax(-1)
+        weights = softmax(scores + band)
         if self.training:
             weights = dropout(weights, self.dropout)
         return sum(  # type: ignore[return-value]

@@ -6,11 +6,12 @@ import math
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lengthwise.nn.attention import Attention
 from lengthwise.nn.dropout import Dropout
+from lengthwise.nn.packed import picked
 from lengthwise.nn.pattern import Pattern
 
 Activation = Literal["gelu", "relu"]
@@ -50,13 +51,22 @@ class Block(nn.Module):
         self.drop = Dropout(dropout)
 
     def forward(
-        self, x: Float[Tensor, "*b d"], pattern: Pattern, read: Float[Tensor, "*b d"] | None = None
-    ) -> Float[Tensor, "*b d"]:
-        """``read`` is added to what attention and the MLP read, not to the residual stream."""
+        self,
+        x: Float[Tensor, "*b d"],
+        pattern: Pattern,
+        read: Float[Tensor, "*b d"] | None = None,
+        at: Int[Tensor, " m"] | None = None,
+    ) -> Float[Tensor, "*b d"] | Float[Tensor, "m d"]:
+        """``read`` is added to what attention and the MLP read, not to the residual stream. With ``at``, what comes out
+        at these places only, counted row after row."""
+        seen = _plus(x if self.post else self.norm_attention(x), read)
+        found = self.drop(self.attention(seen, pattern, at))
+        if at is not None:
+            x, read = picked(x, at), None if read is None else picked(read, at)
         if self.post:
-            x = self.norm_attention(x + self.drop(self.attention(_plus(x, read), pattern)))
+            x = self.norm_attention(x + found)
             return self.norm_mlp(x + self.drop(self.mlp(_plus(x, read))))
-        x = x + self.drop(self.attention(_plus(self.norm_attention(x), read), pattern))
+        x = x + found
         return x + self.drop(self.mlp(_plus(self.norm_mlp(x), read)))
 
     @torch.no_grad()

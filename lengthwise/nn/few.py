@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from lengthwise.nn.packed import Ragged
+from lengthwise.nn.softmax import softmax
 
 MOST = 8  # of more, products of whole rows are quicker
 
@@ -86,7 +87,7 @@ class _Attend(torch.autograd.Function):
     def forward(ctx: Any, projected: Float[Tensor, "n 3 h e"], bias: Tensor, few: Few) -> Float[Tensor, "n h e"]:
         heads, scale = projected.shape[2], projected.shape[-1] ** -0.5
         table = projected.flatten(0, 2)
-        weights = (_dots(projected[:, 0] * scale, table, few.keys + heads) + bias).softmax(-1)
+        weights = softmax(_dots(projected[:, 0] * scale, table, few.keys + heads) + bias)
         ctx.few = few
         ctx.save_for_backward(projected, weights)
         return _sums(table, few.keys + 2 * heads, weights)

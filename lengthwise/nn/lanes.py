@@ -14,22 +14,21 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Of longer rows, fewer lanes or larger heads, the library is as quick or quicker.
-LONGEST, LEAST, LARGEST = 32, 256, 4
+# Of longer rows, fewer lanes or larger heads, matrix products are as quick or quicker (nn/small.py).
+LONGEST, LEAST, LARGEST = 24, 1024, 4
 
 
-def pays(query: Float[Tensor, "b h t e"]) -> bool:
+def pays(projected: Float[Tensor, "b t 3 h e"]) -> bool:
     """Are heads so small, rows so short, and both so many that lanes are quicker?"""
-    rows, heads, places, size = query.shape
-    return query.device.type == "cpu" and size <= LARGEST and places <= LONGEST and rows * heads >= LEAST
+    rows, places, _, heads, size = projected.shape
+    return projected.device.type == "cpu" and size <= LARGEST and places <= LONGEST and rows * heads >= LEAST
 
 
-def attend(
-    query: Float[Tensor, "b h t e"], key: Float[Tensor, "b h t e"], value: Float[Tensor, "b h t e"]
-) -> Float[Tensor, "b h t e"]:
+def attend(projected: Float[Tensor, "b t 3 h e"]) -> Float[Tensor, "b t h e"]:
     """softmax(q kᵀ / √e) v, where no place sees a later one."""
-    lanes = (part.permute(3, 2, 0, 1).flatten(2) for part in (query, key, value))
-    return _Lanes.apply(*lanes).unflatten(2, query.shape[:2]).permute(2, 3, 1, 0)
+    rows, _, _, heads, _ = projected.shape
+    found = _Lanes.apply(*projected.permute(2, 4, 1, 0, 3).flatten(3))
+    return found.unflatten(2, (rows, heads)).permute(2, 1, 3, 0)
 
 
 class _Lanes(torch.autograd.Function):

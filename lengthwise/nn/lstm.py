@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 
@@ -74,65 +75,69 @@ class _Emit(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, to_emitted: Tensor, to_after: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
         seen, weight, gates, long, after = ctx.saved_tensors
-        _, f, o, _ = gates.chunk(4, -2)
-        to_after, to_gates = torch.addcmul(to_after, to_emitted, o), torch.empty_like(gates)
-        _through_gates(gates, long, after, to_emitted, to_after, to_gates)
-        return to_gates.mT @ weight, to_gates @ seen, to_after * f
+        to_gates = torch.empty_like(gates)
+        to_long = _through_gates(gates, long, after, to_emitted, to_after, to_gates)
+        return to_gates.mT @ weight, to_gates @ seen, to_long
 
 
 def run(cell: Cell, x: Float[Tensor, "d n"], counts: list[int]) -> Float[Tensor, "d n"]:
     """What the cell puts out along packed rows, from its first states: at each place as many rows as ``counts`` has, a
     place's rows side by side."""
-    out = torch.cat([torch.cat([part.weight, part.bias[:, None]], 1) for part in (cell.out, cell.short)])
-    return _Run.apply(x, into(cell), out, cell.first_short, cell.first_long, counts)
+    # The biases of what is said go where they can be added once: the short state's to the gates it will be read by.
+    short = cell.recurrent.weight, cell.short.bias
+    gates = torch.cat([cell.input.weight, short[0], (cell.input.bias + torch.mv(*short))[:, None]], 1)
+    out = torch.cat([cell.out.weight, cell.short.weight])
+    said = _Run.apply(x, gates, out, cell.first_short - short[1], cell.first_long, counts)
+    return said + cell.out.bias[:, None]
 
 
 class _Run(torch.autograd.Function):
-    """By hand: what belongs to a place is one stretch of memory, its rows last, so that each gate is one too."""
+    """By hand, without the biases of what is said: what belongs to a place is one stretch of memory, its rows last, so
+    that each gate is one too."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         x, into, out, first_short, first_long, counts = inputs
-        width, hidden, rows = len(x), len(first_long), counts[0]
-        sizes = into.shape[1], 4 * hidden, hidden, hidden + 1
-        seen, gates, long, emitted = (_by_place(x, counts, size) for size in sizes)
-        short, state, said = _of_rows(first_short, rows), _of_rows(first_long, rows), torch.empty_like(x)
-        parts = x.split(counts, 1), said.split(counts, 1), seen, gates, long, emitted
-        for count, read, told, see, gate, after, e in zip(counts, *parts, strict=True):
-            see[:width], see[width:-1], see[-1] = read, short[:, :count], 1
+        sizes, hidden = [len(x), len(first_short)], len(first_long)
+        short, long, one = (_of_rows(part, counts[0]) for part in (first_short, first_long, x.new_ones(1)))
+        gates, longs, emitted = (_by_place(x, counts, size) for size in (4 * hidden, hidden, hidden))
+        said, steps = [], []
+        for read, gate, after, e in zip(x.split(counts, 1), gates, longs, emitted, strict=True):
+            if len(one[0]) > (count := len(read[0])):
+                short, long, one = (part[:, :count] for part in (short, long, one))
+            see = torch.cat([read, short, one])
             i, f, o, new = _squashed(torch.mm(into, see, out=gate))
-            torch.mul(f, state[:, :count], out=after).addcmul_(i, new)
-            torch.mul(o, after, out=e[:-1])
-            e[-1] = 1
-            told[:], short = (out @ e).split([width, len(first_short)])
-            state = after
-        ctx.save_for_backward(into, out, first_short, first_long)
-        ctx.parts, ctx.counts = (seen, gates, long, emitted), counts
-        return said
+            torch.mul(f, long, out=after).addcmul_(i, new)
+            told, short = (out @ torch.mul(o, after, out=e)).split(sizes)
+            said.append(told)
+            steps.append((see, gate, long, after, e))
+            long = after
+        ctx.save_for_backward(into, out)
+        ctx.steps = steps
+        return torch.cat(said, 1)
 
     @staticmethod
-    def backward(ctx: Any, to_said: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        into, out, first_short, first_long = ctx.saved_tensors
-        seen, gates, long, emitted = ctx.parts
-        width, to_into, to_out, to_x = len(to_said), torch.zeros_like(into), torch.zeros_like(out), []
+    @once_differentiable
+    def backward(ctx: Any, to_said: Tensor) -> tuple[Any, ...]:
+        into, out = ctx.saved_tensors
+        width, into, out_t, into_t = len(to_said), into[:, :-1], out.T, into[:, :-1].T
+        to_into, to_bias, to_out, to_x = torch.zeros_like(into), into.new_zeros(len(into)), torch.zeros_like(out), []
         # From the place behind, which has fewer rows.
-        to_short, to_long = _of_rows(first_short, 0), _of_rows(first_long, 0)
-        before = [_of_rows(first_long, ctx.counts[0]), *long]
-        parts = ctx.counts, to_said.split(ctx.counts, 1), seen, gates, before[:-1], long, emitted
-        for count, to_told, see, gate, state, after, e in reversed(list(zip(*parts, strict=True))):
-            to_both = F.pad(to_short, (0, count - to_short.shape[1], width, 0))
-            to_both[:width] = to_told
+        to_short, to_long = to_said.new_empty(len(out) - width, 0), to_said.new_empty(out.shape[1], 0)
+        told = to_said.split([len(step[0][0]) for step in ctx.steps], 1)
+        for to_told, (see, gate, before, after, e) in zip(reversed(told), reversed(ctx.steps), strict=True):
+            further = len(to_told[0]) - len(to_short[0])
+            if further:
+                to_short, to_long = F.pad(to_short, (0, further)), F.pad(to_long, (0, further))
+            to_both = torch.cat([to_told, to_short])
             to_out.addmm_(to_both, e.T)
-            to_e = out[:, :-1].T @ to_both
-            _, f, o, _ = gate.chunk(4)
-            to_after = to_e * o
-            to_after[:, : to_long.shape[1]] += to_long
-            to_gate = torch.empty_like(gate)
-            _through_gates(gate, state[:, :count], after, to_e, to_after, to_gate)
-            to_into.addmm_(to_gate, see.T)
-            to_read, to_short = (into[:, :-1].T @ to_gate).split([width, len(first_short)])
+            to_e, to_gate = out_t @ to_both, torch.empty_like(gate)
+            to_long = _through_gates(gate, before, after, to_e, to_long, to_gate)
+            to_into.addmm_(to_gate, see[:-1].T)
+            to_bias += to_gate.sum(1)  # as one column more of the product it would cost a third more
+            to_read, to_short = (into_t @ to_gate).split([width, len(to_short)])
             to_x.append(to_read)
-            to_long = to_after * f
+        to_into = torch.cat([to_into, to_bias[:, None]], 1)
         return torch.cat(to_x[::-1], 1), to_into, to_out, to_short.sum(1), to_long.sum(1), None
 
 
@@ -157,15 +162,18 @@ def _squashed(gates: Tensor) -> tuple[Tensor, ...]:
 
 def _through_gates(
     gates: Tensor, before: Tensor, after: Tensor, to_emitted: Tensor, to_after: Tensor, out: Tensor
-) -> None:
-    """The gradient of the gates before they are squashed, from the squashed ones, the long state before and after, and
-    the gradients of what is emitted and of all that the state after has led to."""
-    i, _, _, new = gates.chunk(4, -2)
+) -> Tensor:
+    """The gradient of the gates before they are squashed, written to ``out``, and of the long state before; from the
+    squashed gates, the long state before and after, and the gradients of what is emitted and of what else the state
+    after has led to."""
+    i, f, o, new = gates.chunk(4, -2)
     to_i, to_f, to_o, to_new = out.chunk(4, -2)
+    to_after = torch.addcmul(to_after, to_emitted, o)
     torch.mul(to_after, new, out=to_i)
     torch.mul(to_after, before, out=to_f)
     torch.mul(to_emitted, after, out=to_o)
     torch.mul(to_after, i, out=to_new)
     open_, to_open = (part.narrow(-2, 0, 3 * i.shape[-2]) for part in (gates, out))
-    to_open *= torch.addcmul(open_, open_, open_, value=-1)
-    to_new *= 1 - new * new
+    torch.ops.aten.sigmoid_backward.grad_input(to_open, open_, grad_input=to_open)
+    torch.ops.aten.tanh_backward.grad_input(to_new, new, grad_input=to_new)
+    return to_after * f

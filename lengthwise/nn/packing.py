@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -35,3 +36,10 @@ class Packing(NamedTuple):
         place = place.repeat_interleave(torch.tensor(self.counts, device=device))
         spread = x.new_zeros(len(self.rows), width, x.shape[-1])
         return spread.index_put((row, place), x)
+
+    def find(self, at: Bool[Tensor, "b t"]) -> Int[Tensor, " m"]:
+        """Where these places stand, all of them present, row by row."""
+        row, place = at.nonzero().unbind(1)
+        rank = self.rows.argsort()  # of each row among them, in any place
+        start = torch.tensor([0, *accumulate(self.counts)], device=at.device)
+        return start[place] + rank[row]

@@ -300,9 +300,9 @@ class _RoPE(Encoding):
         return inputs.index[..., None] * self.rates
 
 
-def rotate(x: Float[Tensor, "b h t e"], angles: Float[Tensor, "b t half"]) -> Float[Tensor, "b h t e"]:
+def rotate(x: Float[Tensor, "b t h e"], angles: Float[Tensor, "b t half"]) -> Float[Tensor, "b t h e"]:
     """Queries or keys, turned by their positions' angles."""
-    cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+    cos, sin = angles.cos()[:, :, None], angles.sin()[:, :, None]
     first, second = x.chunk(2, -1)
     return torch.cat([first * cos - second * sin, first * sin + second * cos], -1)
 

@@ -1,0 +1,121 @@
+"""Attention of small heads over short rows, for a CPU.
+
+The library's kernel takes head after head, and knows no dropout there. Here a head's places stand last, which makes
+each of a step's six products two to four times as quick as one with its numbers last; and short rows are made as long
+as a register, for softmax. See bench/heads.py.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from lengthwise.nn.dropout import kept
+from lengthwise.nn.softmax import REGISTER
+
+# Of larger or fewer heads, or of rows shorter still, the library is as quick or quicker.
+LARGEST, LEAST, FEWEST = 8, 64, 10
+
+
+def pays(projected: Float[Tensor, "b t 3 h e"], share: float) -> bool:
+    """Is this the quickest way? With dropout always."""
+    rows, places, _, heads, size = projected.shape
+    small = size <= LARGEST and rows * heads >= LEAST and places >= FEWEST
+    return projected.device.type == "cpu" and (small or share > 0)
+
+
+def attend(
+    projected: Float[Tensor, "b t 3 h e"],
+    mask: Float[Tensor, "*h #t k"] | Bool[Tensor, "*h #t k"] | None,
+    angles: Float[Tensor, "b t half"] | None,
+    *,
+    causal: bool,
+    share: float,
+) -> Float[Tensor, "b t h e"]:
+    """softmax(q kᵀ / √e + mask) v, with queries and keys turned by ``angles``, and a ``share`` of the weights dropped.
+
+    A mask may be Boolean: True is seen. It may have a key more than there are places: one of zeros, with a value of
+    zeros. ``causal``, without a mask: no place sees a later one.
+    """
+    places = projected.shape[1]
+    width = max(REGISTER, places if mask is None else mask.shape[-1])
+    parts = projected.permute(2, 0, 3, 4, 1)
+    parts = F.pad(parts, (0, width - places)) if width > places else parts.contiguous()
+    bias = _bias(mask, places, width, projected) if mask is not None or not causal else _future(width, parts.dtype)
+    turn = () if angles is None else _turn(F.pad(angles, (0, 0, 0, width - places)))
+    return _Attend.apply(parts, bias, share, *turn)[..., :places].permute(0, 3, 1, 2)
+
+
+@lru_cache(maxsize=64)
+def _future(places: int, dtype: torch.dtype) -> Float[Tensor, "t t"]:
+    """−∞ where the second place comes after the first, else 0."""
+    return torch.full((places, places), -torch.inf, dtype=dtype).triu(1)
+
+
+def _bias(mask: Tensor | None, places: int, width: int, like: Tensor) -> Float[Tensor, "*h #w w"] | None:
+    """A mask as something to add, where what pads a row is not seen."""
+    if mask is None:
+        if width == places:
+            return None
+        mask = like.new_zeros(1, places)
+    elif mask.dtype == torch.bool:
+        mask = like.new_zeros(mask.shape).masked_fill(~mask, -torch.inf)
+    rows = mask.shape[-2]
+    wide = F.pad(mask, (0, width - mask.shape[-1], 0, width - rows if rows > 1 else 0), value=-torch.inf)
+    # Absent places may see nothing at all: they get something finite, which nobody looks at.
+    return wide.clamp(min=torch.finfo(wide.dtype).min)
+
+
+def _turn(angles: Float[Tensor, "b t half"]) -> tuple[Tensor, Tensor]:
+    return angles.cos().mT[:, None], angles.sin().mT[:, None]
+
+
+def _turned(both: Float[Tensor, "2 b h e t"], cos: Tensor, sin: Tensor) -> Float[Tensor, "2 b h e t"]:
+    first, second = both.chunk(2, -2)
+    return torch.cat([first * cos - second * sin, first * sin + second * cos], -2)
+
+
+class _Attend(torch.autograd.Function):
+    """Queries, keys and values "b h e t"; what is found stands likewise."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, parts: Float[Tensor, "3 b h e t"], bias: Tensor | None, share: float, *turn: Tensor
+    ) -> Float[Tensor, "b h e t"]:
+        query, key = _turned(parts[:2], *turn) if turn else parts[:2]
+        query, value = query * query.shape[-2] ** -0.5, parts[2]
+        scores = query.mT @ key
+        if bias is not None:
+            scores += bias
+        weights = scores.softmax(-1)
+        open_ = kept(weights, share) if share else None
+        used = weights if open_ is None else weights * open_
+        ctx.save_for_backward(query, key, value, weights, used, open_, *turn)
+        ctx.bias = None if bias is None or not bias.requires_grad else bias.shape
+        return value @ used.mT
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Float[Tensor, "b h e t"]) -> tuple[Tensor | None, ...]:
+        query, key, value, weights, used, open_, *turn = ctx.saved_tensors
+        gradient, to_parts = gradient.contiguous(), value.new_empty(3, *value.shape)
+        to_query, to_key, to_value = to_parts.flatten(1, 2)
+        scores = gradient.mT @ value
+        if open_ is not None:
+            scores *= open_
+        scores *= weights
+        scores.addcmul_(weights, scores.sum(-1, keepdim=True), value=-1)
+        torch.bmm(key.flatten(0, 1), scores.flatten(0, 1).mT, out=to_query).mul_(query.shape[-2] ** -0.5)
+        torch.bmm(query.flatten(0, 1), scores.flatten(0, 1), out=to_key)
+        torch.bmm(gradient.flatten(0, 1), used.flatten(0, 1), out=to_value)
+        if turn:
+            cos, sin = turn
+            to_parts[:2] = _turned(to_parts[:2], cos, -sin)
+        to_bias = None if ctx.bias is None else scores.sum_to_size(ctx.bias)
+        return to_parts, to_bias, None, *(None for _ in turn)
