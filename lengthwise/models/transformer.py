@@ -104,7 +104,7 @@ class TransformerModel(Model):
 
     def __init__(self, spec: Transformer, reads: int, writes: int, *, causal: bool) -> None:
         super().__init__()
-        self.causal, self.injection, self.noise = causal, spec.injection, spec.noise
+        self.causal, self.heads, self.injection, self.noise = causal, spec.heads, spec.injection, spec.noise
         self.looks_up = not spec.dropout  # attention to few places has none
         self.embedding = nn.Embedding(reads, spec.width)
         nn.init.normal_(self.embedding.weight, std=spec.embedding_std)
@@ -126,7 +126,7 @@ class TransformerModel(Model):
         )
 
     def embed_packed(self, inputs: Inputs) -> TransformerContext:
-        ragged, pattern = packed_pattern(self.encodings, inputs, self.causal, self.looks_up)
+        ragged, pattern = packed_pattern(self.encodings, inputs, self.causal, self.heads, self.looks_up)
         embedded = self.embedded(inputs.tokens, self.vectors(inputs))
         return TransformerContext(Packed(ragged.pack(embedded), ragged), pattern)
 

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lengthwise.nn import few, lanes, small
+from lengthwise.nn import few, small
 from lengthwise.nn.dropout import dropout
 from lengthwise.nn.packed import picked
 from lengthwise.nn.pattern import Parts, Pattern, Shared
@@ -73,11 +73,8 @@ class Attention(nn.Module):
         """Attention to all that the pattern shows, in the way that is quickest."""
         share = self.dropout if self.training else 0.0
         mask, causal = _mask(pattern, projected.dtype), self.causal and pattern.bias is None
-        if pattern.memory is None:
-            if causal and pattern.angles is None and not share and lanes.pays(projected):
-                return lanes.attend(projected)
-            if small.pays(projected, share):
-                return small.attend(projected, mask, pattern.angles, causal=causal, share=share)
+        if pattern.memory is None and small.pays(projected, share):
+            return small.attend(projected, mask, pattern.angles, causal=causal, share=share)
         query, key, value = (part.transpose(1, 2) for part in _turned(projected, pattern.angles))
         if pattern.memory is not None:
             key, value = pattern.memory.extend(key, value)
@@ -88,12 +85,11 @@ class Attention(nn.Module):
 
     def _by_parts(self, projected: Float[Tensor, "n 3 h e"], parts: Parts) -> Float[Tensor, "n h e"]:
         groups = projected.split([ragged.ends[-1] for ragged, _ in parts.each])
-        return torch.cat(
-            [
-                ragged.pack(self._mixed(ragged.unpack(group), pattern))
-                for (ragged, pattern), group in zip(parts.each, groups, strict=True)
-            ]
-        )
+        found = [
+            ragged.pack(self._mixed(ragged.unpack(group), pattern))
+            for (ragged, pattern), group in zip(parts.each, groups, strict=True)
+        ]
+        return torch.cat(found) if len(found) > 1 else found[0]
 
     def _local(
         self, query: Float[Tensor, "*b t h e"], key: Tensor, value: Tensor, pattern: Pattern

@@ -16,8 +16,8 @@ from lengthwise.nn.packed import Packed, Ragged
 from lengthwise.nn.position import Encoding
 from lengthwise.types import Inputs, UsageError
 
-# Rows without padding are attended to in up to so many groups, of so many rows at least.
-GROUPS, GROUP = 4, 8
+# Rows without padding are attended to in up to so many groups, of so many rows and so many heads in all at least.
+GROUPS, ROWS, HEADS = 4, 8, 512
 
 
 class Shared(NamedTuple):
@@ -124,7 +124,7 @@ class Parts:
 
 
 def packed_pattern(
-    encodings: Iterable[Encoding], inputs: Inputs, causal: bool, looks_up: bool
+    encodings: Iterable[Encoding], inputs: Inputs, causal: bool, heads: int, looks_up: bool
 ) -> tuple[Ragged, Pattern]:
     """For rows without their padding, the longest first: where they stand, and their pattern. Where all heads see few
     places, they look them up, if the model ``looks_up``."""
@@ -134,13 +134,13 @@ def packed_pattern(
         if whole.angles is None and whole.keys is None:  # then neighbours are found among all places as they stand
             band = whole.band.value.expand(len(inputs), -1, -1, -1) if isinstance(whole.band, Shared) else whole.band
             return ragged, Pattern(Packed(ragged.pack(band), ragged), None, None)
-    hidden = [heads for encoding in encodings if (heads := encoding.hides()) is not None]
+    hidden = [which for encoding in encodings if (which := encoding.hides()) is not None]
     if looks_up and hidden and bool(torch.stack(hidden).any(0).all()):
-        few = _few(pattern(encodings, inputs, causal), ragged, len(hidden[0]))
+        few = _few(pattern(encodings, inputs, causal), ragged, heads)
         if few is not None:
             return ragged, Pattern(None, None, None, few=few)
     parts = []
-    for rows in _groups(ragged):
+    for rows in _groups(ragged, heads):
         own = inputs.take(rows).columns(0, ragged.longest(rows))
         parts.append((Ragged.of(own.present), pattern(encodings, own, causal)))
     return ragged, Pattern(None, None, None, parts=Parts(parts))
@@ -154,10 +154,10 @@ def _few(whole: Pattern, ragged: Ragged, heads: int) -> Few | None:
     return Few.of(bias.expand(*bias.shape[:-3], heads, -1, -1), ragged)
 
 
-def _groups(ragged: Ragged) -> list[slice]:
+def _groups(ragged: Ragged, heads: int) -> list[slice]:
     """Rows in up to ``GROUPS`` groups of equally many rows each."""
     rows = len(ragged.ends)
-    most = max(GROUP, -(-rows // GROUPS))
+    most = max(ROWS, HEADS // heads, -(-rows // GROUPS))
     return [slice(start, min(start + most, rows)) for start in range(0, rows, most)]
 
 
