@@ -4,7 +4,7 @@ model, too, once per batch."""
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.models.transformer import TransformerModel
@@ -34,14 +34,16 @@ def run(model: TransformerModel, inputs: Inputs, loops: int) -> list[Tensor]:
 
 
 def through(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
-    """One pre-norm block: attention by the library's fused kernel, then the MLP."""
+    """One pre-norm block: attention by the library's fused kernel, then the MLP, by its activations."""
     attention = block.attention
     projected = attention.project(block.norm_attention(x)).unflatten(-1, (3, attention.heads, -1))
     query, key, value = (part.transpose(1, 2) for part in projected.unbind(2))
     # Absent places stand at a row's end: a causal row without windows never sees them.
     mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None)
     x = x + attention.out(mixed.transpose(1, 2).flatten(2))
-    return x + block.mlp(block.norm_mlp(x))
+    mlp = block.mlp
+    wide = mlp.widen(block.norm_mlp(x))
+    return x + mlp.narrow(wide.relu() if isinstance(mlp.act, nn.ReLU) else F.gelu(wide, approximate="tanh"))
 
 
 def allowed(model: TransformerModel, inputs: Inputs) -> Tensor | None:

@@ -70,7 +70,8 @@ def gpt(model: Model, tokens: Tensor) -> Tensor:
             values[number].append(projected[:, 2])
             mixed = _attend(query, torch.stack(keys[number], 2), torch.stack(values[number], 2), drop)
             x = block.norm_attention(x + F.dropout(block.attention.out(mixed), drop))
-            x = block.norm_mlp(x + F.dropout(block.mlp(x), drop))
+            wide = F.gelu(block.mlp.widen(x), approximate="tanh")
+            x = block.norm_mlp(x + F.dropout(block.mlp.narrow(wide), drop))
         said.append(x)
     return torch.stack(said, 1)
 

@@ -15,7 +15,7 @@ FLOORS = [
     {"vocab", "fields", "expressions"},
     {"expressions.values"},
     {"expressions.drawing"},
-    {"nn.dropout", "nn.position", "nn.lstm", "nn.packed", "nn.packing", "nn.readout", "nn.softmax"},
+    {"nn.dropout", "nn.position", "nn.lstm", "nn.packed", "nn.packing", "nn.readout", "nn.softmax", "nn.gelu"},
     {"nn.few", "nn.small"},
     {"nn.pattern", "nn.recall", "nn.window"},
     {"nn.attention"},

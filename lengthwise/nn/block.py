@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lengthwise.nn.attention import Attention
 from lengthwise.nn.dropout import Dropout
+from lengthwise.nn.gelu import GELU
 from lengthwise.nn.packed import picked
 from lengthwise.nn.pattern import Pattern
 
@@ -25,7 +26,7 @@ class MLP(nn.Module):
         super().__init__()
         self.gated = gated
         self.widen = nn.Linear(width, 2 * hidden if gated else hidden, bias=biases)
-        self.act = nn.ReLU() if activation == "relu" else nn.GELU(approximate="tanh")
+        self.act = nn.ReLU() if activation == "relu" else GELU()
         self.narrow = nn.Linear(hidden, width, bias=biases)
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
