@@ -38,7 +38,7 @@ def library(share: float, angles: Tensor | None) -> Attend:
 
 def ours(share: float, angles: Tensor | None) -> Attend:
     def attend(projected: Tensor) -> Tensor:
-        assert small.pays(projected, share)
+        assert small.pays(projected, *projected.shape[:2], share)
         return small.attend(projected, None, angles, causal=True, share=share)
 
     return attend

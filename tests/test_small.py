@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from lengthwise.nn import small
 from lengthwise.nn.attention import Attention
+from lengthwise.nn.packed import Ragged
 from lengthwise.nn.pattern import Pattern
 from lengthwise.nn.position import rotate
 from lengthwise.nn.softmax import softmax
@@ -58,6 +59,24 @@ def test_small_heads_equal_the_librarys_attention(shape, kind, turned, scale, se
         torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-9)
 
 
+@given(st.lists(st.integers(1, 19), min_size=1, max_size=4), st.booleans(), st.integers(0, 9))
+def test_rows_without_padding_are_attended_to_as_padded_ones(lengths, turned, seed):
+    torch.manual_seed(seed)
+    present = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    ragged = Ragged.of(present)
+    projected = torch.randn(sum(lengths), 3, 2, 4, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(sum(lengths), 2, 4, dtype=torch.float64)
+    angles = torch.randn(*present.shape, 2, dtype=torch.float64) if turned else None
+    found = []
+    for packed in (True, False):
+        given = projected if packed else ragged.unpack(projected)
+        result = small.attend(given, None, angles, causal=True, share=0.0, ragged=ragged if packed else None)
+        result = result if packed else ragged.pack(result)
+        found.append([result, *torch.autograd.grad((result * weights).sum(), projected)])
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two, atol=1e-12, rtol=1e-12)
+
+
 def test_a_place_that_sees_nothing_hurts_nobody():
     projected = torch.randn(2, 5, 3, 2, 4, requires_grad=True)
     scores = torch.zeros(1, 5, 5).index_fill(1, torch.tensor([3]), -torch.inf)
@@ -97,7 +116,7 @@ def test_it_is_used_where_it_pays(heads, size, places, used, monkeypatch):
     monkeypatch.setattr(small, "attend", lambda *parts, **how: seen.append(1) or attend(*parts, **how))
     found = attention(x, Pattern(None, None, None))
     assert bool(seen) == used
-    monkeypatch.setattr(small, "pays", lambda projected, share: False)
+    monkeypatch.setattr(small, "pays", lambda *given: False)
     torch.testing.assert_close(attention(x, Pattern(None, None, None)), found)
 
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from lengthwise.nn import few, small
 from lengthwise.nn.dropout import dropout
-from lengthwise.nn.packed import picked
+from lengthwise.nn.packed import Ragged, picked
 from lengthwise.nn.pattern import Parts, Pattern, Shared
 from lengthwise.nn.position import rotate
 from lengthwise.nn.softmax import softmax
@@ -69,27 +69,41 @@ class Attention(nn.Module):
             return self._local(query, key, value, pattern)
         return self._whole(projected, pattern)
 
+    def _by_parts(self, projected: Float[Tensor, "n 3 h e"], parts: Parts) -> Float[Tensor, "n h e"]:
+        groups = projected.split([ragged.ends[-1] for ragged, _ in parts.each])
+        found = [self._part(group, *part) for group, part in zip(groups, parts.each, strict=True)]
+        return torch.cat(found) if len(found) > 1 else found[0]
+
+    def _part(self, projected: Float[Tensor, "n 3 h e"], ragged: Ragged, pattern: Pattern) -> Float[Tensor, "n h e"]:
+        plain = pattern.band is None and pattern.keys is None
+        if plain and small.pays(projected, len(ragged.ends), ragged.width, self._share()):
+            return self._small(projected, pattern, ragged)
+        return ragged.pack(self._mixed(ragged.unpack(projected), pattern))
+
     def _whole(self, projected: Float[Tensor, "b t 3 h e"], pattern: Pattern) -> Float[Tensor, "b t h e"]:
         """Attention to all that the pattern shows, in the way that is quickest."""
-        share = self.dropout if self.training else 0.0
-        mask, causal = _mask(pattern, projected.dtype), self.causal and pattern.bias is None
-        if pattern.memory is None and small.pays(projected, share):
-            return small.attend(projected, mask, pattern.angles, causal=causal, share=share)
+        rows, places = projected.shape[:2]
+        if pattern.memory is None and small.pays(projected, rows, places, self._share()):
+            return self._small(projected, pattern)
         query, key, value = (part.transpose(1, 2) for part in _turned(projected, pattern.angles))
         if pattern.memory is not None:
             key, value = pattern.memory.extend(key, value)
+        mask = _mask(pattern, projected.dtype)
         if mask is not None and mask.shape[-1] > key.shape[2]:
             key, value = F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1))
+        causal, share = self.causal and pattern.bias is None, self._share()
         found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, dropout_p=share)
         return found.transpose(1, 2)
 
-    def _by_parts(self, projected: Float[Tensor, "n 3 h e"], parts: Parts) -> Float[Tensor, "n h e"]:
-        groups = projected.split([ragged.ends[-1] for ragged, _ in parts.each])
-        found = [
-            ragged.pack(self._mixed(ragged.unpack(group), pattern))
-            for (ragged, pattern), group in zip(parts.each, groups, strict=True)
-        ]
-        return torch.cat(found) if len(found) > 1 else found[0]
+    def _small(
+        self, projected: Float[Tensor, "*b 3 h e"], pattern: Pattern, ragged: Ragged | None = None
+    ) -> Float[Tensor, "*b h e"]:
+        mask, causal = _mask(pattern, projected.dtype), self.causal and pattern.bias is None
+        return small.attend(projected, mask, pattern.angles, causal=causal, share=self._share(), ragged=ragged)
+
+    def _share(self) -> float:
+        """Of the weights that are dropped."""
+        return self.dropout if self.training else 0.0
 
     def _local(
         self, query: Float[Tensor, "*b t h e"], key: Tensor, value: Tensor, pattern: Pattern

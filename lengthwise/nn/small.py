@@ -8,48 +8,80 @@ as a register, for softmax. See bench/heads.py.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from lengthwise.nn.dropout import kept
+from lengthwise.nn.packed import Ragged
 from lengthwise.nn.softmax import REGISTER
 
 # Of larger or fewer heads, or of rows shorter still, the library is as quick or quicker.
 LARGEST, LEAST, FEWEST = 8, 64, 10
 
 
-def pays(projected: Float[Tensor, "b t 3 h e"], share: float) -> bool:
-    """Is this the quickest way? With dropout always."""
-    rows, places, _, heads, size = projected.shape
+def pays(projected: Float[Tensor, "*b 3 h e"], rows: int, places: int, share: float) -> bool:
+    """Is this the quickest way, for so many rows of so many places? With dropout always."""
+    heads, size = projected.shape[-2:]
     small = size <= LARGEST and rows * heads >= LEAST and places >= FEWEST
     return projected.device.type == "cpu" and (small or share > 0)
 
 
 def attend(
-    projected: Float[Tensor, "b t 3 h e"],
+    projected: Float[Tensor, "*b 3 h e"],
     mask: Float[Tensor, "*h #t k"] | Bool[Tensor, "*h #t k"] | None,
     angles: Float[Tensor, "b t half"] | None,
     *,
     causal: bool,
     share: float,
-) -> Float[Tensor, "b t h e"]:
+    ragged: Ragged | None = None,
+) -> Float[Tensor, "*b h e"]:
     """softmax(q kᵀ / √e + mask) v, with queries and keys turned by ``angles``, and a ``share`` of the weights dropped.
+    Of rows "b t", or, with ``ragged``, of the places of rows without their padding.
 
     A mask may be Boolean: True is seen. It may have a key more than there are places: one of zeros, with a value of
     zeros. ``causal``, without a mask: no place sees a later one.
     """
-    places = projected.shape[1]
+    rows, places = projected.shape[:2] if ragged is None else (len(ragged.ends), ragged.width)
     width = max(REGISTER, places if mask is None else mask.shape[-1])
-    parts = projected.permute(2, 0, 3, 4, 1)
-    parts = F.pad(parts, (0, width - places)) if width > places else parts.contiguous()
-    bias = _bias(mask, places, width, projected) if mask is not None or not causal else _future(width, parts.dtype)
+    bias = _bias(mask, places, width, projected) if mask is not None or not causal else _future(width, projected.dtype)
     turn = () if angles is None else _turn(F.pad(angles, (0, 0, 0, width - places)))
-    return _Attend.apply(parts, bias, share, *turn)[..., :places].permute(0, 3, 1, 2)
+    return _Attend.apply(
+        projected, _Square(rows, places, width, None if ragged is None else ragged.at), bias, share, *turn
+    )
+
+
+class _Square(NamedTuple):
+    """Rows as they come, and as they are computed: all of the same width."""
+
+    rows: int
+    places: int
+    width: int
+    at: Int[Tensor, " n"] | None  # where those that come stand among "rows · places"; None: everywhere
+
+    def spread(self, x: Float[Tensor, "*b ..."]) -> Float[Tensor, "rows width ..."]:
+        """What is absent is 0."""
+        if self.at is None and self.places == self.width:
+            return x
+        wide = x.new_zeros(self.rows, self.width, *x.shape[2 if self.at is None else 1 :])
+        if self.at is None:
+            wide[:, : self.places] = x
+        else:
+            wide.view(self.rows * self.width, -1).index_copy_(0, self._at(self.at), x.flatten(1))
+        return wide
+
+    def gather(self, x: Float[Tensor, "rows width ..."]) -> Float[Tensor, "*b ..."]:
+        """The inverse."""
+        if self.at is None:
+            return x[:, : self.places]
+        return x.reshape(self.rows * self.width, -1).index_select(0, self._at(self.at)).view(-1, *x.shape[2:])
+
+    def _at(self, at: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+        return at if self.places == self.width else at + at // self.places * (self.width - self.places)
 
 
 @lru_cache(maxsize=64)
@@ -82,12 +114,11 @@ def _turned(both: Float[Tensor, "2 b h e t"], cos: Tensor, sin: Tensor) -> Float
 
 
 class _Attend(torch.autograd.Function):
-    """Queries, keys and values "b h e t"; what is found stands likewise."""
-
     @staticmethod
     def forward(
-        ctx: Any, parts: Float[Tensor, "3 b h e t"], bias: Tensor | None, share: float, *turn: Tensor
-    ) -> Float[Tensor, "b h e t"]:
+        ctx: Any, projected: Tensor, square: _Square, bias: Tensor | None, share: float, *turn: Tensor
+    ) -> Tensor:
+        parts = square.spread(projected).permute(2, 0, 3, 4, 1).contiguous()  # "3 b h e t"
         query, key = _turned(parts[:2], *turn) if turn else parts[:2]
         query, value = query * query.shape[-2] ** -0.5, parts[2]
         scores = query.mT @ key
@@ -97,14 +128,15 @@ class _Attend(torch.autograd.Function):
         open_ = kept(weights, share) if share else None
         used = weights if open_ is None else weights * open_
         ctx.save_for_backward(query, key, value, weights, used, open_, *turn)
-        ctx.bias = None if bias is None or not bias.requires_grad else bias.shape
-        return value @ used.mT
+        ctx.square, ctx.bias = square, None if bias is None or not bias.requires_grad else bias.shape
+        return square.gather((value @ used.mT).permute(0, 3, 1, 2))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Float[Tensor, "b h e t"]) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, weights, used, open_, *turn = ctx.saved_tensors
-        gradient, to_parts = gradient.contiguous(), value.new_empty(3, *value.shape)
+        gradient = ctx.square.spread(gradient).permute(0, 2, 3, 1).contiguous()
+        to_parts = value.new_empty(3, *value.shape)
         to_query, to_key, to_value = to_parts.flatten(1, 2)
         scores = gradient.mT @ value
         if open_ is not None:
@@ -118,4 +150,4 @@ class _Attend(torch.autograd.Function):
             cos, sin = turn
             to_parts[:2] = _turned(to_parts[:2], cos, -sin)
         to_bias = None if ctx.bias is None else scores.sum_to_size(ctx.bias)
-        return to_parts, to_bias, None, *(None for _ in turn)
+        return ctx.square.gather(to_parts.permute(1, 4, 0, 2, 3)), None, to_bias, None, *(None for _ in turn)
