@@ -171,8 +171,8 @@ def test_places_leave_one_by_one(monkeypatch):
     symbols = Vocab(("a", "b", "c"))
     model = Transformer(width=8, heads=2, positions=(Local(1),)).build(symbols, symbols, causal=False)
     states = unroll(model, Inputs(index % 3, index, index, mask), loops, asked=asked)
-    # After the last loop the asked places are left, before it their neighbours, too, before the one before it theirs…
-    assert [state.ragged.ends for _, _, state in states] == [[6, 10], [5, 9], [4, 8], [3, 6], [2, 4], [1, 2]]
+    # Before the last loop the asked places and their neighbours are left, before the one before it their neighbours…
+    assert [state.ragged.ends for _, _, state in states] == [[7, 11], [6, 10], [5, 9], [4, 8], [3, 6], [2, 4]]
 
 
 @pytest.mark.parametrize(

@@ -144,15 +144,18 @@ def unroll(
         if count < len(rows):
             rows, state, context, until = take((rows, state, context, until), slice(count))
         wanted = None
-        if until is not None:
+        if until is not None and reach:
+            if len(kept := (until.value >= k - 1).nonzero()[:, 0]) < DENSE * len(until.value):
+                state, context, until = keep((state, context, until), kept)
+        elif until is not None:
             wanted = until.value >= k
         elif asked is not None and k == len(running) and count == len(loops):
             wanted = asked[rows]
-        ends = wanted is not None and not _dense(wanted)
         with torch.set_grad_enabled(torch.is_grad_enabled() and k > untracked):
-            state = model.finish(state, context, wanted) if ends else model.advance(state, context)
-        if ends and reach:
-            context, until = keep((context, until), wanted.nonzero()[:, 0])
+            if wanted is None or _dense(wanted):
+                state = model.advance(state, context)
+            else:
+                state = model.finish(state, context, wanted)
         yield k, rows, state
 
 

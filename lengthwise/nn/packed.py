@@ -14,16 +14,12 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
-
-
-def pick(x: Shaped[Tensor, "n ..."], at: Int[Tensor, " m"]) -> Shaped[Tensor, "m ..."]:
-    """Some places, none twice: so gradients need no adding up, which would be slow."""
-    return _Pick.apply(x, at)
+from torch.autograd.function import once_differentiable
 
 
 def picked(x: Float[Tensor, "*b d"], at: Int[Tensor, " m"]) -> Float[Tensor, "m d"]:
-    """Of all places, row after row, these, none twice."""
-    return pick(x.reshape(-1, x.shape[-1]), at)
+    """Of all places, row after row, these, none twice: so gradients need no adding up, which would be slow."""
+    return _Pick.apply(x.reshape(-1, x.shape[-1]), at)
 
 
 class _Pick(torch.autograd.Function):
@@ -33,21 +29,9 @@ class _Pick(torch.autograd.Function):
         return x.index_select(0, at)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        return _Put.apply(gradient, ctx.at, ctx.places), None
-
-
-class _Put(torch.autograd.Function):
-    """The inverse: among so many places, all others 0."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, at: Tensor, places: int) -> Tensor:
-        ctx.at = at
-        return x.new_zeros(places, *x.shape[1:]).index_copy_(0, at, x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        return _Pick.apply(gradient, ctx.at), None, None
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient.new_zeros(ctx.places, gradient.shape[1]).index_copy_(0, ctx.at, gradient), None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +69,12 @@ class Ragged:
         return Ragged(torch.searchsorted(at, torch.tensor(self.ends)).tolist(), self.width, self.at[at])
 
     def pack(self, x: Shaped[Tensor, "b t ..."]) -> Shaped[Tensor, "n ..."]:
-        return pick(x.flatten(0, 1), self.at)
+        return x.flatten(0, 1)[self.at]
 
     def unpack(self, x: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "b t ..."]:
         """The inverse; what is absent is 0."""
         rows, rest = len(self.ends), x.shape[1:]
-        return _Put.apply(x, self.at, rows * self.width).view(rows, self.width, *rest)
+        return x.new_zeros(rows * self.width, *rest).index_copy(0, self.at, x).view(rows, self.width, *rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +89,7 @@ class Packed:
 
     def keep(self, at: Int[Tensor, " m"]) -> Packed:
         """Some places, in their order."""
-        return Packed(pick(self.value, at), self.ragged.keep(at))
+        return Packed(self.value.index_select(0, at), self.ragged.keep(at))
 
     def like(self, value: Shaped[Tensor, "n ..."]) -> Packed:
         """Another tensor of the same places."""
