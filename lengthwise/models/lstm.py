@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lengthwise.models import Model, ModelSpec, State
 from lengthwise.nn.dropout import dropout
 from lengthwise.nn.lstm import Cell, emit, into, run
-from lengthwise.nn.packed import Packed, Ragged
+from lengthwise.nn.packed import Packed, Ragged, picked
 from lengthwise.nn.packing import Packing
 from lengthwise.nn.readout import Scaled
 from lengthwise.types import Inputs, UsageError
@@ -77,7 +77,7 @@ class LSTMModel(Model):
 
     def finish(self, state: Float[Tensor, "r t d"], context: LSTMContext, wanted: Bool[Tensor, "r t"]) -> Packed:
         packing = Packing.of(context.present)
-        return Packed(self._said(state, packing)[:, packing.find(wanted)].T, Ragged.of(wanted))
+        return Packed(picked(self._said(state, packing).T, packing.find(wanted)), Ragged.of(wanted))
 
     def _said(self, state: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "d n"]:
         """By the last cell."""

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from lengthwise.models import Model, ModelSpec, State
 from lengthwise.nn.dropout import dropout
 from lengthwise.nn.lstm import Cell, emit, into
-from lengthwise.nn.packed import Packed, Ragged
+from lengthwise.nn.packed import Packed, Ragged, picked
 from lengthwise.nn.packing import Packing
 from lengthwise.nn.readout import Scaled
 from lengthwise.nn.recall import Recall
@@ -106,11 +106,11 @@ class ReTranModel(Model):
 
     def finish(self, state: Float[Tensor, "r t d"], context: ReTranContext, wanted: Bool[Tensor, "r t"]) -> Packed:
         packing = Packing.of(context.present)
-        return Packed(self._said(state, packing)[packing.find(wanted)], Ragged.of(wanted))
+        return Packed(picked(self._said(state, packing), packing.find(wanted)), Ragged.of(wanted))
 
     def _said(self, state: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:
         """By the last layer."""
-        x = state[packing.rows].transpose(0, 1)
+        x = packing.order(state).transpose(0, 1)
         return torch.cat(_Wave(self, x, len(packing.counts)).run(x, packing.counts))
 
     def read(self, state: State, at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:

@@ -15,17 +15,22 @@ class Packing(NamedTuple):
 
     rows: Int[Tensor, " b"]  # the rows in that order
     counts: list[int]  # how many reach each place
+    moved: bool  # did they come in another order?
 
     @staticmethod
     def of(present: Bool[Tensor, "b t"]) -> Packing:
         """Of rows that are present up to their ends."""
-        rows = present.sum(1).argsort(descending=True, stable=True)
-        counts = present.sum(0)
-        return Packing(rows, counts[counts > 0].tolist())
+        lengths, counts = present.sum(1), present.sum(0)
+        rows = lengths.argsort(descending=True, stable=True)
+        return Packing(rows, counts[counts > 0].tolist(), bool((lengths.diff() > 0).any()))
+
+    def order(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+        """The rows in that order."""
+        return x[self.rows] if self.moved else x
 
     def pack(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "n d"]:
         """All that is present, place after place."""
-        turned = x[self.rows, : len(self.counts)].transpose(0, 1)
+        turned = self.order(x)[:, : len(self.counts)].transpose(0, 1)
         return torch.cat([part[:count] for part, count in zip(turned, self.counts, strict=True)])
 
     def unpack(self, x: Float[Tensor, "n d"], width: int) -> Float[Tensor, "b t d"]:
