@@ -872,7 +872,9 @@ def test_after_the_last_loop_only_what_is_read_is_computed(spec, causal):
         read = torch.cat([read[i] for i in rows.argsort()])
         gradients = torch.autograd.grad(read.square().sum(), list(model.parameters()), materialize_grads=True)
         found.append([read.detach(), *gradients])
-    assert isinstance(state, Packed) and len(state.value) == asked.sum()
+    # With windows, places leave before a loop instead, but for their neighbours.
+    local = isinstance(spec, Transformer) and any(isinstance(position, Local) for position in spec.positions)
+    assert isinstance(state, Packed) and (local or len(state.value) == asked.sum())
     for one, two in zip(*found, strict=True):
         close(one, two)
 
