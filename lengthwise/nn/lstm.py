@@ -48,9 +48,9 @@ class Cell(nn.Module):
         self.input.bias[hidden : 2 * hidden] = 1
 
 
-def into(cell: Cell) -> Float[Tensor, "gates i"]:
-    """What takes (input, short state, 1) to the gates, in one product."""
-    return torch.cat([cell.input.weight, cell.recurrent.weight, cell.input.bias[:, None]], 1)
+def into(cell: Cell, more: Float[Tensor, " gates"] | float = 0.0) -> Float[Tensor, "gates i"]:
+    """What takes (input, short state, 1) to the gates, in one product; with ``more`` on their biases."""
+    return torch.cat([cell.input.weight, cell.recurrent.weight, (cell.input.bias + more)[:, None]], 1)
 
 
 def emit(
@@ -84,10 +84,9 @@ def run(cell: Cell, x: Float[Tensor, "d n"], counts: list[int]) -> Float[Tensor,
     """What the cell puts out along packed rows, from its first states: at each place as many rows as ``counts`` has, a
     place's rows side by side."""
     # The biases of what is said go where they can be added once: the short state's to the gates it will be read by.
-    short = cell.recurrent.weight, cell.short.bias
-    gates = torch.cat([cell.input.weight, short[0], (cell.input.bias + torch.mv(*short))[:, None]], 1)
+    gates = into(cell, cell.recurrent(cell.short.bias))
     out = torch.cat([cell.out.weight, cell.short.weight])
-    said = _Run.apply(x, gates, out, cell.first_short - short[1], cell.first_long, counts)
+    said = _Run.apply(x, gates, out, cell.first_short - cell.short.bias, cell.first_long, counts)
     return said + cell.out.bias[:, None]
 
 

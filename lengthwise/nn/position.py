@@ -302,9 +302,13 @@ class _RoPE(Encoding):
 
 def rotate(x: Float[Tensor, "b t h e"], angles: Float[Tensor, "b t half"]) -> Float[Tensor, "b t h e"]:
     """Queries or keys, turned by their positions' angles."""
-    cos, sin = angles.cos()[:, :, None], angles.sin()[:, :, None]
-    first, second = x.chunk(2, -1)
-    return torch.cat([first * cos - second * sin, first * sin + second * cos], -1)
+    return turned(x, angles.cos()[:, :, None], angles.sin()[:, :, None], axis=-1)
+
+
+def turned(x: Float[Tensor, "*s"], cos: Tensor, sin: Tensor, *, axis: int) -> Float[Tensor, "*s"]:
+    """Along this axis, the first half of the numbers turned together with the second."""
+    first, second = x.chunk(2, axis)
+    return torch.cat([first * cos - second * sin, first * sin + second * cos], axis)
 
 
 @dataclass(frozen=True)

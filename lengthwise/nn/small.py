@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from lengthwise.nn.dropout import kept
 from lengthwise.nn.packed import Ragged
+from lengthwise.nn.position import turned
 from lengthwise.nn.softmax import REGISTER
 
 # Of larger or fewer heads, or of rows shorter still, the library is as quick or quicker.
@@ -108,18 +109,13 @@ def _turn(angles: Float[Tensor, "b t half"]) -> tuple[Tensor, Tensor]:
     return angles.cos().mT[:, None], angles.sin().mT[:, None]
 
 
-def _turned(both: Float[Tensor, "2 b h e t"], cos: Tensor, sin: Tensor) -> Float[Tensor, "2 b h e t"]:
-    first, second = both.chunk(2, -2)
-    return torch.cat([first * cos - second * sin, first * sin + second * cos], -2)
-
-
 class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, projected: Tensor, square: _Square, bias: Tensor | None, share: float, *turn: Tensor
     ) -> Tensor:
         parts = square.spread(projected).permute(2, 0, 3, 4, 1).contiguous()  # "3 b h e t"
-        query, key = _turned(parts[:2], *turn) if turn else parts[:2]
+        query, key = turned(parts[:2], *turn, axis=-2) if turn else parts[:2]
         query, value = query * query.shape[-2] ** -0.5, parts[2]
         scores = query.mT @ key
         if bias is not None:
@@ -148,6 +144,6 @@ class _Attend(torch.autograd.Function):
         torch.bmm(gradient.flatten(0, 1), used.flatten(0, 1), out=to_value)
         if turn:
             cos, sin = turn
-            to_parts[:2] = _turned(to_parts[:2], cos, -sin)
+            to_parts[:2] = turned(to_parts[:2], cos, -sin, axis=-2)
         to_bias = None if ctx.bias is None else scores.sum_to_size(ctx.bias)
         return ctx.square.gather(to_parts.permute(1, 4, 0, 2, 3)), None, to_bias, None, *(None for _ in turn)
