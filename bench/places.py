@@ -42,7 +42,7 @@ def main() -> None:
     torch.set_num_threads(1)
     tokens = torch.randint(12, (ROWS, WIDTH), generator=stream(0, "bench"))
     rows = tokens.tolist()
-    assert torch.equal(torch.tensor(plain(rows)), places(tokens >= SIGN))
+    assert torch.equal(torch.tensor(plain(rows)), places(tokens >= SIGN).long())
     whole, alone = [], []
     for _ in range(REPEATS):  # in turns
         fast = seconds(lambda: places(tokens >= SIGN))

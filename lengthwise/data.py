@@ -44,7 +44,7 @@ def _from_set(recipe: Recipe, step: int) -> Problems:
     whole = fixed_set(recipe.task, recipe.lengths, recipe.source)
     epoch, number = divmod(step, recipe.source.rows // recipe.batch)
     order = _order(recipe.source.rows, recipe.data_seed, epoch)
-    return whole.take(order[number * recipe.batch : (number + 1) * recipe.batch]).widened()
+    return whole.take(order[number * recipe.batch : (number + 1) * recipe.batch])
 
 
 @lru_cache(maxsize=2)

@@ -2,53 +2,86 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from functools import lru_cache
 from typing import Literal
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from lengthwise.tasks import Task, symbols_of, within
-from lengthwise.types import UsageError
+from lengthwise.rows import shifted
+from lengthwise.tasks import Task, symbols_of
+from lengthwise.types import SYMBOL, UsageError
 
+EXACT = 2**53  # up to here, doubles hold every whole number
 Order = Literal["least", "most"]  # which digit of a number is written first: the least or the most significant
 
 
 def ordered(digits: Int[Tensor, "b n"], length: Int[Tensor, " b"], order: Order) -> Int[Tensor, "b n"]:
-    """Digits least significant first ↔ in the order in which they are written (its own inverse), each row within its
-    length."""
+    """Digits least significant first ↔ in the order in which they are written (its own inverse). Each row has zeros
+    beyond its length, and keeps them."""
     width = digits.shape[1]
-    if order == "most":
-        digits = digits.gather(1, (length[:, None] - 1 - torch.arange(width)).clamp(min=0))
-    return digits * within(length, width)
+    return shifted(digits.flip(1), length - width, width) if order == "most" else digits
 
 
 def number_length(digits: Int[Tensor, "b n"]) -> Int[Tensor, " b"]:
     """How many digits without leading zeros; zero has one."""
-    place = torch.arange(1, digits.shape[1] + 1)
-    return torch.where(digits != 0, place, 1).max(1).values
+    place = torch.arange(1, digits.shape[1] + 1, dtype=torch.int32)
+    return ((digits != 0) * place).amax(1).clamp(min=1).long()
 
 
 def without_leading_zeros(
     digits: Int[Tensor, "*b n"], length: Int[Tensor, "*b"], others: Int[Tensor, "*b n"]
 ) -> Int[Tensor, "*b n"]:
     """For a zero in a number's top place, one of the others, unless it is the number's only digit."""
-    place, length = torch.arange(digits.shape[-1]), length[..., None]
-    return torch.where((place == length - 1) & (length > 1) & (digits == 0), others, digits)
+    at = torch.arange(0, digits.numel(), digits.shape[-1]) + length.flatten() - 1  # the top places, among all
+    top = digits.flatten().index_select(0, at)
+    drawn = torch.where((top == 0) & (length.flatten() > 1), others.flatten().index_select(0, at), top)
+    return digits.flatten().index_copy(0, at, drawn).view_as(digits)
+
+
+def carried(totals: Shaped[Tensor, "b n"], base: int, most: int) -> Int[Tensor, "b n"]:
+    """Digits from columns' totals of 0 to ``most`` each, both least significant first; what is carried out of the last
+    column is lost."""
+    parts: list[Tensor] = []
+    carry: Tensor | int = 0
+    for columns in totals.split(_fitting(base, most), 1):
+        powers = _powers(base, columns.shape[1] + 1)
+        # Doubles are exact here, and divided in a fraction of the time that integers take.
+        quotients = ((columns.double() @ powers[:-1] + carry)[:, None] / powers).floor_()
+        parts.append(quotients[:, :-1].sub(quotients[:, 1:], alpha=base))
+        carry = quotients[:, -1]
+    return torch.cat(parts, 1).to(SYMBOL)
+
+
+def words(digits: Int[Tensor, "*b n"], base: int) -> list[Int[Tensor, "*b"]]:
+    """Numbers by the parts of their digits that a double holds exactly, least significant first."""
+    parts = digits.double().split(_fitting(base, base - 1), -1)
+    return [(part @ _powers(base, part.shape[-1])).long() for part in parts]
+
+
+def _fitting(base: int, most: int) -> int:
+    """How many columns of ``most`` each, and what is carried into them, make a number that a double holds exactly."""
+    return next(count for count in itertools.count(1) if most * base ** (count + 1) >= EXACT)
+
+
+@lru_cache(maxsize=64)
+def _powers(base: int, count: int) -> Float[Tensor, " n"]:
+    return torch.tensor([float(base**place) for place in range(count)], dtype=torch.double)
 
 
 def joined(
     first: Int[Tensor, "b n"], second: Int[Tensor, "b m"], lengths: Int[Tensor, "b 2"], order: Order, sign: int
 ) -> Int[Tensor, "b p"]:
     """Two numbers, written with a sign between them."""
+    width = int(lengths.sum(1).max()) + 1
     left, right = ordered(first, lengths[:, 0], order), ordered(second, lengths[:, 1], order)
-    place = torch.arange(int(lengths.sum(1).max()) + 1).expand(len(lengths), -1)
-    after = place - lengths[:, :1] - 1
-    one = left.gather(1, place.clamp(max=left.shape[1] - 1))
-    two = right.gather(1, after.clamp(0, right.shape[1] - 1))
-    row = torch.where(after < -1, one, torch.where(after < 0, sign, two))
-    return row * within(lengths.sum(1) + 1, row.shape[1])
+    behind = torch.nn.functional.pad(right, (1, 0), value=sign)
+    row = shifted(behind, lengths[:, 0], width)
+    row[:, : left.shape[1]].bitwise_or_(left)
+    return row
 
 
 def parted(task: Task, text: str, sign: int, parts: str = "numbers") -> tuple[Int[Tensor, " n"], Int[Tensor, " m"]]:

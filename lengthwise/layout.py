@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from functools import lru_cache, reduce
+from itertools import pairwise
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from lengthwise.tasks import Stackable, Task, within
-from lengthwise.types import Batch, Inputs, Problems, UsageError
+from lengthwise.rows import clipped, shifted, windows, within
+from lengthwise.tasks import Stackable, Task
+from lengthwise.types import Batch, Inputs, Problems, UsageError, whole
 from lengthwise.vocab import Vocab
 
 EQUALS, END, PAUSE, START, PAD = "=", "$", "#", "^", "_"
@@ -76,57 +80,88 @@ class _Row(Layout):
         return self.vocabs(task)[1].id(END)
 
     def write(self, problems: Problems, task: Task) -> Batch:
-        self.check(task)
-        vocab = self.vocabs(task)[0]
-        slots = task.room(problems.sizes) + 1
-        equals = problems.prompt_length[:, None] + self.framed  # where it stands
-        first = equals + self.pauses  # where the answer's first symbol is read off
-        length = first[:, 0] + slots
-        place = torch.arange(int(length.max())).expand(len(problems), -1)
-
-        def spread(row: Tensor, start: Tensor | int) -> Tensor:  # row[0] to `start`, row[1] to the next place, …
-            return row.gather(1, (place - start).clamp(0, row.shape[1] - 1))
-
-        end = vocab.id(END)
-        answer = spread(problems.answer, first)
-        targets = torch.where(place < first + problems.answer_length[:, None], answer, end)
-        tokens = torch.where(place < equals, spread(problems.prompt, int(self.framed)), vocab.id(EQUALS))
-        if self.pauses:
-            tokens = torch.where(place > equals, vocab.id(PAUSE), tokens)
+        ids = _ids(self, task)
+        end, small = ids.around[-1], ids.dtype
+        first = problems.prompt_length + (self.framed + self.pauses)  # where the answer's first symbol is read off
+        over = first + problems.answer_length + 1  # the place after its end
+        length = first + task.room(problems.sizes) + 1
+        width = int(length.max())
+        before, prompted, answered, present = within(torch.stack([first, first + 1, over, length]), width).unbind()
+        # As what differs from the end symbol, an answer is 0 wherever it does not stand.
+        answer = shifted(clipped(problems.answer.to(small) ^ end, problems.answer_length), first, width)
+        tokens = windows(_around(ids.around, width, small), width + self.pauses - first, width)
+        # What was taken out of a larger batch may have more padding than this one is wide.
+        prompt = clipped(problems.prompt.to(small), problems.prompt_length)[:, : width - self.framed]
+        tokens[:, self.framed : self.framed + prompt.shape[1]].bitwise_or_(prompt)
+        if self.decodes:
+            tokens[:, 1:].bitwise_xor_(answer[:, :-1])
         if self.framed:
-            tokens[:, 0] = vocab.id(START)
-        tokens = torch.where(place > first, self._slot(targets, end), tokens)
-        present = within(length, place.shape[1])
-        room = (place >= first) & present
-        asked = room & (place <= first + problems.answer_length[:, None])
-        tokens = tokens.where(present, vocab.id(PAD) if self.framed else end)
-        targets = targets.where(room, end)
-        signs = self._signs(task)[tokens] & (place <= first)
-        inputs = Inputs(tokens, place, places(signs, first if task.mirrored else None), present)
+            tokens[:, 0] = ids.start
+            tokens = tokens.where(present, ids.pad)
+        index = torch.arange(width)
+        last = int(first.max())  # from here on there is no sign
+        signs = _signs(tokens[:, :last], ids.edges) & prompted[:, :last]
+        place = torch.empty(tokens.shape, dtype=torch.long)
+        place[:, :last] = places(signs, before[:, :last] if task.mirrored else None)
+        place[:, last:] = index[last:] - first[:, None]
+        inputs = Inputs(tokens.long(), index.expand(len(problems), -1), place, present)
+        targets, asked, room = (answer ^ end).long(), before ^ answered, before ^ present
         return Batch(inputs, targets, asked, room, problems.rounds, problems.sizes)
-
-    def _signs(self, task: Task) -> Bool[Tensor, " v"]:
-        """Which symbols stand between numbers."""
-        signs = {*task.signs, EQUALS, PAUSE, START}
-        return torch.tensor([symbol in signs for symbol in self.vocabs(task)[0].symbols])
-
-    @abstractmethod
-    def _slot(self, targets: Int[Tensor, "b t"], end: int) -> Int[Tensor, "b t"]:
-        """The tokens that stand after the place where the answer's first symbol is read off."""
 
     def answer(self, said: Int[Tensor, " a"], task: Task) -> Int[Tensor, " m"]:
         return said[: int(until_end(said, self.end(task)).sum())]
 
 
-def places(signs: Bool[Tensor, "b t"], mirrored: Int[Tensor, "b 1"] | None = None) -> Int[Tensor, "b t"]:
-    """Where each symbol stands in its own run of symbols that are no signs, from 1; 0 for a sign. Before ``mirrored``,
-    where it is given, runs are counted from their ends."""
-    index = torch.arange(signs.shape[1])
-    place = index - torch.where(signs, index, -1).cummax(1).values
-    if mirrored is None:
-        return place
-    following = torch.where(signs, index, signs.shape[1]).flip(1).cummin(1).values.flip(1)
-    return torch.where(index < mirrored, following - index, place)
+def places(
+    signs: Bool[Tensor, "b t"] | Int[Tensor, "b t"], mirrored: Bool[Tensor, "b t"] | None = None
+) -> Int[Tensor, "b t"]:
+    """Where each symbol stands in its own run of symbols that are no signs, from 1; 0 for a sign, which is True or 1.
+    Where a row is ``mirrored``, runs are counted from their ends."""
+    count = torch.arange(1, signs.shape[1] + 1, dtype=whole(signs.shape[1]))
+    place = count - (signs * count).cummax(1).values
+    if mirrored is not None:
+        back = count.flip(0)
+        following = (signs * back).flip(1).cummax(1).values.flip(1)
+        place = torch.where(mirrored, back - following, place)
+    return place
+
+
+class _Ids(NamedTuple):
+    """What a layout has to know of a task's symbols."""
+
+    dtype: torch.dtype  # that is large enough for all
+    around: tuple[int, ...]  # what stands between a prompt and its answer, and the end
+    edges: tuple[int, ...]  # from the first of these ids on there are signs, from the second on none, and so on
+    start: int
+    pad: int
+
+
+@lru_cache(maxsize=64)
+def _ids(layout: _Row, task: Task) -> _Ids:
+    """UsageError if the task is not accepted."""
+    layout.check(task)
+    symbols = layout.vocabs(task)[0].symbols
+    between = [EQUALS, *[PAUSE] * layout.pauses, END]
+    # What ends a row stands for a sign too: nobody asks there.
+    signs = [symbol in (*task.signs, *between, START, PAD) for symbol in symbols]
+    edges = (i for i, (was, now) in enumerate(pairwise([False, *signs])) if was != now)
+    start, pad = (symbols.index(symbol) if layout.framed else -1 for symbol in (START, PAD))
+    return _Ids(whole(len(symbols)), tuple(map(symbols.index, between)), tuple(edges), start, pad)
+
+
+def _signs(tokens: Int[Tensor, "b t"], edges: tuple[int, ...]) -> Int[Tensor, "b t"]:
+    """1 where these stand between numbers, else 0."""
+    # 1 from an edge on: a comparison would take ten times as long, and looking each up thirty times.
+    return reduce(operator.xor, ((tokens - (edge - 1)).clamp_(0, 1) for edge in edges))
+
+
+@lru_cache(maxsize=64)
+def _around(ids: tuple[int, ...], width: int, dtype: torch.dtype) -> Int[Tensor, " n"]:
+    """So many zeros, then these, the last of them again and again: as they stand around prompts and answers."""
+    row = torch.full((2 * width + 1,), ids[-1], dtype=dtype)
+    row[:width] = 0
+    row[width : width + len(ids)] = torch.tensor(ids)
+    return row
 
 
 @dataclass(frozen=True)
@@ -143,18 +178,12 @@ class FullOutput(_Row):
         batch = super().write(problems, task)
         return replace(batch, asked=batch.room) if self.whole_tail else batch
 
-    def _slot(self, targets: Int[Tensor, "b t"], end: int) -> Int[Tensor, "b t"]:
-        return torch.full_like(targets, end)
-
 
 @dataclass(frozen=True)
 class NextToken(_Row):
     """Next-token prediction (NTP): the right answer is fed in, and each place predicts the next symbol."""
 
     decodes = True
-
-    def _slot(self, targets: Int[Tensor, "b t"], end: int) -> Int[Tensor, "b t"]:
-        return torch.roll(targets, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -184,10 +213,10 @@ class Pairs(Layout):
         assert isinstance(task, Stackable)
         columns, count = task.stack(problems)
         width = columns.shape[1] + self.carry
-        tokens = columns[..., 0] * task.base + columns[..., 1]
+        tokens = columns[..., 0].long() * task.base + columns[..., 1]
         tokens = torch.nn.functional.pad(tokens, (0, width - tokens.shape[1]))
         present = within(count + self.carry, width)
-        targets = task.digits(problems, width).where(present, 0)
+        targets = task.digits(problems, width).long().where(present, 0)
         place = torch.arange(width).expand(len(problems), -1)
         inputs = Inputs(tokens, place, place + 1, present)
         return Batch(inputs, targets, present, present, problems.rounds, problems.sizes)

@@ -20,6 +20,14 @@ Kind = Literal[
 ]  # problems of given sizes; of the task's harder set; of its own distribution
 
 
+def whole(largest: int) -> torch.dtype:
+    """A type for whole numbers up to this one: what takes less memory is computed in less time."""
+    return torch.int8 if largest < 2**7 else torch.int16 if largest < 2**15 else torch.int32
+
+
+SYMBOL = whole(99)  # of the tasks here: they have fewer symbols
+
+
 class UsageError(ValueError):
     """Something the user can put right. Its text is one line: what is wrong, and what would be right."""
 
@@ -44,7 +52,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Problems(Rows):
-    """A task's only product: problems as symbol ids of the task, padded on the right with zeros."""
+    """A task's only product: symbol ids of the task, of any integer type, padded on the right with zeros."""
 
     sizes: Int[Tensor, "b axes"]  # what was asked for, on the task's axes
     prompt: Int[Tensor, "b p"]
@@ -68,11 +76,7 @@ class Problems(Rows):
 
     def narrowed(self) -> Problems:
         """In bytes, as symbols are few: a large set then fits the memory. What counts further is left as it is."""
-        return replace(self, prompt=self.prompt.to(torch.int8), answer=self.answer.to(torch.int8))
-
-    def widened(self) -> Problems:
-        """The inverse."""
-        return replace(self, prompt=self.prompt.long(), answer=self.answer.long())
+        return replace(self, prompt=self.prompt.to(SYMBOL), answer=self.answer.to(SYMBOL))
 
 
 @dataclass(frozen=True)

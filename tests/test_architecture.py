@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "lengthwise"
 # From the bottom up: a module imports from lower floors only.
 FLOORS = [
     {"types", "rng"},
-    {"vocab", "fields", "expressions"},
+    {"vocab", "fields", "rows", "expressions"},
     {"expressions.values"},
     {"expressions.drawing"},
     {"nn.dropout", "nn.position", "nn.lstm", "nn.packed", "nn.packing", "nn.readout", "nn.softmax", "nn.gelu"},

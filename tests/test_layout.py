@@ -1,6 +1,6 @@
 """Laws of every layout on every task that it accepts: what a row shows, hides, asks for and leaves room for."""
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import pytest
 import torch
@@ -16,7 +16,18 @@ from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.types import Problems, UsageError
 
+
+@dataclass(frozen=True)
+class ManySymbols(Copy):
+    """Copy of more symbols than fit a byte."""
+
+    @property
+    def symbols(self):
+        return tuple(chr(ord("一") + i) for i in range(300))
+
+
 TASKS = [
+    ManySymbols(),
     Parity(),
     Copy(),
     Copy(36),
@@ -65,7 +76,7 @@ def wanted(task, layout, problem):
 
 
 def test_each_layout_accepts_what_it_can_write():
-    assert len(EVERY) == 9 * 6 + 5 * 2
+    assert len(EVERY) == 10 * 6 + 5 * 2
 
 
 # What a row shows
@@ -225,19 +236,21 @@ def test_runs_are_counted_as_a_loop_counts_them(rows, middle):
         forwards.append(count)
         backwards.append(ahead[:middle] + count[middle:])
     assert places(signs).tolist() == forwards
-    assert places(signs, torch.full((len(rows), 1), middle)).tolist() == backwards
+    assert places(signs, (torch.arange(7) < middle).expand(len(rows), -1)).tolist() == backwards
 
 
+@pytest.mark.parametrize("top", [6, 90])
 @rows_only
-def test_a_symbol_s_place_is_counted_in_its_own_number(task, layout):
+def test_a_symbol_s_place_is_counted_in_its_own_number(task, layout, top):
     """From 1 behind each sign; the answer's from the place where its first symbol is read off."""
-    batch = layout.write(sample(task), task)
+    batch = layout.write(sample(task, top=1 if isinstance(task, Expression) else top), task)
     signs = {*task.signs, "^", "=", "#"}
     for row, tokens in enumerate(batch.inputs.tokens):
-        first, place = int(batch.room[row].long().argmax()), 0
+        first, place, places = int(batch.room[row].long().argmax()), 0, []
         for i, symbol in enumerate(text(layout.vocabs(task)[0], tokens)):
             place = 0 if symbol in signs and i <= first else place + 1
-            assert batch.inputs.place[row, i] == place
+            places.append(place)
+        assert batch.inputs.place[row].tolist() == places
 
 
 def test_the_digits_of_a_sum_stand_below_those_of_its_operands():
@@ -321,6 +334,20 @@ def test_rows_do_not_depend_on_their_order(task, layout):
     one, two = layout.write(problems, task).take(order), layout.write(problems.take(order), task)
     assert all(torch.equal(getattr(one, n), getattr(two, n)) for n in vars(one) if n != "inputs")
     assert all(torch.equal(getattr(one.inputs, n), getattr(two.inputs, n)) for n in vars(one.inputs))
+
+
+@every
+def test_a_row_alone_is_what_it_was_among_others(task, layout):
+    """Though its problem still has the padding that its neighbours made needed."""
+    problems = sample(task)
+    batch = layout.write(problems, task)
+    for i in range(len(problems)):
+        one, its = layout.write(problems.take(slice(i, i + 1)), task), slice(i, i + 1)
+        width = one.targets.shape[1]
+        assert int(batch.inputs.present[i].sum()) == width
+        for name in ("targets", "asked", "room"):
+            assert torch.equal(getattr(one, name), getattr(batch, name)[its, :width])
+        assert all(torch.equal(getattr(one.inputs, n), getattr(batch.inputs, n)[its, :width]) for n in vars(one.inputs))
 
 
 # Refusals and the end symbol

@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 
-from lengthwise.types import Problems, UsageError
+from lengthwise.rows import clipped
+from lengthwise.types import Problems, UsageError, whole
 from lengthwise.vocab import Vocab
 
 
@@ -103,9 +104,9 @@ class Listed(Task):
     """A task on n symbols in a row, each uniform over the task's own."""
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        width = int(sizes.max())
-        row = torch.randint(len(self.symbols), (len(sizes), width), generator=generator)
-        return self.solved(sizes, row * within(sizes[:, 0], width))
+        count, width = len(self.symbols), int(sizes.max())
+        row = torch.randint(count, (len(sizes), width), generator=generator, dtype=whole(count))
+        return self.solved(sizes, clipped(row, sizes[:, 0]))
 
     def parse(self, text: str) -> Problems:
         row = symbols_of(self, text)
@@ -132,11 +133,6 @@ class Stackable(Task):
     @abstractmethod
     def answer(self, digits: Int[Tensor, " n"]) -> Int[Tensor, " a"]:
         """An answer in the task's own order, from digits least significant first."""
-
-
-def within(length: Int[Tensor, " b"], width: int) -> Bool[Tensor, "b width"]:
-    """True in each row's first ``length`` places."""
-    return torch.arange(width) < length[:, None]
 
 
 def longest_run(flags: Bool[Tensor, "b n"]) -> Int[Tensor, " b"]:

@@ -13,6 +13,7 @@ from lengthwise.digits import (
     Order,
     arithmetic,
     as_read,
+    carried,
     joined,
     number_length,
     ordered,
@@ -20,8 +21,9 @@ from lengthwise.digits import (
     stripped,
     without_leading_zeros,
 )
+from lengthwise.rows import clipped, shifted
 from lengthwise.tasks import Stackable
-from lengthwise.types import Problems, UsageError
+from lengthwise.types import SYMBOL, Problems, UsageError
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,8 @@ class Addition(Stackable):
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         lengths = sizes.expand(-1, 2)
-        columns = torch.randint(self.base, (len(sizes), int(sizes.max()), 2), generator=generator)
-        return self._problems(sizes, self._trim(columns, lengths, generator), lengths)
+        columns = torch.randint(self.base, (len(sizes), int(sizes.max()), 2), generator=generator, dtype=SYMBOL)
+        return self._problems(sizes, self._trim(columns.mT.contiguous(), lengths, generator), lengths)
 
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         """Sums with one long carry: it starts at a uniform place and is passed on to a uniform later one (in half of
@@ -84,7 +86,7 @@ class Addition(Stackable):
             return torch.rand(rows, 1, generator=generator)
 
         def digits() -> Tensor:
-            return torch.randint(self.base, (rows, width), generator=generator)
+            return torch.randint(self.base, (rows, width), generator=generator, dtype=SYMBOL)
 
         place = torch.arange(width)
         start = (uniform() * shorter).long()
@@ -98,25 +100,30 @@ class Addition(Stackable):
         below = torch.where(passes, top - passing, digits())
         below = torch.where(starts, self.base - above + below % above.clamp(min=1), below)
         swap = (lengths[:, :1] < lengths[:, 1:]) | ((longer == shorter) & (uniform() < 0.5))
-        columns = torch.stack([torch.where(swap, below, above), torch.where(swap, above, below)], -1)
-        return self._problems(sizes, self._trim(columns, lengths, generator), lengths)
+        operands = torch.stack([torch.where(swap, below, above), torch.where(swap, above, below)], 1)
+        return self._problems(sizes, self._trim(operands, lengths, generator), lengths)
 
     def _trim(
-        self, columns: Int[Tensor, "b n 2"], lengths: Int[Tensor, "b 2"], generator: Generator
-    ) -> Int[Tensor, "b n 2"]:
+        self, operands: Int[Tensor, "b 2 n"], lengths: Int[Tensor, "b 2"], generator: Generator
+    ) -> Int[Tensor, "b 2 n"]:
         """Zero beyond each operand's length; without leading zeros, a zero in the top place is drawn again."""
         if not self.leading_zeros:
-            others = torch.randint(1, self.base, columns.shape, generator=generator)
-            columns = without_leading_zeros(columns.mT, lengths, others.mT).mT
-        return columns * (torch.arange(columns.shape[1])[:, None] < lengths[:, None])
+            others = torch.randint(1, self.base, operands.mT.shape, generator=generator, dtype=SYMBOL)
+            operands = without_leading_zeros(operands, lengths, others.mT)
+        return clipped(operands, lengths)
 
     def _problems(
-        self, sizes: Int[Tensor, "b axes"], columns: Int[Tensor, "b n 2"], lengths: Int[Tensor, "b 2"]
+        self, sizes: Int[Tensor, "b axes"], operands: Int[Tensor, "b 2 n"], lengths: Int[Tensor, "b 2"]
     ) -> Problems:
-        longest = lengths.max(1).values
-        total = _sum(columns, self.base)
-        answer_length = longest + 1 if self.leading_zeros else number_length(total)
-        prompt = joined(columns[..., 0], columns[..., 1], lengths, self.order, self.base)
+        """From the operands' digits, least significant first and padded with zeros."""
+        longest = lengths.amax(1)
+        first, second = operands.unbind(1)
+        totals = torch.nn.functional.pad(first + second, (0, 1))
+        total = carried(totals, self.base, most=2 * (self.base - 1))
+        # A number's top digit is not 0: only a carry makes a sum longer.
+        further = torch.ones_like(longest) if self.leading_zeros else (total.gather(1, longest[:, None]) > 0)[:, 0]
+        answer_length = longest + further
+        prompt = joined(first, second, lengths, self.order, self.base)
         answer = ordered(total, answer_length, self.order)[:, : int(answer_length.max())]
         return Problems(sizes, prompt, lengths.sum(1) + 1, answer, answer_length, longest)
 
@@ -128,8 +135,8 @@ class Addition(Stackable):
         width = int(lengths.max())
         operands = []
         for start, length in ((torch.zeros_like(plus), lengths[:, 0]), (plus + 1, lengths[:, 1])):
-            places = (start[:, None] + torch.arange(width)).clamp(max=problems.prompt.shape[1] - 1)
-            operands.append(ordered(problems.prompt.gather(1, places), length, self.order))
+            digits = clipped(shifted(problems.prompt, -start, width), length)
+            operands.append(ordered(digits, length, self.order))
         return torch.stack(operands, -1), lengths.max(1).values
 
     def digits(self, problems: Problems, count: int) -> Int[Tensor, "b count"]:
@@ -150,12 +157,12 @@ class Addition(Stackable):
         width = max(len(number) for number in numbers)
         if self.equal_lengths:
             numbers = [torch.nn.functional.pad(number, (width - len(number), 0)) for number in numbers]
-        columns = torch.stack(
-            [torch.nn.functional.pad(number.flip(0), (0, width - len(number))) for number in numbers], -1
+        operands = torch.stack(
+            [torch.nn.functional.pad(number.flip(0), (0, width - len(number))) for number in numbers]
         )
         lengths = torch.tensor([[len(number) for number in numbers]])
         sizes = lengths[:, :1] if self.equal_lengths else lengths
-        return self._problems(sizes, columns[None], lengths)
+        return self._problems(sizes, operands[None], lengths)
 
     def format(self, answer: Int[Tensor, " a"]) -> str:
         """Most significant digit first, without leading zeros."""
@@ -180,15 +187,3 @@ class Addition(Stackable):
         if self.leading_zeros:
             digits = digits.rjust(max(map(len, operands)) + 1, "0")
         return digits[turn]
-
-
-def _sum(columns: Int[Tensor, "b n 2"], base: int) -> Int[Tensor, "b n+1"]:
-    """Digits of the sum, least significant first, by carry look-ahead: a carry enters a column if and only if the last
-    column before it that does not merely pass a carry on (its digits add up to base − 1) makes one."""
-    width = columns.shape[1]
-    totals = columns.sum(-1)
-    place = torch.arange(1, width + 1)
-    decides = torch.where(totals != base - 1, place, 0).cummax(1).values  # 0: no column has decided yet
-    makes = torch.nn.functional.pad((totals >= base).long(), (1, 0))
-    carries = makes.gather(1, decides)  # out of each column
-    return (torch.nn.functional.pad(totals, (0, 1)) + torch.nn.functional.pad(carries, (1, 0))) % base

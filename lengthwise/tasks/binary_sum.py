@@ -49,4 +49,4 @@ class BinarySum(Listed):
 
 def _bit_length(number: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
     """Bits that each number takes in binary; zero takes one."""
-    return (number[:, None] >> torch.arange(1, 63) > 0).sum(1) + 1
+    return number.double().frexp().exponent.clamp(min=1).long()  # exact up to 2⁵³

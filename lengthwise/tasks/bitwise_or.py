@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from torch import Generator, Tensor
 
 from lengthwise.digits import parted
-from lengthwise.tasks import Task, within
-from lengthwise.types import Problems
+from lengthwise.rows import clipped, shifted
+from lengthwise.tasks import Task
+from lengthwise.types import SYMBOL, Problems
 
 OR = 2  # the id of the sign between the vectors
 
@@ -34,8 +35,8 @@ class BitwiseOr(Task):
         holds = torch.where(first == second, coin, first < second)  # does the first vector hold the 1?
         one = (torch.rand(len(sizes), generator=generator) * sizes.amin(1)).long()
         at = torch.where(holds, one, first + 1 + one)
-        width = int(sizes.sum(1).max()) + 1
-        return self._problems(sizes, (torch.arange(width) == at[:, None]).long())
+        bits = torch.zeros(len(sizes), int(sizes.sum(1).max()) + 1, dtype=SYMBOL)
+        return self._problems(sizes, bits.scatter_(1, at[:, None], 1))
 
     def parse(self, text: str) -> Problems:
         """Any two vectors."""
@@ -45,18 +46,11 @@ class BitwiseOr(Task):
 
     def _problems(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
         """``bits`` are those of both vectors, with a zero at the sign's place."""
-        first, second, longest = sizes[:, :1], sizes[:, 1:], sizes.amax(1)
-        place = torch.arange(int(longest.max()))
-        answer = self._bits(bits, place.expand(len(bits), -1), place < first)
-        answer |= self._bits(bits, first + 1 + place, place < second)
-        prompt = bits.masked_fill(torch.arange(bits.shape[1]) == first, OR)
-        return Problems(
-            sizes, prompt * within(sizes.sum(1) + 1, bits.shape[1]), sizes.sum(1) + 1, answer, longest, longest
-        )
-
-    @staticmethod
-    def _bits(bits: Int[Tensor, "b p"], at: Int[Tensor, "b a"], inside: Bool[Tensor, "b a"]) -> Int[Tensor, "b a"]:
-        return bits.gather(1, at.clamp(max=bits.shape[1] - 1)) * inside
+        first, second, longest = *sizes.unbind(1), sizes.amax(1)
+        width = int(longest.max())
+        answer = clipped(bits[:, :width], first) | clipped(shifted(bits, -1 - first, width), second)
+        prompt = bits.scatter(1, first[:, None], OR)
+        return Problems(sizes, prompt, sizes.sum(1) + 1, answer, longest, longest)
 
     def reference(self, prompt: str) -> str:
         first, second = prompt.split("|")

@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from lengthwise.tasks import Listed, first_symbols, longest_run, within
+from lengthwise.rows import within
+from lengthwise.tasks import Listed, first_symbols, longest_run
 from lengthwise.types import Problems
 
 _ALPHABET = string.digits + string.ascii_lowercase
@@ -39,8 +40,8 @@ class Copy(Listed):
 
     def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
         row = problems.prompt
-        alike = (row[:, 1:] == row[:, :-1]) & within(problems.prompt_length - 1, row.shape[1] - 1)
-        return {"longest run": longest_run(torch.nn.functional.pad(alike, (0, 1))) + 1}
+        alike = torch.nn.functional.pad(row[:, 1:] == row[:, :-1], (0, 1))
+        return {"longest run": longest_run(alike & within(problems.prompt_length - 1, row.shape[1])) + 1}
 
     def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return sizes[:, 0]

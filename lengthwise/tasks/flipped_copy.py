@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from jaxtyping import Int
 from torch import Tensor
 
-from lengthwise.tasks import Listed, within
+from lengthwise.rows import clipped
+from lengthwise.tasks import Listed
 from lengthwise.types import Problems
 
 
@@ -26,7 +27,7 @@ class FlippedCopy(Listed):
     def solved(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]
         odd = bits.sum(1, keepdim=True) % 2
-        answer = (bits ^ odd) * within(length, bits.shape[1])
+        answer = clipped(bits ^ odd, length)
         return Problems(sizes, bits, length, answer, length, 2 * length)
 
     def reference(self, prompt: str) -> str:

@@ -14,6 +14,7 @@ from lengthwise.digits import (
     Order,
     arithmetic,
     as_read,
+    carried,
     joined,
     number_length,
     ordered,
@@ -21,8 +22,9 @@ from lengthwise.digits import (
     stripped,
     without_leading_zeros,
 )
+from lengthwise.rows import clipped
 from lengthwise.tasks import Task
-from lengthwise.types import Problems, UsageError
+from lengthwise.types import SYMBOL, Problems, UsageError
 
 
 @dataclass(frozen=True)
@@ -69,13 +71,17 @@ class Multiplication(Task):
     ) -> Int[Tensor, "b n"]:
         """Uniform digits; or, in each row, a share of ``largest`` are the largest, and the others uniform below it."""
         shape = len(length), int(length.max())
-        digits = torch.randint(self.base, shape, generator=generator)
+
+        def digits(low: int, high: int) -> Tensor:
+            return torch.randint(low, high, shape, generator=generator, dtype=SYMBOL)
+
+        drawn = digits(0, self.base)
         if largest is not None:
             chosen = torch.rand(shape, generator=generator) < largest
-            digits = torch.where(chosen, self.base - 1, torch.randint(self.base - 1, shape, generator=generator))
+            drawn = torch.where(chosen, self.base - 1, digits(0, self.base - 1))
         if not self.leading_zeros:
-            digits = without_leading_zeros(digits, length, torch.randint(1, self.base, shape, generator=generator))
-        return digits * (torch.arange(shape[1]) < length[:, None])
+            drawn = without_leading_zeros(drawn, length, digits(1, self.base))
+        return clipped(drawn, length)
 
     def _problems(
         self, sizes: Int[Tensor, "b axes"], first: Int[Tensor, "b n"], second: Int[Tensor, "b m"]
@@ -126,13 +132,10 @@ class Multiplication(Task):
 
 
 def _product(first: Int[Tensor, "b n"], second: Int[Tensor, "b m"], base: int) -> Int[Tensor, "b n+m"]:
-    """Long multiplication, least significant digit first: the columns' totals, then the carries up the columns."""
-    totals = torch.zeros(len(first), first.shape[1] + second.shape[1], dtype=torch.long)
-    for place in range(first.shape[1]):
-        totals[:, place : place + second.shape[1]] += first[:, place, None] * second
-    carry = torch.zeros(len(first), dtype=torch.long)
-    for column in totals.unbind(1):
-        column += carry
-        carry = column // base
-        column %= base
-    return totals
+    """Long multiplication, least significant digit first: the columns' totals, then what they carry."""
+    shorter, longer = sorted((first.double(), second.double()), key=lambda digits: digits.shape[1])
+    size, width = longer.shape[1], shorter.shape[1] + longer.shape[1]
+    totals = longer.new_zeros(len(longer), width)
+    for place, digit in enumerate(shorter.split(1, 1)):
+        totals[:, place : place + size].addcmul_(digit, longer)
+    return carried(totals, base, most=shorter.shape[1] * (base - 1) ** 2)

@@ -6,15 +6,17 @@ import string
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 
-from lengthwise.digits import Order, as_read, without_leading_zeros
-from lengthwise.tasks import Task, within
-from lengthwise.types import Problems, UsageError
+from lengthwise.digits import EXACT, Order, as_read, ordered, without_leading_zeros, words
+from lengthwise.rows import clipped, within
+from lengthwise.tasks import Task
+from lengthwise.types import SYMBOL, Problems, UsageError
 
 LABELS = string.ascii_uppercase + string.ascii_lowercase
 FIRST, COLON, COMMA = 10, 10 + len(LABELS), 11 + len(LABELS)  # ids of the first label and of the two signs
+MANY = 64  # a power of two, more than there are labels; EXACT times as many is still a machine word
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,9 @@ class Sorting(Task):
         if count > len(LABELS):
             raise UsageError(f"sorting: there are labels for {len(LABELS)} numbers, not {count}")
         length = (torch.rand(rows, count, generator=generator) * sizes[:, 1:]).long() + 1
-        digits = torch.randint(10, (rows, count, width), generator=generator)
-        others = torch.randint(1, 10, digits.shape, generator=generator)
-        digits = without_leading_zeros(digits, length, others) * (torch.arange(width) < length[..., None])
+        digits = torch.randint(10, (rows, count, width), generator=generator, dtype=SYMBOL)
+        others = torch.randint(1, 10, digits.shape, generator=generator, dtype=SYMBOL)
+        digits = without_leading_zeros(digits, length, others)
         start = torch.randint(len(LABELS), (rows, 1), generator=generator)
         labels = (start + torch.arange(count)) % len(LABELS)
         return self._problems(sizes, digits, length, labels)
@@ -56,30 +58,34 @@ class Sorting(Task):
         length: Int[Tensor, "b n"],
         labels: Int[Tensor, "b n"],
     ) -> Problems:
-        """From the numbers' digits, least significant first and padded with zeros."""
+        """From the numbers' digits, least significant first, whatever they are padded with."""
         there = within(sizes[:, 0], labels.shape[1])
+        length = length * there
+        digits = clipped(digits, length)
         ranked = _ascending(digits, there)
-        answer = torch.full((len(sizes), 2 * labels.shape[1] - 1), COMMA)
+        answer = torch.full((len(sizes), 2 * labels.shape[1] - 1), COMMA, dtype=SYMBOL)
         answer[:, ::2] = FIRST + labels.gather(1, ranked)
         answer_length = 2 * sizes[:, 0] - 1
-        answer *= within(answer_length, answer.shape[1])
-        prompt, prompt_length = self._write(digits, length, labels, there)
-        return Problems(sizes, prompt, prompt_length, answer, answer_length, sizes[:, 0])
+        prompt, prompt_length = self._write(digits, length, labels)
+        return Problems(sizes, prompt, prompt_length, clipped(answer, answer_length), answer_length, sizes[:, 0])
 
-    def _write(self, digits: Tensor, length: Tensor, labels: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
-        """The prompt: each number in a frame of its own, then all that is empty taken out."""
-        rows, count, width = digits.shape
-        place = torch.arange(width).expand(rows, count, -1)
-        if self.order == "most":
-            digits = digits.gather(2, (length[..., None] - 1 - place).clamp(min=0))
-        head = torch.stack([FIRST + labels, torch.full_like(labels, COLON)], -1)
-        frame = torch.cat([head, digits, torch.full_like(head[..., :1], COMMA)], -1)
-        filled = torch.cat([head > 0, place < length[..., None], torch.ones_like(head[..., :1]) > 0], -1)
-        filled &= there[..., None]
-        filled, frame = filled.flatten(1), frame.flatten(1)
-        front = filled.long().argsort(dim=1, descending=True, stable=True)
-        size = filled.sum(1) - 1  # the last comma is one too many
-        return frame.gather(1, front)[:, : int(size.max())] * within(size, int(size.max())), size
+    def _write(
+        self, digits: Int[Tensor, "b n d"], length: Int[Tensor, "b n"], labels: Int[Tensor, "b n"]
+    ) -> tuple[Int[Tensor, "b p"], Int[Tensor, " b"]]:
+        """The prompt: each number in a frame of its own, a comma before it, and these side by side. No number that is
+        there has length 0."""
+        digits = ordered(digits.flatten(0, 1), length.flatten(), self.order).view_as(digits)
+        there = length > 0
+        heads = [sign * there for sign in (COMMA, FIRST + labels, COLON)]
+        size = (length + len(heads)) * there
+        end = size.cumsum(1)
+        width = int(end.max())
+        row = digits.new_zeros(len(digits), width + len(heads) + digits.shape[2])
+        # What is empty is 0, which adds nothing to the next frame's symbols; the first comma is one too many.
+        for offset, part in enumerate([*(head[..., None] for head in heads), digits]):
+            place = (end - size)[..., None] + torch.arange(offset, offset + part.shape[2])
+            row.scatter_add_(1, place.flatten(1), part.flatten(1).to(row.dtype))
+        return row[:, 1:width], end[:, -1] - 1
 
     def parse(self, text: str) -> Problems:
         """Numbers as they are read: most significant digit first."""
@@ -96,7 +102,8 @@ class Sorting(Task):
         if len(set(names)) < len(names):
             raise UsageError(f"sorting: each number has a label of its own, unlike in {text.strip()!r}")
         width = max(map(len, numbers))
-        digits = torch.tensor([[[int(digit) for digit in number[::-1].ljust(width, "0")] for number in numbers]])
+        padded = [[int(digit) for digit in number[::-1].ljust(width, "0")] for number in numbers]
+        digits = torch.tensor([padded], dtype=SYMBOL)
         length = torch.tensor([[len(number) for number in numbers]])
         labels = torch.tensor([[LABELS.index(name) for name in names]])
         return self._problems(torch.tensor([[len(names), width]]), digits, length, labels)
@@ -114,10 +121,17 @@ class Sorting(Task):
         return 2 * sizes[:, 0] - 1
 
 
-def _ascending(digits: Int[Tensor, "b n d"], there: Tensor) -> Int[Tensor, "b n"]:
-    """The numbers' places in ascending order, those that are not there last: a stable sort by each digit in turn, from
+def _ascending(digits: Int[Tensor, "b n d"], there: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
+    """The numbers' places in ascending order, those that are not there last: sorted by each part of them in turn, from
     the least significant on, since numbers may be longer than any machine word."""
-    order = torch.arange(digits.shape[1]).expand(digits.shape[:2])
-    for key in (*digits.unbind(2), (~there).long()):
-        order = order.gather(1, key.gather(1, order).argsort(dim=1, stable=True))
+    *lower, highest = words(digits, base=10)
+    first, *others = *lower, highest.masked_fill(~there, EXACT)
+    order = _order(first)
+    for key in others:
+        order = order.gather(1, _order(key.gather(1, order)))
     return order
+
+
+def _order(keys: Int[Tensor, "b n"]) -> Int[Tensor, "b n"]:
+    """A stable sort, by keys and places in one number: it takes two thirds of the library's time."""
+    return (keys * MANY + torch.arange(keys.shape[1])).sort(1).values & MANY - 1

@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.tasks import Listed, first_symbols, within
+from lengthwise.rows import clipped, within
+from lengthwise.tasks import Listed, first_symbols
 from lengthwise.types import Problems
 
 _ALPHABET = string.ascii_letters + string.digits
@@ -40,17 +41,17 @@ class UniqueSet(Listed):
         few = (torch.rand(rows, 1, generator=generator) * most).long() + 1
         number = (torch.rand(rows, width, generator=generator) * few).long()  # among the row's own symbols
         own = torch.rand(rows, self.alphabet, generator=generator).argsort(1)
-        return self.solved(sizes, own.gather(1, number) * within(sizes[:, 0], width))
+        return self.solved(sizes, clipped(own.gather(1, number), sizes[:, 0]))
 
     def solved(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         length, width = sizes[:, 0], row.shape[1]
-        earlier = torch.ones(width, width).tril(-1).bool()
-        repeated = ((row[:, :, None] == row[:, None, :]) & earlier).any(2)
-        first = within(length, width) & ~repeated
-        count = first.sum(1)
-        # A stable sort brings those kept to the front, in their order.
-        answer = row.gather(1, first.long().argsort(dim=1, descending=True, stable=True))[:, : int(count.max())]
-        return Problems(sizes, row, length, answer * within(count, answer.shape[1]), count, length)
+        place = torch.arange(width).expand(len(row), -1)
+        first = torch.full((len(row), self.alphabet), width)  # where each symbol stands first
+        first.scatter_reduce_(1, symbols := row.long(), place, "amin")
+        kept = (first.gather(1, symbols) == place) & within(length, width)
+        counted = kept.cumsum(1)  # a kept symbol's place in the answer, from 1; others add nothing to the one before
+        answer = row.new_zeros(len(row), width + 1).scatter_add_(1, counted, row * kept)[:, 1:]
+        return Problems(sizes, row, length, answer[:, : int(counted.max())], counted[:, -1], length)
 
     def reference(self, prompt: str) -> str:
         return "".join(dict.fromkeys(prompt))

@@ -1,0 +1,119 @@
+"""Rows of their own lengths: what is done to all at once is what a loop over rows would do."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lengthwise.digits import carried, number_length, ordered, without_leading_zeros, words
+from lengthwise.rng import stream
+from lengthwise.rows import clipped, shifted, windows, within
+from lengthwise.types import SYMBOL
+
+sizes = st.integers(1, 9)
+seeds = st.integers(0, 10_000)
+types = st.sampled_from([SYMBOL, torch.int16, torch.int32, torch.long])
+
+
+def drawn(seed, rows, width, dtype=torch.long, below=100):
+    return torch.randint(1, below, (rows, width), generator=stream(seed, "rows"), dtype=dtype)
+
+
+def numbers(seed, low, high, count):
+    return torch.randint(low, high + 1, (count,), generator=stream(seed, "numbers"))
+
+
+@given(seeds, sizes, sizes, types)
+def test_a_row_is_marked_and_clipped_at_its_own_length(seed, rows, width, dtype):
+    length = numbers(seed, 0, width, rows)
+    row = drawn(seed, rows, width, dtype)
+    marked, kept = within(length, width), clipped(row, length)
+    assert kept.dtype == dtype
+    for i, count in enumerate(length.tolist()):
+        assert marked[i].tolist() == [True] * count + [False] * (width - count)
+        assert kept[i].tolist() == row[i, :count].tolist() + [0] * (width - count)
+    table = length.view(1, -1).expand(2, -1)
+    assert torch.equal(within(table, width), marked.expand(2, -1, -1))
+
+
+@given(seeds, sizes, sizes, sizes, types)
+def test_a_row_is_moved_by_its_own_number_of_places(seed, rows, size, width, dtype):
+    by = numbers(seed, -size, width, rows)
+    row = drawn(seed, rows, size, dtype)
+    moved = shifted(row, by, width)
+    assert moved.dtype == dtype
+    for i, places in enumerate(by.tolist()):
+        expected = [row[i, j - places].item() if 0 <= j - places < size else 0 for j in range(width)]
+        assert moved[i].tolist() == expected
+
+
+@given(seeds, sizes, sizes)
+def test_windows_are_cut_out_of_one_row(seed, count, width):
+    row = drawn(seed, 1, 20)[0]
+    starts = numbers(seed, 0, 20 - width, count)
+    assert windows(row, starts, width).tolist() == [row[i : i + width].tolist() for i in starts.tolist()]
+
+
+@given(st.integers(2, 10), st.lists(st.integers(0, 10**60), min_size=1, max_size=4), st.integers(1, 400))
+def test_carries_travel_any_number_of_columns(base, values, most):
+    """Columns of up to ``most`` are numbers as well: the digits are those of the same number."""
+    width = 220
+    totals = torch.zeros(len(values), width, dtype=torch.long)
+    for i, value in enumerate(values):
+        for place in range(width):
+            value, digit = divmod(value, most + 1)
+            totals[i, place] = digit
+            if not value:
+                break
+    room = torch.nn.functional.pad(totals, (0, 20))
+    digits = carried(room, base, most)
+    assert int(digits.min()) >= 0
+    assert int(digits.max()) < base
+    for i in range(len(values)):
+        assert worth(digits[i].tolist(), base) == worth(room[i].tolist(), base)
+
+
+def worth(columns, base):
+    return sum(column * base**place for place, column in enumerate(columns))
+
+
+def test_a_carry_goes_through_a_hundred_nines():
+    nines = torch.full((1, 101), 9)
+    nines[0, 100] = 0
+    nines[0, 0] += 1
+    assert carried(nines, 10, most=18).tolist() == [[0] * 100 + [1]]
+
+
+@given(seeds, st.integers(2, 10), st.integers(1, 60))
+def test_numbers_by_their_words_are_ordered_as_numbers(seed, base, width):
+    digits = drawn(seed, 5, width, SYMBOL, base + 1) - 1
+    digits[3:, width // 2 :] = digits[2, width // 2 :]  # so that the lower words decide
+    values = [worth(row, base) for row in digits.tolist()]
+    by_words = list(zip(*(part.tolist() for part in reversed(words(digits, base))), strict=True))
+    assert sorted(range(5), key=values.__getitem__) == sorted(range(5), key=by_words.__getitem__)
+
+
+@given(seeds, sizes, sizes)
+def test_only_a_zero_in_the_top_place_is_drawn_again(seed, rows, width):
+    digits = torch.randint(2, (rows, 2, width), generator=stream(seed, "digits"), dtype=SYMBOL)
+    others = drawn(seed, rows * 2, width, SYMBOL).view(rows, 2, width)
+    length = numbers(seed, 1, width, rows * 2).view(rows, 2)
+    found = without_leading_zeros(digits, length, others)
+    expected = digits.clone()
+    for i in range(rows):
+        for j in range(2):
+            top = int(length[i, j]) - 1
+            if top > 0 and digits[i, j, top] == 0:
+                expected[i, j, top] = others[i, j, top]
+    assert torch.equal(found, expected)
+
+
+@given(seeds, sizes, sizes)
+def test_the_other_order_is_its_own_inverse(seed, rows, width):
+    length = numbers(seed, 1, width, rows)
+    digits = clipped(drawn(seed, rows, width), length)
+    turned = ordered(digits, length, "most")
+    for i, count in enumerate(length.tolist()):
+        assert turned[i].tolist() == digits[i, :count].flip(0).tolist() + [0] * (width - count)
+    assert torch.equal(ordered(turned, length, "most"), digits)
+    assert ordered(digits, length, "least") is digits
+    assert torch.equal(number_length(digits), length)
