@@ -38,7 +38,8 @@ def library(share: float, angles: Tensor | None) -> Attend:
 
 def ours(share: float, angles: Tensor | None) -> Attend:
     def attend(projected: Tensor) -> Tensor:
-        assert small.pays(projected, *projected.shape[:2], share)
+        rows, places, _, heads, size = projected.shape
+        assert small.pays(projected, (rows, places, heads, size), share)
         return small.attend(projected, None, angles, causal=True, share=share)
 
     return attend

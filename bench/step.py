@@ -3,7 +3,8 @@ computed. Claims, against the plain loop (plain.py), lengths uniform in 1…20: 
 of parity, 2.3 times at that of addition, 2.5 times at our own sizes; loss and gradients equal to 1e-6 in float64; half
 of the matrix-product rate of this machine or more, and at most half of the memory, at the published size of addition.
 
-``bound`` is how many places the plain loop computes for each that the loss needs. ``libraries`` are blocks of
+``bound`` is how many places the plain loop computes for each that the loss needs; places that a model cannot tell apart
+are one. ``libraries`` are blocks of
 other libraries, looped by hand (others.py), on the forms without windows: how many times as long their step takes.
 """
 
@@ -28,6 +29,8 @@ from lengthwise import catalog, data
 from lengthwise.lengths import Uniform
 from lengthwise.models import Model
 from lengthwise.models.transformer import Transformer
+from lengthwise.nn.position import NoPE
+from lengthwise.nn.whole import alike, newcomers
 from lengthwise.nn.window import Local
 from lengthwise.objectives.final import Final
 from lengthwise.recipe import Recipe
@@ -95,11 +98,22 @@ def window(spec: Transformer) -> int | None:
 def useful(spec: Transformer, batch: Batch, loops: Tensor) -> Tensor:
     """After how many loops what a place holds can still reach one that is asked, "b t"."""
     times = loops[:, None] * batch.inputs.present
+    if spec.positions == (NoPE(),):  # in these causal layouts, equal beginnings are one
+        times[~distinct(batch, loops)] = 0
     if reach := window(spec):
         place = torch.arange(times.shape[1])
         gap = (place - place[:, None]).abs().where(batch.asked[:, None], 10**6).amin(2)
         times = (times - (gap / (spec.layers * reach)).ceil().long()).clamp(min=0)
     return times
+
+
+def distinct(batch: Batch, loops: Tensor) -> Tensor:
+    """The places that hold something else than all rows before them that take as many loops or more, or have before
+    them in their row, "b t"."""
+    order = loops.argsort(descending=True, stable=True)
+    present = batch.inputs.present[order]
+    which = alike(batch.inputs.tokens[order], present.sum(1).cumsum(0).tolist(), [])
+    return torch.zeros_like(present).masked_scatter_(present, newcomers(which))[order.argsort()]
 
 
 def product_rate(side: int = 1536) -> float:

@@ -20,6 +20,7 @@ FLOORS = [
     {"nn.pattern", "nn.recall", "nn.window"},
     {"nn.attention"},
     {"nn.block"},
+    {"nn.whole"},
     {"tasks", "models", "loops", "stopping", "source"},
     {"digits", "lengths"},
     {"tasks.*", "models.*", "objectives", "layout", "optim", "rasp.language"},

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 
-from lengthwise.nn.packed import Packed
+from lengthwise.nn.packed import Packed, Ragged
 from lengthwise.nn.pattern import keep, take
 from lengthwise.types import Inputs, UsageError
 from lengthwise.vocab import Vocab
@@ -58,6 +58,15 @@ class Model(nn.Module, ABC):
         """One loop, of which only some of the state's places are wanted: those of rows that go on, and of rows that end
         now those that will be read. The new state may have these places only, packed."""
         return self.advance(state, context)
+
+    def whole(
+        self, inputs: Inputs, context: Context, running: list[int], until: Int[Tensor, " n"]
+    ) -> Float[Tensor, "m d"] | None:
+        """All loops of a batch at once: the states of all places after their last loop, in the order of finishing. Of
+        the rows the first ``running[k]`` take part in loop k, counted from 0; ``until`` says of each place after which
+        loop its state is wanted last, counted from 1: the last one of its row, or the one before. None where a model
+        cannot, or is not quicker so; then it is advanced loop by loop."""
+        return None
 
     @abstractmethod
     def read(self, state: State, at: Bool[Tensor, "r t"]) -> Float[Tensor, "n v"]:
@@ -126,20 +135,42 @@ def unroll(
     With ``asked``, a row's state is right at these places after its last loop, and need not be anywhere else: of a
     model that sees a few neighbours, the places that can matter become fewer with every loop, and the others leave.
     """
-    packed = model.packs and _padded(inputs.present)
-    first = loops * (inputs.present.shape[1] + 1) + inputs.present.sum(1) if packed else loops
-    order = first.argsort(descending=True, stable=True)
-    running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
-    rows = order.to(inputs.tokens.device)
-    # Equal loops need no sorting, and a copy of the inputs is not free in a small model.
-    if packed or running[-1] < len(loops):
-        inputs = inputs.take(rows)
-    context = model.embed_packed(inputs) if packed else model.embed(inputs)
+    yield from _run(model, _Course.of(model, inputs, loops), untracked, asked)
+
+
+class _Course(NamedTuple):
+    """A batch before its first loop, rows that take the most loops first."""
+
+    rows: Int[Tensor, " b"]  # their places in the batch
+    loops: Int[Tensor, " b"]
+    running: list[int]  # rows in each loop
+    inputs: Inputs
+    context: Context
+    packed: bool
+
+    @staticmethod
+    def of(model: Model, inputs: Inputs, loops: Int[Tensor, " b"]) -> _Course:
+        packed = model.packs and _padded(inputs.present)
+        first = loops * (inputs.present.shape[1] + 1) + inputs.present.sum(1) if packed else loops
+        order = first.argsort(descending=True, stable=True)
+        running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
+        rows = order.to(inputs.tokens.device)
+        # Equal loops need no sorting, and a copy of the inputs is not free in a small model.
+        if packed or running[-1] < len(loops):
+            inputs = inputs.take(rows)
+        context = model.embed_packed(inputs) if packed else model.embed(inputs)
+        return _Course(rows, loops[order], running, inputs, context, packed)
+
+
+def _run(
+    model: Model, course: _Course, untracked: int, asked: Bool[Tensor, "b t"] | None
+) -> Iterator[tuple[int, Int[Tensor, " r"], State]]:
+    rows, loops, running, _, context, packed = course
     state = model.start(context)
     reach = model.reach(context) if packed else None
     until = None
     if packed and asked is not None:
-        until = state.like(state.ragged.pack(_matters(asked[rows], loops[order], reach)))
+        until = state.like(state.ragged.pack(_matters(asked[rows], loops, reach)))
     for k, count in enumerate(running, 1):
         if count < len(rows):
             rows, state, context, until = take((rows, state, context, until), slice(count))
@@ -189,14 +220,29 @@ def settle(
 ) -> tuple[Int[Tensor, " b"], State]:
     """Each row's state after its own number of loops, with the rows' ids: they come in the order of finishing. With
     ``asked``, it may be read at these places only."""
+    course = _Course.of(model, inputs, loops)
+    if not untracked and torch.is_grad_enabled() and (found := _whole(model, course, asked)) is not None:
+        return found
     left = torch.bincount(loops, minlength=int(loops.max()) + 1).tolist()
     ids, states = [], []
-    for k, rows, state in unroll(model, inputs, loops, untracked=untracked, asked=asked):
+    for k, rows, state in _run(model, course, untracked, asked):
         if left[k]:
             done = slice(len(rows) - left[k], None)
             ids.append(rows[done])
             states.append(state if left[k] == len(rows) else take(state, done))
     return torch.cat(ids), _concatenate(states)
+
+
+def _whole(model: Model, course: _Course, asked: Bool[Tensor, "b t"] | None) -> tuple[Int[Tensor, " b"], Packed] | None:
+    """The same where a model can run all loops at once. A GPU would have to wait for what is counted here."""
+    rows, loops, running, inputs, context, packed = course
+    if not model.packs or rows.device.type != "cpu":
+        return None
+    there = inputs.present if packed else torch.ones_like(inputs.present)
+    wanted = there if asked is None else asked[rows]
+    state = model.whole(inputs, context, running, (loops[:, None] - (~wanted).long())[there])
+    finished = loops.argsort(stable=True)
+    return None if state is None else (rows[finished], Packed(state, Ragged.of(wanted[finished])))
 
 
 def _concatenate(states: list[State]) -> State:

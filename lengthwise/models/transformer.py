@@ -9,7 +9,7 @@ decoders of McLeish et al. 2024 take the other fields too (recipes/abacus.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Literal, NamedTuple
@@ -19,10 +19,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 
 from lengthwise.models import Model, ModelSpec, State
+from lengthwise.nn import small, whole
 from lengthwise.nn.attention import Attention
 from lengthwise.nn.block import MLP, Activation, Block
 from lengthwise.nn.packed import Packed, Ragged
-from lengthwise.nn.pattern import Memory, Pattern, packed_pattern, pattern
+from lengthwise.nn.pattern import Memory, Pattern, packed_pattern, pattern, take
 from lengthwise.nn.position import Encoding, NoPE, Position, Randomized
 from lengthwise.nn.readout import Scaled
 from lengthwise.types import Inputs, UsageError
@@ -116,7 +117,7 @@ class TransformerModel(Model):
         for encoding, block in product(encodings, blocks):
             if (heads := encoding.alike()) is not None:
                 block.attention.start_alike(heads)
-        self.blocks = nn.ModuleList(blocks)
+        self.blocks: Sequence[Block] = nn.ModuleList(blocks)  # type: ignore[assignment]
         self.norm = nn.LayerNorm(spec.width, spec.eps) if spec.final_norm == "loop" else nn.Identity()
         self.readout = _readout(spec, writes)
 
@@ -170,6 +171,30 @@ class TransformerModel(Model):
             ragged = Ragged.of(wanted)
             value, at, x = state, ragged.at, context.embedded
         return Packed(self._advance(value, x, context.pattern, at), ragged)
+
+    def whole(
+        self, inputs: Inputs, context: TransformerContext, running: list[int], until: Int[Tensor, " n"]
+    ) -> Float[Tensor, "m d"] | None:
+        x, pattern = context.embedded, context.pattern
+        if isinstance(x, Packed):
+            x, ends, width = x.value, x.ragged.ends, x.ragged.width
+        else:
+            width, x = x.shape[1], x.flatten(0, 1)
+            ends = range(width, len(x) + 1, width)
+        block = self.blocks[0]
+        plain = self.injection in ("add", "once") and not (self.noise and self.training) and whole.possible(block)
+        if not plain or not block.attention.pays(x, len(ends), width, small.WHOLE):
+            return None
+        looks = []
+        for rows in running:
+            pattern = take(pattern, slice(rows))
+            if (found := block.attention.looks(x, (rows, width), pattern)) is None:
+                return None
+            looks.append(found)
+        which = whole.distinct(x, inputs.tokens, ends, looks[0]) if self.causal else None
+        loops = whole.plan(looks, ends, running, until, which)
+        norm = self.norm if isinstance(self.norm, nn.LayerNorm) else None
+        return whole.run(x, which, loops, list(self.blocks), norm, again=self.injection == "add")
 
     def _advance(
         self, state: Float[Tensor, "*r d"], x: Float[Tensor, "*r d"], pattern: Pattern, at: Tensor | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -55,6 +57,30 @@ class Attention(nn.Module):
         mixed = self._mixed(projected, pattern).flatten(-2)
         return self.out(mixed if at is None else picked(mixed, at))
 
+    def looks(self, like: Tensor, shape: tuple[int, int], pattern: Pattern) -> list[small.Look] | None:
+        """How small heads of rows and places see each other: those of some rows, then those of the next. None where
+        there is more to it, or something to learn."""
+        each: list[tuple[Any, Pattern]] = [(shape, pattern)] if pattern.parts is None else pattern.parts.each
+        found = []
+        for shape, part in each:
+            mask, causal = _mask(part, like.dtype), self.causal and part.bias is None
+            if part.few or part.memory or any(more is not None for more in (part.band, part.keys, part.angles)):
+                return None
+            places = shape.width if isinstance(shape, Ragged) else shape[1]
+            if mask is not None and (mask.requires_grad or mask.shape[-1] > places):
+                return None
+            found.append(small.Look.of(like, self.heads, shape, mask, None, causal=causal))
+        return found
+
+    def pays(self, x: Float[Tensor, "*b d"], rows: int, places: int, least: int = small.LEAST) -> bool:
+        """Is attention of small heads the quickest for so many rows of so many places?"""
+        size = self.out.in_features // self.heads
+        return small.pays(x, (rows, places, self.heads, size), self.share(), least)
+
+    def share(self) -> float:
+        """Of the weights that are dropped."""
+        return self.dropout if self.training else 0.0
+
     def _mixed(self, projected: Float[Tensor, "*b 3 h e"], pattern: Pattern) -> Float[Tensor, "*b h e"]:
         """What each place finds."""
         if pattern.few is not None:
@@ -70,20 +96,20 @@ class Attention(nn.Module):
         return self._whole(projected, pattern)
 
     def _by_parts(self, projected: Float[Tensor, "n 3 h e"], parts: Parts) -> Float[Tensor, "n h e"]:
+        if len(parts.each) == 1:
+            return self._part(projected, *parts.each[0])
         groups = projected.split([ragged.ends[-1] for ragged, _ in parts.each])
-        found = [self._part(group, *part) for group, part in zip(groups, parts.each, strict=True)]
-        return torch.cat(found) if len(found) > 1 else found[0]
+        return torch.cat([self._part(group, *part) for group, part in zip(groups, parts.each, strict=True)])
 
     def _part(self, projected: Float[Tensor, "n 3 h e"], ragged: Ragged, pattern: Pattern) -> Float[Tensor, "n h e"]:
-        plain = pattern.band is None and pattern.keys is None
-        if plain and small.pays(projected, len(ragged.ends), ragged.width, self._share()):
+        if pattern.band is None and pattern.keys is None and self.pays(projected, len(ragged.ends), ragged.width):
             return self._small(projected, pattern, ragged)
         return ragged.pack(self._mixed(ragged.unpack(projected), pattern))
 
     def _whole(self, projected: Float[Tensor, "b t 3 h e"], pattern: Pattern) -> Float[Tensor, "b t h e"]:
         """Attention to all that the pattern shows, in the way that is quickest."""
         rows, places = projected.shape[:2]
-        if pattern.memory is None and small.pays(projected, rows, places, self._share()):
+        if pattern.memory is None and self.pays(projected, rows, places):
             return self._small(projected, pattern)
         query, key, value = (part.transpose(1, 2) for part in _turned(projected, pattern.angles))
         if pattern.memory is not None:
@@ -91,7 +117,7 @@ class Attention(nn.Module):
         mask = _mask(pattern, projected.dtype)
         if mask is not None and mask.shape[-1] > key.shape[2]:
             key, value = F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1))
-        causal, share = self.causal and pattern.bias is None, self._share()
+        causal, share = self.causal and pattern.bias is None, self.share()
         found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, dropout_p=share)
         return found.transpose(1, 2)
 
@@ -99,11 +125,7 @@ class Attention(nn.Module):
         self, projected: Float[Tensor, "*b 3 h e"], pattern: Pattern, ragged: Ragged | None = None
     ) -> Float[Tensor, "*b h e"]:
         mask, causal = _mask(pattern, projected.dtype), self.causal and pattern.bias is None
-        return small.attend(projected, mask, pattern.angles, causal=causal, share=self._share(), ragged=ragged)
-
-    def _share(self) -> float:
-        """Of the weights that are dropped."""
-        return self.dropout if self.training else 0.0
+        return small.attend(projected, mask, pattern.angles, causal=causal, share=self.share(), ragged=ragged)
 
     def _local(
         self, query: Float[Tensor, "*b t h e"], key: Tensor, value: Tensor, pattern: Pattern

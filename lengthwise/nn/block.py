@@ -61,13 +61,11 @@ class Block(nn.Module):
         """``read`` is added to what attention and the MLP read, not to the residual stream. With ``at``, what comes out
         at these places only, counted row after row."""
         seen = _plus(x if self.post else self.norm_attention(x), read)
-        found = self.drop(self.attention(seen, pattern, at))
-        if at is not None:
-            x, read = picked(x, at), None if read is None else picked(read, at)
+        x = (x if at is None else picked(x, at)) + self.drop(self.attention(seen, pattern, at))
+        read = read if read is None or at is None else picked(read, at)
         if self.post:
-            x = self.norm_attention(x + found)
+            x = self.norm_attention(x)
             return self.norm_mlp(x + self.drop(self.mlp(_plus(x, read))))
-        x = x + found
         return x + self.drop(self.mlp(_plus(self.norm_mlp(x), read)))
 
     @torch.no_grad()

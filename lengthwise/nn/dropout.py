@@ -37,5 +37,8 @@ class Dropout(nn.Module):
         super().__init__()
         self.share = share
 
+    def drops(self) -> bool:
+        return self.training and self.share > 0
+
     def forward(self, x: Float[Tensor, "*s"]) -> Float[Tensor, "*s"]:
-        return dropout(x, self.share) if self.training else x
+        return dropout(x, self.share) if self.drops() else x

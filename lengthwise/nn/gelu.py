@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -21,24 +22,48 @@ class GELU(nn.Module):
     """½ x (1 + tanh(√(2/π) (x + 0.044715 x³))) (Hendrycks and Gimpel 2016), which is x σ(1.6 x + 0.07 x³)."""
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-        if x.device.type == "cpu" and LEAST <= x.numel() <= MOST:
-            return _GELU.apply(x)
-        return F.gelu(x, approximate="tanh")
+        return _GELU.apply(x) if _quick(x) else F.gelu(x, approximate="tanh")
 
 
 class _GELU(torch.autograd.Function):
-    """By the logistic function, a few simple passes: the library's tanh costs more than all of them."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        gate = torch.addcmul(x.new_tensor(LINEAR), x, x, value=CUBIC).mul_(x).sigmoid_()
+        found, gate = activate(x)
         ctx.save_for_backward(x, gate)
-        return x * gate
+        return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        x, gate = ctx.saved_tensors
-        slope = torch.addcmul(x.new_tensor(LINEAR), x, x, value=3 * CUBIC).mul_(x)  # of the gate's argument, times x
-        torch.ops.aten.sigmoid_backward.grad_input(slope, gate, grad_input=slope)
-        return slope.add_(gate).mul_(gradient)
+        return activate_back(gradient, *ctx.saved_tensors)
+
+
+def activate(x: Float[Tensor, "*b d"]) -> tuple[Float[Tensor, "*b d"], Float[Tensor, "*b d"] | None]:
+    """What comes out, and what is to be kept for the backward pass, if anything.
+
+    By the logistic function, a few simple passes: the library's tanh costs more than all of them."""
+    if not _quick(x):
+        return F.gelu(x, approximate="tanh"), None
+    gate = torch.addcmul(_linear(x.dtype), x, x, value=CUBIC).mul_(x).sigmoid_()
+    return x * gate, gate
+
+
+def activate_back(
+    gradient: Float[Tensor, "*b d"], x: Float[Tensor, "*b d"], gate: Float[Tensor, "*b d"] | None
+) -> Float[Tensor, "*b d"]:
+    """The gradient of x."""
+    if gate is None:
+        return torch.ops.aten.gelu_backward(gradient, x, approximate="tanh")
+    slope = torch.addcmul(_linear(x.dtype), x, x, value=3 * CUBIC).mul_(x)  # of the gate's argument, times x
+    torch.ops.aten.sigmoid_backward.grad_input(slope, gate, grad_input=slope)
+    return slope.add_(gate).mul_(gradient)
+
+
+def _quick(x: Float[Tensor, "*b d"]) -> bool:
+    """Is our way the quicker one?"""
+    return x.device.type == "cpu" and LEAST <= x.numel() <= MOST
+
+
+@lru_cache
+def _linear(dtype: torch.dtype) -> Float[Tensor, ""]:
+    return torch.tensor(LINEAR, dtype=dtype)

@@ -1,12 +1,14 @@
 """Attention of small heads over short rows, for a CPU.
 
 The library's kernel takes head after head, and knows no dropout there. Here a head's places stand last, which makes
-each of a step's six products two to four times as quick as one with its numbers last; and short rows are made as long
-as a register, for softmax. See bench/heads.py.
+each of a step's six products two to four times as quick as one with its numbers last; and softmax is made of powers of
+two, in half of its time. See bench/heads.py.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -19,17 +21,19 @@ from torch.nn import functional as F
 from lengthwise.nn.dropout import kept
 from lengthwise.nn.packed import Ragged
 from lengthwise.nn.position import turned
-from lengthwise.nn.softmax import REGISTER
 
 # Of larger or fewer heads, or of rows shorter still, the library is as quick or quicker.
 LARGEST, LEAST, FEWEST = 8, 64, 10
+WHOLE = 8  # heads at least, where all loops are one step; see nn.whole
+LOG2E = 1 / math.log(2)
+SUMS = 2.0**-60, 2.0**60  # of weights, if these are to be divided by: products with small gradients stay exact
 
 
-def pays(projected: Float[Tensor, "*b 3 h e"], rows: int, places: int, share: float) -> bool:
-    """Is this the quickest way, for so many rows of so many places? With dropout always."""
-    heads, size = projected.shape[-2:]
-    small = size <= LARGEST and rows * heads >= LEAST and places >= FEWEST
-    return projected.device.type == "cpu" and (small or share > 0)
+def pays(x: Float[Tensor, "*s"], shape: tuple[int, int, int, int], share: float, least: int = LEAST) -> bool:
+    """Is this the quickest way, for so many rows, places, heads, and numbers of each head? With dropout always."""
+    rows, places, heads, size = shape
+    small = size <= LARGEST and rows * heads >= least and places >= FEWEST
+    return x.device.type == "cpu" and (small or share > 0)
 
 
 def attend(
@@ -47,103 +51,179 @@ def attend(
     A mask may be Boolean: True is seen. It may have a key more than there are places: one of zeros, with a value of
     zeros. ``causal``, without a mask: no place sees a later one.
     """
-    rows, places = projected.shape[:2] if ragged is None else (len(ragged.ends), ragged.width)
-    width = max(REGISTER, places if mask is None else mask.shape[-1])
-    bias = _bias(mask, places, width, projected) if mask is not None or not causal else _future(width, projected.dtype)
-    turn = () if angles is None else _turn(F.pad(angles, (0, 0, 0, width - places)))
-    return _Attend.apply(
-        projected, _Square(rows, places, width, None if ragged is None else ragged.at), bias, share, *turn
-    )
+    flat = projected.flatten(0, -4)
+    look = Look.of(flat, flat.shape[-2], ragged or projected.shape[:2], mask, angles, causal=causal)
+    return _Attend.apply(flat, look.square, share, look.bias, *look.turn).view(*projected.shape[:-3], *flat.shape[-2:])
 
 
-class _Square(NamedTuple):
-    """Rows as they come, and as they are computed: all of the same width."""
+class Square(NamedTuple):
+    """Places as they come, row after row, and as they are computed: in rows of one width."""
 
     rows: int
-    places: int
     width: int
-    at: Int[Tensor, " n"] | None  # where those that come stand among "rows · places"; None: everywhere
+    at: Int[Tensor, " n"] | None  # where those that come stand among "rows · width"; None: they are all
 
-    def spread(self, x: Float[Tensor, "*b ..."]) -> Float[Tensor, "rows width ..."]:
+    def spread(self, x: Float[Tensor, "n ..."]) -> Float[Tensor, "rows width ..."]:
         """What is absent is 0."""
-        if self.at is None and self.places == self.width:
-            return x
-        wide = x.new_zeros(self.rows, self.width, *x.shape[2 if self.at is None else 1 :])
-        if self.at is None:
-            wide[:, : self.places] = x
-        else:
-            wide.view(self.rows * self.width, -1).index_copy_(0, self._at(self.at), x.flatten(1))
-        return wide
+        if self.at is not None:
+            x = x.new_zeros(self.rows * self.width, *x.shape[1:]).index_copy_(0, self.at, x)
+        return x.view(self.rows, self.width, *x.shape[1:])
 
-    def gather(self, x: Float[Tensor, "rows width ..."]) -> Float[Tensor, "*b ..."]:
+    def gather(self, x: Float[Tensor, "rows width ..."]) -> Float[Tensor, "n ..."]:
         """The inverse."""
-        if self.at is None:
-            return x[:, : self.places]
-        return x.reshape(self.rows * self.width, -1).index_select(0, self._at(self.at)).view(-1, *x.shape[2:])
+        x = x.reshape(self.rows * self.width, *x.shape[2:])
+        return x if self.at is None else x.index_select(0, self.at)
 
-    def _at(self, at: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
-        return at if self.places == self.width else at + at // self.places * (self.width - self.places)
+    def places(self) -> int:
+        """How many come."""
+        return self.rows * self.width if self.at is None else len(self.at)
+
+
+class Look(NamedTuple):
+    """How the heads of places see each other."""
+
+    heads: int
+    square: Square
+    bias: Float[Tensor, "#r #k #k"]  # added to scores, as logarithms to base 2
+    turn: tuple[Tensor, ...]  # cosines and sines of angles, if any, places last
+
+    @staticmethod
+    def of(
+        like: Tensor,
+        heads: int,
+        shape: Ragged | Sequence[int],
+        mask: Float[Tensor, "*h #t k"] | Bool[Tensor, "*h #t k"] | None,
+        angles: Float[Tensor, "b t half"] | None,
+        *,
+        causal: bool,
+    ) -> Look:
+        """Of rows and places, or of rows without their padding; for the rest see ``attend``."""
+        if isinstance(shape, Ragged):
+            rows, places, at = len(shape.ends), shape.width, shape.at
+        else:
+            (rows, places), at = shape, None
+        width = places if mask is None else mask.shape[-1]
+        if width > places:
+            at = torch.arange(rows * places) if at is None else at
+            at = at + at // places * (width - places)
+        if mask is not None:
+            bias = _bias(mask, heads, rows, width, like)
+        else:
+            bias = _future(width, like.dtype) if causal else like.new_zeros(1, 1, 1)
+        return Look(heads, Square(rows, width, at), bias, () if angles is None else _turn(angles, width))
 
 
 @lru_cache(maxsize=64)
-def _future(places: int, dtype: torch.dtype) -> Float[Tensor, "t t"]:
+def _future(places: int, dtype: torch.dtype) -> Float[Tensor, "1 t t"]:
     """−∞ where the second place comes after the first, else 0."""
-    return torch.full((places, places), -torch.inf, dtype=dtype).triu(1)
+    return torch.full((1, places, places), -torch.inf, dtype=dtype).triu(1)
 
 
-def _bias(mask: Tensor | None, places: int, width: int, like: Tensor) -> Float[Tensor, "*h #w w"] | None:
-    """A mask as something to add, where what pads a row is not seen."""
-    if mask is None:
-        if width == places:
-            return None
-        mask = like.new_zeros(1, places)
-    elif mask.dtype == torch.bool:
+def _bias(
+    mask: Float[Tensor, "*h #t k"] | Bool[Tensor, "*h #t k"], heads: int, rows: int, width: int, like: Tensor
+) -> Float[Tensor, "#r k k"]:
+    if mask.dtype == torch.bool:
         mask = like.new_zeros(mask.shape).masked_fill(~mask, -torch.inf)
-    rows = mask.shape[-2]
-    wide = F.pad(mask, (0, width - mask.shape[-1], 0, width - rows if rows > 1 else 0), value=-torch.inf)
-    # Absent places may see nothing at all: they get something finite, which nobody looks at.
-    return wide.clamp(min=torch.finfo(wide.dtype).min)
+    if (places := mask.shape[-2]) > 1:
+        mask = F.pad(mask, (0, 0, 0, width - places))
+    # Absent places may see nothing at all: they get something to see, which nobody looks at.
+    mask = (mask * LOG2E).masked_fill((mask == -torch.inf).all(-1, keepdim=True), 0.0)
+    return mask.expand(rows, heads, width, width).flatten(0, 1)
 
 
-def _turn(angles: Float[Tensor, "b t half"]) -> tuple[Tensor, Tensor]:
+def _turn(angles: Float[Tensor, "b t half"], width: int) -> tuple[Tensor, Tensor]:
+    angles = F.pad(angles, (0, 0, 0, width - angles.shape[1]))
     return angles.cos().mT[:, None], angles.sin().mT[:, None]
 
 
 class _Attend(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, projected: Tensor, square: _Square, bias: Tensor | None, share: float, *turn: Tensor
-    ) -> Tensor:
-        parts = square.spread(projected).permute(2, 0, 3, 4, 1).contiguous()  # "3 b h e t"
-        query, key = turned(parts[:2], *turn, axis=-2) if turn else parts[:2]
-        query, value = query * query.shape[-2] ** -0.5, parts[2]
-        scores = query.mT @ key
-        if bias is not None:
-            scores += bias
-        weights = scores.softmax(-1)
-        open_ = kept(weights, share) if share else None
-        used = weights if open_ is None else weights * open_
-        ctx.save_for_backward(query, key, value, weights, used, open_, *turn)
-        ctx.square, ctx.bias = square, None if bias is None or not bias.requires_grad else bias.shape
-        return square.gather((value @ used.mT).permute(0, 3, 1, 2))
+    def forward(ctx: Any, projected: Tensor, square: Square, share: float, bias: Tensor, *turn: Tensor) -> Tensor:
+        found, saved = look(projected, square, share, bias, *turn)
+        ctx.save_for_backward(*saved)
+        ctx.square, ctx.bias = square, bias.shape if bias.requires_grad else None
+        return square.gather(found)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, weights, used, open_, *turn = ctx.saved_tensors
-        gradient = ctx.square.spread(gradient).permute(0, 2, 3, 1).contiguous()
-        to_parts = value.new_empty(3, *value.shape)
-        to_query, to_key, to_value = to_parts.flatten(1, 2)
-        scores = gradient.mT @ value
-        if open_ is not None:
-            scores *= open_
-        scores *= weights
-        scores.addcmul_(weights, scores.sum(-1, keepdim=True), value=-1)
-        torch.bmm(key.flatten(0, 1), scores.flatten(0, 1).mT, out=to_query).mul_(query.shape[-2] ** -0.5)
-        torch.bmm(query.flatten(0, 1), scores.flatten(0, 1), out=to_key)
-        torch.bmm(gradient.flatten(0, 1), used.flatten(0, 1), out=to_value)
-        if turn:
-            cos, sin = turn
-            to_parts[:2] = turned(to_parts[:2], cos, -sin, axis=-2)
-        to_bias = None if ctx.bias is None else scores.sum_to_size(ctx.bias)
-        return ctx.square.gather(to_parts.permute(1, 4, 0, 2, 3)), None, to_bias, None, *(None for _ in turn)
+        projected, bias = look_back(ctx.square.spread(gradient), ctx.saved_tensors, ctx.bias)
+        return ctx.square.gather(projected), None, None, bias, *(None for _ in ctx.saved_tensors[SAVED:])
+
+
+SAVED = 8  # tensors, beside those of turns
+
+
+def look(
+    projected: Float[Tensor, "n 3 h e"], square: Square, share: float, bias: Float[Tensor, "#r k k"], *turn: Tensor
+) -> tuple[Float[Tensor, "b t h e"], tuple[Tensor | None, ...]]:
+    """What each place finds, and what has to be saved. Within, r are the heads of all rows."""
+    parts = square.spread(projected).permute(2, 0, 3, 4, 1).contiguous()  # "3 b h e t"
+    turns = turned(parts[:2], *turn, axis=-2) if turn else parts[:2]
+    query, key, value = (part.flatten(0, 1) for part in (*turns, parts[2]))  # "r e t"
+    weights, over = weigh(query, key, bias)
+    open_ = kept(weights, share) if share else None
+    used = weights if open_ is None else weights * open_
+    found = torch.bmm(value, used.mT).mul_(over)
+    saved = query, key, value, weights, used, open_, over, found, *turn
+    return found.view(parts.shape[1:]).permute(0, 3, 1, 2), saved
+
+
+def weigh(
+    query: Float[Tensor, "r e t"], key: Float[Tensor, "r e t"], bias: Float[Tensor, "#r k k"]
+) -> tuple[Float[Tensor, "r t t"], Float[Tensor, "r 1 t"]]:
+    """Those of each query, and what they are to be multiplied by for a sum of 1: what they find is smaller.
+
+    Powers of two take a third of the time of powers of e; and no greatest score is looked for, to be subtracted, which
+    would take as long as all else. Where they grow too large or too small for that, the library has the softmax."""
+    scale = LOG2E * query.shape[1] ** -0.5
+    weights = torch.baddbmm(bias, query.mT, key, alpha=scale).exp2_()
+    sums = weights.sum(-1)
+    least, most = sums.aminmax()
+    if not (float(least) > SUMS[0] and float(most) < SUMS[1]):
+        weights = torch.baddbmm(bias, query.mT, key, alpha=scale).div_(LOG2E).softmax(-1)
+        sums = torch.ones_like(sums)
+    return weights, sums.reciprocal_()[:, None]
+
+
+def look_back(
+    gradient: Float[Tensor, "b t h e"], saved: Sequence[Any], bias: torch.Size | None
+) -> tuple[Float[Tensor, "b t 3 h e"], Tensor | None]:
+    """The gradients of what was projected, and of a bias of this shape."""
+    query, key, value, weights, used, open_, over, found, *turn = saved
+    rows, _, heads, _ = gradient.shape
+    gradient = gradient.permute(0, 2, 3, 1).flatten(0, 1) * over
+    # The sum of a query's weights times their gradients is what it found times the gradient of that.
+    mean = (gradient * found).sum(1)[:, :, None]
+    to_parts, scores = weigh_back(gradient, query, key, value, weights, used, open_, mean)
+    to_parts = to_parts.unflatten(1, (rows, heads))
+    if turn:
+        cos, sin = turn
+        to_parts[:2] = turned(to_parts[:2], cos, -sin, axis=-2)
+    to_bias = None if bias is None else scores.sum_to_size(bias) / LOG2E
+    return to_parts.permute(1, 4, 0, 2, 3), to_bias
+
+
+def weigh_back(
+    gradient: Float[Tensor, "r e t"],
+    query: Float[Tensor, "r e t"],
+    key: Float[Tensor, "r e t"],
+    value: Float[Tensor, "r e t"],
+    weights: Float[Tensor, "r t t"],
+    used: Float[Tensor, "r t t"],
+    open_: Tensor | None,
+    mean: Float[Tensor, "r t 1"],
+) -> tuple[Float[Tensor, "3 r e t"], Float[Tensor, "r t t"]]:
+    """The gradients of query, key and value, and of scores. Weights have any sums: what is given has been divided by
+    them, as what was found, and ``mean`` is the sum over e of both multiplied."""
+    to_parts = value.new_empty(3, *value.shape)
+    to_query, to_key, to_value = to_parts
+    scale = value.shape[1] ** -0.5
+    if open_ is None:
+        scores = torch.baddbmm(mean, gradient.mT, value, beta=-1).mul_(weights)
+    else:
+        scores = torch.bmm(gradient.mT, value).mul_(open_).sub_(mean).mul_(weights)
+    torch.baddbmm(to_query, key, scores.mT, beta=0, alpha=scale, out=to_query)
+    torch.baddbmm(to_key, query, scores, beta=0, alpha=scale, out=to_key)
+    torch.bmm(gradient, used, out=to_value)
+    return to_parts, scores

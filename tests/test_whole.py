@@ -1,0 +1,154 @@
+"""All loops in one step of autograd: as loop by loop, in values and gradients."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lengthwise.models import settle
+from lengthwise.models.transformer import Transformer, TransformerModel
+from lengthwise.nn import pattern, whole
+from lengthwise.nn.position import FIRE, ALiBi, RoPE, Sinusoidal
+from lengthwise.nn.window import Local
+from lengthwise.types import Inputs
+from lengthwise.vocab import Vocab
+
+SYMBOLS = Vocab(("a", "b", "c"))
+
+
+def build(causal=True, **changes):
+    torch.manual_seed(0)
+    spec = Transformer(**{"width": 32, "heads": 8, "mlp": 2, "init_std": 0.2, **changes})
+    model = spec.build(SYMBOLS, SYMBOLS, causal=causal).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    return model
+
+
+def some(lengths, symbols=2):
+    present = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    index = torch.arange(max(lengths)).expand(present.shape)
+    return Inputs(torch.randint(symbols, present.shape) * present, index, index, present)
+
+
+def gradients(model, inputs, loops, asked, **given):
+    """What is read, row by row in their order, and what follows from it."""
+    rows, state = settle(model, inputs, torch.tensor(loops), asked=asked, **given)
+    at = inputs.present if asked is None else asked
+    read = model.read(state, at[rows]).split(at[rows].sum(1).tolist())
+    read = torch.cat([read[i] for i in rows.argsort()])
+    weights = torch.linspace(-1, 1, read.numel(), dtype=read.dtype).view_as(read)
+    return [read.detach(), *torch.autograd.grad((read * weights).sum(), list(model.parameters()), retain_graph=True)]
+
+
+def both(model, inputs, loops, asked, monkeypatch, **given):
+    """In one step, where that was done, and loop by loop."""
+    runs = []
+    with monkeypatch.context() as patch:
+        run = whole.run
+        patch.setattr(whole, "run", lambda *args, **kwargs: runs.append(args) or run(*args, **kwargs))
+        found = gradients(model, inputs, loops, asked, **given)
+        patch.setattr(TransformerModel, "whole", lambda *args: None)
+        plain = gradients(model, inputs, loops, asked, **given)
+    for one, two in zip(found, plain, strict=True):
+        torch.testing.assert_close(one, two, atol=1e-10, rtol=1e-9)
+    return runs
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 12), st.integers(1, 5)), min_size=2, max_size=6),
+    st.fixed_dictionaries(
+        {
+            "layers": st.integers(1, 2),
+            "activation": st.sampled_from(["gelu", "relu"]),
+            "biases": st.booleans(),
+            "final_norm": st.sampled_from(["loop", "readout", "none"]),
+            "injection": st.sampled_from(["add", "once"]),
+            "positions": st.sampled_from([(), (Sinusoidal(),), (ALiBi(),)]),
+        }
+    ),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 99),
+)
+def test_one_step_equals_many(rows, form, causal, padded, some_asked, seed):
+    torch.manual_seed(seed)
+    lengths, loops = zip((10, 2), *rows, strict=True)
+    inputs = some(lengths if padded else [12] * len(lengths))
+    asked = inputs.present & (torch.rand(inputs.present.shape) < 0.3) if some_asked else None
+    if asked is not None:
+        asked[:, 0] = True
+    with pytest.MonkeyPatch.context() as patch:
+        assert both(build(causal, **form), inputs, loops, asked, patch)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("symbols", [1, 2, 3])
+def test_rows_in_groups(symbols, asked, monkeypatch):
+    """Of many rows each group has its own width, and its own places that are one."""
+    monkeypatch.setattr(pattern, "ROWS", 3)
+    monkeypatch.setattr(pattern, "HEADS", 8)
+    inputs = some([12, 3, 7, 12, 11, 4, 9, 2, 1, 5], symbols)
+    last = torch.arange(12) == inputs.present.sum(1)[:, None] - 1
+    assert both(build(), inputs, [3, 2, 1, 3, 2, 2, 4, 1, 1, 2], last if asked else None, monkeypatch)
+
+
+def test_places_that_cannot_be_told_apart_are_one():
+    tokens = torch.tensor([[0, 1, 0, 2], [0, 1, 1, 2], [1, 1, 9, 9], [0, 1, 0, 9]])
+    found = whole.alike(tokens, [4, 8, 10, 13], [4])
+    assert found.tolist() == [0, 1, 2, 3, 0, 1, 4, 5, 6, 7, 0, 1, 2]
+    parts = whole.alike(tokens, [4, 8, 10, 13], [2, 2])
+    assert parts.tolist() == [0, 1, 2, 3, 0, 1, 4, 5, 6, 7, 8, 9, 10]
+
+
+@pytest.mark.parametrize("symbols", [1, 3])
+@pytest.mark.parametrize("positions", [(), (Sinusoidal(),), (ALiBi(),)])
+def test_only_places_that_differ_are_computed(symbols, positions, monkeypatch):
+    inputs = some([12] * 5 + [3] * 5, symbols)
+    ((x, which, *_),) = both(build(positions=positions), inputs, [3] * 10, None, monkeypatch)
+    if symbols == 1 and not positions:
+        assert len(x) == 75 and int(which.max()) == 11
+    ((_, which, *_),) = both(build(False), inputs, [3] * 10, None, monkeypatch)
+    assert which is None  # whoever sees all that follows differs
+
+
+def test_where_positions_differ_so_do_places(monkeypatch):
+    inputs = some([12] * 5 + [3] * 5, 1)
+    inputs = replace(inputs, index=inputs.index + torch.arange(10)[:, None])
+    ((_, which, *_),) = both(build(positions=(Sinusoidal(),)), inputs, [3] * 10, None, monkeypatch)
+    assert which is None
+
+
+def test_large_scores_are_the_librarys(monkeypatch):
+    """Powers of two would overflow."""
+    model = build()
+    with torch.no_grad():
+        model.blocks[0].attention.project.weight.mul_(300)
+    assert both(model, some([12, 3, 5]), [2, 1, 1], None, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"heads": 2}, {"norm": "post"}, {"gated": True}, {"dropout": 0.1}, {"injection": "gate"}, {"noise": 0.1},
+     {"positions": (RoPE(),)}, {"positions": (FIRE(),)}, {"positions": (Local(2),)}],
+)  # fmt: skip
+def test_other_models_run_loop_by_loop(changes, monkeypatch):
+    runs = []
+    monkeypatch.setattr(whole, "run", lambda *args, **kwargs: runs.append(args))
+    settle(build(**changes), some([12, 3, 5]), torch.tensor([2, 1, 1]))
+    assert not runs
+
+
+def test_loops_without_gradients_run_one_by_one(monkeypatch):
+    assert not both(build(), some([12, 3, 5]), [3, 2, 2], None, monkeypatch, untracked=1)
+    monkeypatch.setattr(whole, "run", None)
+    with torch.no_grad():
+        settle(build(), some([12, 3, 5]), torch.tensor([2, 1, 1]))
+
+
+def test_dropout_that_is_not_in_force_does_not_matter(monkeypatch):
+    assert both(build(dropout=0.1).eval(), some([12, 3, 5]), [2, 1, 1], None, monkeypatch)
