@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lengthwise.rows import clipped, shifted, windows, within
 from lengthwise.tasks import Stackable, Task
-from lengthwise.types import Batch, Inputs, Problems, UsageError, whole
+from lengthwise.types import Batch, Inputs, Problems, UsageError, integer_type
 from lengthwise.vocab import Vocab
 
 EQUALS, END, PAUSE, START, PAD = "=", "$", "#", "^", "_"
@@ -80,7 +80,8 @@ class _Row(Layout):
         return self.vocabs(task)[1].id(END)
 
     def write(self, problems: Problems, task: Task) -> Batch:
-        ids = _ids(self, task)
+        self.check(task)
+        ids = _ids(self.vocabs(task)[0], tuple(task.signs), self.pauses, self.framed)
         end, small = ids.around[-1], ids.dtype
         first = problems.prompt_length + (self.framed + self.pauses)  # where the answer's first symbol is read off
         over = first + problems.answer_length + 1  # the place after its end
@@ -117,7 +118,7 @@ def places(
 ) -> Int[Tensor, "b t"]:
     """Where each symbol stands in its own run of symbols that are no signs, from 1; 0 for a sign, which is True or 1.
     Where a row is ``mirrored``, runs are counted from their ends."""
-    count = torch.arange(1, signs.shape[1] + 1, dtype=whole(signs.shape[1]))
+    count = torch.arange(1, signs.shape[1] + 1, dtype=integer_type(signs.shape[1]))
     place = count - (signs * count).cummax(1).values
     if mirrored is not None:
         back = count.flip(0)
@@ -137,16 +138,13 @@ class _Ids(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _ids(layout: _Row, task: Task) -> _Ids:
-    """UsageError if the task is not accepted."""
-    layout.check(task)
-    symbols = layout.vocabs(task)[0].symbols
-    between = [EQUALS, *[PAUSE] * layout.pauses, END]
+def _ids(vocab: Vocab, signs: tuple[str, ...], pauses: int, framed: bool) -> _Ids:
+    between = [EQUALS, *[PAUSE] * pauses, END]
     # What ends a row stands for a sign too: nobody asks there.
-    signs = [symbol in (*task.signs, *between, START, PAD) for symbol in symbols]
-    edges = (i for i, (was, now) in enumerate(pairwise([False, *signs])) if was != now)
-    start, pad = (symbols.index(symbol) if layout.framed else -1 for symbol in (START, PAD))
-    return _Ids(whole(len(symbols)), tuple(map(symbols.index, between)), tuple(edges), start, pad)
+    known = [symbol in (*signs, *between, START, PAD) for symbol in vocab.symbols]
+    edges = (i for i, (was, now) in enumerate(pairwise([False, *known])) if was != now)
+    start, pad = (vocab.id(symbol) if framed else -1 for symbol in (START, PAD))
+    return _Ids(integer_type(len(vocab)), tuple(map(vocab.id, between)), tuple(edges), start, pad)
 
 
 def _signs(tokens: Int[Tensor, "b t"], edges: tuple[int, ...]) -> Int[Tensor, "b t"]:

@@ -20,12 +20,12 @@ Kind = Literal[
 ]  # problems of given sizes; of the task's harder set; of its own distribution
 
 
-def whole(largest: int) -> torch.dtype:
+def integer_type(largest: int) -> torch.dtype:
     """A type for whole numbers up to this one: what takes less memory is computed in less time."""
     return torch.int8 if largest < 2**7 else torch.int16 if largest < 2**15 else torch.int32
 
 
-SYMBOL = whole(99)  # of the tasks here: they have fewer symbols
+SYMBOL = integer_type(99)  # of the tasks here: they have fewer symbols
 
 
 class UsageError(ValueError):

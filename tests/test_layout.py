@@ -350,6 +350,15 @@ def test_a_row_alone_is_what_it_was_among_others(task, layout):
         assert all(torch.equal(getattr(one.inputs, n), getattr(batch.inputs, n)[its, :width]) for n in vars(one.inputs))
 
 
+def test_a_task_need_not_be_hashable():
+    class Loose(Copy):
+        __hash__ = None  # as a dataclass that is not frozen
+
+    task = Loose()
+    tight, loose = (NextToken().write(sample(Copy(), seed=3), each) for each in (Copy(), task))
+    assert torch.equal(tight.inputs.tokens, loose.inputs.tokens)
+
+
 # Refusals and the end symbol
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 
 from lengthwise.rows import clipped
-from lengthwise.types import Problems, UsageError, whole
+from lengthwise.types import Problems, UsageError, integer_type
 from lengthwise.vocab import Vocab
 
 
@@ -105,7 +105,7 @@ class Listed(Task):
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         count, width = len(self.symbols), int(sizes.max())
-        row = torch.randint(count, (len(sizes), width), generator=generator, dtype=whole(count))
+        row = torch.randint(count, (len(sizes), width), generator=generator, dtype=integer_type(count))
         return self.solved(sizes, clipped(row, sizes[:, 0]))
 
     def parse(self, text: str) -> Problems:
