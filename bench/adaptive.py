@@ -12,12 +12,12 @@ import plain
 import torch
 from torch import Tensor
 
-from lengthwise.data import unseen
-from lengthwise.evaluation import answers, in_parts, slots
+from lengthwise.base.types import Problems
+from lengthwise.evaluation.scores import answers, in_parts, slots
 from lengthwise.models.transformer import TransformerModel
+from lengthwise.recipe.data import unseen
+from lengthwise.recipe.stopping import MaxConfidence, Oracle, Stopping
 from lengthwise.run import Weights, load
-from lengthwise.stopping import MaxConfidence, Oracle, Stopping
-from lengthwise.types import Problems
 
 LENGTHS, SAMPLES, ROWS, REPEATS = range(1, 61), 4, 512, 5
 RULES: dict[str, Stopping] = {"oracle": Oracle(), "most confident": MaxConfidence(extra=20)}
@@ -43,21 +43,21 @@ def mixed(weights: Weights, problems: Problems, rule: Stopping) -> Tensor:
         # Parity answers with one symbol and the end: confidence is their mean log probability.
         chosen = planned
         if rule.reads_output:
-            sure = torch.stack([slots(values, batch.room).mean(1) for values in best.values])
+            sure = torch.stack([slots(values, batch.answer_slots).mean(1) for values in best.values])
             past = torch.arange(1, len(sure) + 1)[:, None] > limit
             chosen = sure.masked_fill(past, -torch.inf).argmax(0) + 1
-        found.append(slots(best.indices[chosen - 1, torch.arange(len(planned))], batch.room))
+        found.append(slots(best.indices[chosen - 1, torch.arange(len(planned))], batch.answer_slots))
     return torch.cat(found)
 
 
 def alone(weights: Weights, problems: Problems, rule: Stopping) -> Tensor:
     """The plain loop, one length after the other."""
     lengths = problems.sizes[:, 0]
-    said = torch.zeros(len(problems), 2, dtype=torch.long)
+    predicted = torch.zeros(len(problems), 2, dtype=torch.long)
     for length in lengths.unique():
         rows = (lengths == length).nonzero()[:, 0]
-        said[rows] = mixed(weights, problems.take(rows), rule)
-    return said
+        predicted[rows] = mixed(weights, problems.take(rows), rule)
+    return predicted
 
 
 WAYS: dict[str, Way] = {"quick": quick, "mixed": mixed, "alone": alone}
@@ -65,11 +65,11 @@ WAYS: dict[str, Way] = {"quick": quick, "mixed": mixed, "alone": alone}
 
 def measured(weights: Weights, problems: Problems, rule: Stopping) -> dict[str, object]:
     times: dict[str, list[float]] = {name: [] for name in WAYS}
-    said = {}
+    predicted = {}
     for _ in range(REPEATS):
         for name, way in WAYS.items():
             start = time.process_time()
-            said[name] = way(weights, problems, rule)
+            predicted[name] = way(weights, problems, rule)
             times[name].append(time.process_time() - start)
     ratios = [slow / fast for slow, fast in zip(times["mixed"], times["quick"], strict=True)]
     single = [slow / fast for slow, fast in zip(times["alone"], times["quick"], strict=True)]
@@ -77,7 +77,7 @@ def measured(weights: Weights, problems: Problems, rule: Stopping) -> dict[str, 
         "ratio": round(statistics.median(ratios), 2),
         "spread": [round(min(ratios), 2), round(max(ratios), 2)],
         "one_length_at_a_time": round(statistics.median(single), 2),
-        "unlike": sum(int((said["quick"] != said[name]).any(1).sum()) for name in ("mixed", "alone")),
+        "unlike": sum(int((predicted["quick"] != predicted[name]).any(1).sum()) for name in ("mixed", "alone")),
     }
 
 

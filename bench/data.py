@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import torch
 
-from lengthwise.layout import EQUALS, FullOutput, Layout, NextToken, Pairs
-from lengthwise.rng import stream
+from lengthwise.base.rng import stream
+from lengthwise.recipe.layout import EQUALS, FullOutput, Layout, NextToken, Pairs
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum
@@ -89,9 +89,9 @@ def seconds(make: Callable[[], object]) -> float:
 
 def ours(task: Task, sizes: tuple[int, ...], layout: Layout, batch: int) -> float:
     """Seconds per row, the median of several batches."""
-    asked = torch.tensor([sizes]).expand(batch, -1)
+    loss_mask = torch.tensor([sizes]).expand(batch, -1)
     taken = [
-        seconds(lambda step=step: layout.write(task.sample(asked, stream(0, "bench", step)), task))
+        seconds(lambda step=step: layout.write(task.sample(loss_mask, stream(0, "bench", step)), task))
         for step in range(TIMES)
     ]
     return statistics.median(taken) / batch
@@ -101,18 +101,18 @@ def plain(task: Task, layout: Layout, prompt: Prompt, step: int) -> object:
     """Row by row: a prompt by Python's own generator, its answer by the reference, both as numbers in padded lists."""
     ids = {symbol: i for i, symbol in enumerate(layout.vocabs(task)[0].symbols)}
     end = ids["$"]
-    chance, tokens, targets, asked = random.Random(step), [], [], []
+    chance, tokens, targets, loss_mask = random.Random(step), [], [], []
     for _ in range(BATCH):
         question = prompt(chance)
         answer = [ids[symbol] for symbol in task.reference(question)]
         before = [ids[symbol] for symbol in question + EQUALS]
         tokens.append(before + (answer if layout.decodes else [ids[EQUALS]] * len(answer)))
         targets.append([end] * (len(before) - 1) + [*answer, end])
-        asked.append([False] * (len(before) - 1) + [True] * (len(answer) + 1))
+        loss_mask.append([False] * (len(before) - 1) + [True] * (len(answer) + 1))
     width = max(map(len, tokens))
     return [
         torch.tensor([row + [fill] * (width - len(row)) for row in rows])
-        for rows, fill in ((tokens, end), (targets, end), (asked, False))
+        for rows, fill in ((tokens, end), (targets, end), (loss_mask, False))
     ]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from lengthwise.rng import stream
+from lengthwise.base.rng import stream
 from lengthwise.tasks.expression import Expression
 
 BATCH, PLAIN, LOW, HIGH, TURNS = 65_536, 2_000, 8, 30, 15

@@ -38,8 +38,8 @@ def library(share: float, angles: Tensor | None) -> Attend:
 
 def ours(share: float, angles: Tensor | None) -> Attend:
     def attend(projected: Tensor) -> Tensor:
-        rows, places, _, heads, size = projected.shape
-        assert small.pays(projected, (rows, places, heads, size), share)
+        rows, positions, _, heads, size = projected.shape
+        assert small.pays(projected, (rows, positions, heads, size), share)
         return small.attend(projected, None, angles, causal=True, share=share)
 
     return attend
@@ -52,10 +52,10 @@ def seconds(attend: Attend, projected: Tensor, gradient: Tensor) -> float:
 
 
 def measured(shape: tuple[int, ...], share: float) -> float:
-    rows, heads, places, size = shape
-    projected = torch.randn(rows, places, 3, heads, size, requires_grad=True)
-    gradient = torch.randn(rows, places, heads, size)
-    angles = torch.randn(rows, places, size // 2) if share else None
+    rows, heads, positions, size = shape
+    projected = torch.randn(rows, positions, 3, heads, size, requires_grad=True)
+    gradient = torch.randn(rows, positions, heads, size)
+    angles = torch.randn(rows, positions, size // 2) if share else None
     ratios = []
     for _ in range(REPEATS + 1):
         took = [seconds(attend(share, angles), projected, gradient) for attend in (library, ours)]

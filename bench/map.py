@@ -9,23 +9,23 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lengthwise.data import unseen
-from lengthwise.evaluation import Said, answer, slots
-from lengthwise.generate import decode, decode_anew
+from lengthwise.base.types import Batch
+from lengthwise.evaluation.generate import decode, decode_anew
+from lengthwise.evaluation.scores import Predictions, answer, slots
+from lengthwise.recipe.data import unseen
+from lengthwise.recipe.stopping import Oracle
 from lengthwise.run import Weights, load
-from lengthwise.stopping import Oracle
-from lengthwise.types import Batch
 
 CELLS, SAMPLES = (10, 20, 30, 40), 100
 WAYS = {"forward": answer, "memory": decode, "anew": decode_anew}
 
 
-def right(how: Callable[..., Said], weights: Weights, batch: Batch) -> tuple[float, Tensor]:
+def right(how: Callable[..., Predictions], weights: Weights, batch: Batch) -> tuple[float, Tensor]:
     """Seconds, and which rows are right in full."""
     start = time.perf_counter()
-    said = how(weights.model, weights.recipe, batch, Oracle()).symbols
-    wanted, asked = slots(batch.targets, batch.room), slots(batch.asked, batch.room)
-    return time.perf_counter() - start, ((said == wanted) | ~asked).all(1)
+    predicted = how(weights.model, weights.recipe, batch, Oracle()).symbols
+    wanted, loss_mask = slots(batch.targets, batch.answer_slots), slots(batch.loss_mask, batch.answer_slots)
+    return time.perf_counter() - start, ((predicted == wanted) | ~loss_mask).all(1)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.transformer import Transformer
-from lengthwise.recipe import Recipe
+from lengthwise.recipe.recipe import Recipe
 
 
 class Looped(nn.Module):

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from lengthwise.layout import places
-from lengthwise.rng import stream
+from lengthwise.base.rng import stream
+from lengthwise.recipe.layout import positions
 
 ROWS, WIDTH, SIGN, REPEATS, TIMES = 64, 128, 10, 15, 20
 
@@ -20,10 +20,10 @@ def plain(rows: list[list[int]]) -> list[list[int]]:
     """As it is read: token by token."""
     found = []
     for row in rows:
-        counted, place = [], 0
+        counted, position = [], 0
         for token in row:
-            place = 0 if token >= SIGN else place + 1
-            counted.append(place)
+            position = 0 if token >= SIGN else position + 1
+            counted.append(position)
         found.append(counted)
     return found
 
@@ -42,10 +42,10 @@ def main() -> None:
     torch.set_num_threads(1)
     tokens = torch.randint(12, (ROWS, WIDTH), generator=stream(0, "bench"))
     rows = tokens.tolist()
-    assert torch.equal(torch.tensor(plain(rows)), places(tokens >= SIGN).long())
+    assert torch.equal(torch.tensor(plain(rows)), positions(tokens >= SIGN).long())
     whole, alone = [], []
     for _ in range(REPEATS):  # in turns
-        fast = seconds(lambda: places(tokens >= SIGN))
+        fast = seconds(lambda: positions(tokens >= SIGN))
         whole.append(seconds(lambda: torch.tensor(plain(rows))) / fast)
         alone.append(seconds(lambda: plain(rows)) / fast)
     low, middle, high = statistics.quantiles(whole)

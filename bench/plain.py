@@ -7,17 +7,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lengthwise.base.types import Batch, Inputs
 from lengthwise.models.transformer import TransformerModel
 from lengthwise.nn.block import Block
 from lengthwise.nn.pattern import pattern
-from lengthwise.types import Batch, Inputs
 
 
 def final_loss(model: TransformerModel, batch: Batch, loops: Tensor) -> Tensor:
     """Step-dependent supervision: every row is run to the longest row's loops, every place is read out after each of
     them, and then each row's own loop is picked out."""
     logits = torch.stack(run(model, batch.inputs, int(loops.max())))[loops - 1, torch.arange(len(loops))]
-    return F.cross_entropy(logits[batch.asked], batch.targets[batch.asked])
+    return F.cross_entropy(logits[batch.loss_mask], batch.targets[batch.loss_mask])
 
 
 def run(model: TransformerModel, inputs: Inputs, loops: int) -> list[Tensor]:
@@ -51,7 +51,9 @@ def allowed(model: TransformerModel, inputs: Inputs) -> Tensor | None:
     found = pattern(model.encodings, inputs, model.causal)
     if model.causal and found.band is None and found.bias is None:
         return None
-    absent = torch.zeros(len(inputs), 1, 1, inputs.tokens.shape[1]).masked_fill(~inputs.present[:, None, None], -1e9)
+    absent = torch.zeros(len(inputs), 1, 1, inputs.tokens.shape[1]).masked_fill(
+        ~inputs.padding_mask[:, None, None], -1e9
+    )
     absent = absent.to(model.embedding.weight.dtype)
     if found.bias is not None:
         bias = found.bias if isinstance(found.bias, Tensor) else found.bias.value
@@ -59,8 +61,8 @@ def allowed(model: TransformerModel, inputs: Inputs) -> Tensor | None:
     if found.band is None:
         return absent
     band = found.band if isinstance(found.band, Tensor) else found.band.value  # "b t h w"
-    places, reach = band.shape[1], band.shape[-1] // 2
-    pairs = torch.full((len(band), band.shape[2], places, places + 2 * reach), -1e9, dtype=absent.dtype)
+    positions, reach = band.shape[1], band.shape[-1] // 2
+    pairs = torch.full((len(band), band.shape[2], positions, positions + 2 * reach), -1e9, dtype=absent.dtype)
     for i in range(band.shape[-1]):
-        pairs.diagonal(i, 2, 3)[..., :places] = band[..., i].mT.clamp(min=-1e9)
-    return absent + pairs[..., reach : places + reach]
+        pairs.diagonal(i, 2, 3)[..., :positions] = band[..., i].mT.clamp(min=-1e9)
+    return absent + pairs[..., reach : positions + reach]

@@ -25,33 +25,33 @@ def retran(model: Model, tokens: Tensor) -> Tensor:
     keys = [[by_head(layer.key(layer.first).expand(rows, -1))] for layer in model.layers]
     values = [[by_head(layer.value(layer.first).expand(rows, -1))] for layer in model.layers]
     states = [_first(layer.cell, rows) for layer in model.layers]
-    said = []
-    for place in range(tokens.shape[1]):
-        x = model.embedding(tokens[:, place])
+    predicted = []
+    for position in range(tokens.shape[1]):
+        x = model.embedding(tokens[:, position])
         for number, layer in enumerate(model.layers):
-            query = _turned(by_head(layer.query(x)), (place + 1) * model.rates)
+            query = _turned(by_head(layer.query(x)), (position + 1) * model.rates)
             mixed = _attend(query, torch.stack(keys[number], 2), torch.stack(values[number], 2), drop)
             h = layer.norm_attention(x + F.dropout(layer.mix(mixed), drop))
             out, states[number] = _cell(layer.cell, h, states[number])
             x = layer.norm_cell(h + F.dropout(out, drop))
-            keys[number].append(_turned(by_head(layer.key(x)), (place + 1) * model.rates))
+            keys[number].append(_turned(by_head(layer.key(x)), (position + 1) * model.rates))
             values[number].append(by_head(layer.value(x)))
-        said.append(x)
-    return torch.stack(said, 1)
+        predicted.append(x)
+    return torch.stack(predicted, 1)
 
 
 def lstm(model: Model, tokens: Tensor) -> Tensor:
     drop = model.dropout if model.training else 0.0
     states = [_first(cell, len(tokens)) for cell in model.cells]
-    said = []
-    for place in range(tokens.shape[1]):
-        x = model.embedding(tokens[:, place])
+    predicted = []
+    for position in range(tokens.shape[1]):
+        x = model.embedding(tokens[:, position])
         for number, cell in enumerate(model.cells):
             if number:
                 x = F.dropout(x, drop)
             x, states[number] = _cell(cell, x, states[number])
-        said.append(x)
-    return torch.stack(said, 1)
+        predicted.append(x)
+    return torch.stack(predicted, 1)
 
 
 def gpt(model: Model, tokens: Tensor) -> Tensor:
@@ -60,20 +60,20 @@ def gpt(model: Model, tokens: Tensor) -> Tensor:
     drop = blocks[0].attention.dropout if model.training else 0.0
     keys: list[list[Tensor]] = [[] for _ in blocks]
     values: list[list[Tensor]] = [[] for _ in blocks]
-    said = []
-    for place in range(tokens.shape[1]):
-        x = model.embedding(tokens[:, place])
+    predicted = []
+    for position in range(tokens.shape[1]):
+        x = model.embedding(tokens[:, position])
         for number, block in enumerate(blocks):
             projected = block.attention.project(x).view(rows, 3, block.attention.heads, -1)
-            query, key = (_turned(projected[:, i], place * rotary.rates) for i in range(2))
+            query, key = (_turned(projected[:, i], position * rotary.rates) for i in range(2))
             keys[number].append(key)
             values[number].append(projected[:, 2])
             mixed = _attend(query, torch.stack(keys[number], 2), torch.stack(values[number], 2), drop)
             x = block.norm_attention(x + F.dropout(block.attention.out(mixed), drop))
             wide = F.gelu(block.mlp.widen(x), approximate="tanh")
             x = block.norm_mlp(x + F.dropout(block.mlp.narrow(wide), drop))
-        said.append(x)
-    return torch.stack(said, 1)
+        predicted.append(x)
+    return torch.stack(predicted, 1)
 
 
 def _attend(query: Tensor, keys: Tensor, values: Tensor, drop: float) -> Tensor:

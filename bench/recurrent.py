@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lengthwise import catalog, data
+from lengthwise import catalog
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Batch
 from lengthwise.models import Model
-from lengthwise.recipe import Recipe
-from lengthwise.rng import stream
-from lengthwise.source import Fresh
-from lengthwise.types import Batch
+from lengthwise.recipe import data
+from lengthwise.recipe.recipe import Recipe
+from lengthwise.recipe.source import Fresh
 
 WIDTH = 38
 REPEATS = {"retran": 7, "gpt": 7, "lstm": 25}  # its steps are short, and differ more
@@ -34,11 +35,11 @@ Loss = Callable[[Model, Batch], Tensor]
 
 def plain_loss(advance: Callable[[Model, Tensor], Tensor], model: Model, batch: Batch) -> Tensor:
     """Every row as wide as the widest that there can be, every place read out."""
-    tokens, targets, asked = (
-        F.pad(part, (0, WIDTH - part.shape[1])) for part in (batch.inputs.tokens, batch.targets, batch.asked)
+    tokens, targets, loss_mask = (
+        F.pad(part, (0, WIDTH - part.shape[1])) for part in (batch.inputs.tokens, batch.targets, batch.loss_mask)
     )
     logits = model.readout(advance(model, tokens))
-    return F.cross_entropy(logits[asked], targets[asked])
+    return F.cross_entropy(logits[loss_mask], targets[loss_mask])
 
 
 def quick_loss(recipe: Recipe, model: Model, batch: Batch) -> Tensor:

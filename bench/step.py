@@ -25,16 +25,17 @@ from plain import final_loss
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lengthwise import catalog, data
-from lengthwise.lengths import Uniform
+from lengthwise import catalog
+from lengthwise.base.types import Batch
 from lengthwise.models import Model
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import NoPE
 from lengthwise.nn.whole import alike, newcomers
 from lengthwise.nn.window import Local
 from lengthwise.objectives.final import Final
-from lengthwise.recipe import Recipe
-from lengthwise.types import Batch
+from lengthwise.recipe import data
+from lengthwise.recipe.lengths import Uniform
+from lengthwise.recipe.recipe import Recipe
 
 ADDITION = "paper-fop-loop-adaptive-addition"
 CLAIMS = {
@@ -82,11 +83,11 @@ def needed(spec: Transformer, batch: Batch, loops: Tensor) -> tuple[float, float
     """The operations of the matrix products of one step that the loss needs, a multiplication and an addition counted
     as two, but for the readout; and how many places the plain loop computes for each that is needed."""
     times = useful(spec, batch, loops).sum(1).double()
-    seen = batch.inputs.present.sum(1)
+    seen = batch.inputs.padding_mask.sum(1)
     if reach := window(spec):
         seen = seen.clamp(max=2 * reach + 1)
     per_place = spec.layers * (8 + 4 * spec.mlp) * spec.width**2 + spec.layers * 4 * spec.width * seen
-    computed = batch.inputs.present.numel() * int(loops.max())
+    computed = batch.inputs.padding_mask.numel() * int(loops.max())
     return 3 * float((per_place * times).sum()), computed / float(times.sum())
 
 
@@ -97,12 +98,12 @@ def window(spec: Transformer) -> int | None:
 
 def useful(spec: Transformer, batch: Batch, loops: Tensor) -> Tensor:
     """After how many loops what a place holds can still reach one that is asked, "b t"."""
-    times = loops[:, None] * batch.inputs.present
+    times = loops[:, None] * batch.inputs.padding_mask
     if spec.positions == (NoPE(),):  # in these causal layouts, equal beginnings are one
         times[~distinct(batch, loops)] = 0
     if reach := window(spec):
-        place = torch.arange(times.shape[1])
-        gap = (place - place[:, None]).abs().where(batch.asked[:, None], 10**6).amin(2)
+        position = torch.arange(times.shape[1])
+        gap = (position - position[:, None]).abs().where(batch.loss_mask[:, None], 10**6).amin(2)
         times = (times - (gap / (spec.layers * reach)).ceil().long()).clamp(min=0)
     return times
 
@@ -111,9 +112,9 @@ def distinct(batch: Batch, loops: Tensor) -> Tensor:
     """The places that hold something else than all rows before them that take as many loops or more, or have before
     them in their row, "b t"."""
     order = loops.argsort(descending=True, stable=True)
-    present = batch.inputs.present[order]
-    which = alike(batch.inputs.tokens[order], present.sum(1).cumsum(0).tolist(), [])
-    return torch.zeros_like(present).masked_scatter_(present, newcomers(which))[order.argsort()]
+    padding_mask = batch.inputs.padding_mask[order]
+    which = alike(batch.inputs.tokens[order], padding_mask.sum(1).cumsum(0).tolist(), [])
+    return torch.zeros_like(padding_mask).masked_scatter_(padding_mask, newcomers(which))[order.argsort()]
 
 
 def product_rate(side: int = 1536) -> float:
@@ -166,7 +167,7 @@ def libraries(name: str) -> dict[str, float]:
 def step_of(model: nn.Module, batch: Batch, loops: Tensor) -> None:
     model.zero_grad()
     logits = model(batch.inputs.tokens, loops)
-    F.cross_entropy(logits[batch.asked], batch.targets[batch.asked]).backward()
+    F.cross_entropy(logits[batch.loss_mask], batch.targets[batch.loss_mask]).backward()
 
 
 def seconds(work: Callable[..., object], *given: object) -> float:

@@ -12,9 +12,9 @@ class Reverse(lw.Task):
     symbols = tuple("0123456789")  # what prompts and answers are written in
 
     def sample(self, sizes, generator):  # a problem per row of sizes; no loop over rows
-        length, place = sizes[:, :1], torch.arange(int(sizes.max()))
-        row = torch.randint(10, (len(sizes), len(place)), generator=generator) * (place < length)
-        back = row.gather(1, (length - 1 - place).clamp(min=0)) * (place < length)
+        length, position = sizes[:, :1], torch.arange(int(sizes.max()))
+        row = torch.randint(10, (len(sizes), len(position)), generator=generator) * (position < length)
+        back = row.gather(1, (length - 1 - position).clamp(min=0)) * (position < length)
         return lw.Problems(sizes, row, length[:, 0], back, length[:, 0], rounds=length[:, 0])
 
     def parse(self, text):  # what a person types
@@ -25,7 +25,7 @@ class Reverse(lw.Task):
     def reference(self, prompt):  # the plainest algorithm; tests hold `sample` to it
         return prompt[::-1]
 
-    def room(self, sizes):  # places that an answer may take
+    def answer_slots(self, sizes):  # places that an answer may take
         return sizes[:, 0]
 
 

@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from lengthwise import catalog, evaluation, training
-from lengthwise.fields import override
-from lengthwise.layout import FullOutput, Layout, NextToken, Pairs
-from lengthwise.lengths import Curriculum, Lengths, Natural, Uniform
-from lengthwise.loops import Constant, ExtraLoops, Loops, PerRound
+from lengthwise import catalog
+from lengthwise.base.fields import override
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Batch, Inputs, Kind, Loss, Problems, Score, Trace, UsageError
+from lengthwise.base.vocab import Vocab
+from lengthwise.evaluation import scores as evaluation
+from lengthwise.evaluation.solver import Answer, Solver, load
 from lengthwise.models import Model, ModelSpec, unroll
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
@@ -21,20 +23,20 @@ from lengthwise.objectives import Objective
 from lengthwise.objectives.every import Every
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
-from lengthwise.optim import LAMB, AdamW, Optimizer, Schedule
-from lengthwise.recipe import Recipe, Watch
-from lengthwise.rng import stream
+from lengthwise.recipe.layout import FullOutput, Layout, NextToken, Pairs
+from lengthwise.recipe.lengths import Curriculum, Lengths, Natural, Uniform
+from lengthwise.recipe.loops import Constant, ExtraLoops, Loops, PerRound
+from lengthwise.recipe.optim import LAMB, AdamW, Optimizer, Schedule
+from lengthwise.recipe.recipe import Recipe, Watch
+from lengthwise.recipe.source import Finite, Fresh
+from lengthwise.recipe.stopping import After, Converged, MaxConfidence, Oracle, Stopping
 from lengthwise.run import Run, Weights
 from lengthwise.run import load as load_weights
-from lengthwise.solver import Answer, Solver, load
-from lengthwise.source import Finite, Fresh
-from lengthwise.stopping import After, Converged, MaxConfidence, Oracle, Stopping
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.parity import Parity
-from lengthwise.types import Batch, Inputs, Kind, Loss, Problems, Score, Trace, UsageError
-from lengthwise.vocab import Vocab
+from lengthwise.training import loop as training
 
 
 class Scores(list[Score]):
@@ -55,7 +57,8 @@ def find(name: str, *changes: str) -> Recipe:
 def train(recipe: Recipe | str, *changes: str, seed: int | None = None, **options: Any) -> Run:
     """Train a recipe, or one named, to its end; go on where an earlier call was stopped.
 
-    ``seed`` sets the seed of the weights and of the problems. ``options`` are those of ``lengthwise.training.train``:
+    ``seed`` sets the seed of the weights and of the problems. ``options`` are those of
+    ``lengthwise.training.loop.train``:
     ``folder``, ``device``, ``threads``, ``save_every`` (seconds), ``quiet``.
     """
     chosen = catalog.recipe(recipe, changes) if isinstance(recipe, str) else override(recipe, changes)
@@ -76,8 +79,8 @@ def evaluate(
 ) -> Scores:
     """Exact match on fresh problems, a Score per length; by default at 1, 1.5, 2, 3 and 5 times the training length."""
     if not isinstance(weights, Weights):
-        place = training.choose_device(device)
-        weights = weights.weights(place) if isinstance(weights, Run) else load_weights(weights, place)
+        chosen = training.choose_device(device)
+        weights = weights.weights(chosen) if isinstance(weights, Run) else load_weights(weights, chosen)
     sizes = evaluation.default_sizes(weights.recipe) if lengths is None else lengths
     with training.computing(1):
         found = evaluation.evaluate(weights, sizes, samples=samples, stopping=stopping, kind=kind, seed=seed)

@@ -33,13 +33,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from lengthwise import fields
-from lengthwise.data import fresh_problems
-from lengthwise.recipe import import_parts
+from lengthwise.base import fields
+from lengthwise.base.types import Kind, Score, UsageError
+from lengthwise.recipe.data import fresh_problems
+from lengthwise.recipe.recipe import import_parts
+from lengthwise.recipe.source import FRESH, Source
 from lengthwise.run import Folder, runs_folder, write_json
-from lengthwise.source import FRESH, Source
 from lengthwise.tasks import Task
-from lengthwise.types import Kind, Score, UsageError
 
 ALONE = "Reply with the answer alone: no other words, no spaces, no punctuation around it."
 INSTALL = "pip install 'openai>=1.60'"

@@ -12,20 +12,20 @@ from typing import Any
 
 import lengthwise.recipes
 import lengthwise.studies
-from lengthwise.fields import kinds, override, suggest
-from lengthwise.layout import Layout
-from lengthwise.lengths import Lengths
-from lengthwise.loops import Loops
+from lengthwise.base.fields import kinds, override, suggest
+from lengthwise.base.types import UsageError
 from lengthwise.models import ModelSpec
 from lengthwise.nn.position import Position
 from lengthwise.objectives import Objective
-from lengthwise.optim import Optimizer
-from lengthwise.recipe import Recipe, import_parts
-from lengthwise.source import Source
-from lengthwise.stopping import Stopping
+from lengthwise.recipe.layout import Layout
+from lengthwise.recipe.lengths import Lengths
+from lengthwise.recipe.loops import Loops
+from lengthwise.recipe.optim import Optimizer
+from lengthwise.recipe.recipe import Recipe, import_parts
+from lengthwise.recipe.source import Source
+from lengthwise.recipe.stopping import Stopping
 from lengthwise.studies import Study
 from lengthwise.tasks import Task, kebab
-from lengthwise.types import UsageError
 
 PARTS = {
     "tasks": Task,

@@ -194,11 +194,11 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from lengthwise.types import UsageError
+    from lengthwise.base.types import UsageError
 
     try:
         from lengthwise import verbs
-        from lengthwise.training import Interrupted
+        from lengthwise.training.loop import Interrupted
 
         try:
             return verbs.run(args)

@@ -13,16 +13,16 @@ from rich.panel import Panel
 from rich.text import Text
 
 from lengthwise import catalog
-from lengthwise.data import fresh_problems
-from lengthwise.fleet import Fleet
-from lengthwise.live import follow
+from lengthwise.base.types import UsageError
+from lengthwise.evaluation.solver import Answer, Solver
+from lengthwise.recipe.data import fresh_problems
 from lengthwise.report import curves
 from lengthwise.report.publish import publish
 from lengthwise.report.tables import score_table
 from lengthwise.report.terminal import plot
 from lengthwise.run import Run, runs_folder
-from lengthwise.solver import Answer, Solver
-from lengthwise.types import UsageError
+from lengthwise.training.fleet import Fleet
+from lengthwise.training.live import follow
 
 INTRO = """Two small models learn to add numbers of up to [bold]{top}[/] digits, from the same sums.
   [bold]{looped}[/]    one block that sees a digit's neighbours, applied again and again
@@ -120,8 +120,8 @@ def _marked(name: str, answer: Answer | None, right: str) -> Text:
     line = Text(f"{name:>16} ")
     if answer is None:
         return line.append("too long for its position table", "dim")
-    said = answer.text.rjust(len(right))
-    for digit, wanted in zip(said[-len(right) :], right, strict=True):
+    predicted = answer.text.rjust(len(right))
+    for digit, wanted in zip(predicted[-len(right) :], right, strict=True):
         line.append(digit, "" if digit == wanted else "bold underline red")
-    wrong = sum(digit != wanted for digit, wanted in zip(said[-len(right) :], right, strict=True))
+    wrong = sum(digit != wanted for digit, wanted in zip(predicted[-len(right) :], right, strict=True))
     return line.append("  right" if answer.correct else f"  {wrong} of {len(right)} digits wrong", "dim")

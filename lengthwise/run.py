@@ -33,9 +33,9 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
+from lengthwise.base.types import UsageError
 from lengthwise.models import Model
-from lengthwise.recipe import Recipe
-from lengthwise.types import UsageError
+from lengthwise.recipe.recipe import Recipe
 
 SHIPPED = Path(__file__).parent / "weights"
 

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from lengthwise import catalog
+from lengthwise.base.types import UsageError
+from lengthwise.base.vocab import Vocab
 from lengthwise.cli import main
-from lengthwise.data import batch
 from lengthwise.models import settle
+from lengthwise.recipe.data import batch
+from lengthwise.recipe.stopping import After
 from lengthwise.recipes import abacus
-from lengthwise.stopping import After
 from lengthwise.studies import Panel, Study
-from lengthwise.types import UsageError
-from lengthwise.vocab import Vocab
 
 LAYER = 4 * 1024**2 + 3 * 1024**2 + 4 * 1024  # attention, gated MLP, two norms
 ENDS = 512 * 1024 + 2 * 1024 + 3 * 1024**2 + 2 * 1024 + 1024**2  # places, the norm of what is embedded, the readout
@@ -86,7 +86,9 @@ def test_places_beyond_the_training_lengths_are_trained():
     for step in range(30):
         made, loops = batch(recipe, step)
         _, state = settle(model, made.inputs, loops)
-        (gradient,) = torch.autograd.grad(model.read(state, made.asked).square().sum(), model.encodings[0].table.weight)
+        (gradient,) = torch.autograd.grad(
+            model.read(state, made.loss_mask).square().sum(), model.encodings[0].table.weight
+        )
         seen |= (gradient != 0).any(1)
     assert seen[0] and seen[1:].sum() > 90 and int(seen.nonzero().max()) > 100
 

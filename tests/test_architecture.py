@@ -1,6 +1,7 @@
-"""The structure that docs/design.md tells, held to the code: arrows point down, siblings do not know one another."""
+"""The structure of the package, held to the code: between folders arrows point down, inside one there is no circle."""
 
 import ast
+import graphlib
 import subprocess
 import sys
 from pathlib import Path
@@ -9,77 +10,80 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "lengthwise"
 
-# From the bottom up: a module imports from lower floors only.
+# From the bottom up: what stands in a folder imports from lower floors, or from its own folder, where only circles are
+# forbidden. A file on the top level is a folder of one.
 FLOORS = [
-    {"types", "rng"},
-    {"vocab", "fields", "rows", "expressions"},
-    {"expressions.values"},
-    {"expressions.drawing"},
-    {"nn.dropout", "nn.position", "nn.lstm", "nn.packed", "nn.packing", "nn.readout", "nn.softmax", "nn.gelu"},
-    {"nn.few", "nn.small"},
-    {"nn.pattern", "nn.recall", "nn.window"},
-    {"nn.attention"},
-    {"nn.block"},
-    {"nn.whole"},
-    {"tasks", "models", "loops", "stopping", "source"},
-    {"digits", "lengths"},
-    {"tasks.*", "models.*", "objectives", "layout", "optim", "rasp.language"},
-    {"objectives.*", "recipe", "rasp.program"},
-    {"data", "run", "rasp.programs"},
-    {"evaluation"},
-    {"progress", "generate", "depth", "anatomy", "ask"},
-    {"training", "solver"},
-    {"cost", "fleet", "recipes.*", "report"},
-    {"recipes.ablations"},
-    {"studies", "report.*"},
-    {"studies.*", "live", "report.depth_figure", "report.anatomy_figure", "report.card", "report.parameter_figure"},
-    {"catalog", "report.publish"},
-    {"api", "demo", "verbs.console"},
-    {"verbs.train"},
-    {"verbs.look", "verbs.solve", "verbs.study", "verbs.ask"},
+    {"base"},
+    {"nn", "tasks"},
+    {"models"},
+    {"depth"},
+    {"fast", "objectives"},
+    {"recipe"},
+    {"run", "rasp"},
+    {"evaluation", "ask"},
+    {"training", "recipes", "report"},
+    {"studies"},
+    {"catalog"},
+    {"api", "demo"},
     {"verbs"},
     {"cli"},
     {"__main__"},
 ]
 
 
-def floor(module: str) -> int:
-    """The floor of ``tasks.parity``: where it is named itself, else where its folder is."""
-    for name in (module, f"{module.split('.')[0]}.*"):
-        for i, names in enumerate(FLOORS):
-            if name in names:
-                return i
-    raise AssertionError(f"{module} stands on no floor: give it one in docs/design.md and here")
-
-
 def modules() -> dict[str, Path]:
+    """``tasks.parity`` → its file; a folder's ``__init__`` has the folder's name."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        if name and (name not in {"nn", "recipes", "rasp"}):  # these hold a docstring
-            found[name] = path
-    return found
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return {name: path for name, path in found.items() if name}
 
 
 def imports(path: Path) -> set[str]:
-    """The package's own modules that a file imports, late imports included, those for type checking left out."""
-    tree = ast.parse(path.read_text())
-    names = set(modules())
+    """The package's own modules that a file imports, late imports included."""
     found = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
     own = {name.removeprefix("lengthwise.") for name in found if name.startswith("lengthwise.")}
-    return own & names
+    return own & set(modules())
+
+
+def folder(module: str) -> str:
+    return module.split(".")[0]
+
+
+def floor(module: str) -> int:
+    for number, names in enumerate(FLOORS):
+        if folder(module) in names:
+            return number
+    raise AssertionError(f"the folder {folder(module)} stands on no floor: give it one here and in the docs")
 
 
 @pytest.mark.parametrize("module", sorted(modules()))
-def test_arrows_point_down(module):
-    above = {name for name in imports(modules()[module]) if floor(name) >= floor(module)}
+def test_arrows_between_folders_point_down(module):
+    others = {name for name in imports(modules()[module]) if folder(name) != folder(module)}
+    above = {name for name in others if floor(name) >= floor(module)}
     assert not above, f"{module} imports {above}, which stand no lower"
+
+
+@pytest.mark.parametrize("name", sorted({folder(module) for module in modules()}))
+def test_no_circles_inside_a_folder(name):
+    inside = {module: imports(path) for module, path in modules().items() if folder(module) == name}
+    graph = {
+        module: {other for other in found if other in inside and other != module} for module, found in inside.items()
+    }
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
+
+
+def test_rooms_are_few():
+    """What a stranger meets at the top two levels."""
+    top = {path.name for path in PACKAGE.iterdir() if path.suffix == ".py" or any(path.glob("*.py"))}
+    below = {path.parent for path in PACKAGE.glob("*/*/*.py")}
+    assert len(top | below) <= 26
 
 
 def test_a_task_is_one_new_file(tmp_path, monkeypatch):

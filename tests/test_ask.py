@@ -18,14 +18,14 @@ import pytest
 
 from lengthwise import ask, catalog
 from lengthwise.ask import Asked, Inquiry, Key, items, judged, read_reply
+from lengthwise.base.fields import kinds
+from lengthwise.base.types import UsageError, wilson
 from lengthwise.cli import main, parse
-from lengthwise.data import fresh_problems, unseen
-from lengthwise.evaluation import default_sizes
-from lengthwise.fields import kinds
-from lengthwise.recipe import import_parts
-from lengthwise.source import Finite
+from lengthwise.evaluation.scores import default_sizes
+from lengthwise.recipe.data import fresh_problems, unseen
+from lengthwise.recipe.recipe import import_parts
+from lengthwise.recipe.source import Finite
 from lengthwise.tasks import Task, kebab
-from lengthwise.types import UsageError, wilson
 
 KEY = "sk-proj-Aa0Bb1Cc2Dd3Ee4Ff5Gg6"
 import_parts()
@@ -609,11 +609,13 @@ def test_mistakes_are_told_in_one_line_before_anything_is_sent_or_made(endpoint,
 
 def test_a_folder_holds_one_inquiry(endpoint, asked, told, tmp_path):
     server = endpoint(right)
-    place = tmp_path / "place"
+    position = tmp_path / "place"
     given = ["--lengths", "3", "--samples", "3"]
-    assert asked(*words(server.url, *given, "--out", place))["run"] == str(place)
+    assert asked(*words(server.url, *given, "--out", position))["run"] == str(position)
     for change in (["--seed", 1], ["--model", "other"], ["base=3"], ["--question", "Well?"], ["--hard"]):
-        assert "something else was asked there" in one_line(told, *words(server.url, *given, "--out", place, *change))
+        assert "something else was asked there" in one_line(
+            told, *words(server.url, *given, "--out", position, *change)
+        )
         assert asked(*words(server.url, *given, *change))["requests"] == 3  # in a folder of its own
     run = tmp_path / "run"
     run.mkdir()

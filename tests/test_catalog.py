@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 import lengthwise.recipes
 from lengthwise import catalog
-from lengthwise.cost import cost
-from lengthwise.evaluation import evaluate
-from lengthwise.lengths import Curriculum, Uniform
-from lengthwise.recipe import Recipe
+from lengthwise.base.types import UsageError
+from lengthwise.evaluation.scores import evaluate
+from lengthwise.evaluation.solver import Solver
+from lengthwise.recipe.lengths import Curriculum, Uniform
+from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipes.pairs import looped_pairs
 from lengthwise.run import SHIPPED, Run, load, shipped
-from lengthwise.solver import Solver
 from lengthwise.tasks.addition import Addition
-from lengthwise.training import train
-from lengthwise.types import UsageError
+from lengthwise.training.cost import cost
+from lengthwise.training.loop import train
 
 RECIPES = catalog.recipes()  # once: with types checked, making them all takes half a second
 
@@ -86,7 +86,7 @@ def test_a_choice_that_a_study_does_not_have_is_answered_with_those_it_has():
 FAMILY = '''
 from dataclasses import replace
 from lengthwise.catalog import recipe
-from lengthwise.recipe import Recipe
+from lengthwise.recipe.recipe import Recipe
 
 def ours() -> dict[str, Recipe]:
     """Several of a kind."""

@@ -40,8 +40,8 @@ def here(capsys, monkeypatch):
     def typed(*words):
         with pytest.raises(SystemExit) as left:
             main([str(word) for word in words])
-        said = capsys.readouterr()
-        return subprocess.CompletedProcess(words, left.value.code, said.out, said.err)
+        predicted = capsys.readouterr()
+        return subprocess.CompletedProcess(words, left.value.code, predicted.out, predicted.err)
 
     return typed
 
@@ -60,9 +60,9 @@ def fails(done, *parts, code=2):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run, trained by command."""
-    place = tmp_path_factory.mktemp("place")
+    position = tmp_path_factory.mktemp("place")
     words = ["train", "looped-pairs", *TINY, "--lengths", "2,3", "--samples", "20", "--quiet", "--json"]
-    done = lengthwise(*words, env={"LENGTHWISE_RUNS": str(place)})
+    done = lengthwise(*words, env={"LENGTHWISE_RUNS": str(position)})
     assert done.returncode == 0, done.stderr
     (result,) = json.loads(done.stdout)
     assert [row["sizes"] for row in result["scores"]] == [[2], [3]]

@@ -7,21 +7,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise import data, evaluation, rng
-from lengthwise.layout import FullOutput, NextToken, Pairs
-from lengthwise.lengths import Curriculum, Natural, Uniform
-from lengthwise.loops import Constant, PerRound
+from lengthwise.base import rng
+from lengthwise.base.types import UsageError
+from lengthwise.evaluation import scores as evaluation
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.transformer import Transformer
 from lengthwise.objectives.final import Final
-from lengthwise.recipe import Recipe, Watch
+from lengthwise.recipe import data
+from lengthwise.recipe.layout import FullOutput, NextToken, Pairs
+from lengthwise.recipe.lengths import Curriculum, Natural, Uniform
+from lengthwise.recipe.loops import Constant, PerRound
+from lengthwise.recipe.recipe import Recipe, Watch
+from lengthwise.recipe.source import SHARES, Finite, Fresh, hashed
 from lengthwise.run import Weights
-from lengthwise.source import SHARES, Finite, Fresh, hashed
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.parity import Parity
-from lengthwise.training import train
-from lengthwise.types import UsageError
+from lengthwise.training.loop import train
 
 MODEL = LSTM(8, 8, 1)
 RECIPE = Recipe(
@@ -142,8 +144,8 @@ def test_an_epoch_goes_through_the_whole_set_in_its_own_order():
     rows = []
     for step in range(20):
         batch, _ = data.batch(recipe, step)
-        present = batch.inputs.present
-        rows += [tuple(row[there].tolist()) for row, there in zip(batch.inputs.tokens, present, strict=True)]
+        padding_mask = batch.inputs.padding_mask
+        rows += [tuple(row[there].tolist()) for row, there in zip(batch.inputs.tokens, padding_mask, strict=True)]
     first, second = rows[:640], rows[640:]
     assert sorted(first) == sorted(second) and first != second
     assert len(set(first)) == 640
@@ -219,7 +221,7 @@ def test_what_is_cut_off_changes_neither_loss_nor_gradient(task, layout, model):
     built = recipe.build().double()
     sizes = torch.randint(1, 5, (30, len(task.axes)), generator=rng.stream(0, "cut"))
     whole = layout.write(task.sample(sizes, rng.stream(0, "cut")), task)
-    cut = whole.asked_only()
+    cut = whole.trimmed()
     gradients = []
     for batch in (whole, cut):
         built.zero_grad()
@@ -227,16 +229,16 @@ def test_what_is_cut_off_changes_neither_loss_nor_gradient(task, layout, model):
         loss.backward()
         gradients.append([loss.detach(), *(parameter.grad for parameter in built.parameters())])
     torch.testing.assert_close(*gradients, atol=1e-12, rtol=0)
-    last = (cut.asked * torch.arange(cut.asked.shape[1])).amax(1)
-    assert torch.equal(cut.inputs.present.sum(1), last + 1)
-    assert int(cut.asked.sum()) == int(whole.asked.sum())
-    assert cut.targets.shape == cut.inputs.tokens.shape == cut.room.shape
+    last = (cut.loss_mask * torch.arange(cut.loss_mask.shape[1])).amax(1)
+    assert torch.equal(cut.inputs.padding_mask.sum(1), last + 1)
+    assert int(cut.loss_mask.sum()) == int(whole.loss_mask.sum())
+    assert cut.targets.shape == cut.inputs.tokens.shape == cut.answer_slots.shape
 
 
 def test_rows_of_two_directions_are_left_whole():
     recipe = replace(RECIPE, layout=Pairs(), task=Addition(10, "least"), model=Transformer(width=8, heads=2))
     batch, _ = data.batch(replace(recipe, source=Fresh()), 0)
-    assert torch.equal(batch.room, batch.inputs.present)
+    assert torch.equal(batch.answer_slots, batch.inputs.padding_mask)
 
 
 # The validation loss

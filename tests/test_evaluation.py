@@ -9,25 +9,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from lengthwise import catalog, data, evaluation
-from lengthwise.evaluation import answer, answers, default_sizes, evaluate, exact_match, loops_right, parse_sizes
-from lengthwise.layout import FullOutput, NextToken, Pairs
-from lengthwise.lengths import Uniform
-from lengthwise.loops import Constant, ExtraLoops, PerRound
+from lengthwise import catalog
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Inputs, Problems, UsageError
+from lengthwise.evaluation import scores as evaluation
+from lengthwise.evaluation.scores import answer, answers, default_sizes, evaluate, exact_match, loops_right, parse_sizes
+from lengthwise.evaluation.solver import Solver
 from lengthwise.models import Once
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned, RoPE
 from lengthwise.nn.window import Local
 from lengthwise.objectives.final import Final
-from lengthwise.recipe import Recipe
-from lengthwise.rng import stream
+from lengthwise.recipe import data
+from lengthwise.recipe.layout import FullOutput, NextToken, Pairs
+from lengthwise.recipe.lengths import Uniform
+from lengthwise.recipe.loops import Constant, ExtraLoops, PerRound
+from lengthwise.recipe.recipe import Recipe
+from lengthwise.recipe.stopping import After, Converged, MaxConfidence, Oracle
 from lengthwise.run import Weights
-from lengthwise.solver import Solver
-from lengthwise.stopping import After, Converged, MaxConfidence, Oracle
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.parity import Parity
-from lengthwise.types import Inputs, Problems, UsageError
 
 MODEL = Transformer(width=16, heads=2, positions=(Learned(40),), init_std=0.2)
 PARITY = Recipe("parity", Parity(), FullOutput(1), Uniform(3), PerRound(), MODEL, Final(), steps=40, batch=32)
@@ -71,15 +73,15 @@ def plain_loops(model, recipe, problem, limit):
     batch = recipe.layout.write(problem, recipe.task)
     end = recipe.layout.end(recipe.task)
     context = model.embed(batch.inputs)
-    state, said, sure = model.start(context), [], []
+    state, predicted, sure = model.start(context), [], []
     for _ in range(limit):
         state = model.advance(state, context)
-        chances = model.read(state, batch.room).softmax(-1)
+        chances = model.read(state, batch.answer_slots).softmax(-1)
         symbols = chances.argmax(-1).tolist()
         upto = symbols.index(end) + 1 if end in symbols else len(symbols)
-        said.append(symbols)
+        predicted.append(symbols)
         sure.append(sum(float(chances[i, symbols[i]].log()) for i in range(upto)) / upto)
-    return said, sure
+    return predicted, sure
 
 
 @torch.no_grad()
@@ -87,32 +89,32 @@ def plain_answer(model, recipe, problem, stopping):
     """Symbols, confidence and loops of one row that was run alone."""
     model.eval()
     limit = int(stopping.limit(recipe.loops.planned(problem.rounds)))
-    said, sure = plain_loops(model, recipe, problem, limit)
+    predicted, sure = plain_loops(model, recipe, problem, limit)
     k = limit
     if isinstance(stopping, MaxConfidence):
         k = min(i for i in range(limit) if sure[i] > max(sure) - 1e-6) + 1
     if isinstance(stopping, Converged):
-        k = min([i for i in range(1, limit) if said[i] == said[i - 1]], default=limit)
-    return said[k - 1], sure[k - 1], k
+        k = min([i for i in range(1, limit) if predicted[i] == predicted[i - 1]], default=limit)
+    return predicted[k - 1], sure[k - 1], k
 
 
 def plain_counts(weights, problems, stopping):
     """Rows right in full, symbols right, symbols asked for, loops: counted one row at a time."""
     recipe = weights.recipe
     task, end = recipe.task, recipe.layout.end(recipe.task)
-    exact = right = asked = loops = 0
+    exact = right = loss_mask = loops = 0
     for problem in one_by_one(problems):
-        said, _, k = plain_answer(weights.model, recipe, problem, stopping)
+        predicted, _, k = plain_answer(weights.model, recipe, problem, stopping)
         wanted = problem.answer[0, : int(problem.answer_length)].tolist()
         if end is None:
-            wanted += [0] * (len(said) - len(wanted))  # Pairs here write the least significant digit first
+            wanted += [0] * (len(predicted) - len(wanted))  # Pairs here write the least significant digit first
         else:
             wanted = [*wanted, end]
-        hits = [a == b for a, b in zip(said, wanted, strict=False)]
-        assert len(hits) == len(wanted) <= len(said)
-        exact, right, asked, loops = exact + all(hits), right + sum(hits), asked + len(hits), loops + k
+        hits = [a == b for a, b in zip(predicted, wanted, strict=False)]
+        assert len(hits) == len(wanted) <= len(predicted)
+        exact, right, loss_mask, loops = exact + all(hits), right + sum(hits), loss_mask + len(hits), loops + k
     assert task.name
-    return exact, right, asked, loops
+    return exact, right, loss_mask, loops
 
 
 def given_problems(monkeypatch, problems):
@@ -127,14 +129,14 @@ def given_problems(monkeypatch, problems):
 def test_answers_equal_those_of_rows_run_alone(recipe, stopping):
     """Mixed sizes, so that rows leave the loop at different times and stand in different places."""
     weights, problems = half_trained(recipe), several(recipe)
-    said = answer(weights.model, recipe, recipe.layout.write(problems, recipe.task), stopping)
+    predicted = answer(weights.model, recipe, recipe.layout.write(problems, recipe.task), stopping)
     seen = set()
     for i, problem in enumerate(one_by_one(problems)):
         symbols, sure, loops = plain_answer(weights.model, recipe, problem, stopping)
-        assert said.symbols[i, : len(symbols)].tolist() == symbols
-        assert not said.symbols[i, len(symbols) :].any()
-        assert float(said.confidence[i]) == pytest.approx(sure, abs=1e-5)
-        assert int(said.loops[i]) == loops
+        assert predicted.symbols[i, : len(symbols)].tolist() == symbols
+        assert not predicted.symbols[i, len(symbols) :].any()
+        assert float(predicted.confidence[i]) == pytest.approx(sure, abs=1e-5)
+        assert int(predicted.loops[i]) == loops
         seen.add(tuple(symbols))
     assert len(seen) > 1  # the model says something else to other prompts
 
@@ -171,11 +173,11 @@ def test_scores_equal_a_plain_count_however_the_rows_are_batched(recipe, stoppin
     size, count = (2,) * len(recipe.task.axes), 13
     weights, problems = half_trained(recipe), data.fresh_problems(recipe.task, size, count, seed=5)
     given_problems(monkeypatch, problems)
-    exact, right, asked, loops = plain_counts(weights, problems, stopping)
+    exact, right, loss_mask, loops = plain_counts(weights, problems, stopping)
     for tokens in (evaluation.TOKENS, 50):
         monkeypatch.setattr(evaluation, "TOKENS", tokens)
         (score,) = evaluate(weights, [2], samples=count, stopping=stopping)
-        wanted = (exact / count, right / asked, loops / count)
+        wanted = (exact / count, right / loss_mask, loops / count)
         assert (score.exact, score.token_accuracy, score.loops) == pytest.approx(wanted)
         assert score.count == count
         ruled = replace(recipe, stopping=stopping)
@@ -202,14 +204,14 @@ class Says(nn.Module):
         other = torch.tensor((1 - self.chance) / (self.count - 1)).log()
         logits = other.repeat(*tokens.shape, self.count)
         for row, start in enumerate((tokens == self.equals).long().argmax(1).tolist()):
-            for place, symbol in enumerate(self.script.tolist()):
-                if start + place < tokens.shape[1]:
-                    logits[row, start + place, symbol] = torch.tensor(self.chance).log()
+            for position, symbol in enumerate(self.script.tolist()):
+                if start + position < tokens.shape[1]:
+                    logits[row, start + position, symbol] = torch.tensor(self.chance).log()
         return logits
 
 
 @pytest.mark.parametrize(
-    ("said", "right"),
+    ("predicted", "right"),
     [
         ("46$$", 1),
         ("46$5", 1),
@@ -226,21 +228,21 @@ class Says(nn.Module):
     ],
 )
 @pytest.mark.parametrize("layout", [FullOutput(), NextToken()], ids=repr)
-def test_an_answer_that_ends_early_or_late_is_wrong(said, right, layout, monkeypatch):
+def test_an_answer_that_ends_early_or_late_is_wrong(predicted, right, layout, monkeypatch):
     recipe = replace(PARITY, task=Addition(), layout=layout, loops=Constant())
     given_problems(monkeypatch, recipe.task.parse("12+34"))
-    (score,) = evaluate(Weights("says", recipe, Once(Says(recipe, said))), [2], samples=1)
+    (score,) = evaluate(Weights("says", recipe, Once(Says(recipe, predicted))), [2], samples=1)
     assert score.exact == right
-    assert score.token_accuracy == pytest.approx(sum(a == b for a, b in zip(said, "46$", strict=False)) / 3)
+    assert score.token_accuracy == pytest.approx(sum(a == b for a, b in zip(predicted, "46$", strict=False)) / 3)
 
 
 @pytest.mark.parametrize(
-    ("said", "counted"), [("46$$", 3), ("4$46", 2), ("$$$$", 1), ("4646", 4), ("464$", 4)], ids=lambda v: str(v)
+    ("predicted", "counted"), [("46$$", 3), ("4$46", 2), ("$$$$", 1), ("4646", 4), ("464$", 4)], ids=lambda v: str(v)
 )
-def test_confidence_is_counted_up_to_the_first_end_that_was_said(said, counted):
+def test_confidence_is_counted_up_to_the_first_end_that_was_said(predicted, counted):
     """The first symbol has another probability than the rest, so each count has its own mean."""
     recipe = replace(PARITY, task=Addition(), layout=FullOutput(), loops=Constant())
-    module = Says(recipe, said, 0.5)
+    module = Says(recipe, predicted, 0.5)
 
     class _First(nn.Module):
         def __init__(self):
@@ -257,8 +259,8 @@ def test_confidence_is_counted_up_to_the_first_end_that_was_said(said, counted):
 
     batch = recipe.layout.write(recipe.task.parse("12+34"), recipe.task)
     chances = torch.tensor([0.95, 0.5, 0.5, 0.5])[:counted]
-    said = answer(Once(_First()), recipe, batch, Oracle())
-    assert float(said.confidence) == pytest.approx(float(chances.log().mean()), abs=1e-5)
+    predicted = answer(Once(_First()), recipe, batch, Oracle())
+    assert float(predicted.confidence) == pytest.approx(float(chances.log().mean()), abs=1e-5)
 
 
 # Several rules at once
@@ -279,11 +281,11 @@ def test_several_rules_at_once_score_as_each_does_alone(recipe, monkeypatch):
         assert together == alone
         assert len({score.exact for score in together}) > 2
     batch = recipe.layout.write(several(recipe), recipe.task)
-    for rule, said in zip(RULES, answers(weights.model, recipe, batch, RULES), strict=True):
+    for rule, predicted in zip(RULES, answers(weights.model, recipe, batch, RULES), strict=True):
         alone = answer(weights.model, recipe, batch, rule)
-        assert torch.equal(said.symbols, alone.symbols)
-        assert torch.equal(said.loops, alone.loops)
-        assert torch.allclose(said.confidence, alone.confidence, atol=1e-6)
+        assert torch.equal(predicted.symbols, alone.symbols)
+        assert torch.equal(predicted.loops, alone.loops)
+        assert torch.allclose(predicted.confidence, alone.confidence, atol=1e-6)
 
 
 def test_one_rule_that_is_refused_refuses_all():
@@ -303,7 +305,7 @@ def test_what_each_loop_gets_right_is_what_stopping_there_scores(recipe, monkeyp
         monkeypatch.setattr(evaluation, "TOKENS", tokens)
         traced, right = loops_right(weights.model, recipe, batch, torch.full((25,), 4))
         assert right.double().mean(1).tolist() == pytest.approx(scores)
-        assert traced.said.shape[:2] == right.shape == (4, 25)
+        assert traced.predictions.shape[:2] == right.shape == (4, 25)
         assert traced.loops.tolist() == [4] * 25
 
 
@@ -320,14 +322,14 @@ def test_a_row_right_in_full_is_right_and_without_a_tail_the_other_way_round(rec
 
 
 @pytest.mark.parametrize(
-    ("prompt", "said", "exact", "whole"),
+    ("prompt", "predicted", "exact", "whole"),
     [("12+34", "46$$", 1, 1), ("12+34", "46$5", 1, 0), ("12+34", "4$$$", 0, 0), ("99+99", "198$", 1, 1)],
 )
-def test_a_wrong_tail_makes_the_whole_row_wrong_and_nothing_else(prompt, said, exact, whole, monkeypatch):
+def test_a_wrong_tail_makes_the_whole_row_wrong_and_nothing_else(prompt, predicted, exact, whole, monkeypatch):
     for layout in (FullOutput(), FullOutput(whole_tail=True), NextToken()):
         recipe = replace(PARITY, task=Addition(), layout=layout, loops=Constant())
         given_problems(monkeypatch, recipe.task.parse(prompt))
-        weights = Weights("says", recipe, Once(Says(recipe, said)))
+        weights = Weights("says", recipe, Once(Says(recipe, predicted)))
         (score,) = evaluate(weights, [2], samples=1)
         assert (score.exact, score.whole_row) == (exact, whole)
         assert score.token_accuracy == (1 if exact else 2 / 3)
@@ -402,7 +404,7 @@ def test_the_recipe_s_own_stopping_rule_is_used_unless_another_is_given():
 @pytest.mark.parametrize("tokens", [1, 200, 100_000])
 def test_sizes_measured_together_score_as_alone(recipe, tokens, monkeypatch):
     """One by one, some at a time, or all at once: in the order in which they were asked for."""
-    monkeypatch.setattr("lengthwise.evaluation.TOKENS", tokens)
+    monkeypatch.setattr("lengthwise.evaluation.scores.TOKENS", tokens)
     weights, sizes = half_trained(recipe), [3, 1, 4, 2, 5]
     together = list(evaluate(weights, sizes, samples=8, stopping=[Oracle(), After(2)]))
     alone = [row for size in sizes for row in evaluate(weights, [size], samples=8, stopping=[Oracle(), After(2)])]
@@ -441,17 +443,17 @@ def greedy(model, recipe, problem):
     end = vocab.id("$")
     prompt = problem.prompt[0, : int(problem.prompt_length)].tolist()
     row = [*prompt, vocab.id("="), *[vocab.id("#") for _ in range(layout.pauses)]]
-    said = []
-    while len(said) <= int(task.room(problem.sizes)) and end not in said:
-        tokens = torch.tensor([row + said])
-        place = torch.arange(tokens.shape[1])[None]
-        context = model.embed(Inputs(tokens, place, place, torch.ones_like(tokens, dtype=torch.bool)))
+    predicted = []
+    while len(predicted) <= int(task.answer_slots(problem.sizes)) and end not in predicted:
+        tokens = torch.tensor([row + predicted])
+        position = torch.arange(tokens.shape[1])[None]
+        context = model.embed(Inputs(tokens, position, position, torch.ones_like(tokens, dtype=torch.bool)))
         state = model.start(context)
         for _ in range(int(recipe.loops.planned(problem.rounds))):
             state = model.advance(state, context)
         last = torch.arange(tokens.shape[1])[None] == tokens.shape[1] - 1
-        said.append(int(model.read(state, last).argmax()))
-    return said
+        predicted.append(int(model.read(state, last).argmax()))
+    return predicted
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise import data
-from lengthwise.expressions import SYMBOLS
-from lengthwise.expressions.drawing import LONGEST, draw, tables
-from lengthwise.expressions.values import evaluate, value
-from lengthwise.layout import NextToken
-from lengthwise.lengths import Uniform
-from lengthwise.rng import stream
+from lengthwise.base.rng import stream
+from lengthwise.base.types import UsageError
+from lengthwise.recipe import data
+from lengthwise.recipe.layout import NextToken
+from lengthwise.recipe.lengths import Uniform
 from lengthwise.tasks.expression import Expression
-from lengthwise.types import UsageError
+from lengthwise.tasks.grammar import SYMBOLS
+from lengthwise.tasks.grammar.drawing import LONGEST, draw, tables
+from lengthwise.tasks.grammar.values import evaluate, value
 
 TASK = Expression()
 MANY = 100_000
@@ -251,7 +251,7 @@ def test_values_have_at_most_so_many_characters(most):
     """Shorter than five: problems whose values are longer are left out, and the others are as often as before."""
     task = Expression(most)
     prompts, answers = texts(task.sample(torch.full((10_000, 1), 9), stream(0, "most", most)))
-    assert max(map(len, answers)) == min(most, 8) == int(task.room(torch.tensor([[9]])))
+    assert max(map(len, answers)) == min(most, 8) == int(task.answer_slots(torch.tensor([[9]])))
     assert answers == [str(eval(prompt)) for prompt in prompts]
     whole, values = draw(torch.full((30_000,), 9), stream(0, "whole"))
     fits = [i for i, result in enumerate(values.tolist()) if len(str(result)) <= most]
@@ -412,42 +412,42 @@ def test_what_a_person_types_is_folded_and_answered(text, prompt, answer, rounds
     assert TASK.format(problems.answer[0]) == answer == TASK.reference(prompt or text)
     assert problems.rounds.tolist() == [rounds]
     assert problems.sizes.tolist() == [[len(prompt or text)]] == [problems.prompt_length.tolist()]
-    assert problems.answer_length <= TASK.room(problems.sizes)
+    assert problems.answer_length <= TASK.answer_slots(problems.sizes)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "predicted"),
     [
         ("7", "an operator is missing, in 7"),
         ("-7", "an operator is missing, in -7"),
-        ("(7)", "there is no operator between ( at place 1 and its ), in (7)"),
-        ("((3+4))", "there is no operator between ( at place 1 and its ), in ((3+4))"),
-        ("2*((3+4))", "there is no operator between ( at place 3 and its ), in 2*((3+4))"),
-        ("-(3+4)", "behind the minus sign at place 1 stands ( instead of a number, in -(3+4)"),
-        ("3*-(3+4)", "behind the minus sign at place 3 stands ( instead of a number, in 3*-(3+4)"),
-        ("3---4", "behind the minus sign at place 3 stands - instead of a number, in 3---4"),
-        ("3+*4", "at place 3 stands * instead of a number or (, in 3+*4"),
-        ("+3", "at place 1 stands + instead of a number or (, in +3"),
-        ("()", "at place 2 stands ) instead of a number or (, in ()"),
-        ("(3+)", "at place 4 stands ) instead of a number or (, in (3+)"),
-        ("3(4+5)", "an operator is missing before place 2, in 3(4+5)"),
-        ("(4+5)3", "an operator is missing before place 6, in (4+5)3"),
-        ("(4+5)(6+7)", "an operator is missing before place 6, in (4+5)(6+7)"),
-        ("3+4)", "the ) at place 4 closes nothing, in 3+4)"),
-        ("(3+4", "the ( at place 1 is not closed, in (3+4"),
+        ("(7)", "there is no operator between ( at position 1 and its ), in (7)"),
+        ("((3+4))", "there is no operator between ( at position 1 and its ), in ((3+4))"),
+        ("2*((3+4))", "there is no operator between ( at position 3 and its ), in 2*((3+4))"),
+        ("-(3+4)", "behind the minus sign at position 1 stands ( instead of a number, in -(3+4)"),
+        ("3*-(3+4)", "behind the minus sign at position 3 stands ( instead of a number, in 3*-(3+4)"),
+        ("3---4", "behind the minus sign at position 3 stands - instead of a number, in 3---4"),
+        ("3+*4", "at position 3 stands * instead of a number or (, in 3+*4"),
+        ("+3", "at position 1 stands + instead of a number or (, in +3"),
+        ("()", "at position 2 stands ) instead of a number or (, in ()"),
+        ("(3+)", "at position 4 stands ) instead of a number or (, in (3+)"),
+        ("3(4+5)", "an operator is missing before position 2, in 3(4+5)"),
+        ("(4+5)3", "an operator is missing before position 6, in (4+5)3"),
+        ("(4+5)(6+7)", "an operator is missing before position 6, in (4+5)(6+7)"),
+        ("3+4)", "the ) at position 4 closes nothing, in 3+4)"),
+        ("(3+4", "the ( at position 1 is not closed, in (3+4"),
         ("3+", "a number is missing at the end, in 3+"),
         ("3*-", "a number is missing at the end, in 3*-"),
         ("(", "a number is missing at the end, in ("),
         ("99999+1", "a value has at most 5 characters, unlike that of 99999+1"),
         ("0-9999-1", "a value has at most 5 characters, unlike that of 0-9999-1"),
         (f"{'9' * 40}*1", f"a value has at most 5 characters, unlike that of {'9' * 40}*1"),
-        ("2^3", "'^' at place 2 is not one of: 0 1 2 3 4 5 6 7 8 9 + - * ( )"),
+        ("2^3", "'^' at position 2 is not one of: 0 1 2 3 4 5 6 7 8 9 + - * ( )"),
     ],
 )
-def test_what_is_no_expression_is_refused_in_one_line(text, said):
+def test_what_is_no_expression_is_refused_in_one_line(text, predicted):
     with pytest.raises(UsageError) as error:
         TASK.parse(text)
-    assert str(error.value) == f"expression: {said}"
+    assert str(error.value) == f"expression: {predicted}"
 
 
 @given(st.text("0123+-*()", max_size=9))
@@ -496,10 +496,10 @@ def test_other_limits_are_refused(most):
 
 def test_rooms_are_filled():
     """The largest and the smallest values of short expressions, and no room beyond five characters."""
-    assert TASK.room(torch.tensor([[3], [4], [5], [6], [7], [30]])).tolist() == [2, 3, 4, 5, 5, 5]
+    assert TASK.answer_slots(torch.tensor([[3], [4], [5], [6], [7], [30]])).tolist() == [2, 3, 4, 5, 5, 5]
     for text in ("9*9", "1-9", "99*9", "1-99", "99*99", "-9*99", "9999*9", "0-9999", "99999*1"):
         problems = TASK.parse(text)
-        assert problems.answer_length.tolist() == TASK.room(problems.sizes).tolist()
+        assert problems.answer_length.tolist() == TASK.answer_slots(problems.sizes).tolist()
 
 
 def test_a_row_is_seventeen_symbols():
@@ -508,9 +508,9 @@ def test_a_row_is_seventeen_symbols():
     vocab = NextToken().vocabs(TASK)[0]
     assert len(vocab) == 17
     assert vocab.decode(batch.inputs.tokens[0, :11]) == "(3-8)*-4=20"
-    assert batch.inputs.place[0, :9].tolist() == [0, 1, 0, 1, 0, 0, 0, 1, 0]
+    assert batch.inputs.digit_position[0, :9].tolist() == [0, 1, 0, 1, 0, 0, 0, 1, 0]
 
 
 def test_lengths_of_training_reach_from_the_smallest():
     sizes = Uniform(20, bottom=TASK.smallest).draw(0, 200, 1, stream(0))
-    assert (TASK.sample(sizes, stream(0)).answer_length <= TASK.room(sizes)).all()
+    assert (TASK.sample(sizes, stream(0)).answer_length <= TASK.answer_slots(sizes)).all()

@@ -7,16 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from lengthwise import catalog, data
+from lengthwise import catalog
+from lengthwise.base.rng import stream
 from lengthwise.nn import few
 from lengthwise.nn.few import Few
 from lengthwise.nn.packed import Ragged
-from lengthwise.rng import stream
+from lengthwise.recipe import data
 
 
 def ragged_of(lengths):
-    present = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    return Ragged.of(present), present
+    padding_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    return Ragged.of(padding_mask), padding_mask
 
 
 @given(
@@ -25,8 +26,8 @@ def ragged_of(lengths):
 )  # fmt: skip
 def test_looking_up_equals_masking(lengths, heads, share, shared, seed):
     """Any pattern in which each place sees itself at least, one for all rows or one for each."""
-    ragged, present = ragged_of(lengths)
-    rows, width = present.shape
+    ragged, padding_mask = ragged_of(lengths)
+    rows, width = padding_mask.shape
     drawn = stream(seed, "few")
     shape = (heads, width, width) if shared else (rows, heads, width, width)
     hidden = (torch.rand(shape, generator=drawn) > share) & ~torch.eye(width, dtype=torch.bool)
@@ -36,7 +37,7 @@ def test_looking_up_equals_masking(lengths, heads, share, shared, seed):
     lists = Few.of(bias.expand(rows, heads, width, width) if not shared else bias, ragged)
     assert lists is not None
     query, key, value = ragged.unpack(packed).permute(2, 0, 3, 1, 4)
-    mask = bias.masked_fill(~present[:, None, None], -torch.inf)
+    mask = bias.masked_fill(~padding_mask[:, None, None], -torch.inf)
     dense = ragged.pack(F.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2))
     found = few.attend(packed, lists)
     for one, two in ((found, dense), *zip(*(grads(x, weights, packed, bias) for x in (found, dense)), strict=True)):
@@ -49,8 +50,8 @@ def grads(result, weights, *of):
 
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=4), st.integers(0, 99))
 def test_the_first_rows_lists_are_the_first_of_the_lists(lengths, seed):
-    ragged, present = ragged_of(lengths)
-    bias = torch.randn(2, present.shape[1], present.shape[1], generator=stream(seed, "bias"))
+    ragged, padding_mask = ragged_of(lengths)
+    bias = torch.randn(2, padding_mask.shape[1], padding_mask.shape[1], generator=stream(seed, "bias"))
     packed = torch.randn(len(ragged.at), 3, 2, 4, generator=stream(seed, "packed"))
     whole = Few.of(bias, ragged)
     count = ragged.ends[-2]

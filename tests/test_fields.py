@@ -9,23 +9,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lengthwise.fields import decode, encode, essence, kinds, override, parse, text
-from lengthwise.layout import FullOutput, NextToken, Pairs
-from lengthwise.lengths import Curriculum, Lengths, Uniform
-from lengthwise.loops import Constant, ExtraLoops, PerRound
+from lengthwise.base.fields import decode, encode, essence, kinds, override, parse, text
+from lengthwise.base.types import UsageError
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned, NoPE, Position, RoPE
 from lengthwise.nn.window import Local
 from lengthwise.objectives.every import Every
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
-from lengthwise.optim import AdamW, Schedule
-from lengthwise.recipe import Recipe, Watch
-from lengthwise.stopping import After, Converged, MaxConfidence, Oracle
+from lengthwise.recipe.layout import FullOutput, NextToken, Pairs
+from lengthwise.recipe.lengths import Curriculum, Lengths, Uniform
+from lengthwise.recipe.loops import Constant, ExtraLoops, PerRound
+from lengthwise.recipe.optim import AdamW, Schedule
+from lengthwise.recipe.recipe import Recipe, Watch
+from lengthwise.recipe.stopping import After, Converged, MaxConfidence, Oracle
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.parity import Parity
-from lengthwise.types import UsageError
 
 # Where a strategy builds a part with a tuple in it, beartype picks at random which item to check.
 pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
@@ -264,14 +264,14 @@ def test_what_is_no_recipe_is_refused(tree):
         Recipe.read(json.dumps(tree))
 
 
-def start(said):
-    return ascii(said[:20])
+def start(predicted):
+    return ascii(predicted[:20])
 
 
-@pytest.mark.parametrize("said", ["", "{", "\x00", "NaN", "{'kind': 'Recipe'}", "[" * 100_000], ids=start)
-def test_what_is_no_json_is_refused(said):
+@pytest.mark.parametrize("predicted", ["", "{", "\x00", "NaN", "{'kind': 'Recipe'}", "[" * 100_000], ids=start)
+def test_what_is_no_json_is_refused(predicted):
     with pytest.raises(UsageError):
-        Recipe.read(said)
+        Recipe.read(predicted)
 
 
 # Whatever it says, nothing but a UsageError
@@ -288,9 +288,9 @@ PLACES = [(f.name,) for f in dataclasses.fields(Recipe)] + [
 
 @settings(max_examples=200)
 @given(st.sampled_from(PLACES), JSON)
-def test_a_file_with_anything_anywhere_is_a_recipe_or_a_usage_error(place, value):
+def test_a_file_with_anything_anywhere_is_a_recipe_or_a_usage_error(position, value):
     tree = encode(RECIPE)
-    *parents, last = place
+    *parents, last = position
     inner = tree[parents[0]] if parents else tree
     inner[last] = value
     try:

@@ -7,14 +7,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise.layout import FullOutput, NextToken, Pairs, places, until_end, up_to_end
-from lengthwise.rng import stream
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Problems, UsageError
+from lengthwise.recipe.layout import FullOutput, NextToken, Pairs, digit_positions, until_end, up_to_end
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.expression import Expression
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
-from lengthwise.types import Problems, UsageError
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,10 @@ def test_a_row_reads_prompt_equals_pauses(task, layout):
     batch = layout.write(problems, task)
     for problem, row in zip(one_by_one(problems), one_by_one(batch), strict=True):
         prompt = [task.symbols[i] for i in problem.prompt[0, : int(problem.prompt_length)]]
-        first = int(row.room[0].long().argmax())
+        first = int(row.answer_slots[0].long().argmax())
         shown = text(vocab, row.inputs.tokens[0])
         assert shown[: first + 1] == [*"^" * layout.framed, *prompt, "=", *"#" * layout.pauses]
-        shown = text(vocab, row.inputs.tokens[row.inputs.present])
+        shown = text(vocab, row.inputs.tokens[row.inputs.padding_mask])
         assert shown[first + 1 :] == ["$"] * len(shown[first + 1 :]) or isinstance(layout, NextToken)
 
 
@@ -100,9 +100,9 @@ def test_what_has_ended_reads_as_nothing_else():
     task, layout = Addition(), NextToken(framed=True)
     batch = layout.write(sample(task), task)
     pad = layout.vocabs(task)[0].id("_")
-    assert torch.equal(batch.inputs.tokens == pad, ~batch.inputs.present)
+    assert torch.equal(batch.inputs.tokens == pad, ~batch.inputs.padding_mask)
     assert not (batch.targets == pad).any()
-    assert not batch.inputs.present.all()
+    assert not batch.inputs.padding_mask.all()
 
 
 @pytest.mark.parametrize(("task", "layout"), [p for p in EVERY if isinstance(p[1], Pairs)], ids=repr)
@@ -115,7 +115,7 @@ def test_pairs_stack_the_operands_and_end_blank(task, layout):
         prompt = "".join(task.symbols[i] for i in problem.prompt[0, : int(problem.prompt_length)])
         numbers = [number if task.order == "least" else number[::-1] for number in prompt.split("+")]
         width = max(map(len, numbers))
-        assert int(row.inputs.present.sum()) == width + layout.carry == int(row.room.sum())
+        assert int(row.inputs.padding_mask.sum()) == width + layout.carry == int(row.answer_slots.sum())
         columns = zip(*(number.ljust(width + layout.carry, "0") for number in numbers), strict=True)
         assert text(reads, row.inputs.tokens[0, : width + layout.carry]) == ["".join(column) for column in columns]
 
@@ -126,13 +126,13 @@ def test_a_row_gives_prompt_and_answer_back(task, layout):
     problems = sample(task)
     batch = layout.write(problems, task)
     for problem, row in zip(one_by_one(problems), one_by_one(batch), strict=True):
-        said = row.targets[row.room]
-        assert task.format(layout.answer(said, task)) == wanted(task, layout, problem)
+        predicted = row.targets[row.answer_slots]
+        assert task.format(layout.answer(predicted, task)) == wanted(task, layout, problem)
         if layout.end(task) is not None:
-            asked = text(layout.vocabs(task)[1], row.targets[row.asked])
-            assert asked == [*text(task.vocab, problem.answer[0, : int(problem.answer_length)]), "$"]
+            loss_mask = text(layout.vocabs(task)[1], row.targets[row.loss_mask])
+            assert loss_mask == [*text(task.vocab, problem.answer[0, : int(problem.answer_length)]), "$"]
     prompts = {tuple(p.prompt[0, : int(p.prompt_length)].tolist()) for p in one_by_one(problems)}
-    rows = {tuple(row.inputs.tokens[row.inputs.present & ~row.room].tolist()) for row in one_by_one(batch)}
+    rows = {tuple(row.inputs.tokens[row.inputs.padding_mask & ~row.answer_slots].tolist()) for row in one_by_one(batch)}
     if not isinstance(layout, Pairs):
         assert len(rows) == len(prompts)
 
@@ -142,11 +142,11 @@ def test_what_stands_after_the_end_is_no_part_of_the_answer(task, layout):
     problems = sample(task)
     end = layout.end(task)
     for problem, row in zip(one_by_one(problems), one_by_one(layout.write(problems, task)), strict=True):
-        said, asked = row.targets[row.room], row.asked[row.room]
-        said = torch.where(asked, said, 0)  # whatever a model may say there
+        predicted, loss_mask = row.targets[row.answer_slots], row.loss_mask[row.answer_slots]
+        predicted = torch.where(loss_mask, predicted, 0)  # whatever a model may say there
         if end is not None:
-            assert int(said[asked][-1]) == end
-        assert task.format(layout.answer(said, task)) == wanted(task, layout, problem)
+            assert int(predicted[loss_mask][-1]) == end
+        assert task.format(layout.answer(predicted, task)) == wanted(task, layout, problem)
 
 
 # Asked, room, present
@@ -155,16 +155,16 @@ def test_what_stands_after_the_end_is_no_part_of_the_answer(task, layout):
 @every
 def test_asked_lies_in_room_lies_in_present(task, layout):
     batch = layout.write(sample(task), task)
-    present = batch.inputs.present
-    assert not (batch.asked & ~batch.room).any()
-    assert not (batch.room & ~present).any()
-    assert batch.asked.any(1).all()
-    for run in (present, batch.room, batch.asked):  # one per row
+    padding_mask = batch.inputs.padding_mask
+    assert not (batch.loss_mask & ~batch.answer_slots).any()
+    assert not (batch.answer_slots & ~padding_mask).any()
+    assert batch.loss_mask.any(1).all()
+    for run in (padding_mask, batch.answer_slots, batch.loss_mask):  # one per row
         starts = run & ~torch.nn.functional.pad(run, (1, 0))[:, :-1]
         assert (starts.sum(1) == 1).all()
-    assert present[:, 0].all()
-    assert int(present.sum(1).max()) == present.shape[1]
-    assert torch.equal(batch.room.long().argmax(1), batch.asked.long().argmax(1))
+    assert padding_mask[:, 0].all()
+    assert int(padding_mask.sum(1).max()) == padding_mask.shape[1]
+    assert torch.equal(batch.answer_slots.long().argmax(1), batch.loss_mask.long().argmax(1))
 
 
 @every
@@ -173,7 +173,7 @@ def test_rounds_sizes_and_index(task, layout):
     batch = layout.write(problems, task)
     assert torch.equal(batch.rounds, problems.rounds)
     assert torch.equal(batch.sizes, problems.sizes)
-    assert torch.equal(batch.inputs.index, torch.arange(batch.targets.shape[1]).expand(len(batch), -1))
+    assert torch.equal(batch.inputs.position, torch.arange(batch.targets.shape[1]).expand(len(batch), -1))
 
 
 @every
@@ -191,18 +191,18 @@ def test_room_is_known_without_the_answer(task, layout):
     """All problems of one size leave the same room, at the same place, whatever their answers' lengths."""
     problems = task.sample(torch.full((100, len(task.axes)), 3), stream(0, "room"))
     batch = layout.write(problems, task)
-    assert (batch.room == batch.room[0]).all()
-    assert (batch.inputs.present == batch.inputs.present[0]).all()
-    slots = 3 + layout.carry if isinstance(layout, Pairs) else int(task.room(problems.sizes)[0]) + 1
-    assert int(batch.room[0].sum()) == slots
+    assert (batch.answer_slots == batch.answer_slots[0]).all()
+    assert (batch.inputs.padding_mask == batch.inputs.padding_mask[0]).all()
+    slots = 3 + layout.carry if isinstance(layout, Pairs) else int(task.answer_slots(problems.sizes)[0]) + 1
+    assert int(batch.answer_slots[0].sum()) == slots
 
 
 @pytest.mark.parametrize("layout", [FullOutput(), NextToken()], ids=repr)
 def test_answers_of_two_lengths_leave_one_room(layout):
     task = Addition()
     short, long = (layout.write(task.parse(prompt), task) for prompt in ("10+11", "99+99"))
-    assert torch.equal(short.room, long.room)
-    assert int(long.asked.sum()) == int(short.asked.sum()) + 1
+    assert torch.equal(short.answer_slots, long.answer_slots)
+    assert int(long.loss_mask.sum()) == int(short.loss_mask.sum()) + 1
 
 
 @pytest.mark.parametrize("pauses", [0, 2])
@@ -211,16 +211,16 @@ def test_the_whole_tail_is_asked_for_and_nothing_else_changes(task, pauses):
     """All of the room is supervised; after the answer, for the end symbol."""
     problems = sample(task)
     own, tail = (FullOutput(pauses, whole_tail=whole).write(problems, task) for whole in (False, True))
-    assert torch.equal(tail.asked, own.room)
-    assert (tail.targets[tail.asked & ~own.asked] == FullOutput().end(task)).all()
+    assert torch.equal(tail.loss_mask, own.answer_slots)
+    assert (tail.targets[tail.loss_mask & ~own.loss_mask] == FullOutput().end(task)).all()
     for one, two in ((own, tail), (own.inputs, tail.inputs)):
-        assert all(torch.equal(getattr(one, n), getattr(two, n)) for n in vars(one) if n not in ("inputs", "asked"))
+        assert all(torch.equal(getattr(one, n), getattr(two, n)) for n in vars(one) if n not in ("inputs", "loss_mask"))
 
 
 def test_only_answers_shorter_than_their_room_have_a_tail():
     for task, prompts, tails in ((Addition(), ("10+11", "99+99"), [1, 0]), (Parity(), ("1", "101"), [0, 0])):
         batches = [FullOutput().write(task.parse(prompt), task) for prompt in prompts]
-        assert [int((batch.room & ~batch.asked).sum()) for batch in batches] == tails
+        assert [int((batch.answer_slots & ~batch.loss_mask).sum()) for batch in batches] == tails
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=7, max_size=7), min_size=1, max_size=5), st.integers(0, 7))
@@ -235,8 +235,8 @@ def test_runs_are_counted_as_a_loop_counts_them(rows, middle):
             ahead.append(next((j for j in range(i, 7) if row[j]), 7) - i)
         forwards.append(count)
         backwards.append(ahead[:middle] + count[middle:])
-    assert places(signs).tolist() == forwards
-    assert places(signs, (torch.arange(7) < middle).expand(len(rows), -1)).tolist() == backwards
+    assert digit_positions(signs).tolist() == forwards
+    assert digit_positions(signs, (torch.arange(7) < middle).expand(len(rows), -1)).tolist() == backwards
 
 
 @pytest.mark.parametrize("top", [6, 90])
@@ -246,25 +246,25 @@ def test_a_symbol_s_place_is_counted_in_its_own_number(task, layout, top):
     batch = layout.write(sample(task, top=1 if isinstance(task, Expression) else top), task)
     signs = {*task.signs, "^", "=", "#"}
     for row, tokens in enumerate(batch.inputs.tokens):
-        first, place, places = int(batch.room[row].long().argmax()), 0, []
+        first, position, positions = int(batch.answer_slots[row].long().argmax()), 0, []
         for i, symbol in enumerate(text(layout.vocabs(task)[0], tokens)):
-            place = 0 if symbol in signs and i <= first else place + 1
-            places.append(place)
-        assert batch.inputs.place[row].tolist() == places
+            position = 0 if symbol in signs and i <= first else position + 1
+            positions.append(position)
+        assert batch.inputs.digit_position[row].tolist() == positions
 
 
 def test_the_digits_of_a_sum_stand_below_those_of_its_operands():
     """Most significant digit first, with leading zeros: those of equal weight have one place."""
     task = Addition(2, "most", True, True)
     inputs = FullOutput().write(task.parse("1011+0110"), task).inputs
-    assert inputs.place[0].tolist() == [1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5]
+    assert inputs.digit_position[0].tolist() == [1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5]
 
 
 def test_the_digits_of_a_product_stand_where_those_of_its_operands_do():
     """Operands are written most significant bit first, so their places are counted from the end."""
     task = Multiplication()
     inputs = FullOutput().write(task.parse("10*011"), task).inputs
-    assert inputs.place[0].tolist() == [2, 1, 0, 3, 2, 1, 0, 1, 2, 3, 4, 5]
+    assert inputs.digit_position[0].tolist() == [2, 1, 0, 3, 2, 1, 0, 1, 2, 3, 4, 5]
 
 
 # What inputs hide
@@ -274,7 +274,7 @@ def test_the_digits_of_a_product_stand_where_those_of_its_operands_do():
 def test_inputs_do_not_contain_the_answer(task, layout):
     problems = sample(task)
     other = (problems.answer + 1) % 2
-    lengths = (problems.answer_length % task.room(problems.sizes)) + 1
+    lengths = (problems.answer_length % task.answer_slots(problems.sizes)) + 1
     changed = with_answer(problems, torch.nn.functional.pad(other, (0, 1)))
     changed = Problems(**{**vars(changed), "answer_length": lengths})
     batch, again = layout.write(problems, task), layout.write(changed, task)
@@ -291,19 +291,21 @@ def test_a_next_token_row_shows_no_symbol_before_it_is_said(task, layout):
         answer = problems.answer.clone()
         answer[:, j] = (answer[:, j] + 1) % 2
         again = layout.write(with_answer(problems, answer), task)
-        read_off = batch.room.long().argmax(1)[:, None] + j
-        place = torch.arange(batch.room.shape[1])
+        read_off = batch.answer_slots.long().argmax(1)[:, None] + j
+        position = torch.arange(batch.answer_slots.shape[1])
         differs = batch.inputs.tokens != again.inputs.tokens
-        assert not (differs & (place <= read_off)).any()
+        assert not (differs & (position <= read_off)).any()
         has_symbol = problems.answer_length[:, None] > j
-        assert torch.equal(differs, (place == read_off + 1) & has_symbol)  # and at once after
-        assert torch.equal(batch.targets != again.targets, (place == read_off) & has_symbol)
+        assert torch.equal(differs, (position == read_off + 1) & has_symbol)  # and at once after
+        assert torch.equal(batch.targets != again.targets, (position == read_off) & has_symbol)
 
 
 @pytest.mark.parametrize(("task", "layout"), [p for p in EVERY if p[1].decodes], ids=repr)
 def test_a_next_token_row_feeds_the_right_answer_in(task, layout):
     batch = layout.write(sample(task), task)
-    fed = batch.room & torch.nn.functional.pad(batch.room, (1, 0))[:, :-1]  # all of the room but its first place
+    fed = (
+        batch.answer_slots & torch.nn.functional.pad(batch.answer_slots, (1, 0))[:, :-1]
+    )  # all of the room but its first place
     before = torch.nn.functional.pad(fed, (0, 1))[:, 1:]
     assert torch.equal(batch.inputs.tokens[fed], batch.targets[before])
 
@@ -318,11 +320,11 @@ def test_a_longer_neighbour_changes_nothing_but_width(task, layout):
     alone, together = layout.write(problems, task), layout.write(Problems.join([problems, longer]), task)
     width, count = alone.targets.shape[1], len(alone)
     assert together.targets.shape[1] > width
-    present = alone.inputs.present
+    padding_mask = alone.inputs.padding_mask
     for one, two in ((alone, together), (alone.inputs, together.inputs)):
         for name in set(vars(one)) - {"inputs", "rounds", "sizes"}:
             a, b = getattr(one, name), getattr(two, name)[:count]
-            assert torch.equal(a[present], b[:, :width][present])
+            assert torch.equal(a[padding_mask], b[:, :width][padding_mask])
             if a.dtype == torch.bool:
                 assert not b[:, width:].any()
 
@@ -344,8 +346,8 @@ def test_a_row_alone_is_what_it_was_among_others(task, layout):
     for i in range(len(problems)):
         one, its = layout.write(problems.take(slice(i, i + 1)), task), slice(i, i + 1)
         width = one.targets.shape[1]
-        assert int(batch.inputs.present[i].sum()) == width
-        for name in ("targets", "asked", "room"):
+        assert int(batch.inputs.padding_mask[i].sum()) == width
+        for name in ("targets", "loss_mask", "answer_slots"):
             assert torch.equal(getattr(one, name), getattr(batch, name)[its, :width])
         assert all(torch.equal(getattr(one.inputs, n), getattr(batch.inputs, n)[its, :width]) for n in vars(one.inputs))
 
@@ -386,24 +388,24 @@ def test_pauses_are_not_negative(kind):
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.one_of(st.none(), st.integers(0, 3)))
-def test_until_end_against_a_plain_loop(said, end):
+def test_until_end_against_a_plain_loop(predicted, end):
     before, over = [], False
-    for symbol in said:
+    for symbol in predicted:
         over = over or symbol == end
         before.append(not over)
-    assert until_end(torch.tensor([said]), end).tolist() == [before]
+    assert until_end(torch.tensor([predicted]), end).tolist() == [before]
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=4, max_size=4), min_size=1, max_size=3), st.integers(0, 3))
-def test_up_to_end_takes_the_end_too(said, end):
-    wanted = [[end not in row[:place] for place in range(len(row))] for row in said]
-    assert up_to_end(torch.tensor(said), end).tolist() == wanted
-    assert up_to_end(torch.tensor(said), None).all()
+def test_up_to_end_takes_the_end_too(predicted, end):
+    wanted = [[end not in row[:position] for position in range(len(row))] for row in predicted]
+    assert up_to_end(torch.tensor(predicted), end).tolist() == wanted
+    assert up_to_end(torch.tensor(predicted), None).all()
 
 
 def test_what_is_said_is_read_up_to_its_first_end_symbol_by_symbol():
     """Symbols that are no task's are kept: an answer with one is wrong, and must not be shown as a right one."""
     task, layout = Copy(3), NextToken(1)
     vocab = layout.vocabs(task)[1]
-    for said, answer in (("1=#2$01", "1=#2"), ("12$$", "12"), ("$12", ""), ("120", "120")):
-        assert vocab.decode(layout.answer(vocab.encode(said), task)) == answer
+    for predicted, answer in (("1=#2$01", "1=#2"), ("12$$", "12"), ("$12", ""), ("120", "120")):
+        assert vocab.decode(layout.answer(vocab.encode(predicted), task)) == answer

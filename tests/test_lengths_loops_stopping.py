@@ -5,11 +5,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise.lengths import Curriculum, Uniform
-from lengthwise.loops import Constant, ExtraLoops, PerRound
-from lengthwise.rng import stream
-from lengthwise.stopping import After, Converged, MaxConfidence, Oracle
-from lengthwise.types import Trace, UsageError
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Trace, UsageError
+from lengthwise.recipe.lengths import Curriculum, Uniform
+from lengthwise.recipe.loops import Constant, ExtraLoops, PerRound
+from lengthwise.recipe.stopping import After, Converged, MaxConfidence, Oracle
 
 
 def counts(values, top):
@@ -184,25 +184,25 @@ def traces(draw):
 
     loops = several(st.integers(1, 6), rows)
     longest = max(loops)
-    said = torch.tensor(several(st.integers(0, 1), longest * rows * width)).view(longest, rows, width)
+    predicted = torch.tensor(several(st.integers(0, 1), longest * rows * width)).view(longest, rows, width)
     # Multiples of 1/4, so that equals occur and means are exact.
     confidence = torch.tensor(several(st.integers(-6, 0), longest * rows)).view(longest, rows) / 4
     ends = torch.tensor(several(st.integers(1, width), longest * rows)).view(longest, rows)
-    trace = Trace(said, ends, confidence, torch.tensor(loops))
+    trace = Trace(predicted, ends, confidence, torch.tensor(loops))
     return trace, torch.tensor(several(st.integers(1, 6), rows))
 
 
 def row(trace, i):
     """One row of a trace on its own."""
     one = slice(i, i + 1)
-    return Trace(trace.said[:, one], trace.ends[:, one], trace.confidence[:, one], trace.loops[one])
+    return Trace(trace.predictions[:, one], trace.ends[:, one], trace.confidence[:, one], trace.loops[one])
 
 
 def plain(stopping, trace, planned, i):
     """The loop that answers row i, in plain Python."""
     ran = int(trace.loops[i])
     confidence = trace.confidence[:ran, i].tolist()
-    said = [trace.said[k, i, : int(trace.ends[k, i])].tolist() for k in range(ran)]
+    predicted = [trace.predictions[k, i, : int(trace.ends[k, i])].tolist() for k in range(ran)]
     match stopping:
         case Oracle(more=more):
             return max(1, int(planned[i]) + more)
@@ -215,7 +215,7 @@ def plain(stopping, trace, planned, i):
             return together.index(max(together)) + 1
         case Converged(patience=patience):
             for k in range(ran - patience):
-                if all(said[k + more] == said[k] for more in range(1, patience + 1)):
+                if all(predicted[k + more] == predicted[k] for more in range(1, patience + 1)):
                     return k + 1
             return ran
 
@@ -257,13 +257,13 @@ def test_what_is_chosen_was_run(stopping, drawn):
 @given(drawn=traces(), rubbish=st.integers(2, 9))
 def test_what_was_not_run_or_not_said_does_not_matter(stopping, drawn, rubbish):
     trace, planned = drawn
-    longest, _, width = trace.said.shape
+    longest, _, width = trace.predictions.shape
     ran = torch.arange(longest)[:, None] < trace.loops
     slot = torch.arange(width) < trace.ends[..., None]
-    said = trace.said.where(ran[..., None] & slot, rubbish)
+    predicted = trace.predictions.where(ran[..., None] & slot, rubbish)
     ends = trace.ends.where(ran, rubbish)
     confidence = trace.confidence.where(ran, 1.0 * rubbish)
-    changed = Trace(said, ends, confidence, trace.loops)
+    changed = Trace(predicted, ends, confidence, trace.loops)
     assert torch.equal(stopping.choose(changed, planned), stopping.choose(trace, planned))
 
 
@@ -278,8 +278,8 @@ def test_a_row_s_choice_does_not_depend_on_its_neighbours(stopping, drawn):
 def test_the_batch_variant_does_depend_on_neighbours():
     """The published variant, by name only: the mean over rows decides for all."""
     confidence = torch.tensor([[-0.1, -9.0], [-1.0, -0.5]])
-    said, ends = torch.zeros(2, 2, 1, dtype=torch.long), torch.ones(2, 2, dtype=torch.long)
-    trace = Trace(said, ends, confidence, torch.tensor([2, 2]))
+    predicted, ends = torch.zeros(2, 2, 1, dtype=torch.long), torch.ones(2, 2, dtype=torch.long)
+    trace = Trace(predicted, ends, confidence, torch.tensor([2, 2]))
     assert MaxConfidence(per="batch").choose(trace, torch.tensor([2, 2])).tolist() == [2, 2]
     assert MaxConfidence().choose(trace, torch.tensor([2, 2])).tolist() == [1, 2]
     assert MaxConfidence(per="batch").choose(row(trace, 0), torch.tensor([2])).tolist() == [1]
@@ -287,9 +287,9 @@ def test_the_batch_variant_does_depend_on_neighbours():
 
 def by_hand(*loops, end="$"):
     """One row's answers, a word per loop, each up to its first end."""
-    said = torch.tensor([[[ord(symbol) for symbol in word]] for word in loops])
+    predicted = torch.tensor([[[ord(symbol) for symbol in word]] for word in loops])
     ends = torch.tensor([[(word + end).index(end) + (end in word)] for word in loops])
-    return Trace(said, ends, torch.zeros(len(loops), 1), torch.tensor([len(loops)]))
+    return Trace(predicted, ends, torch.zeros(len(loops), 1), torch.tensor([len(loops)]))
 
 
 @pytest.mark.parametrize(

@@ -12,19 +12,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise import catalog, cli, data
-from lengthwise.anatomy import GROUPS, _grouped, anatomy
-from lengthwise.cost import cost
-from lengthwise.depth import depth
-from lengthwise.evaluation import Said, evaluate
-from lengthwise.layout import FullOutput, NextToken
-from lengthwise.lengths import Curriculum, Uniform
-from lengthwise.loops import Constant, PerRound
+from lengthwise import catalog, cli
+from lengthwise.base.types import Problems, UsageError
+from lengthwise.evaluation.anatomy import GROUPS, _grouped, anatomy
+from lengthwise.evaluation.depth import depth
+from lengthwise.evaluation.scores import Predictions, evaluate
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import NoPE
 from lengthwise.objectives.final import Final
-from lengthwise.optim import AdamW
-from lengthwise.recipe import Recipe, Watch
+from lengthwise.recipe import data
+from lengthwise.recipe.layout import FullOutput, NextToken
+from lengthwise.recipe.lengths import Curriculum, Uniform
+from lengthwise.recipe.loops import Constant, PerRound
+from lengthwise.recipe.optim import AdamW
+from lengthwise.recipe.recipe import Recipe, Watch
+from lengthwise.recipe.stopping import After, Converged, MaxConfidence, Oracle
 from lengthwise.recipes import ablations, looped
 from lengthwise.recipes.looped import METHODS, SETTINGS, variation
 from lengthwise.report.anatomy_figure import anatomy_figure
@@ -32,14 +34,13 @@ from lengthwise.report.depth_figure import depth_figure
 from lengthwise.report.figures import save
 from lengthwise.report.tables import depth_rows
 from lengthwise.run import Run
-from lengthwise.stopping import After, Converged, MaxConfidence, Oracle
 from lengthwise.studies import looped as study
 from lengthwise.tasks.binary_sum import BinarySum
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
-from lengthwise.training import train
-from lengthwise.types import Problems, UsageError
+from lengthwise.training.cost import cost
+from lengthwise.training.loop import train
 
 PLACES = [(scale, task) for scale, settings in SETTINGS.items() for task in settings]
 every_place = pytest.mark.parametrize(("scale", "task"), PLACES)
@@ -244,8 +245,8 @@ def typed(capsys, *words):
     """A command's exit status, standard output and standard error, without a process of its own."""
     with pytest.raises(SystemExit) as left:
         cli.main([str(word) for word in words])
-    said = capsys.readouterr()
-    return left.value.code, said.out, said.err
+    predicted = capsys.readouterr()
+    return left.value.code, predicted.out, predicted.err
 
 
 @pytest.fixture(autouse=True)
@@ -315,7 +316,7 @@ def test_a_program_answers_as_its_task_does(task, capsys):
     [
         (["party", "101"], "'party' is not one of: addition, binary-sum, bitwise-or, copy"),
         (["parity"], "give the program of parity a prompt, for example: rasp parity 10110"),
-        (["parity", "10a"], "'a' at place 3 is not one of: 0 1"),
+        (["parity", "10a"], "'a' at position 3 is not one of: 0 1"),
         (["parity", ""], "the prompt is empty"),
         (["parity", "101", "order=least"], "there is no such field"),
         (["addition", "10+11", "order=up"], "order: 'up' is not one of: least, most"),
@@ -417,10 +418,10 @@ TINY = Recipe(
 @pytest.fixture(scope="module")
 def half(tmp_path_factory):
     """Runs that are right now and then."""
-    place = tmp_path_factory.mktemp("half")
+    position = tmp_path_factory.mktemp("half")
     several = {"parity": TINY, "copy": replace(TINY, name="tiny-copy", task=Copy(), steps=150)}
     several["next"] = replace(TINY, name="tiny-next", layout=NextToken(), steps=2)
-    return {name: train(recipe, place / name) for name, recipe in several.items()}
+    return {name: train(recipe, position / name) for name, recipe in several.items()}
 
 
 @pytest.mark.parametrize(("name", "seed"), [("parity", 0), ("parity", 7), ("copy", 0)])
@@ -429,7 +430,7 @@ def test_depth_agrees_with_the_scores_of_the_same_problems(half, name, seed, mon
     weights, size, samples = half[name].weights(), 3, 40
     row = depth(weights, size, samples=samples, seed=seed)
     problems = data.fresh_problems(weights.recipe.task, (size,), samples, seed=seed)
-    monkeypatch.setattr("lengthwise.evaluation.unseen", lambda *_, **__: problems)
+    monkeypatch.setattr("lengthwise.evaluation.scores.unseen", lambda *_, **__: problems)
 
     def score(rule):
         return next(evaluate(weights, [size], samples=samples, stopping=rule))
@@ -486,8 +487,8 @@ def said_to(monkeypatch, weights, *answers):
     """Make a model answer these, whatever it is asked: ids in its slots, padded with zeros."""
     width = max(map(len, answers))
     symbols = torch.tensor([[*answer, *[0] * (width - len(answer))] for answer in answers])
-    said = Said(symbols, torch.zeros(len(answers)), torch.ones(len(answers), dtype=torch.long))
-    monkeypatch.setattr("lengthwise.anatomy.answers", lambda *_: [said])
+    predicted = Predictions(symbols, torch.zeros(len(answers)), torch.ones(len(answers), dtype=torch.long))
+    monkeypatch.setattr("lengthwise.evaluation.anatomy.answers", lambda *_: [predicted])
     return weights
 
 
@@ -498,7 +499,7 @@ def test_anatomy_tells_early_from_late_from_wrong(half, monkeypatch):
     weights = replace(weights, recipe=replace(weights.recipe, task=task))
     rows = ["100", "110", "111", "111", "111", "111"]
     problems = Problems.join([task.parse(row) for row in rows])
-    monkeypatch.setattr("lengthwise.anatomy.unseen", lambda *_, **__: problems)
+    monkeypatch.setattr("lengthwise.evaluation.anatomy.unseen", lambda *_, **__: problems)
     answers = [
         [1, end, 0],  # right
         [0, 1, end],  # right

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from lengthwise import catalog, data
-from lengthwise.fields import text
-from lengthwise.layout import FullOutput, Pairs
-from lengthwise.lengths import Uniform
-from lengthwise.loops import Constant
+from lengthwise import catalog
+from lengthwise.base.fields import text
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Inputs, UsageError
+from lengthwise.base.vocab import Vocab
 from lengthwise.models import Model, ModelSpec, Once, settle, unroll
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
@@ -27,12 +27,13 @@ from lengthwise.nn.pattern import Shared, pattern, take
 from lengthwise.nn.position import FIRE, Abacus, ALiBi, Coupling, Learned, NoPE, Randomized, RoPE, Sinusoidal, rotate
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.objectives import every, final, progressive
-from lengthwise.recipe import Recipe
-from lengthwise.rng import stream
+from lengthwise.recipe import data
+from lengthwise.recipe.layout import FullOutput, Pairs
+from lengthwise.recipe.lengths import Uniform
+from lengthwise.recipe.loops import Constant
+from lengthwise.recipe.recipe import Recipe
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.parity import Parity
-from lengthwise.types import Inputs, UsageError
-from lengthwise.vocab import Vocab
 
 READS, WRITES = Vocab(tuple("abcdef")), Vocab(tuple("xyz"))
 LENGTHS, LOOPS = [5, 9, 2, 7], [2, 1, 4, 3]
@@ -111,9 +112,9 @@ def some(lengths=LENGTHS, width=None, seed=0):
     """Rows of these lengths; where a row has ended stands rubbish."""
     width = width or max(lengths)
     tokens = torch.randint(6, (len(lengths), 40), generator=stream(seed, "tokens"))[:, :width]
-    place = torch.arange(width).expand(len(lengths), -1)
+    position = torch.arange(width).expand(len(lengths), -1)
     # A sign, two digits, and so on.
-    return Inputs(tokens, place, place % 3, place < torch.tensor(lengths)[:, None])
+    return Inputs(tokens, position, position % 3, position < torch.tensor(lengths)[:, None])
 
 
 def finish(model, inputs, loops=LOOPS):
@@ -148,17 +149,17 @@ def test_a_row_is_what_it_is_alone(spec, causal):
 @every_model
 def test_what_stands_in_the_padding_does_not_matter(spec, causal):
     model, inputs, rubbish = build(spec, causal), some(width=12), some(width=12, seed=1)
-    changed = replace(inputs, tokens=inputs.tokens.where(inputs.present, rubbish.tokens))
+    changed = replace(inputs, tokens=inputs.tokens.where(inputs.padding_mask, rubbish.tokens))
     assert not torch.equal(changed.tokens, inputs.tokens)
     one, two = finish(model, inputs), finish(model, changed)
-    assert torch.equal(one[inputs.present], two[inputs.present])
+    assert torch.equal(one[inputs.padding_mask], two[inputs.padding_mask])
 
 
 @every_model
 def test_the_order_of_rows_does_not_matter(spec, causal):
     model, inputs, order = build(spec, causal), some(), torch.tensor([2, 0, 3, 1])
     turned = finish(model, inputs.take(order), [LOOPS[i] for i in order])
-    close(finish(model, inputs)[order][inputs.present[order]], turned[inputs.present[order]])
+    close(finish(model, inputs)[order][inputs.padding_mask[order]], turned[inputs.padding_mask[order]])
 
 
 # Who can be reached: gradients of a place's state with respect to the embedded input, exactly zero or not
@@ -217,11 +218,11 @@ def test_of_local_heads_the_others_see_all(causal):
 @pytest.mark.parametrize("reach", [0, 1])
 @both
 def test_coupled_heads_see_their_own_place_of_every_number(reach, causal):
-    place = torch.tensor([1, 2, 3, 0, 1, 2, 3, 0, 1, 2])
-    wanted = (place[:, None] - place).abs() <= reach
+    position = torch.tensor([1, 2, 3, 0, 1, 2, 3, 0, 1, 2])
+    wanted = (position[:, None] - position).abs() <= reach
     wanted &= torch.ones_like(wanted).tril() if causal else True
     spec = replace(BASE, positions=(CoupledHeads(2, reach),))
-    assert torch.equal(influence(build(spec, causal), replace(some([10]), place=place[None]), 1), wanted)
+    assert torch.equal(influence(build(spec, causal), replace(some([10]), digit_position=position[None]), 1), wanted)
 
 
 @both
@@ -230,8 +231,8 @@ def test_coupled_and_local_heads_stand_side_by_side(causal):
     inputs = some([9])
     encodings = [LocalHeads(1).build(12, 3), CoupledHeads(1).build(12, 3)]
     bias = pattern(encodings, inputs, causal).bias
-    index, place = torch.arange(9), inputs.place[0]
-    wanted = torch.stack([(index[:, None] - index).abs() <= 1, torch.ones(9, 9) > 0, place[:, None] == place])
+    index, position = torch.arange(9), inputs.digit_position[0]
+    wanted = torch.stack([(index[:, None] - index).abs() <= 1, torch.ones(9, 9) > 0, position[:, None] == position])
     assert torch.equal(bias[0] == 0, wanted.tril() if causal else wanted)
 
 
@@ -246,12 +247,14 @@ def test_earlier_heads_equal_dense_attention_with_a_blank(lengths, causal):
     query, key, value = attention.project(x).view(*x.shape[:2], 3, 2, 4).permute(2, 0, 3, 1, 4)
     scores = query @ key.mT / 2
     index = torch.arange(x.shape[1])
-    seen = inputs.present[:, None, :] & (index <= index[:, None] if causal else torch.ones(len(index), len(index)) > 0)
+    seen = inputs.padding_mask[:, None, :] & (
+        index <= index[:, None] if causal else torch.ones(len(index), len(index)) > 0
+    )
     first = scores[:, 0].masked_fill(~seen, -torch.inf).softmax(-1)
     weights = (scores[:, 1].exp() * (seen & (index < index[:, None]))).double()
     second = weights / (1 + weights.sum(-1, keepdim=True))
     mixed = torch.cat([first @ value[:, 0], second @ value[:, 1]], -1)
-    close(fast[inputs.present], attention.out(mixed)[inputs.present])
+    close(fast[inputs.padding_mask], attention.out(mixed)[inputs.padding_mask])
 
 
 def test_earlier_heads_start_by_finding_their_like():
@@ -279,7 +282,7 @@ def test_padding_is_exactly_out_of_reach(spec, causal):
 # Attention, the fast way and the plain way
 
 
-def dense(attention, x, bias, angles, present, causal):
+def dense(attention, x, bias, angles, padding_mask, causal):
     """Every score, then −inf where nothing may be seen."""
     b, t, d = x.shape
     heads, reach = attention.heads, bias.shape[1] // 2
@@ -296,7 +299,7 @@ def dense(attention, x, bias, angles, present, causal):
     scores = query @ key.mT / (d // heads) ** 0.5
     offset = torch.arange(t) - torch.arange(t)[:, None]  # how far to the right the key stands
     scores = scores + bias[:, (offset + reach).clamp(0, 2 * reach)]
-    seen = (offset.abs() <= reach) & present[:, None, :]
+    seen = (offset.abs() <= reach) & padding_mask[:, None, :]
     if causal:
         seen = seen & (offset <= 0)
     scores = scores.masked_fill(~(seen | (offset == 0))[:, None], -torch.inf)
@@ -314,14 +317,14 @@ def test_local_attention_equals_dense_attention(reach, rope, lengths, causal):
     bias = encodings[0].bias
     bias.data.copy_(torch.randn(bias.shape, generator=draw))
     x = torch.randn(*inputs.tokens.shape, 8, generator=draw, dtype=torch.double, requires_grad=True)
-    probe = torch.randn(x.shape, generator=draw, dtype=torch.double) * inputs.present[..., None]
+    probe = torch.randn(x.shape, generator=draw, dtype=torch.double) * inputs.padding_mask[..., None]
     angles = encodings[1].angles(inputs) if rope else None
     values, gradients = [], []
     for out in (
         attention(x, pattern(encodings, inputs, causal)),
-        dense(attention, x, bias, angles, inputs.present, causal),
+        dense(attention, x, bias, angles, inputs.padding_mask, causal),
     ):
-        values.append(out[inputs.present])
+        values.append(out[inputs.padding_mask])
         gradients.append(torch.autograd.grad((out * probe).sum(), [x, bias, *attention.parameters()]))
     close(*values)
     for fast, slow in zip(*gradients, strict=True):
@@ -338,8 +341,8 @@ def test_full_attention_equals_dense_attention(lengths, causal):
     x = torch.randn(*inputs.tokens.shape, 8, generator=stream(0, "x"), dtype=torch.double)
     no_bias = torch.zeros(2, 2 * 40 + 1, dtype=torch.double)
     fast = attention(x, pattern([rope], inputs, causal))
-    slow = dense(attention, x, no_bias, rope.angles(inputs), inputs.present, causal)
-    close(fast[inputs.present], slow[inputs.present])
+    slow = dense(attention, x, no_bias, rope.angles(inputs), inputs.padding_mask, causal)
+    close(fast[inputs.padding_mask], slow[inputs.padding_mask])
 
 
 @pytest.mark.parametrize("lengths", [LENGTHS, [6, 6]], ids=str)
@@ -353,8 +356,8 @@ def test_alibi_and_local_heads_equal_dense_attention(lengths, causal):
     offset = torch.arange(-40, 41).abs()
     bias = torch.stack([(-3.0 * offset).masked_fill(offset > 1, -torch.inf), -3.0 / 16 * offset]).double()
     fast = attention(x, pattern(encodings, inputs, causal))
-    slow = dense(attention, x, bias, None, inputs.present, causal)
-    close(fast[inputs.present], slow[inputs.present])
+    slow = dense(attention, x, bias, None, inputs.padding_mask, causal)
+    close(fast[inputs.padding_mask], slow[inputs.padding_mask])
 
 
 def test_alibi_s_slopes_as_published():
@@ -366,7 +369,7 @@ def test_alibi_s_slopes_as_published():
 
 
 def shifted(inputs, by):
-    return replace(inputs, index=inputs.index + by)
+    return replace(inputs, position=inputs.position + by)
 
 
 @pytest.mark.parametrize(
@@ -376,7 +379,7 @@ def shifted(inputs, by):
 def test_relative_positions_do_not_know_where_a_row_starts(positions, causal):
     model, inputs = build(replace(BASE, positions=positions), causal), some()
     one, two = finish(model, inputs), finish(model, shifted(inputs, 7))
-    close(one[inputs.present], two[inputs.present], 1e-6)
+    close(one[inputs.padding_mask], two[inputs.padding_mask], 1e-6)
 
 
 @both
@@ -388,8 +391,8 @@ def test_learned_positions_do(causal):
 @pytest.mark.parametrize("positions", [(RoPE(),), (Learned(40),)], ids=repr)
 def test_order_is_known_from_the_index(positions):
     model, inputs = build(replace(BASE, positions=positions), False), some([6])
-    turned = replace(inputs, index=inputs.index.flip(1))
-    stretched = replace(inputs, index=inputs.index * 2)
+    turned = replace(inputs, position=inputs.position.flip(1))
+    stretched = replace(inputs, position=inputs.position * 2)
     one = finish(model, inputs, [1])
     assert (one - finish(model, turned, [1])).abs().max() > 1e-3
     assert (one - finish(model, stretched, [1])).abs().max() > 1e-3
@@ -424,7 +427,7 @@ def test_fire_of_rows_with_positions_of_their_own():
     """Each row's bias is what it would be alone."""
     torch.manual_seed(0)
     encoding, inputs = FIRE().build(8, 2), some([6, 6])
-    inputs = replace(inputs, index=torch.stack([torch.arange(6), 3 * torch.arange(6)]))
+    inputs = replace(inputs, position=torch.stack([torch.arange(6), 3 * torch.arange(6)]))
     bias = encoding.scores(inputs)
     assert bias.shape == (2, 2, 6, 6)
     for row in (0, 1):
@@ -435,7 +438,7 @@ def test_fire_of_rows_with_positions_of_their_own():
 def test_equal_places_share_an_abacus_vector_and_signs_another():
     encoding, inputs = Abacus(9).build(8, 2), some([9])
     added = encoding.vectors(inputs)[0]
-    same = inputs.place[0][:, None] == inputs.place[0]
+    same = inputs.digit_position[0][:, None] == inputs.digit_position[0]
     assert torch.equal((added[:, None] == added).all(-1), same)
     assert added.abs().min() > 0
 
@@ -461,17 +464,17 @@ def test_abacus_offsets_are_for_training(each_row):
     seen = set()
     for step in range(60):
         own, bare = (data.batch(each, step)[0].inputs for each in (recipe, plain))
-        more = own.place - bare.place
-        assert (more[bare.place == 0] == 0).all()
+        more = own.digit_position - bare.digit_position
+        assert (more[bare.digit_position == 0] == 0).all()
         offsets = more.amax(1, keepdim=True)
-        assert ((more == offsets) | (bare.place == 0)).all()
+        assert ((more == offsets) | (bare.digit_position == 0)).all()
         assert each_row or len(offsets.unique()) == 1
         seen |= set(offsets.flatten().tolist())
         assert torch.equal(own.tokens, bare.tokens)
     assert seen == set(range(8))
-    assert data.batch(recipe, 3)[0].inputs.place.equal(data.batch(recipe, 3)[0].inputs.place)
+    assert data.batch(recipe, 3)[0].inputs.digit_position.equal(data.batch(recipe, 3)[0].inputs.digit_position)
     problems = data.fresh_problems(recipe.task, (5,), 4, seed=0)
-    written = recipe.layout.write(problems, recipe.task).inputs.place
+    written = recipe.layout.write(problems, recipe.task).inputs.digit_position
     assert written.max() == 6  # what is solved and scored is written without an offset
 
 
@@ -479,10 +482,10 @@ def test_coupled_signs_share_a_vector_and_are_moved_with_the_digits():
     """Unlike Abacus: signs stand in the place before the first, whatever the offset."""
     encoding, inputs = Coupling(30, 8).build(8, 2), some([9, 9])
     plain = encoding.vectors(inputs)
-    same = inputs.place[0][:, None] == inputs.place[0]
+    same = inputs.digit_position[0][:, None] == inputs.digit_position[0]
     assert torch.equal((plain[0][:, None] == plain[0]).all(-1), same)
     told = Coupling(30, 8).vary(inputs, stream(0, "offset"))
-    more = told.place - inputs.place
+    more = told.digit_position - inputs.digit_position
     assert (more == more[:, :1]).all() and more[0, 0] != more[1, 0]
     assert torch.equal((encoding.vectors(told) == plain).all(-1), more == 0)
 
@@ -494,7 +497,7 @@ def test_abacus_at_attention_is_added_to_queries_and_keys_alone():
     close(context.embedded, model.embedding(inputs.tokens))
     attention, x = model.blocks[0].attention, torch.randn(1, 6, 8, dtype=torch.double)
     query, key, value = (attention.project(x)[0].view(6, 3, 2, 4)[:, part] for part in range(3))
-    p = model.encodings[0].table.weight[inputs.place[0]].view(6, 2, 4)
+    p = model.encodings[0].table.weight[inputs.digit_position[0]].view(6, 2, 4)
     scores = torch.einsum("ihe,jhe->hij", query + p, key + p) / 2
     mixed = torch.einsum("hij,jhe->ihe", scores.softmax(-1), value).reshape(6, 8)
     close(attention(x, context.pattern)[0], attention.out(mixed))
@@ -502,7 +505,7 @@ def test_abacus_at_attention_is_added_to_queries_and_keys_alone():
 
 def relative(index):
     """What each relative encoding makes of positions: scores of queries and keys that are the same everywhere."""
-    inputs = replace(some([6]), index=index)
+    inputs = replace(some([6]), position=index)
     for position in (RoPE(), ALiBi(), FIRE(threshold=1e6)):
         encoding = position.build(8, 2)
         if (bias := encoding.scores(inputs)) is not None:
@@ -525,7 +528,7 @@ def test_relative_encodings_do_not_change_when_all_positions_are_shifted():
 def test_randomized_positions_grow_and_are_any_of_so_many():
     """In training a batch draws its own, at test a row of given length is told the same at all times."""
     position, inputs = Randomized(RoPE(), 20), some()
-    told = torch.stack([position.vary(inputs, stream(0, "random", i)).index for i in range(200)])
+    told = torch.stack([position.vary(inputs, stream(0, "random", i)).position for i in range(200)])
     for i, length in enumerate(LENGTHS):
         rows = told[:, i, :length]
         assert (rows.diff(dim=1) > 0).all()
@@ -545,7 +548,7 @@ def test_a_place_that_does_not_fit_is_said():
     encoding = Abacus(2).build(8, 2)
     assert encoding.vectors(some([9])).shape == (1, 9, 8)
     with pytest.raises(UsageError, match="a digit's place 5 does not fit the table of 2"):
-        encoding.vectors(replace(some([9]), place=torch.full((1, 9), 5)))
+        encoding.vectors(replace(some([9]), digit_position=torch.full((1, 9), 5)))
 
 
 def test_without_positions_a_row_seen_at_once_is_a_set():
@@ -749,13 +752,13 @@ def test_attention_with_dropout_is_attention_with_little_of_it(positions, causal
     plain, model = build(spec, causal), build(replace(spec, dropout=1e-12), causal)
     inputs = some()
     model.train()
-    close(finish(model, inputs)[inputs.present], finish(plain, inputs)[inputs.present])
+    close(finish(model, inputs)[inputs.padding_mask], finish(plain, inputs)[inputs.padding_mask])
 
 
 def test_read_gives_logits_where_asked_row_by_row():
     model, inputs = build(BASE, True), some()
     state = finish(model, inputs)
-    logits = model.read(state, inputs.present)
+    logits = model.read(state, inputs.padding_mask)
     assert logits.shape == (sum(LENGTHS), len(WRITES))
     close(logits, torch.cat([model.readout(state[i, :n]) for i, n in enumerate(LENGTHS)]))
 
@@ -771,7 +774,7 @@ class Counter(Model):
         self.took = []
 
     def embed(self, inputs):
-        return inputs.tokens, (Shared(torch.ones(1)), None), inputs.index
+        return inputs.tokens, (Shared(torch.ones(1)), None), inputs.position
 
     def start(self, context):
         return context[0], (torch.zeros_like(context[0]), torch.zeros(len(context[0])))
@@ -841,7 +844,7 @@ def plain_unroll(model, inputs, loops, *, untracked=0):
         yield k, rows, state[rows]
 
 
-def plain_settle(model, inputs, loops, *, untracked=0, asked=None):
+def plain_settle(model, inputs, loops, *, untracked=0, loss_mask=None):
     """Each row's own loop, picked out of all."""
     states = {}
     for k, rows, state in plain_unroll(model, inputs, loops, untracked=untracked):
@@ -855,26 +858,26 @@ def test_unroll_equals_a_plain_loop(spec, causal):
     plain = plain_unroll(model, inputs, loops)
     for (k, rows, state), (wanted_k, wanted_rows, wanted) in zip(unroll(model, inputs, loops), plain, strict=True):
         back = rows.argsort()
-        present = inputs.present[wanted_rows]
+        padding_mask = inputs.padding_mask[wanted_rows]
         assert k == wanted_k and torch.equal(rows[back], wanted_rows)
-        close(padded(state)[back][present], wanted[present])
+        close(padded(state)[back][padding_mask], wanted[padding_mask])
 
 
 @every_model
 def test_after_the_last_loop_only_what_is_read_is_computed(spec, causal):
     model, inputs = build(spec, causal), some(width=12)
     loops = torch.full((len(inputs.tokens),), 2)
-    asked = inputs.present & (torch.arange(12) % 3 == 1)
+    loss_mask = inputs.padding_mask & (torch.arange(12) % 3 == 1)
     found = []
-    for wanted in (None, asked):
-        rows, state = settle(model, inputs, loops, asked=wanted)
-        read = model.read(state, asked[rows]).split(asked[rows].sum(1).tolist())
+    for wanted in (None, loss_mask):
+        rows, state = settle(model, inputs, loops, loss_mask=wanted)
+        read = model.read(state, loss_mask[rows]).split(loss_mask[rows].sum(1).tolist())
         read = torch.cat([read[i] for i in rows.argsort()])
         gradients = torch.autograd.grad(read.square().sum(), list(model.parameters()), materialize_grads=True)
         found.append([read.detach(), *gradients])
     # With windows, places leave before a loop instead, but for their neighbours.
     local = isinstance(spec, Transformer) and any(isinstance(position, Local) for position in spec.positions)
-    assert isinstance(state, Packed) and (local or len(state.value) == asked.sum())
+    assert isinstance(state, Packed) and (local or len(state.value) == loss_mask.sum())
     for one, two in zip(*found, strict=True):
         close(one, two)
 
@@ -955,10 +958,10 @@ def test_a_module_of_ones_own_is_a_model_advanced_once():
     assert isinstance(model, Once)
     batch = FullOutput().write(Parity().parse("1011"), Parity())
     _, state = settle(model, batch.inputs, torch.tensor([1]))
-    close(model.read(state, batch.room), model.module(batch.inputs.tokens)[batch.room])
+    close(model.read(state, batch.answer_slots), model.module(batch.inputs.tokens)[batch.answer_slots])
     loss = final.Final()(model, batch, torch.tensor([1]), stream(0, "x")).value
-    logits = model.module(batch.inputs.tokens)[batch.asked]
-    close(loss, nn.functional.cross_entropy(logits, batch.targets[batch.asked]))
+    logits = model.module(batch.inputs.tokens)[batch.loss_mask]
+    close(loss, nn.functional.cross_entropy(logits, batch.targets[batch.loss_mask]))
 
 
 def test_a_module_of_another_shape_is_answered_in_one_line():

@@ -10,8 +10,9 @@ from torch.nn import functional as F
 
 import lengthwise.models
 import lengthwise.objectives
-from lengthwise.fields import kinds, text
-from lengthwise.layout import FullOutput, NextToken, Pairs
+from lengthwise.base.fields import kinds, text
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Inputs, UsageError
 from lengthwise.models import ModelSpec
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
@@ -22,10 +23,9 @@ from lengthwise.objectives import Objective
 from lengthwise.objectives.every import Every
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
-from lengthwise.rng import stream
+from lengthwise.recipe.layout import FullOutput, NextToken, Pairs
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
-from lengthwise.types import Inputs, UsageError
 
 for package in (lengthwise.models, lengthwise.objectives):
     for module in pkgutil.iter_modules(package.__path__):
@@ -87,19 +87,19 @@ def call(objective, model, batch, seed=0):
 def single(model, batch, i, depth, tracked=None):
     """Row i on its own, without padding, after ``depth`` loops: summed loss, tokens right, tokens asked for."""
     row = batch.take(slice(i, i + 1))
-    width = int(row.inputs.present.sum())
+    width = int(row.inputs.padding_mask.sum())
     context = model.embed(Inputs(**{name: value[:, :width] for name, value in vars(row.inputs).items()}))
     state = model.start(context)
     for loop in range(depth):
         with torch.set_grad_enabled(tracked is None or loop >= depth - tracked):
             state = model.advance(state, context)
-    logits, targets = model.read(state, row.asked[:, :width]), row.targets[row.asked]
+    logits, targets = model.read(state, row.loss_mask[:, :width]), row.targets[row.loss_mask]
     return F.cross_entropy(logits, targets, reduction="sum"), int((logits.argmax(-1) == targets).sum()), len(targets)
 
 
 def mean(parts):
-    losses, right, asked = zip(*parts, strict=True)
-    return sum(losses) / sum(asked), sum(right) / sum(asked)
+    losses, right, loss_mask = zip(*parts, strict=True)
+    return sum(losses) / sum(loss_mask), sum(right) / sum(loss_mask)
 
 
 def plain_final(model, batch, most=99, tracked=None):
@@ -184,8 +184,8 @@ def test_rows_in_groups_of_a_length_are_rows_in_one(spec, task, layout, monkeypa
 def test_what_stands_outside_asked_does_not_matter(spec, objective, task, layout):
     model, batch = setting(spec, task, layout)
     rubbish = torch.randint(3, batch.targets.shape, generator=stream(0, "rubbish"))
-    changed = type(batch)(**{**vars(batch), "targets": batch.targets.where(batch.asked, rubbish)})
-    if not batch.asked.all():
+    changed = type(batch)(**{**vars(batch), "targets": batch.targets.where(batch.loss_mask, rubbish)})
+    if not batch.loss_mask.all():
         assert not torch.equal(changed.targets, batch.targets)
     (one, first), (two, second) = (call(objective, model, rows) for rows in (batch, changed))
     assert torch.equal(one.value, two.value)
@@ -198,8 +198,8 @@ def test_what_is_asked_does_matter(spec, objective):
     model, batch = setting(spec, *WAYS[0])
     for i in range(len(batch)):
         targets = batch.targets.clone()
-        place = int(batch.asked[i].long().argmax())
-        targets[i, place] = (targets[i, place] + 1) % 3
+        position = int(batch.loss_mask[i].long().argmax())
+        targets[i, position] = (targets[i, position] + 1) % 3
         changed = type(batch)(**{**vars(batch), "targets": targets})
         assert not torch.isclose(call(objective, model, batch)[0].value, call(objective, model, changed)[0].value)
 

@@ -8,34 +8,35 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise import catalog, data, models
-from lengthwise.lengths import Uniform
+from lengthwise import catalog, models
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Inputs
+from lengthwise.base.vocab import Vocab
 from lengthwise.models import settle, unroll
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.packed import Packed, Ragged
 from lengthwise.nn.packing import Packing
 from lengthwise.nn.position import FIRE, Abacus, RoPE
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
-from lengthwise.rng import stream
-from lengthwise.types import Inputs
-from lengthwise.vocab import Vocab
+from lengthwise.recipe import data
+from lengthwise.recipe.lengths import Uniform
 
 LENGTHS = st.lists(st.integers(1, 6), min_size=1, max_size=7)
 
 
-def present(lengths):
+def padding_mask(lengths):
     return torch.arange(max(lengths) + 1) < torch.tensor(lengths)[:, None]
 
 
 def rows(lengths):
     """Numbers that tell each place, absent ones 0."""
-    mask = present(lengths)
+    mask = padding_mask(lengths)
     return (torch.arange(1, mask.numel() + 1).view(mask.shape) * mask)[..., None].float()
 
 
 @given(LENGTHS)
 def test_unpacking_undoes_packing(lengths):
-    ragged, x = Ragged.of(present(lengths)), rows(lengths)
+    ragged, x = Ragged.of(padding_mask(lengths)), rows(lengths)
     flat = ragged.pack(x)
     assert len(flat) == sum(lengths) == ragged.ends[-1]
     assert torch.equal(ragged.unpack(flat), x)
@@ -45,7 +46,7 @@ def test_unpacking_undoes_packing(lengths):
 def test_some_rows_are_those_of_the_padded_tensor(lengths, data):
     start = data.draw(st.integers(0, len(lengths) - 1))
     chosen = slice(start, data.draw(st.integers(start + 1, len(lengths))))
-    ragged, x = Ragged.of(present(lengths)), rows(lengths)
+    ragged, x = Ragged.of(padding_mask(lengths)), rows(lengths)
     taken = Packed(ragged.pack(x), ragged).take(chosen)
     assert torch.equal(taken.padded(), x[chosen])
     assert torch.equal(taken.take(slice(1)).padded(), x[chosen][:1])
@@ -54,7 +55,7 @@ def test_some_rows_are_those_of_the_padded_tensor(lengths, data):
 @given(LENGTHS, st.data())
 def test_joined_parts_are_rows_after_rows(lengths, data):
     cut = data.draw(st.integers(1, len(lengths)))
-    ragged, x = Ragged.of(present(lengths)), rows(lengths)
+    ragged, x = Ragged.of(padding_mask(lengths)), rows(lengths)
     whole = Packed(ragged.pack(x), ragged)
     parts = [whole.take(slice(cut)), *([whole.take(slice(cut, None))] if cut < len(lengths) else [])]
     joined = Packed.join(parts[::-1])
@@ -63,7 +64,7 @@ def test_joined_parts_are_rows_after_rows(lengths, data):
 
 @given(LENGTHS, st.integers(0, 99))
 def test_picked_places_come_in_the_padded_order(lengths, seed):
-    ragged, x, mask = Ragged.of(present(lengths)), rows(lengths), present(lengths)
+    ragged, x, mask = Ragged.of(padding_mask(lengths)), rows(lengths), padding_mask(lengths)
     at = mask & (torch.rand(mask.shape, generator=stream(seed, "at")) < 0.5)
     assert torch.equal(Packed(ragged.pack(x), ragged)[at], x[at])
 
@@ -89,7 +90,7 @@ POSITIONS = {
 @pytest.mark.parametrize("same", [False, True], ids=["own-loops", "same-loops"])
 def test_packed_states_equal_padded_ones(lengths, positions, causal, same, monkeypatch):
     """Where padding is worth leaving out the state is packed; its values and gradients are those of padded rows."""
-    mask = present(lengths)[:, : max(lengths)]
+    mask = padding_mask(lengths)[:, : max(lengths)]
     tokens = torch.randint(3, mask.shape, generator=stream(0, "tokens"))
     index = torch.arange(mask.shape[1]).expand(mask.shape)
     inputs = Inputs(tokens, index, index % 4, mask)
@@ -118,7 +119,7 @@ def test_packed_states_equal_padded_ones(lengths, positions, causal, same, monke
 
 @given(LENGTHS, st.integers(0, 99))
 def test_places_are_found_among_those_packed_place_after_place(lengths, seed):
-    mask, x = present(lengths), rows(lengths)
+    mask, x = padding_mask(lengths), rows(lengths)
     at = mask & (torch.rand(mask.shape, generator=stream(seed, "at")) < 0.5)
     packing = Packing.of(mask)
     assert torch.equal(packing.pack(x)[packing.find(at)], x[at])
@@ -126,10 +127,10 @@ def test_places_are_found_among_those_packed_place_after_place(lengths, seed):
 
 @given(LENGTHS, st.integers(0, 99))
 def test_kept_places_keep_their_order_and_their_rows(lengths, seed):
-    ragged, x = Ragged.of(present(lengths)), rows(lengths)
-    at = (torch.rand(int(present(lengths).sum()), generator=stream(seed, "kept")) < 0.5).nonzero()[:, 0]
+    ragged, x = Ragged.of(padding_mask(lengths)), rows(lengths)
+    at = (torch.rand(int(padding_mask(lengths).sum()), generator=stream(seed, "kept")) < 0.5).nonzero()[:, 0]
     kept = Packed(ragged.pack(x), ragged).keep(at)
-    whole = torch.zeros(present(lengths).sum(), dtype=torch.bool).index_fill(0, at, True)
+    whole = torch.zeros(padding_mask(lengths).sum(), dtype=torch.bool).index_fill(0, at, True)
     assert torch.equal(kept.padded(), x * ragged.unpack(whole.float())[..., None])
     assert torch.equal(kept.take(slice(1)).padded(), kept.padded()[:1])
 
@@ -143,19 +144,19 @@ def test_kept_places_keep_their_order_and_their_rows(lengths, seed):
 def test_places_leave_that_can_no_longer_matter(rows, form, causal, seed):
     """What is read at the asked places, and its gradients, are as if all had stayed; and with few asked, they go."""
     lengths, loops = zip(*rows, strict=True)
-    mask = present(lengths)[:, : max(lengths)]
+    mask = padding_mask(lengths)[:, : max(lengths)]
     tokens = torch.randint(3, mask.shape, generator=stream(seed, "tokens"))
     index = torch.arange(mask.shape[1]).expand(mask.shape)
-    asked = mask & (torch.rand(mask.shape, generator=stream(seed, "asked")) < 0.2)
+    loss_mask = mask & (torch.rand(mask.shape, generator=stream(seed, "asked")) < 0.2)
     symbols, (reach, layers) = Vocab(("a", "b", "c")), form
     torch.manual_seed(0)
     spec = Transformer(width=8, heads=2, layers=layers, positions=() if reach is None else (Local(reach),))
     model = spec.build(symbols, symbols, causal=causal).double()
     found = []
-    for wanted in (None, asked):
-        ids, state = settle(model, Inputs(tokens, index, index, mask), torch.tensor(loops), asked=wanted)
+    for wanted in (None, loss_mask):
+        ids, state = settle(model, Inputs(tokens, index, index, mask), torch.tensor(loops), loss_mask=wanted)
         order = ids.argsort()
-        read = model.read(state, asked[ids]).split(asked[ids].sum(1).tolist())
+        read = model.read(state, loss_mask[ids]).split(loss_mask[ids].sum(1).tolist())
         read = torch.cat([read[i] for i in order])
         found.append([read.detach(), *torch.autograd.grad(read.square().sum(), list(model.parameters()))])
     for one, two in zip(*found, strict=True):
@@ -167,10 +168,10 @@ def test_places_leave_one_by_one(monkeypatch):
     lengths, loops = torch.tensor([9, 4]), torch.tensor([6, 6])
     mask = torch.arange(9) < lengths[:, None]
     index = torch.arange(9).expand(mask.shape)
-    asked = index == lengths[:, None] - 1
+    loss_mask = index == lengths[:, None] - 1
     symbols = Vocab(("a", "b", "c"))
     model = Transformer(width=8, heads=2, positions=(Local(1),)).build(symbols, symbols, causal=False)
-    states = unroll(model, Inputs(index % 3, index, index, mask), loops, asked=asked)
+    states = unroll(model, Inputs(index % 3, index, index, mask), loops, loss_mask=loss_mask)
     # Before the last loop the asked places and their neighbours are left, before the one before it their neighbours…
     assert [state.ragged.ends for _, _, state in states] == [[7, 11], [6, 10], [5, 9], [4, 8], [3, 6], [2, 4]]
 

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lengthwise.data import fresh_problems
-from lengthwise.layout import END
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Problems, UsageError
 from lengthwise.rasp.language import (
     Forbidden,
     Places,
@@ -24,7 +24,7 @@ from lengthwise.rasp.language import (
     count,
     each,
     latest,
-    places,
+    positions,
     record,
     seen,
     select,
@@ -32,14 +32,14 @@ from lengthwise.rasp.language import (
 )
 from lengthwise.rasp.program import Program, alphabet, answer, check, execute, rounds_shown, shown
 from lengthwise.rasp.programs import PROGRAMS, PUBLISHED, ParityProgram, program
-from lengthwise.rng import stream
+from lengthwise.recipe.data import fresh_problems
+from lengthwise.recipe.layout import END
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.unique_set import UniqueSet
-from lengthwise.types import Problems, UsageError
 
 RELATIONS = {
     "==": lambda a, b: a == b,
@@ -137,7 +137,7 @@ def test_compare_before_and_after(drawn, relation):
 @given(rows(1))
 def test_places_are_counted_from_0(drawn):
     row = Row(*drawn[0])
-    assert read(places(row)) == [list(range(len(symbols))) for symbols in read(row)]
+    assert read(positions(row)) == [list(range(len(symbols))) for symbols in read(row)]
 
 
 def selected(keys, queries, related):
@@ -202,7 +202,7 @@ def test_aggregate(drawn, default, how):
 @given(rows(1), st.sampled_from(["a", "z", None]))
 def test_shift_is_what_it_says(drawn, default):
     row = Row(*drawn[0])
-    defined = aggregate(select(after(places(row)), places(row)), row, default)
+    defined = aggregate(select(after(positions(row)), positions(row)), row, default)
     assert same(shift(row, default), defined)
     assert shift(row, default).alphabet == defined.alphabet
     assert read(shift(row, default)) == [[default, *symbols[:-1]] for symbols in read(row)]
@@ -221,8 +221,8 @@ def test_latest_is_what_it_says(drawn, data, default):
     values = Row(*drawn[0])
     symbols = data.draw(MARKS)
     marks = Row(symbols, matrix(data.draw, values.ids.shape, 0, len(symbols) - 1))
-    where = aggregate(select(marks, marks, lambda key, _: key), places(values))
-    defined = aggregate(select(places(values), where), values, default)
+    where = aggregate(select(marks, marks, lambda key, _: key), positions(values))
+    defined = aggregate(select(positions(values), where), values, default)
     assert same(latest(values, marks, default), defined)
     assert latest(values, marks, default).alphabet == defined.alphabet
 
@@ -232,16 +232,16 @@ def test_latest_is_what_it_says(drawn, data, default):
 # Each takes two rows over "abc" and marks.
 OPERATIONS = {
     "each": lambda row, other, marks: each(lambda a, b: f"{a}{b}", row, other),
-    "places": lambda row, other, marks: places(row),
+    "places": lambda row, other, marks: positions(row),
     "before": lambda row, other, marks: before(count(select(row, other))),
     "after": lambda row, other, marks: after(count(select(row, other))),
-    "compare": lambda row, other, marks: compare(places(row), count(select(row, other)), "<="),
+    "compare": lambda row, other, marks: compare(positions(row), count(select(row, other)), "<="),
     "select by symbols": lambda row, other, marks: select(row, other),
     "select by a function": lambda row, other, marks: select(row, other, lambda key, query: key > query),
     "select by places": lambda row, other, marks: select(count(select(row, row)), count(select(row, other)), ">="),
     "both": lambda row, other, marks: both(select(row, other), select(marks, marks)),
     "aggregate symbols": lambda row, other, marks: aggregate(select(row, other), other),
-    "aggregate places": lambda row, other, marks: aggregate(select(row, other), places(row), how="min"),
+    "aggregate places": lambda row, other, marks: aggregate(select(row, other), positions(row), how="min"),
     "count": lambda row, other, marks: count(select(row, other)),
     "shift": lambda row, other, marks: shift(row, "z"),
     "seen": lambda row, other, marks: seen(marks),
@@ -375,8 +375,8 @@ def test_right_is_said_of_the_reference_solution(task):
                 start = row.index("=")
                 written, _, _ = "".join(map(str, said[start:])).partition(END)
                 assert written == task.reference("".join(row[:start]))
-                assert execution.room[i].tolist().index(True) == start
-                assert int(execution.asked[i].sum()) == len(written) + 1
+                assert execution.answer_slots[i].tolist().index(True) == start
+                assert int(execution.loss_mask[i].sum()) == len(written) + 1
 
 
 @pytest.mark.parametrize(
@@ -487,7 +487,7 @@ class Honest(Program):
     """It does nothing, and is allowed; every crook below is this but for one thing."""
 
     def prepare(self, row):
-        return {"row": row, "where": places(row), "count": count(select(row, row))}
+        return {"row": row, "where": positions(row), "count": count(select(row, row))}
 
     def step(self, state, row):
         return state
@@ -591,7 +591,7 @@ def test_what_a_step_may_not_do(name):
 def test_nor_may_it_be_done_before_or_after(name):
     class Early(Honest):
         def prepare(self, row):
-            STEPS[name](row, places(row))
+            STEPS[name](row, positions(row))
             return super().prepare(row)
 
     class Late(Honest):
@@ -686,7 +686,7 @@ def test_a_state_keeps_its_parts(change):
 
 
 @pytest.mark.parametrize(
-    "end", [lambda row: places(row), lambda row: select(row, row), lambda row: "1", lambda row: {"row": row}]
+    "end", [lambda row: positions(row), lambda row: select(row, row), lambda row: "1", lambda row: {"row": row}]
 )
 def test_a_program_finishes_with_a_row(end):
     class Crook(Honest):

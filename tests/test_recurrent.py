@@ -9,17 +9,17 @@ import pytest
 import torch
 
 from lengthwise import catalog
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Inputs, UsageError
+from lengthwise.base.vocab import Vocab
 from lengthwise.cli import main
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
 from lengthwise.nn.lstm import emit
 from lengthwise.nn.recall import Recall
 from lengthwise.recipes.retran import cpu, models, paper
-from lengthwise.rng import stream
 from lengthwise.studies import Study
 from lengthwise.studies.retran import retran
-from lengthwise.types import Inputs, UsageError
-from lengthwise.vocab import Vocab
 
 SYMBOLS = Vocab(tuple("0123456789+-*()=$^_"))
 GPT = models("small")["gpt"][0]
@@ -39,8 +39,8 @@ def build(spec, grown=False):
 def rows():
     width = max(LENGTHS) + 1
     tokens = torch.randint(len(SYMBOLS), (len(LENGTHS), width), generator=stream(0, "tokens"))
-    place = torch.arange(width).expand(len(LENGTHS), -1)
-    return Inputs(tokens, place, place, place < torch.tensor(LENGTHS)[:, None])
+    position = torch.arange(width).expand(len(LENGTHS), -1)
+    return Inputs(tokens, position, position, position < torch.tensor(LENGTHS)[:, None])
 
 
 def advanced(model, inputs):
@@ -151,12 +151,12 @@ PAIRS = [
 def test_the_quick_computation_is_the_plain_one(spec, plain):
     model, inputs = build(replace(spec, dropout=0.0), grown=True), rows()
     weight = torch.randn(*inputs.tokens.shape, spec.width, generator=stream(0, "weight"), dtype=torch.double)
-    weight = weight * inputs.present[..., None]
+    weight = weight * inputs.padding_mask[..., None]
     values, gradients = [], []
     for outputs in (advanced(model, inputs), plain(model, inputs.tokens)):
         model.zero_grad()
         (outputs * weight).sum().backward()
-        values.append(outputs[inputs.present].detach())
+        values.append(outputs[inputs.padding_mask].detach())
         gradients.append({name: p.grad for name, p in model.named_parameters() if not name.startswith("readout")})
     torch.testing.assert_close(*values, atol=1e-9, rtol=0)
     assert all(gradient is not None and gradient.any() for gradient in gradients[1].values())

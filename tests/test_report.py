@@ -15,13 +15,14 @@ from matplotlib.colors import to_hex
 from rich.console import Console
 
 from lengthwise.ask import Asked, Inquiry
+from lengthwise.base.types import Score, UsageError
 from lengthwise.cli import main
-from lengthwise.layout import FullOutput
-from lengthwise.lengths import Curriculum, Uniform
-from lengthwise.loops import PerRound
 from lengthwise.models.transformer import Transformer
 from lengthwise.objectives.final import Final
-from lengthwise.recipe import Recipe
+from lengthwise.recipe.layout import FullOutput
+from lengthwise.recipe.lengths import Curriculum, Uniform
+from lengthwise.recipe.loops import PerRound
+from lengthwise.recipe.recipe import Recipe
 from lengthwise.report import Claim, asked_curves, curves, names
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.figures import heat_map, length_figure, loss_figure, save
@@ -42,7 +43,6 @@ from lengthwise.run import Run
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
-from lengthwise.types import Score, UsageError
 
 TOP = 8
 
@@ -430,9 +430,9 @@ def test_coinciding_series_are_all_seen():
 
 def test_many_points_are_marked_now_and_then_and_at_both_ends():
     first = plot({"a": [(x / 10, 1.0) for x in range(1000)]}, width=60, height=10).plain.split("\n")[1][5:]
-    places = [column for column, character in enumerate(first) if character == MARKS[0]]
-    assert (places[0], places[-1]) == (0, len(first.rstrip()) - 1)
-    assert min(np.diff(places[:-1])) >= 6
+    positions = [column for column, character in enumerate(first) if character == MARKS[0]]
+    assert (positions[0], positions[-1]) == (0, len(first.rstrip()) - 1)
+    assert min(np.diff(positions[:-1])) >= 6
 
 
 def test_series_are_told_apart_without_colour():
@@ -440,10 +440,10 @@ def test_series_are_told_apart_without_colour():
     assert text.plain.startswith(f"exact match   {MARKS[0]} looped   {MARKS[1]} standard")
 
 
-@pytest.mark.parametrize("room", [{"width": 12}, {"height": 4}, {"x_range": (3, 3)}, {"y_range": (1, 0)}])
-def test_a_plot_without_room_says_so(room):
+@pytest.mark.parametrize("answer_slots", [{"width": 12}, {"height": 4}, {"x_range": (3, 3)}, {"y_range": (1, 0)}])
+def test_a_plot_without_room_says_so(answer_slots):
     with pytest.raises(UsageError, match=r"more room|from low to high"):
-        plot({"a": [(1, 1.0)]}, **room)
+        plot({"a": [(1, 1.0)]}, **answer_slots)
 
 
 # Figures

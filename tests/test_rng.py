@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise.rng import address, stream
+from lengthwise.base.rng import address, stream
 
 PARTS = st.one_of(st.integers(), st.text('ab12," é', max_size=5))
 PATHS = st.tuples(st.integers(), st.lists(PARTS, max_size=3))

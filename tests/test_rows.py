@@ -4,10 +4,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise.digits import carried, number_length, ordered, without_leading_zeros, words
-from lengthwise.rng import stream
-from lengthwise.rows import clipped, shifted, windows, within
-from lengthwise.types import SYMBOL
+from lengthwise.base.rng import stream
+from lengthwise.base.rows import clipped, shifted, windows, within
+from lengthwise.base.types import SYMBOL
+from lengthwise.tasks.digits import carried, number_length, ordered, without_leading_zeros, words
 
 sizes = st.integers(1, 9)
 seeds = st.integers(0, 10_000)
@@ -41,8 +41,8 @@ def test_a_row_is_moved_by_its_own_number_of_places(seed, rows, size, width, dty
     row = drawn(seed, rows, size, dtype)
     moved = shifted(row, by, width)
     assert moved.dtype == dtype
-    for i, places in enumerate(by.tolist()):
-        expected = [row[i, j - places].item() if 0 <= j - places < size else 0 for j in range(width)]
+    for i, positions in enumerate(by.tolist()):
+        expected = [row[i, j - positions].item() if 0 <= j - positions < size else 0 for j in range(width)]
         assert moved[i].tolist() == expected
 
 
@@ -59,21 +59,21 @@ def test_carries_travel_any_number_of_columns(base, values, most):
     width = 220
     totals = torch.zeros(len(values), width, dtype=torch.long)
     for i, value in enumerate(values):
-        for place in range(width):
+        for position in range(width):
             value, digit = divmod(value, most + 1)
-            totals[i, place] = digit
+            totals[i, position] = digit
             if not value:
                 break
-    room = torch.nn.functional.pad(totals, (0, 20))
-    digits = carried(room, base, most)
+    answer_slots = torch.nn.functional.pad(totals, (0, 20))
+    digits = carried(answer_slots, base, most)
     assert int(digits.min()) >= 0
     assert int(digits.max()) < base
     for i in range(len(values)):
-        assert worth(digits[i].tolist(), base) == worth(room[i].tolist(), base)
+        assert worth(digits[i].tolist(), base) == worth(answer_slots[i].tolist(), base)
 
 
 def worth(columns, base):
-    return sum(column * base**place for place, column in enumerate(columns))
+    return sum(column * base**position for position, column in enumerate(columns))
 
 
 def test_a_carry_goes_through_a_hundred_nines():

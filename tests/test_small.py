@@ -29,24 +29,24 @@ def library(projected, mask, angles, *, causal):
 
 def masked(kind, shape):
     """A mask of this kind, where every place sees something."""
-    rows, places, _, heads, _ = shape
+    rows, positions, _, heads, _ = shape
     if kind == "present":
-        lengths = torch.randint(1, places + 1, (rows, 1))
-        return (torch.arange(places) < lengths)[:, None, None]
+        lengths = torch.randint(1, positions + 1, (rows, 1))
+        return (torch.arange(positions) < lengths)[:, None, None]
     if kind in ("none", "causal"):
         return None
-    keys = places + (kind == "blank")
-    scores = torch.randn(*([rows] if kind == "scores of each row" else []), heads, places, keys, dtype=torch.float64)
-    return scores.masked_fill(torch.ones(places, keys).triu(1).bool() & (torch.arange(keys) < places), -torch.inf)
+    keys = positions + (kind == "blank")
+    scores = torch.randn(*([rows] if kind == "scores of each row" else []), heads, positions, keys, dtype=torch.float64)
+    return scores.masked_fill(torch.ones(positions, keys).triu(1).bool() & (torch.arange(keys) < positions), -torch.inf)
 
 
 @given(SHAPES, st.sampled_from(MASKS), st.booleans(), st.floats(0.1, 40), st.integers(0, 9))
 def test_small_heads_equal_the_librarys_attention(shape, kind, turned, scale, seed):
     torch.manual_seed(seed)
-    rows, places, _, _, size = shape
+    rows, positions, _, _, size = shape
     projected = torch.randn(shape, dtype=torch.float64) * scale
     weights = torch.randn(shape, dtype=torch.float64)[:, :, 0]
-    angles = torch.randn(rows, places, size // 2, dtype=torch.float64) if turned else None
+    angles = torch.randn(rows, positions, size // 2, dtype=torch.float64) if turned else None
     mask = masked(kind, shape)
     found = []
     for attend in (lambda *given, causal: small.attend(*given, causal=causal, share=0.0), library):
@@ -62,11 +62,11 @@ def test_small_heads_equal_the_librarys_attention(shape, kind, turned, scale, se
 @given(st.lists(st.integers(1, 19), min_size=1, max_size=4), st.booleans(), st.integers(0, 9))
 def test_rows_without_padding_are_attended_to_as_padded_ones(lengths, turned, seed):
     torch.manual_seed(seed)
-    present = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    ragged = Ragged.of(present)
+    padding_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    ragged = Ragged.of(padding_mask)
     projected = torch.randn(sum(lengths), 3, 2, 4, dtype=torch.float64, requires_grad=True)
     weights = torch.randn(sum(lengths), 2, 4, dtype=torch.float64)
-    angles = torch.randn(*present.shape, 2, dtype=torch.float64) if turned else None
+    angles = torch.randn(*padding_mask.shape, 2, dtype=torch.float64) if turned else None
     found = []
     for packed in (True, False):
         given = projected if packed else ragged.unpack(projected)
@@ -105,12 +105,12 @@ def test_dropped_weights_give_the_gradient_of_what_they_gave():
     assert not torch.equal(attend(projected), small.attend(projected, None, None, causal=True, share=0.0))
 
 
-@pytest.mark.parametrize(("heads", "size", "places", "used"), [
+@pytest.mark.parametrize(("heads", "size", "positions", "used"), [
     (64, 8, 20, True), (64, 8, small.FEWEST - 1, False), (1, 8, 20, False), (64, 2 * small.LARGEST, 20, False),
 ])  # fmt: skip
-def test_it_is_used_where_it_pays(heads, size, places, used, monkeypatch):
+def test_it_is_used_where_it_pays(heads, size, positions, used, monkeypatch):
     """And then attention is the same."""
-    attention, x = Attention(size * heads, heads, causal=False), torch.randn(4, places, size * heads)
+    attention, x = Attention(size * heads, heads, causal=False), torch.randn(4, positions, size * heads)
     seen = []
     attend = small.attend
     monkeypatch.setattr(small, "attend", lambda *parts, **how: seen.append(1) or attend(*parts, **how))

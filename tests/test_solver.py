@@ -6,16 +6,16 @@ import pytest
 import torch
 
 from lengthwise import catalog
-from lengthwise.data import fresh_problems
-from lengthwise.evaluation import answer, perplexity, slots
-from lengthwise.generate import decode, decode_anew, respond
-from lengthwise.layout import until_end
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Problems, UsageError
+from lengthwise.evaluation.generate import decode, decode_anew, respond
+from lengthwise.evaluation.scores import answer, perplexity, slots
+from lengthwise.evaluation.solver import Solver
 from lengthwise.models import settle
-from lengthwise.rng import stream
+from lengthwise.recipe.data import fresh_problems
+from lengthwise.recipe.layout import until_end
+from lengthwise.recipe.stopping import MaxConfidence, Oracle
 from lengthwise.run import Weights
-from lengthwise.solver import Solver
-from lengthwise.stopping import MaxConfidence, Oracle
-from lengthwise.types import Problems, UsageError
 
 CASES = {
     "parity": ("task=Parity", "110"),
@@ -52,7 +52,7 @@ def test_perplexity_is_of_the_right_answer_whatever_was_said():
         batch = recipe.layout.write(problems.take(slice(row, row + 1)), recipe.task)
         with torch.no_grad():
             _, state = settle(made.model, batch.inputs, torch.tensor([2]))
-            logs = made.model.read(state, batch.asked).log_softmax(-1)
+            logs = made.model.read(state, batch.loss_mask).log_softmax(-1)
         vocab = recipe.layout.vocabs(recipe.task)[1]
         ids = [*vocab.encode(right).tolist(), vocab.id("$")]
         by_hand = torch.stack([log[id] for log, id in zip(logs, ids, strict=True)]).mean().neg().exp()
@@ -76,10 +76,10 @@ def test_decoding_is_right_exactly_where_the_teacher_forced_row_is():
             answer_length=torch.where(ours, length, problems.answer_length),
         )
         batch = layout.write(problems, task)
-        wanted, asked = slots(batch.targets, batch.room), slots(batch.asked, batch.room)
+        wanted, loss_mask = slots(batch.targets, batch.answer_slots), slots(batch.loss_mask, batch.answer_slots)
         decoded, forced = (
-            ((said(made.model, made.recipe, batch, Oracle()).symbols == wanted) | ~asked).all(1)
-            for said in (decode, answer)
+            ((predicted(made.model, made.recipe, batch, Oracle()).symbols == wanted) | ~loss_mask).all(1)
+            for predicted in (decode, answer)
         )
         assert torch.equal(decoded, forced)
         assert bool(decoded[ours].all())
@@ -106,7 +106,7 @@ REMEMBERED = {
 @pytest.mark.parametrize("name", REMEMBERED)
 def test_decoding_with_a_memory_is_decoding_without(name):
     changes, remembers = REMEMBERED[name]
-    said = set()
+    predicted = set()
     for seed in range(3):
         made = weights("task=Addition(order=least)", "NextToken", seed, ["model.positions=(NoPE,)", *changes])
         recipe, model = made.recipe, made.model.double()
@@ -119,8 +119,8 @@ def test_decoding_with_a_memory_is_decoding_without(name):
         assert torch.equal(fast.symbols, slow.symbols)
         assert torch.equal(fast.loops, slow.loops)
         torch.testing.assert_close(fast.confidence, slow.confidence, atol=1e-5, rtol=0)
-        said |= set(slow.symbols.flatten().tolist())
-    assert len(said) > 3
+        predicted |= set(slow.symbols.flatten().tolist())
+    assert len(predicted) > 3
 
 
 def test_decoding_sees_nothing_of_the_answer():
@@ -128,7 +128,7 @@ def test_decoding_sees_nothing_of_the_answer():
     problems = fresh_problems(made.recipe.task, (4,), 8, seed=0)
     batch = made.recipe.layout.write(problems, made.recipe.task)
     first = decode(made.model, made.recipe, batch, Oracle())
-    after = batch.room & (batch.room.cumsum(1) > 1)
+    after = batch.answer_slots & (batch.answer_slots.cumsum(1) > 1)
     batch.inputs.tokens[after] = 1 - batch.inputs.tokens[after].clamp(max=1)
     assert torch.equal(first.symbols, decode(made.model, made.recipe, batch, Oracle()).symbols)
 

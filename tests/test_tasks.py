@@ -7,9 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise.fields import kinds
-from lengthwise.recipe import import_parts
-from lengthwise.rng import stream
+from lengthwise.base.fields import kinds
+from lengthwise.base.rng import stream
+from lengthwise.base.types import UsageError
+from lengthwise.recipe.recipe import import_parts
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum
@@ -19,7 +20,6 @@ from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.sorting import LABELS, Sorting
 from lengthwise.tasks.unique_set import UniqueSet
-from lengthwise.types import UsageError
 
 ADDITIONS = [
     Addition(base, order, equal_lengths, leading_zeros)
@@ -112,7 +112,7 @@ def test_padding_is_zero_and_lengths_are_whole(task, hard):
 def test_answers_fit_their_room_and_sizes_come_back(task, hard):
     sizes = every_size(task)
     problems = sample(task, sizes, hard)
-    assert (problems.answer_length <= task.room(problems.sizes)).all()
+    assert (problems.answer_length <= task.answer_slots(problems.sizes)).all()
     assert problems.sizes.tolist() == sizes
 
 
@@ -120,10 +120,10 @@ def test_answers_fit_their_room_and_sizes_come_back(task, hard):
 def test_rooms_are_no_larger_than_some_answer_takes(task):
     """A room that no answer fills would be computed for nothing."""
     problems = sample(task, every_size(task, top=3, times=64), hard=task in HARD)
-    room = task.room(problems.sizes)
+    answer_slots = task.answer_slots(problems.sizes)
     for size in problems.sizes.unique(dim=0):
         rows = (problems.sizes == size).all(1)
-        assert int(problems.answer_length[rows].max()) == int(room[rows][0])
+        assert int(problems.answer_length[rows].max()) == int(answer_slots[rows][0])
 
 
 @pytest.mark.parametrize(("task", "hard"), WAYS, ids=repr)
@@ -253,9 +253,9 @@ def test_digits_are_uniform(task):
     sizes = [3] if task.equal_lengths else [3, 2]
     rows = [digits_of(task, prompt) for prompt in texts(task, sample(task, [sizes] * 4000))[0]]
     for operand in (0, 1):
-        for place in range(len(rows[0][operand])):
-            share = shares([row[operand][place] for row in rows], task.base)
-            lowest = 0 if task.leading_zeros or place < len(rows[0][operand]) - 1 else 1
+        for position in range(len(rows[0][operand])):
+            share = shares([row[operand][position] for row in rows], task.base)
+            lowest = 0 if task.leading_zeros or position < len(rows[0][operand]) - 1 else 1
             wanted = torch.where(torch.arange(task.base) >= lowest, 1 / (task.base - lowest), 0.0)
             assert (share - wanted).abs().max() <= 5 * (0.25 / 4000) ** 0.5
             assert (share[wanted == 0] == 0).all()
@@ -270,8 +270,8 @@ def test_a_digit_tells_nothing_of_the_next():
 @pytest.mark.parametrize("task", [Parity(), Copy(), Copy(5), BinarySum(), UniqueSet(), UniqueSet(3)], ids=repr)
 def test_symbols_of_single_rows_are_uniform_at_every_place(task):
     problems, wanted = sample(task, [[3]] * 4000), 1 / len(task.symbols)
-    for place in range(3):
-        share = shares(problems.prompt[:, place].tolist(), len(task.symbols))
+    for position in range(3):
+        share = shares(problems.prompt[:, position].tolist(), len(task.symbols))
         assert len(share) == len(task.symbols)
         assert share.min() > 0
         assert (share - wanted).abs().max() <= 5 * (wanted * (1 - wanted) / 4000) ** 0.5
@@ -399,8 +399,8 @@ def test_the_shorter_vector_holds_a_one_at_a_uniform_place():
         assert all((first + second).count("1") == 1 for first, second in rows)
         in_first = sum("1" in first for first, _ in rows) / 3000
         assert in_first == pytest.approx(float(size[0] < size[1]) if size[0] != size[1] else 0.5, abs=0.05)
-        places = [max(first.find("1"), second.find("1")) for first, second in rows]
-        assert (shares(places, min(size)) - 1 / min(size)).abs().max() < 0.05
+        positions = [max(first.find("1"), second.find("1")) for first, second in rows]
+        assert (shares(positions, min(size)) - 1 / min(size)).abs().max() < 0.05
 
 
 @pytest.mark.parametrize(("text", "answer"), [("01|0011", "0111"), ("1111|0", "1111"), ("0|0", "0")])
@@ -413,8 +413,8 @@ def test_the_hard_set_of_the_binary_sum_has_every_number_of_ones_alike():
     problems = sample(BinarySum(), [[9]] * 5000, hard=True)
     share = shares(problems.prompt.sum(1).tolist(), 10)
     assert (share - 0.1).abs().max() <= 5 * (0.1 * 0.9 / 5000) ** 0.5
-    place = problems.prompt.float().mean(0)  # and no place is preferred
-    assert (place - 0.5).abs().max() <= 5 * (0.25 / 5000) ** 0.5
+    position = problems.prompt.float().mean(0)  # and no place is preferred
+    assert (position - 0.5).abs().max() <= 5 * (0.25 / 5000) ** 0.5
 
 
 @pytest.mark.parametrize("task", MULTIPLICATIONS, ids=repr)
@@ -469,7 +469,7 @@ def test_a_person_s_sum_against_plain_arithmetic(task, first, second, zeros_firs
     (prompt,), (answer,) = texts(task, problems)
     assert numbers_of(task, prompt, answer) == ([first, second], first + second)
     assert task.reference(prompt) == answer
-    assert int(problems.answer_length) <= int(task.room(problems.sizes))
+    assert int(problems.answer_length) <= int(task.answer_slots(problems.sizes))
     assert int(problems.rounds) == max(operand_lengths(task, prompt))
     lengths = operand_lengths(task, prompt)
     assert problems.sizes.tolist() == ([[lengths[0]]] if task.equal_lengths else [list(lengths)])
@@ -567,8 +567,8 @@ def test_known_values(task, text, prompt, answer, formatted, rounds):
 @given(NUMBER, NUMBER)
 def test_a_person_s_product_in_any_base(task, first, second):
     problems = task.parse(f"{in_base(first, task.base)} * {in_base(second, task.base)}")
-    said = task.format(problems.answer[0, : int(problems.answer_length)])
-    assert said == in_base(first * second, task.base)
+    predicted = task.format(problems.answer[0, : int(problems.answer_length)])
+    assert predicted == in_base(first * second, task.base)
     (prompt,), (answer,) = texts(task, problems)
     assert task.reference(prompt) == answer
 
@@ -594,7 +594,7 @@ def test_ones_against_plain_counting(bits):
     assert int(task.format(problems.answer[0]), 2) == bits.count("1")
     assert problems.answer[0].tolist() == [int(bit) for bit in f"{bits.count('1'):b}"[::-1]]
     assert problems.rounds.tolist() == [len(bits)] == problems.sizes[0].tolist()
-    assert task.room(problems.sizes).tolist() == [len(bits).bit_length()]
+    assert task.answer_slots(problems.sizes).tolist() == [len(bits).bit_length()]
 
 
 @given(st.text("01", min_size=1, max_size=90), st.text("01", min_size=1, max_size=90))
@@ -602,7 +602,7 @@ def test_a_person_s_product_against_plain_arithmetic(first, second):
     task = Multiplication()
     problems = task.parse(f" {first} * {second} ")
     assert task.format(problems.answer[0]) == f"{int(first, 2) * int(second, 2):b}"
-    assert len(problems.answer[0]) == int(task.room(problems.sizes)) == len(first) + len(second)
+    assert len(problems.answer[0]) == int(task.answer_slots(problems.sizes)) == len(first) + len(second)
     assert problems.sizes.tolist() == [[len(first), len(second)]]
     assert problems.rounds.tolist() == [len(first) * len(second)]
 
@@ -639,7 +639,7 @@ def test_a_product_that_is_none_is_refused(text):
 
 
 @pytest.mark.parametrize(
-    ("task", "text", "said"),
+    ("task", "text", "predicted"),
     [
         (BinarySum(), "102", "binary-sum: '2' at place 3 is not one of: 0 1"),
         (BinarySum(), "1*1", "binary-sum: '*' at place 2 is not one of: 0 1"),
@@ -652,10 +652,10 @@ def test_a_product_that_is_none_is_refused(text):
         (Multiplication(), "1\n1", "multiplication: a prompt is two numbers and one '*' between them, not '1\\n1'"),
     ],
 )
-def test_the_first_foreign_symbol_is_named_in_one_line(task, text, said):
+def test_the_first_foreign_symbol_is_named_in_one_line(task, text, predicted):
     with pytest.raises(UsageError) as error:
         task.parse(text)
-    assert str(error.value) == said
+    assert str(error.value) == predicted
 
 
 @pytest.mark.parametrize("size", [-1, 0, 1, 63])
@@ -669,6 +669,6 @@ def test_a_set_takes_no_more_room_than_its_alphabet(size):
     task = UniqueSet(size)
     assert len(set(task.symbols)) == len(task.symbols) == size
     lengths = torch.tensor([[1], [size - 1], [size], [size + 1], [10 * size]])
-    assert task.room(lengths).tolist() == [1, size - 1, size, size, size]
+    assert task.answer_slots(lengths).tolist() == [1, size - 1, size, size, size]
     problems = sample(task, [[20 * size]] * 20)
     assert int(problems.answer_length.max()) == size

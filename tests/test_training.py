@@ -21,24 +21,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lengthwise
-from lengthwise import data, rng, training
 from lengthwise import run as run_files
-from lengthwise.layout import FullOutput, Pairs
-from lengthwise.lengths import Uniform
-from lengthwise.loops import ExtraLoops, PerRound
+from lengthwise.base import rng
+from lengthwise.base.types import Problems, UsageError
+from lengthwise.evaluation.solver import Solver
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.window import Local
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
-from lengthwise.optim import LAMB, AdamW, Schedule
-from lengthwise.recipe import Recipe, Watch
+from lengthwise.recipe import data
+from lengthwise.recipe.layout import FullOutput, Pairs
+from lengthwise.recipe.lengths import Uniform
+from lengthwise.recipe.loops import ExtraLoops, PerRound
+from lengthwise.recipe.optim import LAMB, AdamW, Schedule
+from lengthwise.recipe.recipe import Recipe, Watch
+from lengthwise.recipe.stopping import MaxConfidence
 from lengthwise.run import Run, load
-from lengthwise.solver import Solver
-from lengthwise.stopping import MaxConfidence
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.parity import Parity
-from lengthwise.training import Interrupted, computing, stop_signal, train
-from lengthwise.types import Problems, UsageError
+from lengthwise.training import loop as training
+from lengthwise.training.loop import Interrupted, computing, stop_signal, train
 
 MODEL = Transformer(width=8, heads=2)
 PLAIN = Recipe("plain", Parity(), FullOutput(), Uniform(4), PerRound(), MODEL, Final(), steps=13, batch=6)
@@ -374,7 +376,7 @@ KILLING = """
 import os, random, signal, sys, time
 import lengthwise.models.transformer, lengthwise.objectives.progressive, lengthwise.tasks.addition
 from lengthwise.run import Run
-from lengthwise.training import Interrupted, Trainee, choose_device, train
+from lengthwise.training.loop import Interrupted, Trainee, choose_device, train
 folder, chance = sys.argv[1], random.Random(1)
 recipe = Run.open(folder).recipe
 Trainee(recipe, choose_device("cpu"))  # so that what torch imports late is imported once, before the forks
@@ -408,10 +410,10 @@ def test_killed_at_random_moments_and_resumed_equals_unbroken(tmp_path):
     recipe = replace(RICH, steps=50)
     Run.of(recipe, tmp_path / "run")
     environment = {**os.environ, "PYTHONPATH": str(Path(lengthwise.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    said = subprocess.run(
+    predicted = subprocess.run(
         [sys.executable, "-c", KILLING, tmp_path / "run"], env=environment, capture_output=True, text=True, timeout=120
     )
-    assert said.stdout.split() == ["-9", "3", "-9", "0"], said.stderr
+    assert predicted.stdout.split() == ["-9", "3", "-9", "0"], predicted.stderr
     (weights, rows), (wanted, wanted_rows) = outcome(Run.open(tmp_path / "run")), unbroken(recipe)
     assert rows == wanted_rows
     assert weights == wanted

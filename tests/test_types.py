@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise.types import Batch, Inputs, Problems, Score, UsageError, wilson
+from lengthwise.base.types import Batch, Inputs, Problems, Score, UsageError, wilson
 
 # Newcombe (1998), Statistics in Medicine 17, 857–872, table I, method 3; and two values worked out by hand.
 KNOWN = [
@@ -87,13 +87,13 @@ def batch(rows, width):
 def test_take_gives_the_rows_asked_for_in_their_order(rows):
     whole, some = batch(6, 4), batch(6, 4).take(torch.tensor(rows))
     assert len(some) == len(rows)
-    for place, row in enumerate(rows):
+    for position, row in enumerate(rows):
         one = whole.take(slice(row, row + 1))
         assert all(
-            torch.equal(getattr(some.inputs, name)[place], getattr(one.inputs, name)[0]) for name in vars(one.inputs)
+            torch.equal(getattr(some.inputs, name)[position], getattr(one.inputs, name)[0]) for name in vars(one.inputs)
         )
         assert all(
-            torch.equal(getattr(some, name)[place], getattr(one, name)[0]) for name in vars(one) if name != "inputs"
+            torch.equal(getattr(some, name)[position], getattr(one, name)[0]) for name in vars(one) if name != "inputs"
         )
 
 

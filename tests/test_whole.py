@@ -7,13 +7,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lengthwise.base.types import Inputs
+from lengthwise.base.vocab import Vocab
 from lengthwise.models import settle
 from lengthwise.models.transformer import Transformer, TransformerModel
 from lengthwise.nn import pattern, whole
 from lengthwise.nn.position import FIRE, ALiBi, RoPE, Sinusoidal
 from lengthwise.nn.window import Local
-from lengthwise.types import Inputs
-from lengthwise.vocab import Vocab
 
 SYMBOLS = Vocab(("a", "b", "c"))
 
@@ -29,30 +29,30 @@ def build(causal=True, **changes):
 
 
 def some(lengths, symbols=2):
-    present = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    index = torch.arange(max(lengths)).expand(present.shape)
-    return Inputs(torch.randint(symbols, present.shape) * present, index, index, present)
+    padding_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    index = torch.arange(max(lengths)).expand(padding_mask.shape)
+    return Inputs(torch.randint(symbols, padding_mask.shape) * padding_mask, index, index, padding_mask)
 
 
-def gradients(model, inputs, loops, asked, **given):
+def gradients(model, inputs, loops, loss_mask, **given):
     """What is read, row by row in their order, and what follows from it."""
-    rows, state = settle(model, inputs, torch.tensor(loops), asked=asked, **given)
-    at = inputs.present if asked is None else asked
+    rows, state = settle(model, inputs, torch.tensor(loops), loss_mask=loss_mask, **given)
+    at = inputs.padding_mask if loss_mask is None else loss_mask
     read = model.read(state, at[rows]).split(at[rows].sum(1).tolist())
     read = torch.cat([read[i] for i in rows.argsort()])
     weights = torch.linspace(-1, 1, read.numel(), dtype=read.dtype).view_as(read)
     return [read.detach(), *torch.autograd.grad((read * weights).sum(), list(model.parameters()), retain_graph=True)]
 
 
-def both(model, inputs, loops, asked, monkeypatch, **given):
+def both(model, inputs, loops, loss_mask, monkeypatch, **given):
     """In one step, where that was done, and loop by loop."""
     runs = []
     with monkeypatch.context() as patch:
         run = whole.run
         patch.setattr(whole, "run", lambda *args, **kwargs: runs.append(args) or run(*args, **kwargs))
-        found = gradients(model, inputs, loops, asked, **given)
+        found = gradients(model, inputs, loops, loss_mask, **given)
         patch.setattr(TransformerModel, "whole", lambda *args: None)
-        plain = gradients(model, inputs, loops, asked, **given)
+        plain = gradients(model, inputs, loops, loss_mask, **given)
     for one, two in zip(found, plain, strict=True):
         torch.testing.assert_close(one, two, atol=1e-10, rtol=1e-9)
     return runs
@@ -79,22 +79,22 @@ def test_one_step_equals_many(rows, form, causal, padded, some_asked, seed):
     torch.manual_seed(seed)
     lengths, loops = zip((10, 2), *rows, strict=True)
     inputs = some(lengths if padded else [12] * len(lengths))
-    asked = inputs.present & (torch.rand(inputs.present.shape) < 0.3) if some_asked else None
-    if asked is not None:
-        asked[:, 0] = True
+    loss_mask = inputs.padding_mask & (torch.rand(inputs.padding_mask.shape) < 0.3) if some_asked else None
+    if loss_mask is not None:
+        loss_mask[:, 0] = True
     with pytest.MonkeyPatch.context() as patch:
-        assert both(build(causal, **form), inputs, loops, asked, patch)
+        assert both(build(causal, **form), inputs, loops, loss_mask, patch)
 
 
-@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("loss_mask", [True, False])
 @pytest.mark.parametrize("symbols", [1, 2, 3])
-def test_rows_in_groups(symbols, asked, monkeypatch):
+def test_rows_in_groups(symbols, loss_mask, monkeypatch):
     """Of many rows each group has its own width, and its own places that are one."""
     monkeypatch.setattr(pattern, "ROWS", 3)
     monkeypatch.setattr(pattern, "HEADS", 8)
     inputs = some([12, 3, 7, 12, 11, 4, 9, 2, 1, 5], symbols)
-    last = torch.arange(12) == inputs.present.sum(1)[:, None] - 1
-    assert both(build(), inputs, [3, 2, 1, 3, 2, 2, 4, 1, 1, 2], last if asked else None, monkeypatch)
+    last = torch.arange(12) == inputs.padding_mask.sum(1)[:, None] - 1
+    assert both(build(), inputs, [3, 2, 1, 3, 2, 2, 4, 1, 1, 2], last if loss_mask else None, monkeypatch)
 
 
 def test_places_that_cannot_be_told_apart_are_one():
@@ -118,7 +118,7 @@ def test_only_places_that_differ_are_computed(symbols, positions, monkeypatch):
 
 def test_where_positions_differ_so_do_places(monkeypatch):
     inputs = some([12] * 5 + [3] * 5, 1)
-    inputs = replace(inputs, index=inputs.index + torch.arange(10)[:, None])
+    inputs = replace(inputs, index=inputs.position + torch.arange(10)[:, None])
     ((_, which, *_),) = both(build(positions=(Sinusoidal(),)), inputs, [3] * 10, None, monkeypatch)
     assert which is None
 

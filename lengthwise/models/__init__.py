@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 
+from lengthwise.base.types import Inputs, UsageError
+from lengthwise.base.vocab import Vocab
 from lengthwise.nn.packed import Packed, Ragged
 from lengthwise.nn.pattern import keep, take
-from lengthwise.types import Inputs, UsageError
-from lengthwise.vocab import Vocab
 
 Context = Any  # a tensor, packed or not, or a tuple of tensors, rows first; see nn.pattern.take
 State = Any  # likewise
@@ -123,7 +123,7 @@ def unroll(
     loops: Int[Tensor, " b"],
     *,
     untracked: int = 0,
-    asked: Bool[Tensor, "b t"] | None = None,
+    loss_mask: Bool[Tensor, "b t"] | None = None,
 ) -> Iterator[tuple[int, Int[Tensor, " r"], State]]:
     """Advance each row its own number of loops; yield, after each loop k = 1, 2, …, the rows still running and their
     state.
@@ -135,7 +135,7 @@ def unroll(
     With ``asked``, a row's state is right at these places after its last loop, and need not be anywhere else: of a
     model that sees a few neighbours, the places that can matter become fewer with every loop, and the others leave.
     """
-    yield from _run(model, _Course.of(model, inputs, loops), untracked, asked)
+    yield from _run(model, _Course.of(model, inputs, loops), untracked, loss_mask)
 
 
 class _Course(NamedTuple):
@@ -150,8 +150,8 @@ class _Course(NamedTuple):
 
     @staticmethod
     def of(model: Model, inputs: Inputs, loops: Int[Tensor, " b"]) -> _Course:
-        packed = model.packs and _padded(inputs.present)
-        first = loops * (inputs.present.shape[1] + 1) + inputs.present.sum(1) if packed else loops
+        packed = model.packs and _padded(inputs.padding_mask)
+        first = loops * (inputs.padding_mask.shape[1] + 1) + inputs.padding_mask.sum(1) if packed else loops
         order = first.argsort(descending=True, stable=True)
         running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
         rows = order.to(inputs.tokens.device)
@@ -163,14 +163,14 @@ class _Course(NamedTuple):
 
 
 def _run(
-    model: Model, course: _Course, untracked: int, asked: Bool[Tensor, "b t"] | None
+    model: Model, course: _Course, untracked: int, loss_mask: Bool[Tensor, "b t"] | None
 ) -> Iterator[tuple[int, Int[Tensor, " r"], State]]:
     rows, loops, running, _, context, packed = course
     state = model.start(context)
     reach = model.reach(context) if packed else None
     until = None
-    if packed and asked is not None:
-        until = state.like(state.ragged.pack(_matters(asked[rows], loops, reach)))
+    if packed and loss_mask is not None:
+        until = state.like(state.ragged.pack(_matters(loss_mask[rows], loops, reach)))
     for k, count in enumerate(running, 1):
         if count < len(rows):
             rows, state, context, until = take((rows, state, context, until), slice(count))
@@ -180,8 +180,8 @@ def _run(
                 state, context, until = keep((state, context, until), kept)
         elif until is not None:
             wanted = until.value >= k
-        elif asked is not None and k == len(running) and count == len(loops):
-            wanted = asked[rows]
+        elif loss_mask is not None and k == len(running) and count == len(loops):
+            wanted = loss_mask[rows]
         with torch.set_grad_enabled(torch.is_grad_enabled() and k > untracked):
             if wanted is None or _dense(wanted):
                 state = model.advance(state, context)
@@ -190,13 +190,15 @@ def _run(
         yield k, rows, state
 
 
-def _matters(asked: Bool[Tensor, "b t"], loops: Int[Tensor, " b"], reach: int | None) -> Int[Tensor, "b t"]:
+def _matters(loss_mask: Bool[Tensor, "b t"], loops: Int[Tensor, " b"], reach: int | None) -> Int[Tensor, "b t"]:
     """Up to after which loop a place's state is of use to those asked: it gets ``reach`` places nearer in each, or to
     all of its row."""
     if not reach:
-        return loops[:, None] - (~asked).long()
-    place = torch.arange(asked.shape[1])
-    gap = (place - place[:, None]).abs().where(asked[:, None], len(place) * int(loops.max()) * reach).amin(2)
+        return loops[:, None] - (~loss_mask).long()
+    position = torch.arange(loss_mask.shape[1])
+    gap = (
+        (position - position[:, None]).abs().where(loss_mask[:, None], len(position) * int(loops.max()) * reach).amin(2)
+    )
     return loops[:, None] + -gap // reach
 
 
@@ -205,9 +207,9 @@ def _dense(wanted: Bool[Tensor, "*r"]) -> bool:
     return wanted.device.type != "cpu" or int(wanted.sum()) >= DENSE * wanted.numel()
 
 
-def _padded(present: Bool[Tensor, "b t"]) -> bool:
+def _padded(padding_mask: Bool[Tensor, "b t"]) -> bool:
     """Is there much that needs no computing? A GPU is left alone: counting would make it wait."""
-    return present.device.type == "cpu" and int(present.sum()) < DENSE * present.numel()
+    return padding_mask.device.type == "cpu" and int(padding_mask.sum()) < DENSE * padding_mask.numel()
 
 
 def settle(
@@ -216,16 +218,16 @@ def settle(
     loops: Int[Tensor, " b"],
     *,
     untracked: int = 0,
-    asked: Bool[Tensor, "b t"] | None = None,
+    loss_mask: Bool[Tensor, "b t"] | None = None,
 ) -> tuple[Int[Tensor, " b"], State]:
     """Each row's state after its own number of loops, with the rows' ids: they come in the order of finishing. With
     ``asked``, it may be read at these places only."""
     course = _Course.of(model, inputs, loops)
-    if not untracked and torch.is_grad_enabled() and (found := _whole(model, course, asked)) is not None:
+    if not untracked and torch.is_grad_enabled() and (found := _whole(model, course, loss_mask)) is not None:
         return found
     left = torch.bincount(loops, minlength=int(loops.max()) + 1).tolist()
     ids, states = [], []
-    for k, rows, state in _run(model, course, untracked, asked):
+    for k, rows, state in _run(model, course, untracked, loss_mask):
         if left[k]:
             done = slice(len(rows) - left[k], None)
             ids.append(rows[done])
@@ -233,13 +235,15 @@ def settle(
     return torch.cat(ids), _concatenate(states)
 
 
-def _whole(model: Model, course: _Course, asked: Bool[Tensor, "b t"] | None) -> tuple[Int[Tensor, " b"], Packed] | None:
+def _whole(
+    model: Model, course: _Course, loss_mask: Bool[Tensor, "b t"] | None
+) -> tuple[Int[Tensor, " b"], Packed] | None:
     """The same where a model can run all loops at once. A GPU would have to wait for what is counted here."""
     rows, loops, running, inputs, context, packed = course
     if not model.packs or rows.device.type != "cpu":
         return None
-    there = inputs.present if packed else torch.ones_like(inputs.present)
-    wanted = there if asked is None else asked[rows]
+    there = inputs.padding_mask if packed else torch.ones_like(inputs.padding_mask)
+    wanted = there if loss_mask is None else loss_mask[rows]
     state = model.whole(inputs, context, running, (loops[:, None] - (~wanted).long())[there])
     finished = loops.argsort(stable=True)
     return None if state is None else (rows[finished], Packed(state, Ragged.of(wanted[finished])))

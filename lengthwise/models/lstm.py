@@ -10,14 +10,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from lengthwise.base.types import Inputs, UsageError
+from lengthwise.base.vocab import Vocab
 from lengthwise.models import Model, ModelSpec, State
 from lengthwise.nn.dropout import dropout
 from lengthwise.nn.lstm import Cell, emit, into, run
 from lengthwise.nn.packed import Packed, Ragged, picked
 from lengthwise.nn.packing import Packing
 from lengthwise.nn.readout import Scaled
-from lengthwise.types import Inputs, UsageError
-from lengthwise.vocab import Vocab
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class LSTMContext(NamedTuple):
     """What stays the same from loop to loop."""
 
     embedded: Float[Tensor, "b t d"]
-    present: Bool[Tensor, "b t"]
+    padding_mask: Bool[Tensor, "b t"]
 
 
 class LSTMModel(Model):
@@ -66,17 +66,17 @@ class LSTMModel(Model):
         self.readout = Scaled(spec.width, writes)
 
     def embed(self, inputs: Inputs) -> LSTMContext:
-        return LSTMContext(self.embedding(inputs.tokens), inputs.present)
+        return LSTMContext(self.embedding(inputs.tokens), inputs.padding_mask)
 
     def start(self, context: LSTMContext) -> Float[Tensor, "r t d"]:
         return context.embedded
 
     def advance(self, state: Float[Tensor, "r t d"], context: LSTMContext) -> Float[Tensor, "r t d"]:
-        packing = Packing.of(context.present)
+        packing = Packing.of(context.padding_mask)
         return packing.unpack(self._said(state, packing).T, state.shape[1])
 
     def finish(self, state: Float[Tensor, "r t d"], context: LSTMContext, wanted: Bool[Tensor, "r t"]) -> Packed:
-        packing = Packing.of(context.present)
+        packing = Packing.of(context.padding_mask)
         return Packed(picked(self._said(state, packing).T, packing.find(wanted)), Ragged.of(wanted))
 
     def _said(self, state: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "d n"]:

@@ -12,6 +12,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lengthwise.base.types import Inputs, UsageError
+from lengthwise.base.vocab import Vocab
 from lengthwise.models import Model, ModelSpec, State
 from lengthwise.nn.dropout import dropout
 from lengthwise.nn.lstm import Cell, emit, into
@@ -19,8 +21,6 @@ from lengthwise.nn.packed import Packed, Ragged, picked
 from lengthwise.nn.packing import Packing
 from lengthwise.nn.readout import Scaled
 from lengthwise.nn.recall import Recall
-from lengthwise.types import Inputs, UsageError
-from lengthwise.vocab import Vocab
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class ReTranContext(NamedTuple):
     """What stays the same from loop to loop."""
 
     embedded: Float[Tensor, "b t d"]
-    present: Bool[Tensor, "b t"]
+    padding_mask: Bool[Tensor, "b t"]
 
 
 class ReTranModel(Model):
@@ -95,17 +95,17 @@ class ReTranModel(Model):
         self.register_buffer("rates", spec.base ** (-torch.arange(half) / half), persistent=False)
 
     def embed(self, inputs: Inputs) -> ReTranContext:
-        return ReTranContext(self.embedding(inputs.tokens), inputs.present)
+        return ReTranContext(self.embedding(inputs.tokens), inputs.padding_mask)
 
     def start(self, context: ReTranContext) -> Float[Tensor, "r t d"]:
         return context.embedded
 
     def advance(self, state: Float[Tensor, "r t d"], context: ReTranContext) -> Float[Tensor, "r t d"]:
-        packing = Packing.of(context.present)
+        packing = Packing.of(context.padding_mask)
         return packing.unpack(self._said(state, packing), state.shape[1])
 
     def finish(self, state: Float[Tensor, "r t d"], context: ReTranContext, wanted: Bool[Tensor, "r t"]) -> Packed:
-        packing = Packing.of(context.present)
+        packing = Packing.of(context.padding_mask)
         return Packed(picked(self._said(state, packing), packing.find(wanted)), Ragged.of(wanted))
 
     def _said(self, state: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:
@@ -127,18 +127,18 @@ class _Wave:
     What layer l says at place t is kept at slot t + l + 1, what stands before the row at slot l.
     """
 
-    def __init__(self, model: ReTranModel, x: Float[Tensor, "t b d"], places: int) -> None:
+    def __init__(self, model: ReTranModel, x: Float[Tensor, "t b d"], positions: int) -> None:
         """For as many rows as ``x`` has, and up to so many places."""
         spec, rows = model.spec, x.shape[1]
         layers: list[Layer] = list(model.layers)  # type: ignore[arg-type]
-        self.depth, self.dropout, self.place = spec.layers, spec.dropout if model.training else 0.0, 0
+        self.depth, self.dropout, self.position = spec.layers, spec.dropout if model.training else 0.0, 0
         self.maps, self.norms = _stacked_maps(layers, spec.heads), _stacked_norms(layers)
         self.gates = torch.stack([into(layer.cell) for layer in layers])
         self.rates = model.rates.repeat(2 * spec.heads)  # of each coordinate: a head's halves turn alike
         self.short = [layer.cell.first_short.expand(rows, -1) for layer in layers]
         self.long = [layer.cell.first_long[:, None].expand(-1, rows) for layer in layers]
         self.said = [x[0]] * self.depth
-        shape = self.depth, places + self.depth, spec.width, rows
+        shape = self.depth, positions + self.depth, spec.width, rows
         self.recall = Recall(shape, spec.heads, dropout=self.dropout, like=x)
         for number, layer in enumerate(layers):
             key, value = (part(layer.first).expand(1, rows, -1) for part in (layer.key, layer.value))
@@ -146,10 +146,10 @@ class _Wave:
 
     def run(self, x: Float[Tensor, "t b d"], counts: list[int]) -> list[Float[Tensor, "n d"]]:
         """What the last layer says at each of the next places, in the rows that reach it: the first ``counts``."""
-        start, self.place = self.place, self.place + len(counts)
+        start, self.position = self.position, self.position + len(counts)
         found = []
-        for wave in range(start, self.place + self.depth - 1):
-            layers = range(max(0, wave - self.place + 1), min(self.depth, wave - start + 1))
+        for wave in range(start, self.position + self.depth - 1):
+            layers = range(max(0, wave - self.position + 1), min(self.depth, wave - start + 1))
             rows = counts[wave - layers[-1] - start]  # the lowest of their places has most
             below = [self.said[layer - 1] if layer else x[wave - start] for layer in layers]
             short = torch.stack([self.short[layer][:rows] for layer in layers])
@@ -171,8 +171,8 @@ class _Wave:
     ) -> tuple[Float[Tensor, "l r d"], Float[Tensor, "l r d"], Float[Tensor, "l h r"]]:
         """One wave: what is said, and the states."""
         first, count = layers[0], len(layers)
-        place = wave + 1 - torch.arange(first, first + count, device=x.device)
-        angles = (place[:, None, None] * self.rates).to(x.dtype)
+        position = wave + 1 - torch.arange(first, first + count, device=x.device)
+        angles = (position[:, None, None] * self.rates).to(x.dtype)
         turn = angles.cos(), angles.sin()
         slots = torch.arange(wave + 1 - first, device=x.device)
         hidden = slots < torch.arange(count, device=x.device)[:, None] if count > 1 else None
@@ -249,9 +249,9 @@ def _both(part: nn.Linear | nn.LayerNorm) -> tuple[Tensor, Tensor]:
 class _Piecewise(Model):
     """See ``Model.piecewise``: every layer goes on from where it stood, for each loop apart."""
 
-    def __init__(self, model: ReTranModel, places: int) -> None:
+    def __init__(self, model: ReTranModel, positions: int) -> None:
         super().__init__()
-        self.model, self.places, self.turn = model, places, 0
+        self.model, self.positions, self.turn = model, positions, 0
         self.waves: list[_Wave] = []
 
     def embed(self, inputs: Inputs) -> ReTranContext:
@@ -264,7 +264,7 @@ class _Piecewise(Model):
     def advance(self, state: Float[Tensor, "r t d"], context: ReTranContext) -> Float[Tensor, "r t d"]:
         x = state.transpose(0, 1)
         if self.turn == len(self.waves):
-            self.waves.append(_Wave(self.model, x, self.places))
+            self.waves.append(_Wave(self.model, x, self.positions))
         wave, self.turn = self.waves[self.turn], self.turn + 1
         return torch.stack(wave.run(x, [x.shape[1]] * len(x)), 1)
 

@@ -18,6 +18,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 
+from lengthwise.base.types import Inputs, UsageError
+from lengthwise.base.vocab import Vocab
 from lengthwise.models import Model, ModelSpec, State
 from lengthwise.nn import small, whole
 from lengthwise.nn.attention import Attention
@@ -26,8 +28,6 @@ from lengthwise.nn.packed import Packed, Ragged
 from lengthwise.nn.pattern import Memory, Pattern, packed_pattern, pattern, take
 from lengthwise.nn.position import Encoding, NoPE, Position, Randomized
 from lengthwise.nn.readout import Scaled
-from lengthwise.types import Inputs, UsageError
-from lengthwise.vocab import Vocab
 
 Injection = Literal["add", "concat", "gate", "layers", "reads", "once"]
 

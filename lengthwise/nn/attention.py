@@ -9,13 +9,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lengthwise.base.types import UsageError
 from lengthwise.nn import few, small
 from lengthwise.nn.dropout import dropout
 from lengthwise.nn.packed import Ragged, picked
 from lengthwise.nn.pattern import Parts, Pattern, Shared
 from lengthwise.nn.position import rotate
 from lengthwise.nn.softmax import softmax
-from lengthwise.types import UsageError
 
 
 def _mask(pattern: Pattern, dtype: torch.dtype) -> Tensor | None:
@@ -66,16 +66,16 @@ class Attention(nn.Module):
             mask, causal = _mask(part, like.dtype), self.causal and part.bias is None
             if part.few or part.memory or any(more is not None for more in (part.band, part.keys, part.angles)):
                 return None
-            places = shape.width if isinstance(shape, Ragged) else shape[1]
-            if mask is not None and (mask.requires_grad or mask.shape[-1] > places):
+            positions = shape.width if isinstance(shape, Ragged) else shape[1]
+            if mask is not None and (mask.requires_grad or mask.shape[-1] > positions):
                 return None
             found.append(small.Look.of(like, self.heads, shape, mask, None, causal=causal))
         return found
 
-    def pays(self, x: Float[Tensor, "*b d"], rows: int, places: int, least: int = small.LEAST) -> bool:
+    def pays(self, x: Float[Tensor, "*b d"], rows: int, positions: int, least: int = small.LEAST) -> bool:
         """Is attention of small heads the quickest for so many rows of so many places?"""
         size = self.out.in_features // self.heads
-        return small.pays(x, (rows, places, self.heads, size), self.share(), least)
+        return small.pays(x, (rows, positions, self.heads, size), self.share(), least)
 
     def share(self) -> float:
         """Of the weights that are dropped."""
@@ -88,8 +88,8 @@ class Attention(nn.Module):
         if pattern.parts is not None:
             return self._by_parts(projected, pattern.parts)
         if pattern.keys is not None:
-            places = pattern.keys.unflatten(-1, (1, self.heads, -1))
-            projected = torch.cat([projected[:, :, :2] + places, projected[:, :, 2:]], 2)
+            positions = pattern.keys.unflatten(-1, (1, self.heads, -1))
+            projected = torch.cat([projected[:, :, :2] + positions, projected[:, :, 2:]], 2)
         if pattern.band is not None:
             query, key, value = _turned(projected, pattern.angles)
             return self._local(query, key, value, pattern)
@@ -108,8 +108,8 @@ class Attention(nn.Module):
 
     def _whole(self, projected: Float[Tensor, "b t 3 h e"], pattern: Pattern) -> Float[Tensor, "b t h e"]:
         """Attention to all that the pattern shows, in the way that is quickest."""
-        rows, places = projected.shape[:2]
-        if pattern.memory is None and self.pays(projected, rows, places):
+        rows, positions = projected.shape[:2]
+        if pattern.memory is None and self.pays(projected, rows, positions):
             return self._small(projected, pattern)
         query, key, value = (part.transpose(1, 2) for part in _turned(projected, pattern.angles))
         if pattern.memory is not None:

@@ -35,21 +35,21 @@ class Few:
     def of(bias: Float[Tensor, "h t t"] | Float[Tensor, "b h t t"], ragged: Ragged) -> Few | None:
         """By scores' bias, −inf where a place is not seen. None where someone sees or is seen by more than ``MOST``."""
         number = ragged.unpack(torch.arange(1, len(ragged.at) + 1)) - 1  # each place's among all, −1 where none is
-        present = number >= 0
-        seen = (bias > -torch.inf) & present[:, None, :, None] & present[:, None, None]
+        padding_mask = number >= 0
+        seen = (bias > -torch.inf) & padding_mask[:, None, :, None] & padding_mask[:, None, None]
         most = int(torch.maximum(seen.sum(-1).max(), seen.sum(-2).max()))
         if most > MOST:
             return None
         shape = len(ragged.at), seen.shape[1], most
-        row, head, place, key = seen.nonzero().unbind(1)
-        asker, asked = number[row, place], number[row, key]
+        row, head, position, key = seen.nonzero().unbind(1)
+        asker, asked = number[row, position], number[row, key]
         in_row, in_key = asker * shape[1] + head, asked * shape[1] + head
         at, back = (asker, head, _ranks(in_row)), (asked, head, _ranks(in_key))
 
         def listed(where: tuple[Tensor, ...], values: Tensor) -> Int[Tensor, "n h k"]:
             return torch.zeros(shape, dtype=torch.long).index_put(where, values)
 
-        values = bias.expand(seen.shape)[row, head, place, key]
+        values = bias.expand(seen.shape)[row, head, position, key]
         return Few(
             ragged,
             keys=listed(at, in_key + 2 * shape[1] * asked),
@@ -62,9 +62,9 @@ class Few:
 
     def take(self, rows: slice) -> Few:
         """The first rows."""
-        places = self.ragged.places(rows)
+        positions = self.ragged.positions(rows)
         parts = (self.keys, self.bias, self.askers, self.rows, self.turns, self.real)
-        return Few(self.ragged.take(rows), *(part[places] for part in parts))
+        return Few(self.ragged.take(rows), *(part[positions] for part in parts))
 
 
 def _ranks(rows: Int[Tensor, " n"]) -> Int[Tensor, " n"]:

@@ -86,8 +86,8 @@ def run(cell: Cell, x: Float[Tensor, "d n"], counts: list[int]) -> Float[Tensor,
     # The biases of what is said go where they can be added once: the short state's to the gates it will be read by.
     gates = into(cell, cell.recurrent(cell.short.bias))
     out = torch.cat([cell.out.weight, cell.short.weight])
-    said = _Run.apply(x, gates, out, cell.first_short - cell.short.bias, cell.first_long, counts)
-    return said + cell.out.bias[:, None]
+    predicted = _Run.apply(x, gates, out, cell.first_short - cell.short.bias, cell.first_long, counts)
+    return predicted + cell.out.bias[:, None]
 
 
 class _Run(torch.autograd.Function):
@@ -100,7 +100,7 @@ class _Run(torch.autograd.Function):
         sizes, hidden = [len(x), len(first_short)], len(first_long)
         short, long, one = (_of_rows(part, counts[0]) for part in (first_short, first_long, x.new_ones(1)))
         gates, longs, emitted = (_by_place(x, counts, size) for size in (4 * hidden, hidden, hidden))
-        said, steps = [], []
+        predicted, steps = [], []
         for read, gate, after, e in zip(x.split(counts, 1), gates, longs, emitted, strict=True):
             if len(one[0]) > (count := len(read[0])):
                 short, long, one = (part[:, :count] for part in (short, long, one))
@@ -108,12 +108,12 @@ class _Run(torch.autograd.Function):
             i, f, o, new = _squashed(torch.mm(into, see, out=gate))
             torch.mul(f, long, out=after).addcmul_(i, new)
             told, short = (out @ torch.mul(o, after, out=e)).split(sizes)
-            said.append(told)
+            predicted.append(told)
             steps.append((see, gate, long, after, e))
             long = after
         ctx.save_for_backward(into, out)
         ctx.steps = steps
-        return torch.cat(said, 1)
+        return torch.cat(predicted, 1)
 
     @staticmethod
     @once_differentiable

@@ -25,13 +25,13 @@ def picked(x: Float[Tensor, "*b d"], at: Int[Tensor, " m"]) -> Float[Tensor, "m 
 class _Pick(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, at: Tensor) -> Tensor:
-        ctx.at, ctx.places = at, len(x)
+        ctx.at, ctx.positions = at, len(x)
         return x.index_select(0, at)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient.new_zeros(ctx.places, gradient.shape[1]).index_copy_(0, ctx.at, gradient), None
+        return gradient.new_zeros(ctx.positions, gradient.shape[1]).index_copy_(0, ctx.at, gradient), None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class Ragged:
     at: Int[Tensor, " n"]  # where each place stands in the padded rows, one after the other
 
     @staticmethod
-    def of(present: Bool[Tensor, "b t"]) -> Ragged:
-        ends = list(accumulate(present.sum(1).tolist()))
-        return Ragged(ends, present.shape[1], present.flatten().nonzero()[:, 0])
+    def of(padding_mask: Bool[Tensor, "b t"]) -> Ragged:
+        ends = list(accumulate(padding_mask.sum(1).tolist()))
+        return Ragged(ends, padding_mask.shape[1], padding_mask.flatten().nonzero()[:, 0])
 
-    def places(self, rows: slice) -> slice:
+    def positions(self, rows: slice) -> slice:
         """Those of some rows that follow one another."""
         start, stop, _ = rows.indices(len(self.ends))
         return slice(self.ends[start - 1] if start else 0, self.ends[stop - 1])
@@ -60,9 +60,9 @@ class Ragged:
     def take(self, rows: slice) -> Ragged:
         """Some rows that follow one another."""
         start, _, _ = rows.indices(len(self.ends))
-        places = self.places(rows)
-        ends = [end - places.start for end in self.ends[rows]]
-        return Ragged(ends, self.width, self.at[places] - start * self.width if start else self.at[places])
+        positions = self.positions(rows)
+        ends = [end - positions.start for end in self.ends[rows]]
+        return Ragged(ends, self.width, self.at[positions] - start * self.width if start else self.at[positions])
 
     def keep(self, at: Int[Tensor, " m"]) -> Ragged:
         """Some places, in their order: a row may keep any of its own."""
@@ -85,7 +85,7 @@ class Packed:
     ragged: Ragged
 
     def take(self, rows: slice) -> Packed:
-        return Packed(self.value[self.ragged.places(rows)], self.ragged.take(rows))
+        return Packed(self.value[self.ragged.positions(rows)], self.ragged.take(rows))
 
     def keep(self, at: Int[Tensor, " m"]) -> Packed:
         """Some places, in their order."""

@@ -18,9 +18,9 @@ class Packing(NamedTuple):
     moved: bool  # did they come in another order?
 
     @staticmethod
-    def of(present: Bool[Tensor, "b t"]) -> Packing:
+    def of(padding_mask: Bool[Tensor, "b t"]) -> Packing:
         """Of rows that are present up to their ends."""
-        lengths, counts = present.sum(1), present.sum(0)
+        lengths, counts = padding_mask.sum(1), padding_mask.sum(0)
         rows = lengths.argsort(descending=True, stable=True)
         return Packing(rows, counts[counts > 0].tolist(), bool((lengths.diff() > 0).any()))
 
@@ -36,15 +36,15 @@ class Packing(NamedTuple):
     def unpack(self, x: Float[Tensor, "n d"], width: int) -> Float[Tensor, "b t d"]:
         """The inverse; what is absent is 0."""
         device = x.device
-        place = torch.arange(len(self.counts), device=device)
+        position = torch.arange(len(self.counts), device=device)
         row = torch.cat([self.rows[:count] for count in self.counts])
-        place = place.repeat_interleave(torch.tensor(self.counts, device=device))
+        position = position.repeat_interleave(torch.tensor(self.counts, device=device))
         spread = x.new_zeros(len(self.rows), width, x.shape[-1])
-        return spread.index_put((row, place), x)
+        return spread.index_put((row, position), x)
 
     def find(self, at: Bool[Tensor, "b t"]) -> Int[Tensor, " m"]:
         """Where these places stand, all of them present, row by row."""
-        row, place = at.nonzero().unbind(1)
+        row, position = at.nonzero().unbind(1)
         rank = self.rows.argsort()  # of each row among them, in any place
         start = torch.tensor([0, *accumulate(self.counts)], device=at.device)
-        return start[place] + rank[row]
+        return start[position] + rank[row]

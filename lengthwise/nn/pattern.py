@@ -11,10 +11,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from lengthwise.base.types import Inputs, UsageError
 from lengthwise.nn.few import Few
 from lengthwise.nn.packed import Packed, Ragged
 from lengthwise.nn.position import Encoding
-from lengthwise.types import Inputs, UsageError
 
 # Rows without padding are attended to in up to so many groups, of so many rows and so many heads in all at least.
 GROUPS, ROWS, HEADS = 4, 8, 512
@@ -128,7 +128,7 @@ def packed_pattern(
 ) -> tuple[Ragged, Pattern]:
     """For rows without their padding, the longest first: where they stand, and their pattern. Where all heads see few
     places, they look them up, if the model ``looks_up``."""
-    ragged = Ragged.of(inputs.present)
+    ragged = Ragged.of(inputs.padding_mask)
     if any(encoding.window() is not None for encoding in encodings):
         whole = pattern(encodings, inputs, causal)
         if whole.angles is None and whole.keys is None:  # then neighbours are found among all places as they stand
@@ -142,7 +142,7 @@ def packed_pattern(
     parts = []
     for rows in _groups(ragged, heads):
         own = inputs.take(rows).columns(0, ragged.longest(rows))
-        parts.append((Ragged.of(own.present), pattern(encodings, own, causal)))
+        parts.append((Ragged.of(own.padding_mask), pattern(encodings, own, causal)))
     return ragged, Pattern(None, None, None, parts=Parts(parts))
 
 
@@ -174,12 +174,12 @@ def pattern(encodings: Iterable[Encoding], inputs: Inputs, causal: bool) -> Patt
     blanks = [blank for encoding in encodings if (blank := encoding.blank()) is not None]
     if len(blanks) > 1:
         raise UsageError("a model takes one encoding with a blank, at most")
-    padded = not causal and not bool(inputs.present.all())
-    mask = inputs.present[:, None, None, :] if padded else None
+    padded = not causal and not bool(inputs.padding_mask.all())
+    mask = inputs.padding_mask[:, None, None, :] if padded else None
     band = None
     if windows:
         bias = windows[0]
-        seen = _neighbours(inputs.present, bias.shape[1] // 2, causal)
+        seen = _neighbours(inputs.padding_mask, bias.shape[1] // 2, causal)
         masked = bias.masked_fill(~seen[:, :, None], -torch.inf)
         band, mask = masked if padded else Shared(masked), None
     bias = _bias(biases, causal)
@@ -213,12 +213,12 @@ def _with_blank(bias: Shared | Tensor | None, blank: Float[Tensor, " h"]) -> Sha
     return Shared(value) if isinstance(bias, Shared) else value
 
 
-def _neighbours(present: Bool[Tensor, "b t"], reach: int, causal: bool) -> Bool[Tensor, "#b t w"]:
+def _neighbours(padding_mask: Bool[Tensor, "b t"], reach: int, causal: bool) -> Bool[Tensor, "#b t w"]:
     """Which neighbours can be seen; one row for all where no present position could see an absent one. A position
     always sees itself, so that absent ones have something to look at."""
-    if causal or bool(present.all()):
-        present = torch.ones_like(present[:1])
-    seen = F.pad(present, (reach, reach)).unfold(1, 2 * reach + 1, 1).clone()
+    if causal or bool(padding_mask.all()):
+        padding_mask = torch.ones_like(padding_mask[:1])
+    seen = F.pad(padding_mask, (reach, reach)).unfold(1, 2 * reach + 1, 1).clone()
     seen[..., reach] = True
     if causal:
         seen[..., reach + 1 :] = False

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 
-from lengthwise.rng import stream
-from lengthwise.types import Inputs, UsageError
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Inputs, UsageError
 
 
 class Encoding(nn.Module):
@@ -93,13 +93,13 @@ class _Learned(Encoding):
         nn.init.normal_(self.table.weight, std=0.02)
 
     def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
-        width, size = inputs.index.shape[1], self.table.num_embeddings
+        width, size = inputs.position.shape[1], self.table.num_embeddings
         if width > size:
             raise UsageError(
                 f"a row of {width} positions does not fit the learned table of {size}: "
                 "ask for a shorter length, or train with Learned(size=…) larger"
             )
-        return self.table(inputs.index)
+        return self.table(inputs.position)
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class _Sinusoidal(Encoding):
         self.register_buffer("rates", base ** (-torch.arange(half) / half), persistent=False)
 
     def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
-        angles = inputs.index[..., None] * self.rates
+        angles = inputs.position[..., None] * self.rates
         return torch.cat([angles.sin(), angles.cos()], -1)
 
 
@@ -164,7 +164,7 @@ class Abacus(_ByPlace):
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
         more = self._more(inputs, generator)
-        return replace(inputs, place=torch.where(inputs.place > 0, inputs.place + more, 0))
+        return replace(inputs, digit_position=torch.where(inputs.digit_position > 0, inputs.digit_position + more, 0))
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class Coupling(_ByPlace):
     each_row: bool = True
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
-        return replace(inputs, place=inputs.place + self._more(inputs, generator))
+        return replace(inputs, digit_position=inputs.digit_position + self._more(inputs, generator))
 
 
 class _Table(Encoding):
@@ -191,21 +191,21 @@ class _Table(Encoding):
 
     def look_up(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
         # What stands beyond a row's end is counted on, but not looked at.
-        place = inputs.place.where(inputs.present, 0)
-        most, size = int(place.amax()), self.table.num_embeddings - 1
+        position = inputs.digit_position.where(inputs.padding_mask, 0)
+        most, size = int(position.amax()), self.table.num_embeddings - 1
         if most > size:
             raise UsageError(
                 f"a digit's place {most} does not fit the table of {size}: ask for shorter numbers, or train with "
                 f"{self.kind}(size=…) larger, and offset with it"
             )
-        return self.table(place)
+        return self.table(position)
 
 
-def _sines(places: int, width: int) -> Float[Tensor, "n d"]:
+def _sines(positions: int, width: int) -> Float[Tensor, "n d"]:
     """Sines and cosines of places, at wavelengths from 4 to 4 · places."""
     half = (width + 1) // 2
-    rates = 2 * math.pi / 4 * places ** (-torch.arange(half) / max(1, half - 1))
-    angles = torch.arange(places)[:, None] * rates
+    rates = 2 * math.pi / 4 * positions ** (-torch.arange(half) / max(1, half - 1))
+    angles = torch.arange(positions)[:, None] * rates
     return torch.cat([angles.sin(), angles.cos()], -1)[:, :width]
 
 
@@ -239,7 +239,7 @@ class Randomized(Position):
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
         drawn = torch.randperm(self.most, generator=generator)
-        return self.of.vary(replace(inputs, index=_chosen(inputs, drawn)), generator)
+        return self.of.vary(replace(inputs, position=_chosen(inputs, drawn)), generator)
 
 
 class _Randomized(Encoding):
@@ -250,7 +250,7 @@ class _Randomized(Encoding):
         self.register_buffer("drawn", drawn, persistent=False)
 
     def _told(self, inputs: Inputs) -> Inputs:
-        return inputs if self.training else replace(inputs, index=_chosen(inputs, self.drawn))
+        return inputs if self.training else replace(inputs, position=_chosen(inputs, self.drawn))
 
     def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"] | None:
         return self.inner.vectors(self._told(inputs))
@@ -267,13 +267,13 @@ class _Randomized(Encoding):
 
 def _chosen(inputs: Inputs, drawn: Int[Tensor, " m"]) -> Int[Tensor, "b t"]:
     """For each row as many of the drawn numbers as it is long, the first ones, in increasing order."""
-    longest, most = int(inputs.present.sum(1).max()), len(drawn)
+    longest, most = int(inputs.padding_mask.sum(1).max()), len(drawn)
     if longest > most:
         raise UsageError(f"a row of {longest} positions takes Randomized(most={longest}) or more, not {most}")
-    width = inputs.index.shape[1]
+    width = inputs.position.shape[1]
     drawn = torch.nn.functional.pad(drawn[:width], (0, max(0, width - most)), value=most)
     # What is absent comes last, and is told a position that there is.
-    return drawn.where(inputs.present, most).sort(1).values.clamp(max=most - 1)
+    return drawn.where(inputs.padding_mask, most).sort(1).values.clamp(max=most - 1)
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ class _RoPE(Encoding):
         self.register_buffer("rates", base ** (-torch.arange(half) / half), persistent=False)
 
     def angles(self, inputs: Inputs) -> Float[Tensor, "b t half"]:
-        return inputs.index[..., None] * self.rates
+        return inputs.position[..., None] * self.rates
 
 
 def rotate(x: Float[Tensor, "b t h e"], angles: Float[Tensor, "b t half"]) -> Float[Tensor, "b t h e"]:
@@ -377,7 +377,7 @@ class _ALiBi(Encoding):
 
 def _index(inputs: Inputs) -> Int[Tensor, "#b t"]:
     """What positions a row is told: one row for all where they do not differ."""
-    index = inputs.index
+    index = inputs.position
     return index[:1] if bool((index == index[:1]).all()) else index
 
 

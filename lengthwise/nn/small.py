@@ -31,8 +31,8 @@ SUMS = 2.0**-60, 2.0**60  # of weights, if these are to be divided by: products 
 
 def pays(x: Float[Tensor, "*s"], shape: tuple[int, int, int, int], share: float, least: int = LEAST) -> bool:
     """Is this the quickest way, for so many rows, places, heads, and numbers of each head? With dropout always."""
-    rows, places, heads, size = shape
-    small = size <= LARGEST and rows * heads >= least and places >= FEWEST
+    rows, positions, heads, size = shape
+    small = size <= LARGEST and rows * heads >= least and positions >= FEWEST
     return x.device.type == "cpu" and (small or share > 0)
 
 
@@ -74,7 +74,7 @@ class Square(NamedTuple):
         x = x.reshape(self.rows * self.width, *x.shape[2:])
         return x if self.at is None else x.index_select(0, self.at)
 
-    def places(self) -> int:
+    def positions(self) -> int:
         """How many come."""
         return self.rows * self.width if self.at is None else len(self.at)
 
@@ -99,13 +99,13 @@ class Look(NamedTuple):
     ) -> Look:
         """Of rows and places, or of rows without their padding; for the rest see ``attend``."""
         if isinstance(shape, Ragged):
-            rows, places, at = len(shape.ends), shape.width, shape.at
+            rows, positions, at = len(shape.ends), shape.width, shape.at
         else:
-            (rows, places), at = shape, None
-        width = places if mask is None else mask.shape[-1]
-        if width > places:
-            at = torch.arange(rows * places) if at is None else at
-            at = at + at // places * (width - places)
+            (rows, positions), at = shape, None
+        width = positions if mask is None else mask.shape[-1]
+        if width > positions:
+            at = torch.arange(rows * positions) if at is None else at
+            at = at + at // positions * (width - positions)
         if mask is not None:
             bias = _bias(mask, heads, rows, width, like)
         else:
@@ -114,9 +114,9 @@ class Look(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _future(places: int, dtype: torch.dtype) -> Float[Tensor, "1 t t"]:
+def _future(positions: int, dtype: torch.dtype) -> Float[Tensor, "1 t t"]:
     """−∞ where the second place comes after the first, else 0."""
-    return torch.full((1, places, places), -torch.inf, dtype=dtype).triu(1)
+    return torch.full((1, positions, positions), -torch.inf, dtype=dtype).triu(1)
 
 
 def _bias(
@@ -124,8 +124,8 @@ def _bias(
 ) -> Float[Tensor, "#r k k"]:
     if mask.dtype == torch.bool:
         mask = like.new_zeros(mask.shape).masked_fill(~mask, -torch.inf)
-    if (places := mask.shape[-2]) > 1:
-        mask = F.pad(mask, (0, 0, 0, width - places))
+    if (positions := mask.shape[-2]) > 1:
+        mask = F.pad(mask, (0, 0, 0, width - positions))
     # Absent places may see nothing at all: they get something to see, which nobody looks at.
     mask = (mask * LOG2E).masked_fill((mask == -torch.inf).all(-1, keepdim=True), 0.0)
     return mask.expand(rows, heads, width, width).flatten(0, 1)

@@ -29,7 +29,7 @@ DENSE = 0.9  # of places: where more are distinct, leaving out the others saves 
 class Loop(NamedTuple):
     """Who takes part in a loop: places row after row, those of rows that leave last first."""
 
-    places: int
+    positions: int
     views: list[View]  # how places see each other: those of some rows, then those of the next
     wanted: Int[Tensor, " m"] | None  # those whose state is of use afterwards; None: all
     going: int  # how many of these take part in the next loop: the first ones
@@ -94,13 +94,13 @@ def plan(
     found = []
     for k, (rows, seen) in enumerate(zip(running, looks, strict=True), 1):
         stay = ends[running[k] - 1] if k < len(running) else 0
-        places = counts[ends[rows - 1]]
-        wanted = last[:places] >= k
+        positions = counts[ends[rows - 1]]
+        wanted = last[:positions] >= k
         leaving = which[stay : ends[rows - 1]][until[stay : ends[rows - 1]] == k]
         at = None
         if not bool(wanted.all()):
             at, leaving = wanted.nonzero()[:, 0], (wanted.cumsum(0) - 1)[leaving]
-        found.append(Loop(places, _views(seen, which, new), at, counts[stay], leaving))
+        found.append(Loop(positions, _views(seen, which, new), at, counts[stay], leaving))
     return found
 
 
@@ -214,8 +214,8 @@ class _Run(torch.autograd.Function):
         state, done, kept = x, [], []
         for number, loop in enumerate(course.loops):
             if number:
-                state = state[: loop.places]
-                state = state + x[: loop.places] if course.again else state
+                state = state[: loop.positions]
+                state = state + x[: loop.positions] if course.again else state
             for layer in layers:
                 state, saved = _layer(state, layer, loop, course, last=layer is layers[-1])
                 kept.append(saved)
@@ -236,10 +236,10 @@ class _Run(torch.autograd.Function):
         kept = [list(islice(saved, size)) for size in ctx.sizes]
         to = [None if parameter is None else torch.zeros_like(parameter) for parameter in parameters]
         layers, norm = course.split(list(zip(parameters, to, strict=True)))
-        to_x, to_state = to_done.new_zeros(course.loops[0].places, to_done.shape[1]), to_done[:0]
+        to_x, to_state = to_done.new_zeros(course.loops[0].positions, to_done.shape[1]), to_done[:0]
         lefts = to_done.split([len(loop.done) for loop in course.loops])
         for number, loop in reversed(list(enumerate(course.loops))):
-            count = loop.places if loop.wanted is None else len(loop.wanted)
+            count = loop.positions if loop.wanted is None else len(loop.wanted)
             to_state = torch.cat([to_state, to_state.new_zeros(count - loop.going, to_state.shape[1])])
             to_state.index_add_(0, loop.done, lefts[number])
             if norm[0][0] is not None:
@@ -247,7 +247,7 @@ class _Run(torch.autograd.Function):
             for layer in reversed(layers):
                 to_state = _layer_back(to_state, kept.pop(), layer, loop, course, last=layer is layers[-1])
             if course.again or not number:
-                to_x[: loop.places].add_(to_state)
+                to_x[: loop.positions].add_(to_state)
         return to_x, None, *to
 
 

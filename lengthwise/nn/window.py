@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from lengthwise.base.types import Inputs, UsageError
 from lengthwise.nn.position import Encoding, Position, distance, gaps
-from lengthwise.types import Inputs, UsageError
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class _LocalHeads(_Hiding):
         return self.chosen
 
     def hidden(self, inputs: Inputs) -> Bool[Tensor, "t t"]:
-        return distance(inputs.index.shape[1], self.chosen.device) > self.reach
+        return distance(inputs.position.shape[1], self.chosen.device) > self.reach
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class CoupledHeads(_Reaching):
 
 class _CoupledHeads(_LocalHeads):
     def hidden(self, inputs: Inputs) -> Bool[Tensor, "b 1 t t"]:
-        return (gaps(inputs.place) > self.reach)[:, None]
+        return (gaps(inputs.digit_position) > self.reach)[:, None]
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,8 @@ class EarlierHeads(_Heads):
 
 class _EarlierHeads(_Hiding):
     def hidden(self, inputs: Inputs) -> Bool[Tensor, "t t"]:
-        place = torch.arange(inputs.index.shape[1], device=self.chosen.device)
-        return place[:, None] <= place
+        position = torch.arange(inputs.position.shape[1], device=self.chosen.device)
+        return position[:, None] <= position
 
     def alike(self) -> Bool[Tensor, " h"]:
         return self.chosen

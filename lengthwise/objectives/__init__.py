@@ -8,8 +8,8 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
+from lengthwise.base.types import Batch, Loss
 from lengthwise.models import Model, State
-from lengthwise.types import Batch, Loss
 
 
 class Objective(ABC):
@@ -27,7 +27,7 @@ def by_length(model: Model, batch: Batch) -> list[Int[Tensor, " r"] | slice]:
     rows, width = batch.targets.shape
     if batch.targets.device.type != "cpu" or rows * width < 2 * model.together:
         return [slice(None)]
-    order = batch.inputs.present.sum(1).argsort(descending=True, stable=True)
+    order = batch.inputs.padding_mask.sum(1).argsort(descending=True, stable=True)
     return list(order.split(max(1, model.together // width)))
 
 
@@ -36,7 +36,7 @@ def supervise(
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Cross-entropy in nats (differentiable), and share of tokens right, averaged over these rows' asked places.
     Only there is the state read out. The state's rows are the batch's ``rows``, in this order."""
-    at = batch.asked[rows]
+    at = batch.loss_mask[rows]
     targets = batch.targets[rows][at]
     logits = model.read(state, at)
     right = (logits.detach().argmax(-1) == targets).to(logits.dtype).mean()

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from jaxtyping import Int
 from torch import Generator, Tensor
 
+from lengthwise.base.types import Batch, Loss
 from lengthwise.models import Model, unroll
 from lengthwise.objectives import Objective, supervise
-from lengthwise.types import Batch, Loss
 
 
 @dataclass(frozen=True)

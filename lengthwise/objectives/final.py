@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
+from lengthwise.base.types import Batch, Loss
 from lengthwise.models import Model, settle
 from lengthwise.objectives import Objective, by_length, supervise
-from lengthwise.types import Batch, Loss
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Final(Objective):
         else:
             parts = [batch.take(rows).narrow() for rows in groups]
             found = [_supervised(model, part, loops[rows]) for part, rows in zip(parts, groups, strict=True)]
-            asked = [int(part.asked.sum()) for part in parts]
-            value, right = (_mean(column, asked) for column in zip(*found, strict=True))
+            loss_mask = [int(part.loss_mask.sum()) for part in parts]
+            value, right = (_mean(column, loss_mask) for column in zip(*found, strict=True))
         return Loss(value, {"loss": value.detach(), "token_accuracy": right})
 
 
@@ -35,5 +35,5 @@ def _mean(values: Sequence[Float[Tensor, ""]], weights: Sequence[int]) -> Float[
 
 
 def _supervised(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    rows, state = settle(model, batch.inputs, loops, asked=batch.asked)
+    rows, state = settle(model, batch.inputs, loops, loss_mask=batch.loss_mask)
     return supervise(model, state, batch, rows)

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
+from lengthwise.base.types import Batch, Loss, UsageError
 from lengthwise.models import Model, settle
 from lengthwise.objectives import Objective, supervise
-from lengthwise.types import Batch, Loss, UsageError
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Progressive(Objective):
         for name, depth, tracked in (("full", full, half), ("fewer", fewer, fewer - skipped)):
             untracked = depth - tracked if self.truncated else 0
             depths = loops.clamp(max=depth)
-            rows, state = settle(model, batch.inputs, depths, untracked=untracked, asked=batch.asked)
+            rows, state = settle(model, batch.inputs, depths, untracked=untracked, loss_mask=batch.loss_mask)
             parts[name] = supervise(model, state, batch, rows)
         value = (1 - self.weight) * parts["full"][0] + self.weight * parts["fewer"][0]
         return Loss(

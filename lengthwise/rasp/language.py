@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from lengthwise.types import UsageError
+from lengthwise.base.types import UsageError
 
 Symbol = Hashable
 MOST = 10_000  # combinations of symbols that one map may tell apart
@@ -98,8 +98,8 @@ def each(function: Callable[..., Symbol], *rows: Row) -> Row:
         raise Forbidden(f"a map tells {len(combinations)} combinations of symbols apart; {MOST} are allowed")
     results = [function(*symbols) for symbols in combinations]
     alphabet = tuple(sorted(set(results), key=lambda symbol: (str(type(symbol)), symbol)))  # type: ignore[type-var]
-    place = {symbol: i for i, symbol in enumerate(alphabet)}
-    table = [place[result] for result in results]
+    position = {symbol: i for i, symbol in enumerate(alphabet)}
+    table = [position[result] for result in results]
     _note("each", len(rows), alphabet, tuple(table))
     code: Tensor | int = 0
     for row in rows:
@@ -109,7 +109,7 @@ def each(function: Callable[..., Symbol], *rows: Row) -> Row:
     return Row(alphabet, torch.tensor(table)[code])
 
 
-def places(row: Row) -> Places:
+def positions(row: Row) -> Places:
     """Each position, counted from 0: RASP-L's ``indices``."""
     _note("places")
     return Places(None if row.ids is None else torch.arange(row.ids.shape[1]).expand_as(row.ids))
@@ -227,8 +227,8 @@ def latest(values: Row, marks: Row, default: Symbol) -> Row:
     values, marks = _admit(values, default), _marks(marks)
     if values.ids is None or marks.ids is None:
         return Row(values.alphabet, None)
-    place = torch.arange(values.ids.shape[1])
-    last = torch.where(marks.ids == 1, place, -1).cummax(1).values
+    position = torch.arange(values.ids.shape[1])
+    last = torch.where(marks.ids == 1, position, -1).cummax(1).values
     found = values.ids.gather(1, last.clamp(min=0))
     return Row(values.alphabet, torch.where(last < 0, values.alphabet.index(default), found))
 

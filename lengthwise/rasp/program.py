@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from lengthwise.layout import END, FullOutput
+from lengthwise.base.types import Problems
 from lengthwise.rasp.language import Forbidden, Places, Row, record
+from lengthwise.recipe.layout import END, FullOutput
 from lengthwise.tasks import Task
-from lengthwise.types import Problems
 
 State = dict[str, Any]  # rows, by what they are called
 
@@ -49,8 +49,8 @@ class Execution:
     row: Row
     states: list[State]
     said: Row
-    room: Bool[Tensor, "b t"]
-    asked: Bool[Tensor, "b t"]
+    answer_slots: Bool[Tensor, "b t"]
+    loss_mask: Bool[Tensor, "b t"]
     right: Bool[Tensor, " b"]  # the whole answer, its end included
 
 
@@ -67,8 +67,8 @@ def execute(program: Program, problems: Problems) -> Execution:
     said = program.finish(states[-1], row)
     assert said.ids is not None
     symbols = torch.tensor([row.alphabet.index(s) if s in row.alphabet else -1 for s in said.alphabet])[said.ids]
-    right = ((symbols == batch.targets) | ~batch.asked).all(1)
-    return Execution(row, states, said, batch.room, batch.asked, right)
+    right = ((symbols == batch.targets) | ~batch.loss_mask).all(1)
+    return Execution(row, states, said, batch.answer_slots, batch.loss_mask, right)
 
 
 def alphabet(task: Task) -> tuple[str, ...]:
@@ -162,5 +162,5 @@ def _character(symbol: Any) -> str:
 def answer(execution: Execution, task: Task) -> str:
     """The first problem's answer, as a person reads it."""
     symbols = shown(execution.said)
-    start = int(execution.room[0].long().argmax())
+    start = int(execution.answer_slots[0].long().argmax())
     return task.format(task.vocab.encode(symbols[start:].split(END)[0]))

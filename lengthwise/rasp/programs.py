@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 from jaxtyping import Int
 from torch import Tensor
 
-from lengthwise.layout import END, EQUALS
+from lengthwise.base.types import UsageError
 from lengthwise.rasp.language import (
     Row,
     aggregate,
@@ -21,12 +21,13 @@ from lengthwise.rasp.language import (
     count,
     each,
     latest,
-    places,
+    positions,
     seen,
     select,
     shift,
 )
 from lengthwise.rasp.program import Program, State
+from lengthwise.recipe.layout import END, EQUALS
 from lengthwise.tasks import Task, kebab
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum
@@ -34,7 +35,6 @@ from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.unique_set import UniqueSet
-from lengthwise.types import UsageError
 
 
 class ParityProgram(Program):
@@ -218,7 +218,7 @@ class UniqueSetProgram(Program):
     answer."""
 
     def prepare(self, row: Row) -> State:
-        earlier = both(select(row, row), select(places(row), places(row), "<"))
+        earlier = both(select(row, row), select(positions(row), positions(row), "<"))
         repeated = aggregate(earlier, each(lambda _: True, row), False)
         start = shift(each(lambda _: True, row), False)
         return {

@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from lengthwise.layout import NextToken
-from lengthwise.lengths import Uniform
-from lengthwise.loops import Constant
 from lengthwise.models.transformer import Injection, Transformer
 from lengthwise.nn.position import FIRE, Abacus, Coupling, NoPE, Position, RoPE
 from lengthwise.nn.window import CoupledHeads
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
-from lengthwise.optim import AdamW, Schedule
-from lengthwise.recipe import Recipe, Watch
+from lengthwise.recipe.layout import NextToken
+from lengthwise.recipe.lengths import Uniform
+from lengthwise.recipe.loops import Constant
+from lengthwise.recipe.optim import AdamW, Schedule
+from lengthwise.recipe.recipe import Recipe, Watch
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.bitwise_or import BitwiseOr

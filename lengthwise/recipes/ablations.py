@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lengthwise.lengths import Curriculum, Uniform
-from lengthwise.loops import ExtraLoops, PerRound
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import ALiBi, Learned, NoPE, Position, RoPE
 from lengthwise.nn.window import CoupledHeads, LocalHeads
-from lengthwise.optim import Schedule
-from lengthwise.recipe import Recipe, Watch
+from lengthwise.recipe.lengths import Curriculum, Uniform
+from lengthwise.recipe.loops import ExtraLoops, PerRound
+from lengthwise.recipe.optim import Schedule
+from lengthwise.recipe.recipe import Recipe, Watch
 from lengthwise.recipes.window import looped_addition, looped_copy, looped_parity
 from lengthwise.tasks.flipped_copy import FlippedCopy
 

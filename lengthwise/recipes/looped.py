@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
 
-from lengthwise.layout import FullOutput, Layout, NextToken
-from lengthwise.lengths import Curriculum
-from lengthwise.loops import Constant, Loops, PerRound
+from lengthwise.base.types import UsageError
 from lengthwise.models.transformer import Transformer
 from lengthwise.objectives.final import Final
-from lengthwise.optim import AdamW, Schedule
-from lengthwise.recipe import Recipe, Watch
+from lengthwise.recipe.layout import FullOutput, Layout, NextToken
+from lengthwise.recipe.lengths import Curriculum
+from lengthwise.recipe.loops import Constant, Loops, PerRound
+from lengthwise.recipe.optim import AdamW, Schedule
+from lengthwise.recipe.recipe import Recipe, Watch
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum
@@ -25,7 +26,6 @@ from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.unique_set import UniqueSet
-from lengthwise.types import UsageError
 
 Scale = Literal["cpu", "paper"]
 

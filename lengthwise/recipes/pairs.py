@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lengthwise.layout import Pairs
-from lengthwise.lengths import Uniform
-from lengthwise.loops import Constant, ExtraLoops
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned
 from lengthwise.nn.window import Local
 from lengthwise.objectives.final import Final
-from lengthwise.optim import AdamW, Schedule
-from lengthwise.recipe import Recipe, Watch
+from lengthwise.recipe.layout import Pairs
+from lengthwise.recipe.lengths import Uniform
+from lengthwise.recipe.loops import Constant, ExtraLoops
+from lengthwise.recipe.optim import AdamW, Schedule
+from lengthwise.recipe.recipe import Recipe, Watch
 from lengthwise.tasks.addition import Addition
 
 

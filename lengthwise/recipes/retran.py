@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lengthwise.layout import NextToken
-from lengthwise.lengths import Natural
-from lengthwise.loops import Constant
 from lengthwise.models import ModelSpec
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import RoPE
 from lengthwise.objectives.final import Final
-from lengthwise.optim import LAMB, Schedule
-from lengthwise.recipe import Recipe, Watch
-from lengthwise.source import Finite
+from lengthwise.recipe.layout import NextToken
+from lengthwise.recipe.lengths import Natural
+from lengthwise.recipe.loops import Constant
+from lengthwise.recipe.optim import LAMB, Schedule
+from lengthwise.recipe.recipe import Recipe, Watch
+from lengthwise.recipe.source import Finite
 from lengthwise.tasks.expression import Expression
 
 ROWS, BATCH, EPOCHS = 2_621_440, 2048, 10

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lengthwise.layout import FullOutput
-from lengthwise.lengths import Curriculum
-from lengthwise.loops import ExtraLoops, PerRound
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.objectives.final import Final
-from lengthwise.optim import AdamW, Schedule
-from lengthwise.recipe import Recipe, Watch
-from lengthwise.stopping import Converged
+from lengthwise.recipe.layout import FullOutput
+from lengthwise.recipe.lengths import Curriculum
+from lengthwise.recipe.loops import ExtraLoops, PerRound
+from lengthwise.recipe.optim import AdamW, Schedule
+from lengthwise.recipe.recipe import Recipe, Watch
+from lengthwise.recipe.stopping import Converged
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum
 from lengthwise.tasks.copy import Copy

@@ -16,8 +16,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from lengthwise.ask import Asked
+from lengthwise.base.types import Score, UsageError
 from lengthwise.run import Folder, Run
-from lengthwise.types import Score, UsageError
 
 SOLVED = 0.99  # exact match from which a size counts as solved
 

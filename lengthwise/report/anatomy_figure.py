@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from lengthwise.base.types import UsageError
 from lengthwise.report import Row, size_text
 from lengthwise.report.figures import COLOURS, settled, styled
-from lengthwise.types import UsageError
 
 SHOWN = 4  # sizes in one figure, at most: the largest
 

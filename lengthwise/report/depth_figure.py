@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from lengthwise.base.types import UsageError
 from lengthwise.report import Row, size_text
 from lengthwise.report.figures import COLOURS, FAINT, INK, settled, styled
-from lengthwise.types import UsageError
 
 RULES = {
     "oracle": ("T(n)", INK, "-"),

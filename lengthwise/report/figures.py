@@ -26,9 +26,9 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from matplotlib.transforms import ScaledTranslation
 
+from lengthwise.base.types import UsageError
 from lengthwise.report import Curve, Point, Row, Sizes, by_recipe, latest, names, size_text
 from lengthwise.run import Run, write
-from lengthwise.types import UsageError
 
 # Okabe and Ito (2008): told apart with any colour vision. Yellow is left out, as it is faint on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")

@@ -11,10 +11,10 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, Formatter, LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
+from lengthwise.base.types import UsageError
 from lengthwise.report import Claim, Row, latest
 from lengthwise.report.figures import COLOURS, DASHED, FAINT, INK, MARKERS, settled, styled
 from lengthwise.run import Run
-from lengthwise.types import UsageError
 
 
 def parameter_rows(runs: Iterable[Run]) -> list[Row]:

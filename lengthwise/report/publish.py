@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lengthwise import fields
 from lengthwise.ask import Asked
+from lengthwise.base import fields
 from lengthwise.report import Row, asked_curves, by_recipe, curves
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.card import score_card

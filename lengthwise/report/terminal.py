@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from rich.text import Text
 
-from lengthwise.types import UsageError
+from lengthwise.base.types import UsageError
 
 Number = int | float
 Points = Sequence[tuple[Number, Number]]

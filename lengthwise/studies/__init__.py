@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from lengthwise.recipe import Recipe
+from lengthwise.base.types import UsageError
+from lengthwise.recipe.recipe import Recipe
+from lengthwise.recipe.stopping import After, Stopping
 from lengthwise.report import Claim
-from lengthwise.stopping import After, Stopping
-from lengthwise.types import UsageError
 
 
 def chosen(names: str, known: Iterable[str], option: str = "tasks") -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lengthwise.recipe import Recipe
+from lengthwise.base.types import UsageError
+from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipes.abacus import (
     abacus_addition,
     abacus_addition_full,
@@ -14,7 +15,6 @@ from lengthwise.recipes.abacus import (
 from lengthwise.recipes.abacus import tasks as other_tasks
 from lengthwise.report import Claim
 from lengthwise.studies import Panel, Study, chosen
-from lengthwise.types import UsageError
 
 SECOND_HAND = "paper, quoted second-hand"
 LOOPS = (1, 2, 4, 8)

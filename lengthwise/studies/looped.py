@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from lengthwise.recipe import Recipe
+from lengthwise.base.types import UsageError
+from lengthwise.recipe.recipe import Recipe
+from lengthwise.recipe.stopping import MaxConfidence, Oracle
 from lengthwise.recipes.looped import METHODS, SETTINGS, Scale, variation
 from lengthwise.recipes.window import FORMS
 from lengthwise.report import Claim
-from lengthwise.stopping import MaxConfidence, Oracle
 from lengthwise.studies import Panel, Study
-from lengthwise.types import UsageError
 
 TESTED = {"parity": 40, "copy": 30, "addition": 30, "binary-sum": 24, "multiplication": 15, "unique-set": 30}
 LATE = ("multiplication", "unique-set")  # tasks whose most confident loop is looked for up to 30 loops further

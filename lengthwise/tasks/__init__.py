@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 
-from lengthwise.rows import clipped
-from lengthwise.types import Problems, UsageError, integer_type
-from lengthwise.vocab import Vocab
+from lengthwise.base.rows import clipped
+from lengthwise.base.types import Problems, UsageError, integer_type
+from lengthwise.base.vocab import Vocab
 
 
 def kebab(name: str) -> str:
@@ -88,7 +88,7 @@ class Task(ABC):
         """The answer by the plainest algorithm; both are written in the task's own symbols and order."""
 
     @abstractmethod
-    def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         """Symbols that any answer at these sizes may take: never the true answer's length."""
 
     def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
@@ -137,8 +137,8 @@ class Stackable(Task):
 
 def longest_run(flags: Bool[Tensor, "b n"]) -> Int[Tensor, " b"]:
     """How many True stand side by side in each row, at most."""
-    place = torch.arange(1, flags.shape[1] + 1)
-    return (place - torch.where(flags, 0, place).cummax(1).values).amax(1)
+    position = torch.arange(1, flags.shape[1] + 1)
+    return (position - torch.where(flags, 0, position).cummax(1).values).amax(1)
 
 
 def symbols_of(task: Task, text: str) -> Int[Tensor, " n"]:

@@ -9,7 +9,10 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.digits import (
+from lengthwise.base.rows import clipped, shifted
+from lengthwise.base.types import SYMBOL, Problems, UsageError
+from lengthwise.tasks import Stackable
+from lengthwise.tasks.digits import (
     Order,
     arithmetic,
     as_read,
@@ -21,9 +24,6 @@ from lengthwise.digits import (
     stripped,
     without_leading_zeros,
 )
-from lengthwise.rows import clipped, shifted
-from lengthwise.tasks import Stackable
-from lengthwise.types import SYMBOL, Problems, UsageError
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class Addition(Stackable):
         totals = self.stack(problems)[0].sum(2)
         above = torch.nn.functional.pad(totals, (0, 1))[:, 1:] % self.base
         carried = self.digits(problems, totals.shape[1] + 1)[:, 1:] != above
-        place = torch.arange(totals.shape[1])
-        made = torch.where(totals >= self.base, place, -1).cummax(1).values
-        return {"longest carry": ((place - made + 1) * carried).amax(1)}
+        position = torch.arange(totals.shape[1])
+        made = torch.where(totals >= self.base, position, -1).cummax(1).values
+        return {"longest carry": ((position - made + 1) * carried).amax(1)}
 
-    def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return sizes.max(1).values + 1
 
     # Sampling
@@ -88,13 +88,13 @@ class Addition(Stackable):
         def digits() -> Tensor:
             return torch.randint(self.base, (rows, width), generator=generator, dtype=SYMBOL)
 
-        place = torch.arange(width)
+        position = torch.arange(width)
         start = (uniform() * shorter).long()
         end = start + 1 + (uniform() * (longer - start)).long()
         end = torch.where(uniform() < 0.5, longer, end)
-        passes, starts = (place > start) & (place < end), place == start
+        passes, starts = (position > start) & (position < end), position == start
         # The longer operand's digits, then the shorter's: beyond its end, the longer alone must pass the carry on.
-        passing = torch.where((uniform() < 0.5) | (place >= shorter), top, digits())
+        passing = torch.where((uniform() < 0.5) | (position >= shorter), top, digits())
         above = torch.where(passes, passing, digits())
         above = torch.where(starts, above.clamp(min=1), above)
         below = torch.where(passes, top - passing, digits())

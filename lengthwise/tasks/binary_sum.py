@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
+from lengthwise.base.types import Problems
 from lengthwise.tasks import Listed
-from lengthwise.types import Problems
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class BinarySum(Listed):
     def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
         return {"ones": problems.prompt.sum(1)}
 
-    def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return _bit_length(sizes[:, 0])
 
 

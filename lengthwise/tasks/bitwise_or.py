@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.digits import parted
-from lengthwise.rows import clipped, shifted
+from lengthwise.base.rows import clipped, shifted
+from lengthwise.base.types import SYMBOL, Problems
 from lengthwise.tasks import Task
-from lengthwise.types import SYMBOL, Problems
+from lengthwise.tasks.digits import parted
 
 OR = 2  # the id of the sign between the vectors
 
@@ -61,5 +61,5 @@ class BitwiseOr(Task):
     def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
         return {"place of the one": problems.answer.argmax(1) + 1}
 
-    def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return sizes.amax(1)

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from lengthwise.rows import within
+from lengthwise.base.rows import within
+from lengthwise.base.types import Problems
 from lengthwise.tasks import Listed, first_symbols, longest_run
-from lengthwise.types import Problems
 
 _ALPHABET = string.digits + string.ascii_lowercase
 
@@ -43,5 +43,5 @@ class Copy(Listed):
         alike = torch.nn.functional.pad(row[:, 1:] == row[:, :-1], (0, 1))
         return {"longest run": longest_run(alike & within(problems.prompt_length - 1, row.shape[1])) + 1}
 
-    def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return sizes[:, 0]

@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Bool, Int, UInt8
 from torch import Generator, Tensor
 
-from lengthwise.digits import arithmetic
-from lengthwise.expressions import CLOSE, MINUS, OPEN, OPERATORS, PLUS, SYMBOLS, TIMES
-from lengthwise.expressions.drawing import LONGEST, draw, tables
-from lengthwise.expressions.values import value
+from lengthwise.base.types import Problems, UsageError
 from lengthwise.tasks import Task, symbols_of
-from lengthwise.types import Problems, UsageError
+from lengthwise.tasks.digits import arithmetic
+from lengthwise.tasks.grammar import CLOSE, MINUS, OPEN, OPERATORS, PLUS, SYMBOLS, TIMES
+from lengthwise.tasks.grammar.drawing import LONGEST, draw, tables
+from lengthwise.tasks.grammar.values import value
 
 FEW = 512  # rows that take hardly longer than one
 
@@ -106,7 +106,7 @@ class Expression(Task):
         nested = (problems.prompt == OPEN).long() - (problems.prompt == CLOSE).long()
         return {"operators": problems.rounds, "depth of parentheses": nested.cumsum(1).amax(1)}
 
-    def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         """A value is shorter than its expression."""
         return (sizes[:, 0] - 1).clamp(max=self.most)
 
@@ -151,21 +151,21 @@ def _check(text: str) -> None:
 
     opened: list[int] = []
     operators, before = [0], "("  # on each level; what stands before: a digit as 0, the minus sign of a number as ~
-    for place, symbol in enumerate(text, 1):
+    for position, symbol in enumerate(text, 1):
         if before == "~" and not symbol.isdigit():
-            raise wrong(f"behind the minus sign at place {place - 1} stands {symbol} instead of a number")
+            raise wrong(f"behind the minus sign at position {position - 1} stands {symbol} instead of a number")
         if (before == ")" and symbol.isdigit()) or (before in "0)" and symbol == "("):
-            raise wrong(f"an operator is missing before place {place}")
+            raise wrong(f"an operator is missing before position {position}")
         if before in "(+-*" and symbol in "+*)":
-            raise wrong(f"at place {place} stands {symbol} instead of a number or (")
+            raise wrong(f"at position {position} stands {symbol} instead of a number or (")
         if symbol == "(":
-            opened.append(place)
+            opened.append(position)
             operators.append(0)
         elif symbol == ")":
             if not opened:
-                raise wrong(f"the ) at place {place} closes nothing")
+                raise wrong(f"the ) at position {position} closes nothing")
             if not operators.pop():
-                raise wrong(f"there is no operator between ( at place {opened[-1]} and its )")
+                raise wrong(f"there is no operator between ( at position {opened[-1]} and its )")
             opened.pop()
         elif before in "0)" and not symbol.isdigit():
             operators[-1] += 1
@@ -173,6 +173,6 @@ def _check(text: str) -> None:
     if before not in "0)":
         raise wrong("a number is missing at the end")
     if opened:
-        raise wrong(f"the ( at place {opened[-1]} is not closed")
+        raise wrong(f"the ( at position {opened[-1]} is not closed")
     if not operators[0] and text[0] != "(":
         raise wrong("an operator is missing")

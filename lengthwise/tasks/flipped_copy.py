@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from jaxtyping import Int
 from torch import Tensor
 
-from lengthwise.rows import clipped
+from lengthwise.base.rows import clipped
+from lengthwise.base.types import Problems
 from lengthwise.tasks import Listed
-from lengthwise.types import Problems
 
 
 @dataclass(frozen=True)
@@ -36,5 +36,5 @@ class FlippedCopy(Listed):
     def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
         return {"parity": problems.prompt.sum(1) % 2}
 
-    def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return sizes[:, 0]

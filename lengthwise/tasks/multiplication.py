@@ -10,7 +10,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
-from lengthwise.digits import (
+from lengthwise.base.rows import clipped
+from lengthwise.base.types import SYMBOL, Problems, UsageError
+from lengthwise.tasks import Task
+from lengthwise.tasks.digits import (
     Order,
     arithmetic,
     as_read,
@@ -22,9 +25,6 @@ from lengthwise.digits import (
     stripped,
     without_leading_zeros,
 )
-from lengthwise.rows import clipped
-from lengthwise.tasks import Task
-from lengthwise.types import SYMBOL, Problems, UsageError
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Multiplication(Task):
         """How many digits are not zero."""
         return {"ones" if self.base == 2 else "digits above 0": (problems.prompt % self.base > 0).sum(1)}
 
-    def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return sizes.sum(1)
 
 
@@ -136,6 +136,6 @@ def _product(first: Int[Tensor, "b n"], second: Int[Tensor, "b m"], base: int) -
     shorter, longer = sorted((first.double(), second.double()), key=lambda digits: digits.shape[1])
     size, width = longer.shape[1], shorter.shape[1] + longer.shape[1]
     totals = longer.new_zeros(len(longer), width)
-    for place, digit in enumerate(shorter.split(1, 1)):
-        totals[:, place : place + size].addcmul_(digit, longer)
+    for position, digit in enumerate(shorter.split(1, 1)):
+        totals[:, position : position + size].addcmul_(digit, longer)
     return carried(totals, base, most=shorter.shape[1] * (base - 1) ** 2)

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from lengthwise.base.types import Problems
 from lengthwise.tasks import Listed
-from lengthwise.types import Problems
 
 
 @dataclass(frozen=True)
@@ -29,5 +29,5 @@ class Parity(Listed):
     def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
         return {"ones": problems.prompt.sum(1)}
 
-    def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return torch.ones_like(sizes[:, 0])

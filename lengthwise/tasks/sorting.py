@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 
-from lengthwise.digits import EXACT, Order, as_read, ordered, without_leading_zeros, words
-from lengthwise.rows import clipped, within
+from lengthwise.base.rows import clipped, within
+from lengthwise.base.types import SYMBOL, Problems, UsageError
 from lengthwise.tasks import Task
-from lengthwise.types import SYMBOL, Problems, UsageError
+from lengthwise.tasks.digits import EXACT, Order, as_read, ordered, without_leading_zeros, words
 
 LABELS = string.ascii_uppercase + string.ascii_lowercase
 FIRST, COLON, COMMA = 10, 10 + len(LABELS), 11 + len(LABELS)  # ids of the first label and of the two signs
@@ -83,8 +83,8 @@ class Sorting(Task):
         row = digits.new_zeros(len(digits), width + len(heads) + digits.shape[2])
         # What is empty is 0, which adds nothing to the next frame's symbols; the first comma is one too many.
         for offset, part in enumerate([*(head[..., None] for head in heads), digits]):
-            place = (end - size)[..., None] + torch.arange(offset, offset + part.shape[2])
-            row.scatter_add_(1, place.flatten(1), part.flatten(1).to(row.dtype))
+            position = (end - size)[..., None] + torch.arange(offset, offset + part.shape[2])
+            row.scatter_add_(1, position.flatten(1), part.flatten(1).to(row.dtype))
         return row[:, 1:width], end[:, -1] - 1
 
     def parse(self, text: str) -> Problems:
@@ -117,7 +117,7 @@ class Sorting(Task):
         pairs = [part.split(":") for part in prompt.split(",")]
         return ",".join(label for label, _ in sorted(pairs, key=lambda pair: int(pair[1][turn])))
 
-    def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return 2 * sizes[:, 0] - 1
 
 

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.rows import clipped, within
+from lengthwise.base.rows import clipped, within
+from lengthwise.base.types import Problems
 from lengthwise.tasks import Listed, first_symbols
-from lengthwise.types import Problems
 
 _ALPHABET = string.ascii_letters + string.digits
 
@@ -45,10 +45,10 @@ class UniqueSet(Listed):
 
     def solved(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         length, width = sizes[:, 0], row.shape[1]
-        place = torch.arange(width).expand(len(row), -1)
+        position = torch.arange(width).expand(len(row), -1)
         first = torch.full((len(row), self.alphabet), width)  # where each symbol stands first
-        first.scatter_reduce_(1, symbols := row.long(), place, "amin")
-        kept = (first.gather(1, symbols) == place) & within(length, width)
+        first.scatter_reduce_(1, symbols := row.long(), position, "amin")
+        kept = (first.gather(1, symbols) == position) & within(length, width)
         counted = kept.cumsum(1)  # a kept symbol's place in the answer, from 1; others add nothing to the one before
         answer = row.new_zeros(len(row), width + 1).scatter_add_(1, counted, row * kept)[:, 1:]
         return Problems(sizes, row, length, answer[:, : int(counted.max())], counted[:, -1], length)
@@ -59,5 +59,5 @@ class UniqueSet(Listed):
     def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
         return {"repeats": problems.prompt_length - problems.answer_length}
 
-    def room(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return sizes[:, 0].clamp(max=self.alphabet)

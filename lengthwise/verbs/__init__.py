@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable
 
 from lengthwise import catalog
-from lengthwise.training import choose_device
-from lengthwise.types import UsageError
+from lengthwise.base.types import UsageError
+from lengthwise.training.loop import choose_device
 from lengthwise.verbs.ask import ask
 from lengthwise.verbs.look import list_, rasp, sample, show
 from lengthwise.verbs.solve import solve

@@ -26,9 +26,9 @@ from lengthwise.ask import (
     scores,
     spent,
 )
-from lengthwise.evaluation import default_sizes, parse_sizes
+from lengthwise.base.types import UsageError
+from lengthwise.evaluation.scores import default_sizes, parse_sizes
 from lengthwise.report.tables import asked_table
-from lengthwise.types import UsageError
 from lengthwise.verbs.console import progress, say
 from lengthwise.verbs.train import kind_of, recipe_of
 

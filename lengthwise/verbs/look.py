@@ -10,14 +10,15 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from lengthwise import catalog, fields
+from lengthwise import catalog
 from lengthwise.ask import Asked
-from lengthwise.cost import cost
-from lengthwise.data import fresh_problems
+from lengthwise.base import fields
+from lengthwise.base.types import UsageError
 from lengthwise.rasp.program import answer, execute, rounds_shown, shown
 from lengthwise.rasp.programs import PUBLISHED, program
+from lengthwise.recipe.data import fresh_problems
 from lengthwise.run import Run, load, runs_folder, shipped
-from lengthwise.types import UsageError
+from lengthwise.training.cost import cost
 from lengthwise.verbs.console import out, say, summary_of
 from lengthwise.verbs.train import kind_of, recipe_of
 

@@ -7,10 +7,10 @@ import json
 import sys
 from typing import Any
 
+from lengthwise.base.types import UsageError
+from lengthwise.evaluation.solver import Solver
 from lengthwise.run import load
-from lengthwise.solver import Solver
-from lengthwise.training import choose_device
-from lengthwise.types import UsageError
+from lengthwise.training.loop import choose_device
 from lengthwise.verbs.train import folder_of, stoppings
 
 

@@ -12,19 +12,19 @@ from rich.table import Table
 
 from lengthwise import catalog
 from lengthwise.ask import Asked
-from lengthwise.cost import cost, operations
-from lengthwise.data import fixed_set
-from lengthwise.depth import depth
-from lengthwise.evaluation import parse_sizes
-from lengthwise.recipe import Recipe
+from lengthwise.base.types import UsageError
+from lengthwise.evaluation.depth import depth
+from lengthwise.evaluation.scores import parse_sizes
+from lengthwise.recipe.data import fixed_set
+from lengthwise.recipe.recipe import Recipe
+from lengthwise.recipe.source import Finite
 from lengthwise.report import Claim, asked_curves, curves
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.tables import depth_rows, row_table, score_table, summary, summary_table, write_csv
 from lengthwise.run import Folder, Run, place_of, write_json
-from lengthwise.source import Finite
 from lengthwise.studies import Panel, Study
-from lengthwise.training import computing
-from lengthwise.types import UsageError
+from lengthwise.training.cost import cost, operations
+from lengthwise.training.loop import computing
 from lengthwise.verbs.console import progress, say
 from lengthwise.verbs.train import jobs_of, seeds_of, train_together
 

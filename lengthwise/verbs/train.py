@@ -13,18 +13,19 @@ from typing import Any, get_args
 
 from rich.table import Table
 
-from lengthwise import catalog, fields
-from lengthwise.anatomy import anatomy
-from lengthwise.evaluation import default_sizes, evaluate, parse_sizes
-from lengthwise.fleet import Fleet
-from lengthwise.live import follow
-from lengthwise.recipe import Recipe, check_stopping
+from lengthwise import catalog
+from lengthwise.base import fields
+from lengthwise.base.types import Kind, UsageError
+from lengthwise.evaluation.anatomy import anatomy
+from lengthwise.evaluation.scores import default_sizes, evaluate, parse_sizes
+from lengthwise.recipe.recipe import Recipe, check_stopping
+from lengthwise.recipe.stopping import After, Stopping
 from lengthwise.report import Row, curves, latest, size_text
 from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_table, score_table
 from lengthwise.run import Run, Weights, load, runs_folder
-from lengthwise.stopping import After, Stopping
-from lengthwise.training import choose_device, computing, train
-from lengthwise.types import Kind, UsageError
+from lengthwise.training.fleet import Fleet
+from lengthwise.training.live import follow
+from lengthwise.training.loop import choose_device, computing, train
 from lengthwise.verbs.console import progress, say
 
 

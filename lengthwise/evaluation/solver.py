@@ -8,12 +8,12 @@ from pathlib import Path
 from jaxtyping import Int
 from torch import Tensor
 
-from lengthwise.evaluation import perplexity
-from lengthwise.generate import respond
-from lengthwise.layout import up_to_end
+from lengthwise.evaluation.generate import respond
+from lengthwise.evaluation.scores import perplexity
+from lengthwise.recipe.layout import up_to_end
+from lengthwise.recipe.stopping import Stopping
 from lengthwise.run import Run, Weights
 from lengthwise.run import load as load_weights
-from lengthwise.stopping import Stopping
 
 
 @dataclass(frozen=True)
@@ -45,19 +45,19 @@ class Solver:
         """The model's own answer, right or wrong. UsageError in one line if the prompt is none of its task's."""
         recipe, prompt = self.weights.recipe, prompt.strip()
         problems = recipe.task.parse(prompt)
-        said = respond(self.weights.model, recipe, problems, stopping or recipe.stopping)
+        predicted = respond(self.weights.model, recipe, problems, stopping or recipe.stopping)
         row = recipe.layout.write(problems, recipe.task)
-        symbols = said.symbols[0, : int(row.room.sum())]
-        wanted = row.targets[row.room]
+        symbols = predicted.symbols[0, : int(row.answer_slots.sum())]
+        wanted = row.targets[row.answer_slots]
         hits = (symbols == wanted) | ~up_to_end(wanted, recipe.layout.end(recipe.task))
         return Answer(
             prompt=prompt,
             text=self._text(symbols),
             right=recipe.task.format(problems.answer[0, : int(problems.answer_length)]),
             correct=bool(hits.all()),
-            loops=int(said.loops[0]),
-            confidence=float(said.confidence[0].exp()),
-            perplexity=float(perplexity(self.weights.model, row, said.loops)),
+            loops=int(predicted.loops[0]),
+            confidence=float(predicted.confidence[0].exp()),
+            perplexity=float(perplexity(self.weights.model, row, predicted.loops)),
         )
 
     def _text(self, symbols: Int[Tensor, " a"]) -> str:

@@ -11,20 +11,20 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lengthwise.data import unseen
-from lengthwise.layout import up_to_end
+from lengthwise.base.types import Batch, Kind, Problems, Score, Trace, UsageError
 from lengthwise.models import Model, settle, unroll
-from lengthwise.recipe import Recipe, check_stopping
+from lengthwise.recipe.data import unseen
+from lengthwise.recipe.layout import up_to_end
+from lengthwise.recipe.recipe import Recipe, check_stopping
+from lengthwise.recipe.stopping import Stopping
 from lengthwise.run import Weights
-from lengthwise.stopping import Stopping
-from lengthwise.types import Batch, Kind, Problems, Score, Trace, UsageError
 
 TOKENS = 32_768  # per forward pass, so that memory does not grow with length
 FEW = 8_192  # where rows need not be looked at together: what a forward pass takes then fits the processor's cache
 
 
 @dataclass(frozen=True)
-class Said:
+class Predictions:
     """What a model answered, per row: symbols in the row's slots, how sure it was, and after how many loops."""
 
     symbols: Int[Tensor, "b a"]
@@ -56,7 +56,7 @@ def evaluate(
         counts = _counts(weights.model, recipe, [found for _, found in group], rules)
         for number, (size, _) in enumerate(group):
             for rule, count in zip(rules, counts, strict=True):
-                exact, whole_row, tokens, asked, loops = count[number].tolist()
+                exact, whole_row, tokens, loss_mask, loops = count[number].tolist()
                 yield Score(
                     task=recipe.task.name,
                     weights=weights.name,
@@ -66,7 +66,7 @@ def evaluate(
                     count=samples,
                     exact=exact / samples,
                     whole_row=whole_row / samples,
-                    token_accuracy=tokens / asked,
+                    token_accuracy=tokens / loss_mask,
                     loops=loops / samples,
                 )
 
@@ -102,47 +102,55 @@ def _counts(
     tokens of the answers were, and how many there are; and the loops of all rows together."""
     which = torch.cat([torch.full((len(problems),), number) for number, problems in enumerate(group)])
     counts = [torch.zeros(len(group), 5, dtype=torch.long) for _ in rules]
-    places = TOKENS if any(rule.reads_output for rule in rules) else min(FEW, TOKENS)
-    for rows, batch in in_parts(recipe, Problems.join(group), places):
-        wanted, room = slots(batch.targets, batch.room), _filled(batch.room)
-        for count, said in zip(counts, answers(model, recipe, batch, rules), strict=True):
-            count.index_add_(0, which[rows], _hits(said, wanted, room, recipe.layout.end(recipe.task)))
+    positions = TOKENS if any(rule.reads_output for rule in rules) else min(FEW, TOKENS)
+    for rows, batch in in_parts(recipe, Problems.join(group), positions):
+        wanted, answer_slots = slots(batch.targets, batch.answer_slots), _filled(batch.answer_slots)
+        for count, predicted in zip(counts, answers(model, recipe, batch, rules), strict=True):
+            count.index_add_(0, which[rows], _hits(predicted, wanted, answer_slots, recipe.layout.end(recipe.task)))
     return counts
 
 
-def _hits(said: Said, wanted: Int[Tensor, "b a"], room: Bool[Tensor, "b a"], end: int | None) -> Int[Tensor, "b 5"]:
+def _hits(
+    predicted: Predictions, wanted: Int[Tensor, "b a"], answer_slots: Bool[Tensor, "b a"], end: int | None
+) -> Int[Tensor, "b 5"]:
     """What is counted, row by row."""
-    answer = room & up_to_end(wanted, end)
-    hits = (said.symbols == wanted) & room
-    columns = [(hits | ~answer).all(1), (hits | ~room).all(1), (hits & answer).sum(1), answer.sum(1), said.loops]
+    answer = answer_slots & up_to_end(wanted, end)
+    hits = (predicted.symbols == wanted) & answer_slots
+    columns = [
+        (hits | ~answer).all(1),
+        (hits | ~answer_slots).all(1),
+        (hits & answer).sum(1),
+        answer.sum(1),
+        predicted.loops,
+    ]
     return torch.stack([column.long() for column in columns], 1)
 
 
-def answer(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Said:
+def answer(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Predictions:
     """What the model answers to each row. In a layout that feeds the answer in, an answer is right if and only if
     greedy decoding would give it: every symbol is the likeliest, given the right ones before it."""
     return answers(model, recipe, batch, [stopping])[0]
 
 
 @torch.no_grad()
-def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping]) -> list[Said]:
+def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping]) -> list[Predictions]:
     """The same under several stopping rules, from one run of the model as far as the furthest looks."""
     model.eval()
     device = next(model.parameters()).device
     planned = recipe.loops.planned(batch.rounds)
     limits, end, batch = [rule.limit(planned) for rule in rules], recipe.layout.end(recipe.task), batch.to(device)
     if len(rules) == 1 and not rules[0].reads_output:
-        rows, state = settle(model, batch.inputs, limits[0], asked=batch.room)
-        symbols, _, confidence = _read(model, state, batch.room[rows], end)
+        rows, state = settle(model, batch.inputs, limits[0], loss_mask=batch.answer_slots)
+        symbols, _, confidence = _read(model, state, batch.answer_slots[rows], end)
         back = rows.argsort()
-        return [Said(symbols[back].cpu(), confidence[back].cpu(), limits[0])]
+        return [Predictions(symbols[back].cpu(), confidence[back].cpu(), limits[0])]
     traced = trace(model, batch, torch.stack(limits).amax(0), end)
     row = torch.arange(len(planned), device=device)
     found = []
     for rule, limit in zip(rules, limits, strict=True):
         chosen = rule.choose(replace(traced, loops=limit.to(device)), planned.to(device))
-        said, confidence = traced.said[chosen - 1, row], traced.confidence[chosen - 1, row]
-        found.append(Said(said.cpu(), confidence.cpu(), chosen.cpu()))
+        predicted, confidence = traced.predictions[chosen - 1, row], traced.confidence[chosen - 1, row]
+        found.append(Predictions(predicted.cpu(), confidence.cpu(), chosen.cpu()))
     return found
 
 
@@ -151,7 +159,7 @@ def perplexity(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Float[Te
     """Of the right answers: exp(−mean log p) of their symbols, the end included, after so many loops; in a layout that
     feeds the answer in, each symbol given the right ones before it. ``loops`` is on the CPU."""
     rows, logs = _likelihood(model, batch, loops)
-    means = torch.stack([row.mean() for row in logs.split(batch.asked.sum(1)[rows.cpu()].tolist())])
+    means = torch.stack([row.mean() for row in logs.split(batch.loss_mask.sum(1)[rows.cpu()].tolist())])
     return means.neg().exp()[rows.argsort()].float().cpu()
 
 
@@ -161,7 +169,7 @@ def loss(model: Model, recipe: Recipe, problems: Problems) -> float:
     model.eval()
     total, count = 0.0, 0
     for _, batch in in_parts(recipe, problems):
-        batch = batch.asked_only() if recipe.layout.causal else batch
+        batch = batch.trimmed() if recipe.layout.causal else batch
         _, logs = _likelihood(model, batch, recipe.loops.planned(batch.rounds))
         total, count = total - float(logs.sum()), count + len(logs)
     return total / count
@@ -171,41 +179,41 @@ def _likelihood(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> tuple[I
     """The log probability, in nats, of each symbol that is asked for, after each row's own loops: row by row, in the
     order in which they finish, which is given too."""
     batch = batch.to(next(model.parameters()).device)
-    rows, state = settle(model, batch.inputs, loops, asked=batch.asked)
+    rows, state = settle(model, batch.inputs, loops, loss_mask=batch.loss_mask)
     batch = batch.take(rows)
-    logs = model.read(state, batch.asked).log_softmax(-1)
-    return rows, logs.gather(1, batch.targets[batch.asked][:, None])[:, 0]
+    logs = model.read(state, batch.loss_mask).log_softmax(-1)
+    return rows, logs.gather(1, batch.targets[batch.loss_mask][:, None])[:, 0]
 
 
 @torch.no_grad()
 def trace(model: Model, batch: Batch, limit: Int[Tensor, " b"], end: int | None) -> Trace:
     """What each loop up to each row's ``limit`` would have answered. ``limit`` is on the CPU."""
-    count = batch.room.sum(1)
+    count = batch.answer_slots.sum(1)
     shape = int(limit.max()), len(batch), int(count.max())
-    said = torch.zeros(shape, dtype=torch.long, device=count.device)
+    predicted = torch.zeros(shape, dtype=torch.long, device=count.device)
     ends = torch.zeros(shape[:2], dtype=torch.long, device=count.device)
     confidence = torch.zeros(shape[:2], device=count.device)
     for k, rows, state in unroll(model, batch.inputs, limit):
-        symbols, length, sure = _read(model, state, batch.room[rows], end)
-        said[k - 1, rows, : symbols.shape[1]] = symbols
+        symbols, length, sure = _read(model, state, batch.answer_slots[rows], end)
+        predicted[k - 1, rows, : symbols.shape[1]] = symbols
         ends[k - 1, rows], confidence[k - 1, rows] = length, sure
-    return Trace(said, ends, confidence, limit.to(count.device))
+    return Trace(predicted, ends, confidence, limit.to(count.device))
 
 
-def in_parts(recipe: Recipe, problems: Problems, places: int = TOKENS) -> Iterator[tuple[slice, Batch]]:
+def in_parts(recipe: Recipe, problems: Problems, positions: int = TOKENS) -> Iterator[tuple[slice, Batch]]:
     """Problems as batches of so many places, or fewer, with the rows that each of them has."""
-    for rows in _parts(len(problems), _width(recipe, problems), places):
+    for rows in _parts(len(problems), _width(recipe, problems), positions):
         yield rows, recipe.layout.write(problems.take(rows), recipe.task)
 
 
 def _width(recipe: Recipe, problems: Problems) -> int:
     """Places in a row, about: the longest prompt's and answer's."""
-    return int((problems.prompt_length + recipe.task.room(problems.sizes)).max())
+    return int((problems.prompt_length + recipe.task.answer_slots(problems.sizes)).max())
 
 
-def _parts(count: int, width: int, places: int = TOKENS) -> list[slice]:
+def _parts(count: int, width: int, positions: int = TOKENS) -> list[slice]:
     """So many rows of this width, as many at a time as fit so many places."""
-    rows = max(1, places // width)
+    rows = max(1, positions // width)
     return [slice(start, start + rows) for start in range(0, count, rows)]
 
 
@@ -218,43 +226,43 @@ def loops_right(
     end = recipe.layout.end(recipe.task)
     traces = [trace(model, batch.take(part), limit[part], end) for part in _parts(*batch.targets.shape)]
     traced = Trace(
-        torch.cat([part.said for part in traces], 1),
+        torch.cat([part.predictions for part in traces], 1),
         torch.cat([part.ends for part in traces], 1),
         torch.cat([part.confidence for part in traces], 1),
         torch.cat([part.loops for part in traces]),
     )
-    wanted, room = slots(batch.targets, batch.room), _filled(batch.room)
-    answer = room & up_to_end(wanted, end)
-    return traced, ((traced.said == wanted) | ~answer).all(-1)
+    wanted, answer_slots = slots(batch.targets, batch.answer_slots), _filled(batch.answer_slots)
+    answer = answer_slots & up_to_end(wanted, end)
+    return traced, ((traced.predictions == wanted) | ~answer).all(-1)
 
 
 def _read(
-    model: Model, state: Any, room: Bool[Tensor, "r t"], end: int | None
+    model: Model, state: Any, answer_slots: Bool[Tensor, "r t"], end: int | None
 ) -> tuple[Int[Tensor, "r a"], Int[Tensor, " r"], Float[Tensor, " r"]]:
     """What is said in each row's slots, how many of them are its answer, and the confidence in that."""
-    best = model.read(state, room).log_softmax(-1).max(-1)
-    filled = _filled(room)
-    symbols = torch.zeros(filled.shape, dtype=torch.long, device=room.device)
+    best = model.read(state, answer_slots).log_softmax(-1).max(-1)
+    filled = _filled(answer_slots)
+    symbols = torch.zeros(filled.shape, dtype=torch.long, device=answer_slots.device)
     symbols[filled] = best.indices
-    sure = torch.zeros(filled.shape, device=room.device)
+    sure = torch.zeros(filled.shape, device=answer_slots.device)
     sure[filled] = best.values.float()
     counted = filled & up_to_end(symbols, end)
     length = counted.sum(1)
     return symbols, length, (sure * counted).sum(1) / length
 
 
-def slots(row: Tensor, room: Bool[Tensor, "b t"]) -> Tensor:
+def slots(row: Tensor, answer_slots: Bool[Tensor, "b t"]) -> Tensor:
     """The places of each row's room, moved to its front: "b t" → "b a", zeros behind."""
-    filled = _filled(room)
-    moved = torch.zeros(filled.shape, dtype=row.dtype, device=room.device)
-    moved[filled] = row[room]
+    filled = _filled(answer_slots)
+    moved = torch.zeros(filled.shape, dtype=row.dtype, device=answer_slots.device)
+    moved[filled] = row[answer_slots]
     return moved
 
 
-def _filled(room: Bool[Tensor, "b t"]) -> Bool[Tensor, "b a"]:
+def _filled(answer_slots: Bool[Tensor, "b t"]) -> Bool[Tensor, "b a"]:
     """True in as many of a row's first places as it has slots."""
-    count = room.sum(1)
-    return torch.arange(int(count.max()), device=room.device) < count[:, None]
+    count = answer_slots.sum(1)
+    return torch.arange(int(count.max()), device=answer_slots.device) < count[:, None]
 
 
 def parse_sizes(text: str) -> list[int | tuple[int, int]]:

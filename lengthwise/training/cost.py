@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from lengthwise.recipe import Recipe, Watch
-from lengthwise.source import Fresh
-from lengthwise.training import Trainee, computing
+from lengthwise.recipe.recipe import Recipe, Watch
+from lengthwise.recipe.source import Fresh
+from lengthwise.training.loop import Trainee, computing
 
 
 @dataclass(frozen=True)

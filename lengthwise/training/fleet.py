@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO, Self
 
+from lengthwise.base.types import UsageError
 from lengthwise.run import Run
-from lengthwise.types import UsageError
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class _Child:
 
     def last_words(self) -> str:
         self.log.seek(0)
-        said = self.log.read().decode(errors="replace").strip()
-        return said.splitlines()[-1] if said else f"exit {self.process.returncode}"
+        predicted = self.log.read().decode(errors="replace").strip()
+        return predicted.splitlines()[-1] if predicted else f"exit {self.process.returncode}"
 
 
 class Fleet:

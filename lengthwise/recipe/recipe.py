@@ -15,17 +15,18 @@ import torch
 from torch import nn
 
 import lengthwise.nn
-from lengthwise import fields, models, objectives, rng, tasks
-from lengthwise.layout import Layout
-from lengthwise.lengths import Curriculum, Lengths, Natural
-from lengthwise.loops import Loops
+from lengthwise import models, objectives, tasks
+from lengthwise.base import fields, rng
+from lengthwise.base.types import UsageError
 from lengthwise.models import Model, ModelSpec, Once
 from lengthwise.objectives import Objective
-from lengthwise.optim import AdamW, Optimizer, Schedule
-from lengthwise.source import Finite, Fresh, Source
-from lengthwise.stopping import Oracle, Stopping
+from lengthwise.recipe.layout import Layout
+from lengthwise.recipe.lengths import Curriculum, Lengths, Natural
+from lengthwise.recipe.loops import Loops
+from lengthwise.recipe.optim import AdamW, Optimizer, Schedule
+from lengthwise.recipe.source import Finite, Fresh, Source
+from lengthwise.recipe.stopping import Oracle, Stopping
 from lengthwise.tasks import Task
-from lengthwise.types import UsageError
 
 
 @dataclass(frozen=True)

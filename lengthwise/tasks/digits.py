@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from lengthwise.rows import shifted
+from lengthwise.base.rows import shifted
+from lengthwise.base.types import SYMBOL, UsageError
 from lengthwise.tasks import Task, symbols_of
-from lengthwise.types import SYMBOL, UsageError
 
 EXACT = 2**53  # up to here, doubles hold every whole number
 Order = Literal["least", "most"]  # which digit of a number is written first: the least or the most significant
@@ -28,8 +28,8 @@ def ordered(digits: Int[Tensor, "b n"], length: Int[Tensor, " b"], order: Order)
 
 def number_length(digits: Int[Tensor, "b n"]) -> Int[Tensor, " b"]:
     """How many digits without leading zeros; zero has one."""
-    place = torch.arange(1, digits.shape[1] + 1, dtype=torch.int32)
-    return ((digits != 0) * place).amax(1).clamp(min=1).long()
+    position = torch.arange(1, digits.shape[1] + 1, dtype=torch.int32)
+    return ((digits != 0) * position).amax(1).clamp(min=1).long()
 
 
 def without_leading_zeros(
@@ -69,7 +69,7 @@ def _fitting(base: int, most: int) -> int:
 
 @lru_cache(maxsize=64)
 def _powers(base: int, count: int) -> Float[Tensor, " n"]:
-    return torch.tensor([float(base**place) for place in range(count)], dtype=torch.double)
+    return torch.tensor([float(base**position) for position in range(count)], dtype=torch.double)
 
 
 def joined(

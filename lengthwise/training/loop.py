@@ -17,12 +17,14 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from lengthwise import data, evaluation, rng
+from lengthwise.base import rng
+from lengthwise.base.types import Problems, UsageError
+from lengthwise.evaluation import scores as evaluation
 from lengthwise.models import Model
-from lengthwise.progress import Progress
-from lengthwise.recipe import Recipe
+from lengthwise.recipe import data
+from lengthwise.recipe.recipe import Recipe
 from lengthwise.run import Run, commit, save
-from lengthwise.types import Problems, UsageError
+from lengthwise.training.progress import Progress
 
 LOG_EVERY = 10  # steps
 
@@ -45,12 +47,12 @@ def train(
     ``save_every`` is in seconds. On a CPU a resumed run equals an unbroken one to the bit, for the same ``threads``.
     Small models train fastest on one thread. Raises Interrupted, with all saved, at Ctrl-C or SIGTERM.
     """
-    place = choose_device(device)
+    chosen = choose_device(device)
     run = Run.of(recipe, Path(folder) if folder else None)
     if run.done:
         return run
     with computing(threads), stop_signal() as stopped, Progress(recipe.name, recipe.steps, quiet=quiet) as progress:
-        trainee = Trainee(recipe, place)
+        trainee = Trainee(recipe, chosen)
         trainee.restore(run)
         saved = time.monotonic()
         while trainee.step < recipe.steps:

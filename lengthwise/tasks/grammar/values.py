@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-from lengthwise.expressions import CLOSE, MINUS, OPEN, PLUS, SYMBOLS
+from lengthwise.tasks.grammar import CLOSE, MINUS, OPEN, PLUS, SYMBOLS
 
 ROWS = 32768  # rows that are worked on together: more at a time gain nothing
 EXACT = 2.0**53  # float64 holds every whole number up to here

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from lengthwise.types import Problems, UsageError
+from lengthwise.base.types import Problems, UsageError
 
 Part = Literal["train", "validation", "test"]
 
@@ -62,8 +62,8 @@ def hashed(problems: Problems) -> Int[Tensor, " b"]:
     """63 bits of each prompt, whatever padding stands behind it: FNV-1a over its symbols, its bits then mixed as by
     MurmurHash's finaliser. In torch's integers, so alike on every machine."""
     code = torch.full_like(problems.prompt_length, -3750763034362895579, dtype=torch.long)
-    for place, symbols in enumerate(problems.prompt.T):
-        code = torch.where(place < problems.prompt_length, (code ^ symbols) * 1099511628211, code)
+    for position, symbols in enumerate(problems.prompt.T):
+        code = torch.where(position < problems.prompt_length, (code ^ symbols) * 1099511628211, code)
     for factor in (-49064778989728563, -4265267296055464877):
         code = (code ^ (code >> 33 & 0x7FFFFFFF)) * factor
     return (code ^ (code >> 33 & 0x7FFFFFFF)) & 0x7FFFFFFFFFFFFFFF

@@ -8,15 +8,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lengthwise.evaluation import Said, answer, slots
-from lengthwise.layout import up_to_end
+from lengthwise.base.types import Batch, Problems
+from lengthwise.evaluation.scores import Predictions, answer, slots
 from lengthwise.models import Model, settle
-from lengthwise.recipe import Recipe, check_stopping
-from lengthwise.stopping import Stopping
-from lengthwise.types import Batch, Problems
+from lengthwise.recipe.layout import up_to_end
+from lengthwise.recipe.recipe import Recipe, check_stopping
+from lengthwise.recipe.stopping import Stopping
 
 
-def respond(model: Model, recipe: Recipe, problems: Problems, stopping: Stopping) -> Said:
+def respond(model: Model, recipe: Recipe, problems: Problems, stopping: Stopping) -> Predictions:
     """What the model answers on its own: nothing of the right answer reaches it."""
     check_stopping(recipe.layout, stopping)
     batch = recipe.layout.write(problems, recipe.task)
@@ -24,25 +24,25 @@ def respond(model: Model, recipe: Recipe, problems: Problems, stopping: Stopping
 
 
 @torch.no_grad()
-def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Said:
+def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Predictions:
     """Greedy decoding: each symbol said is fed in at the next place. A model that remembers reads every place once;
     others run the row again."""
     model.eval()
     limit = stopping.limit(recipe.loops.planned(batch.rounds))
     end = recipe.layout.end(recipe.task)
     here = batch.to(next(model.parameters()).device)
-    said = torch.zeros_like(here.targets)
-    sure = torch.zeros(said.shape, device=said.device)
+    predicted = torch.zeros_like(here.targets)
+    sure = torch.zeros(predicted.shape, device=predicted.device)
     for loops in limit.unique():
         rows = (limit == loops).nonzero()[:, 0]
-        part = here.take(rows.to(said.device))
+        part = here.take(rows.to(predicted.device))
         reader = model.piecewise(part.inputs)
         if reader is None:
             return decode_anew(model, recipe, batch, stopping)
-        said[rows], sure[rows] = _read_on(reader, part, limit[rows], end or 0)
-    symbols, sure = slots(said, here.room), slots(sure, here.room)
-    counted = up_to_end(symbols, end) & slots(here.room, here.room)
-    return Said(symbols.cpu(), ((sure * counted).sum(1) / counted.sum(1)).cpu(), limit)
+        predicted[rows], sure[rows] = _read_on(reader, part, limit[rows], end or 0)
+    symbols, sure = slots(predicted, here.answer_slots), slots(sure, here.answer_slots)
+    counted = up_to_end(symbols, end) & slots(here.answer_slots, here.answer_slots)
+    return Predictions(symbols.cpu(), ((sure * counted).sum(1) / counted.sum(1)).cpu(), limit)
 
 
 def _read_on(
@@ -50,40 +50,40 @@ def _read_on(
 ) -> tuple[Int[Tensor, "b t"], Float[Tensor, "b t"]]:
     """What is said at each place of the room, and its log probability: the prompts are read at once, as far as all
     rows have one, then place by place."""
-    room = batch.room
-    first = room.long().argmax(1)
+    answer_slots = batch.answer_slots
+    first = answer_slots.long().argmax(1)
     tokens = _without_answer(batch, end)
-    said = torch.zeros_like(tokens)
+    predicted = torch.zeros_like(tokens)
     sure = torch.zeros(tokens.shape, device=tokens.device)
     width, start, stop = tokens.shape[1], 0, int(first.min()) + 1
     while start < width:
         piece = replace(batch.inputs, tokens=tokens).columns(start, stop)
         _, state = settle(reader, piece, loops)  # in their order, as their loops are equal
-        at = room[:, start:stop]
+        at = answer_slots[:, start:stop]
         best = reader.read(state, at).log_softmax(-1).max(-1)
-        said[:, start:stop][at], sure[:, start:stop][at] = best.indices, best.values.float()
+        predicted[:, start:stop][at], sure[:, start:stop][at] = best.indices, best.values.float()
         if stop < width:
-            fed = room[:, stop] & (first < stop)
-            tokens[:, stop] = torch.where(fed, said[:, stop - 1], tokens[:, stop])
+            fed = answer_slots[:, stop] & (first < stop)
+            tokens[:, stop] = torch.where(fed, predicted[:, stop - 1], tokens[:, stop])
         start, stop = stop, stop + 1
-    return said, sure
+    return predicted, sure
 
 
 def _without_answer(batch: Batch, end: int) -> Int[Tensor, "b t"]:
     """The tokens of each row, with nothing of the answer in them."""
-    first = batch.room.long().argmax(1, keepdim=True)
-    after = torch.arange(batch.room.shape[1], device=first.device) > first
-    return batch.inputs.tokens.masked_fill(batch.room & after, end)
+    first = batch.answer_slots.long().argmax(1, keepdim=True)
+    after = torch.arange(batch.answer_slots.shape[1], device=first.device) > first
+    return batch.inputs.tokens.masked_fill(batch.answer_slots & after, end)
 
 
-def decode_anew(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Said:
+def decode_anew(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Predictions:
     """The same without a memory: the row is run again for every symbol."""
-    first = batch.room.long().argmax(1)
-    count = batch.room.sum(1)
+    first = batch.answer_slots.long().argmax(1)
+    count = batch.answer_slots.sum(1)
     row = torch.arange(len(batch))
     tokens = _without_answer(batch, recipe.layout.end(recipe.task) or 0)
 
-    def said_so_far() -> Said:
+    def said_so_far() -> Predictions:
         fed = replace(batch.inputs, tokens=tokens)
         return answer(model, recipe, replace(batch, inputs=fed), stopping)
 

@@ -16,7 +16,8 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Generator, Tensor
 
-from lengthwise.expressions import (
+from lengthwise.base.types import UsageError
+from lengthwise.tasks.grammar import (
     CLOSE,
     LONGER,
     MINUS,
@@ -29,8 +30,7 @@ from lengthwise.expressions import (
     TIMES,
     ZERO,
 )
-from lengthwise.expressions.values import ROWS, Step, nonzero, of_steps
-from lengthwise.types import UsageError
+from lengthwise.tasks.grammar.values import ROWS, Step, nonzero, of_steps
 
 LONGEST = 128  # characters of an expression that is drawn: the tables for longer ones would be large
 DIGIT = 9  # stands for a digit from 1 up

@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from lengthwise.lengths import Lengths
-from lengthwise.recipe import Recipe
-from lengthwise.rng import stream
-from lengthwise.source import FRESH, Finite, Part, Source, hashed
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Batch, Kind, Problems, UsageError
+from lengthwise.recipe.lengths import Lengths
+from lengthwise.recipe.recipe import Recipe
+from lengthwise.recipe.source import FRESH, Finite, Part, Source, hashed
 from lengthwise.tasks import Task
-from lengthwise.types import Batch, Kind, Problems, UsageError
 
 CHUNK = 65_536  # problems of a fixed set that are drawn at a time
 
@@ -26,7 +26,7 @@ def batch(recipe: Recipe, step: int, *, rank: int = 0, world: int = 1) -> tuple[
     problems = _from_set(recipe, step) if isinstance(recipe.source, Finite) else _drawn(recipe, step)
     written = recipe.layout.write(problems, recipe.task)
     if recipe.layout.causal:
-        written = written.asked_only()
+        written = written.trimmed()
     varied = recipe.model.vary(written.inputs, stream(recipe.seed, "positions", step))
     written = replace(written, inputs=varied)
     loops = recipe.loops.draw(written.rounds, stream(recipe.seed, "loops", step))

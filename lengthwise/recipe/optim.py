@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from lengthwise.types import UsageError
+from lengthwise.base.types import UsageError
 
 
 class Optimizer(ABC):

@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from lengthwise.rows import clipped, shifted, windows, within
+from lengthwise.base.rows import clipped, shifted, windows, within
+from lengthwise.base.types import Batch, Inputs, Problems, UsageError, integer_type
+from lengthwise.base.vocab import Vocab
 from lengthwise.tasks import Stackable, Task
-from lengthwise.types import Batch, Inputs, Problems, UsageError, integer_type
-from lengthwise.vocab import Vocab
 
 EQUALS, END, PAUSE, START, PAD = "=", "$", "#", "^", "_"
 
@@ -44,7 +44,7 @@ class Layout(ABC):
         """One row per problem. UsageError if the task is not accepted."""
 
     @abstractmethod
-    def answer(self, said: Int[Tensor, " a"], task: Task) -> Int[Tensor, " m"]:
+    def answer(self, predicted: Int[Tensor, " a"], task: Task) -> Int[Tensor, " m"]:
         """What was said in a row's slots, as an answer in the task's own order, without its end. An untrained model may
         say symbols that are not the task's: their ids are those of what is written."""
 
@@ -85,9 +85,9 @@ class _Row(Layout):
         end, small = ids.around[-1], ids.dtype
         first = problems.prompt_length + (self.framed + self.pauses)  # where the answer's first symbol is read off
         over = first + problems.answer_length + 1  # the place after its end
-        length = first + task.room(problems.sizes) + 1
+        length = first + task.answer_slots(problems.sizes) + 1
         width = int(length.max())
-        before, prompted, answered, present = within(torch.stack([first, first + 1, over, length]), width).unbind()
+        before, prompted, answered, padding_mask = within(torch.stack([first, first + 1, over, length]), width).unbind()
         # As what differs from the end symbol, an answer is 0 wherever it does not stand.
         answer = shifted(clipped(problems.answer.to(small) ^ end, problems.answer_length), first, width)
         tokens = windows(_around(ids.around, width, small), width + self.pauses - first, width)
@@ -98,33 +98,33 @@ class _Row(Layout):
             tokens[:, 1:].bitwise_xor_(answer[:, :-1])
         if self.framed:
             tokens[:, 0] = ids.start
-            tokens = tokens.where(present, ids.pad)
+            tokens = tokens.where(padding_mask, ids.pad)
         index = torch.arange(width)
         last = int(first.max())  # from here on there is no sign
         signs = _signs(tokens[:, :last], ids.edges) & prompted[:, :last]
-        place = torch.empty(tokens.shape, dtype=torch.long)
-        place[:, :last] = places(signs, before[:, :last] if task.mirrored else None)
-        place[:, last:] = index[last:] - first[:, None]
-        inputs = Inputs(tokens.long(), index.expand(len(problems), -1), place, present)
-        targets, asked, room = (answer ^ end).long(), before ^ answered, before ^ present
-        return Batch(inputs, targets, asked, room, problems.rounds, problems.sizes)
+        position = torch.empty(tokens.shape, dtype=torch.long)
+        position[:, :last] = digit_positions(signs, before[:, :last] if task.mirrored else None)
+        position[:, last:] = index[last:] - first[:, None]
+        inputs = Inputs(tokens.long(), index.expand(len(problems), -1), position, padding_mask)
+        targets, loss_mask, answer_slots = (answer ^ end).long(), before ^ answered, before ^ padding_mask
+        return Batch(inputs, targets, loss_mask, answer_slots, problems.rounds, problems.sizes)
 
-    def answer(self, said: Int[Tensor, " a"], task: Task) -> Int[Tensor, " m"]:
-        return said[: int(until_end(said, self.end(task)).sum())]
+    def answer(self, predicted: Int[Tensor, " a"], task: Task) -> Int[Tensor, " m"]:
+        return predicted[: int(until_end(predicted, self.end(task)).sum())]
 
 
-def places(
+def digit_positions(
     signs: Bool[Tensor, "b t"] | Int[Tensor, "b t"], mirrored: Bool[Tensor, "b t"] | None = None
 ) -> Int[Tensor, "b t"]:
     """Where each symbol stands in its own run of symbols that are no signs, from 1; 0 for a sign, which is True or 1.
     Where a row is ``mirrored``, runs are counted from their ends."""
     count = torch.arange(1, signs.shape[1] + 1, dtype=integer_type(signs.shape[1]))
-    place = count - (signs * count).cummax(1).values
+    position = count - (signs * count).cummax(1).values
     if mirrored is not None:
         back = count.flip(0)
         following = (signs * back).flip(1).cummax(1).values.flip(1)
-        place = torch.where(mirrored, back - following, place)
-    return place
+        position = torch.where(mirrored, back - following, position)
+    return position
 
 
 class _Ids(NamedTuple):
@@ -174,7 +174,7 @@ class FullOutput(_Row):
 
     def write(self, problems: Problems, task: Task) -> Batch:
         batch = super().write(problems, task)
-        return replace(batch, asked=batch.room) if self.whole_tail else batch
+        return replace(batch, loss_mask=batch.answer_slots) if self.whole_tail else batch
 
 
 @dataclass(frozen=True)
@@ -213,25 +213,25 @@ class Pairs(Layout):
         width = columns.shape[1] + self.carry
         tokens = columns[..., 0].long() * task.base + columns[..., 1]
         tokens = torch.nn.functional.pad(tokens, (0, width - tokens.shape[1]))
-        present = within(count + self.carry, width)
-        targets = task.digits(problems, width).long().where(present, 0)
-        place = torch.arange(width).expand(len(problems), -1)
-        inputs = Inputs(tokens, place, place + 1, present)
-        return Batch(inputs, targets, present, present, problems.rounds, problems.sizes)
+        padding_mask = within(count + self.carry, width)
+        targets = task.digits(problems, width).long().where(padding_mask, 0)
+        position = torch.arange(width).expand(len(problems), -1)
+        inputs = Inputs(tokens, position, position + 1, padding_mask)
+        return Batch(inputs, targets, padding_mask, padding_mask, problems.rounds, problems.sizes)
 
-    def answer(self, said: Int[Tensor, " a"], task: Task) -> Int[Tensor, " m"]:
+    def answer(self, predicted: Int[Tensor, " a"], task: Task) -> Int[Tensor, " m"]:
         assert isinstance(task, Stackable)
-        return task.answer(said)
+        return task.answer(predicted)
 
 
-def until_end(said: Int[Tensor, "*k a"], end: int | None) -> Bool[Tensor, "*k a"]:
+def until_end(predicted: Int[Tensor, "*k a"], end: int | None) -> Bool[Tensor, "*k a"]:
     """True before each row's first end symbol; everywhere where there is none."""
     if end is None:
-        return torch.ones_like(said, dtype=torch.bool)
-    return (said == end).cumsum(-1) == 0
+        return torch.ones_like(predicted, dtype=torch.bool)
+    return (predicted == end).cumsum(-1) == 0
 
 
-def up_to_end(said: Int[Tensor, "*k a"], end: int | None) -> Bool[Tensor, "*k a"]:
+def up_to_end(predicted: Int[Tensor, "*k a"], end: int | None) -> Bool[Tensor, "*k a"]:
     """True up to each row's first end symbol, and there too: the end is part of what is said."""
-    before = until_end(said, end)
+    before = until_end(predicted, end)
     return torch.cat([torch.ones_like(before[..., :1]), before[..., :-1]], -1)

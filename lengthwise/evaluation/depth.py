@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lengthwise.data import unseen
-from lengthwise.evaluation import loops_right
+from lengthwise.base.types import UsageError
+from lengthwise.evaluation.scores import loops_right
+from lengthwise.recipe.data import unseen
+from lengthwise.recipe.stopping import MaxConfidence, Oracle
 from lengthwise.run import Weights
-from lengthwise.stopping import MaxConfidence, Oracle
-from lengthwise.types import UsageError
 
 QUANTILES = (0.1, 0.9)
 

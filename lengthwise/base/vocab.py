@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from lengthwise.types import UsageError
+from lengthwise.base.types import UsageError
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Vocab:
         """Ids of the symbols of a text. UsageError names the first foreign symbol and its place, counted from 1."""
         ids = {symbol: i for i, symbol in enumerate(self.symbols)}
         symbols = list(text)
-        for place, symbol in enumerate(symbols, 1):
+        for position, symbol in enumerate(symbols, 1):
             if symbol not in ids:
-                raise UsageError(f"{symbol!r} at place {place} is not one of: {' '.join(self.symbols)}")
+                raise UsageError(f"{symbol!r} at position {position} is not one of: {' '.join(self.symbols)}")
         return torch.tensor([ids[symbol] for symbol in symbols], dtype=torch.long)
 
     def decode(self, ids: Int[Tensor, " n"]) -> str:

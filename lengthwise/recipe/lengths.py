@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
+from lengthwise.base.types import Problems, UsageError
 from lengthwise.tasks import Task
-from lengthwise.types import Problems, UsageError
 
 
 class Lengths(ABC):

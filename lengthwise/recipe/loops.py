@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.types import UsageError
+from lengthwise.base.types import UsageError
 
 
 class Loops(ABC):

@@ -11,8 +11,8 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from lengthwise.fleet import Fleet
 from lengthwise.run import Run
+from lengthwise.training.fleet import Fleet
 
 PRINT_EVERY = 30.0  # seconds between prints where nothing can be redrawn
 

@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from lengthwise.data import unseen
-from lengthwise.evaluation import answers, in_parts, slots
-from lengthwise.layout import up_to_end
-from lengthwise.recipe import check_stopping
+from lengthwise.base.types import Kind, UsageError
+from lengthwise.evaluation.scores import answers, in_parts, slots
+from lengthwise.recipe.data import unseen
+from lengthwise.recipe.layout import up_to_end
+from lengthwise.recipe.recipe import check_stopping
+from lengthwise.recipe.stopping import Stopping
 from lengthwise.run import Weights
-from lengthwise.stopping import Stopping
-from lengthwise.types import Kind, UsageError
 
 GROUPS = 6  # into which problems are put by how hard they are, at most
 
@@ -44,13 +44,15 @@ def anatomy(
     problems = unseen(recipe, at, samples, seed=seed, kind=kind)
     wrong, early, late = [], [], []
     for _, batch in in_parts(recipe, problems):
-        (said,) = answers(weights.model, recipe, batch, [rule])
-        wanted, room = slots(batch.targets, batch.room), slots(batch.room, batch.room)
-        answer = room & up_to_end(wanted, end)
-        wrong.append((said.symbols != wanted) & answer)
-        length = (room & up_to_end(said.symbols, end)).sum(1)
+        (predicted,) = answers(weights.model, recipe, batch, [rule])
+        wanted, answer_slots = slots(batch.targets, batch.answer_slots), slots(batch.answer_slots, batch.answer_slots)
+        answer = answer_slots & up_to_end(wanted, end)
+        wrong.append((predicted.symbols != wanted) & answer)
+        length = (answer_slots & up_to_end(predicted.symbols, end)).sum(1)
         # One that never ends fills its room, as the longest possible answer does; it then lacks the end symbol.
-        open_ended = ~((said.symbols == end) & room).any(1) if end is not None else torch.zeros_like(length) > 0
+        open_ended = (
+            ~((predicted.symbols == end) & answer_slots).any(1) if end is not None else torch.zeros_like(length) > 0
+        )
         early.append((length < answer.sum(1)) & ~open_ended)
         late.append((length > answer.sum(1)) | open_ended)
     missed = torch.cat([part.any(1) for part in wrong])
@@ -66,7 +68,7 @@ def anatomy(
         "seed": seed,
         "exact": _share(~missed),
         "ends": ends | {"right": int(missed.sum()) - sum(ends.values())},
-        "first_wrong": {str(place): int((first == place).sum()) for place in sorted(set(first.tolist()))},
+        "first_wrong": {str(position): int((first == position).sum()) for position in sorted(set(first.tolist()))},
         "by": {name: _grouped(values, ~missed) for name, values in recipe.task.traits(problems).items()},
     }
 

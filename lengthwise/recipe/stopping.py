@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from lengthwise import fields
-from lengthwise.types import Trace, UsageError
+from lengthwise.base import fields
+from lengthwise.base.types import Trace, UsageError
 
 
 class Stopping(ABC):
@@ -107,8 +107,8 @@ class Converged(Stopping):
         return planned + self.extra
 
     def choose(self, trace: Trace, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        slot = torch.arange(trace.said.shape[2], device=trace.said.device)
-        differs = (trace.said[1:] != trace.said[:-1]) & (slot < trace.ends[1:, :, None])
+        slot = torch.arange(trace.predictions.shape[2], device=trace.predictions.device)
+        differs = (trace.predictions[1:] != trace.predictions[:-1]) & (slot < trace.ends[1:, :, None])
         same = ~differs.any(-1) & (
             trace.ends[1:] == trace.ends[:-1]
         )  # same[k - 1]: loop k + 1 answered what loop k did
@@ -120,4 +120,4 @@ class Converged(Stopping):
 
 
 def _ran(trace: Trace) -> Bool[Tensor, "k b"]:
-    return torch.arange(len(trace.said), device=trace.loops.device)[:, None] < trace.loops
+    return torch.arange(len(trace.predictions), device=trace.loops.device)[:, None] < trace.loops

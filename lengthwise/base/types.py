@@ -84,9 +84,11 @@ class Inputs(Rows):
     """All that a model sees of a batch."""
 
     tokens: Int[Tensor, "b t"]
-    index: Int[Tensor, "b t"]  # the position a positional encoding is told
-    place: Int[Tensor, "b t"]  # where a digit stands in its own number, from 1, counted as the answer is; 0: a sign
-    present: Bool[Tensor, "b t"]  # False where a row has ended: nothing may depend on what stands there
+    position: Int[Tensor, "b t"]  # the position a positional encoding is told
+    digit_position: Int[
+        Tensor, "b t"
+    ]  # where a digit stands in its own number, from 1, counted as the answer is; 0: a sign
+    padding_mask: Bool[Tensor, "b t"]  # False where a row has ended: nothing may depend on what stands there
 
     def columns(self, start: int, stop: int) -> Inputs:
         """The places from ``start`` up to ``stop`` of each row."""
@@ -99,24 +101,28 @@ class Batch(Rows):
 
     inputs: Inputs
     targets: Int[Tensor, "b t"]
-    asked: Bool[Tensor, "b t"]  # where the answer stands, its end included: supervised and scored
-    room: Bool[Tensor, "b t"]  # where an answer may stand, known without the answer; one run per row
+    loss_mask: Bool[Tensor, "b t"]  # where the answer stands, its end included: supervised and scored
+    answer_slots: Bool[Tensor, "b t"]  # where an answer may stand, known without the answer; one run per row
     rounds: Int[Tensor, " b"]
     sizes: Int[Tensor, "b axes"]
 
-    def asked_only(self) -> Batch:
+    def trimmed(self) -> Batch:
         """Rows that end where nothing more is asked. A causal model's loss is the same: nothing looks ahead."""
-        reached = self.asked.flip(1).cumsum(1).flip(1) > 0
-        inputs = replace(self.inputs, present=self.inputs.present & reached)
-        return replace(self, inputs=inputs, room=self.room & reached).narrow()
+        reached = self.loss_mask.flip(1).cumsum(1).flip(1) > 0
+        inputs = replace(self.inputs, padding_mask=self.inputs.padding_mask & reached)
+        return replace(self, inputs=inputs, answer_slots=self.answer_slots & reached).narrow()
 
     def narrow(self) -> Batch:
         """No wider than the longest row."""
-        left = int(self.inputs.present.any(0).sum())
+        left = int(self.inputs.padding_mask.any(0).sum())
         if left == self.targets.shape[1]:
             return self
-        asked, targets, room = (part[:, :left] for part in (self.asked, self.targets, self.room))
-        return replace(self, inputs=self.inputs.columns(0, left), targets=targets, asked=asked, room=room)
+        loss_mask, targets, answer_slots = (
+            part[:, :left] for part in (self.loss_mask, self.targets, self.answer_slots)
+        )
+        return replace(
+            self, inputs=self.inputs.columns(0, left), targets=targets, loss_mask=loss_mask, answer_slots=answer_slots
+        )
 
 
 @dataclass(frozen=True)
@@ -136,7 +142,7 @@ class Trace:
     there.
     """
 
-    said: Int[Tensor, "k b a"]
+    predictions: Int[Tensor, "k b a"]
     ends: Int[Tensor, "k b"]
     confidence: Float[Tensor, "k b"]
     loops: Int[Tensor, " b"]

@@ -1,0 +1,1 @@
+"""Weights and fresh problems: answers, scores, and what they look like inside."""

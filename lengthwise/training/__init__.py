@@ -1,0 +1,1 @@
+"""Training: the loop, what it costs, several side by side, and following them."""
