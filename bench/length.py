@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.recipe.stopping import MaxConfidence, Oracle, Stopping
-from lengthwise.report.figures import COLOURS, MARKERS, save, settled, styled
+from lengthwise.report.style import COLOURS, MARKERS, save, settled, styled
 from lengthwise.run import Weights, load
 
 LENGTHS, SAMPLES, REPEATS = (5, 10, 20, 40, 60, 80, 100), 128, 5
@@ -23,13 +23,13 @@ RULES: dict[str, Stopping] = {"known loops": Oracle(), "most confident": MaxConf
 
 def price(weights: Weights, length: int, rule: Stopping) -> tuple[float, float]:
     """Milliseconds and millions of operations per problem."""
-    loss_mask = {"samples": SAMPLES, "stopping": rule}
+    asked = {"samples": SAMPLES, "stopping": rule}
     with FlopCounterMode(display=False) as counter:
-        list(evaluate(weights, [length], **loss_mask))
+        list(evaluate(weights, [length], **asked))
     seconds = []
     for _ in range(REPEATS):
         start = time.process_time()
-        list(evaluate(weights, [length], **loss_mask))
+        list(evaluate(weights, [length], **asked))
         seconds.append(time.process_time() - start)
     return statistics.median(seconds) / SAMPLES * 1e3, counter.get_total_flops() / SAMPLES / 1e6
 

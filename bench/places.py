@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from lengthwise.base.rng import stream
-from lengthwise.recipe.layout import positions
 
 ROWS, WIDTH, SIGN, REPEATS, TIMES = 64, 128, 10, 15, 20
 

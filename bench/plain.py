@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.base.types import Batch, Inputs
+from lengthwise.fast.pattern import attention_of
 from lengthwise.models.transformer import TransformerModel
 from lengthwise.nn.block import Block
-from lengthwise.nn.pattern import pattern
+from lengthwise.nn.mixer import Sight
 
 
 def final_loss(model: TransformerModel, batch: Batch, loops: Tensor) -> Tensor:
@@ -35,8 +36,8 @@ def run(model: TransformerModel, inputs: Inputs, loops: int) -> list[Tensor]:
 
 def through(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
     """One pre-norm block: attention by the library's fused kernel, then the MLP, by its activations."""
-    attention = block.attention
-    projected = attention.project(block.norm_attention(x)).unflatten(-1, (3, attention.heads, -1))
+    attention = attention_of(block)
+    projected = attention.project(block.norm_mixer(x)).unflatten(-1, (3, attention.heads, -1))
     query, key, value = (part.transpose(1, 2) for part in projected.unbind(2))
     # Absent places stand at a row's end: a causal row without windows never sees them.
     mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None)
@@ -47,22 +48,6 @@ def through(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def allowed(model: TransformerModel, inputs: Inputs) -> Tensor | None:
-    """What is added to the scores of all pairs of places: windows are masks like any other. None for a causal row."""
-    found = pattern(model.encodings, inputs, model.causal)
-    if model.causal and found.band is None and found.bias is None:
-        return None
-    absent = torch.zeros(len(inputs), 1, 1, inputs.tokens.shape[1]).masked_fill(
-        ~inputs.padding_mask[:, None, None], -1e9
-    )
-    absent = absent.to(model.embedding.weight.dtype)
-    if found.bias is not None:
-        bias = found.bias if isinstance(found.bias, Tensor) else found.bias.value
-        return absent + bias.to(absent.dtype)
-    if found.band is None:
-        return absent
-    band = found.band if isinstance(found.band, Tensor) else found.band.value  # "b t h w"
-    positions, reach = band.shape[1], band.shape[-1] // 2
-    pairs = torch.full((len(band), band.shape[2], positions, positions + 2 * reach), -1e9, dtype=absent.dtype)
-    for i in range(band.shape[-1]):
-        pairs.diagonal(i, 2, 3)[..., :positions] = band[..., i].mT.clamp(min=-1e9)
-    return absent + pairs[..., reach : positions + reach]
+    """What is added to the scores of all pairs of positions, windows too. None for a causal row without."""
+    bias = Sight.of(model.encodings, inputs, causal=model.causal).bias
+    return None if bias is None else bias.to(model.embedding.weight.dtype)

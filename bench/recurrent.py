@@ -1,6 +1,6 @@
 """A training step of the recurrent system's three small models, forward and backward, on 2,048 expressions as
 published. Claim: ReTran at least 4 times, GPT 6 times, and the LSTM stack 2.5 times as fast as the same mathematics
-token by token (plain_recurrent.py), on rows of 38 places as the originals have them; equal in loss and gradients.
+token by token, on rows of 38 positions as the originals have them; equal in loss and gradients.
 ``libraries``: how many times as long as ours a model of the same size takes that is put together from torch.nn."""
 
 import json
@@ -11,14 +11,15 @@ from dataclasses import replace
 from functools import partial
 
 import others
-import plain_recurrent
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise import catalog
 from lengthwise.base.rng import stream
-from lengthwise.base.types import Batch
+from lengthwise.base.types import Batch, Inputs
+from lengthwise.fast import choose
+from lengthwise.fast.cached import CachedTransformer
 from lengthwise.models import Model
 from lengthwise.recipe import data
 from lengthwise.recipe.recipe import Recipe
@@ -33,17 +34,39 @@ LIBRARIES = {"lstm": others.lstm, "gpt": others.gpt}  # torch.nn has nothing lik
 Loss = Callable[[Model, Batch], Tensor]
 
 
-def plain_loss(advance: Callable[[Model, Tensor], Tensor], model: Model, batch: Batch) -> Tensor:
-    """Every row as wide as the widest that there can be, every place read out."""
+def looped(model: Model, inputs: Inputs) -> Tensor:
+    """The plain runner's way, written out: ReTran and the LSTM go token by token as they are."""
+    context = model.embed(inputs)
+    return model.read(model.advance(model.start(context), context))
+
+
+def token_by_token(model: Model, inputs: Inputs) -> Tensor:
+    """A transformer, with keys and values in lists."""
+    reader = CachedTransformer(model, inputs)
+    columns = range(inputs.tokens.shape[1])
+    return torch.cat([reader.read(inputs.columns(column, column + 1), 1) for column in columns], 1)
+
+
+def library_logits(model: nn.Module, inputs: Inputs) -> Tensor:
+    """What a model that is put together from torch.nn reads out."""
+    return model.readout(others.run(model, inputs.tokens))
+
+
+PLAIN = {"retran": looped, "gpt": token_by_token, "lstm": looped}
+
+
+def plain_loss(advance: Callable[[Model, Inputs], Tensor], model: Model, batch: Batch) -> Tensor:
+    """Every row as wide as the widest that there can be, every position read out."""
     tokens, targets, loss_mask = (
         F.pad(part, (0, WIDTH - part.shape[1])) for part in (batch.inputs.tokens, batch.targets, batch.loss_mask)
     )
-    logits = model.readout(advance(model, tokens))
+    index = torch.arange(WIDTH).expand(len(tokens), -1)
+    logits = advance(model, Inputs(tokens, index, index, torch.ones_like(tokens, dtype=torch.bool)))
     return F.cross_entropy(logits[loss_mask], targets[loss_mask])
 
 
 def quick_loss(recipe: Recipe, model: Model, batch: Batch) -> Tensor:
-    return recipe.objective(model, batch, recipe.loops.planned(batch.rounds), stream(0, "objective")).value
+    return recipe.objective(choose(model), batch, recipe.loops.planned(batch.rounds), stream(0, "objective")).value
 
 
 def gradients(loss: Loss, model: Model, batch: Batch) -> list[Tensor]:
@@ -55,7 +78,7 @@ def gradients(loss: Loss, model: Model, batch: Batch) -> list[Tensor]:
 
 def measured(name: str) -> dict[str, object]:
     recipe = replace(catalog.recipe(f"paper-{name}-small"), source=Fresh())
-    losses: list[Loss] = [partial(plain_loss, getattr(plain_recurrent, name)), partial(quick_loss, recipe)]
+    losses: list[Loss] = [partial(plain_loss, PLAIN[name]), partial(quick_loss, recipe)]
     batch, _ = data.batch(recipe, 0)
     both = [gradients(loss, recipe.build().eval().double(), batch) for loss in losses]
     difference = max(float((a - b).abs().max()) for a, b in zip(*both, strict=True))
@@ -68,7 +91,7 @@ def measured(name: str) -> dict[str, object]:
         slow, quick = (seconds(loss, model, batch) for loss in losses)
         ratios.append(slow / quick)
         if theirs:
-            further.append(seconds(partial(plain_loss, others.run), theirs, batch) / quick)
+            further.append(seconds(partial(plain_loss, library_logits), theirs, batch) / quick)
     low, middle, high = statistics.quantiles(ratios[1:])  # the first step pays for what is allocated once
     return {
         "ratio": round(middle, 2),

@@ -27,10 +27,11 @@ from torch.nn import functional as F
 
 from lengthwise import catalog
 from lengthwise.base.types import Batch
+from lengthwise.fast import choose
+from lengthwise.fast.one_step import alike, newcomers
 from lengthwise.models import Model
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import NoPE
-from lengthwise.nn.whole import alike, newcomers
 from lengthwise.nn.window import Local
 from lengthwise.objectives.final import Final
 from lengthwise.recipe import data
@@ -49,7 +50,7 @@ UNWINDOWED = ("paper-fop-loop-adaptive-parity", "fop-loop-adaptive-parity")
 
 
 def quick_loss(model: Model, batch: Batch, loops: Tensor) -> Tensor:
-    return Final()(model, batch, loops, torch.Generator()).value
+    return Final()(choose(model), batch, loops, torch.Generator()).value
 
 
 LOSSES: dict[str, Callable[[Model, Batch, Tensor], Tensor]] = {"plain": final_loss, "quick": quick_loss}

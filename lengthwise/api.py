@@ -11,12 +11,18 @@ from lengthwise.base.fields import override
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Inputs, Kind, Loss, Problems, Score, Trace, UsageError
 from lengthwise.base.vocab import Vocab
-from lengthwise.evaluation import scores as evaluation
+from lengthwise.depth import Runner
+from lengthwise.depth.plain import unroll
+from lengthwise.evaluation.scores import default_sizes
+from lengthwise.evaluation.scores import evaluate as measure
 from lengthwise.evaluation.solver import Answer, Solver, load
-from lengthwise.models import Model, ModelSpec, unroll
+from lengthwise.fast import plain
+from lengthwise.models import Model, ModelSpec
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
 from lengthwise.models.transformer import Transformer
+from lengthwise.nn.attention import Attention
+from lengthwise.nn.mixer import Mixer, MixerSpec, Sight
 from lengthwise.nn.position import ALiBi, Learned, NoPE, Position, RoPE
 from lengthwise.nn.window import Local
 from lengthwise.objectives import Objective
@@ -36,7 +42,7 @@ from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.parity import Parity
-from lengthwise.training import loop as training
+from lengthwise.training import loop
 
 
 class Scores(list[Score]):
@@ -58,13 +64,12 @@ def train(recipe: Recipe | str, *changes: str, seed: int | None = None, **option
     """Train a recipe, or one named, to its end; go on where an earlier call was stopped.
 
     ``seed`` sets the seed of the weights and of the problems. ``options`` are those of
-    ``lengthwise.training.loop.train``:
-    ``folder``, ``device``, ``threads``, ``save_every`` (seconds), ``quiet``.
+    ``lengthwise.training.loop.train``: ``folder``, ``device``, ``threads``, ``save_every`` (seconds), ``quiet``.
     """
     chosen = catalog.recipe(recipe, changes) if isinstance(recipe, str) else override(recipe, changes)
     if seed is not None:
         chosen = chosen.change(seed=seed, data_seed=seed)
-    return training.train(chosen, **options)
+    return loop.train(chosen, **options)
 
 
 def evaluate(
@@ -79,9 +84,9 @@ def evaluate(
 ) -> Scores:
     """Exact match on fresh problems, a Score per length; by default at 1, 1.5, 2, 3 and 5 times the training length."""
     if not isinstance(weights, Weights):
-        chosen = training.choose_device(device)
+        chosen = loop.choose_device(device)
         weights = weights.weights(chosen) if isinstance(weights, Run) else load_weights(weights, chosen)
-    sizes = evaluation.default_sizes(weights.recipe) if lengths is None else lengths
-    with training.computing(1):
-        found = evaluation.evaluate(weights, sizes, samples=samples, stopping=stopping, kind=kind, seed=seed)
+    sizes = default_sizes(weights.recipe) if lengths is None else lengths
+    with loop.computing(1):
+        found = measure(weights, sizes, samples=samples, stopping=stopping, kind=kind, seed=seed)
         return Scores(found)

@@ -15,6 +15,7 @@ import lengthwise.studies
 from lengthwise.base.fields import kinds, override, suggest
 from lengthwise.base.types import UsageError
 from lengthwise.models import ModelSpec
+from lengthwise.nn.mixer import MixerSpec
 from lengthwise.nn.position import Position
 from lengthwise.objectives import Objective
 from lengthwise.recipe.layout import Layout
@@ -35,6 +36,7 @@ PARTS = {
     "sources": Source,
     "models": ModelSpec,
     "positions": Position,
+    "mixers": MixerSpec,
     "objectives": Objective,
     "stopping": Stopping,
     "optimizers": Optimizer,

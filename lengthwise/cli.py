@@ -194,17 +194,14 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from lengthwise.base.types import UsageError
+    from lengthwise import verbs
+    from lengthwise.base.errors import Interrupted, UsageError
 
     try:
-        from lengthwise import verbs
-        from lengthwise.training.loop import Interrupted
-
-        try:
-            return verbs.run(args)
-        except Interrupted as stopped:
-            print(f"lengthwise: {stopped}", file=sys.stderr)
-            return 130
+        return verbs.run(args)
+    except Interrupted as stopped:
+        print(f"lengthwise: {stopped}", file=sys.stderr)
+        return 130
     except UsageError as error:
         print(f"lengthwise: {error}", file=sys.stderr)
         return 2

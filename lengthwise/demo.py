@@ -15,12 +15,13 @@ from rich.text import Text
 from lengthwise import catalog
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.solver import Answer, Solver
+from lengthwise.folder import runs_folder
 from lengthwise.recipe.data import fresh_problems
 from lengthwise.report import curves
 from lengthwise.report.publish import publish
 from lengthwise.report.tables import score_table
 from lengthwise.report.terminal import plot
-from lengthwise.run import Run, runs_folder
+from lengthwise.run import Run
 from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow
 

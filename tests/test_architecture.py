@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -19,9 +20,10 @@ FLOORS = [
     {"depth"},
     {"fast", "objectives"},
     {"recipe"},
-    {"run", "rasp"},
+    {"folder", "rasp"},
+    {"run", "report"},
     {"evaluation", "ask"},
-    {"training", "recipes", "report"},
+    {"training", "recipes"},
     {"studies"},
     {"catalog"},
     {"api", "demo"},
@@ -77,6 +79,29 @@ def test_no_circles_inside_a_folder(name):
         module: {other for other in found if other in inside and other != module} for module, found in inside.items()
     }
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
+
+
+SHARED = {"verbs", "verbs.options", "verbs.console"}  # what verbs have in common stands there
+
+
+@pytest.mark.parametrize("module", sorted(name for name in modules() if folder(name) == "verbs"))
+def test_no_verb_imports_another(module):
+    assert {name for name in imports(modules()[module]) if folder(name) == "verbs"} <= SHARED - {module}
+
+
+def test_each_verb_of_the_command_line_is_a_file():
+    from lengthwise.cli import parser
+
+    (verbs,) = [action.choices for action in parser()._actions if action.dest == "verb"]
+    assert {f"verbs.{name}" for name in verbs} == {name for name in modules() if folder(name) == "verbs"} - SHARED
+    for name in verbs:
+        assert callable(importlib.import_module(f"lengthwise.verbs.{name}").run)
+
+
+@pytest.mark.parametrize("module", sorted(name for name in modules() if folder(name) == "report"))
+def test_reports_know_only_files(module):
+    below = {name for name in imports(modules()[module]) if folder(name) != "report"}
+    assert below <= {"base.errors", "base.results", "folder"}
 
 
 def test_rooms_are_few():

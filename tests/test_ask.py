@@ -17,7 +17,12 @@ from pathlib import Path
 import pytest
 
 from lengthwise import ask, catalog
-from lengthwise.ask import Asked, Inquiry, Key, items, judged, read_reply
+from lengthwise.ask import asking
+from lengthwise.ask.client import read_reply
+from lengthwise.ask.folder import Asked
+from lengthwise.ask.inquiry import ALONE, Inquiry, items
+from lengthwise.ask.key import Key
+from lengthwise.ask.scoring import judged
 from lengthwise.base.fields import kinds
 from lengthwise.base.types import UsageError, wilson
 from lengthwise.cli import main, parse
@@ -239,7 +244,7 @@ def test_a_request_is_greedy_and_says_what_is_asked(endpoint, asked):
     (prompt,) = server.asked
     assert body["path"] == "/v1/chat/completions"
     assert (body["model"], body["temperature"], body.get("stream", False)) == ("org/a model", 0, False)
-    assert body["messages"] == [{"role": "user", "content": f"Answer the math question. {ask.ALONE}\n\n{prompt}"}]
+    assert body["messages"] == [{"role": "user", "content": f"Answer the math question. {ALONE}\n\n{prompt}"}]
     assert headers["Authorization"] == f"Bearer {KEY}"
 
 
@@ -449,12 +454,12 @@ def test_who_is_told_to_wait_holds_the_others_back(endpoint, asked):
 
 def test_waits_grow_and_vary(monkeypatch):
     seen, drawn = [], []
-    monkeypatch.setattr(ask.random, "uniform", lambda *ends: drawn.append(ends) or 2.0)
+    monkeypatch.setattr(asking.random, "uniform", lambda *ends: drawn.append(ends) or 2.0)
 
-    class Asker(ask._Asker):
+    class Asker(asking._Asker):
         def __init__(self):
-            self.manner = ask.Manner(Key("X"), backoff=0.02)
-            self.rest_until, self.closed = 0.0, ask.asyncio.Event()
+            self.manner = asking.Manner(Key("X"), backoff=0.02)
+            self.rest_until, self.closed = 0.0, asking.asyncio.Event()
 
         async def all(self):
             for attempt in (0, 1, 2, 3):
@@ -462,7 +467,7 @@ def test_waits_grow_and_vary(monkeypatch):
                 await self._rest(attempt)
                 seen.append(time.monotonic() - start)
 
-    ask.asyncio.run(Asker().all())
+    asking.asyncio.run(Asker().all())
     assert drawn == [(0.5, 1)] * 3
     for wait, least in zip(seen, (0.0, 0.04, 0.08, 0.16), strict=True):
         assert least <= wait < least + 1
@@ -486,7 +491,7 @@ def test_what_stays_without_a_reply_is_said_and_asked_again_by_the_same_command(
     (folder,) = Path(os.environ["LENGTHWISE_RUNS"]).iterdir()
     assert not (folder / "scores.jsonl").exists()  # half measured
     before, healed = Counter(server.asked), True
-    assert set((before - Counter(dict.fromkeys(before, 1))).values()) == {ask.TRIES - 1}
+    assert set((before - Counter(dict.fromkeys(before, 1))).values()) == {asking.TRIES - 1}
     result = asked(*given)
     assert result["requests"] == left and result["scores"][0]["exact"] == 1
     assert sum((server.asked - before).values()) == left
@@ -499,7 +504,7 @@ def test_a_dead_endpoint_is_given_up(endpoint, told):
     server = endpoint(lambda *_: TROUBLES["500"])
     status, _, err = told(*words(server.url, "--lengths", "4", "--samples", 50, "--concurrency", 2))
     assert status == 1 and len(err.splitlines()) == 1 and "50 of 50" in err
-    assert sum(server.asked.values()) <= 4 * ask.TRIES
+    assert sum(server.asked.values()) <= 4 * asking.TRIES
     url = server.url
     server.shutdown()
     server.server_close()
@@ -809,7 +814,7 @@ def test_a_reply_is_read_with_what_is_missing_left_out():
 
 
 def test_the_client_library_is_imported_when_something_is_asked_and_not_before():
-    for path in Path(ask.__file__).parent.rglob("*.py"):
+    for path in Path(ask.__file__).parents[1].rglob("*.py"):
         assert not re.search(r"^\s*(import|from) (openai|httpx)", path.read_text(), re.MULTILINE), path
 
 

@@ -13,10 +13,11 @@ from lengthwise import catalog
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.solver import Solver
+from lengthwise.folder import SHIPPED, shipped
 from lengthwise.recipe.lengths import Curriculum, Uniform
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipes.pairs import looped_pairs
-from lengthwise.run import SHIPPED, Run, load, shipped
+from lengthwise.run import Run, load
 from lengthwise.tasks.addition import Addition
 from lengthwise.training.cost import cost
 from lengthwise.training.loop import train

@@ -13,7 +13,7 @@ from lengthwise import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Inputs, Problems, UsageError
 from lengthwise.evaluation import scores as evaluation
-from lengthwise.evaluation.scores import answer, answers, default_sizes, evaluate, exact_match, loops_right, parse_sizes
+from lengthwise.evaluation.scores import answer, answers, default_sizes, evaluate, exact_match, loops_right
 from lengthwise.evaluation.solver import Solver
 from lengthwise.models import Once
 from lengthwise.models.transformer import Transformer
@@ -30,6 +30,7 @@ from lengthwise.run import Weights
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.parity import Parity
+from lengthwise.verbs.options import parse_sizes
 
 MODEL = Transformer(width=16, heads=2, positions=(Learned(40),), init_std=0.2)
 PARITY = Recipe("parity", Parity(), FullOutput(1), Uniform(3), PerRound(), MODEL, Final(), steps=40, batch=32)

@@ -5,13 +5,13 @@ from dataclasses import replace
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from lengthwise.nn.few import Few
+from lengthwise.nn.packed import Ragged
 from torch.nn import functional as F
 
 from lengthwise import catalog
 from lengthwise.base.rng import stream
 from lengthwise.nn import few
-from lengthwise.nn.few import Few
-from lengthwise.nn.packed import Ragged
 from lengthwise.recipe import data
 
 

@@ -31,7 +31,7 @@ from lengthwise.recipes import ablations, looped
 from lengthwise.recipes.looped import METHODS, SETTINGS, variation
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.depth_figure import depth_figure
-from lengthwise.report.figures import save
+from lengthwise.report.style import save
 from lengthwise.report.tables import depth_rows
 from lengthwise.run import Run
 from lengthwise.studies import looped as study

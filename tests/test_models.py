@@ -9,6 +9,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from lengthwise.nn.dropout import dropout
+from lengthwise.nn.packed import Packed
+from lengthwise.nn.pattern import Shared, pattern, take
 from torch import nn
 
 from lengthwise import catalog
@@ -21,9 +24,6 @@ from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention
-from lengthwise.nn.dropout import dropout
-from lengthwise.nn.packed import Packed
-from lengthwise.nn.pattern import Shared, pattern, take
 from lengthwise.nn.position import FIRE, Abacus, ALiBi, Coupling, Learned, NoPE, Randomized, RoPE, Sinusoidal, rotate
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.objectives import every, final, progressive

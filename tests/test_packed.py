@@ -7,6 +7,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from lengthwise.nn.packed import Packed, Ragged
+from lengthwise.nn.packing import Packing
 
 from lengthwise import catalog, models
 from lengthwise.base.rng import stream
@@ -14,8 +16,6 @@ from lengthwise.base.types import Inputs
 from lengthwise.base.vocab import Vocab
 from lengthwise.models import settle, unroll
 from lengthwise.models.transformer import Transformer
-from lengthwise.nn.packed import Packed, Ragged
-from lengthwise.nn.packing import Packing
 from lengthwise.nn.position import FIRE, Abacus, RoPE
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.recipe import data

@@ -7,6 +7,7 @@ from dataclasses import replace
 import plain_recurrent
 import pytest
 import torch
+from lengthwise.nn.recall import Recall
 
 from lengthwise import catalog
 from lengthwise.base.rng import stream
@@ -16,7 +17,6 @@ from lengthwise.cli import main
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
 from lengthwise.nn.lstm import emit
-from lengthwise.nn.recall import Recall
 from lengthwise.recipes.retran import cpu, models, paper
 from lengthwise.studies import Study
 from lengthwise.studies.retran import retran

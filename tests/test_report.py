@@ -14,7 +14,8 @@ import pytest
 from matplotlib.colors import to_hex
 from rich.console import Console
 
-from lengthwise.ask import Asked, Inquiry
+from lengthwise.ask.folder import Asked
+from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base.types import Score, UsageError
 from lengthwise.cli import main
 from lengthwise.models.transformer import Transformer
@@ -25,9 +26,12 @@ from lengthwise.recipe.loops import PerRound
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.report import Claim, asked_curves, curves, names
 from lengthwise.report.card import card_table, score_card
-from lengthwise.report.figures import heat_map, length_figure, loss_figure, save
+from lengthwise.report.length_figure import length_figure
+from lengthwise.report.loss_figure import loss_figure
+from lengthwise.report.map_figure import heat_map
 from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
 from lengthwise.report.publish import publish
+from lengthwise.report.style import save
 from lengthwise.report.tables import (
     detail_table,
     map_table,
@@ -623,7 +627,8 @@ import json, sys
 import lengthwise.report.tables, lengthwise.report.terminal
 early = [name for name in sys.modules if name.startswith("matplotlib")]
 from lengthwise.report.card import card_table, score_card
-from lengthwise.report.figures import heat_map, save
+from lengthwise.report.map_figure import heat_map
+from lengthwise.report.style import save
 save(heat_map([json.loads(sys.argv[1])], 8), sys.argv[2])
 print(json.dumps([early, "matplotlib.pyplot" in sys.modules]))
 """

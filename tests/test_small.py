@@ -4,14 +4,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from lengthwise.nn.packed import Ragged
+from lengthwise.nn.pattern import Pattern
+from lengthwise.nn.softmax import softmax
 from torch.nn import functional as F
 
 from lengthwise.nn import small
 from lengthwise.nn.attention import Attention
-from lengthwise.nn.packed import Ragged
-from lengthwise.nn.pattern import Pattern
 from lengthwise.nn.position import rotate
-from lengthwise.nn.softmax import softmax
 
 SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 19), st.just(3), st.integers(1, 3), st.sampled_from([2, 4, 6]))
 MASKS = ("none", "causal", "present", "scores", "scores of each row", "blank")

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lengthwise
-from lengthwise import run as run_files
+from lengthwise import folder as folders
 from lengthwise.base import rng
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation.solver import Solver
@@ -676,7 +676,7 @@ def test_what_is_not_there_is_said(arguments):
 
 def test_the_place_of_runs_is_read_when_it_is_needed(monkeypatch, tmp_path):
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "elsewhere"))
-    assert run_files.runs_folder() == tmp_path / "elsewhere"
+    assert folders.runs_folder() == tmp_path / "elsewhere"
     assert Run.of(PLAIN).folder == tmp_path / "elsewhere" / f"plain-{PLAIN.id}"
 
 

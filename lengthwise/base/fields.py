@@ -16,7 +16,7 @@ import typing
 from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 
-from lengthwise.base.types import UsageError
+from lengthwise.base.errors import UsageError
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""The nouns that flow through Lengthwise, and the one exception a user is meant to see.
+"""The nouns that flow through Lengthwise.
 
 Letters in shapes: ``b`` rows, ``t`` positions, ``d`` width, ``v`` vocabulary, ``p`` prompt, ``a`` answer, ``k`` loops,
 ``r`` rows still running, ``n`` positions picked out of a batch.
@@ -6,18 +6,18 @@ Letters in shapes: ``b`` rows, ``t`` positions, ``d`` width, ``v`` vocabulary, `
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, Self
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-Kind = Literal[
-    "uniform", "hard", "natural"
-]  # problems of given sizes; of the task's harder set; of its own distribution
+from lengthwise.base.errors import UsageError as UsageError  # these have files of their own, which need no torch
+from lengthwise.base.results import Kind as Kind
+from lengthwise.base.results import Score as Score
+from lengthwise.base.results import wilson as wilson
 
 
 def integer_type(largest: int) -> torch.dtype:
@@ -26,10 +26,6 @@ def integer_type(largest: int) -> torch.dtype:
 
 
 SYMBOL = integer_type(99)  # of the tasks here: they have fewer symbols
-
-
-class UsageError(ValueError):
-    """Something the user can put right. Its text is one line: what is wrong, and what would be right."""
 
 
 class Rows:
@@ -94,6 +90,11 @@ class Inputs(Rows):
         """The places from ``start`` up to ``stop`` of each row."""
         return self._map(lambda value: value[:, start:stop])
 
+    def narrow(self) -> Inputs:
+        """No wider than the longest row."""
+        longest = int(self.padding_mask.any(0).sum())
+        return self if longest == self.tokens.shape[1] else self.columns(0, longest)
+
 
 @dataclass(frozen=True)
 class Batch(Rows):
@@ -114,15 +115,12 @@ class Batch(Rows):
 
     def narrow(self) -> Batch:
         """No wider than the longest row."""
-        left = int(self.inputs.padding_mask.any(0).sum())
-        if left == self.targets.shape[1]:
+        inputs = self.inputs.narrow()
+        width = inputs.tokens.shape[1]
+        if width == self.targets.shape[1]:
             return self
-        loss_mask, targets, answer_slots = (
-            part[:, :left] for part in (self.loss_mask, self.targets, self.answer_slots)
-        )
-        return replace(
-            self, inputs=self.inputs.columns(0, left), targets=targets, loss_mask=loss_mask, answer_slots=answer_slots
-        )
+        parts = {name: getattr(self, name)[:, :width] for name in ("targets", "loss_mask", "answer_slots")}
+        return replace(self, inputs=inputs, **parts)
 
 
 @dataclass(frozen=True)
@@ -146,42 +144,3 @@ class Trace:
     ends: Int[Tensor, "k b"]
     confidence: Float[Tensor, "k b"]
     loops: Int[Tensor, " b"]
-
-
-@dataclass(frozen=True)
-class Score:
-    """How one set of weights did on fresh problems of one size."""
-
-    task: str
-    weights: str
-    stopping: str
-    problems: Kind
-    sizes: tuple[int, ...]
-    count: int
-    exact: float  # share of problems answered right in full, the answer's end included
-    whole_row: float  # share of those also right in every place after the end (the official code's measure)
-    token_accuracy: float  # share of answer symbols that are right
-    loops: float  # loops used, mean over problems
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Wilson's 95 % interval of ``exact``."""
-        return wilson(self.exact, self.count)
-
-    def row(self) -> dict[str, Any]:
-        """Plain values, for JSON and CSV."""
-        low, high = self.interval
-        return {**asdict(self), "sizes": list(self.sizes), "low": low, "high": high}
-
-
-def wilson(share: float, count: int, z: float = 1.959964) -> tuple[float, float]:
-    """The interval of Wilson (1927) for a share seen in ``count`` trials; z is the normal quantile."""
-    if count < 1:
-        raise ValueError(f"an interval needs at least one trial, not {count}")
-    centre = share + z * z / (2 * count)
-    spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    scale = 1 + z * z / count
-    # The ends are exact where the share is: rounding must not put 1.0 outside its own interval.
-    low = 0.0 if share == 0 else max(0.0, (centre - spread) / scale)
-    high = 1.0 if share == 1 else min(1.0, (centre + spread) / scale)
-    return low, high

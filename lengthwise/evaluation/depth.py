@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.evaluation.scores import loops_right
 from lengthwise.recipe.data import unseen
 from lengthwise.recipe.stopping import MaxConfidence, Oracle
-from lengthwise.run import Weights
+from lengthwise.run import Run, Weights
 
 QUANTILES = (0.1, 0.9)
 
@@ -47,6 +48,18 @@ def depth(weights: Weights, size: int | tuple[int, ...], *, samples: int = 512, 
         "confidence": _rounded(traced.confidence.mean(1)),
         "chosen": {name: _where(loops, right) for name, loops in chosen.items()},
     }
+
+
+def depths(run: Run, sizes: Iterable[int | tuple[int, ...]], samples: int) -> list[dict[str, Any]]:
+    """A row per size, measured where the run has none yet on so many problems."""
+    known = {tuple(row["sizes"]): row for row in run.rows("depth") if row["count"] == samples}
+    wanted = [run.recipe.sizes(size) for size in sizes]
+    if missing := [size for size in wanted if size not in known]:
+        weights = run.weights()
+        for size in missing:
+            known[size] = depth(weights, size, samples=samples)
+            run.append("depth", known[size])
+    return [known[size] for size in wanted]
 
 
 def _where(loops: Int[Tensor, " b"], right: Tensor) -> dict[str, Any]:

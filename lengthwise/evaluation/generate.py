@@ -10,7 +10,9 @@ from torch import Tensor
 
 from lengthwise.base.types import Batch, Problems
 from lengthwise.evaluation.scores import Predictions, answer, slots
-from lengthwise.models import Model, settle
+from lengthwise.fast import reader
+from lengthwise.fast.cached import Reader
+from lengthwise.models import Model
 from lengthwise.recipe.layout import up_to_end
 from lengthwise.recipe.recipe import Recipe, check_stopping
 from lengthwise.recipe.stopping import Stopping
@@ -36,18 +38,16 @@ def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Pr
     for loops in limit.unique():
         rows = (limit == loops).nonzero()[:, 0]
         part = here.take(rows.to(predicted.device))
-        reader = model.piecewise(part.inputs)
-        if reader is None:
+        reads = reader(model, part.inputs)
+        if reads is None:
             return decode_anew(model, recipe, batch, stopping)
-        predicted[rows], sure[rows] = _read_on(reader, part, limit[rows], end or 0)
+        predicted[rows], sure[rows] = _read_on(reads, part, int(loops), end or 0)
     symbols, sure = slots(predicted, here.answer_slots), slots(sure, here.answer_slots)
     counted = up_to_end(symbols, end) & slots(here.answer_slots, here.answer_slots)
     return Predictions(symbols.cpu(), ((sure * counted).sum(1) / counted.sum(1)).cpu(), limit)
 
 
-def _read_on(
-    reader: Model, batch: Batch, loops: Int[Tensor, " b"], end: int
-) -> tuple[Int[Tensor, "b t"], Float[Tensor, "b t"]]:
+def _read_on(reads: Reader, batch: Batch, loops: int, end: int) -> tuple[Int[Tensor, "b t"], Float[Tensor, "b t"]]:
     """What is said at each place of the room, and its log probability: the prompts are read at once, as far as all
     rows have one, then place by place."""
     answer_slots = batch.answer_slots
@@ -58,9 +58,8 @@ def _read_on(
     width, start, stop = tokens.shape[1], 0, int(first.min()) + 1
     while start < width:
         piece = replace(batch.inputs, tokens=tokens).columns(start, stop)
-        _, state = settle(reader, piece, loops)  # in their order, as their loops are equal
         at = answer_slots[:, start:stop]
-        best = reader.read(state, at).log_softmax(-1).max(-1)
+        best = reads.read(piece, loops)[at].log_softmax(-1).max(-1)
         predicted[:, start:stop][at], sure[:, start:stop][at] = best.indices, best.values.float()
         if stop < width:
             fed = answer_slots[:, stop] & (first < stop)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lengthwise.base.types import Batch, Kind, Problems, Score, Trace, UsageError
-from lengthwise.models import Model, settle, unroll
+from lengthwise.evaluation.causality import check
+from lengthwise.fast import choose
+from lengthwise.models import Model
 from lengthwise.recipe.data import unseen
 from lengthwise.recipe.layout import up_to_end
 from lengthwise.recipe.recipe import Recipe, check_stopping
@@ -52,11 +52,12 @@ def evaluate(
         check_stopping(recipe.layout, rule)
     if samples < 1:
         raise UsageError(f"samples must be 1 or more, not {samples}")
+    check(weights.model, recipe)
     for group in _groups(recipe, sizes, samples, kind=kind, seed=seed):
         counts = _counts(weights.model, recipe, [found for _, found in group], rules)
         for number, (size, _) in enumerate(group):
             for rule, count in zip(rules, counts, strict=True):
-                exact, whole_row, tokens, loss_mask, loops = count[number].tolist()
+                exact, whole_row, tokens, total, loops = count[number].tolist()
                 yield Score(
                     task=recipe.task.name,
                     weights=weights.name,
@@ -66,7 +67,7 @@ def evaluate(
                     count=samples,
                     exact=exact / samples,
                     whole_row=whole_row / samples,
-                    token_accuracy=tokens / loss_mask,
+                    token_accuracy=tokens / total,
                     loops=loops / samples,
                 )
 
@@ -140,10 +141,9 @@ def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping
     planned = recipe.loops.planned(batch.rounds)
     limits, end, batch = [rule.limit(planned) for rule in rules], recipe.layout.end(recipe.task), batch.to(device)
     if len(rules) == 1 and not rules[0].reads_output:
-        rows, state = settle(model, batch.inputs, limits[0], loss_mask=batch.answer_slots)
-        symbols, _, confidence = _read(model, state, batch.answer_slots[rows], end)
-        back = rows.argsort()
-        return [Predictions(symbols[back].cpu(), confidence[back].cpu(), limits[0])]
+        logits = choose(model).last(batch.inputs, limits[0], batch.answer_slots)
+        symbols, _, confidence = _read(logits, batch.answer_slots, end)
+        return [Predictions(symbols.cpu(), confidence.cpu(), limits[0])]
     traced = trace(model, batch, torch.stack(limits).amax(0), end)
     row = torch.arange(len(planned), device=device)
     found = []
@@ -158,9 +158,9 @@ def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping
 def perplexity(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
     """Of the right answers: exp(−mean log p) of their symbols, the end included, after so many loops; in a layout that
     feeds the answer in, each symbol given the right ones before it. ``loops`` is on the CPU."""
-    rows, logs = _likelihood(model, batch, loops)
-    means = torch.stack([row.mean() for row in logs.split(batch.loss_mask.sum(1)[rows.cpu()].tolist())])
-    return means.neg().exp()[rows.argsort()].float().cpu()
+    logs = _likelihood(model, batch, loops)
+    means = torch.stack([row.mean() for row in logs.split(batch.loss_mask.sum(1).tolist())])
+    return means.neg().exp().float().cpu()
 
 
 @torch.no_grad()
@@ -170,19 +170,16 @@ def loss(model: Model, recipe: Recipe, problems: Problems) -> float:
     total, count = 0.0, 0
     for _, batch in in_parts(recipe, problems):
         batch = batch.trimmed() if recipe.layout.causal else batch
-        _, logs = _likelihood(model, batch, recipe.loops.planned(batch.rounds))
+        logs = _likelihood(model, batch, recipe.loops.planned(batch.rounds))
         total, count = total - float(logs.sum()), count + len(logs)
     return total / count
 
 
-def _likelihood(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> tuple[Int[Tensor, " b"], Float[Tensor, " n"]]:
-    """The log probability, in nats, of each symbol that is asked for, after each row's own loops: row by row, in the
-    order in which they finish, which is given too."""
+def _likelihood(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Float[Tensor, " n"]:
+    """The log probability, in nats, of each symbol of the right answers after each row's own loops, row by row."""
     batch = batch.to(next(model.parameters()).device)
-    rows, state = settle(model, batch.inputs, loops, loss_mask=batch.loss_mask)
-    batch = batch.take(rows)
-    logs = model.read(state, batch.loss_mask).log_softmax(-1)
-    return rows, logs.gather(1, batch.targets[batch.loss_mask][:, None])[:, 0]
+    logs = choose(model).last(batch.inputs, loops, batch.loss_mask).log_softmax(-1)
+    return logs.gather(1, batch.targets[batch.loss_mask][:, None])[:, 0]
 
 
 @torch.no_grad()
@@ -193,8 +190,8 @@ def trace(model: Model, batch: Batch, limit: Int[Tensor, " b"], end: int | None)
     predicted = torch.zeros(shape, dtype=torch.long, device=count.device)
     ends = torch.zeros(shape[:2], dtype=torch.long, device=count.device)
     confidence = torch.zeros(shape[:2], device=count.device)
-    for k, rows, state in unroll(model, batch.inputs, limit):
-        symbols, length, sure = _read(model, state, batch.answer_slots[rows], end)
+    for k, rows, logits in choose(model).each(batch.inputs, limit, batch.answer_slots):
+        symbols, length, sure = _read(logits, batch.answer_slots[rows], end)
         predicted[k - 1, rows, : symbols.shape[1]] = symbols
         ends[k - 1, rows], confidence[k - 1, rows] = length, sure
     return Trace(predicted, ends, confidence, limit.to(count.device))
@@ -237,10 +234,10 @@ def loops_right(
 
 
 def _read(
-    model: Model, state: Any, answer_slots: Bool[Tensor, "r t"], end: int | None
+    logits: Float[Tensor, "n v"], answer_slots: Bool[Tensor, "r t"], end: int | None
 ) -> tuple[Int[Tensor, "r a"], Int[Tensor, " r"], Float[Tensor, " r"]]:
     """What is said in each row's slots, how many of them are its answer, and the confidence in that."""
-    best = model.read(state, answer_slots).log_softmax(-1).max(-1)
+    best = logits.log_softmax(-1).max(-1)
     filled = _filled(answer_slots)
     symbols = torch.zeros(filled.shape, dtype=torch.long, device=answer_slots.device)
     symbols[filled] = best.indices
@@ -263,23 +260,6 @@ def _filled(answer_slots: Bool[Tensor, "b t"]) -> Bool[Tensor, "b a"]:
     """True in as many of a row's first places as it has slots."""
     count = answer_slots.sum(1)
     return torch.arange(int(count.max()), device=answer_slots.device) < count[:, None]
-
-
-def parse_sizes(text: str) -> list[int | tuple[int, int]]:
-    """``8,12,16`` · ``1-60`` · ``10-100:10`` (every tenth) · ``20x40`` (every pair up to 20 and 40), or several with
-    commas. UsageError in one line otherwise."""
-    sizes: list[int | tuple[int, int]] = []
-    for part in text.split(","):
-        found: list[int | tuple[int, int]] = []
-        if match := re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part.strip()):
-            low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-            found += range(low, high + 1, step) if low and step else []
-        elif match := re.fullmatch(r"(\d+)x(\d+)", part.strip()):
-            found += [(i, j) for i in range(1, int(match[1]) + 1) for j in range(1, int(match[2]) + 1)]
-        if not found:
-            raise UsageError(f"{part!r} names no sizes: write 8,12,16 or 1-60 or 10-100:10 or 20x40, from 1 up")
-        sizes += found
-    return sizes
 
 
 def default_sizes(recipe: Recipe) -> Sequence[int]:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from lengthwise.nn.attention import Attention
-from lengthwise.nn.dropout import Dropout
-from lengthwise.nn.gelu import GELU
-from lengthwise.nn.packed import picked
-from lengthwise.nn.pattern import Pattern
+from lengthwise.nn.mixer import Mixer, Sight
 
 Activation = Literal["gelu", "relu"]
 
@@ -26,7 +22,7 @@ class MLP(nn.Module):
         super().__init__()
         self.gated = gated
         self.widen = nn.Linear(width, 2 * hidden if gated else hidden, bias=biases)
-        self.act = nn.ReLU() if activation == "relu" else GELU()
+        self.act = nn.ReLU() if activation == "relu" else nn.GELU(approximate="tanh")
         self.narrow = nn.Linear(hidden, width, bias=biases)
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
@@ -38,46 +34,42 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then an MLP, each around a residual connection: x + f(norm(x)), or norm(x + f(x)) with ``post``
+    """A mixer, then an MLP, each around a residual connection: x + f(norm(x)), or norm(x + f(x)) with ``post``
     (Vaswani et al. 2017)."""
 
-    def __init__(self, attention: Attention, mlp: MLP, *, post: bool, eps: float, dropout: float) -> None:
+    def __init__(self, mixer: Mixer, mlp: MLP, width: int, *, post: bool, eps: float, dropout: float) -> None:
         super().__init__()
-        width = attention.out.out_features
         self.post = post
-        self.norm_attention = nn.LayerNorm(width, eps)
-        self.attention = attention
+        self.norm_mixer = nn.LayerNorm(width, eps)
+        self.mixer = mixer
         self.norm_mlp = nn.LayerNorm(width, eps)
         self.mlp = mlp
-        self.drop = Dropout(dropout)
+        self.drop = nn.Dropout(dropout)
 
     def forward(
-        self,
-        x: Float[Tensor, "*b d"],
-        pattern: Pattern,
-        read: Float[Tensor, "*b d"] | None = None,
-        at: Int[Tensor, " m"] | None = None,
-    ) -> Float[Tensor, "*b d"] | Float[Tensor, "m d"]:
-        """``read`` is added to what attention and the MLP read, not to the residual stream. With ``at``, what comes out
-        at these places only, counted row after row."""
-        seen = _plus(x if self.post else self.norm_attention(x), read)
-        x = (x if at is None else picked(x, at)) + self.drop(self.attention(seen, pattern, at))
-        read = read if read is None or at is None else picked(read, at)
+        self, x: Float[Tensor, "b t d"], sight: Sight, read: Tensor | None = None, cache: Any = None
+    ) -> Float[Tensor, "b t d"]:
+        """``read`` "b t d" is added to what mixer and MLP read, not to the residual stream."""
+
+        def with_read(x: Tensor) -> Tensor:
+            return x if read is None else x + read
+
         if self.post:
-            x = self.norm_attention(x)
-            return self.norm_mlp(x + self.drop(self.mlp(_plus(x, read))))
-        return x + self.drop(self.mlp(_plus(self.norm_mlp(x), read)))
+            x = self.norm_mixer(x + self.drop(self.mixer(with_read(x), sight, cache)))
+            return self.norm_mlp(x + self.drop(self.mlp(with_read(x))))
+        x = x + self.drop(self.mixer(with_read(self.norm_mixer(x)), sight, cache))
+        return x + self.drop(self.mlp(with_read(self.norm_mlp(x))))
 
     @torch.no_grad()
     def initialise(self, std: float, layers: int, *, mlp_too: bool = True) -> None:
         """Weights start N(0, std), those of what is added to the residual stream N(0, std / √(2·layers)), of the MLP's
         where it is meant too, biases 0; GPT-2's std is 0.02 (Radford et al. 2019)."""
-        ends = (self.attention.out, self.mlp.narrow) if mlp_too else (self.attention.out,)
-        for linear in (self.attention.project, self.attention.out, self.mlp.widen, self.mlp.narrow):
+        ends = (self.mixer.out, self.mlp.narrow) if mlp_too else (self.mixer.out,)
+        for linear in (*_linears(self.mixer), *_linears(self.mlp)):
             nn.init.normal_(linear.weight, std=std / math.sqrt(2 * layers) if linear in ends else std)
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
 
 
-def _plus(x: Float[Tensor, "*b d"], read: Float[Tensor, "*b d"] | None) -> Float[Tensor, "*b d"]:
-    return x if read is None else x + read
+def _linears(module: nn.Module) -> list[nn.Linear]:
+    return [part for part in module.modules() if isinstance(part, nn.Linear)]

@@ -30,8 +30,8 @@ class Encoding(nn.Module):
         """What is added to the queries and keys of every layer, all heads side by side."""
         return None
 
-    def scores(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"] | None:
-        """What is added to attention scores, per head, for each pair of positions in a row; −inf where one is not seen.
+    def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"] | None:
+        """What is added to attention scores, per head, for each query and key of a row; −inf where a key is not seen.
         It has rows where it differs between them."""
         return None
 
@@ -43,13 +43,11 @@ class Encoding(nn.Module):
         """Heads whose keys start with the weights of their queries: like finds like from the first step on."""
         return None
 
-    def hides(self) -> Bool[Tensor, " h"] | None:
-        """Heads from which its scores hide most places."""
-        return None
-
-    def window(self) -> Float[Tensor, "h w"] | None:
-        """Scores' bias per head and offset −reach … +reach; what lies outside is not seen."""
-        return None
+    @property
+    def attends(self) -> bool:
+        """Does it act within attention, and not on the embedded input alone?"""
+        inside = ("angles", "keys", "attention_bias", "blank")
+        return any(getattr(type(self), name) is not getattr(Encoding, name) for name in inside)
 
 
 class Position(ABC):
@@ -249,6 +247,10 @@ class _Randomized(Encoding):
         drawn = torch.randperm(most, generator=stream(0, "randomized positions"))
         self.register_buffer("drawn", drawn, persistent=False)
 
+    @property
+    def attends(self) -> bool:
+        return self.inner.attends
+
     def _told(self, inputs: Inputs) -> Inputs:
         return inputs if self.training else replace(inputs, position=_chosen(inputs, self.drawn))
 
@@ -261,8 +263,8 @@ class _Randomized(Encoding):
     def keys(self, inputs: Inputs) -> Float[Tensor, "b t d"] | None:
         return self.inner.keys(self._told(inputs))
 
-    def scores(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"] | None:
-        return self.inner.scores(self._told(inputs))
+    def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"] | None:
+        return self.inner.attention_bias(self._told(inputs))
 
 
 def _chosen(inputs: Inputs, drawn: Int[Tensor, " m"]) -> Int[Tensor, "b t"]:
@@ -337,7 +339,7 @@ class _FIRE(Encoding):
         self.threshold = spec.threshold
         self.times = nn.Parameter(torch.tensor(1.0))  # of the threshold: so that both parameters are of one size
 
-    def scores(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"]:
+    def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"]:
         index = _index(inputs)
         far = gaps(index).to(self.scale.dtype)
         most = torch.maximum(index.to(far.dtype), (self.times * self.threshold).abs())[..., None]
@@ -370,7 +372,7 @@ class _ALiBi(Encoding):
         super().__init__()
         self.register_buffer("slopes", slopes, persistent=False)
 
-    def scores(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"]:
+    def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"]:
         bias = -self.slopes[:, None, None] * gaps(_index(inputs))[:, None]
         return bias[0] if len(bias) == 1 else bias
 

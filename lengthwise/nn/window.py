@@ -25,16 +25,21 @@ class Local(Position):
             raise UsageError(f"reach must be 0 or more, not {self.reach}")
 
     def build(self, width: int, heads: int) -> Encoding:
-        return _Local(self.reach, heads)
+        return LocalEncoding(self.reach, heads)
 
 
-class _Local(Encoding):
+class LocalEncoding(Encoding):
+    """See ``Local``."""
+
     def __init__(self, reach: int, heads: int) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(heads, 2 * reach + 1))
 
-    def window(self) -> Float[Tensor, "h w"]:
-        return self.bias
+    def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"]:
+        reach = self.bias.shape[1] // 2
+        position = torch.arange(inputs.tokens.shape[1], device=self.bias.device)
+        offset = position - position[:, None]
+        return self.bias[:, offset.clamp(-reach, reach) + reach].masked_fill(offset.abs() > reach, -torch.inf)
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,9 @@ class _Reaching(_Heads):
 
 
 class _Hiding(Encoding):
-    """Hides places from the chosen heads."""
+    """Hides positions from the chosen heads."""
+
+    chosen: Bool[Tensor, " h"]
 
     def __init__(self, chosen: Bool[Tensor, " h"]) -> None:
         super().__init__()
@@ -77,7 +84,7 @@ class _Hiding(Encoding):
     def hidden(self, inputs: Inputs) -> Bool[Tensor, "t t"] | Bool[Tensor, "b 1 t t"]:
         """True for each pair of positions of which the first does not see the second."""
 
-    def scores(self, inputs: Inputs) -> Float[Tensor, "... t t"]:
+    def attention_bias(self, inputs: Inputs) -> Float[Tensor, "... t t"]:
         chosen = self.chosen[:1] if self.all else self.chosen  # one table for all heads, where all see the same
         hidden = chosen[:, None, None] & self.hidden(inputs)
         return torch.zeros(hidden.shape, device=hidden.device).masked_fill(hidden, -torch.inf)
@@ -92,16 +99,15 @@ class LocalHeads(_Reaching):
 
     def build(self, width: int, heads: int) -> Encoding:
         self._fits(heads)
-        return _LocalHeads(torch.arange(heads) < self.count, self.reach)
+        return LocalHeadsEncoding(torch.arange(heads) < self.count, self.reach)
 
 
-class _LocalHeads(_Hiding):
+class LocalHeadsEncoding(_Hiding):
+    """See ``LocalHeads``."""
+
     def __init__(self, chosen: Bool[Tensor, " h"], reach: int) -> None:
         super().__init__(chosen)
         self.reach = reach
-
-    def hides(self) -> Bool[Tensor, " h"]:
-        return self.chosen
 
     def hidden(self, inputs: Inputs) -> Bool[Tensor, "t t"]:
         return distance(inputs.position.shape[1], self.chosen.device) > self.reach
@@ -117,10 +123,12 @@ class CoupledHeads(_Reaching):
 
     def build(self, width: int, heads: int) -> Encoding:
         self._fits(heads)
-        return _CoupledHeads(torch.arange(heads) >= heads - self.count, self.reach)
+        return CoupledHeadsEncoding(torch.arange(heads) >= heads - self.count, self.reach)
 
 
-class _CoupledHeads(_LocalHeads):
+class CoupledHeadsEncoding(LocalHeadsEncoding):
+    """See ``CoupledHeads``."""
+
     def hidden(self, inputs: Inputs) -> Bool[Tensor, "b 1 t t"]:
         return (gaps(inputs.digit_position) > self.reach)[:, None]
 
@@ -134,10 +142,12 @@ class EarlierHeads(_Heads):
 
     def build(self, width: int, heads: int) -> Encoding:
         self._fits(heads)
-        return _EarlierHeads(torch.arange(heads) >= heads - self.count)
+        return EarlierHeadsEncoding(torch.arange(heads) >= heads - self.count)
 
 
-class _EarlierHeads(_Hiding):
+class EarlierHeadsEncoding(_Hiding):
+    """See ``EarlierHeads``."""
+
     def hidden(self, inputs: Inputs) -> Bool[Tensor, "t t"]:
         position = torch.arange(inputs.position.shape[1], device=self.chosen.device)
         return position[:, None] <= position

@@ -8,7 +8,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from lengthwise.base.types import Batch, Loss
-from lengthwise.models import Model, unroll
+from lengthwise.depth import Runner
 from lengthwise.objectives import Objective, supervise
 
 
@@ -17,11 +17,11 @@ class Every(Objective):
     """The loss of the running rows after every loop (a mean over their tokens), averaged over loops, each weighted by
     how many rows still run."""
 
-    def __call__(self, model: Model, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
+    def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
         total, right, weight = 0.0, 0.0, 0
         last = {}
-        for _, rows, state in unroll(model, batch.inputs, loops):
-            loss, hits = supervise(model, state, batch, rows)
+        for _, rows, logits in runner.each(batch.inputs, loops, batch.loss_mask):
+            loss, hits = supervise(logits, batch.targets[rows][batch.loss_mask[rows]])
             total, right, weight = total + len(rows) * loss, right + len(rows) * hits, weight + len(rows)
             last = {"last_loss": loss.detach()}
         value = total / weight

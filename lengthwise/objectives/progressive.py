@@ -10,7 +10,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from lengthwise.base.types import Batch, Loss, UsageError
-from lengthwise.models import Model, settle
+from lengthwise.depth import Runner
 from lengthwise.objectives import Objective, supervise
 
 
@@ -31,7 +31,7 @@ class Progressive(Objective):
         if not 0 <= self.weight <= 1:
             raise UsageError(f"weight is a share, 0 to 1, not {self.weight}")
 
-    def __call__(self, model: Model, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
+    def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
         full = int(loops.max())
 
         def uniform(low: int, high: int) -> int:
@@ -40,12 +40,12 @@ class Progressive(Objective):
         half = max(full // 2, 1)
         skipped = uniform(0, full - 1) if self.truncated else 0
         fewer = skipped + uniform(1, min(full - skipped, half) if self.truncated else full)
-        parts = {}
+        parts, targets = {}, batch.targets[batch.loss_mask]
         for name, depth, tracked in (("full", full, half), ("fewer", fewer, fewer - skipped)):
             untracked = depth - tracked if self.truncated else 0
             depths = loops.clamp(max=depth)
-            rows, state = settle(model, batch.inputs, depths, untracked=untracked, loss_mask=batch.loss_mask)
-            parts[name] = supervise(model, state, batch, rows)
+            logits = runner.last(batch.inputs, depths, batch.loss_mask, untracked=untracked)
+            parts[name] = supervise(logits, targets)
         value = (1 - self.weight) * parts["full"][0] + self.weight * parts["fewer"][0]
         return Loss(
             value,

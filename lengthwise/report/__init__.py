@@ -1,9 +1,10 @@
-"""Rows → tables and figures. Reports know only files: no task, model or tensor comes here.
+"""Rows → tables and figures. Reports know only files: nothing here imports a task, a model, a client or torch.
 
     curves(runs) → Curve     one per recipe, set of problems and stopping rule, with all its seeds
     Curve.points() → Point   one per size: the mean over seeds, with a band
 
-``tables`` prints and writes them, ``terminal`` draws them with characters, ``figures`` as PNG and SVG.
+``tables`` prints and writes them, ``terminal`` draws them with characters, the modules named ``…_figure`` with
+matplotlib, in one ``style``; ``publish`` writes all of it into a folder.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
-from lengthwise.ask import Asked
-from lengthwise.base.types import Score, UsageError
-from lengthwise.run import Folder, Run
+from lengthwise.base.errors import UsageError
+from lengthwise.base.results import Score
+from lengthwise.folder import Folder, InquiryFolder, RunFolder
 
 SOLVED = 0.99  # exact match from which a size counts as solved
 
@@ -32,7 +33,7 @@ class Claim:
 
     who: str
     size: int
-    figure: str  # as it is said, in numbers or words
+    figure: str  # as published, in numbers or words
     standing: str  # where it is from, and how sure that is
     exact: float | None = None  # the same as exact match, to be drawn
 
@@ -66,7 +67,7 @@ class Curve:
     problems: str  # "uniform", "hard" or "natural"
     stopping: str  # empty where no rule stops anything
     rows_by_seed: Mapping[Seed, Sequence[Row]]
-    most: tuple[int, ...] = ()  # of axes that are kept short: the largest size trained on there
+    most: tuple[int, ...] = ()  # the largest size trained on, on each axis
 
     def points(self) -> list[Point]:
         """One per size, smallest first. A seed counts at the sizes it was measured at."""
@@ -89,7 +90,7 @@ class Curve:
         return max(sizes) <= self.top
 
 
-def curves(runs: Iterable[Run]) -> list[Curve]:
+def curves(runs: Iterable[RunFolder]) -> list[Curve]:
     """The curves of these runs, in their order; runs not yet evaluated add nothing. UsageError if none has scores."""
     runs = list(runs)
     found = [curve for label, group in by_recipe(runs).items() for curve in _curves(label, group)]
@@ -98,28 +99,30 @@ def curves(runs: Iterable[Run]) -> list[Curve]:
     return found
 
 
-def _curves(label: str, group: Sequence[Run]) -> list[Curve]:
+def _curves(label: str, group: Sequence[RunFolder]) -> list[Curve]:
     kinds: dict[tuple[str, str], dict[Seed, list[Row]]] = {}
     for run in group:
         for row in _checked(run):
             seeds = kinds.setdefault((row["problems"], row["stopping"]), {})
-            seeds.setdefault((run.recipe.seed, run.recipe.data_seed), []).append(row)
-    top, axes = group[0].recipe.lengths.top, tuple(group[0].recipe.task.axes)
-    most = group[0].recipe.lengths.most
-    return [Curve(label, top, axes, problems, stopping, seeds, most) for (problems, stopping), seeds in kinds.items()]
+            seeds.setdefault((run.outline.seed, run.outline.data_seed), []).append(row)
+    first = group[0].outline
+    return [
+        Curve(label, first.top, first.axes, problems, stopping, seeds, first.tops)
+        for (problems, stopping), seeds in kinds.items()
+    ]
 
 
-def asked_curves(folders: Iterable[Asked]) -> list[Curve]:
+def asked_curves(folders: Iterable[InquiryFolder]) -> list[Curve]:
     """A curve for each language model that was asked, to stand beside those of runs; folders without whole scores add
     nothing. Where a model was asked in several ways, the folder's name tells them apart."""
     folders = list(folders)
-    shared = Counter((one.inquiry.model, one.inquiry.problems) for one in folders)
+    shared = Counter((one.outline.model, one.outline.problems) for one in folders)
     found = []
     for one in folders:
         if rows := _checked(one):
-            asked = one.inquiry
+            asked = one.outline
             label = asked.model if shared[asked.model, asked.problems] == 1 else one.folder.name
-            found.append(Curve(label, 0, tuple(asked.task.axes), asked.problems, "", {(asked.seed, 0): rows}))
+            found.append(Curve(label, 0, asked.axes, asked.problems, "", {(asked.seed, 0): rows}))
     return found
 
 
@@ -134,22 +137,22 @@ def _checked(folder: Folder) -> list[Row]:
     return rows
 
 
-def by_recipe(runs: Iterable[Run]) -> dict[str, list[Run]]:
+def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
     """Runs under the name of their recipe; those that differ only in their seeds stand together. Where two recipes
     share a name, each is called by its first run's folder name, ``<name>-<id>``. UsageError if there are no runs."""
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[RunFolder]] = {}
     for run in runs:
-        groups.setdefault(replace(run.recipe, seed=0, data_seed=0).id, []).append(run)
+        groups.setdefault(run.outline.seedless_id, []).append(run)
     if not groups:
         raise UsageError("there is nothing to report: name at least one run")
-    shared = Counter(group[0].recipe.name for group in groups.values())
-    firsts = [(group[0].recipe, group) for group in groups.values()]
+    shared = Counter(group[0].outline.name for group in groups.values())
+    firsts = [(group[0].outline, group) for group in groups.values()]
     return {first.name if shared[first.name] == 1 else f"{first.name}-{first.id}": group for first, group in firsts}
 
 
 def latest(rows: Iterable[Row]) -> list[Row]:
     """One row per sizes, problems and stopping rule, where a run was measured more than once: the one on the most
-    problems, of equals the last. A quick look does not take the place of a careful one."""
+    problems, of equals the last. A quick look does not replace a careful one."""
     found: dict[tuple[Sizes, str, str], Row] = {}
     for row in rows:
         key = tuple(row["sizes"]), row["problems"], row["stopping"]
@@ -187,6 +190,6 @@ def _point(sizes: Sizes, rows: Sequence[Row]) -> Point:
     return Point(sizes, statistics.fmean(shares), low, high, error, len(rows), solved, min(r["count"] for r in rows))
 
 
-def _list(runs: Sequence[Run]) -> str:
+def _list(runs: Sequence[RunFolder]) -> str:
     first = ", ".join(run.folder.name for run in runs[:3])
     return first + (f" and {len(runs) - 3} more" if len(runs) > 3 else "")

@@ -1,4 +1,4 @@
-"""How answers go wrong: at which place, by ending when they should not, and on which problems."""
+"""How answers go wrong: at which position, by ending when they should not, and on which problems."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from lengthwise.base.types import UsageError
+from lengthwise.base.errors import UsageError
 from lengthwise.report import Row, size_text
-from lengthwise.report.figures import COLOURS, settled, styled
+from lengthwise.report.style import COLOURS, settled, styled
 
 SHOWN = 4  # sizes in one figure, at most: the largest
 
 
 @styled()
 def anatomy_figure(rows: Sequence[Row], title: str) -> Figure:
-    """A column per size, of several seeds' rows together: above, how many answers first go wrong at each place; below,
-    exact match against what may make a problem hard. UsageError without rows."""
+    """A column per size, of several seeds' rows together: above, how many answers first go wrong at each position;
+    below, exact match against what may make a problem hard. UsageError without rows."""
     if not rows:
         raise UsageError("there is nothing to draw: no answers were looked into")
     columns = list(by_size(rows).values())[-SHOWN:]
@@ -47,27 +47,27 @@ def by_size(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def together(rows: Sequence[Row]) -> dict[str, Any]:
-    """Several rows of one size as one: exact match, wrong answers by where they end and by their first wrong place."""
-    ends, places = Counter[str](), Counter[int]()
+    """Several rows of one size as one: exact match, and wrong answers by where they end and where they go wrong."""
+    ends, first = Counter[str](), Counter[int]()
     for row in rows:
         ends.update(row["ends"])
-        places.update({int(place): count for place, count in row["first_wrong"].items()})
+        first.update({int(position): count for position, count in row["first_wrong"].items()})
     count = sum(row["count"] for row in rows)
     exact = sum(row["exact"] * row["count"] for row in rows) / count
-    return {"count": count, "exact": exact, "ends": ends, "first_wrong": places}
+    return {"count": count, "exact": exact, "ends": ends, "first_wrong": first}
 
 
 def _first_wrong(axes: Axes, group: Sequence[Row]) -> None:
     all_ = together(group)
-    places = sorted(all_["first_wrong"])
-    axes.bar(places, [all_["first_wrong"][place] for place in places], color=COLOURS[1], width=0.8)
+    positions = sorted(all_["first_wrong"])
+    axes.bar(positions, [all_["first_wrong"][position] for position in positions], color=COLOURS[1], width=0.8)
     axes.set_title(f"length {size_text(group[0]['sizes'])}: {all_['exact']:.3f}", pad=14)
-    axes.set_xlim(0.4, max(places, default=1) + 0.6)
+    axes.set_xlim(0.4, max(positions, default=1) + 0.6)
     axes.set_xlabel("place in the answer")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-    said = ", ".join(f"{all_['ends'][name]} {text}" for name, text in ENDS.items())
-    axes.annotate(said, (0, 1), (0, 4), xycoords="axes fraction", textcoords="offset points", fontsize=6.5)
+    ends = ", ".join(f"{all_['ends'][name]} {text}" for name, text in ENDS.items())
+    axes.annotate(ends, (0, 1), (0, 4), xycoords="axes fraction", textcoords="offset points", fontsize=6.5)
 
 
 ENDS = {"early": "end early", "late": "end late", "right": "a wrong symbol"}

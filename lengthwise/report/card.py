@@ -9,11 +9,11 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from lengthwise.folder import RunFolder
 from lengthwise.report import SOLVED, Row, by_recipe, latest, size_text
-from lengthwise.run import Run
 
 
-def score_card(runs: Sequence[Run], operations: Mapping[str, float] | None = None) -> list[Row]:
+def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None = None) -> list[Row]:
     """A row per recipe: ``longest``, for each seed the longest size it solves, that is, where the lower end of exact
     match's 95 % interval is 0.99 or more, with no shorter size beyond the training range where the upper end is less;
     how many seeds ``generalise``, that is, solve a size beyond the training range; parameters, operations of the whole
@@ -24,39 +24,39 @@ def score_card(runs: Sequence[Run], operations: Mapping[str, float] | None = Non
     """
     rows = []
     for label, group in by_recipe(runs).items():
-        recipe = group[0].recipe
+        first = group[0].outline
         found = [_longest(run) for run in group if run.rows("scores")]
         abouts = [about for run in group if (about := run.about())]
-        beyond = [size is not None and max(size) > recipe.lengths.top for size in found]
-        steps = (operations or {}).get(recipe.name)
+        beyond = [size is not None and max(size) > first.top for size in found]
+        steps = (operations or {}).get(first.name)
         rows.append(
             {
                 "recipe": label,
-                "task": recipe.task.name,
-                "trained_to": size_text(recipe.sizes(recipe.lengths.top)),
+                "task": first.task,
+                "trained_to": size_text(first.tops),
                 "seeds": len(found),
                 "generalise": sum(beyond),
                 "longest": [None if size is None else size_text(size) for size in found],
                 "parameters": abouts[0]["parameters"] if abouts else None,
-                "operations": None if steps is None else float(f"{steps * recipe.steps:.3g}"),
+                "operations": None if steps is None else float(f"{steps * first.steps:.3g}"),
                 "cpu_s": round(statistics.median(about["cpu_s"] for about in abouts), 1) if abouts else None,
             }
         )
     return rows
 
 
-def _longest(run: Run) -> tuple[int, ...] | None:
+def _longest(run: RunFolder) -> tuple[int, ...] | None:
     """The longest size that a run solves, if it solves any."""
     own = [
         row
         for row in latest(run.rows("scores"))
-        if row["problems"] == "uniform" and row["stopping"] == run.recipe.stopping.name
+        if row["problems"] == "uniform" and row["stopping"] == run.outline.stopping
     ]
     longest = None
     for row in sorted(own, key=lambda row: (max(row["sizes"]), row["sizes"])):
         if row["low"] >= SOLVED:
             longest = tuple(row["sizes"])
-        elif row["high"] < SOLVED and max(row["sizes"]) > run.recipe.lengths.top:
+        elif row["high"] < SOLVED and max(row["sizes"]) > run.outline.top:
             break
     return longest
 

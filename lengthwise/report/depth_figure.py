@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from lengthwise.base.types import UsageError
+from lengthwise.base.errors import UsageError
 from lengthwise.report import Row, size_text
-from lengthwise.report.figures import COLOURS, FAINT, INK, settled, styled
+from lengthwise.report.style import COLOURS, FAINT, INK, settled, styled
 
 RULES = {
     "oracle": ("T(n)", INK, "-"),
@@ -21,8 +21,8 @@ RULES = {
 
 @styled()
 def depth_figure(rows: Sequence[Row], title: str) -> Figure:
-    """A column per size: above, the share right after each loop; below, the cross-entropy of what it said against
-    itself, lowest where it is most confident. UsageError without rows."""
+    """A column per size: above, exact match after each loop; below, the cross-entropy of its answer with itself,
+    lowest where it is most confident. UsageError without rows."""
     if not rows:
         raise UsageError("there is nothing to draw: no loops were measured")
     figure = Figure((0.9 + 2.7 * len(rows), 3.9), layout="constrained")

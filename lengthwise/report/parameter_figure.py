@@ -11,13 +11,13 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, Formatter, LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
-from lengthwise.base.types import UsageError
+from lengthwise.base.errors import UsageError
+from lengthwise.folder import RunFolder
 from lengthwise.report import Claim, Row, latest
-from lengthwise.report.figures import COLOURS, DASHED, FAINT, INK, MARKERS, settled, styled
-from lengthwise.run import Run
+from lengthwise.report.style import COLOURS, DASHED, FAINT, INK, MARKERS, settled, styled
 
 
-def parameter_rows(runs: Iterable[Run]) -> list[Row]:
+def parameter_rows(runs: Iterable[RunFolder]) -> list[Row]:
     """A row per run that has watched its validation loss: parameters, time, the lowest loss, and exact match on the
     task's own distribution, where it was trained and beyond (None where it was not measured)."""
     found = []
@@ -25,13 +25,13 @@ def parameter_rows(runs: Iterable[Run]) -> list[Row]:
         losses = [row["validation_loss"] for row in run.rows("metrics") if "validation_loss" in row]
         if not losses or not (about := run.about()):
             continue
-        top = run.recipe.lengths.top
+        top = run.outline.top
         natural = [row for row in latest(run.rows("scores")) if row["problems"] == "natural"]
         found.append(
             {
-                "recipe": run.recipe.name,
-                "seed": run.recipe.seed,
-                "model": type(run.recipe.model).__name__,
+                "recipe": run.outline.name,
+                "seed": run.outline.seed,
+                "model": run.outline.model,
                 "parameters": about["parameters"],
                 "validation_loss": min(losses),
                 "within": _of_the_longest(row for row in natural if max(row["sizes"]) <= top),
@@ -91,10 +91,10 @@ def _line(axes: Axes, group: Sequence[Row], measure: str, look: Mapping[str, Any
     sizes = _grouped([row for row in group if row[measure] is not None], "parameters")
     if not sizes:
         return
-    places = sorted(sizes)
-    means = [statistics.fmean(row[measure] for row in sizes[place]) for place in places]
-    axes.plot(places, means, zorder=3, clip_on=False, **look)
-    each = [(place, row[measure]) for place in places for row in sizes[place]]
+    counts = sorted(sizes)
+    means = [statistics.fmean(row[measure] for row in sizes[count]) for count in counts]
+    axes.plot(counts, means, zorder=3, clip_on=False, **look)
+    each = [(count, row[measure]) for count in counts for row in sizes[count]]
     plain = {name: value for name, value in look.items() if name not in ("label", "linestyle")}
     axes.plot(*zip(*each, strict=True), linestyle="none", alpha=0.5, zorder=2, clip_on=False, **plain)
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lengthwise.ask import Asked
-from lengthwise.base import fields
-from lengthwise.report import Row, asked_curves, by_recipe, curves
+from matplotlib.figure import Figure
+
+from lengthwise.folder import InquiryFolder, RunFolder, write_json
+from lengthwise.report import Claim, Row, asked_curves, by_recipe, curves
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.card import score_card
-from lengthwise.report.figures import heat_map, length_figure, loss_figure, save
+from lengthwise.report.depth_figure import depth_figure
+from lengthwise.report.length_figure import length_figure
+from lengthwise.report.loss_figure import loss_figure
+from lengthwise.report.map_figure import heat_map
+from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
+from lengthwise.report.style import save
 from lengthwise.report.tables import write_csv
-from lengthwise.run import Run, write_json
 
 
 def publish(
-    runs: Sequence[Run],
+    runs: Sequence[RunFolder],
     folder: Path,
     *,
-    asked: Sequence[Asked] = (),
+    asked: Sequence[InquiryFolder] = (),
     title: str | None = None,
     operations: Mapping[str, float] | None = None,
 ) -> list[Path]:
@@ -32,44 +36,91 @@ def publish(
     against length; ``map-<recipe>`` exact match on two axes, the mean over seeds; ``anatomy-<recipe>`` how answers go
     wrong; ``loss`` the course of training.
     """
-    figures = {}
-    rows: list[Row] = [_origin(run) | row for run in runs for row in run.rows("scores")]
-    replied: list[Row] = [_inquirer(one) | row for one in asked for row in one.rows("scores")]
-    if any(len(set(row["sizes"])) == 1 for row in rows + replied):
-        lines = (curves(runs) if rows else []) + asked_curves(asked)
+    figures = _figures(runs, asked, title)  # first: where they cannot be drawn, nothing is written
+    files = _write_data(runs, asked, folder, operations)
+    return files + [file for name, figure in figures.items() for file in save(figure, folder / name)]
+
+
+def _figures(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder], title: str | None) -> dict[str, Figure]:
+    """All figures that there are rows for, by name."""
+    figures: dict[str, Figure] = {}
+    if any(len(set(row["sizes"])) == 1 for row in _rows([*runs, *asked], "scores")):
+        lines = (curves(runs) if _rows(runs, "scores") else []) + asked_curves(asked)
         # A rule that was tried at a single size is no line, and natural problems are of many sizes; tables have them.
         drawn = [line for line in lines if len(line.points()) > 1 and line.problems != "natural"]
         figures["lengths"] = length_figure(drawn or lines, title)
     groups = by_recipe(runs) if runs else {}
     for label, group in groups.items():
-        cells = [row for run in group for row in run.rows("scores")]
+        cells = _rows(group, "scores")
         if any(len(set(row["sizes"])) == 2 for row in cells):
-            figures[f"map-{label}"] = heat_map(cells, group[0].recipe.lengths.top, label)
-    if any("loss" in row for run in runs for row in run.rows("metrics")):
+            figures[f"map-{label}"] = heat_map(cells, group[0].outline.top, label)
+    if any("loss" in row for row in _rows(runs, "metrics")):
         figures["loss"] = loss_figure(runs)
-    about = [_origin(run) | run.about() | {"recipe": json.loads(run.recipe.json())} for run in runs]
-    write_json(folder / "runs.json", about)
-    files = [folder / "runs.json"]
+    for label, group in groups.items():
+        if anatomies := _rows(group, "anatomy"):
+            figures[f"anatomy-{label}"] = anatomy_figure(anatomies, label)
+    return figures
+
+
+def _write_data(
+    runs: Sequence[RunFolder],
+    asked: Sequence[InquiryFolder],
+    folder: Path,
+    operations: Mapping[str, float] | None,
+) -> list[Path]:
+    """The rows behind the figures, and where they are from."""
+    files = [_write(folder, "runs", [_run_of(run) | run.about() | {"recipe": run.config()} for run in runs])]
     if asked:
-        write_json(folder / "inquiries.json", [_inquirer(one) | fields.encode(one.inquiry) for one in asked])
-        files.append(folder / "inquiries.json")
+        files.append(_write(folder, "inquiries", [_inquiry_of(one) | one.config() for one in asked]))
+    rows = [_run_of(run) | row for run in runs for row in run.rows("scores")]
+    replied = [_inquiry_of(one) | row for one in asked for row in one.rows("scores")]
     if rows + replied:
         write_csv(folder / "scores.csv", rows + replied)
         files.append(folder / "scores.csv")
     if rows:
-        write_json(folder / "card.json", score_card(runs, operations))
-        files.append(folder / "card.json")
-    for label, group in groups.items():
-        if anatomies := [row for run in group for row in run.rows("anatomy")]:
-            write_json(folder / f"anatomy-{label}.json", anatomies)
-            files.append(folder / f"anatomy-{label}.json")
-            figures[f"anatomy-{label}"] = anatomy_figure(anatomies, label)
-    return files + [file for name, figure in figures.items() for file in save(figure, folder / name)]
+        files.append(_write(folder, "card", score_card(runs, operations)))
+    for label, group in (by_recipe(runs) if runs else {}).items():
+        if anatomies := _rows(group, "anatomy"):
+            files.append(_write(folder, f"anatomy-{label}", anatomies))
+    return files
 
 
-def _inquirer(asked: Asked) -> Row:
-    return {"recipe_name": asked.inquiry.model, "id": asked.inquiry.id}
+def _write(folder: Path, name: str, tree: object) -> Path:
+    """A JSON file of this name; its path."""
+    write_json(folder / f"{name}.json", tree)
+    return folder / f"{name}.json"
 
 
-def _origin(run: Run) -> Row:
-    return {"recipe_name": run.recipe.name, "id": run.recipe.id, "train_seed": run.recipe.seed}
+def _rows(folders: Sequence[RunFolder | InquiryFolder], name: str) -> list[Row]:
+    return [row for folder in folders for row in folder.rows(name)]
+
+
+def _run_of(run: RunFolder) -> Row:
+    return {"recipe_name": run.outline.name, "id": run.outline.id, "train_seed": run.outline.seed}
+
+
+def _inquiry_of(asked: InquiryFolder) -> Row:
+    return {"recipe_name": asked.outline.model, "id": asked.outline.id}
+
+
+# What studies add
+
+
+def publish_depth(rows: Sequence[Row], title: str, path: Path) -> list[Path]:
+    """Accuracy and confidence against loops: the numbers, and their picture."""
+    return [_write(path.parent, path.name, rows), *save(depth_figure(rows, title), path)]
+
+
+def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], path: Path) -> list[Path]:
+    """Accuracy and validation loss against parameters, of runs that have watched such a loss; nothing without any."""
+    rows = parameter_rows(runs)
+    if not rows:
+        return []
+    table = path.with_name(path.name + ".csv")
+    write_csv(table, rows)
+    return [table, *save(parameter_figure(rows, claims), path)]
+
+
+def publish_distribution(counts: Mapping[int, int], title: str, path: Path) -> list[Path]:
+    """How many problems there are of each length: the numbers, and their picture."""
+    return [_write(path.parent, path.name, dict(counts)), *save(distribution_figure(counts, title), path)]

@@ -15,9 +15,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from lengthwise.base.types import UsageError
+from lengthwise.base.errors import UsageError
+from lengthwise.folder import write
 from lengthwise.report import SOLVED, Claim, Curve, Point, Row, Sizes, names, size_text
-from lengthwise.run import write
 
 TRAINED = "▪"  # marks a size within the training range
 ROUNDING = 1e-9  # what arithmetic may have added to a share such as 0.07

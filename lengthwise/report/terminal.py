@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from rich.text import Text
 
-from lengthwise.base.types import UsageError
+from lengthwise.base.errors import UsageError
 
 Number = int | float
 Points = Sequence[tuple[Number, Number]]
@@ -106,8 +106,8 @@ class Canvas:
     def _mark(self, number: int, cells: Sequence[Cell]) -> None:
         apart = MARK_EVERY if len(cells) > self.columns // 4 else 1
         last = -apart
-        for place, cell in enumerate(cells):
-            due = abs(cell[1] - last) >= apart or place == len(cells) - 1
+        for index, cell in enumerate(cells):
+            due = abs(cell[1] - last) >= apart or index == len(cells) - 1
             if due and number not in self.marks.get(cell, []):
                 self.marks.setdefault(cell, []).append(number)
                 last = cell[1]

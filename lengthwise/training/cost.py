@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -32,6 +33,11 @@ class Cost:
 def operations(recipe: Recipe) -> float:
     """Those of one step, as in ``Cost``, on an eighth of the batch and scaled up."""
     return cost(recipe, rows=max(1, recipe.batch // 8)).operations
+
+
+def operations_by_name(recipes: Iterable[Recipe]) -> dict[str, float]:
+    """Operations of a step, for each recipe by its name; of several with one name, for the last."""
+    return {name: operations(recipe) for name, recipe in {recipe.name: recipe for recipe in recipes}.items()}
 
 
 def cost(recipe: Recipe, moments: int = 4, rows: int | None = None) -> Cost:

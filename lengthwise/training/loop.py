@@ -17,20 +17,18 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from lengthwise import fast
 from lengthwise.base import rng
-from lengthwise.base.types import Problems, UsageError
-from lengthwise.evaluation import scores as evaluation
+from lengthwise.base.errors import Interrupted, UsageError
+from lengthwise.base.types import Problems
+from lengthwise.evaluation import causality, scores
 from lengthwise.models import Model
 from lengthwise.recipe import data
 from lengthwise.recipe.recipe import Recipe
-from lengthwise.run import Run, commit, save
+from lengthwise.run import Run, commit, named_now, save
 from lengthwise.training.progress import Progress
 
 LOG_EVERY = 10  # steps
-
-
-class Interrupted(Exception):
-    """Training was asked to stop; its checkpoint is written and the same call goes on from there."""
 
 
 def train(
@@ -47,12 +45,12 @@ def train(
     ``save_every`` is in seconds. On a CPU a resumed run equals an unbroken one to the bit, for the same ``threads``.
     Small models train fastest on one thread. Raises Interrupted, with all saved, at Ctrl-C or SIGTERM.
     """
-    chosen = choose_device(device)
+    trainee = Trainee(recipe, choose_device(device))
+    causality.check(trainee.model, recipe)
     run = Run.of(recipe, Path(folder) if folder else None)
     if run.done:
         return run
     with computing(threads), stop_signal() as stopped, Progress(recipe.name, recipe.steps, quiet=quiet) as progress:
-        trainee = Trainee(recipe, chosen)
         trainee.restore(run)
         saved = time.monotonic()
         while trainee.step < recipe.steps:
@@ -95,7 +93,8 @@ class Trainee:
         recipe, step = self.recipe, self.step
         batch, loops = data.batch(recipe, step)
         torch.manual_seed(rng.address(recipe.seed, "dropout", step))
-        loss = recipe.objective(self.model, batch.to(self.device), loops, rng.stream(recipe.seed, "objective", step))
+        draw = rng.stream(recipe.seed, "objective", step)
+        loss = recipe.objective(fast.choose(self.model), batch.to(self.device), loops, draw)
         loss.value.backward()
         logs = dict(loss.logs)
         if recipe.clip:
@@ -126,12 +125,12 @@ class Trainee:
         recipe, watch, model = self.recipe, self.recipe.watch, self.evaluated()
         exact = {}
         for size in dict.fromkeys(watch.sizes):  # one named twice is measured once
-            exact[str(size)] = evaluation.exact_match(model, recipe, recipe.sizes(size), watch.count, part=self.step)
+            exact[str(size)] = scores.exact_match(model, recipe, recipe.sizes(size), watch.count, part=self.step)
         row: dict[str, Any] = {"step": self.step, "exact": exact}
         if watch.probes:
             row["perplexity"] = {probe: self._perplexity(model, probe) for probe in watch.probes}
         if watch.validation:
-            row["validation_loss"] = evaluation.loss(model, recipe, self.held_out)
+            row["validation_loss"] = scores.loss(model, recipe, self.held_out)
         model.train()
         merit = sum(exact.values()) / len(exact) if recipe.keep == "best" else -row.get("validation_loss", math.inf)
         if recipe.keep != "last" and merit > self.best["merit"]:
@@ -147,9 +146,8 @@ class Trainee:
     def _perplexity(self, model: Model, probe: str) -> float:
         recipe = self.recipe
         batch = recipe.layout.write(recipe.task.parse(probe), recipe.task)
-        return float(
-            evaluation.perplexity(model, batch, evaluation.answer(model, recipe, batch, recipe.stopping).loops)
-        )
+        loops = scores.answer(model, recipe, batch, recipe.stopping).loops
+        return float(scores.perplexity(model, batch, loops))
 
     def best_weights(self) -> dict[str, Tensor]:
         """What the recipe keeps."""
@@ -170,6 +168,7 @@ class Trainee:
             "python": platform.python_version(),
             "device": self.device.type,
             "threads": torch.get_num_threads(),
+            "runner": fast.described(self.model),
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "steps": self.step,
             "kept_step": self.best["step"] or self.step,
@@ -193,9 +192,9 @@ class Trainee:
         state = run.state(self.device)
         if state:
             try:
-                self.model.load_state_dict(state["model"])
+                self.model.load_state_dict(named_now(state["model"]))
                 if self.average:
-                    self.average.load_state_dict(state["average"])
+                    self.average.load_state_dict(named_now(state["average"]))
                 self.optimizer.load_state_dict(state["optimizer"])
                 self.step, self.sums, self.best, self.spent = (state[k] for k in ("step", "sums", "best", "spent"))
                 if not isinstance(self.step, int):

@@ -12,30 +12,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from lengthwise import catalog
-from lengthwise.ask import (
-    Asked,
-    Inquiry,
-    Item,
-    Key,
-    Manner,
-    Outcome,
-    client_library,
-    collect,
-    items,
-    keep_scores,
-    scores,
-    spent,
-)
+from lengthwise.ask.asking import Manner, Outcome, collect
+from lengthwise.ask.client import client_library
+from lengthwise.ask.folder import Asked
+from lengthwise.ask.inquiry import Inquiry, Item, items
+from lengthwise.ask.key import Key
+from lengthwise.ask.scoring import scores
 from lengthwise.base.types import UsageError
-from lengthwise.evaluation.scores import default_sizes, parse_sizes
+from lengthwise.evaluation.scores import default_sizes
 from lengthwise.report.tables import asked_table
 from lengthwise.verbs.console import progress, say
-from lengthwise.verbs.train import kind_of, recipe_of
+from lengthwise.verbs.options import kind_of, parse_sizes, recipe_of
 
 LENGTHS = (1, 2, 4, 8, 16)  # unless others are asked for
 
 
-def ask(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Ask a model for the answers to fresh problems; 1 if some have none yet."""
     inquiry, sizes = _inquiry(args)
     key = Key.read(args.key_variable)
@@ -44,11 +36,10 @@ def ask(args: argparse.Namespace) -> int:
     wanted = items(inquiry, sizes, args.samples)
     client_library()  # before a folder is made
     asked = Asked.of(inquiry, Path(args.out) if args.out else None)
-    before = spent(asked.replies().values())
+    before = asked.spent()
     outcome = _collected(args, asked, wanted, manner)
-    replies = asked.replies()
-    rows, tokens = scores(inquiry, wanted, replies), spent(replies.values())
-    keep_scores(asked, rows)
+    rows, tokens = scores(inquiry, wanted, asked.replies()), asked.spent()
+    asked.keep_scores(rows)
     result = {"run": str(asked.folder), "scores": rows, "unfinished": outcome.left, "requests": outcome.requests}
     result |= {"tokens": tokens, "tokens_of_this_call": {name: tokens[name] - before[name] for name in tokens}}
     say(args, result, *([asked_table(rows)] if rows else []), _account(asked, outcome, result))

@@ -1,4 +1,4 @@
-"""What all verbs say, and how."""
+"""What verbs print, and where."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def say(args: argparse.Namespace, result: Any, *renderables: Any) -> int:
 
 
 def summary_of(function: Callable[..., Any]) -> str:
-    """What a function's docstring says first."""
+    """The first paragraph of a function's docstring."""
     return (function.__doc__ or "").strip().split("\n\n")[0].replace("\n    ", " ")

@@ -5,29 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Any
+from collections.abc import Iterable
 
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.solver import Solver
 from lengthwise.run import load
 from lengthwise.training.loop import choose_device
-from lengthwise.verbs.train import folder_of, stoppings
+from lengthwise.verbs.options import folder_of, stoppings
 
 
-def solve(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Answer prompts, one a line; 1 if some were bad."""
     solver = Solver(load(folder_of(args.weights), choose_device(args.device)))
     if len(args.stopping) > 1:
         raise UsageError("solve answers by one rule: give --stopping once")
     stopping = next(iter(stoppings(args.stopping)), None)
-    if args.prompts:
-        prompts: Any = args.prompts
-    elif sys.stdin is None or sys.stdin.isatty():
-        raise UsageError("solve: no prompt: give some as arguments, or one a line on standard input")
-    else:
-        prompts = (line.rstrip("\n") for line in sys.stdin)
     count = bad = 0
-    for count, prompt in enumerate(prompts, 1):
+    for count, prompt in enumerate(_prompts(args), 1):
         try:
             solved = solver.solve(prompt, stopping)
             print(json.dumps(vars(solved)) if args.json else solved.text, flush=True)
@@ -38,3 +32,12 @@ def solve(args: argparse.Namespace) -> int:
     if not count:
         raise UsageError("solve: standard input was empty: write one prompt a line")
     return 1 if bad else 0
+
+
+def _prompts(args: argparse.Namespace) -> Iterable[str]:
+    """Those given as arguments, else the lines of standard input."""
+    if args.prompts:
+        return args.prompts
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UsageError("solve: no prompt: give some as arguments, or one a line on standard input")
+    return (line.rstrip("\n") for line in sys.stdin)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
@@ -18,11 +18,9 @@ LINEAR = 2 * math.sqrt(2 / math.pi)
 CUBIC = 0.044715 * LINEAR
 
 
-class GELU(nn.Module):
+def gelu(x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
     """½ x (1 + tanh(√(2/π) (x + 0.044715 x³))) (Hendrycks and Gimpel 2016), which is x σ(1.6 x + 0.07 x³)."""
-
-    def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-        return _GELU.apply(x) if _quick(x) else F.gelu(x, approximate="tanh")
+    return _GELU.apply(x) if _quick(x) else F.gelu(x, approximate="tanh")
 
 
 class _GELU(torch.autograd.Function):
@@ -61,7 +59,7 @@ def activate_back(
 
 def _quick(x: Float[Tensor, "*b d"]) -> bool:
     """Is our way the quicker one?"""
-    return x.device.type == "cpu" and LEAST <= x.numel() <= MOST
+    return LEAST <= x.numel() <= MOST
 
 
 @lru_cache

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lengthwise.nn import dropout
+from lengthwise.fast import dropout
 
 
 class Recall:
@@ -24,9 +24,9 @@ class Recall:
     gradient on only when everything that has looked at it has given its own.
     """
 
-    def __init__(self, shape: tuple[int, int, int, int], heads: int, *, dropout: float, like: Tensor) -> None:
+    def __init__(self, shape: tuple[int, int, int, int], heads: int, *, probability: float, like: Tensor) -> None:
         """``shape`` is layers, slots, width and rows: these are last, so that heads may be tiny."""
-        self.kept = _Kept(like.new_zeros(shape), like.new_zeros(shape), heads, dropout)
+        self.kept = _Kept(like.new_zeros(shape), like.new_zeros(shape), heads, probability)
         self.token = like.new_zeros(()).requires_grad_(torch.is_grad_enabled())
 
     def store(self, key: Float[Tensor, "l r d"], value: Float[Tensor, "l r d"], layer: int, slot: int) -> None:
@@ -44,8 +44,8 @@ class Recall:
 class _Kept:
     """What the steps share. It does not know the token, whose graph knows it: a cycle would never be freed."""
 
-    def __init__(self, keys: Tensor, values: Tensor, heads: int, dropout: float) -> None:
-        self.keys, self.values, self.heads, self.dropout = keys, values, heads, dropout
+    def __init__(self, keys: Tensor, values: Tensor, heads: int, probability: float) -> None:
+        self.keys, self.values, self.heads, self.probability = keys, values, heads, probability
         self._gradients: tuple[Tensor, Tensor] | None = None
         self._pass = -1
 
@@ -86,7 +86,7 @@ class _Attend(torch.autograd.Function):
         if hidden is not None:
             scores.masked_fill_(hidden[:, :, None, None], -torch.inf)
         weights = scores.softmax(1)  # "l s h r"
-        open_ = dropout.kept(weights, kept.dropout) if kept.dropout else None
+        open_ = dropout.kept(weights, kept.probability) if kept.probability else None
         ctx.save_for_backward(query, weights, open_)
         mixed = (_times(weights, open_)[:, :, :, None] * values).sum(1)
         return mixed.flatten(1, 2).mT.contiguous()

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from lengthwise.nn.packed import Ragged
-from lengthwise.nn.softmax import softmax
+from lengthwise.fast.ragged import Ragged
+from lengthwise.fast.softmax import softmax
 
 MOST = 8  # of more, products of whole rows are quicker
 
@@ -32,7 +32,7 @@ class Few:
     real: Float[Tensor, "n h k"]  # 1; 0 where fewer see it
 
     @staticmethod
-    def of(bias: Float[Tensor, "h t t"] | Float[Tensor, "b h t t"], ragged: Ragged) -> Few | None:
+    def of(bias: Float[Tensor, "#b h t t"], ragged: Ragged) -> Few | None:
         """By scores' bias, −inf where a place is not seen. None where someone sees or is seen by more than ``MOST``."""
         number = ragged.unpack(torch.arange(1, len(ragged.at) + 1)) - 1  # each place's among all, −1 where none is
         padding_mask = number >= 0

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from lengthwise.nn import gelu, small
+from lengthwise.fast import gelu, small
+from lengthwise.fast.pattern import attention_of, dropped
+from lengthwise.fast.ragged import picked
 from lengthwise.nn.block import Block
-from lengthwise.nn.packed import picked
 
 DENSE = 0.9  # of places: where more are distinct, leaving out the others saves less than it costs
 
@@ -137,7 +138,8 @@ def _views(looks: list[small.Look], which: Int[Tensor, " n"], new: Bool[Tensor, 
 
 def possible(block: Block) -> bool:
     """Can such blocks be run here?"""
-    return not (block.post or block.mlp.gated or block.drop.drops() or block.attention.share())
+    drops = (block.drop.training and block.drop.p) or (dropped(attention_of(block)))
+    return not (block.post or block.mlp.gated or drops)
 
 
 def run(
@@ -153,8 +155,8 @@ def run(
     from x; with ``again``, x is added before every further one. Blocks are alike but for their weights."""
     x = x if which is None else picked(x, _first(which))
     block = blocks[0]
-    relu, eps = isinstance(block.mlp.act, nn.ReLU), block.norm_attention.eps
-    course = _Course(loops, len(blocks), block.attention.heads, eps, relu, again)
+    relu, eps = isinstance(block.mlp.act, nn.ReLU), block.norm_mixer.eps
+    course = _Course(loops, len(blocks), attention_of(block).heads, eps, relu, again)
     parameters = [parameter for block in blocks for parameter in _Layer.of(block)]
     last = (None, None) if norm is None else (norm.weight, norm.bias)
     return _Run.apply(x, course, *parameters, *last)
@@ -194,8 +196,8 @@ class _Layer(NamedTuple):
     @staticmethod
     def of(block: Block) -> _Layer:
         """Heads' first numbers come first, then all second ones…: so a head's places need no moving to stand last."""
-        attention, mlp = block.attention, block.mlp
-        parts = block.norm_attention, attention.project, attention.out, block.norm_mlp, mlp.widen, mlp.narrow
+        attention, mlp = attention_of(block), block.mlp
+        parts = block.norm_mixer, attention.project, attention.out, block.norm_mlp, mlp.widen, mlp.narrow
         layer = _Layer(*(parameter for part in parts for parameter in (part.weight, part.bias)))
         bias = None if layer.project_bias is None else _turned(layer.project_bias, (3, attention.heads))
         out = _turned(layer.out.T, (1, attention.heads)).T

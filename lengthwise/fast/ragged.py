@@ -40,7 +40,7 @@ class Ragged:
 
     ends: list[int]  # of each row, among all places
     width: int  # of the padded rows
-    at: Int[Tensor, " n"]  # where each place stands in the padded rows, one after the other
+    at: Int[Tensor, " n"]  # where each position stands in the padded rows, one after the other
 
     @staticmethod
     def of(padding_mask: Bool[Tensor, "b t"]) -> Ragged:
@@ -68,12 +68,19 @@ class Ragged:
         """Some places, in their order: a row may keep any of its own."""
         return Ragged(torch.searchsorted(at, torch.tensor(self.ends)).tolist(), self.width, self.at[at])
 
+    @property
+    def full(self) -> bool:
+        """Is there no padding at all?"""
+        return len(self.at) == len(self.ends) * self.width
+
     def pack(self, x: Shaped[Tensor, "b t ..."]) -> Shaped[Tensor, "n ..."]:
-        return x.flatten(0, 1)[self.at]
+        return x.flatten(0, 1) if self.full else x.flatten(0, 1)[self.at]
 
     def unpack(self, x: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "b t ..."]:
         """The inverse; what is absent is 0."""
         rows, rest = len(self.ends), x.shape[1:]
+        if self.full:
+            return x.view(rows, self.width, *rest)
         return x.new_zeros(rows * self.width, *rest).index_copy(0, self.at, x).view(rows, self.width, *rest)
 
 

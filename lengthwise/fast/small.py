@@ -18,22 +18,21 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from lengthwise.nn.dropout import kept
-from lengthwise.nn.packed import Ragged
+from lengthwise.fast.dropout import kept
+from lengthwise.fast.ragged import Ragged
 from lengthwise.nn.position import turned
 
 # Of larger or fewer heads, or of rows shorter still, the library is as quick or quicker.
 LARGEST, LEAST, FEWEST = 8, 64, 10
-WHOLE = 8  # heads at least, where all loops are one step; see nn.whole
+ONE_STEP = 8  # heads at least, where all loops are one step of autograd; see one_step
 LOG2E = 1 / math.log(2)
 SUMS = 2.0**-60, 2.0**60  # of weights, if these are to be divided by: products with small gradients stay exact
 
 
-def pays(x: Float[Tensor, "*s"], shape: tuple[int, int, int, int], share: float, least: int = LEAST) -> bool:
-    """Is this the quickest way, for so many rows, places, heads, and numbers of each head? With dropout always."""
+def pays(shape: tuple[int, int, int, int], probability: float, least: int = LEAST) -> bool:
+    """Is this the quickest way, for so many rows, positions, heads, and numbers of each head? With dropout always."""
     rows, positions, heads, size = shape
-    small = size <= LARGEST and rows * heads >= least and positions >= FEWEST
-    return x.device.type == "cpu" and (small or share > 0)
+    return probability > 0 or (size <= LARGEST and rows * heads >= least and positions >= FEWEST)
 
 
 def attend(
@@ -42,18 +41,20 @@ def attend(
     angles: Float[Tensor, "b t half"] | None,
     *,
     causal: bool,
-    share: float,
+    probability: float,
     ragged: Ragged | None = None,
 ) -> Float[Tensor, "*b h e"]:
-    """softmax(q kᵀ / √e + mask) v, with queries and keys turned by ``angles``, and a ``share`` of the weights dropped.
-    Of rows "b t", or, with ``ragged``, of the places of rows without their padding.
+    """softmax(q kᵀ / √e + mask) v, with queries and keys turned by ``angles``, and weights dropped with a
+    ``probability``. Of rows "b t", or, with ``ragged``, of the places of rows without their padding.
 
     A mask may be Boolean: True is seen. It may have a key more than there are places: one of zeros, with a value of
     zeros. ``causal``, without a mask: no place sees a later one.
     """
     flat = projected.flatten(0, -4)
     look = Look.of(flat, flat.shape[-2], ragged or projected.shape[:2], mask, angles, causal=causal)
-    return _Attend.apply(flat, look.square, share, look.bias, *look.turn).view(*projected.shape[:-3], *flat.shape[-2:])
+    return _Attend.apply(flat, look.square, probability, look.bias, *look.turn).view(
+        *projected.shape[:-3], *flat.shape[-2:]
+    )
 
 
 class Square(NamedTuple):
@@ -138,8 +139,8 @@ def _turn(angles: Float[Tensor, "b t half"], width: int) -> tuple[Tensor, Tensor
 
 class _Attend(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, projected: Tensor, square: Square, share: float, bias: Tensor, *turn: Tensor) -> Tensor:
-        found, saved = look(projected, square, share, bias, *turn)
+    def forward(ctx: Any, projected: Tensor, square: Square, probability: float, bias: Tensor, *turn: Tensor) -> Tensor:
+        found, saved = look(projected, square, probability, bias, *turn)
         ctx.save_for_backward(*saved)
         ctx.square, ctx.bias = square, bias.shape if bias.requires_grad else None
         return square.gather(found)
@@ -155,14 +156,18 @@ SAVED = 8  # tensors, beside those of turns
 
 
 def look(
-    projected: Float[Tensor, "n 3 h e"], square: Square, share: float, bias: Float[Tensor, "#r k k"], *turn: Tensor
+    projected: Float[Tensor, "n 3 h e"],
+    square: Square,
+    probability: float,
+    bias: Float[Tensor, "#r k k"],
+    *turn: Tensor,
 ) -> tuple[Float[Tensor, "b t h e"], tuple[Tensor | None, ...]]:
     """What each place finds, and what has to be saved. Within, r are the heads of all rows."""
     parts = square.spread(projected).permute(2, 0, 3, 4, 1).contiguous()  # "3 b h e t"
     turns = turned(parts[:2], *turn, axis=-2) if turn else parts[:2]
     query, key, value = (part.flatten(0, 1) for part in (*turns, parts[2]))  # "r e t"
     weights, over = weigh(query, key, bias)
-    open_ = kept(weights, share) if share else None
+    open_ = kept(weights, probability) if probability else None
     used = weights if open_ is None else weights * open_
     found = torch.bmm(value, used.mT).mul_(over)
     saved = query, key, value, weights, used, open_, over, found, *turn

@@ -1,0 +1,93 @@
+"""The folder of an inquiry. Its files are described in ``lengthwise.folder``; the key stands in none of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lengthwise.ask.inquiry import Inquiry
+from lengthwise.base import fields
+from lengthwise.base.results import InquiryOutline
+from lengthwise.base.types import UsageError
+from lengthwise.folder import InquiryFolder, runs_folder, write_json
+from lengthwise.recipe.recipe import import_parts
+
+TOKENS = ("prompt_tokens", "completion_tokens")  # as endpoints call them
+
+Row = dict[str, Any]
+
+
+class Asked(InquiryFolder):
+    """The folder of an inquiry: rows of ``replies`` and ``scores``."""
+
+    def __init__(self, folder: Path, inquiry: Inquiry) -> None:
+        super().__init__(folder)
+        self.inquiry = inquiry
+
+    @staticmethod
+    def of(inquiry: Inquiry, folder: Path | None = None) -> Asked:
+        """The folder of this inquiry, new or begun. UsageError if it holds anything else."""
+        path = folder or runs_folder() / inquiry.name
+        if (path / "asked.json").exists():
+            if Asked.open(path).inquiry != inquiry:
+                raise UsageError(f"{path}: something else was asked there; name another folder")
+        elif path.is_dir() and any(not file.name.startswith(".") for file in path.iterdir()):
+            raise UsageError(f"{path}: holds other files; name another folder")
+        else:
+            write_json(path / "asked.json", fields.encode(inquiry) | {"outline": fields.encode(inquiry.outline)})
+        return Asked(path, inquiry)
+
+    @staticmethod
+    def open(folder: Path) -> Asked:
+        """An existing folder. UsageError if it is not an inquiry's."""
+        path = folder / "asked.json"
+        import_parts()
+        try:
+            tree = json.loads(path.read_bytes())
+            if isinstance(tree, dict):
+                tree.pop("outline", None)
+            return Asked(folder, fields.decode(Inquiry, tree))
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from None
+        except (OSError, ValueError, RecursionError):
+            raise UsageError(f"{path}: cannot be read as what was asked") from None
+
+    @staticmethod
+    def named(name: str | Path) -> Asked | None:
+        """A folder by its path, or by its name among the runs; None where nothing was asked."""
+        paths = (Path(name), runs_folder() / name)
+        return next((Asked.open(path) for path in paths if (path / "asked.json").is_file()), None)
+
+    def config(self) -> Row:
+        """The inquiry as plain values, fields that an earlier version did not have included."""
+        return fields.encode(self.inquiry)
+
+    @cached_property
+    def outline(self) -> InquiryOutline:
+        """What a report says of the inquiry."""
+        return self.inquiry.outline
+
+    def replies(self) -> dict[str, Row]:
+        """The rows of ``replies``, by prompt. UsageError if a row lacks what is needed."""
+        needed = {"prompt": str, "correct": bool, **dict.fromkeys(TOKENS, int)}
+        found: dict[str, Row] = {}
+        for number, row in enumerate(self.rows("replies"), 1):
+            if not all(isinstance(row.get(name), kind) for name, kind in needed.items()):
+                raise UsageError(f"{self.folder / 'replies.jsonl'}: row {number} is not a reply; take it out")
+            found.setdefault(row["prompt"], row)
+        return found
+
+    def keep_scores(self, rows: Iterable[Row]) -> None:
+        """Add scores that the folder does not have yet. What is half measured is not kept: prompts that fail again and
+        again may well be the hard ones."""
+        known = self.rows("scores")
+        if new := [row for row in rows if row["count"] == row["asked"] and row not in known]:
+            self.append("scores", *new)
+
+    def spent(self) -> dict[str, int]:
+        """Tokens of all replies, as the endpoint counted them."""
+        replies = self.replies().values()
+        return {name: sum(row[name] for row in replies) for name in TOKENS}

@@ -1,0 +1,109 @@
+"""What is asked of which model, and the problems as people write them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from lengthwise.base import fields
+from lengthwise.base.results import InquiryOutline
+from lengthwise.base.types import Kind, UsageError
+from lengthwise.recipe.data import fresh_problems
+from lengthwise.recipe.source import FRESH, Source
+from lengthwise.tasks import Task
+
+ALONE = "Reply with the answer alone: no other words, no spaces, no punctuation around it."
+
+
+@dataclass(frozen=True)
+class Inquiry:
+    """All that decides what is asked of whom. Sizes and numbers of problems do not: a folder may grow. Problems are
+    those of ``data.fresh_problems``, which calls ``problems`` their kind and explains ``bottom`` and ``source``."""
+
+    endpoint: str
+    model: str
+    task: Task
+    instruction: str
+    seed: int = 0
+    problems: Kind = "uniform"
+    bottom: int = 1
+    source: Source = FRESH
+
+    def __post_init__(self) -> None:
+        if not _is_address(self.endpoint):  # not repeated in the error, as it may hold a password
+            raise UsageError(
+                "--endpoint: an address such as http://localhost:8000/v1, without user, password or question mark; "
+                "a key comes from the environment alone"
+            )
+        if not self.model.strip():
+            raise UsageError("--model: name the model as its endpoint does")
+
+    @staticmethod
+    def of(endpoint: str, model: str, task: Task, *, question: str | None = None, **choices: Any) -> Inquiry:
+        """What the task asks, or another question, and that the answer is to stand alone. ``choices`` are the fields
+        from ``seed`` on."""
+        return Inquiry(endpoint.rstrip("/"), model, task, f"{question or task.question} {ALONE}", **choices)
+
+    @property
+    def id(self) -> str:
+        """Ten hexadecimal digits that differ wherever the inquiry does; fields at their defaults do not enter."""
+        return hashlib.blake2b(json.dumps(fields.essence(self)).encode(), digest_size=5).hexdigest()
+
+    @property
+    def name(self) -> str:
+        """Its folder's name, of characters that any file system takes."""
+        model = re.sub(r"[^A-Za-z0-9.]+", "-", self.model).strip("-.")[:60]
+        return f"ask-{model}-{self.task.name}-{self.id}"
+
+    @property
+    def outline(self) -> InquiryOutline:
+        """What a report says of it."""
+        task = self.task
+        return InquiryOutline(self.id, self.model, task.name, tuple(task.axes), self.problems, self.seed)
+
+    def message(self, prompt: str) -> str:
+        """What the model is told."""
+        return f"{self.instruction}\n\n{prompt}"
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # a ValueError where it is no number
+    except ValueError:
+        return False
+    plain = not (parts.username or parts.password or parts.query or parts.fragment) and text.isprintable()
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and plain and " " not in text
+
+
+@dataclass(frozen=True)
+class Item:
+    """A problem as a person writes it, and its right answer as a person reads it."""
+
+    sizes: tuple[int, ...]
+    prompt: str
+    right: str
+
+
+def items(inquiry: Inquiry, sizes: Iterable[int | tuple[int, ...]], samples: int) -> list[Item]:
+    """The problems on which `evaluate` measures models, given the same seed and ``samples``. A bare number is taken on
+    all of the task's axes. An item's sizes are those asked for, as a score's are."""
+    axes = len(inquiry.task.axes)
+    each_once = dict.fromkeys(size if isinstance(size, tuple) else (size,) * axes for size in sizes)
+    return [item for size in each_once for item in _items_of(inquiry, size, samples)]
+
+
+def _items_of(inquiry: Inquiry, size: tuple[int, ...], samples: int) -> list[Item]:
+    task, chosen = inquiry.task, {"kind": inquiry.problems, "bottom": inquiry.bottom, "source": inquiry.source}
+    problems = fresh_problems(task, size, samples, seed=inquiry.seed, **chosen)
+    found = []
+    for row in range(samples):
+        prompt = problems.prompt[row, : int(problems.prompt_length[row])]
+        answer = problems.answer[row, : int(problems.answer_length[row])]
+        found.append(Item(size, task.typed(prompt), task.format(answer)))
+    return found

@@ -1,0 +1,68 @@
+"""The plain runner, for any model on any device: what all others have to equal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lengthwise.base.types import Inputs
+from lengthwise.depth import Runner
+from lengthwise.models import Model, State
+
+
+def unroll(
+    model: Model, inputs: Inputs, loops: Int[Tensor, " b"], *, untracked: int = 0
+) -> Iterator[tuple[int, Int[Tensor, " r"], State]]:
+    """Advance each row its own number of loops; yield, after each loop k = 1, 2, …, k, the rows still running and their
+    state.
+
+    ``loops`` is on the CPU, each at least 1. Rows leave when they are done, so the cost is the sum of loops, not the
+    longest row's: rows are sorted by loops, most first, and those running are always the first r. The yielded ids are
+    the rows' numbers in ``inputs``. The first ``untracked`` loops are run without gradients.
+    """
+    order = loops.argsort(descending=True, stable=True)
+    running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
+    rows = order.to(inputs.tokens.device)
+    context = model.embed(inputs.take(rows))
+    state = model.start(context)
+    for k, count in enumerate(running, 1):
+        rows, state, context = first((rows, state, context), count)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and k > untracked):
+            state = model.advance(state, context)
+        yield k, rows, state
+
+
+def first(tree: Any, count: int) -> Any:
+    """The first rows of a tree of tensors; what has one row for all, or is no tensor, stays as it is."""
+    if isinstance(tree, Tensor):
+        return tree if len(tree) == 1 else tree[:count]
+    if isinstance(tree, tuple):
+        parts = [first(part, count) for part in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
+    return tree
+
+
+class Plain(Runner):
+    """Advances all rows that still run, at all their positions, by the model's own methods."""
+
+    def last(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
+    ) -> Float[Tensor, "n v"]:
+        left = torch.bincount(loops, minlength=int(loops.max()) + 1).tolist()  # rows that leave after each loop
+        ids, logits = [], []
+        for k, rows, state in unroll(self.model, inputs, loops, untracked=untracked):
+            if left[k]:
+                done = len(rows) - left[k]
+                ids.append(rows[done:])
+                logits.append(self.model.read(state)[done:])
+        return torch.cat(logits)[torch.cat(ids).argsort()][at]
+
+    def each(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
+    ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
+        for k, rows, state in unroll(self.model, inputs, loops):
+            yield k, rows, self.model.read(state)[at[rows]]

@@ -1,0 +1,100 @@
+"""Two checks before a model that is not ours is trained or measured: it may not look ahead, nor at its neighbours.
+
+A model that sees what it should predict scores 1.000 at every length, and one that reads padding answers according to
+who stands beside it. Neither shows in a score, so both are refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Inputs, UsageError
+from lengthwise.depth.plain import Plain
+from lengthwise.models import Model, Once
+from lengthwise.models.lstm import LSTMModel
+from lengthwise.models.retran import ReTranModel
+from lengthwise.models.transformer import TransformerModel
+from lengthwise.recipe.recipe import Recipe
+
+OURS = (TransformerModel, ReTranModel, LSTMModel)  # held to the same by tests
+PACKAGES = ("torch.", "lengthwise.")
+ROWS, LOOPS, MOVED = 6, 3, 1e-3  # rows looked at, loops at most, and the least change that counts, of the largest logit
+
+
+@torch.no_grad()
+def check(model: Model, recipe: Recipe) -> None:
+    """UsageError where a model looks ahead in a causal layout, or at its neighbours' lengths. Models that are exactly
+    the package's own are known not to."""
+    if type(model) in OURS and all(type(part).__module__.startswith(PACKAGES) for part in model.modules()):
+        return
+    training = model.training
+    model.eval()
+    try:
+        inputs = _rows(recipe).to(next(model.parameters(), torch.empty(0)).device)
+        if recipe.layout.causal:
+            _check_causality(model, inputs)
+        _check_padding(model, inputs)
+    finally:
+        model.train(training)
+
+
+def _rows(recipe: Recipe) -> Inputs:
+    """A few rows of different lengths."""
+    draw, task = stream(0, "causality"), recipe.task
+    bottom = max(task.smallest, recipe.lengths.bottom)
+    top = max(bottom, min(recipe.lengths.top, bottom + 6))
+    lengths = torch.linspace(bottom, top, ROWS).round().long()
+    caps = recipe.lengths.tops(len(task.axes))
+    sizes = torch.stack([lengths.clamp(max=max(cap, bottom)) for cap in caps], 1)
+    return recipe.layout.write(task.sample(sizes, draw), task).inputs
+
+
+def _logits(model: Model, inputs: Inputs) -> Float[Tensor, "b t v"]:
+    loops = torch.full((len(inputs),), LOOPS if not isinstance(model, Once) else 1)
+    logits = Plain(model).last(inputs, loops, torch.ones_like(inputs.padding_mask))
+    return logits.view(*inputs.tokens.shape, -1)
+
+
+def _check_causality(model: Model, inputs: Inputs) -> None:
+    """Other tokens after a position must not change what is read there."""
+    before = _logits(model, inputs)
+    symbols = int(inputs.tokens.max()) + 1
+    for cut in {inputs.tokens.shape[1] // 3, inputs.tokens.shape[1] // 2}:
+        later = torch.arange(inputs.tokens.shape[1], device=inputs.tokens.device) > cut
+        changed = inputs.tokens.where(~later, (inputs.tokens + 1) % symbols)
+        after = _logits(model, replace(inputs, tokens=changed))
+        if _differ(before, after, inputs.padding_mask & ~later):
+            raise UsageError(
+                f"{_name(model)} looks ahead: other tokens after position {cut} changed its logits at or before it, "
+                "where a causal layout may see earlier tokens only; mask its attention, or use a layout that is not "
+                "causal"
+            )
+
+
+def _check_padding(model: Model, inputs: Inputs) -> None:
+    """A row alone must get the logits that it gets beside longer ones."""
+    together = _logits(model, inputs)
+    for row in range(len(inputs)):
+        alone = inputs.take(slice(row, row + 1)).narrow()
+        width = alone.tokens.shape[1]
+        if _differ(_logits(model, alone), together[row : row + 1, :width], alone.padding_mask):
+            raise UsageError(
+                f"{_name(model)} reads padding, or its neighbours: a row alone gets other logits than beside longer "
+                "rows; give its forward a parameter padding_mask (rows × positions, True for a real token) and hide "
+                "what is False, and normalise no statistics over a batch"
+            )
+
+
+def _differ(one: Float[Tensor, "b t v"], two: Float[Tensor, "b t v"], at: Bool[Tensor, "b t"]) -> bool:
+    """Do logits differ there by more than rounding? Where they are not finite, nothing can be said."""
+    one, two = one[at].double(), two[at].double()
+    return bool(((one - two).abs() > MOVED * (1 + one.abs().max())).any())
+
+
+def _name(model: Model) -> str:
+    return type(model.module if isinstance(model, Once) else model).__name__

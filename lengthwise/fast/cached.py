@@ -1,0 +1,147 @@
+"""Decoding: rows are read piece by piece, each position once, by the models' own parts; what was seen is kept."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lengthwise.base.types import Inputs
+from lengthwise.fast.lstm import PackedLSTM
+from lengthwise.fast.retran import Wave
+from lengthwise.fast.transformer import PackedTransformer
+from lengthwise.models import Model
+from lengthwise.models.lstm import LSTMModel
+from lengthwise.models.retran import Past, ReTranModel
+from lengthwise.models.transformer import TransformerContext, TransformerModel
+from lengthwise.nn.lstm import States
+from lengthwise.nn.mixer import Sight
+
+
+class Reader(ABC):
+    """Reads the next positions of rows, all of which take the same loops."""
+
+    def __init__(self, model: Model, inputs: Inputs) -> None:
+        self.model, self.inputs, self.seen = model, inputs, 0
+
+    @abstractmethod
+    def advance(self, state: Float[Tensor, "b t d"], loop: int) -> Float[Tensor, "b t d"]:
+        """Loop number ``loop``, from 0, over new positions."""
+
+    def read(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
+        """The logits of the rows' next columns, after so many loops."""
+        state = self.start(inputs)
+        self.seen += inputs.tokens.shape[1]
+        for loop in range(loops):
+            state = self.advance(state, loop)
+        return self.model.read(state)
+
+    def start(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
+        """The state of new positions before the first loop."""
+        return self.model.start(self.model.embed(inputs))
+
+
+class Cache:
+    """A key–value cache. Each call of attention has its own pair, known by its turn: so every loop of every layer has
+    one."""
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[Tensor, Tensor]] = []
+        self.turn = 0
+
+    def rewind(self) -> None:
+        """Before each further piece of a row: the first call is next."""
+        self.turn = 0
+
+    def extend(self, key: Float[Tensor, "b h t e"], value: Float[Tensor, "b h t e"]) -> tuple[Tensor, Tensor]:
+        """All keys and values up to here, with the new ones."""
+        if self.turn == len(self.pairs):
+            self.pairs.append((key, value))
+        else:
+            before = self.pairs[self.turn]
+            self.pairs[self.turn] = torch.cat([before[0], key], 2), torch.cat([before[1], value], 2)
+        self.turn += 1
+        return self.pairs[self.turn - 1]
+
+
+class CachedTransformer(Reader):
+    """For causal transformers: what positions say is known for the whole row, keys and values are remembered."""
+
+    def __init__(self, model: TransformerModel, inputs: Inputs) -> None:
+        super().__init__(model, inputs)
+        self.sight = Sight.of(model.encodings, inputs, causal=True)
+        self.vectors, self.cache = model.vectors(inputs), Cache()
+
+    def start(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
+        model, start = cast(TransformerModel, self.model), self.seen
+        stop = start + inputs.tokens.shape[1]
+        self.cache.rewind()
+        embedded = model.embedded(inputs.tokens, [vectors[:, start:stop] for vectors in self.vectors])
+        self.context = TransformerContext(embedded, piece(self.sight, start, stop), self.cache)
+        return model.start(self.context)
+
+    def advance(self, state: Float[Tensor, "b t d"], loop: int) -> Float[Tensor, "b t d"]:
+        return self.model.advance(state, self.context)
+
+
+def piece(sight: Sight, start: int, stop: int) -> Sight:
+    """Of causal rows, the positions from ``start`` up to ``stop``, with all keys up to there."""
+    angles, keys = (None if part is None else part[:, start:stop] for part in (sight.angles, sight.keys))
+    device = sight.padding_mask.device
+    seen = torch.arange(stop, device=device)
+    if sight.bias is None:
+        bias = torch.zeros(1, 1, stop - start, stop, device=device).masked_fill(seen > seen[start:, None], -torch.inf)
+    else:
+        if sight.bias.shape[-1] > sight.bias.shape[-2]:  # the blank is the last key
+            seen = torch.cat([seen, seen.new_tensor([sight.bias.shape[-1] - 1])])
+        bias = sight.bias[..., start:stop, :][..., seen]
+    return Sight(sight.padding_mask[:, start:stop], True, bias, angles, keys)
+
+
+class CachedLSTM(Reader):
+    """Each cell goes on from its states, for each loop apart."""
+
+    def __init__(self, model: LSTMModel, inputs: Inputs) -> None:
+        super().__init__(model, inputs)
+        self.states: dict[tuple[int, int], States] = {}
+
+    def advance(self, state: Float[Tensor, "b t d"], loop: int) -> Float[Tensor, "b t d"]:
+        outputs = []
+        for x in state.unbind(1):
+            for number, cell in enumerate(cast(LSTMModel, self.model).cells):
+                x, self.states[loop, number] = cell(x, self.states.get((loop, number)) or cell.start(len(x)))
+            outputs.append(x)
+        return torch.stack(outputs, 1)
+
+
+class CachedReTran(Reader):
+    """Each layer goes on from its past, for each loop apart."""
+
+    def __init__(self, model: ReTranModel, inputs: Inputs) -> None:
+        super().__init__(model, inputs)
+        self.pasts: dict[int, list[Past]] = {}
+
+    def advance(self, state: Float[Tensor, "b t d"], loop: int) -> Float[Tensor, "b t d"]:
+        model = cast(ReTranModel, self.model)
+        pasts = self.pasts.setdefault(loop, [layer.start(len(state)) for layer in model.layers])
+        start = self.seen - state.shape[1]
+        outputs = [model.step(x, pasts, start + number) for number, x in enumerate(state.unbind(1))]
+        return torch.stack(outputs, 1)
+
+
+READERS: tuple[tuple[Any, Any], ...] = (
+    (PackedTransformer, CachedTransformer),
+    (PackedLSTM, CachedLSTM),
+    (Wave, CachedReTran),
+)
+
+
+def reader_of(model: Model, inputs: Inputs) -> Reader | None:
+    """The reader for such a model; of ``inputs`` all but the tokens has to be right."""
+    for runner, kind in READERS:
+        if runner.declines(model) is None:
+            return kind(model, inputs) if getattr(model, "causal", True) else None
+    return None

@@ -1,0 +1,155 @@
+"""ReTran on a CPU: all layers side by side, as a wave, over rows without padding."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lengthwise.fast import claims
+from lengthwise.fast.cell import emit, into
+from lengthwise.fast.dropout import dropout
+from lengthwise.fast.packing import Packing
+from lengthwise.fast.recall import Recall
+from lengthwise.fast.recurrent import Sequential
+from lengthwise.models.retran import Layer, ReTranModel
+from lengthwise.nn.lstm import Cell
+from lengthwise.nn.readout import Scaled
+
+PARTS = claims.known([ReTranModel, Layer, Cell, Scaled])
+
+
+class Wave(Sequential):
+    """For ReTran."""
+
+    kind, parts = ReTranModel, PARTS
+
+    def along(self, x: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:
+        ordered = packing.order(x).transpose(0, 1)
+        return torch.cat(_Wave(self.model, ordered, len(packing.counts)).run(ordered, packing.counts))
+
+
+class _Wave:
+    """All layers side by side: wave w takes layer l to position w − l, so one product of stacked weights serves all the
+    layers that are on their way.
+
+    What layer l says at position t is kept at slot t + l + 1, what stands before the row at slot l.
+    """
+
+    def __init__(self, model: ReTranModel, x: Float[Tensor, "t b d"], positions: int) -> None:
+        """For as many rows as ``x`` has, and up to so many positions."""
+        spec, rows = model.spec, x.shape[1]
+        layers: list[Layer] = list(model.layers)  # type: ignore[arg-type]
+        self.depth, self.probability = spec.layers, layers[0].dropout if layers[0].training else 0.0
+        self.maps, self.norms = _stacked_maps(layers, spec.heads), _stacked_norms(layers)
+        self.gates = torch.stack([into(layer.cell) for layer in layers])
+        self.rates = model.rates.repeat(2 * spec.heads)  # of each coordinate: a head's halves turn alike
+        self.short = [layer.cell.first_short.expand(rows, -1) for layer in layers]
+        self.long = [layer.cell.first_long[:, None].expand(-1, rows) for layer in layers]
+        self.said = [x[0]] * self.depth
+        shape = self.depth, positions + self.depth, spec.width, rows
+        self.recall = Recall(shape, spec.heads, probability=self.probability, like=x)
+        for number, layer in enumerate(layers):
+            key, value = (part(layer.first).expand(1, rows, -1) for part in (layer.key, layer.value))
+            self.recall.store(key, value, number, number)
+
+    def run(self, x: Float[Tensor, "t b d"], counts: list[int]) -> list[Float[Tensor, "n d"]]:
+        """What the last layer says at each position, in the rows that reach it: the first ``counts``."""
+        found = []
+        for wave in range(len(counts) + self.depth - 1):
+            layers = range(max(0, wave - len(counts) + 1), min(self.depth, wave + 1))
+            rows = counts[wave - layers[-1]]  # the lowest of their positions has most
+            below = [self.said[layer - 1] if layer else x[wave] for layer in layers]
+            short = torch.stack([self.short[layer][:rows] for layer in layers])
+            long = torch.stack([self.long[layer][:, :rows] for layer in layers])
+            new = self._step(torch.stack([part[:rows] for part in below]), short, long, layers, wave)
+            for layer, *parts in zip(layers, *(part.unbind() for part in new), strict=True):
+                self.said[layer], self.short[layer], self.long[layer] = parts
+            if layers[-1] == self.depth - 1:
+                found.append(self.said[-1])
+        return found
+
+    def _step(
+        self,
+        x: Float[Tensor, "l r d"],
+        short: Float[Tensor, "l r d"],
+        long: Float[Tensor, "l h r"],
+        layers: range,
+        wave: int,
+    ) -> tuple[Float[Tensor, "l r d"], Float[Tensor, "l r d"], Float[Tensor, "l h r"]]:
+        """One wave: what is said, and the states."""
+        first, count = layers[0], len(layers)
+        position = wave + 1 - torch.arange(first, first + count, device=x.device)
+        angles = (position[:, None, None] * self.rates).to(x.dtype)
+        turn = angles.cos(), angles.sin()
+        slots = torch.arange(wave + 1 - first, device=x.device)
+        hidden = slots < torch.arange(count, device=x.device)[:, None] if count > 1 else None
+
+        query = _turned(self._map("query", x, layers), turn)
+        mixed = self._map("mix", self.recall.attend(query, first, slice(first, wave + 1), hidden), layers)
+        h = self._norm("norm_attention", x + dropout(mixed, self.probability), layers)
+        seen = torch.cat([h, short, torch.ones_like(h[..., :1])], -1)
+        emitted, long = emit(seen, self._of(self.gates, layers), long)
+        out, short = self._map("out_short", emitted.mT, layers).chunk(2, -1)
+        y = self._norm("norm_cell", h + dropout(out, self.probability), layers)
+        *keys, value = self._map("key_value", y, layers).split(x.shape[-1], -1)
+        self.recall.store(_turned(torch.cat(keys, -1), turn), value, first, wave + 1)
+        return y, short, long
+
+    def _of(self, part: Float[Tensor, "all ..."], layers: range) -> Float[Tensor, "l ..."]:
+        """Of stacked weights those of these layers; all of them as they are, since a slice's gradient costs a copy."""
+        return part if len(layers) == self.depth else part[layers.start : layers.stop]
+
+    def _map(self, name: str, x: Float[Tensor, "l r i"], layers: range) -> Float[Tensor, "l r o"]:
+        weight, bias = (self._of(part, layers) for part in self.maps[name])
+        return torch.baddbmm(bias, x, weight)
+
+    def _norm(self, name: str, x: Float[Tensor, "l r d"], layers: range) -> Float[Tensor, "l r d"]:
+        weight, bias = (self._of(part, layers) for part in self.norms[name])
+        return torch.addcmul(bias, F.layer_norm(x, x.shape[-1:]), weight)
+
+
+def _turned(both: Float[Tensor, "l r dd"], turn: tuple[Tensor, Tensor]) -> Float[Tensor, "l r d"]:
+    """Queries or keys turned by their angles, from themselves and themselves a quarter turn on, side by side."""
+    straight, on = both.chunk(2, -1)
+    return torch.addcmul(straight * turn[0], on, turn[1])
+
+
+def _quarter_turn(linear: nn.Linear, heads: int) -> list[tuple[Tensor, Tensor]]:
+    """Weight and bias of a linear layer, and of the layer that says the same a quarter turn on: coordinate i of a head
+    turns together with i + half."""
+
+    def on(part: Tensor) -> Tensor:
+        first, second = part.view(heads, 2, -1, *part.shape[1:]).unbind(1)
+        return torch.stack([-second, first], 1).view_as(part)
+
+    return [_both(linear), (on(linear.weight), on(linear.bias))]
+
+
+def _stacked_maps(layers: list[Layer], heads: int) -> dict[str, tuple[Tensor, Tensor]]:
+    """Weights "l i o" and biases "l 1 o" of all linear layers, those side by side that read the same."""
+    maps = {
+        "query": [_quarter_turn(layer.query, heads) for layer in layers],
+        "key_value": [[*_quarter_turn(layer.key, heads), _both(layer.value)] for layer in layers],
+        "mix": [[_both(layer.mix)] for layer in layers],
+        "out_short": [[_both(layer.cell.out), _both(layer.cell.short)] for layer in layers],
+    }
+    stacked = {}
+    for name, parts in maps.items():
+        weights, biases = zip(*(map(torch.cat, zip(*part, strict=True)) for part in parts), strict=True)
+        stacked[name] = torch.stack(weights).mT, torch.stack(biases)[:, None]
+    return stacked
+
+
+def _stacked_norms(layers: list[Layer]) -> dict[str, tuple[Tensor, Tensor]]:
+    """Scales and shifts "l 1 d" of the norms."""
+    stacked = {}
+    for name in ("norm_attention", "norm_cell"):
+        scales, shifts = zip(*(_both(getattr(layer, name)) for layer in layers), strict=True)
+        stacked[name] = torch.stack(scales)[:, None], torch.stack(shifts)[:, None]
+    return stacked
+
+
+def _both(part: nn.Linear | nn.LayerNorm) -> tuple[Tensor, Tensor]:
+    return part.weight, part.bias

@@ -1,0 +1,208 @@
+"""Folders of results, as data: the only code that touches files of results, apart from weights and checkpoints.
+
+A run is ``runs/<name>-<id>/`` (or under ``$LENGTHWISE_RUNS``):
+
+    config.json         the recipe                      } a folder of weights, in the Hugging Face
+    model.safetensors   the weights that are evaluated  } layout; here once training is done
+    metrics.jsonl       what training measured, a row per line
+    scores.jsonl        what evaluation measured, a row per line
+    depth.jsonl         what every loop would have answered, a row per size
+    anatomy.jsonl       how answers went wrong, a row per size
+    state.pt            all that resuming needs
+    about.json          versions, commit, device, time; and the recipe's outline
+
+A language model that was asked has ``runs/ask-<model>-<task>-<id>/``:
+
+    asked.json          the inquiry, and its outline
+    replies.jsonl       what was answered, a row per prompt
+    scores.jsonl        exact match, a row per size of which every prompt has its reply
+
+Every file is replaced whole or appended to; nothing is ever half-written. No file can make code run. Importing this
+module imports no torch: ``run`` has the recipe and the weights.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from lengthwise.base import fields
+from lengthwise.base.errors import UsageError
+from lengthwise.base.results import InquiryOutline, RunOutline
+
+SHIPPED = Path(__file__).parent / "weights"
+
+
+def runs_folder() -> Path:
+    """Where runs are kept."""
+    return Path(os.environ.get("LENGTHWISE_RUNS", "runs"))
+
+
+def shipped() -> list[str]:
+    """The names of the weights that come with the package."""
+    return sorted(path.parent.name for path in SHIPPED.glob("*/config.json"))
+
+
+# Files
+
+
+def write(path: Path, content: bytes) -> None:
+    """Replace a file, whole or not at all. UsageError where the disk refuses."""
+    with _disk(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with part.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def write_json(path: Path, tree: Any) -> None:
+    """Replace a file by a tree of plain values. UsageError where the disk refuses."""
+    write(path, (json.dumps(tree, indent=1) + "\n").encode())
+
+
+def read_text(path: Path) -> str:
+    """A file's text. UsageError where it cannot be read."""
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise UsageError(f"{path.parent}: its {path.name} cannot be read ({reason})") from None
+
+
+def read_tree(path: Path) -> dict[str, Any]:
+    """A file's JSON object. UsageError where it holds none."""
+    text = read_text(path)
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not JSON ({one_line(error)})") from None
+    if not isinstance(tree, dict):
+        raise UsageError(f"{path}: not a JSON object")
+    return tree
+
+
+def one_line(error: Exception) -> str:
+    """An error's text, shortened to one line."""
+    return " ".join(str(error).split())[:200]
+
+
+def _cut_short(file: BinaryIO) -> bool:
+    """Does a file end in the middle of a line?"""
+    if file.seek(0, os.SEEK_END) == 0:
+        return False
+    file.seek(-1, os.SEEK_END)
+    return file.read() != b"\n"
+
+
+@contextmanager
+def _disk(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot write there ({error.strerror or error})") from None
+
+
+# Folders
+
+
+class Folder:
+    """A folder with files of rows, which are only appended to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.folder)!r})"
+
+    def append(self, name: str, *rows: dict[str, Any]) -> None:
+        """Add rows to ``<name>.jsonl``; a last line cut short is dropped."""
+        with _disk(self.folder), (self.folder / f"{name}.jsonl").open("ab+") as file:
+            if _cut_short(file):
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+            file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """All rows of ``<name>.jsonl``; a last line cut short by a crash does not count. UsageError if a line is not
+        a JSON object."""
+        path = self.folder / f"{name}.jsonl"
+        try:
+            rows = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+        except FileNotFoundError:
+            return []
+        except ValueError as error:
+            raise UsageError(f"{path}: a line is not JSON ({one_line(error)})") from None
+        if not all(isinstance(row, dict) for row in rows):
+            raise UsageError(f"{path}: a line is not a row")
+        return rows
+
+
+class RunFolder(Folder):
+    """A run as data: rows of ``metrics``, ``scores``, ``depth`` and ``anatomy``, the recipe as plain values."""
+
+    @property
+    def done(self) -> bool:
+        """Has its training ended?"""
+        return (self.folder / "model.safetensors").exists()
+
+    def config(self) -> dict[str, Any]:
+        """The recipe as plain values. UsageError where it cannot be read."""
+        return read_tree(self.folder / "config.json")
+
+    @cached_property
+    def outline(self) -> RunOutline:
+        """What a report says of the recipe: kept in about.json once the run is done."""
+        if kept := self._about().get("outline"):
+            return fields.decode(RunOutline, kept, f"{self.folder / 'about.json'}: outline")
+        # Before, or in a folder of an earlier version, only the recipe's classes know its id: they import torch.
+        from lengthwise.recipe.outline import outline
+        from lengthwise.recipe.recipe import Recipe
+
+        return outline(Recipe.read(read_text(self.folder / "config.json")))
+
+    def about(self) -> dict[str, Any]:
+        """Versions, commit, device and time of a finished run; empty while it is not. UsageError if it is damaged."""
+        return {name: value for name, value in self._about().items() if name != "outline"}
+
+    def describe(self, about: dict[str, Any]) -> None:
+        """Write about.json."""
+        write_json(self.folder / "about.json", about | {"outline": fields.encode(self.outline)})
+
+    def _about(self) -> dict[str, Any]:
+        path = self.folder / "about.json"
+        return read_tree(path) if path.exists() else {}
+
+    def cut(self, name: str, step: int) -> None:
+        """Drop rows of later steps: what was logged after the last checkpoint will be logged again."""
+        rows = self.rows(name)
+        if not all(isinstance(row.get("step"), int) for row in rows):
+            raise UsageError(f"{self.folder / name}.jsonl: a row has no step")
+        kept = [json.dumps(row) + "\n" for row in rows if row["step"] <= step]
+        write(self.folder / f"{name}.jsonl", "".join(kept).encode())
+
+
+class InquiryFolder(Folder):
+    """A language model that was asked, as data: rows of ``replies`` and ``scores``, the inquiry as plain values."""
+
+    def config(self) -> dict[str, Any]:
+        """The inquiry as plain values. UsageError where it cannot be read."""
+        return {name: value for name, value in self._asked().items() if name != "outline"}
+
+    @cached_property
+    def outline(self) -> InquiryOutline:
+        """What a report says of the inquiry. UsageError where an earlier version has written the folder."""
+        return fields.decode(InquiryOutline, self._asked().get("outline"), f"{self.folder / 'asked.json'}: outline")
+
+    def _asked(self) -> dict[str, Any]:
+        return read_tree(self.folder / "asked.json")

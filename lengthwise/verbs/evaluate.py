@@ -1,0 +1,93 @@
+"""Measuring weights on fresh problems."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from lengthwise.base.types import UsageError
+from lengthwise.evaluation.anatomy import anatomy
+from lengthwise.evaluation.scores import default_sizes, evaluate
+from lengthwise.recipe.stopping import Stopping
+from lengthwise.report import Row, latest, size_text
+from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_table
+from lengthwise.run import Run, Weights, load
+from lengthwise.training.loop import choose_device, computing
+from lengthwise.verbs.console import progress, say
+from lengthwise.verbs.options import Size, after, folder_of, kind_of, parse_sizes, stoppings
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure weights on fresh problems."""
+    weights = load(folder_of(args.weights), choose_device(args.device))
+    if args.lengths and args.grid:
+        raise UsageError("give --lengths or --grid, not both")
+    sizes = parse_sizes(args.grid or args.lengths) if args.grid or args.lengths else default_sizes(weights.recipe)
+    folder = Path(folder_of(args.weights))
+    own = Run.open(folder) if (folder / "metrics.jsonl").exists() else None
+    rules = stoppings(args.stopping) + after(args.loops) or [weights.recipe.stopping]
+    rows = _scores(args, weights, own, sizes, rules)
+    top = weights.recipe.lengths.top
+    tables = (_maps(rows, top) if args.grid else []) or [detail_table(rows, top)]
+    if not args.anatomy:
+        return say(args, rows, *tables)
+    parts = _anatomies(args, weights, own, sizes, rules[0])
+    return say(args, {"scores": rows, "anatomy": parts}, *tables, "", anatomy_table(parts))
+
+
+def _scores(
+    args: argparse.Namespace, weights: Weights, own: Run | None, sizes: Sequence[Size], rules: Sequence[Stopping]
+) -> list[Row]:
+    """A row per size and rule; what a run measures is kept in its folder."""
+    seed = args.seed or 0
+    rows = _measured(args, own, rules) if args.grid and own else []
+    known = Counter(tuple(row["sizes"]) for row in rows)
+    missing = [size for size in sizes if known[weights.recipe.sizes(size)] < len(rules)]
+    asked: dict[str, Any] = {"samples": args.samples, "stopping": rules, "kind": kind_of(args), "seed": seed}
+    with computing(args.threads), progress.status("") as status:
+        for number, score in enumerate(evaluate(weights, missing, **asked), 1):
+            status.update(f"measured {size_text(score.sizes)}: {number} of {len(missing) * len(rules)}")
+            rows.append(score.row() | {"seed": seed})
+            if own:
+                own.append("scores", rows[-1])
+    return rows
+
+
+def _measured(args: argparse.Namespace, run: Run, rules: Sequence[Stopping]) -> list[Row]:
+    """The cells of a grid that an earlier call has measured: they are not measured again."""
+    names, cells = {rule.name for rule in rules}, set(parse_sizes(args.grid))
+    asked = kind_of(args), args.samples, args.seed or 0
+    return [
+        row
+        for row in latest(run.rows("scores"))
+        if row["stopping"] in names and tuple(row["sizes"]) in cells
+        if (row["problems"], row["count"], row["seed"]) == asked
+    ]
+
+
+def _anatomies(
+    args: argparse.Namespace, weights: Weights, own: Run | None, sizes: Sequence[Size], rule: Stopping
+) -> list[Row]:
+    """How the same answers go wrong, under the first of the rules asked for."""
+    asked: dict[str, Any] = {"samples": args.samples, "stopping": rule, "kind": kind_of(args), "seed": args.seed or 0}
+    rows = []
+    with computing(args.threads), progress.status("") as status:
+        for size in sizes:
+            status.update(f"looking into answers at {size}")
+            rows.append(anatomy(weights, size, **asked))
+            if own:
+                own.append("anatomy", rows[-1])
+    return rows
+
+
+def _maps(rows: Sequence[Row], top: int) -> list[Table]:
+    """Of a large map, a table of blocks for each rule; of a small one, none."""
+    by_rule: dict[str, list[Row]] = {}
+    for row in rows:
+        by_rule.setdefault(row["stopping"], []).append(row)
+    return [map_table(found, top) for found in by_rule.values() if len(found) > BLOCKS**2]

@@ -1,0 +1,130 @@
+"""What several verbs make of the command line: the text of options → objects."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+from lengthwise import catalog
+from lengthwise.base import fields
+from lengthwise.base.types import Kind, UsageError
+from lengthwise.folder import runs_folder
+from lengthwise.recipe.recipe import Recipe
+from lengthwise.recipe.stopping import After, Stopping
+from lengthwise.run import Run
+
+Size = int | tuple[int, ...]
+
+# Sizes
+
+
+def parse_sizes(text: str) -> list[Size]:
+    """``8,12,16`` · ``1-60`` · ``10-100:10`` (every tenth) · ``20x40`` (every pair up to 20 and 40), or several with
+    commas. UsageError in one line otherwise."""
+    return [size for part in text.split(",") for size in _sizes_of(part)]
+
+
+def _sizes_of(part: str) -> list[Size]:
+    found: list[Size] = []
+    if match := re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part.strip()):
+        low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        found += range(low, high + 1, step) if low and step else []
+    elif match := re.fullmatch(r"(\d+)x(\d+)", part.strip()):
+        found += [(i, j) for i in range(1, int(match[1]) + 1) for j in range(1, int(match[2]) + 1)]
+    if not found:
+        raise UsageError(f"{part!r} names no sizes: write 8,12,16 or 1-60 or 10-100:10 or 20x40, from 1 up")
+    return found
+
+
+def parse_size(text: str, axes: int) -> tuple[int, ...]:
+    """One size, ``5`` or ``5x3``; a bare number is taken on all axes. UsageError if it is none."""
+    try:
+        size = tuple(int(part) for part in text.split("x"))
+    except ValueError:
+        raise UsageError(f"{text!r} is no size: write 5, or 5x3 for a task of two sizes") from None
+    return size * axes if len(size) == 1 else size
+
+
+# Problems
+
+
+def further_kinds(args: argparse.Namespace) -> list[Kind]:
+    """The kinds of problems that have an option of their own, of those asked for."""
+    return [kind for kind in get_args(Kind)[1:] if getattr(args, kind)]
+
+
+def kind_of(args: argparse.Namespace) -> Kind:
+    """The kind of problems asked for. UsageError if there are two."""
+    kinds = further_kinds(args)
+    if len(kinds) > 1:
+        raise UsageError("give --hard or --natural, not both")
+    return kinds[0] if kinds else "uniform"
+
+
+# Recipes and folders
+
+
+def recipe_of(name: str, changes: Sequence[str]) -> Recipe:
+    """A recipe by name, or of a run, or from a JSON file."""
+    path = Path(name)
+    if path.is_dir():
+        return Run.open(path).recipe.change(changes)
+    if path.suffix == ".json":
+        try:
+            return Recipe.read(path.read_text()).change(changes)
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
+    return catalog.recipe(name, changes)
+
+
+def seeds_of(recipe: Recipe, first: int | None, count: int) -> list[Recipe]:
+    """Replicates that share neither weights nor problems."""
+    if count < 1:
+        raise UsageError(f"--seeds must be 1 or more, not {count}")
+    if first is None and count == 1:
+        return [recipe]
+    start = recipe.seed if first is None else first
+    return [replace(recipe, seed=seed, data_seed=seed) for seed in range(start, start + count)]
+
+
+def folder_of(name: str) -> str:
+    """A run may be called by its folder's name alone."""
+    inside = runs_folder() / name
+    return str(inside) if not Path(name).is_dir() and inside.is_dir() else name
+
+
+# Stopping rules
+
+
+def stoppings(texts: Sequence[str]) -> list[Stopping]:
+    """Stopping rules as they are typed. UsageError where one is wrong."""
+    return [fields.decode(Stopping, fields.parse(text, "--stopping"), "--stopping") for text in texts]
+
+
+def after(loops: str | None) -> list[Stopping]:
+    """A rule for each number of ``1,8,16``."""
+    if not loops:
+        return []
+    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", loops):
+        raise UsageError(f"--loops: numbers from 1 up with commas, e.g. 1,8,16, not {loops!r}")
+    return [After(int(count)) for count in loops.split(",")]
+
+
+# Processes
+
+
+def jobs_of(args: argparse.Namespace) -> int:
+    """Processes at a time."""
+    if args.jobs is not None and args.jobs < 1:
+        raise UsageError(f"--jobs must be 1 or more, not {args.jobs}")
+    return min(2, os.cpu_count() or 1) if args.jobs is None else args.jobs
+
+
+def passed_on(args: argparse.Namespace) -> list[str]:
+    """The options that every process of training is given too."""
+    return ["--device", args.device, *(word for name in vars(args)["import"] for word in ("--import", name))]

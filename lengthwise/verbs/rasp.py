@@ -1,0 +1,51 @@
+"""Programs of n-RASP-L at work."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from lengthwise import catalog
+from lengthwise.base import fields
+from lengthwise.base.types import UsageError
+from lengthwise.rasp.program import answer, execute, rounds_shown, shown
+from lengthwise.rasp.programs import PUBLISHED, program
+from lengthwise.tasks import Task
+from lengthwise.verbs.console import out, say, summary_of
+
+
+def run(args: argparse.Namespace) -> int:
+    """A program's state after each round; without a task, the programs there are."""
+    tasks: dict[str, Task] = {task.name: task for task in PUBLISHED}
+    if args.task is None:
+        return _list(args, tasks)
+    if args.prompt is None:
+        raise UsageError(f"rasp: give the program of {args.task} a prompt, for example: rasp parity 10110")
+    task = fields.override(tasks.get(args.task) or catalog.task(args.task), args.changes)
+    ran = execute(program(task), task.parse(args.prompt))
+    row, rounds, answered = shown(ran.row), rounds_shown(ran), answer(ran, task)
+    result = {"prompt": args.prompt, "row": row, "rounds": rounds, "answer": answered}
+    return say(args, result, _beside(row, rounds), f"answer {answered}")
+
+
+def _list(args: argparse.Namespace, tasks: dict[str, Task]) -> int:
+    known = {name: summary_of(type(program(task))) for name, task in tasks.items()}
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, text in known.items():
+        table.add_row(f"[bold]{name}[/]", text)
+    return say(args, known, table)
+
+
+def _beside(row: str, rounds: Sequence[dict[str, str]]) -> Text:
+    """A column per part of the state, a line per round; one below the other where they are too wide for that."""
+    width = max(len(row), *map(len, rounds[0])) + 2
+    groups = [list(rounds[0])] if 6 + width * len(rounds[0]) <= out.width else [[name] for name in rounds[0]]
+    lines = []
+    for names in groups:
+        lines += ["round " + "".join(name.ljust(width) for name in names)]
+        lines += ["      " + "".join(row.ljust(width) for _ in names)]
+        lines += [f"{i:>5} " + "".join(state[name].ljust(width) for name in names) for i, state in enumerate(rounds)]
+    return Text("\n".join(line.rstrip() for line in lines), no_wrap=True, overflow="ignore")

@@ -1,0 +1,59 @@
+"""Tables and figures of runs; or what more loops do to them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lengthwise.ask.folder import Asked
+from lengthwise.base.types import UsageError
+from lengthwise.evaluation.depth import depths
+from lengthwise.report import asked_curves, curves
+from lengthwise.report.card import card_table, score_card
+from lengthwise.report.publish import publish, publish_depth
+from lengthwise.report.tables import depth_rows, row_table, score_table
+from lengthwise.run import Run
+from lengthwise.training.cost import operations_by_name
+from lengthwise.training.loop import computing
+from lengthwise.verbs.console import progress, say
+from lengthwise.verbs.options import parse_sizes
+
+
+def run(args: argparse.Namespace) -> int:
+    """Tables and figures of runs; or what more loops do to them."""
+    found = [Asked.named(name) or Run.open(name) for name in args.runs]
+    runs, asked = [one for one in found if isinstance(one, Run)], [one for one in found if isinstance(one, Asked)]
+    if args.stopping:
+        if asked:
+            raise UsageError(f"{asked[0].folder}: a language model that was asked has no loops to look at")
+        return _report_stopping(args, runs)
+    if args.lengths:
+        raise UsageError("--lengths goes with --stopping; `lengthwise evaluate` measures further lengths")
+    return _report(args, runs, asked)
+
+
+def _report(args: argparse.Namespace, runs: Sequence[Run], asked: Sequence[Asked]) -> int:
+    price = operations_by_name(one.recipe for one in runs)
+    files = publish(runs, Path(args.out or "figures"), asked=asked, operations=price)
+    scores, replied = ([row for one in group for row in one.rows("scores")] for group in (runs, asked))
+    cards = score_card(runs, price) if runs else []
+    lines = (curves(runs) if scores else []) + asked_curves(asked)
+    shown = [*([score_table(lines)] if lines else []), *(["", card_table(cards)] if scores else [])]
+    result = {"files": [str(file) for file in files], "scores": scores + replied, "cards": cards}
+    return say(args, result, *shown, "\n".join(map(str, files)))
+
+
+def _report_stopping(args: argparse.Namespace, runs: Sequence[Run]) -> int:
+    files: list[Path] = []
+    found: list[dict[str, Any]] = []
+    for one in runs:
+        top = one.recipe.lengths.top
+        sizes = parse_sizes(args.lengths) if args.lengths else [top, 2 * top]
+        with computing(1), progress.status(f"{one.recipe.name}: every loop"):
+            rows = depths(one, sizes, args.samples)
+        files += publish_depth(rows, one.recipe.name, Path(args.out or "figures") / f"stopping-{one.folder.name}")
+        found += [{"recipe": one.recipe.name} | row for row in depth_rows(rows)]
+    result = {"files": [str(file) for file in files], "loops": found}
+    return say(args, result, row_table(found), "\n".join(map(str, files)))

@@ -1,0 +1,137 @@
+"""Studies: train and measure what one still lacks, then publish it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from itertools import chain, count, takewhile
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from lengthwise import catalog
+from lengthwise.evaluation.depth import depths
+from lengthwise.recipe.data import fixed_set
+from lengthwise.recipe.recipe import Recipe
+from lengthwise.recipe.source import Finite
+from lengthwise.report import Row, curves
+from lengthwise.report.card import card_table, score_card
+from lengthwise.report.publish import publish, publish_depth, publish_distribution, publish_parameters
+from lengthwise.report.tables import score_table, summary, summary_table, write_csv
+from lengthwise.run import Run
+from lengthwise.studies import Panel, Study
+from lengthwise.training.cost import cost, operations_by_name
+from lengthwise.training.fleet import Fleet
+from lengthwise.training.live import follow
+from lengthwise.training.loop import computing
+from lengthwise.verbs.console import progress, say
+from lengthwise.verbs.options import jobs_of, passed_on, seeds_of
+
+DEPTH_SAMPLES = 512  # problems on which every loop is looked at: the published code's batch
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train and measure what a study still lacks, then publish it; or say what that would cost."""
+    options = {name: getattr(args, name) for name in ("tasks", "methods", "sizes", "scale")}
+    study = catalog.study(args.study, **{name: value for name, value in options.items() if value is not None})
+    if args.dry_run:
+        return _dry_run(args, study)
+    if args.samples is None:
+        args.samples = study.samples
+    runs = {panel.title: _runs(args, panel) for panel in study.panels}
+    _train(args, study, runs)
+    return _publish(args, study, runs, Path(args.out or Path("results") / args.study))
+
+
+def _runs(args: argparse.Namespace, panel: Panel) -> list[Run]:
+    """The seeds asked for, and those that follow them where they are trained already."""
+    runs = []
+    for recipe in panel.recipes:
+        runs += [Run.of(one) for one in seeds_of(recipe, 0, args.seeds)]
+        following = (Run.expected(one) for seed in count(args.seeds) for one in seeds_of(recipe, seed, 1))
+        runs += takewhile(lambda run: run.done, following)
+    return runs
+
+
+def _train(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[Run]]) -> None:
+    """Train and measure, in processes."""
+    options = {
+        one.folder: [*passed_on(args), *_measured_on(args, panel, one)]
+        for panel in study.panels
+        for one in runs[panel.title]
+    }
+    together = list(chain(*runs.values()))
+    with Fleet(together, lambda one: options[one.folder], jobs=jobs_of(args)) as fleet:
+        follow(fleet, together, progress, quiet=args.quiet)
+
+
+def _measured_on(args: argparse.Namespace, panel: Panel, run: Run) -> list[str]:
+    """What a run is measured on, as options of ``train``."""
+    sizes = [*map(str, panel.sizes), *(["x".join(map(str, panel.grid))] if panel.grid else [])]
+    options = ["--lengths", ",".join(sizes), "--samples", str(args.samples)]
+    if panel.curve:
+        options += ["--curve", ",".join(map(str, panel.curve)), "--curve-samples", str(args.curve_samples)]
+    for rule in panel.rules(run.recipe):
+        options += ["--stopping", rule.name]
+    return options + ["--hard"] * bool(panel.hard_sizes) + ["--natural"] * panel.natural
+
+
+def _dry_run(args: argparse.Namespace, study: Study) -> int:
+    table = Table("recipe", "seeds", "to train", "minutes each", title=study.title, title_justify="left", box=None)
+    result: list[dict[str, Any]] = []
+    for recipe in study.recipes:
+        missing = sum(not Run.expected(one).done for one in seeds_of(recipe, 0, args.seeds))
+        minutes = cost(recipe, moments=2, rows=4 if args.scale == "paper" else None).minutes
+        result.append({"recipe": recipe.name, "seeds": args.seeds, "missing": missing, "minutes_each": minutes})
+        table.add_row(recipe.name, str(args.seeds), str(missing), f"{minutes:.1f}")
+    total = sum(row["missing"] * row["minutes_each"] for row in result) / jobs_of(args)
+    note = f"about {total:.0f} minutes of training in {jobs_of(args)} processes, evaluation not counted"
+    return say(args, result, table, note)
+
+
+# Publishing
+
+
+def _publish(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[Run]], folder: Path) -> int:
+    every = list(chain(*runs.values()))
+    files: list[Path] = []
+    rows: list[Row] = []
+    prices: dict[str, float] = {}
+    for panel in study.panels:
+        group = runs[panel.title]
+        prices |= operations_by_name(one.recipe for one in group)
+        files += _publish_panel(panel, group, folder / panel.name, prices)
+        if panel.claims:
+            found = summary(panel.title, curves(group), panel.sizes, panel.claims)
+            write_csv(folder / panel.name / "summary.csv", found)
+            files, rows = [*files, folder / panel.name / "summary.csv"], rows + found
+    claims = dict.fromkeys(claim for panel in study.panels for claim in panel.claims)
+    files += publish_parameters(every, list(claims), folder / "parameters")
+    table = summary_table(rows) if rows else score_table(curves(every))
+    cards, scores = score_card(every, prices), [row for one in every for row in one.rows("scores")]
+    result = {"files": list(map(str, files)), "summary": rows, "scores": scores, "cards": cards}
+    return say(args, result, table, "", card_table(cards), study.note, "\n".join(map(str, files)))
+
+
+def _publish_panel(panel: Panel, runs: Sequence[Run], folder: Path, prices: Mapping[str, float]) -> list[Path]:
+    """A panel's scores and figures; what loops do to adaptive recipes, and how long the problems of a set are."""
+    files = publish(runs, folder, title=panel.title, operations=prices)
+    for one in runs:
+        if panel.also and one.recipe.seed == 0 and one.recipe.loops.adapts:
+            with computing(1), progress.status(f"{one.recipe.name}: every loop"):
+                rows = depths(one, [one.recipe.lengths.top, *panel.sizes], DEPTH_SAMPLES)
+            files += publish_depth(rows, one.recipe.name, folder / f"stopping-{one.recipe.name}")
+    if panel.natural:
+        files += _publish_set(runs[0].recipe, folder / "distribution")
+    return files
+
+
+def _publish_set(recipe: Recipe, path: Path) -> list[Path]:
+    """How long the problems of a fixed set are; nothing where there is none."""
+    if not isinstance(recipe.source, Finite):
+        return []
+    with progress.status(f"{recipe.name}: its set"):
+        sizes = fixed_set(recipe.task, recipe.lengths, recipe.source).sizes.amax(1)
+    counts = {size: count for size, count in enumerate(sizes.bincount().tolist()) if count}
+    return publish_distribution(counts, f"{recipe.source.rows:,} problems to train on", path)
