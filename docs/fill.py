@@ -20,6 +20,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+from lengthwise.report import not_fitted
 from lengthwise.report.card import card_cells
 
 ROOT = Path(__file__).parents[1]
@@ -30,6 +31,26 @@ SPOT = re.compile(r"(<!-- fill: (\w+) ([^\n]*?) -->\n).*?(<!-- end -->)", re.DOT
 def filled(text: str) -> str:
     """A page with every spot filled anew."""
     return SPOT.sub(lambda spot: spot[1] + FILLERS[spot[2]](*spot[3].split()) + spot[4], text)
+
+
+def unfitted(folder: str) -> dict[str, str]:
+    """What is said of recipes that have not learned their training length, by their names."""
+    recipes = {run["recipe_name"]: run["recipe"] for run in json.loads((ROOT / folder / "runs.json").read_text())}
+    shares: dict[str, list[float]] = defaultdict(list)
+    with (ROOT / folder / "scores.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            recipe = recipes[row["recipe_name"]]
+            own = row["problems"] == "uniform" and row["stopping"].partition("(")[0] == recipe["stopping"]["kind"]
+            if own and tuple(map(int, row["sizes"].split("x"))) == _trained_to(recipe["lengths"], row["sizes"]):
+                shares[row["recipe_name"]].append(float(row["exact"]))
+    tops = {name: recipe["lengths"]["top"] for name, recipe in recipes.items()}
+    said = {name: not_fitted(statistics.fmean(found), tops[name]) for name, found in shares.items()}
+    return {name: f" ({text})" for name, text in said.items() if text}
+
+
+def _trained_to(lengths: dict, sizes: str) -> tuple[int, ...]:
+    most = lengths.get("most") or [lengths["top"]] * len(sizes.split("x"))
+    return tuple(min(lengths["top"], short) for short in most)
 
 
 def code(name: str) -> str:
@@ -49,8 +70,11 @@ def table(folder: str, problems: str, *only: str) -> str:
                 counts.add(int(row["count"]))
     sizes = sorted({size for by_size in shares.values() for size in by_size}, key=lambda size: int(size.split("x")[0]))
     lines = [["", *sizes], ["---", *("---:" for _ in sizes)]]
+    unfit = unfitted(folder)
     for name, by_size in shares.items():
-        lines.append([f"`{name}`", *(_spread(by_size[size]) if size in by_size else "" for size in sizes)])
+        lines.append(
+            [f"`{name}`{unfit.get(name, '')}", *(_spread(by_size[size]) if size in by_size else "" for size in sizes)]
+        )
     seeds = {len(values) for by_size in shares.values() for values in by_size.values() if values}
     many = f"Median of {_one(seeds)} seeds (worst–best)" if seeds != {1} else "One seed"
     note = f"{many}, {_one(counts):,} fresh problems per length and seed.\n"
@@ -76,6 +100,7 @@ def _one(values: set[int]) -> int:
 def summary(folder: str) -> str:
     """Mean over seeds ± standard error, how many seeds solve it, and what has been published."""
     lines = ["| | stopping | at | exact match | seeds ≥ 0.99 | |\n| --- | --- | ---: | ---: | ---: | --- |\n"]
+    unfit = unfitted(folder)
     with (ROOT / folder / "summary.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             if row["published"]:
@@ -85,7 +110,8 @@ def summary(folder: str) -> str:
             exact = f"{float(row['exact']):.3f}{error}"
             kind = "" if row.get("problems", "uniform") == "uniform" else f"{row['problems']} "
             solved, note = f"{row['solved']} of {row['seeds']}", f"{int(row['count']):,} {kind}problems per seed"
-            lines.append(f"| `{row['who']}` | {row['stopping']} | {row['size']} | {exact} | {solved} | {note} |\n")
+            who = f"`{row['who']}`{unfit.get(row['who'], '')}"
+            lines.append(f"| {who} | {row['stopping']} | {row['size']} | {exact} | {solved} | {note} |\n")
     return "".join(lines)
 
 
@@ -146,12 +172,14 @@ def time(folder: str) -> str:
 
 def card(*folders: str) -> str:
     """The score cards of several folders, one below the other."""
-    lines = ["| recipe | trained to | longest, per seed | seeds beyond | parameters | operations | CPU min |\n"]
-    lines.append("| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n")
+    lines = ["| recipe | trained to | chosen on | longest, per seed | of uniform ones | worst family "]
+    lines[0] += "| seeds beyond | parameters | operations | CPU min |\n"
+    lines.append("| --- | ---: | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: |\n")
     for folder in folders:
+        unfit = unfitted(folder)
         for row in json.loads((ROOT / folder / "card.json").read_text()):
-            name, *cells = card_cells(row)
-            lines.append(f"| `{name}` | {' | '.join(cells)} |\n")
+            _, *cells = card_cells(row)
+            lines.append(f"| `{row['recipe']}`{unfit.get(row['recipe'], '')} | {' | '.join(cells)} |\n")
     return "".join(lines)
 
 

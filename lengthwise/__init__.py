@@ -22,11 +22,12 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AdamW", "Addition", "After", "Answer", "Attention", "Batch", "Constant", "Converged", "Copy", "Curriculum",
-    "Every", "ExtraLoops", "Final", "FullOutput", "Inputs", "Layout", "Learned", "Lengths", "Local", "Loops", "Loss",
-    "MaxConfidence", "Mixer", "MixerSpec", "Model", "ModelSpec", "NextToken", "NoPE", "Objective", "Optimizer",
-    "Oracle", "Pairs", "Parity", "PerRound", "Position", "Problems", "Progressive", "Recipe", "RoPE", "Run", "Runner",
-    "Schedule", "Score", "Scores", "Sight", "Solver", "Stopping", "Task", "Trace", "Transformer", "Uniform",
-    "UsageError", "Vocab", "Watch", "Weights", "evaluate", "find", "load", "plain", "stream", "train", "unroll",
+    "Every", "ExtraLoops", "Family", "Final", "FullOutput", "Inputs", "Layout", "Learned", "Lengths", "Local",
+    "Loops", "Loss", "MaxConfidence", "Mixer", "MixerSpec", "Model", "ModelSpec", "NextToken", "NoPE", "Objective",
+    "Optimizer", "Oracle", "Pairs", "Parity", "PerRound", "Position", "Problems", "Progressive", "Recipe", "RoPE",
+    "Run", "Runner", "Schedule", "Score", "Scores", "Sight", "Solver", "Stopping", "Task", "Trace", "Transformer",
+    "Uniform", "UsageError", "Vocab", "Watch", "Weights", "evaluate", "families", "find", "load", "plain", "stream",
+    "train", "unroll",
 ]  # fmt: skip
 
 

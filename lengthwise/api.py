@@ -13,6 +13,7 @@ from lengthwise.base.types import Batch, Inputs, Kind, Loss, Problems, Score, Tr
 from lengthwise.base.vocab import Vocab
 from lengthwise.depth import Runner
 from lengthwise.depth.plain import unroll
+from lengthwise.evaluation.families import SHARE, evaluate_families
 from lengthwise.evaluation.scores import default_sizes
 from lengthwise.evaluation.scores import evaluate as measure
 from lengthwise.evaluation.solver import Answer, Solver, load
@@ -41,6 +42,7 @@ from lengthwise.run import load as load_weights
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.family import Family
 from lengthwise.tasks.parity import Parity
 from lengthwise.training import loop
 
@@ -79,14 +81,29 @@ def evaluate(
     samples: int = 1000,
     stopping: Stopping | None = None,
     kind: Kind = "uniform",
+    families: bool = False,
     seed: int = 0,
     device: str = "auto",
 ) -> Scores:
-    """Exact match on fresh problems, a Score per length; by default at 1, 1.5, 2, 3 and 5 times the training length."""
+    """Exact match on fresh problems, a Score per length; by default at 1, 1.5, 2, 3 and 5 times the training length.
+
+    ``kind`` is "uniform", "hard", "natural" or the name of a family of structured problems (see ``families``). With
+    ``families``, scores of all families follow, on a tenth of the samples each.
+    """
     if not isinstance(weights, Weights):
         chosen = loop.choose_device(device)
         weights = weights.weights(chosen) if isinstance(weights, Run) else load_weights(weights, chosen)
-    sizes = default_sizes(weights.recipe) if lengths is None else lengths
+    sizes = default_sizes(weights.recipe) if lengths is None else list(lengths)
     with loop.computing(1):
         found = measure(weights, sizes, samples=samples, stopping=stopping, kind=kind, seed=seed)
-        return Scores(found)
+        scores = Scores(found)
+        if families:
+            few = max(1, samples // SHARE)
+            scores += evaluate_families(weights, sizes, samples=few, stopping=stopping, seed=seed)
+        return scores
+
+
+def families(task: Task | str, *changes: str) -> dict[str, str]:
+    """A task's families of structured problems: what each is, by name."""
+    found = catalog.task(task, list(changes)) if isinstance(task, str) else task
+    return {family.name: family.about for family in found.families}

@@ -15,6 +15,7 @@ EPILOG = """examples:
   lengthwise train looped-parity --seeds 3           three seeds, measured at up to 5 times the length
   lengthwise train looped-pairs model.width=32       any field of a recipe can be changed
   lengthwise evaluate runs/looped-pairs-1234567890 --lengths 8-100:4
+  lengthwise attack looped-pairs                     search for problems that it gets wrong
   lengthwise report runs/*                           tables, figures and CSV
 """
 
@@ -50,20 +51,23 @@ def parser() -> argparse.ArgumentParser:
     verb("list", "recipes, studies, shipped weights, parts and runs", "json")
     sub = verb("show", "a recipe with its parameters, operations and an estimate of time", "json")
     _recipe(sub)
-    sub = verb("sample", "problems of a task", "seed", "hard", "natural", "json")
+    sub = verb("sample", "problems of a task", "seed", "hard", "natural", "family", "json")
     sub.add_argument("task", metavar="TASK", help="e.g. addition")
     sub.add_argument("size", metavar="SIZE", help="e.g. 5, or 5x3 for a task of two sizes")
     sub.add_argument("changes", nargs="*", metavar="name=value", help="the task's fields, e.g. base=2")
     sub.add_argument("--count", type=int, default=5, metavar="N", help="how many (default: 5)")
     sub = verb("train", "train a recipe, or go on with a run; then evaluate it",
                "seed", "seeds", "jobs", "lengths", "samples", "curve", "curve-samples", "stopping", "hard", "natural",
-               "device", "threads", "save-every", "quiet", "json")  # fmt: skip
+               "families", "device", "threads", "save-every", "quiet", "json")  # fmt: skip
     _recipe(sub)
     sub = verb("evaluate", "exact match on fresh problems, length by length",
-               "seed", "lengths", "grid", "samples", "stopping", "loops", "hard", "natural", "device", "threads",
-               "json")  # fmt: skip
+               "seed", "lengths", "grid", "samples", "stopping", "loops", "hard", "natural", "family", "families",
+               "uniform-only", "device", "threads", "json")  # fmt: skip
     sub.add_argument("weights", metavar="RUN", help="a run's folder, any folder of weights, or shipped weights by name")
     sub.add_argument("--anatomy", action="store_true", help="how answers go wrong: where, and on which problems")
+    sub = verb("attack", "search for problems that a model gets wrong, short ones first",
+               "seed", "lengths", "seconds", "tries", "stopping", "device", "threads", "json")  # fmt: skip
+    sub.add_argument("weights", metavar="WEIGHTS", help="shipped weights by name, or a folder")
     sub = verb("solve", "answer prompts, from arguments or from standard input, one a line",
                "stopping", "device", "json")  # fmt: skip
     sub.add_argument("weights", metavar="WEIGHTS", help="shipped weights by name, or a folder")
@@ -84,6 +88,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--sizes", metavar="A,B", help="of the study's sizes of models only these, or all")
     sub.add_argument("--scale", metavar="SCALE", help="cpu (default) or paper: the published recipe")
     sub.add_argument("--samples", type=int, metavar="N", help="fresh problems per length (default: the study's)")
+    sub.add_argument("--publish", action="store_true", help="final tables: problems of a seed that nothing else uses")
     sub.add_argument("--dry-run", action="store_true", help="print the plan with its estimated time, and stop")
     sub = verb("report", "tables, figures (PNG, SVG) and CSV of runs", "out", "json")
     sub.add_argument("runs", nargs="+", metavar="RUN", help="run folders, and those of `ask`")
@@ -143,6 +148,11 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "grid": {"metavar": "NxM", "help": "every pair of sizes, for a task of two"},
     "samples": {"type": int, "default": 1000, "metavar": "N", "help": "fresh problems per length (default: 1000)"},
     "hard": {"action": "store_true", "help": "the task's harder set (sums: long carries)"},
+    "seconds": {"type": float, "default": 30.0, "metavar": "S", "help": "how long to search (default: 30)"},
+    "tries": {"type": int, "metavar": "N", "help": "end after N problems instead: the same seed then finds the same"},
+    "family": {"metavar": "NAME", "help": "one of the task's families of structured problems, e.g. palindrome"},
+    "families": {"action": "store_true", "help": "every family of structured problems too, not just the worst"},
+    "uniform-only": {"action": "store_true", "help": "leave families of structured problems out"},
     "natural": {
         "action": "store_true",
         "help": "the task's own distribution over sizes, up to each length (beyond training: from where it ends)",

@@ -17,7 +17,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.evaluation.solver import Answer, Solver
 from lengthwise.folder import runs_folder
 from lengthwise.recipe.data import fresh_problems
-from lengthwise.report import curves
+from lengthwise.report import WORST, curves
 from lengthwise.report.publish import publish
 from lengthwise.report.tables import score_table
 from lengthwise.report.terminal import plot
@@ -53,7 +53,7 @@ def demo(args: argparse.Namespace) -> int:
     top = looped.recipe.lengths.top
     if not args.quiet:
         console.print(INTRO.format(top=top, looped=looped.recipe.name, standard=standard.recipe.name), "")
-    options = ["--lengths", ",".join(map(str, panel.sizes)), "--samples", str(args.samples), "--hard"]
+    options = ["--lengths", ",".join(map(str, panel.sizes)), "--samples", str(args.samples), "--hard", "--families"]
     with Fleet(runs, lambda _: options, jobs=2 if args.jobs is None else args.jobs) as fleet:
         follow(fleet, runs, console, quiet=args.quiet, extra=lambda: pictures(runs))
     files = publish(runs, Path(args.out or runs_folder() / "demo"), title=study.title)
@@ -83,8 +83,10 @@ def pictures(runs: Sequence[Run]) -> RenderableType:
 
 def length_plot(runs: Sequence[Run]) -> RenderableType:
     """Exact match against digits, as far as it is measured."""
-    measured = [curve for curve in curves(runs) if curve.problems == "uniform"]
-    lengths = {curve.label: [(point.length, point.mean) for point in curve.diagonal()] for curve in measured}
+    measured = [curve for curve in curves(runs) if curve.problems in ("uniform", WORST)]
+    called = [curve.label if curve.problems == "uniform" else f"{curve.label}, {WORST}" for curve in measured]
+    points = [[(point.length, point.mean) for point in curve.diagonal()] for curve in measured]
+    lengths = dict(zip(called, points, strict=True))
     top = runs[0].recipe.lengths.top
     return plot(lengths, width=76, height=12, top=top, x_label="digits", y_label="exact match")
 

@@ -33,9 +33,11 @@ def encode(value: Any) -> Any:
 
 
 def essence(value: Any) -> Any:
-    """The same without fields that are at their defaults."""
+    """The same without fields that are at their defaults, and those that are no part of what a thing is: their metadata
+    say ``identity=False``."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {"kind": type(value).__name__} | {f.name: essence(getattr(value, f.name)) for f in _changed(value)}
+        told = [f for f in _changed(value) if f.metadata.get("identity", True)]
+        return {"kind": type(value).__name__} | {f.name: essence(getattr(value, f.name)) for f in told}
     if isinstance(value, tuple):
         return [essence(part) for part in value]
     return value

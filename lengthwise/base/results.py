@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
-# Problems of given sizes, of the task's harder set, or of the task's own distribution over sizes.
-Kind = Literal["uniform", "hard", "natural"]
+# What problems are drawn: "uniform" ones of given sizes; "natural" ones, of the task's own distribution over sizes; a
+# family's, by its name; "hard" ones, of the family that is the task's harder set; or "every" one of a size.
+Kind = str
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,27 @@ class Score:
     whole_row: float  # share of those also right in every place after the end (the official code's measure)
     token_accuracy: float  # share of answer symbols that are right
     loops: float  # loops used, mean over problems
+
+    @staticmethod
+    def counted(
+        hits: Sequence[Sequence[int]], task: str, weights: str, stopping: str, problems: Kind, sizes: tuple[int, ...]
+    ) -> Score:
+        """From what is counted in each row: is it right, is all that follows right too, how many symbols of its answer
+        are right, how many there are, and its loops."""
+        exact, whole_row, tokens, total, loops = (sum(column) for column in zip(*hits, strict=True))
+        count = len(hits)
+        return Score(
+            task,
+            weights,
+            stopping,
+            problems,
+            sizes,
+            count,
+            exact=exact / count,
+            whole_row=whole_row / count,
+            token_accuracy=tokens / total,
+            loops=loops / count,
+        )
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -52,6 +75,7 @@ class RunOutline:
     steps: int
     stopping: str  # the recipe's own rule
     model: str
+    looked_at: tuple[int, ...] = ()  # sizes that may have chosen the recipe; none where that is not known
 
 
 @dataclass(frozen=True)

@@ -102,25 +102,31 @@ def _counts(
     """For each rule and set of problems: how many rows were right, and right in every place of the room; how many
     tokens of the answers were, and how many there are; and the loops of all rows together."""
     which = torch.cat([torch.full((len(problems),), number) for number, problems in enumerate(group)])
-    counts = [torch.zeros(len(group), 5, dtype=torch.long) for _ in rules]
+    found = hits_by_row(model, recipe, Problems.join(group), rules)
+    return [torch.zeros(len(group), 5, dtype=torch.long).index_add_(0, which, rows) for rows in found]
+
+
+def hits_by_row(
+    model: Model, recipe: Recipe, problems: Problems, rules: Sequence[Stopping]
+) -> list[Int[Tensor, "b 5"]]:
+    """The same of each row, for each rule."""
+    found: list[list[Tensor]] = [[] for _ in rules]
     positions = TOKENS if any(rule.reads_output for rule in rules) else min(FEW, TOKENS)
-    for rows, batch in in_parts(recipe, Problems.join(group), positions):
-        wanted, answer_slots = slots(batch.targets, batch.answer_slots), _filled(batch.answer_slots)
-        for count, predicted in zip(counts, answers(model, recipe, batch, rules), strict=True):
-            count.index_add_(0, which[rows], _hits(predicted, wanted, answer_slots, recipe.layout.end(recipe.task)))
-    return counts
+    for _, batch in in_parts(recipe, problems, positions):
+        for parts, predicted in zip(found, answers(model, recipe, batch, rules), strict=True):
+            parts.append(hits(recipe, batch, predicted))
+    return [torch.cat(parts) for parts in found]
 
 
-def _hits(
-    predicted: Predictions, wanted: Int[Tensor, "b a"], answer_slots: Bool[Tensor, "b a"], end: int | None
-) -> Int[Tensor, "b 5"]:
+def hits(recipe: Recipe, batch: Batch, predicted: Predictions) -> Int[Tensor, "b 5"]:
     """What is counted, row by row."""
-    answer = answer_slots & up_to_end(wanted, end)
-    hits = (predicted.symbols == wanted) & answer_slots
+    wanted, answer_slots = slots(batch.targets, batch.answer_slots), _filled(batch.answer_slots)
+    answer = answer_slots & up_to_end(wanted, recipe.layout.end(recipe.task))
+    same = (predicted.symbols == wanted) & answer_slots
     columns = [
-        (hits | ~answer).all(1),
-        (hits | ~answer_slots).all(1),
-        (hits & answer).sum(1),
+        (same | ~answer).all(1),
+        (same | ~answer_slots).all(1),
+        (same & answer).sum(1),
         answer.sum(1),
         predicted.loops,
     ]

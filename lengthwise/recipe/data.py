@@ -10,14 +10,19 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from lengthwise.base.fields import suggest
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Kind, Problems, UsageError
 from lengthwise.recipe.lengths import Lengths
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.source import FRESH, Finite, Part, Source, hashed
 from lengthwise.tasks import Task
+from lengthwise.tasks.family import Sampler, chosen, mixed
 
+BLOCK = 16  # steps whose structured problems are drawn at once
 CHUNK = 65_536  # problems of a fixed set that are drawn at a time
+
+_LAST_BLOCK: dict[int, tuple[Recipe, Problems]] = {}  # what the next steps take their structured rows from
 
 
 def batch(recipe: Recipe, step: int, *, rank: int = 0, world: int = 1) -> tuple[Batch, Int[Tensor, " b"]]:
@@ -35,8 +40,34 @@ def batch(recipe: Recipe, step: int, *, rank: int = 0, world: int = 1) -> tuple[
 
 
 def _drawn(recipe: Recipe, step: int) -> Problems:
-    draw = stream(recipe.data_seed, "train", step)
-    return recipe.lengths.problems(recipe.task, step, recipe.batch, draw, hard=round(recipe.hard * recipe.batch))
+    structured = round(recipe.families * recipe.batch)
+    rows, hard = recipe.batch - structured, round(recipe.hard * recipe.batch)
+    parts = [_structured(recipe, step, structured)] if structured else []
+    if rows:
+        draw = stream(recipe.data_seed, "train", step)
+        parts.insert(0, recipe.lengths.problems(recipe.task, step, rows, draw, hard=min(hard, rows)))
+    return Problems.join(parts)
+
+
+def _structured(recipe: Recipe, step: int, rows: int) -> Problems:
+    """The rows of a batch that are of the task's families: a share of each, as far as there are enough rows."""
+    block, number = divmod(step, BLOCK)
+    known = _LAST_BLOCK.get(block)
+    if known is None or known[0] is not recipe:
+        known = recipe, _families_block(recipe, block, rows * BLOCK)
+        _LAST_BLOCK.clear()
+        _LAST_BLOCK[block] = known
+    mine = known[1].take(slice(number, None, BLOCK))
+    widths = int(mine.prompt_length.max()), int(mine.answer_length.max())
+    return replace(mine, prompt=mine.prompt[:, : widths[0]], answer=mine.answer[:, : widths[1]])
+
+
+def _families_block(recipe: Recipe, block: int, rows: int) -> Problems:
+    """The rows of ``BLOCK`` steps, drawn at once, as each family is as quickly drawn for many rows as for one. Their
+    sizes are those of the block's first step."""
+    draw = stream(recipe.data_seed, "families", block)
+    sizes = recipe.lengths.problems(recipe.task, block * BLOCK, rows, draw).sizes
+    return mixed(chosen(recipe.task.families, recipe.family_names, recipe.task.name), sizes, draw)
 
 
 def _from_set(recipe: Recipe, step: int) -> Problems:
@@ -98,20 +129,34 @@ def fresh_problems(
 ) -> Problems:
     """Fresh problems of one size: an address of their own, shared with no training batch. Those that are watched while
     training have parts from 0 up. Of a fixed set's task, such that are in no training set; ``natural`` ones are of the
-    task's own distribution over sizes, from ``bottom`` up to this one."""
+    task's own distribution over sizes, from ``bottom`` up to this one; other kinds are a family's name."""
     if len(size) != len(task.axes):
         raise UsageError(f"{task.name} has sizes on {len(task.axes)} axes ({', '.join(task.axes)}), not {len(size)}")
     if min(size) < task.smallest:
         raise UsageError(f"sizes start at {task.smallest}, not {min(size)}")
-    draw = stream(seed, "test", task.name, kind, *size, part)
+    sample = sampler(task, kind)
+    address = "hard" if kind == task.harder else kind  # one set of problems, which has two names
+    draw = stream(seed, "test", task.name, address, *size, part)
 
     def more(rows: int) -> Problems:
         if kind == "natural":
             return task.pool(rows, max(bottom, task.smallest), max(size), draw)
-        sizes = torch.tensor([list(size)]).repeat(rows, 1)
-        return task.sample_hard(sizes, draw) if kind == "hard" else task.sample(sizes, draw)
+        return sample(torch.tensor([list(size)]).repeat(rows, 1), draw)
 
     return _only("test" if part < 0 else "validation", source, more, count)
+
+
+def sampler(task: Task, kind: Kind) -> Sampler:
+    """What draws problems of a kind. UsageError where the task has no such kind."""
+    if kind in ("uniform", "natural"):
+        return task.sample
+    if kind == "hard":
+        return task.sample_hard
+    known = {family.name: family for family in task.families}
+    if kind not in known:
+        kinds = ["uniform", "natural", "hard", *known]
+        raise UsageError(f"{task.name} has no problems called {kind!r}{suggest(kind, kinds)}: {', '.join(kinds)}")
+    return known[kind].sample
 
 
 def unseen(

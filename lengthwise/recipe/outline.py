@@ -24,4 +24,5 @@ def outline(recipe: Recipe) -> RunOutline:
         steps=recipe.steps,
         stopping=recipe.stopping.name,
         model=type(recipe.model).__name__,
+        looked_at=recipe.looked_at,
     )

@@ -8,7 +8,7 @@ import json
 import pkgutil
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -27,6 +27,7 @@ from lengthwise.recipe.optim import AdamW, Optimizer, Schedule
 from lengthwise.recipe.source import Finite, Fresh, Source
 from lengthwise.recipe.stopping import Oracle, Stopping
 from lengthwise.tasks import Task
+from lengthwise.tasks.family import chosen
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,14 @@ class Watch:
 
 
 @dataclass(frozen=True)
+class ChosenOn:
+    """What was looked at while a recipe was chosen: sizes, and sets of problems. Scores there are no surprise."""
+
+    sizes: tuple[int, ...] = ()
+    problems: tuple[str, ...] = ("uniform",)
+
+
+@dataclass(frozen=True)
 class Recipe:
     """One run of training. Vary it with ``dataclasses.replace`` or ``change``."""
 
@@ -72,6 +81,8 @@ class Recipe:
     ema_start: int = 0  # the step from which it averages
     source: Source = Fresh()
     hard: float = 0.0  # share of every training batch drawn from the task's harder set
+    families: float = 0.0  # share of every training batch drawn from the task's families of structured problems
+    family_names: tuple[str, ...] = ()  # from these of them; none: from all
     stopping: Stopping = Oracle()  # the rule by which its weights answer, unless another is asked for
     watch: Watch = Watch()
     # Which weights come out: of the last step; or of those that `watch` saw, those of the best exact match (the mean
@@ -79,6 +90,8 @@ class Recipe:
     keep: Literal["last", "best", "lowest-loss"] = "last"
     seed: int = 0  # initial weights, dropout, loops
     data_seed: int = 0  # problems
+    # What chose it; no part of its id, as it changes nothing of what is trained.
+    chosen_on: ChosenOn = field(default=ChosenOn(), metadata={"identity": False})
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch"):
@@ -95,6 +108,7 @@ class Recipe:
             raise UsageError(
                 f"keep={self.keep} needs watch.every and watch.{needed[self.keep][0]}, to know which weights are best"
             )
+        self._check_families()
         self._check_source()
         self.layout.check(self.task)
         for probe in self.watch.probes:
@@ -102,13 +116,22 @@ class Recipe:
         self.lengths.tops(len(self.task.axes))
         check_stopping(self.layout, self.stopping)
 
+    def _check_families(self) -> None:
+        if not 0 <= self.families <= 1 - self.hard:
+            raise UsageError(f"families is a share, 0 to 1 with hard, not {self.families} beside hard={self.hard}")
+        chosen(self.task.families, self.family_names, self.task.name)
+        if self.families and not self.task.families:
+            raise UsageError(f"{self.task.name} has no families of problems: leave `families` at 0")
+
     def _check_source(self) -> None:
         if isinstance(self.lengths, Natural) and self.hard:
             raise UsageError("hard must be 0 with Natural lengths: a task's own distribution has no harder half")
         if not isinstance(self.source, Finite):
             return
-        if isinstance(self.lengths, Curriculum) or self.hard:
-            raise UsageError("source: a fixed set is made before training: lengths must not grow, and hard must be 0")
+        if isinstance(self.lengths, Curriculum) or self.hard or self.families:
+            raise UsageError(
+                "source: a fixed set is made before training: lengths must not grow, hard must be 0, and families too"
+            )
         if self.source.rows < self.batch:
             raise UsageError(f"source: a set of {self.source.rows} rows has no whole batch of {self.batch}")
 
@@ -147,6 +170,12 @@ class Recipe:
             return size
         top = self.lengths.top
         return tuple(min(size, cap) if cap < top else size for cap in self.lengths.tops(len(self.task.axes)))
+
+    @property
+    def looked_at(self) -> tuple[int, ...]:
+        """Sizes that may have chosen something: those it states, and those that ``watch`` looks at."""
+        watched = self.watch.sizes if self.watch.every else ()
+        return tuple(sorted({*self.chosen_on.sizes, *watched}))
 
     def build(self) -> Model:
         """A new model with its initial weights, on the CPU; the global generator is left as it was."""

@@ -18,7 +18,7 @@ from lengthwise.recipe.layout import NextToken
 from lengthwise.recipe.lengths import Uniform
 from lengthwise.recipe.loops import Constant
 from lengthwise.recipe.optim import AdamW, Schedule
-from lengthwise.recipe.recipe import Recipe, Watch
+from lengthwise.recipe.recipe import ChosenOn, Recipe, Watch
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.bitwise_or import BitwiseOr
@@ -87,6 +87,7 @@ def _published(name: str, split: Split) -> Recipe:
         schedule=Schedule("trapezoid", warmup=0.1, cooldown=0.1),
         clip=0.5,
         watch=Watch(every=244, sizes=(20, 25), count=100, probes=PROBES),
+        chosen_on=ChosenOn((20, 25)),
     )
 
 
@@ -113,6 +114,7 @@ def blog_abacus_addition() -> Recipe:
         schedule=Schedule(),
         clip=1.0,
         watch=Watch(every=5000, sizes=(20, 25), count=100, probes=PROBES),
+        chosen_on=ChosenOn((20, 25)),
     )
 
 
@@ -146,6 +148,7 @@ def abacus_addition_full() -> Recipe:
         schedule=Schedule("cosine", warmup=0.02, cooldown=0.5),
         ema=0.998,
         watch=Watch(every=500, sizes=(20, 25), count=200, probes=PROBES),
+        chosen_on=ChosenOn((20, 25)),
     )
 
 
@@ -196,6 +199,7 @@ def _compared(name: str, **model: Any) -> Recipe:
         steps=1500,
         ema=0.99,
         watch=Watch(every=250, sizes=(10, 13), count=200),
+        chosen_on=ChosenOn((10, 13)),
     )
 
 

@@ -18,7 +18,7 @@ from lengthwise.recipe.layout import FullOutput, Layout, NextToken
 from lengthwise.recipe.lengths import Curriculum
 from lengthwise.recipe.loops import Constant, Loops, PerRound
 from lengthwise.recipe.optim import AdamW, Schedule
-from lengthwise.recipe.recipe import Recipe, Watch
+from lengthwise.recipe.recipe import ChosenOn, Recipe, Watch
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum
@@ -134,6 +134,7 @@ def variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
         ema=setting.ema,
         ema_start=setting.ema_start,
         watch=Watch(every=setting.steps // 10, sizes=(setting.top, int(1.3 * setting.top)), count=200),
+        chosen_on=ChosenOn((setting.top, int(1.3 * setting.top))),
     )
 
 

@@ -12,7 +12,7 @@ from lengthwise.recipe.layout import Pairs
 from lengthwise.recipe.lengths import Uniform
 from lengthwise.recipe.loops import Constant, ExtraLoops
 from lengthwise.recipe.optim import AdamW, Schedule
-from lengthwise.recipe.recipe import Recipe, Watch
+from lengthwise.recipe.recipe import ChosenOn, Recipe, Watch
 from lengthwise.tasks.addition import Addition
 
 
@@ -33,6 +33,7 @@ def looped_pairs() -> Recipe:
         ema=0.99,
         hard=0.33,
         watch=Watch(every=100, sizes=(8, 12), count=200),
+        chosen_on=ChosenOn((8, 12), ("uniform", "hard")),
     )
 
 

@@ -17,7 +17,7 @@ from lengthwise.recipe.layout import FullOutput
 from lengthwise.recipe.lengths import Curriculum
 from lengthwise.recipe.loops import ExtraLoops, PerRound
 from lengthwise.recipe.optim import AdamW, Schedule
-from lengthwise.recipe.recipe import Recipe, Watch
+from lengthwise.recipe.recipe import ChosenOn, Recipe, Watch
 from lengthwise.recipe.stopping import Converged
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum
@@ -50,6 +50,7 @@ def looped_parity() -> Recipe:
         schedule=Schedule("cosine", cooldown=0.4),
         ema=0.99,
         watch=Watch(every=250, sizes=(20, 26), count=200),
+        chosen_on=ChosenOn((20, 26)),
     )
 
 
@@ -77,6 +78,7 @@ def looped_addition() -> Recipe:
         schedule=Schedule("cosine", cooldown=0.5),
         hard=0.33,
         watch=Watch(every=100, sizes=(20, 26), count=200),
+        chosen_on=ChosenOn((20, 26)),
     )
 
 
@@ -93,6 +95,7 @@ def looped_binary_sum() -> Recipe:
         schedule=Schedule("cosine", cooldown=0.6),
         hard=0.5,
         watch=Watch(every=200, sizes=(20, 26), count=200),
+        chosen_on=ChosenOn((20, 26)),
     )
 
 
@@ -111,6 +114,7 @@ def looped_multiplication() -> Recipe:
         steps=2400,
         schedule=Schedule("cosine", cooldown=0.4),
         watch=Watch(every=100, sizes=(11, 14), count=200),
+        chosen_on=ChosenOn((11, 14)),
     )
 
 
@@ -133,6 +137,7 @@ def looped_unique_set() -> Recipe:
         hard=0.5,
         stopping=Converged(extra=5),
         watch=Watch(every=200, sizes=(20, 26), count=200),
+        chosen_on=ChosenOn((20, 26)),
     )
 
 

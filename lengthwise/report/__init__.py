@@ -21,6 +21,9 @@ from lengthwise.base.results import Score
 from lengthwise.folder import Folder, InquiryFolder, RunFolder
 
 SOLVED = 0.99  # exact match from which a size counts as solved
+TRAINED = "▪"  # marks a size within the training range
+ALONE = ("uniform", "natural", "hard")  # sets of problems that have a curve of their own
+WORST = "worst family"  # what the curve of the worst family at each size is called
 
 Row = dict[str, Any]  # of `Score.row`, or of metrics
 Sizes = tuple[int, ...]
@@ -50,6 +53,7 @@ class Point:
     seeds: int
     solved: int  # seeds that reach SOLVED
     count: int  # problems per seed; where seeds differ, the fewest
+    families: tuple[str, ...] = ()  # of structured problems: which these are, if they are the worst
 
     @property
     def length(self) -> int:
@@ -64,9 +68,10 @@ class Curve:
     label: str
     top: int  # the largest size trained on; 0 where nobody knows, as of a language model that was asked
     axes: tuple[str, ...]
-    problems: str  # "uniform", "hard" or "natural"
+    problems: str  # "uniform", "hard", "natural", or WORST: at each size the worst family
     stopping: str  # empty where no rule stops anything
     rows_by_seed: Mapping[Seed, Sequence[Row]]
+    looked_at: tuple[int, ...] = ()  # sizes that may have chosen the recipe; none where that is not known
     most: tuple[int, ...] = ()  # the largest size trained on, on each axis
 
     def points(self) -> list[Point]:
@@ -85,6 +90,14 @@ class Curve:
         short = self.most or (self.top,) * len(point.sizes)
         return tuple(min(point.length, cap) if cap < self.top else point.length for cap in short)
 
+    def fit(self) -> float | None:
+        """Exact match at the training length, the mean over seeds; None where that was not measured."""
+        return next((point.mean for point in self.diagonal() if point.length == self.top), None)
+
+    def sealed(self) -> bool:
+        """Were all of its points measured on problems that nothing else used?"""
+        return all("sealed" in row for rows in self.rows_by_seed.values() for row in latest(rows))
+
     def trained_at(self, sizes: Sizes) -> bool:
         """Do these sizes lie within the training range?"""
         return max(sizes) <= self.top
@@ -102,12 +115,14 @@ def curves(runs: Iterable[RunFolder]) -> list[Curve]:
 def _curves(label: str, group: Sequence[RunFolder]) -> list[Curve]:
     kinds: dict[tuple[str, str], dict[Seed, list[Row]]] = {}
     for run in group:
-        for row in _checked(run):
-            seeds = kinds.setdefault((row["problems"], row["stopping"]), {})
+        rows = _checked(run)
+        alone = [(row["problems"], row) for row in rows if row["problems"] in ALONE]
+        for problems, row in [*alone, *((WORST, row) for row in worst_rows(rows))]:
+            seeds = kinds.setdefault((problems, row["stopping"]), {})
             seeds.setdefault((run.outline.seed, run.outline.data_seed), []).append(row)
     first = group[0].outline
     return [
-        Curve(label, first.top, first.axes, problems, stopping, seeds, first.tops)
+        Curve(label, first.top, first.axes, problems, stopping, seeds, first.looked_at, first.tops)
         for (problems, stopping), seeds in kinds.items()
     ]
 
@@ -151,18 +166,64 @@ def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
 
 
 def latest(rows: Iterable[Row]) -> list[Row]:
-    """One row per sizes, problems and stopping rule, where a run was measured more than once: the one on the most
-    problems, of equals the last. A quick look does not replace a careful one."""
+    """One row per sizes, problems and stopping rule, where a run was measured more than once: the sealed one, else the
+    one on the most problems, of equals the last. A quick look does not take the place of a careful one."""
     found: dict[tuple[Sizes, str, str], Row] = {}
     for row in rows:
         key = tuple(row["sizes"]), row["problems"], row["stopping"]
-        if key not in found or row["count"] >= found[key]["count"]:
+        if key not in found or _weight(row) >= _weight(found[key]):
             found[key] = row
     return list(found.values())
 
 
+def _weight(row: Row) -> tuple[bool, int]:
+    return "sealed" in row, row["count"]
+
+
+def families_in(rows: Iterable[Row]) -> dict[Sizes, list[Row]]:
+    """Rows of families of structured problems, the harder set among them, by their sizes."""
+    found: dict[Sizes, list[Row]] = {}
+    for row in rows:
+        if row["problems"] not in ("uniform", "natural"):
+            found.setdefault(tuple(row["sizes"]), []).append(row)
+    return found
+
+
+def worst(rows: Sequence[Row]) -> Row:
+    """The row of the lowest exact match; of equals, the first by name."""
+    return min(rows, key=lambda row: (row["exact"], row["problems"]))
+
+
+def worst_rows(rows: Iterable[Row]) -> list[Row]:
+    """Of each size and stopping rule, the row of the worst family; none where no more than the harder set was
+    measured."""
+    found: dict[tuple[Sizes, str], list[Row]] = {}
+    for row in latest(rows):
+        if row["problems"] not in ("uniform", "natural"):
+            found.setdefault((tuple(row["sizes"]), row["stopping"]), []).append(row)
+    return [worst(group) for group in found.values() if any(row["problems"] not in ALONE for row in group)]
+
+
+def not_fitted(fit: float | None, size: int | str) -> str:
+    """What is said of a model that has not learned its training length; nothing of one that has, or was not measured
+    there."""
+    return "" if fit is None or fit >= SOLVED else f"not fitted: {fit:.2f} at {size}"
+
+
+def fits_of(curves: Iterable[Curve]) -> dict[str, float]:
+    """Exact match on uniform problems at the training length, by the stopping rule that is best there; of each recipe
+    that was measured there."""
+    found: dict[str, float] = {}
+    for curve in curves:
+        if curve.problems == "uniform" and (fit := curve.fit()) is not None:
+            found[curve.label] = max(fit, found.get(curve.label, 0.0))
+    return found
+
+
 def names(curves: Sequence[Curve]) -> list[str]:
-    """What tells each curve from the others: its label, then its stopping rule and problems where these differ."""
+    """What tells each curve from the others: its label, then its stopping rule and problems where these differ; and
+    whether it has not learned its training length."""
+    fits = fits_of(curves)
     rules = {curve.stopping for curve in curves if curve.stopping}
     sets = {curve.problems for curve in curves}
     return [
@@ -170,6 +231,7 @@ def names(curves: Sequence[Curve]) -> list[str]:
             [curve.label]
             + ([curve.stopping] if len(rules) > 1 and curve.stopping else [])
             + ([curve.problems] if len(sets) > 1 and curve.problems != "uniform" else [])
+            + ([said] if (said := not_fitted(fits.get(curve.label), curve.top)) else [])
         )
         for curve in curves
     ]
@@ -186,8 +248,9 @@ def _point(sizes: Sizes, rows: Sequence[Row]) -> Point:
         low, high, error = rows[0]["low"], rows[0]["high"], None
     else:
         low, high, error = min(shares), max(shares), statistics.stdev(shares) / math.sqrt(len(shares))
-    solved = sum(share >= SOLVED for share in shares)
-    return Point(sizes, statistics.fmean(shares), low, high, error, len(rows), solved, min(r["count"] for r in rows))
+    solved, count = sum(share >= SOLVED for share in shares), min(row["count"] for row in rows)
+    families = tuple(sorted({row["problems"] for row in rows} - {*ALONE}))
+    return Point(sizes, statistics.fmean(shares), low, high, error, len(rows), solved, count, families)
 
 
 def _list(runs: Sequence[RunFolder]) -> str:

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from lengthwise.base.errors import UsageError
-from lengthwise.report import Curve, Point, names
+from lengthwise.report import WORST, Curve, Point, names
 from lengthwise.report.lines import MARKS, Look, name_lines, up, width
-from lengthwise.report.style import COLOURS, DASHED, FAINT, MARKERS, SHADE, settled, styled
+from lengthwise.report.style import COLOURS, DASHED, DOTTED, FAINT, MARKERS, SHADE, settled, styled
 
 
 @styled()
@@ -40,14 +40,15 @@ def length_figure(curves: Sequence[Curve], title: str | None = None) -> Figure:
 
 
 def _looks(curves: Sequence[Curve]) -> list[Look]:
-    """A colour and a marker for each recipe and rule; the harder problems are its dashed twin."""
+    """A colour and a marker for each recipe and rule; the worst family, or the harder problems, are its dashed twin."""
+    folded = any(curve.problems == WORST for curve in curves)
     kinds = list(dict.fromkeys((curve.label, curve.stopping) for curve in curves))
     looks = []
     for curve, name in zip(curves, names(curves), strict=True):
         number = kinds.index((curve.label, curve.stopping))
         # The two cycles drift apart by one per turn, so that a second turn repeats no pair.
         marker = MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
-        dash = "-" if curve.problems == "uniform" else DASHED
+        dash = "-" if curve.problems == "uniform" else DOTTED if curve.problems == "hard" and folded else DASHED
         looks.append(Look(name, COLOURS[number % len(COLOURS)], marker, dash))
     return looks
 

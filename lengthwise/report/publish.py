@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from lengthwise.folder import InquiryFolder, RunFolder, write_json
-from lengthwise.report import Claim, Row, asked_curves, by_recipe, curves
+from lengthwise.report import WORST, Claim, Row, asked_curves, by_recipe, curves
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.card import score_card
 from lengthwise.report.depth_figure import depth_figure
@@ -47,7 +47,9 @@ def _figures(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder], title: s
     if any(len(set(row["sizes"])) == 1 for row in _rows([*runs, *asked], "scores")):
         lines = (curves(runs) if _rows(runs, "scores") else []) + asked_curves(asked)
         # A rule that was tried at a single size is no line, and natural problems are of many sizes; tables have them.
-        drawn = [line for line in lines if len(line.points()) > 1 and line.problems != "natural"]
+        # The harder set is one of the families, where these were measured.
+        left_out = {"natural", *(["hard"] if any(line.problems == WORST for line in lines) else [])}
+        drawn = [line for line in lines if len(line.points()) > 1 and line.problems not in left_out]
         figures["lengths"] = length_figure(drawn or lines, title)
     groups = by_recipe(runs) if runs else {}
     for label, group in groups.items():

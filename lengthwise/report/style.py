@@ -23,6 +23,7 @@ INK, FAINT, SHADE = "#333333", "#8a8a8a", "#f1f0ec"
 WIDTH = 5.5  # inches: a one-column page's text
 DPI = 200
 DASHED = (0.0, (3.2, 1.6))
+DOTTED = (0.0, (1.0, 1.2))
 
 STYLE = {
     "figure.dpi": DPI,  # text is measured as it will be drawn

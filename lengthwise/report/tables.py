@@ -17,9 +17,21 @@ from rich.text import Text
 
 from lengthwise.base.errors import UsageError
 from lengthwise.folder import write
-from lengthwise.report import SOLVED, Claim, Curve, Point, Row, Sizes, names, size_text
+from lengthwise.report import (
+    SOLVED,
+    TRAINED,
+    WORST,
+    Claim,
+    Curve,
+    Point,
+    Row,
+    Sizes,
+    fits_of,
+    names,
+    not_fitted,
+    size_text,
+)
 
-TRAINED = "▪"  # marks a size within the training range
 ROUNDING = 1e-9  # what arithmetic may have added to a share such as 0.07
 BLOCKS = 8  # on a side of a map: they fit 80 characters
 LABEL, COLUMNS = 16, 7  # a label's width and the number of sizes: together they fit 80 characters
@@ -34,7 +46,8 @@ def score_table(curves: Sequence[Curve]) -> Table:
     if not curves:
         raise UsageError("there are no scores to tabulate: evaluate a run first")
     points = [{point.sizes: point for point in curve.points()} for curve in curves]
-    sizes = sorted(set().union(*points))
+    uniform = [row for curve, row in zip(curves, points, strict=True) if curve.problems != WORST]
+    sizes = sorted(set().union(*(uniform or points)))
     # What is the same in all rows is said once, in the caption.
     own = {
         "trained to": [str(curve.top or "–") for curve in curves],
@@ -119,9 +132,12 @@ def asked_table(rows: Iterable[Row]) -> Table:
 
 
 def summary(panel: str, curves: Sequence[Curve], sizes: Sequence[int], claims: Sequence[Claim] = ()) -> list[Row]:
-    """A row per curve and size, mean ± standard error over seeds and how many of them solve it; and one per claim."""
+    """A row per curve and size, mean ± standard error over seeds and how many of them solve it; and one per claim.
+    ``fit`` is exact match at the training length, where that was measured."""
     rows: list[Row] = []
+    fits = fits_of(curves)
     for curve in curves:
+        fit = fits.get(curve.label)
         for point in curve.points():
             if max(point.sizes) in sizes:
                 rows.append(
@@ -136,6 +152,8 @@ def summary(panel: str, curves: Sequence[Curve], sizes: Sequence[int], claims: S
                         "solved": point.solved,
                         "seeds": point.seeds,
                         "count": point.count,
+                        "fit": None if fit is None else round(fit, 5),
+                        "trained_to": curve.top,
                     }
                 )
     rows += [
@@ -160,7 +178,9 @@ def summary_table(rows: Sequence[Row]) -> Table:
             error = "" if row["error"] is None else f" ± {row['error']:.3f}"
             seeds = f"{row['solved']} of {row['seeds']}"
             kind = "" if row["problems"] == "uniform" else f", {row['problems']}"
-            table.add_row(row["who"], row["size"], f"{row['exact']:.3f}{error}", seeds, f"{row['stopping']}{kind}")
+            unfit = not_fitted(row["fit"], row["trained_to"])
+            note = ", ".join(filter(None, [f"{row['stopping']}{kind}", unfit]))
+            table.add_row(row["who"], row["size"], f"{row['exact']:.3f}{error}", seeds, note)
     return table
 
 
@@ -301,7 +321,33 @@ def _caption(curves: Sequence[Curve], points: Sequence[dict[Sizes, Point]], show
         + f"{_range({point.count for point in every})} problems per size, {_range(seeds)} seed{'s' * (seeds != {1})}; "
         f"dim: {', of a single seed the '.join(bands)}"
         + (f"\n{shown} of {sizes} sizes are shown" if shown < sizes else "")
+        + _protocol(curves)
+        + "".join(f"\n{curve.label}: {_worst_text(curve)}" for curve in curves if curve.problems == WORST)
     )
+
+
+def _protocol(curves: Sequence[Curve]) -> str:
+    """At which sizes recipes were chosen, and whether their problems are sealed."""
+    found: dict[tuple[int, ...], list[str]] = {}
+    for curve in curves:
+        found.setdefault(curve.looked_at, []).append(curve.label)
+    said = [
+        f"chosen on {', '.join(map(str, sizes))}" + (f": {', '.join(dict.fromkeys(labels))}" if len(found) > 1 else "")
+        for sizes, labels in found.items()
+        if sizes
+    ]
+    said += ["final: on sealed problems"] if all(curve.sealed() for curve in curves) else []
+    return "".join(f"\n{text}" for text in said)
+
+
+def _worst_text(curve: Curve) -> str:
+    """Which family is the worst, size by size; those that are right throughout are not named."""
+    sizes: dict[str, list[str]] = {}
+    for point in curve.points():
+        if point.mean < 1:
+            sizes.setdefault(" or ".join(point.families), []).append(size_text(point.sizes))
+    said = "; ".join(f"{name} at {', '.join(found)}" for name, found in sizes.items())
+    return f"worst family {said}" if said else "every family is right throughout"
 
 
 def _range(values: set[int]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Int
@@ -12,6 +14,8 @@ from torch import Generator, Tensor
 from lengthwise.base.rows import clipped
 from lengthwise.base.types import Problems, UsageError, integer_type
 from lengthwise.base.vocab import Vocab
+from lengthwise.tasks.family import Family
+from lengthwise.tasks.patterns import Pattern, every_row, suited
 
 
 def kebab(name: str) -> str:
@@ -33,6 +37,7 @@ class Task(ABC):
     axes: tuple[str, ...] = ("length",)
     smallest: int = 1
     largest: int | None = None
+    harder: str = "hard"  # what the harder set is called among the families
 
     @property
     def name(self) -> str:
@@ -45,6 +50,19 @@ class Task(ABC):
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         """The same from the task's harder set, where it has one. UsageError where it has none."""
         raise UsageError(f"{self.name} has no harder set of problems: leave `hard` at 0")
+
+    @property
+    def families(self) -> Sequence[Family]:
+        """Structured problems, by name: what uniform problems hardly ever are, and what people type. The harder set is
+        one of them. None unless a task knows some."""
+        if type(self).sample_hard is Task.sample_hard:
+            return ()
+        return (Family(self.harder, "The harder set that training may draw from.", self.sample_hard),)
+
+    def every(self, size: Sequence[int], most: int) -> Problems | None:
+        """All problems of one size, each once, if they are at most so many; None where they are more, or where a task
+        does not know."""
+        return None
 
     def pool(self, count: int, low: int, high: int, generator: Generator) -> Problems:
         """So many problems of the task's own distribution over sizes from ``low`` to ``high``: each size is uniform, on
@@ -111,6 +129,19 @@ class Listed(Task):
     def parse(self, text: str) -> Problems:
         row = symbols_of(self, text)
         return self.solved(torch.tensor([[len(row)]]), row[None])
+
+    @property
+    def families(self) -> Sequence[Family]:
+        shared = suited(len(self.symbols))
+        return (*super().families, *(Family.of(pattern, partial(self._patterned, pattern)) for pattern in shared))
+
+    def _patterned(self, pattern: Pattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        row = pattern(sizes[:, 0], int(sizes.max()), len(self.symbols), generator)
+        return self.solved(sizes, clipped(row, sizes[:, 0]))
+
+    def every(self, size: Sequence[int], most: int) -> Problems | None:
+        row = every_row(len(self.symbols), size[0], most)
+        return None if row is None else self.solved(torch.full((len(row), 1), size[0]), row)
 
     @abstractmethod
     def solved(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:

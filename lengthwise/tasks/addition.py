@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +25,8 @@ from lengthwise.tasks.digits import (
     stripped,
     without_leading_zeros,
 )
+from lengthwise.tasks.family import Family
+from lengthwise.tasks.operands import SHARED, SUMS, Pair, PairPattern, every_pair, families, written
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Addition(Stackable):
             raise UsageError(f"addition: base must be 2 to 10, not {self.base}")
 
     signs = ("+",)
+    harder = "long-carry"
 
     @property
     def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -102,6 +106,21 @@ class Addition(Stackable):
         swap = (lengths[:, :1] < lengths[:, 1:]) | ((longer == shorter) & (uniform() < 0.5))
         operands = torch.stack([torch.where(swap, below, above), torch.where(swap, above, below)], 1)
         return self._problems(sizes, self._trim(operands, lengths, generator), lengths)
+
+    @property
+    def families(self) -> Sequence[Family]:
+        return (*super().families, *families((*SHARED, *SUMS), self._patterned))
+
+    def _patterned(self, pattern: PairPattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        pair = Pair(sizes.expand(-1, 2), self.base, self.leading_zeros, generator)
+        return self._problems(sizes, written(pair, pattern(pair)), pair.lengths)
+
+    def every(self, size: Sequence[int], most: int) -> Problems | None:
+        operands = every_pair((size[0], size[-1]), self.base, self.leading_zeros, most)
+        if operands is None:
+            return None
+        sizes = torch.tensor([list(size)]).expand(len(operands), -1)
+        return self._problems(sizes, operands.to(SYMBOL), sizes.expand(-1, 2))
 
     def _trim(
         self, operands: Int[Tensor, "b 2 n"], lengths: Int[Tensor, "b 2"], generator: Generator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ from torch import Generator, Tensor
 
 from lengthwise.base.types import Problems
 from lengthwise.tasks import Listed
+from lengthwise.tasks.family import Family
 
 
 @dataclass(frozen=True)
@@ -19,13 +21,29 @@ class BinarySum(Listed):
     among uniform bits a sum near n, whose highest bits are set, is hardly ever seen."""
 
     symbols = ("0", "1")
+    harder = "uniform-count"
     question = "Count the ones in this sequence of bits. Write their number in binary, most significant bit first."
 
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        ones = (torch.rand(len(sizes), 1, generator=generator) * (sizes[:, :1] + 1)).long()
+        return self._counted(sizes, ones, generator)
+
+    def _counted(self, sizes: Int[Tensor, "b axes"], ones: Int[Tensor, "b 1"], generator: Generator) -> Problems:
+        """Rows with so many ones, anywhere."""
         length, width = sizes[:, :1], int(sizes.max())
-        ones = (torch.rand(len(sizes), 1, generator=generator) * (length + 1)).long()
         draw = torch.rand(len(sizes), width, generator=generator).masked_fill(torch.arange(width) >= length, 2)
         return self.solved(sizes, (draw.argsort(1).argsort(1) < ones).long())
+
+    @property
+    def families(self) -> Sequence[Family]:
+        return (*super().families, Family.of(self._near_power_of_two, self._near_power_of_two))
+
+    def _near_power_of_two(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        """A power of two of ones, or one more or one less: 7, 8, 9."""
+        length = sizes[:, 0]
+        power = 2 ** (torch.rand(len(sizes), generator=generator) * _bit_length(length)).long()
+        ones = power + torch.randint(-1, 2, (len(sizes),), generator=generator)
+        return self._counted(sizes, torch.minimum(ones, length)[:, None], generator)
 
     def solved(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
         length, count = sizes[:, 0], bits.sum(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,19 @@ from torch import Generator, Tensor
 from lengthwise.base.rows import clipped, shifted
 from lengthwise.base.types import SYMBOL, Problems
 from lengthwise.tasks import Task
-from lengthwise.tasks.digits import parted
+from lengthwise.tasks.digits import joined, parted
+from lengthwise.tasks.family import Family
+from lengthwise.tasks.operands import (
+    Digits,
+    Pair,
+    PairPattern,
+    all_highest,
+    complement,
+    every_pair,
+    families,
+    twice,
+    zeros,
+)
 
 OR = 2  # the id of the sign between the vectors
 
@@ -38,6 +51,25 @@ class BitwiseOr(Task):
         bits = torch.zeros(len(sizes), int(sizes.sum(1).max()) + 1, dtype=SYMBOL)
         return self._problems(sizes, bits.scatter_(1, at[:, None], 1))
 
+    @property
+    def families(self) -> Sequence[Family]:
+        """Of those that hold a single 1, which is what ``sample`` draws; and of any two vectors, which is what people
+        may type."""
+        return (*super().families, *families((*SINGLE, all_highest, twice, complement, zeros), self._patterned))
+
+    def _patterned(self, pattern: PairPattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        bits = pattern(Pair(sizes, 2, True, generator))
+        return self._of(sizes, bits)
+
+    def every(self, size: Sequence[int], most: int) -> Problems | None:
+        bits = every_pair((size[0], size[1]), 2, True, most)
+        return None if bits is None else self._of(torch.tensor([list(size)]).repeat(len(bits), 1), bits)
+
+    def _of(self, sizes: Int[Tensor, "b axes"], bits: Digits) -> Problems:
+        """From the bits of both vectors, whatever they are padded with."""
+        first, second = clipped(bits.to(SYMBOL).contiguous(), sizes).unbind(1)
+        return self._problems(sizes, joined(first, second, sizes, "least", 0))
+
     def parse(self, text: str) -> Problems:
         """Any two vectors."""
         first, second = parted(self, text, OR, "vectors")
@@ -63,3 +95,33 @@ class BitwiseOr(Task):
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return sizes.amax(1)
+
+
+def one_at_the_start(pair: Pair) -> Digits:
+    """A single 1, in the first position of the shorter vector."""
+    return _single(pair, torch.zeros_like(pair.shorter))
+
+
+def one_at_the_end(pair: Pair) -> Digits:
+    """A single 1, in the last position of the shorter vector."""
+    return _single(pair, pair.shorter - 1)
+
+
+def one_in_the_longer(pair: Pair) -> Digits:
+    """A single 1, in the longer vector, at a uniform position: where the shorter may have ended."""
+    longer = pair.lengths.amax(1, keepdim=True)
+    one = (torch.arange(pair.width) == pair.position(longer)).long()
+    return pair.either_way(one, torch.zeros_like(one))
+
+
+def no_one(pair: Pair) -> Digits:
+    """Zeros alone."""
+    return torch.zeros(len(pair.lengths), 2, pair.width, dtype=torch.long)
+
+
+def _single(pair: Pair, at: Int[Tensor, "b 1"]) -> Digits:
+    one = (torch.arange(pair.width) == at).long()
+    return pair.either_way(torch.zeros_like(one), one)
+
+
+SINGLE: tuple[Callable[[Pair], Digits], ...] = (one_at_the_start, one_at_the_end, one_in_the_longer, no_one)

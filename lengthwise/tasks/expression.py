@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from random import Random
 
 import torch
 from jaxtyping import Bool, Int, UInt8
@@ -12,10 +16,13 @@ from torch import Generator, Tensor
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.tasks import Task, symbols_of
 from lengthwise.tasks.digits import arithmetic
+from lengthwise.tasks.family import Family
 from lengthwise.tasks.grammar import CLOSE, MINUS, OPEN, OPERATORS, PLUS, SYMBOLS, TIMES
 from lengthwise.tasks.grammar.drawing import LONGEST, draw, tables
+from lengthwise.tasks.grammar.structured import WRITERS, Writer
 from lengthwise.tasks.grammar.values import value
 
+TRIES = 64  # of an expression of a family, until its value is short enough
 FEW = 512  # rows that take hardly longer than one
 
 
@@ -84,6 +91,44 @@ class Expression(Task):
         answer, answer_length = _written(values, self.most)
         rows = rows[:, : int(lengths.max())]
         return Problems(lengths[:, None], rows.long(), lengths, answer, answer_length, _operators(rows))
+
+    @property
+    def families(self) -> Sequence[Family]:
+        """Where a family finds no value that is short enough, the grammar's own distribution takes its place."""
+        return (*super().families, *(Family.of(writer, partial(self._structured, writer)) for writer in WRITERS))
+
+    def _structured(self, writer: Writer, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        draw = Random(int(torch.randint(2**62, (1,), generator=generator)))
+        texts = [self._short(writer, size, draw) for size in sizes[:, 0].tolist()]
+        missing = torch.tensor([text is None for text in texts])
+        found = [self._of([text for text in texts if text])] if not missing.all() else []
+        if missing.any():
+            found.append(self.sample(sizes[missing], generator))
+        back = missing.long().argsort(stable=True).argsort()
+        return Problems.join(found).take(back)
+
+    def _of(self, texts: Sequence[str]) -> Problems:
+        """From expressions as the grammar writes them."""
+        lengths = torch.tensor([len(text) for text in texts])
+        rows = torch.zeros(len(texts), int(lengths.max()), dtype=torch.uint8)
+        for row, text in enumerate(texts):
+            rows[row, : len(text)] = self.vocab.encode(text)
+        return self._problems(lengths, rows, torch.tensor([value(text) for text in texts]))
+
+    def _short(self, writer: Writer, size: int, draw: Random) -> str | None:
+        """An expression whose value is short enough."""
+        low, high = self._bounds
+        tries = (writer(size, draw) for _ in range(TRIES))
+        return next((text for text in tries if low < value(text) < high), None)
+
+    def every(self, size: Sequence[int], most: int) -> Problems | None:
+        if size[0] != self.smallest:
+            return None  # 300 of three characters; of four already 5,700
+        low, high = self._bounds
+        digits = self.symbols[:10]
+        texts = ["".join(parts) for parts in itertools.product(digits, OPERATORS, digits)]
+        found = [text for text in texts if low < value(text) < high]
+        return self._of(found) if len(found) <= most else None
 
     # People
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +26,8 @@ from lengthwise.tasks.digits import (
     stripped,
     without_leading_zeros,
 )
+from lengthwise.tasks.family import Family
+from lengthwise.tasks.operands import SHARED, Pair, PairPattern, every_pair, families, written
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Multiplication(Task):
 
     axes = ("first", "second")
     signs = ("*",)
+    harder = "high-digits"
 
     def __post_init__(self) -> None:
         if not 2 <= self.base <= 10:
@@ -65,6 +69,22 @@ class Multiplication(Task):
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         share = torch.rand(len(sizes), 1, generator=generator)
         return self._problems(sizes, *(self._operand(length, generator, share) for length in sizes.unbind(1)))
+
+    @property
+    def families(self) -> Sequence[Family]:
+        return (*super().families, *families(SHARED, self._patterned))
+
+    def _patterned(self, pattern: PairPattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        pair = Pair(sizes, self.base, self.leading_zeros, generator)
+        return self._of(sizes, written(pair, pattern(pair)))
+
+    def every(self, size: Sequence[int], most: int) -> Problems | None:
+        operands = every_pair((size[0], size[1]), self.base, self.leading_zeros, most)
+        return None if operands is None else self._of(torch.tensor([list(size)]).repeat(len(operands), 1), operands)
+
+    def _of(self, sizes: Int[Tensor, "b axes"], operands: Int[Tensor, "b 2 n"]) -> Problems:
+        first, second = (part[:, : int(sizes[:, axis].max())] for axis, part in enumerate(operands.unbind(1)))
+        return self._problems(sizes, first.to(SYMBOL), second.to(SYMBOL))
 
     def _operand(
         self, length: Int[Tensor, " b"], generator: Generator, largest: Float[Tensor, "b 1"] | None = None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Int
@@ -13,6 +15,9 @@ from lengthwise.base.rows import clipped, within
 from lengthwise.base.types import SYMBOL, Problems, UsageError
 from lengthwise.tasks import Task
 from lengthwise.tasks.digits import EXACT, Order, as_read, ordered, without_leading_zeros, words
+from lengthwise.tasks.family import Family
+from lengthwise.tasks.lists import LISTS, Drawn, Listing
+from lengthwise.tasks.patterns import every_row
 
 LABELS = string.ascii_uppercase + string.ascii_lowercase
 FIRST, COLON, COMMA = 10, 10 + len(LABELS), 11 + len(LABELS)  # ids of the first label and of the two signs
@@ -41,15 +46,35 @@ class Sorting(Task):
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         rows, count, width = len(sizes), int(sizes[:, 0].max()), int(sizes[:, 1].max())
-        if count > len(LABELS):
-            raise UsageError(f"sorting: there are labels for {len(LABELS)} numbers, not {count}")
+        _check_labels(count)
         length = (torch.rand(rows, count, generator=generator) * sizes[:, 1:]).long() + 1
         digits = torch.randint(10, (rows, count, width), generator=generator, dtype=SYMBOL)
         others = torch.randint(1, 10, digits.shape, generator=generator, dtype=SYMBOL)
         digits = without_leading_zeros(digits, length, others)
-        start = torch.randint(len(LABELS), (rows, 1), generator=generator)
-        labels = (start + torch.arange(count)) % len(LABELS)
-        return self._problems(sizes, digits, length, labels)
+        return self._problems(sizes, digits, length, _labels(rows, count, generator))
+
+    @property
+    def families(self) -> Sequence[Family]:
+        return (*super().families, *(Family.of(listing, partial(self._listed, listing)) for listing in LISTS))
+
+    def _listed(self, listing: Listing, sizes: Int[Tensor, "b 2"], generator: Generator) -> Problems:
+        drawn = Drawn(sizes, generator)
+        rows, count, _ = drawn.shape
+        _check_labels(count)
+        digits, length = listing(drawn)
+        return self._problems(sizes, digits.to(SYMBOL).contiguous(), length, _labels(rows, count, generator))
+
+    def every(self, size: Sequence[int], most: int) -> Problems | None:
+        """With labels from each start; None of numbers that may have several digits."""
+        count, width = size
+        row = every_row(10, count, most // len(LABELS)) if width == 1 else None
+        if row is None:
+            return None
+        start = torch.arange(len(LABELS)).repeat(len(row))[:, None]
+        digits = row.repeat_interleave(len(LABELS), 0)[..., None].to(SYMBOL)
+        sizes = torch.tensor([[count, width]]).repeat(len(digits), 1)
+        length = torch.ones_like(digits[..., 0], dtype=torch.long)
+        return self._problems(sizes, digits, length, (start + torch.arange(count)) % len(LABELS))
 
     def _problems(
         self,
@@ -119,6 +144,17 @@ class Sorting(Task):
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return 2 * sizes[:, 0] - 1
+
+
+def _check_labels(count: int) -> None:
+    if count > len(LABELS):
+        raise UsageError(f"sorting: there are labels for {len(LABELS)} numbers, not {count}")
+
+
+def _labels(rows: int, count: int, generator: Generator) -> Int[Tensor, "rows count"]:
+    """The alphabet of labels from a uniform start."""
+    start = torch.randint(len(LABELS), (rows, 1), generator=generator)
+    return (start + torch.arange(count)) % len(LABELS)
 
 
 def _ascending(digits: Int[Tensor, "b n d"], there: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,7 @@ from torch import Generator, Tensor
 from lengthwise.base.rows import clipped, within
 from lengthwise.base.types import Problems
 from lengthwise.tasks import Listed, first_symbols
+from lengthwise.tasks.family import Family
 
 _ALPHABET = string.ascii_letters + string.digits
 
@@ -21,6 +23,7 @@ class UniqueSet(Listed):
     """n uniform symbols of an alphabet → those seen for the first time. T(n) = n: one symbol is looked at per round. In
     the harder set each row draws from symbols of its own, uniformly 1 to n of them, so that most rows have repeats."""
 
+    harder = "few-symbols"
     question = (
         "Write each different symbol of this sequence once, in the order in which they first appear, "
         "with nothing between them. Upper and lower case are different."
@@ -42,6 +45,27 @@ class UniqueSet(Listed):
         number = (torch.rand(rows, width, generator=generator) * few).long()  # among the row's own symbols
         own = torch.rand(rows, self.alphabet, generator=generator).argsort(1)
         return self.solved(sizes, clipped(own.gather(1, number), sizes[:, 0]))
+
+    @property
+    def families(self) -> Sequence[Family]:
+        own = (self._all_different, self._first_comes_again)
+        return (*super().families, *(Family.of(function, function) for function in own))
+
+    def _all_different(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        """No symbol twice, as far as the alphabet goes."""
+        return self.solved(sizes, clipped(self._shuffled(sizes, generator), sizes[:, 0]))
+
+    def _first_comes_again(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        """No symbol twice but the last, which is the first again."""
+        row = self._shuffled(sizes, generator)
+        row = torch.where(torch.arange(row.shape[1]) == sizes - 1, row[:, :1], row)
+        return self.solved(sizes, clipped(row, sizes[:, 0]))
+
+    def _shuffled(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Int[Tensor, "b n"]:
+        """The alphabet in an order of each row's own, round and round."""
+        order = torch.rand(len(sizes), self.alphabet, generator=generator).argsort(1)
+        width = int(sizes.max())
+        return order[:, torch.arange(width) % self.alphabet]
 
     def solved(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         length, width = sizes[:, 0], row.shape[1]

@@ -19,6 +19,7 @@ from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_ta
 from lengthwise.run import Run, Weights, load
 from lengthwise.training.loop import choose_device, computing
 from lengthwise.verbs.console import progress, say
+from lengthwise.verbs.families import families_of, family_tables, with_families
 from lengthwise.verbs.options import Size, after, folder_of, kind_of, parse_sizes, stoppings
 
 
@@ -33,7 +34,11 @@ def run(args: argparse.Namespace) -> int:
     rules = stoppings(args.stopping) + after(args.loops) or [weights.recipe.stopping]
     rows = _scores(args, weights, own, sizes, rules)
     top = weights.recipe.lengths.top
-    tables = (_maps(rows, top) if args.grid else []) or [detail_table(rows, top)]
+    tables: list[Any] = (_maps(rows, top) if args.grid else []) or [detail_table(rows, top)]
+    if with_families(args):
+        structured = families_of(args, weights, own, sizes, rules[0])
+        tables += family_tables(rows, structured, top, whole=args.families)
+        rows = rows + structured
     if not args.anatomy:
         return say(args, rows, *tables)
     parts = _anatomies(args, weights, own, sizes, rules[0])

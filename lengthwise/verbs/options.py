@@ -8,7 +8,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 from lengthwise import catalog
 from lengthwise.base import fields
@@ -55,14 +54,14 @@ def parse_size(text: str, axes: int) -> tuple[int, ...]:
 
 def further_kinds(args: argparse.Namespace) -> list[Kind]:
     """The kinds of problems that have an option of their own, of those asked for."""
-    return [kind for kind in get_args(Kind)[1:] if getattr(args, kind)]
+    return [kind for kind in ("hard", "natural") if getattr(args, kind)]
 
 
 def kind_of(args: argparse.Namespace) -> Kind:
     """The kind of problems asked for. UsageError if there are two."""
-    kinds = further_kinds(args)
+    kinds = further_kinds(args) + ([args.family] if getattr(args, "family", None) else [])
     if len(kinds) > 1:
-        raise UsageError("give --hard or --natural, not both")
+        raise UsageError("--family stands alone" if args.family else "give --hard or --natural, not both")
     return kinds[0] if kinds else "uniform"
 
 

@@ -12,6 +12,8 @@ from rich.table import Table
 
 from lengthwise import catalog
 from lengthwise.evaluation.depth import depths
+from lengthwise.evaluation.families import SHARE
+from lengthwise.evaluation.sealed import seal
 from lengthwise.recipe.data import fixed_set
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.source import Finite
@@ -41,6 +43,8 @@ def run(args: argparse.Namespace) -> int:
         args.samples = study.samples
     runs = {panel.title: _runs(args, panel) for panel in study.panels}
     _train(args, study, runs)
+    if args.publish:
+        _seal(args, study, runs)
     return _publish(args, study, runs, Path(args.out or Path("results") / args.study))
 
 
@@ -66,6 +70,16 @@ def _train(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[R
         follow(fleet, together, progress, quiet=args.quiet)
 
 
+def _seal(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[Run]]) -> None:
+    """Measure every run once on problems of its own sealed seed."""
+    for panel in study.panels:
+        kinds = ["uniform", *(["hard"] if panel.hard_sizes else []), *(["natural"] if panel.natural else [])]
+        for run in runs[panel.title]:
+            with computing(1), progress.status(f"{run.recipe.name}: sealed problems"):
+                few, rules = max(1, args.samples // SHARE), panel.rules(run.recipe)
+                seal(run, panel.sizes, samples=args.samples, structured=few, rules=rules, kinds=kinds)
+
+
 def _measured_on(args: argparse.Namespace, panel: Panel, run: Run) -> list[str]:
     """What a run is measured on, as options of ``train``."""
     sizes = [*map(str, panel.sizes), *(["x".join(map(str, panel.grid))] if panel.grid else [])]
@@ -74,7 +88,7 @@ def _measured_on(args: argparse.Namespace, panel: Panel, run: Run) -> list[str]:
         options += ["--curve", ",".join(map(str, panel.curve)), "--curve-samples", str(args.curve_samples)]
     for rule in panel.rules(run.recipe):
         options += ["--stopping", rule.name]
-    return options + ["--hard"] * bool(panel.hard_sizes) + ["--natural"] * panel.natural
+    return options + ["--hard"] * bool(panel.hard_sizes) + ["--natural"] * panel.natural + ["--families"]
 
 
 def _dry_run(args: argparse.Namespace, study: Study) -> int:

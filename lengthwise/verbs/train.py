@@ -18,6 +18,7 @@ from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow
 from lengthwise.training.loop import choose_device, computing, train
 from lengthwise.verbs.console import progress, say
+from lengthwise.verbs.families import after_training
 from lengthwise.verbs.options import (
     Size,
     further_kinds,
@@ -56,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
         for one in runs:
             _train(args, one)
             _measure(args, one, plan)
+            if args.families:
+                after_training(args, one, plan[0].sizes)
     result = [{"run": str(run.folder), "about": run.about(), "scores": run.rows("scores")} for run in runs]
     where = "\n".join(f"[dim]{run.folder}[/]  {run.about()['wall_s']:.0f} s" for run in runs)
     return say(args, result, score_table(curves(runs)), where)
@@ -83,7 +86,7 @@ def _own_options(args: argparse.Namespace) -> list[str]:
             options += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
     for rule in args.stopping:
         options += ["--stopping", rule]
-    return options + [f"--{kind}" for kind in further_kinds(args)]
+    return options + [f"--{kind}" for kind in further_kinds(args)] + ["--families"] * args.families
 
 
 def _train(args: argparse.Namespace, run: Run) -> None:

@@ -1,0 +1,197 @@
+"""A search for problems that a model gets wrong: structured and random ones first, then changes to those of which it is
+least sure."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from lengthwise.base.rng import address, stream
+from lengthwise.base.types import Problems, UsageError
+from lengthwise.evaluation.families import all_of, short_sizes
+from lengthwise.evaluation.mutation import mutated
+from lengthwise.evaluation.scores import answers, hits, in_parts
+from lengthwise.evaluation.solver import Solver
+from lengthwise.recipe.data import sampler
+from lengthwise.recipe.recipe import Recipe, check_stopping
+from lengthwise.recipe.stopping import Stopping
+from lengthwise.run import Weights
+from lengthwise.tasks import Task
+
+SEEDS = 24  # problems of each family and size to start from; of uniform ones twice as many
+ROUND = 96  # changed problems that are tried at a time
+POOL = 256  # problems that are kept to be changed
+SHOWN = 10  # failures that are told of
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One problem that the model was given."""
+
+    prompt: str  # as a person types it
+    origin: str  # "every", "uniform", a family's name or "mutation"
+    right: bool
+    confidence: float  # mean log probability of its answer's symbols
+
+
+@dataclass
+class Search:
+    """What has been tried."""
+
+    tries: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    wrong: dict[str, Tried] = field(default_factory=dict)
+    unsure: list[Tried] = field(default_factory=list)  # answered right, the least sure first
+    known: set[str] = field(default_factory=set)
+
+    def add(self, tried: Sequence[Tried]) -> None:
+        """Note what came of these."""
+        for one in tried:
+            self.known.add(one.prompt)
+            self.tries[one.origin] += 1
+            if not one.right:
+                self.failures[one.origin] += 1
+                self.wrong[one.prompt] = one
+        self.unsure += [one for one in tried if one.right]
+        self.unsure = sorted(self.unsure, key=lambda one: (one.confidence, one.prompt))[:POOL]
+
+    def shortest(self, count: int) -> list[Tried]:
+        """The shortest failures, the surest of as short ones first."""
+        return sorted(self.wrong.values(), key=lambda one: (len(one.prompt), -one.confidence, one.prompt))[:count]
+
+
+def attack(
+    weights: Weights,
+    sizes: Sequence[int | tuple[int, ...]] | None = None,
+    *,
+    seconds: float = 30.0,
+    tries: int | None = None,
+    stopping: Stopping | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """A row of what was found: how many problems were tried, by where they come from, how many of them failed, and the
+    shortest failures with what the model says to them.
+
+    It ends after so many seconds, or, given ``tries``, after about so many problems: then the same seed finds the same.
+    Without ``sizes``, those from half the training length to one and a half of it, and all problems of the shortest.
+    """
+    recipe = weights.recipe
+    rule = stopping or recipe.stopping
+    check_stopping(recipe.layout, rule)
+    if seconds <= 0 or (tries is not None and tries < 1):
+        raise UsageError("an attack needs seconds above 0, or 1 try or more")
+    search, start = Search(), time.monotonic()
+    for problems, origin in _candidates(recipe, _sizes(recipe, sizes), search, seed):
+        search.add(_tried(weights, problems, origin, rule))
+        if sum(search.tries.values()) >= tries if tries else time.monotonic() - start > seconds:
+            break
+    return _result(weights, search, rule, seed)
+
+
+def _sizes(recipe: Recipe, sizes: Sequence[int | tuple[int, ...]] | None) -> list[tuple[int, ...]]:
+    top, smallest = recipe.lengths.top, max(recipe.task.smallest, recipe.lengths.bottom)
+    chosen = sizes or [max(smallest, top // 2), top, max(top, min(top * 3 // 2, recipe.task.largest or top * 3 // 2))]
+    return list(dict.fromkeys(recipe.sizes(size) for size in chosen))
+
+
+def _candidates(
+    recipe: Recipe, sizes: Sequence[tuple[int, ...]], search: Search, seed: int
+) -> Iterator[tuple[Problems, str]]:
+    """Problems to try, without end: seeds of each size, all of the shortest sizes, and then changes to what was tried.
+    ``search`` is read as it fills."""
+    task, draw = recipe.task, stream(seed, "attack", recipe.task.name)
+    origins = {"uniform": 2 * SEEDS} | {family.name: SEEDS for family in task.families}
+    for at in sizes:
+        for origin, count in origins.items():
+            yield sampler(task, origin)(torch.tensor([list(at)]).repeat(count, 1), draw), origin
+    for size in short_sizes(recipe):
+        problems = all_of(recipe, recipe.sizes(size))
+        if problems is not None and max(map(max, sizes)) >= size:
+            yield problems, "every"
+    chance, largest = Random(address(seed, "attack", "changes")), max(map(max, sizes))
+    while True:
+        found = list(_changes(task, search, chance, largest))
+        if not found:  # nothing can be changed any more: new seeds
+            found = [sampler(task, "uniform")(torch.tensor([list(sizes[-1])]).repeat(ROUND, 1), draw)]
+        yield Problems.join(found), "mutation"
+
+
+def _changes(task: Task, search: Search, chance: Random, largest: int) -> Iterator[Problems]:
+    """Problems that were not tried, each made from one that was: from those of which the model is least sure, and from
+    the shortest that it gets wrong, so as to find shorter ones. They come through what a person could type."""
+    parents = [one.prompt for one in search.unsure] + 2 * [one.prompt for one in search.shortest(POOL // 8)]
+    made: set[str] = set()
+    for _ in range(3 * ROUND):
+        if not parents or len(made) == ROUND:
+            return
+        text = mutated(chance.choice(parents), task, chance)
+        try:
+            problems = task.parse(text)
+        except UsageError:
+            continue
+        (prompt,) = prompts(task, problems)
+        if prompt not in made | search.known and task.smallest <= int(problems.sizes.max()) <= largest:
+            made.add(prompt)
+            yield problems
+
+
+def _tried(weights: Weights, problems: Problems, origin: str, rule: Stopping) -> list[Tried]:
+    right, confidence = _judged(weights, problems, rule)
+    rows = zip(prompts(weights.recipe.task, problems), right.tolist(), confidence.tolist(), strict=True)
+    return [Tried(prompt, origin, good, sure) for prompt, good, sure in rows]
+
+
+def _judged(weights: Weights, problems: Problems, rule: Stopping) -> tuple[Bool[Tensor, " b"], Float[Tensor, " b"]]:
+    """Which answers are right, and how sure the model is of them."""
+    recipe, right, sure = weights.recipe, [], []
+    for _, batch in in_parts(recipe, problems):
+        (predicted,) = answers(weights.model, recipe, batch, [rule])
+        right.append(hits(recipe, batch, predicted)[:, 0] > 0)
+        sure.append(predicted.confidence)
+    return torch.cat(right), torch.cat(sure)
+
+
+def prompts(task: Task, problems: Problems) -> list[str]:
+    """As a person types them."""
+    lengths = problems.prompt_length.tolist()
+    return [task.typed(row[:length]) for row, length in zip(problems.prompt, lengths, strict=True)]
+
+
+def _result(weights: Weights, search: Search, rule: Stopping, seed: int) -> dict[str, Any]:
+    solver, found = Solver(weights), []
+    for one in search.shortest(SHOWN):
+        answer = solver.solve(one.prompt, rule)
+        found.append(
+            {
+                "prompt": one.prompt,
+                "answer": answer.text,
+                "right": answer.right,
+                "confidence": answer.confidence,
+                "perplexity": answer.perplexity,
+                "origin": one.origin,
+            }
+        )
+    origins = [
+        {"origin": name, "tries": count, "failed": search.failures[name], "share": search.failures[name] / count}
+        for name, count in search.tries.items()
+    ]
+    tries, failed = sum(search.tries.values()), sum(search.failures.values())
+    return {
+        "task": weights.recipe.task.name,
+        "weights": weights.name,
+        "stopping": rule.name,
+        "seed": seed,
+        "tries": tries,
+        "failed": failed,
+        "share": failed / tries,
+        "origins": sorted(origins, key=lambda row: (-row["share"], row["origin"])),
+        "shortest": found,
+    }

@@ -1,0 +1,94 @@
+"""Structured problems, family by family: what uniform problems hide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from lengthwise.base.types import Problems, Score, UsageError
+from lengthwise.evaluation.scores import hits_by_row
+from lengthwise.recipe.data import unseen
+from lengthwise.recipe.recipe import Recipe, check_stopping
+from lengthwise.recipe.source import hashed
+from lengthwise.recipe.stopping import Stopping
+from lengthwise.run import Weights
+from lengthwise.tasks.family import chosen
+
+EVERY = 2048  # problems: a size that has no more is measured on all of them
+SHARE = 10  # of each family, this part of the uniform problems, so that all families take about as long as those
+
+
+def evaluate_families(
+    weights: Weights,
+    sizes: Iterable[int | tuple[int, ...]],
+    *,
+    samples: int = 100,
+    stopping: Stopping | Sequence[Stopping] | None = None,
+    names: Sequence[str] = (),
+    seed: int = 0,
+) -> Iterator[Score]:
+    """One Score per size, family and stopping rule: exact match on fresh problems of each of the task's families, or of
+    those named. A size that has few problems is measured on all of them, which a Score calls ``every``. UsageError
+    where there is no such family."""
+    recipe = weights.recipe
+    rules = [stopping] if isinstance(stopping, Stopping) else list(stopping or [recipe.stopping])
+    for rule in rules:
+        check_stopping(recipe.layout, rule)
+    if samples < 1:
+        raise UsageError(f"samples must be 1 or more, not {samples}")
+    wanted = [family.name for family in chosen(recipe.task.families, names, recipe.task.name)]
+    for size in sizes:
+        at = recipe.sizes(size)
+        yield from _scores(weights, at, _groups(recipe, at, samples, wanted, seed, bool(names)), rules)
+
+
+def short_sizes(recipe: Recipe) -> list[int]:
+    """The shortest sizes, as far as each has so few problems that all are measured."""
+    found, size = [], max(recipe.task.smallest, recipe.lengths.bottom)
+    while all_of(recipe, recipe.sizes(size)) is not None:
+        found.append(size)
+        size += 1
+    return found
+
+
+def _groups(
+    recipe: Recipe, at: tuple[int, ...], samples: int, names: Sequence[str], seed: int, named: bool
+) -> dict[str, Problems]:
+    """The problems of one size, by what a Score calls them."""
+    every = None if named else all_of(recipe, at)
+    if every is not None:
+        return {"every": every}
+    return {name: unseen(recipe, at, samples, seed=seed, kind=name) for name in names}
+
+
+def all_of(recipe: Recipe, at: tuple[int, ...]) -> Problems | None:
+    """All problems of a size that may be used for tests, if they are few."""
+    problems = recipe.task.every(at, EVERY)
+    if problems is None:
+        return None
+    problems = problems.take(recipe.source.of("test", problems))
+    return problems if len(problems) else None
+
+
+def _scores(
+    weights: Weights, at: tuple[int, ...], groups: Mapping[str, Problems], rules: Sequence[Stopping]
+) -> Iterator[Score]:
+    if not groups:
+        return
+    for rule, rows in zip(rules, _each_once(weights, Problems.join(list(groups.values())), rules), strict=True):
+        parts = rows.split([len(problems) for problems in groups.values()])
+        for name, part in zip(groups, parts, strict=True):
+            yield Score.counted(part.tolist(), weights.recipe.task.name, weights.name, rule.name, name, at)
+
+
+def _each_once(weights: Weights, problems: Problems, rules: Sequence[Stopping]) -> list[Int[Tensor, "b 5"]]:
+    """Hits row by row for each rule. Problems that stand there several times, as they do in families of few problems,
+    are answered once."""
+    _, inverse = hashed(problems).unique(return_inverse=True)
+    first = torch.full((int(inverse.max()) + 1,), len(problems))
+    first.scatter_reduce_(0, inverse, torch.arange(len(problems)), "amin")
+    hits = hits_by_row(weights.model, weights.recipe, problems.take(first), rules)
+    return [rows[inverse] for rows in hits]

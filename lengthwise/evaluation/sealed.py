@@ -1,0 +1,63 @@
+"""Final scores: on problems that nobody has looked at, once for each set of weights."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from lengthwise.base.rng import address
+from lengthwise.evaluation.families import evaluate_families, short_sizes
+from lengthwise.evaluation.scores import evaluate
+from lengthwise.recipe.stopping import Stopping
+from lengthwise.run import Run, Weights
+
+
+def digest(tensors: dict[str, Tensor]) -> str:
+    """Ten hexadecimal digits that differ wherever weights do."""
+    found = hashlib.blake2b(digest_size=5)
+    for name in sorted(tensors):
+        found.update(name.encode())
+        found.update(tensors[name].detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
+def sealed_seed(weights: Weights) -> int:
+    """The seed of problems for the final measurement of these weights, and of no others."""
+    return address(0, "sealed", weights.recipe.id, digest(weights.model.state_dict()))
+
+
+def seal(
+    run: Run,
+    sizes: Sequence[int],
+    *,
+    samples: int,
+    structured: int,
+    rules: Sequence[Stopping] = (),
+    kinds: Sequence[str] = ("uniform",),
+) -> list[dict[str, Any]]:
+    """Measure a run at these sizes, where that was not done yet, on ``samples`` problems of each kind and so many
+    ``structured`` ones of each family. Its scores gain rows that name the weights as ``sealed``. What was measured once
+    stays: another call adds sizes and kinds, and never draws the same anew."""
+    weights, recipe = run.weights(), run.recipe
+    name, seed = digest(weights.model.state_dict()), sealed_seed(weights)
+    old = [row for row in run.rows("scores") if row.get("sealed") == name]
+    known = {(tuple(row["sizes"]), row["problems"], row["stopping"]) for row in old}
+    families = {tuple(row["sizes"]) for row in old if row["problems"] not in kinds}
+    chosen = list(rules) or [recipe.stopping]
+    asked = list(dict.fromkeys(map(recipe.sizes, sizes)))
+
+    def keep(scores: Any) -> None:
+        for score in scores:
+            run.append("scores", score.row() | {"seed": seed, "sealed": name})
+
+    for kind in kinds:
+        for rule in chosen:
+            missing = [at for at in asked if (at, kind, rule.name) not in known]
+            keep(evaluate(weights, missing, samples=samples, stopping=rule, kind=kind, seed=seed))
+    short = [recipe.sizes(size) for size in short_sizes(recipe)]
+    missing = [at for at in dict.fromkeys([*short, *asked]) if at not in families]
+    keep(evaluate_families(weights, missing, samples=structured, stopping=chosen[0], seed=seed))
+    return [row for row in run.rows("scores") if row.get("sealed") == name]

@@ -1,0 +1,85 @@
+"""Which family of structured problems is the worst, and by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from lengthwise.report import SOLVED, TRAINED, Row, Sizes, families_in, latest, size_text, worst
+
+
+def worst_table(rows: Iterable[Row], top: int) -> Table:
+    """A row per size: exact match on uniform problems, and on the family with the lowest one, by name."""
+    rows = latest(rows)
+    uniform = {tuple(row["sizes"]): row for row in rows if row["problems"] == "uniform"}
+    structured = families_in(rows)
+    table = _table(("size", "uniform", "worst family", "", "families below"))
+    short = [sizes for sizes in structured if _only_every(structured[sizes]) and sizes not in uniform]
+    if short:
+        table.add_row(*_short(short, structured))
+    for sizes in sorted({*uniform, *structured} - {*short}):
+        found = structured.get(sizes, [])
+        low = worst(found) if found else None
+        below = sum(row["exact"] < SOLVED for row in found)
+        mark = TRAINED if max(sizes) <= top else ""
+        table.add_row(
+            f"{mark}{size_text(sizes)}",
+            _share(uniform.get(sizes)),
+            low["problems"] if low else "–",
+            _share(low),
+            f"{below} of {len(found)}" if found else "–",
+        )
+    counts = sorted({row["count"] for found in structured.values() for row in found if row["problems"] != "every"})
+    drawn = f"; {counts[0]}{f' to {counts[-1]}' if len(counts) > 1 else ''} problems of each family" if counts else ""
+    table.caption = Text(f"families below: with exact match under {SOLVED}{drawn}")
+    return table
+
+
+def family_table(rows: Iterable[Row], top: int) -> Table:
+    """A row per family, a column per size: exact match, the worst family first."""
+    structured = families_in(latest(rows))
+    sizes = [at for at in sorted(structured) if not _only_every(structured[at])]
+    by_name: dict[str, dict[Sizes, Row]] = {}
+    for at in sizes:
+        for row in structured[at]:
+            by_name.setdefault(row["problems"], {})[at] = row
+    table = _table(("family", *(f"{TRAINED if max(at) <= top else ''}{size_text(at)}" for at in sizes)))
+    for name, cells in sorted(by_name.items(), key=lambda item: _mean(item[1])):
+        table.add_row(name, *(_share(cells.get(at)) for at in sizes))
+    return table
+
+
+def _mean(cells: Mapping[Sizes, Row]) -> float:
+    return sum(row["exact"] for row in cells.values()) / len(cells)
+
+
+def _only_every(rows: Sequence[Row]) -> bool:
+    return all(row["problems"] == "every" for row in rows)
+
+
+def _short(sizes: Sequence[Sizes], structured: Mapping[Sizes, Sequence[Row]]) -> list[str | Text]:
+    """The shortest sizes in one row: all of their problems."""
+    rows = [row for at in sizes for row in structured[at]]
+    low, count = worst(rows), sum(row["count"] for row in rows)
+    share = sum(row["exact"] * row["count"] for row in rows) / count
+    ends = [size_text(min(sizes)), size_text(max(sizes))]
+    wrong = f"{count - round(share * count)} of {count} wrong"
+    return [TRAINED + "–".join(dict.fromkeys(ends)), "", "every problem", _share(low), wrong]
+
+
+def _share(row: Row | None) -> Text:
+    if row is None:
+        return Text("–", "dim")
+    exact = row["exact"]
+    return Text(f"{exact:.3f}", "bold green" if exact >= SOLVED else "red")
+
+
+def _table(headings: Sequence[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
+    for number, heading in enumerate(headings):
+        left = number in (0, 2) if "uniform" in headings else number == 0
+        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+    return table

@@ -1,0 +1,183 @@
+"""Structured expressions: families of problems of arithmetic expressions.
+
+Each function writes one expression of so many characters, 3 or more, from a source of random numbers. Its value may be
+longer than a model has room for; the task then asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+Writer = Callable[[int, Random], str]
+
+
+def only_plus(size: int, draw: Random) -> str:
+    """Only plus signs: 3+8+4."""
+    return _chain(size, draw, "+")
+
+
+def only_minus(size: int, draw: Random) -> str:
+    """Only minus signs: 3-8-4."""
+    return _chain(size, draw, "-")
+
+
+def only_times(size: int, draw: Random) -> str:
+    """Only times signs, and mostly ones: 1*3*1."""
+    return _chain(size, draw, "*", lambda: draw.choice("1111111111123459"))
+
+
+def times_zero(size: int, draw: Random) -> str:
+    """A product with a zero in it, or a one in the same position: 3*0*4, 3*1*4."""
+    return _with(draw.choice("01"), _chain(size, draw, "*", lambda: draw.choice("11112")), draw)
+
+
+def plus_and_minus(size: int, draw: Random) -> str:
+    """Plus and minus signs in turn: 3+8-4."""
+    return _chain(size, draw, "+-")
+
+
+def sum_of_products(size: int, draw: Random) -> str:
+    """Plus and times signs in turn: 3+8*4."""
+    return _chain(size, draw, draw.choice(("+*", "*+", "-*")))
+
+
+def ones(size: int, draw: Random) -> str:
+    """Ones alone, with any operators: 1-1*1."""
+    return _chain(size, draw, "", lambda: "1")
+
+
+def nearly_zeros(size: int, draw: Random) -> str:
+    """Zeros, with any operators; where the size asks for it, one number of two digits: 0*0+0."""
+    return _chain(size, draw, "", lambda: "0")
+
+
+def one_digit_throughout(size: int, draw: Random) -> str:
+    """One digit throughout, with plus and minus signs: 7+7-7."""
+    digit = draw.choice("123456789")
+    return _chain(size, draw, "+-", lambda: digit)
+
+
+def cancelling(size: int, draw: Random) -> str:
+    """A number less itself: 372-372, -37+37."""
+    number = _number(draw, (size - 1) // 2)
+    return f"{number}-{number}" if size % 2 else f"-{number}+{number}"
+
+
+def nearly_cancelling(size: int, draw: Random) -> str:
+    """A number less another that differs in its last digit: 372-374."""
+    number = _number(draw, (size - 1) // 2)
+    other = number[:-1] + draw.choice("123456789")
+    return f"{number}-{other}" if size % 2 else f"{number}0-{other}"
+
+
+def signs(size: int, draw: Random) -> str:
+    """Products of 1 and -1: 1*-1*1*-1."""
+    text = draw.choice(("1", "-1"))
+    while size - len(text) not in (0, 1):
+        text += draw.choice(("*1", "*-1")) if size - len(text) not in (2, 4) else "*1"
+    return text if len(text) == size else _chain(size, draw, "*", lambda: "1")
+
+
+def nested_left(size: int, draw: Random) -> str:
+    """Parentheses as deep as they go, from the left: ((3+8)-4)+1."""
+
+    def core(depth: int) -> str:
+        ends = "".join(f"){_sign(draw)}{_digit(draw)}" for _ in range(depth))
+        return "(" * depth + f"{_digit(draw)}{_sign(draw)}{_digit(draw)}" + ends
+
+    return _filled(size, draw, core, 4)
+
+
+def nested_right(size: int, draw: Random) -> str:
+    """Parentheses as deep as they go, to the right: 1-(4-(8+3))."""
+
+    def core(depth: int) -> str:
+        starts = "".join(f"{_digit(draw)}{_sign(draw)}(" for _ in range(depth))
+        return starts + f"{_digit(draw)}{_sign(draw)}{_digit(draw)}" + ")" * depth
+
+    return _filled(size, draw, core, 4)
+
+
+def side_by_side(size: int, draw: Random) -> str:
+    """Parentheses side by side: (3+8)-(4-1)."""
+
+    def core(count: int) -> str:
+        groups = (f"({_digit(draw)}{_sign(draw)}{_digit(draw)})" for _ in range(count + 1))
+        return draw.choice("+-").join(groups)
+
+    return _filled(size, draw, core, 6)
+
+
+def long_numbers(size: int, draw: Random) -> str:
+    """Numbers of up to four digits, with plus and minus signs in turn: 4372-981."""
+    parts = [5] * ((size + 1) // 5) + [(size + 1) % 5] * ((size + 1) % 5 > 0)
+    if parts[-1] == 1:
+        parts[-2:] = [3, 3]
+    if len(parts) == 1:
+        parts = [parts[0] - 2, 2]
+    numbers = [_number(draw, part - 1) for part in parts]
+    return numbers[0] + "".join("-+"[at % 2] + number for at, number in enumerate(numbers[1:]))
+
+
+WRITERS: tuple[Writer, ...] = (
+    only_plus,
+    only_minus,
+    only_times,
+    times_zero,
+    plus_and_minus,
+    sum_of_products,
+    ones,
+    nearly_zeros,
+    one_digit_throughout,
+    cancelling,
+    nearly_cancelling,
+    signs,
+    nested_left,
+    nested_right,
+    side_by_side,
+    long_numbers,
+)
+
+
+def _chain(size: int, draw: Random, operators: str, digit: Callable[[], str] | None = None) -> str:
+    """Numbers of one digit with these operators in turn (none: any); of an even size, one number has two digits."""
+    digit = digit or (lambda: _digit(draw))
+    count = (size + 1) // 2
+    numbers = [digit() for _ in range(count)]
+    if size % 2 == 0:
+        at = draw.randrange(count)
+        numbers[at] = (numbers[at] if numbers[at] != "0" else "1") + digit()
+    between = [operators[at % len(operators)] if operators else draw.choice("+-*") for at in range(count - 1)]
+    return numbers[0] + "".join(operator + number for operator, number in zip(between, numbers[1:], strict=True))
+
+
+def _filled(size: int, draw: Random, core: Callable[[int], str], unit: int) -> str:
+    """The largest core that leaves room for nothing or for a term, and terms behind it."""
+    for count in range(size // unit, -1, -1):
+        text = core(count)
+        room = size - len(text)
+        if room == 0 or room > 1:
+            odd = f"{draw.choice('+-')}{_number(draw, 2)}" if room % 2 else ""
+            return text + odd + "".join(f"{draw.choice('+-')}{_digit(draw)}" for _ in range((room - len(odd)) // 2))
+    return _chain(size, draw, "+-")
+
+
+def _with(digit: str, text: str, draw: Random) -> str:
+    """A product with this digit for one of its numbers of one digit."""
+    numbers = text.split("*")
+    at = draw.choice([place for place, number in enumerate(numbers) if len(number) == 1])
+    numbers[at] = digit
+    return "*".join(numbers)
+
+
+def _number(draw: Random, digits: int) -> str:
+    return draw.choice("123456789") + "".join(_digit(draw) for _ in range(digits - 1))
+
+
+def _digit(draw: Random) -> str:
+    return draw.choice("0123456789")
+
+
+def _sign(draw: Random) -> str:
+    return draw.choice("+-")

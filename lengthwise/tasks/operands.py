@@ -1,0 +1,235 @@
+"""Structured pairs of numbers: families of problems of tasks on two operands, digit by digit.
+
+Each function fills the digits of a ``Pair``, least significant first. Where numbers must not start with a zero, the
+task writes a 1 in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Generator, Tensor
+
+from lengthwise.base.rows import clipped
+from lengthwise.base.types import SYMBOL, Problems
+from lengthwise.tasks import patterns
+from lengthwise.tasks.family import Family
+
+Digits = Int[Tensor, "b 2 n"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What is known of the two numbers of each row, before their digits are."""
+
+    lengths: Int[Tensor, "b 2"]
+    base: int
+    leading_zeros: bool
+    generator: Generator
+
+    @property
+    def width(self) -> int:
+        return int(self.lengths.max())
+
+    @property
+    def top(self) -> int:
+        """The largest digit."""
+        return self.base - 1
+
+    @property
+    def shorter(self) -> Int[Tensor, "b 1"]:
+        """Digits of the shorter number."""
+        return self.lengths.amin(1, keepdim=True)
+
+    def digits(self, low: int = 0) -> Int[Tensor, "b n"]:
+        """Uniform digits of one number, from ``low`` up."""
+        return torch.randint(low, self.base, (len(self.lengths), self.width), generator=self.generator)
+
+    def chance(self) -> Float[Tensor, "b 1"]:
+        """A number from 0 to 1 for each row."""
+        return torch.rand(len(self.lengths), 1, generator=self.generator)
+
+    def position(self, length: Int[Tensor, "b 1"]) -> Int[Tensor, "b 1"]:
+        """A uniform position in each row's first ``length``."""
+        return (self.chance() * length).long()
+
+    def either_way(self, first: Int[Tensor, "b n"], second: Int[Tensor, "b n"]) -> Digits:
+        """Two numbers in either order: the first is the longer, of two as long either."""
+        one, two = self.lengths[:, :1], self.lengths[:, 1:]
+        swap = (one < two) | ((one == two) & (self.chance() < 0.5))
+        return torch.stack([torch.where(swap, second, first), torch.where(swap, first, second)], 1)
+
+
+PairPattern = Callable[[Pair], Digits]
+
+
+def all_highest(pair: Pair) -> Digits:
+    """The largest digit throughout: 999+999."""
+    return torch.full((len(pair.lengths), 2, pair.width), pair.top)
+
+
+def complement(pair: Pair) -> Digits:
+    """Columns that all add up to the largest digit: 372+627. Nothing carries, but one more would carry everywhere."""
+    longer = _passing(pair)
+    return pair.either_way(longer, pair.top - longer)
+
+
+def complement_and_one(pair: Pair) -> Digits:
+    """The same with one more in the lowest column: 372+628. A carry travels through all columns."""
+    longer = _passing(pair)
+    lowest = torch.arange(pair.width) == 0
+    longer = torch.where(lowest, longer.clamp(min=1), longer)
+    return pair.either_way(longer, pair.top - longer + lowest)
+
+
+def interrupted_carry(pair: Pair) -> Digits:
+    """The same with one less in some column above: 372+618. The carry ends there."""
+    first, second = complement_and_one(pair).unbind(1)
+    here = torch.arange(pair.width) == pair.position(pair.shorter)
+    less_of_first = here & (first > 0)
+    return torch.stack([first - less_of_first.long(), second - (here & ~less_of_first & (second > 0)).long()], 1)
+
+
+def highest_and_one(pair: Pair) -> Digits:
+    """Largest digits and a 1: 999+001. In half of the rows a smaller digit stands in the way: 989+001."""
+    longer = torch.full((len(pair.lengths), pair.width), pair.top)
+    at = torch.arange(pair.width)
+    stands = (at == pair.position(pair.lengths.amax(1, keepdim=True))) & (pair.chance() < 0.5)
+    longer = longer - stands.long() * torch.randint(1, pair.base, longer.shape, generator=pair.generator)
+    one = (at == 0).long().expand_as(longer)
+    return pair.either_way(longer, one)
+
+
+def every_column_carries(pair: Pair) -> Digits:
+    """Columns that all add up to the base or more."""
+    first = pair.digits(low=1)
+    more = (torch.rand(first.shape, generator=pair.generator) * first).long()
+    return torch.stack([first, pair.base - first + more], 1)
+
+
+def no_column_carries(pair: Pair) -> Digits:
+    """Columns that all add up to the largest digit or less."""
+    first = pair.digits()
+    second = (torch.rand(first.shape, generator=pair.generator) * (pair.base - first)).long()
+    return pair.either_way(first, second)
+
+
+def twice(pair: Pair) -> Digits:
+    """A number and itself: 372+372."""
+    digits = pair.digits()
+    return torch.stack([digits, digits], 1)
+
+
+def mirrored(pair: Pair) -> Digits:
+    """A number and the same read backwards: 372+273."""
+    digits = pair.digits()
+    back = (pair.shorter - 1 - torch.arange(pair.width)).clamp(min=0)
+    return torch.stack([digits, digits.gather(1, back)], 1)
+
+
+def powers(pair: Pair) -> Digits:
+    """Powers of the base, and one more or one less: 1000, 1001, 999."""
+    return torch.stack([_power(pair, axis) for axis in (0, 1)], 1)
+
+
+def zeros(pair: Pair) -> Digits:
+    """One number is zero, or both are; where a number must not start with a zero: 1000."""
+    digits = torch.stack([pair.digits(), pair.digits()], 1)
+    which = torch.randint(3, (len(digits), 1, 1), generator=pair.generator)
+    return digits * (torch.tensor([[0], [1]]) == which)
+
+
+def one_and_any(pair: Pair) -> Digits:
+    """One number is 1: 372+001; where a number must not start with a zero: 1001."""
+    return pair.either_way(pair.digits(), (torch.arange(pair.width) == 0).long().expand(len(pair.lengths), -1))
+
+
+def small_and_large(pair: Pair) -> Digits:
+    """A number with zeros in all but its lowest positions, and one without a zero: 006+372."""
+    small = pair.digits() * (torch.arange(pair.width) < 1 + pair.position((pair.shorter // 2).clamp(min=1)))
+    return pair.either_way(pair.digits(low=1), small)
+
+
+SHARED: tuple[PairPattern, ...] = (all_highest, twice, mirrored, powers, zeros, one_and_any, small_and_large)
+SUMS: tuple[PairPattern, ...] = (
+    complement,
+    complement_and_one,
+    interrupted_carry,
+    highest_and_one,
+    every_column_carries,
+    no_column_carries,
+)
+EACH = (
+    patterns.one_symbol,
+    patterns.odd_one_out,
+    patterns.alternating,
+    patterns.palindrome,
+    patterns.runs,
+    patterns.mostly_lowest,
+    patterns.mostly_highest,
+)  # of each number on its own
+
+
+def each(pattern: patterns.Pattern, pair: Pair) -> Digits:
+    """The same pattern in both numbers, drawn for each."""
+    digits = pattern(pair.lengths.flatten(), pair.width, pair.base, pair.generator)
+    return digits.view(len(pair.lengths), 2, pair.width)
+
+
+def written(pair: Pair, digits: Digits) -> Digits:
+    """The digits as they can be written: none beyond a number's length, and no zero in front where none may stand."""
+    if not pair.leading_zeros:
+        front = torch.arange(pair.width) == pair.lengths[..., None] - 1
+        digits = torch.where(front & (digits == 0) & (pair.lengths[..., None] > 1), 1, digits)
+    return clipped(digits.to(SYMBOL).contiguous(), pair.lengths)
+
+
+def families(
+    pairs: tuple[PairPattern, ...], sample: Callable[[PairPattern, Int[Tensor, "b axes"], Generator], Problems]
+) -> tuple[Family, ...]:
+    """Those of a task on two numbers; ``sample`` makes problems of a pattern."""
+    alone = [(pattern, partial(each, pattern)) for pattern in EACH]
+    shared = [(pattern, pattern) for pattern in pairs]
+    return tuple(Family.of(named, partial(sample, made)) for named, made in (*alone, *shared))
+
+
+def every_pair(lengths: tuple[int, int], base: int, leading_zeros: bool, most: int) -> Digits | None:
+    """All pairs of numbers of these lengths, if at most so many digits could make them."""
+    rows = patterns.every_row(base, sum(lengths), most)
+    if rows is None:
+        return None
+    width = max(lengths)
+    numbers = [torch.nn.functional.pad(row, (0, width - row.shape[1])) for row in rows.split(lengths, 1)]
+    digits = torch.stack(numbers, 1)
+    return digits if leading_zeros else digits[_without_zeros_in_front(digits, lengths)]
+
+
+def _without_zeros_in_front(digits: Digits, lengths: tuple[int, int]) -> Bool[Tensor, " b"]:
+    fronts = [(digits[:, axis, length - 1] > 0) | (length == 1) for axis, length in enumerate(lengths)]
+    return fronts[0] & fronts[1]
+
+
+def _passing(pair: Pair) -> Int[Tensor, "b n"]:
+    """The longer number's digits, such that a column can pass a carry on: the largest beyond the shorter number. No
+    number starts with a zero, where the base has a digit that neither is nor makes one."""
+    at = torch.arange(pair.width)
+    digits = pair.digits()
+    if not pair.leading_zeros and pair.base > 2:
+        between = torch.randint(1, pair.base - 1, digits.shape, generator=pair.generator)
+        digits = torch.where(at == pair.shorter - 1, between, digits)
+    return torch.where(at >= pair.shorter, pair.top, digits)
+
+
+def _power(pair: Pair, axis: int) -> Int[Tensor, "b n"]:
+    """A power of the base, at a uniform digit or, where a number must not start with a zero, at its first."""
+    length, at = pair.lengths[:, axis : axis + 1], torch.arange(pair.width)
+    place = pair.position(length) if pair.leading_zeros else length - 1
+    change = torch.randint(-1, 2, (len(length), 1), generator=pair.generator)
+    below = torch.where(at < (place if pair.leading_zeros else length), pair.top, 0)
+    power = (at == place).long()
+    above = power | (at == 0).long()
+    return torch.where(change < 0, below, torch.where(change > 0, above, power))

@@ -1,0 +1,192 @@
+"""Patterns of symbols in a row: what families of problems are made of.
+
+Each function takes the rows' lengths, the width of the result, how many symbols there are, and a generator; it returns
+ids, 0 up to the number of symbols. What stands beyond a row's length does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Generator, Tensor
+
+Pattern = Callable[[Int[Tensor, " b"], int, int, Generator], Int[Tensor, "b width"]]
+
+
+def one_symbol(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
+    """One symbol throughout."""
+    return _symbols(len(length), 1, count, generator).expand(-1, width).clone()
+
+
+def odd_one_out(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
+    """One symbol throughout, but for one position."""
+    row = one_symbol(length, width, count, generator)
+    return _changed(row, _at(length, generator), count, generator)
+
+
+def two_odd(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
+    """One symbol throughout, but for two neighbours or the two ends."""
+    row, at = one_symbol(length, width, count, generator), _at(length, generator)
+    ends = torch.rand(len(length), generator=generator) < 0.5
+    second = torch.where(ends, length - 1, (at + 1) % length)
+    first = torch.where(ends, 0, at)
+    other = (row[:, :1] + _other(len(length), count, generator)) % count
+    position = torch.arange(width)
+    return torch.where((position == first[:, None]) | (position == second[:, None]), other, row)
+
+
+def odd_end(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
+    """One symbol throughout, but for the first or the last position."""
+    row = one_symbol(length, width, count, generator)
+    at = (length - 1) * torch.randint(2, length.shape, generator=generator)
+    return _changed(row, at, count, generator)
+
+
+def alternating(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
+    """Two symbols in turn."""
+    first = _symbols(len(length), 1, count, generator)
+    return (first + torch.arange(width) % 2 * _other(len(length), count, generator)) % count
+
+
+def periodic(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
+    """A block of 2 symbols or more, repeated twice or more often."""
+    longest = (length // 2).clamp(min=2)
+    period = 2 + (torch.rand(len(length), generator=generator) * (longest - 1)).long()
+    return _repeated(_symbols(len(length), max(width, 2), count, generator), period, width)
+
+
+def palindrome(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
+    """The same read backwards."""
+    position = torch.arange(width)
+    back = (length[:, None] - 1 - position).clamp(min=0)
+    return _symbols(len(length), width, count, generator).gather(1, torch.minimum(position, back))
+
+
+def runs(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
+    """Runs of equal symbols, six long on average."""
+    turns = torch.rand(len(length), width, generator=generator) < 1 / 6
+    steps = torch.randint(1, count, turns.shape, generator=generator) * turns
+    return (_symbols(len(length), 1, count, generator) + steps.cumsum(1)) % count
+
+
+def mostly_lowest(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
+    """The lowest symbol in nine positions of ten, uniform symbols in the others."""
+    return _mostly(0, length, width, count, generator)
+
+
+def mostly_highest(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
+    """The highest symbol in nine positions of ten, uniform symbols in the others."""
+    return _mostly(count - 1, length, width, count, generator)
+
+
+def two_blocks(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
+    """One symbol up to a uniform position, and another from there on."""
+    row = one_symbol(length, width, count, generator)
+    later = torch.arange(width) > _at(length, generator)[:, None]
+    return (row + later * _other(len(length), count, generator)) % count
+
+
+def lowest_first(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
+    """The lowest symbol up to a uniform position, and uniform symbols after it."""
+    return _symbols(len(length), width, count, generator) * (torch.arange(width) > _at(length, generator)[:, None])
+
+
+def lowest_last(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
+    """Uniform symbols up to a uniform position, and the lowest symbol from there on."""
+    return _symbols(len(length), width, count, generator) * (torch.arange(width) < _at(length, generator)[:, None])
+
+
+def doubled(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
+    """The first half again."""
+    return _repeated(_symbols(len(length), width, count, generator), (length + 1) // 2, width)
+
+
+def doubled_but_one(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
+    """The first half again, with one symbol changed: it looks like ``doubled`` and mostly answers differently."""
+    return _changed(doubled(length, width, count, generator), _at(length, generator), count, generator)
+
+
+def complemented(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
+    """The first half again, with the symbols in reverse order: 0 for the highest, the highest for 0."""
+    row = doubled(length, width, count, generator)
+    return torch.where(torch.arange(width) < ((length + 1) // 2)[:, None], row, count - 1 - row)
+
+
+def two_symbols(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
+    """Two symbols of the alphabet, each as often."""
+    coins = torch.randint(2, (len(length), width), generator=generator)
+    return (_symbols(len(length), 1, count, generator) + coins * _other(len(length), count, generator)) % count
+
+
+def in_order(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
+    """The alphabet in its order, from a uniform symbol on and round again."""
+    return (_symbols(len(length), 1, count, generator) + torch.arange(width)) % count
+
+
+EVERY: tuple[Pattern, ...] = (
+    one_symbol,
+    odd_one_out,
+    two_odd,
+    odd_end,
+    alternating,
+    periodic,
+    palindrome,
+    runs,
+    mostly_lowest,
+    mostly_highest,
+    two_blocks,
+    lowest_first,
+    lowest_last,
+    doubled,
+    doubled_but_one,
+    complemented,
+)
+LARGE: tuple[Pattern, ...] = (two_symbols, in_order)  # of alphabets of more than two symbols
+
+
+def suited(count: int) -> tuple[Pattern, ...]:
+    """Those that say something of so many symbols."""
+    return EVERY if count == 2 else EVERY + LARGE
+
+
+def every_row(count: int, length: int, most: int) -> Int[Tensor, "n length"] | None:
+    """All rows of this length, if they are at most so many."""
+    if count**length > most:
+        return None
+    powers = torch.tensor([count**position for position in reversed(range(length))])
+    return torch.arange(count**length)[:, None] // powers % count
+
+
+def _symbols(rows: int, width: int, count: int, generator: Generator) -> Int[Tensor, "rows width"]:
+    return torch.randint(count, (rows, width), generator=generator)
+
+
+def _other(rows: int, count: int, generator: Generator) -> Int[Tensor, "rows 1"]:
+    """What makes another symbol of one, if it is added to it."""
+    return torch.randint(1, count, (rows, 1), generator=generator)
+
+
+def _at(length: Int[Tensor, " b"], generator: Generator) -> Int[Tensor, " b"]:
+    """A uniform position in each row."""
+    return (torch.rand(len(length), generator=generator) * length).long()
+
+
+def _changed(
+    row: Int[Tensor, "b width"], at: Int[Tensor, " b"], count: int, generator: Generator
+) -> Int[Tensor, "b width"]:
+    """Rows with another symbol in one position each."""
+    here: Bool[Tensor, "b width"] = torch.arange(row.shape[1]) == at[:, None]
+    return (row + here * _other(len(row), count, generator)) % count
+
+
+def _repeated(block: Int[Tensor, "b n"], period: Int[Tensor, " b"], width: int) -> Int[Tensor, "b width"]:
+    return block.gather(1, torch.arange(width) % period[:, None])
+
+
+def _mostly(
+    symbol: int, length: Int[Tensor, " b"], width: int, count: int, generator: Generator
+) -> Int[Tensor, "b width"]:
+    row = _symbols(len(length), width, count, generator)
+    return row.masked_fill(torch.rand(row.shape, generator=generator) < 0.9, symbol)

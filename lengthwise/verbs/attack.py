@@ -1,0 +1,63 @@
+"""Looking for problems that a model gets wrong."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from lengthwise.base.types import UsageError
+from lengthwise.evaluation.attack import attack
+from lengthwise.run import load
+from lengthwise.training.loop import choose_device, computing
+from lengthwise.verbs.console import progress, say
+from lengthwise.verbs.options import folder_of, parse_sizes, stoppings
+
+WIDEST = 34  # characters of a prompt or an answer that are shown
+ORIGINS = 8  # lines of where problems come from
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search for failures; 0 whether there are some or not."""
+    weights = load(folder_of(args.weights), choose_device(args.device))
+    if len(args.stopping) > 1:
+        raise UsageError("attack answers by one rule: give --stopping once")
+    rule = next(iter(stoppings(args.stopping)), None)
+    sizes = parse_sizes(args.lengths) if args.lengths else None
+    with computing(args.threads), progress.status(f"{weights.name}: looking for what it gets wrong"):
+        found = attack(weights, sizes, seconds=args.seconds, tries=args.tries, stopping=rule, seed=args.seed or 0)
+    said = f"{found['failed']} of {found['tries']} tries fail ({found['share']:.1%})"
+    if not found["failed"]:
+        return say(args, found, f"{said}: nothing found, which proves nothing; a longer search may")
+    return say(args, found, _shortest(found), "", _origins(found), "", said)
+
+
+def _shortest(found: dict[str, Any]) -> Table:
+    table = _table("the shortest failures", "prompt", "answer", "right", "sure", "from")
+    for row in found["shortest"]:
+        texts = (_cut(row[name]) for name in ("prompt", "answer", "right"))
+        table.add_row(*texts, f"{row['confidence']:.3f}", row["origin"])
+    return table
+
+
+def _origins(found: dict[str, Any]) -> Table:
+    table = _table("where they come from", "from", "tries", "fail")
+    for row in found["origins"][:ORIGINS]:
+        table.add_row(row["origin"], str(row["tries"]), f"{row['share']:.1%}")
+    if len(found["origins"]) > ORIGINS:
+        table.caption = f"{len(found['origins']) - ORIGINS} more fail as often or less"
+    return table
+
+
+def _cut(text: str) -> Text:
+    return Text(text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…")
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in ("sure", "tries", "fail") else "left")
+    return table

@@ -1,0 +1,62 @@
+"""Measuring families of structured problems, beside uniform ones."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from lengthwise.evaluation.families import SHARE, evaluate_families, short_sizes
+from lengthwise.recipe.stopping import Stopping
+from lengthwise.report import ALONE, Row, size_text
+from lengthwise.report.families import family_table, worst_table
+from lengthwise.run import Run, Weights
+from lengthwise.training.loop import choose_device, computing
+from lengthwise.verbs.console import progress
+
+
+def with_families(args: argparse.Namespace) -> bool:
+    """Are families measured too? Unless something else was asked for."""
+    other = args.uniform_only or args.grid or args.hard or args.natural or args.family
+    return args.families or not other
+
+
+def families_of(
+    args: argparse.Namespace, weights: Weights, run: Run | None, sizes: Sequence[Any], rule: Stopping
+) -> list[Row]:
+    """A row per size and family, under one stopping rule; and all problems of the shortest sizes."""
+    rows, seed = [], args.seed or 0
+    recipe = weights.recipe
+    everywhere = list(dict.fromkeys([*map(recipe.sizes, short_sizes(recipe)), *map(recipe.sizes, sizes)]))
+    asked = {"samples": few(args), "stopping": rule, "seed": seed}
+    with computing(args.threads), progress.status("") as status:
+        for score in evaluate_families(weights, everywhere, **asked):
+            status.update(f"measured {size_text(score.sizes)}: {score.problems}")
+            rows.append(score.row() | {"seed": seed})
+    if run:
+        run.append("scores", *rows)
+    return rows
+
+
+def after_training(args: argparse.Namespace, run: Run, sizes: Sequence[Any]) -> None:
+    """Measure what a trained run lacks: families at the sizes that are one number, and the shortest sizes."""
+    weights, recipe = run.weights(choose_device(args.device)), run.recipe
+    known = {tuple(row["sizes"]) for row in run.rows("scores") if row["problems"] not in ALONE and row["seed"] == 0}
+    wanted = [*short_sizes(recipe), *(size for size in sizes if isinstance(size, int))]
+    missing = [at for at in dict.fromkeys(map(recipe.sizes, wanted)) if at not in known]
+    with computing(args.threads):
+        for at in missing:  # a size at a time, so that a command given again goes on where it was cut
+            rows = [score.row() | {"seed": 0} for score in evaluate_families(weights, [at], samples=few(args))]
+            run.append("scores", *rows)
+
+
+def few(args: argparse.Namespace) -> int:
+    """How many problems of each family."""
+    return max(1, args.samples // SHARE)
+
+
+def family_tables(uniform: Sequence[Row], rows: Sequence[Row], top: int, *, whole: bool) -> list[Table]:
+    """Uniform problems and the worst family at each size; all families where they are asked for."""
+    return [worst_table([*uniform, *rows], top), *([family_table(rows, top)] if whole else [])]

@@ -1,0 +1,133 @@
+"""Laws of every family of every task: its problems are right, of the sizes asked for, and drawn from an address."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_tasks import TASKS, texts
+
+from lengthwise.base.rng import stream
+from lengthwise.base.types import UsageError
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.expression import Expression
+from lengthwise.tasks.family import Family, chosen, mixed
+from lengthwise.tasks.parity import Parity
+
+ALL = [(task, family.name) for task in TASKS for family in task.families]
+LONGEST = {1: 40, 2: 14}  # by the number of axes
+
+
+def family_of(task, name):
+    (family,) = chosen(task.families, (name,), task.name)
+    return family
+
+
+@pytest.mark.parametrize("task", TASKS, ids=repr)
+def test_every_task_has_eight_families_or_more_with_names_and_sentences(task):
+    names = [family.name for family in task.families]
+    assert len(set(names)) == len(names) >= 8
+    for family in task.families:
+        assert family.about.endswith(".") and "\n" not in family.about and len(family.about) > 8
+        assert family.name == family.name.lower() and " " not in family.name and "_" not in family.name
+        assert family.name not in ("uniform", "natural", "every")
+
+
+@pytest.mark.parametrize(("task", "name"), ALL, ids=str)
+@settings(max_examples=4, deadline=None)
+@given(data=st.data())
+def test_problems_of_a_family_are_right_and_of_the_sizes_asked_for(task, name, data):
+    """Hypothesis looks for sizes and seeds at which a sampler and the reference disagree."""
+    one = st.integers(task.smallest, task.smallest + LONGEST[len(task.axes)])
+    sizes = torch.tensor(data.draw(st.lists(st.tuples(*[one] * len(task.axes)), min_size=1, max_size=6)))
+    seed = data.draw(st.integers(0, 2**31))
+    problems = family_of(task, name).sample(sizes, stream(seed))
+    prompts, answers = texts(task, problems)
+    assert answers == [task.reference(prompt) for prompt in prompts]
+    assert problems.sizes.tolist() == sizes.tolist()
+    assert (problems.answer_length <= task.answer_slots(problems.sizes)).all()
+    parsed = [task.parse(task.typed(task.vocab.encode(prompt))) for prompt in prompts]
+    assert [texts(task, one) for one in parsed] == [([p], [a]) for p, a in zip(prompts, answers, strict=True)]
+    assert problems.rounds.tolist() == [int(one.rounds) for one in parsed]
+    if type(task).__name__ != "Sorting":  # whose sizes say how many digits there are at most
+        assert [one.sizes[0].tolist() for one in parsed] == sizes.tolist()
+    assert texts(task, family_of(task, name).sample(sizes, stream(seed))) == (prompts, answers)
+    for rows, length in ((problems.prompt, problems.prompt_length), (problems.answer, problems.answer_length)):
+        assert not rows[torch.arange(rows.shape[1]) >= length[:, None]].any()
+
+
+@pytest.mark.parametrize("task", TASKS, ids=repr)
+def test_every_problem_of_a_small_size_is_there_once(task):
+    size = [task.smallest] * len(task.axes)
+    problems = task.every(size, 3000)
+    assert problems is not None
+    prompts, answers = texts(task, problems)
+    assert answers == [task.reference(prompt) for prompt in prompts]
+    assert len(set(prompts)) == len(prompts)
+    assert problems.sizes.tolist() == [size] * len(prompts)
+    sampled, _ = texts(task, task.sample(torch.tensor([size] * 2000), stream(0)))
+    assert set(sampled) <= set(prompts)
+    assert task.every(size, len(prompts) - 1) is None or type(task).__name__ == "Addition"
+
+
+@pytest.mark.parametrize("task", TASKS, ids=repr)
+def test_a_mixture_has_all_families_about_as_often(task):
+    sizes = torch.full((60 * len(task.families), len(task.axes)), 6)
+    problems = mixed(task.families, sizes, stream(0, "mixed"))
+    prompts, answers = texts(task, problems)
+    assert len(prompts) == len(sizes)
+    assert answers == [task.reference(prompt) for prompt in prompts]
+
+
+def digits(task, name, size, count=200):
+    """Both operands of sums, as whole numbers."""
+    prompts, _ = texts(task, family_of(task, name).sample(torch.tensor([size] * count), stream(0, name)))
+    return [tuple(int(number) for number in prompt.split("+")) for prompt in prompts]
+
+
+def test_families_of_sums_are_what_their_names_say():
+    task = Addition(equal_lengths=True, leading_zeros=True)
+    top = 10**7 - 1
+    assert set(digits(task, "all-highest", [7])) == {(top, top)}
+    assert all(first + second == top for first, second in digits(task, "complement", [7]))
+    assert all(first + second == top + 1 for first, second in digits(task, "complement-and-one", [7]))
+    assert all(first == second for first, second in digits(task, "twice", [7]))
+    assert all(0 in pair for pair in digits(task, "zeros", [7]))
+    assert {first + second == top + 1 for first, second in digits(task, "highest-and-one", [7])} == {True, False}
+    assert sum(first + second == top + 1 for first, second in digits(task, "interrupted-carry", [7])) == 0
+    powers = {10**k + more for k in range(7) for more in (-1, 0, 1)}
+    assert {number for pair in digits(task, "powers", [7]) for number in pair} <= powers | {10**7 - 1}
+    for first, second in digits(task, "every-column-carries", [7]):
+        assert all(int(a) + int(b) >= 10 for a, b in zip(f"{first:07}", f"{second:07}", strict=True))
+    for first, second in digits(task, "no-column-carries", [7]):
+        assert all(int(a) + int(b) < 10 for a, b in zip(f"{first:07}", f"{second:07}", strict=True))
+
+
+def test_twins_look_alike_and_answer_differently():
+    """Of rows that are doubled but for one bit, the parity is odd; of doubled ones of even length, even."""
+    sizes = torch.full((300, 1), 12)
+    even = family_of(Parity(), "doubled").sample(sizes, stream(0))
+    odd = family_of(Parity(), "doubled-but-one").sample(sizes, stream(0))
+    assert (set(even.answer.flatten().tolist()), set(odd.answer.flatten().tolist())) == ({0}, {1})
+
+
+def test_expressions_of_families_are_structured():
+    """The grammar's own distribution takes a family's place only where its values are too long."""
+    task = Expression()
+    for size in (3, 4, 5, 9, 30, 61):
+        rows = texts(task, family_of(task, "only-plus").sample(torch.tensor([[size]] * 20), stream(0)))[0]
+        assert all(set(row) <= set("0123456789+") for row in rows)
+    rows = texts(task, family_of(task, "nested-left").sample(torch.tensor([[43]] * 20), stream(0)))[0]
+    assert all(row.startswith("((((((((((") for row in rows)
+
+
+def test_a_family_that_is_not_there_is_answered_by_one_that_is():
+    with pytest.raises(UsageError, match=r"^parity has no family 'onesymbol' \(did you mean one-symbol\?\)"):
+        family_of(Parity(), "onesymbol")
+
+
+def test_a_family_is_named_after_its_function():
+    def all_alike(sizes, generator):
+        """All
+        alike."""
+
+    assert (Family.of(all_alike, all_alike).name, Family.of(all_alike, all_alike).about) == ("all-alike", "All alike.")
