@@ -1,1 +1,1 @@
-"""What everything stands on: the types that flow, randomness by address, symbols, rows, and dataclasses as JSON."""
+"""Types, random-number streams, vocabularies, row helpers, and dataclasses as JSON: used by every other folder."""

@@ -2,8 +2,8 @@
 
 
 class UsageError(ValueError):
-    """Something the user can put right. Its text is one line: what is wrong, and what would be right."""
+    """An error that the user can correct. Its message is one line: what is wrong, and what would be right."""
 
 
 class Interrupted(Exception):
-    """Training was asked to stop; its checkpoint is written and the same call goes on from there."""
+    """Training was asked to stop. Its checkpoint is written, and the same call goes on from there."""

@@ -1,7 +1,8 @@
-"""Frozen dataclasses ↔ JSON, and ``name=value`` overrides, with types checked and wrong names answered by right ones.
+"""Converts frozen dataclasses to and from JSON and applies ``name=value`` overrides, with type checks.
 
-A part is written as ``{"kind": "Parity", …}``. A kind is looked up among the imported subclasses of what its field
-asks for, so a file can name only what the program already knows, and runs no code.
+A dataclass is written as ``{"kind": "Parity", …}``. The kind is looked up among the imported subclasses of the field's
+declared type, so a file can only name classes that the program has already imported, and it cannot run code. A wrong
+name raises UsageError, which suggests the closest valid one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ T = TypeVar("T")
 
 
 def encode(value: Any) -> Any:
-    """JSON's plain values for a dataclass, with all that it contains."""
+    """Convert a dataclass, and all that it contains, to values that JSON can hold."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {"kind": type(value).__name__} | {
             f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)
@@ -33,8 +34,8 @@ def encode(value: Any) -> Any:
 
 
 def essence(value: Any) -> Any:
-    """The same without fields that are at their defaults, and those that are no part of what a thing is: their metadata
-    say ``identity=False``."""
+    """Like ``encode``, without the fields that have their default values, and without those whose metadata say
+    ``identity=False``: they do not change what is computed."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         told = [f for f in _changed(value) if f.metadata.get("identity", True)]
         return {"kind": type(value).__name__} | {f.name: essence(getattr(value, f.name)) for f in told}
@@ -48,15 +49,15 @@ def _changed(part: Any) -> list[dataclasses.Field[Any]]:
 
 
 def decode(kind: type[T], value: Any, path: str = "") -> T:
-    """The ``kind`` that JSON's plain values describe. UsageError says where they do not."""
+    """Build a ``kind`` from JSON values. Raises UsageError, with the field's path, if a value does not fit."""
     return _decode(kind, value, path)
 
 
 def override(part: T, changes: Iterable[str]) -> T:
-    """A copy with ``name=value`` changes applied in turn, e.g. ``model=Transformer model.width=32``.
+    """Return a copy with ``name=value`` changes applied in order, e.g. ``model=Transformer model.width=32``.
 
     Values are numbers, words, ``true``, ``false``, ``none``, kinds with or without fields (``Curriculum(top=20,
-    every=60)``), and tuples. UsageError where a name, a type or a value is wrong.
+    every=60)``), and tuples. Raises UsageError if a name, a type or a value is wrong.
     """
     tree = encode(part)
     for change in changes:
@@ -68,7 +69,7 @@ def override(part: T, changes: Iterable[str]) -> T:
 
 
 def text(part: Any) -> str:
-    """A part as one would type it, fields at their defaults left out: ``MaxConfidence(per=batch)``, ``Oracle``."""
+    """Write a part as a user would type it, without default values: ``MaxConfidence(per=batch)``, ``Oracle``."""
     if isinstance(part, tuple):
         return f"({', '.join(map(text, part))}{',' if len(part) == 1 else ''})"
     if not dataclasses.is_dataclass(part):
@@ -78,7 +79,10 @@ def text(part: Any) -> str:
 
 
 def parse(text: str, name: str = "value") -> Any:
-    """What ``text`` says, as JSON's plain values; nothing in it is run."""
+    """Parse an override's value into JSON values, without running any code in it.
+
+    Raises UsageError if it is not a number, a word, a kind with fields, or a tuple.
+    """
     if re.fullmatch(r"[^\W\d][\w-]*-[\w-]*", text):
         return text  # a word with dashes, which Python would read as a subtraction
     try:
@@ -153,7 +157,7 @@ def _decode(kind: Any, value: Any, path: str) -> Any:
 
 
 def _decode_plain(kind: type, value: Any, path: str) -> Any:
-    if kind is float and type(value) is int and abs(value) < 2**53:  # beyond, a float is another number
+    if kind is float and type(value) is int and abs(value) < 2**53:  # larger integers are not exact as floats
         value = float(value)
     if type(value) is not kind or (kind is float and not math.isfinite(value)):
         names = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
@@ -201,7 +205,7 @@ def _decode_part(base: type, value: Any, path: str) -> Any:
 
 
 def kinds(base: type) -> dict[str, type]:
-    """The dataclasses, among what is imported, that a field of this type may hold, by name."""
+    """All imported dataclasses that a field of type ``base`` may hold, by name."""
     found = [base] if dataclasses.is_dataclass(base) else []
     for subclass in base.__subclasses__():
         found += kinds(subclass).values()
@@ -209,6 +213,6 @@ def kinds(base: type) -> dict[str, type]:
 
 
 def suggest(name: str, names: Iterable[str]) -> str:
-    """``" (did you mean …?)"`` where a name is close, else nothing."""
+    """``" (did you mean …?)"`` with the closest of ``names``, or ``""`` if none is close."""
     close = difflib.get_close_matches(name, list(names), 1)
     return f" (did you mean {close[0]}?)" if close else ""

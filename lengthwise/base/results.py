@@ -1,4 +1,4 @@
-"""What results consist of. Apart from ``types``, so that reports read results without importing torch."""
+"""Dataclasses for results. They are kept out of ``types`` so that reports can read results without importing torch."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# What problems are drawn: "uniform" ones of given sizes; "natural" ones, of the task's own distribution over sizes; a
-# family's, by its name; "hard" ones, of the family that is the task's harder set; or "every" one of a size.
+# Which problems are drawn: "uniform" at given sizes; "natural" from the task's own distribution over sizes; a family's,
+# by its name; "hard", from the family that is the task's harder set; or "every" one of a size.
 Kind = str
 
 
 @dataclass(frozen=True)
 class Score:
-    """How one set of weights did on fresh problems of one size."""
+    """The accuracy of one set of weights on new problems of one size."""
 
     task: str
     weights: str
@@ -22,9 +22,9 @@ class Score:
     problems: Kind
     sizes: tuple[int, ...]
     count: int
-    exact: float  # share of problems answered right in full, the answer's end included
-    whole_row: float  # share of those also right in every place after the end (the official code's measure)
-    token_accuracy: float  # share of answer symbols that are right
+    exact: float  # fraction of problems whose answer is correct in every symbol, its end included
+    whole_row: float  # fraction that is also correct at every position after the end (the official code's measure)
+    token_accuracy: float  # fraction of answer symbols that are correct
     loops: float  # loops used, mean over problems
 
     @staticmethod
@@ -61,7 +61,7 @@ class Score:
 
 @dataclass(frozen=True)
 class RunOutline:
-    """What a report says of a run: facts of its recipe, as plain values."""
+    """The facts of a run's recipe that a report shows, as plain values."""
 
     id: str
     seedless_id: str  # the id of the recipe with both seeds 0: runs that differ only in their seeds share it
@@ -70,17 +70,17 @@ class RunOutline:
     data_seed: int
     task: str
     axes: tuple[str, ...]
-    top: int  # the largest size trained on
-    tops: tuple[int, ...]  # the same on each axis
+    top: int  # the largest training size
+    tops: tuple[int, ...]  # the largest training size on each axis
     steps: int
-    stopping: str  # the recipe's own rule
+    stopping: str  # the recipe's own stopping rule
     model: str
     looked_at: tuple[int, ...] = ()  # sizes that may have chosen the recipe; none where that is not known
 
 
 @dataclass(frozen=True)
 class InquiryOutline:
-    """What a report says of a language model that was asked."""
+    """The facts that a report shows about a language model that was asked."""
 
     id: str
     model: str
@@ -91,13 +91,16 @@ class InquiryOutline:
 
 
 def wilson(share: float, count: int, z: float = 1.959964) -> tuple[float, float]:
-    """The interval of Wilson (1927) for a share seen in ``count`` trials; z is the normal quantile."""
+    """Wilson's (1927) confidence interval of a proportion ``share`` observed in ``count`` trials.
+
+    ``z`` is the normal quantile. Raises ValueError if ``count`` is below 1.
+    """
     if count < 1:
         raise ValueError(f"an interval needs at least one trial, not {count}")
     centre = share + z * z / (2 * count)
     spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     scale = 1 + z * z / count
-    # The ends are exact where the share is: rounding must not put 1.0 outside its own interval.
+    # Rounding must not put a proportion of 0 or 1 outside its own interval.
     low = 0.0 if share == 0 else max(0.0, (centre - spread) / scale)
     high = 1.0 if share == 1 else min(1.0, (centre + spread) / scale)
     return low, high

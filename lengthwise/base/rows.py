@@ -1,7 +1,7 @@
-"""Rows of their own lengths, marked and moved all at once.
+"""Masks and shifts of rows of different lengths, vectorised.
 
-A row is cut, as a window, out of a longer one that stands in memory once: copying runs of numbers is several times as
-quick as comparing places with lengths, or looking up each number by itself.
+Each row is copied as a window of one longer row in memory. Copying contiguous numbers is several times as fast as
+comparing positions with lengths, or indexing each number separately.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from torch import Tensor
 
 
 def within(length: Int[Tensor, "*b"], width: int) -> Bool[Tensor, "*b width"]:
-    """True in each row's first ``length`` places, 0 to ``width``."""
+    """True at each row's first ``length`` positions; lengths are 0 to ``width``."""
     return _first(length, width, torch.bool)
 
 
 def clipped(rows: Int[Tensor, "*b n"], length: Int[Tensor, "*b"]) -> Int[Tensor, "*b n"]:
-    """Rows with zeros beyond their lengths."""
+    """Set every number after a row's length to 0."""
     return rows & _first(length, rows.shape[-1], rows.dtype)
 
 
 def shifted(rows: Shaped[Tensor, "b n"], by: Int[Tensor, " b"], width: int) -> Shaped[Tensor, "b width"]:
-    """Each row moved ``by`` places to the right, −n to ``width``, among ``width`` places; the others are 0."""
+    """Shift each row right by ``by`` positions, −n to ``width``, into ``width`` columns; the rest is 0."""
     count, size = rows.shape
-    apart = rows.new_zeros(count + 1, width + size)  # what stands before a row also stands after the one before it
+    apart = rows.new_zeros(count + 1, width + size)  # the zeros before a row are also those after the previous row
     apart[:count, width:] = rows
     start = torch.arange(width, count * (width + size) + 1, width + size)
     return windows(apart.flatten(), start - by, width)
 
 
 def windows(row: Shaped[Tensor, " n"], start: Int[Tensor, " b"], width: int) -> Shaped[Tensor, "b width"]:
-    """So many places of one row, from each start on."""
+    """The ``width`` numbers of ``row`` that begin at each ``start``."""
     return row.unfold(0, width, 1).index_select(0, start)
 
 
 def _first(length: Int[Tensor, "*b"], width: int, dtype: torch.dtype) -> Shaped[Tensor, "*b width"]:
-    """All bits of each row's first ``length`` places."""
+    """A bit mask: all bits set at each row's first ``length`` positions, 0 elsewhere."""
     bits = windows(_half(width, dtype), width - length.flatten(), width)
     return bits if length.dim() == 1 else bits.view(*length.shape, width)
 
 
 @lru_cache(maxsize=256)
 def _half(width: int, dtype: torch.dtype) -> Shaped[Tensor, " n"]:
-    """All bits of the first ``width`` places of twice as many."""
+    """2 · width numbers: all bits set in the first half, 0 in the second."""
     row = torch.zeros(2 * width, dtype=dtype)
     row[:width] = True if dtype == torch.bool else -1
     return row

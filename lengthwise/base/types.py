@@ -1,7 +1,28 @@
-"""The nouns that flow through Lengthwise.
+"""The data types that all parts of Lengthwise exchange.
 
-Letters in shapes: ``b`` rows, ``t`` positions, ``d`` width, ``v`` vocabulary, ``p`` prompt, ``a`` answer, ``k`` loops,
-``r`` rows still running, ``n`` positions picked out of a batch.
+Terms, each with one meaning throughout:
+
+=================  ====================================================================================================
+row                one problem of a batch, as a sequence of tokens
+position           the index of a token in its row, from 0
+digit position     the index of a digit within its number, from 1; 0 for a sign
+padding mask       True for a real token, False for padding at a row's end
+loss mask          True where a target is supervised and scored: the answer and its end
+answer slots       the positions where an answer may stand, known without the answer
+prediction         the symbol with the largest logit
+probability        of an event, e.g. of dropping a weight; a proportion of rows is a fraction
+attention bias     a number added to an attention score; −inf hides the key
+key–value cache    keys and values of earlier positions, kept for decoding
+packed sequence    the real tokens of a batch, one row after the other, without padding
+receptive field    the positions that can influence a state
+loop               one application of a model's shared layers (``Model.advance``)
+input injection    combining the embedded input with the state at the start of a loop
+halting            a row's end of looping; a stopping rule chooses the loop
+size               a problem's difficulty on each axis of its task, e.g. its number of digits
+=================  ====================================================================================================
+
+Letters in shapes: ``b`` rows, ``t`` positions, ``d`` width, ``h`` heads, ``e`` width of a head, ``v`` vocabulary, ``p``
+prompt, ``a`` answer, ``k`` loops, ``r`` rows still running, ``n`` selected positions of a batch.
 """
 
 from __future__ import annotations
@@ -21,15 +42,15 @@ from lengthwise.base.results import wilson as wilson
 
 
 def integer_type(largest: int) -> torch.dtype:
-    """A type for whole numbers up to this one: what takes less memory is computed in less time."""
+    """The smallest of int8, int16 and int32 that holds ``largest``; less memory takes less time."""
     return torch.int8 if largest < 2**7 else torch.int16 if largest < 2**15 else torch.int32
 
 
-SYMBOL = integer_type(99)  # of the tasks here: they have fewer symbols
+SYMBOL = integer_type(99)  # every shipped task has fewer than 100 symbols
 
 
 class Rows:
-    """A dataclass of tensors whose first axis is the row."""
+    """Base of dataclasses of tensors whose first axis is the row."""
 
     def __len__(self) -> int:
         return len(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]
@@ -38,28 +59,28 @@ class Rows:
         return type(self)(**{f.name: function(getattr(self, f.name)) for f in fields(self)})  # type: ignore[arg-type]
 
     def take(self, rows: Int[Tensor, " r"] | Bool[Tensor, " b"] | slice) -> Self:
-        """The given rows, in the given order; or those that are marked."""
+        """Select rows by index, in the given order, by a mask, or by a slice."""
         return self._map(lambda value: value.take(rows) if isinstance(value, Rows) else value[rows])
 
     def to(self, device: torch.device) -> Self:
-        """The same rows on another device."""
+        """Copy all tensors to a device."""
         return self._map(lambda value: value.to(device))
 
 
 @dataclass(frozen=True)
 class Problems(Rows):
-    """A task's only product: symbol ids of the task, of any integer type, padded on the right with zeros."""
+    """Problems of a task: prompts and answers as symbol ids of any integer type, padded on the right with zeros."""
 
-    sizes: Int[Tensor, "b axes"]  # what was asked for, on the task's axes
+    sizes: Int[Tensor, "b axes"]  # the requested sizes, on the task's axes
     prompt: Int[Tensor, "b p"]
     prompt_length: Int[Tensor, " b"]
     answer: Int[Tensor, "b a"]
     answer_length: Int[Tensor, " b"]
-    rounds: Int[Tensor, " b"]  # T(n): rounds that the reference algorithm takes
+    rounds: Int[Tensor, " b"]  # T(n), the number of rounds of the reference algorithm
 
     @staticmethod
     def join(parts: Sequence[Problems]) -> Problems:
-        """One set of problems after the other; the narrower ones are padded."""
+        """Concatenate sets of problems; narrower prompts and answers are padded."""
 
         def stack(name: str) -> Tensor:
             tensors = [getattr(part, name) for part in parts]
@@ -71,50 +92,48 @@ class Problems(Rows):
         return Problems(**{f.name: stack(f.name) for f in fields(Problems)})
 
     def narrowed(self) -> Problems:
-        """In bytes, as symbols are few: a large set then fits the memory. What counts further is left as it is."""
+        """Store symbols as bytes, so that a large set fits in memory. Sizes, lengths and rounds keep their types."""
         return replace(self, prompt=self.prompt.to(SYMBOL), answer=self.answer.to(SYMBOL))
 
 
 @dataclass(frozen=True)
 class Inputs(Rows):
-    """All that a model sees of a batch."""
+    """The inputs of a model for one batch."""
 
     tokens: Int[Tensor, "b t"]
-    position: Int[Tensor, "b t"]  # the position a positional encoding is told
-    digit_position: Int[
-        Tensor, "b t"
-    ]  # where a digit stands in its own number, from 1, counted as the answer is; 0: a sign
-    padding_mask: Bool[Tensor, "b t"]  # False where a row has ended: nothing may depend on what stands there
+    position: Int[Tensor, "b t"]  # given to positional encodings; augmentation may change it in training
+    digit_position: Int[Tensor, "b t"]  # within its number, from 1, in the digit order of the answer; 0 for a sign
+    padding_mask: Bool[Tensor, "b t"]  # False after a row's end: no result may depend on the tokens there
 
     def columns(self, start: int, stop: int) -> Inputs:
-        """The places from ``start`` up to ``stop`` of each row."""
+        """The positions ``start`` to ``stop`` − 1 of each row."""
         return self._map(lambda value: value[:, start:stop])
 
     def narrow(self) -> Inputs:
-        """No wider than the longest row."""
+        """Cut columns in which every row is padding."""
         longest = int(self.padding_mask.any(0).sum())
         return self if longest == self.tokens.shape[1] else self.columns(0, longest)
 
 
 @dataclass(frozen=True)
 class Batch(Rows):
-    """Problems written as rows by a layout."""
+    """Problems that a layout has written as rows."""
 
     inputs: Inputs
     targets: Int[Tensor, "b t"]
-    loss_mask: Bool[Tensor, "b t"]  # where the answer stands, its end included: supervised and scored
-    answer_slots: Bool[Tensor, "b t"]  # where an answer may stand, known without the answer; one run per row
+    loss_mask: Bool[Tensor, "b t"]  # True at the answer and its end: supervised and scored
+    answer_slots: Bool[Tensor, "b t"]  # where an answer may stand, known without it; contiguous in each row
     rounds: Int[Tensor, " b"]
     sizes: Int[Tensor, "b axes"]
 
     def trimmed(self) -> Batch:
-        """Rows that end where nothing more is asked. A causal model's loss is the same: nothing looks ahead."""
+        """End each row at its last supervised position. A causal model's loss does not change."""
         reached = self.loss_mask.flip(1).cumsum(1).flip(1) > 0
         inputs = replace(self.inputs, padding_mask=self.inputs.padding_mask & reached)
         return replace(self, inputs=inputs, answer_slots=self.answer_slots & reached).narrow()
 
     def narrow(self) -> Batch:
-        """No wider than the longest row."""
+        """Cut columns in which every row is padding."""
         inputs = self.inputs.narrow()
         width = inputs.tokens.shape[1]
         if width == self.targets.shape[1]:
@@ -125,7 +144,7 @@ class Batch(Rows):
 
 @dataclass(frozen=True)
 class Loss:
-    """What an objective returns: the number to descend, and tensors worth logging (means over the batch)."""
+    """An objective's result: the value to minimise, and tensors to log (means over the batch)."""
 
     value: Float[Tensor, ""]
     logs: dict[str, Tensor]
@@ -133,11 +152,11 @@ class Loss:
 
 @dataclass(frozen=True)
 class Trace:
-    """What each loop would have answered, without its logits.
+    """The predicted answer after every loop, without its logits.
 
-    Loop k is counted from 1, so it is ``said[k - 1]``; it was run in rows with ``loops >= k``. An answer is what was
-    said in the first ``ends`` places, up to its own first end and with it; ``confidence`` is the mean log probability
-    there.
+    Loops are counted from 1: loop k is ``predictions[k - 1]``, and it was run in rows with ``loops >= k``. An answer is
+    the first ``ends`` predictions, up to and including the first end symbol; ``confidence`` is the mean log probability
+    of these predictions.
     """
 
     predictions: Int[Tensor, "k b a"]

@@ -1,4 +1,4 @@
-"""Symbols ↔ ids."""
+"""Vocabularies: symbols and their ids."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lengthwise.base.types import UsageError
 
 @dataclass(frozen=True)
 class Vocab:
-    """An ordered set of symbols; a symbol's id is its place."""
+    """An ordered set of symbols; a symbol's id is its index. Raises ValueError if a symbol occurs twice."""
 
     symbols: tuple[str, ...]
 
@@ -26,11 +26,11 @@ class Vocab:
         return len(self.symbols)
 
     def id(self, symbol: str) -> int:
-        """The id of one symbol. ValueError if it is not in the vocabulary."""
+        """The id of one symbol. Raises ValueError if it is not in the vocabulary."""
         return self.symbols.index(symbol)
 
     def encode(self, text: Iterable[str]) -> Int[Tensor, " n"]:
-        """Ids of the symbols of a text. UsageError names the first foreign symbol and its place, counted from 1."""
+        """The ids of a text's symbols. Raises UsageError if one is unknown, with its position, counted from 1."""
         ids = {symbol: i for i, symbol in enumerate(self.symbols)}
         symbols = list(text)
         for position, symbol in enumerate(symbols, 1):
@@ -39,5 +39,5 @@ class Vocab:
         return torch.tensor([ids[symbol] for symbol in symbols], dtype=torch.long)
 
     def decode(self, ids: Int[Tensor, " n"]) -> str:
-        """The symbols of these ids, joined."""
+        """The symbols with these ids, joined to one string."""
         return "".join(self.symbols[i] for i in ids.tolist())

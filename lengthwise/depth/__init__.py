@@ -1,4 +1,4 @@
-"""Depth: how often a model is advanced, and by whom."""
+"""Runners: they advance a model for each row's number of loops."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from lengthwise.models import Model
 
 
 class Runner(ABC):
-    """Runs a model over depth: each row its own number of loops, ``loops`` "b", on the CPU, each at least 1. What comes
-    out are logits at the positions that are wanted, ``at`` "b t", row by row; gradients flow through them."""
+    """Advances each row of a batch for its own number of loops and returns logits at selected positions.
+
+    ``loops`` "b" is on the CPU, each at least 1. ``at`` "b t" is True at the n selected positions; logits come row by
+    row, and are differentiable.
+    """
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -23,10 +26,10 @@ class Runner(ABC):
     def last(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
     ) -> Float[Tensor, "n v"]:
-        """After each row's last loop. The first ``untracked`` loops are run without gradients."""
+        """The logits after each row's last loop. The first ``untracked`` loops run without gradients."""
 
     @abstractmethod
     def each(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
     ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
-        """After each loop k = 1, 2, …, with k and the rows that take part in it, in the order of their logits."""
+        """Yield, after each loop k = 1, 2, …: k, the indices of the rows that ran, and their logits in that order."""

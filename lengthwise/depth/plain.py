@@ -1,4 +1,4 @@
-"""The plain runner, for any model on any device: what all others have to equal."""
+"""The plain runner, for any model on any device. Every faster runner must give equal values and gradients."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from lengthwise.models import Model, State
 def unroll(
     model: Model, inputs: Inputs, loops: Int[Tensor, " b"], *, untracked: int = 0
 ) -> Iterator[tuple[int, Int[Tensor, " r"], State]]:
-    """Advance each row its own number of loops; yield, after each loop k = 1, 2, …, k, the rows still running and their
-    state.
+    """Advance each row for its own number of loops; yield, after each loop k = 1, 2, …: k, the rows still running (as
+    indices into ``inputs``), and their state.
 
-    ``loops`` is on the CPU, each at least 1. Rows leave when they are done, so the cost is the sum of loops, not the
-    longest row's: rows are sorted by loops, most first, and those running are always the first r. The yielded ids are
-    the rows' numbers in ``inputs``. The first ``untracked`` loops are run without gradients.
+    ``loops`` is on the CPU, each at least 1. Rows are sorted by loops, most first, so that the running rows are always
+    the first r; a row that is done is no longer computed. The first ``untracked`` loops run without gradients.
     """
     order = loops.argsort(descending=True, stable=True)
     running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
@@ -37,7 +36,7 @@ def unroll(
 
 
 def first(tree: Any, count: int) -> Any:
-    """The first rows of a tree of tensors; what has one row for all, or is no tensor, stays as it is."""
+    """The first ``count`` rows of all tensors in nested tuples. Tensors of one row and non-tensors stay unchanged."""
     if isinstance(tree, Tensor):
         return tree if len(tree) == 1 else tree[:count]
     if isinstance(tree, tuple):
@@ -47,7 +46,7 @@ def first(tree: Any, count: int) -> Any:
 
 
 class Plain(Runner):
-    """Advances all rows that still run, at all their positions, by the model's own methods."""
+    """Advances the running rows, at all positions, by calling the model's methods."""
 
     def last(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0

@@ -1,6 +1,11 @@
-"""Faster runners, each for exactly what it knows, and the one place that chooses between them and the plain one.
+"""Faster runners for CPUs, and the only code that chooses between them and the plain runner.
 
-``LENGTHWISE_PLAIN=1`` in the environment, or ``with lengthwise.plain():``, turns all of them off.
+Each runner claims exactly the models it knows: known types of all parts, no hooks, no overridden methods, float32 or
+float64 on a CPU (see ``claims``). Any other model runs plainly. A runner's values and gradients equal the plain
+runner's up to rounding. ``LENGTHWISE_PLAIN=1`` in the environment, or ``with lengthwise.plain():``, turns all of them
+off.
+
+In hand-written backward passes, ``to_x`` is the gradient of the loss with respect to ``x``.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ _OFF = [os.environ.get("LENGTHWISE_PLAIN", "") not in ("", "0")]
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """Within, every model is run plainly."""
+    """A context in which every model uses the plain runner."""
     _OFF.append(True)
     try:
         yield
@@ -33,12 +38,12 @@ def plain() -> Iterator[None]:
 
 
 def choose(model: Model) -> Runner:
-    """The runner for a model as it is now: hooks that are set later are seen by the next call."""
+    """The runner for a model in its present state. Call it again after setting hooks."""
     return next((kind(model) for kind in RUNNERS if not _OFF[-1] and kind.declines(model) is None), Plain(model))
 
 
 def described(model: Model) -> str:
-    """Which runner is chosen; of the plain one, why not a faster one."""
+    """The name of the chosen runner; for the plain runner also the reason why no faster one was chosen."""
     if _OFF[-1]:
         return "Plain: others are turned off"
     reasons = {kind: kind.declines(model) for kind in RUNNERS}
@@ -48,5 +53,5 @@ def described(model: Model) -> str:
 
 
 def reader(model: Model, inputs: Inputs) -> Reader | None:
-    """A reader of rows piece by piece, with a key–value cache; None where there is none for such a model."""
+    """A reader that decodes with a key–value cache; None if there is none for this model."""
     return None if _OFF[-1] else reader_of(model, inputs)

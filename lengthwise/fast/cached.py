@@ -1,4 +1,9 @@
-"""Decoding: rows are read piece by piece, each position once, by the models' own parts; what was seen is kept."""
+"""Decoding with a cache.
+
+Claims the models that the faster runners claim, if they are causal. Each position is computed once instead of again for
+every new token. Results are equal because a causal model's states do not depend on later positions, and because the
+models' own modules compute them: a transformer's keys and values, a recurrent model's states, are kept per loop.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +27,17 @@ from lengthwise.nn.mixer import Sight
 
 
 class Reader(ABC):
-    """Reads the next positions of rows, all of which take the same loops."""
+    """Computes the logits of a batch's next positions, given those before. All rows take the same number of loops."""
 
     def __init__(self, model: Model, inputs: Inputs) -> None:
         self.model, self.inputs, self.seen = model, inputs, 0
 
     @abstractmethod
     def advance(self, state: Float[Tensor, "b t d"], loop: int) -> Float[Tensor, "b t d"]:
-        """Loop number ``loop``, from 0, over new positions."""
+        """Compute one loop, number ``loop`` from 0, at the new positions."""
 
     def read(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
-        """The logits of the rows' next columns, after so many loops."""
+        """The logits of the next positions, the columns ``inputs``, after ``loops`` loops."""
         state = self.start(inputs)
         self.seen += inputs.tokens.shape[1]
         for loop in range(loops):
@@ -40,24 +45,24 @@ class Reader(ABC):
         return self.model.read(state)
 
     def start(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
-        """The state of new positions before the first loop."""
+        """The state of the new positions before the first loop."""
         return self.model.start(self.model.embed(inputs))
 
 
 class Cache:
-    """A key–value cache. Each call of attention has its own pair, known by its turn: so every loop of every layer has
-    one."""
+    """A key–value cache with a pair of tensors for each call of attention, i.e. for each layer in each loop. Calls are
+    identified by their order."""
 
     def __init__(self) -> None:
         self.pairs: list[tuple[Tensor, Tensor]] = []
         self.turn = 0
 
     def rewind(self) -> None:
-        """Before each further piece of a row: the first call is next."""
+        """Start again with the first call; to be called before each group of new positions."""
         self.turn = 0
 
     def extend(self, key: Float[Tensor, "b h t e"], value: Float[Tensor, "b h t e"]) -> tuple[Tensor, Tensor]:
-        """All keys and values up to here, with the new ones."""
+        """Append new keys and values; return all of this call of attention."""
         if self.turn == len(self.pairs):
             self.pairs.append((key, value))
         else:
@@ -68,7 +73,7 @@ class Cache:
 
 
 class CachedTransformer(Reader):
-    """For causal transformers: what positions say is known for the whole row, keys and values are remembered."""
+    """For causal transformers. Positional terms and the attention bias are computed once for the full row."""
 
     def __init__(self, model: TransformerModel, inputs: Inputs) -> None:
         super().__init__(model, inputs)
@@ -88,21 +93,21 @@ class CachedTransformer(Reader):
 
 
 def piece(sight: Sight, start: int, stop: int) -> Sight:
-    """Of causal rows, the positions from ``start`` up to ``stop``, with all keys up to there."""
+    """The sight of queries at positions ``start`` to ``stop`` − 1 and keys at positions 0 to ``stop`` − 1."""
     angles, keys = (None if part is None else part[:, start:stop] for part in (sight.angles, sight.keys))
     device = sight.padding_mask.device
     seen = torch.arange(stop, device=device)
     if sight.bias is None:
         bias = torch.zeros(1, 1, stop - start, stop, device=device).masked_fill(seen > seen[start:, None], -torch.inf)
     else:
-        if sight.bias.shape[-1] > sight.bias.shape[-2]:  # the blank is the last key
+        if sight.bias.shape[-1] > sight.bias.shape[-2]:  # the blank is the last column
             seen = torch.cat([seen, seen.new_tensor([sight.bias.shape[-1] - 1])])
         bias = sight.bias[..., start:stop, :][..., seen]
     return Sight(sight.padding_mask[:, start:stop], True, bias, angles, keys)
 
 
 class CachedLSTM(Reader):
-    """Each cell goes on from its states, for each loop apart."""
+    """For stacks of LSTM cells; keeps each cell's states, per loop."""
 
     def __init__(self, model: LSTMModel, inputs: Inputs) -> None:
         super().__init__(model, inputs)
@@ -118,7 +123,7 @@ class CachedLSTM(Reader):
 
 
 class CachedReTran(Reader):
-    """Each layer goes on from its past, for each loop apart."""
+    """For ReTran; keeps each layer's past, per loop."""
 
     def __init__(self, model: ReTranModel, inputs: Inputs) -> None:
         super().__init__(model, inputs)
@@ -140,7 +145,7 @@ READERS: tuple[tuple[Any, Any], ...] = (
 
 
 def reader_of(model: Model, inputs: Inputs) -> Reader | None:
-    """The reader for such a model; of ``inputs`` all but the tokens has to be right."""
+    """The reader for a model, or None. ``inputs`` must be complete except for the answer's tokens."""
     for runner, kind in READERS:
         if runner.declines(model) is None:
             return kind(model, inputs) if getattr(model, "causal", True) else None

@@ -1,4 +1,10 @@
-"""Steps of the LSTM cell, forward and backward by hand, on a CPU."""
+"""The LSTM cell (``nn.lstm.Cell``) with a hand-written backward pass, for a CPU.
+
+Used by the runners of the LSTM and of ReTran. Input, short state and a 1 for the bias are concatenated, so that one
+matrix product makes all gates; rows are the last axis, so that each gate is contiguous; only the gates after their
+nonlinearities are saved. The formulas are those of ``Cell``, its gradients derived by hand, so results are equal up to
+rounding.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +20,22 @@ from lengthwise.nn.lstm import Cell
 
 
 def into(cell: Cell, more: Float[Tensor, " gates"] | float = 0.0) -> Float[Tensor, "gates i"]:
-    """What takes (input, short state, 1) to the gates, in one product; with ``more`` on their biases."""
+    """The matrix that maps (input, short state, 1) to the gates; ``more`` is added to the bias."""
     return torch.cat([cell.input.weight, cell.recurrent.weight, (cell.input.bias + more)[:, None]], 1)
 
 
 def emit(
     seen: Float[Tensor, "*l r i"], weight: Float[Tensor, "*l gates i"], long: Float[Tensor, "*l h r"]
 ) -> tuple[Float[Tensor, "*l h r"], Float[Tensor, "*l h r"]]:
-    """One step of a cell, or of several side by side: from (input, short state, 1) and the weights ``into``, what it
-    emits, e, and the new long state. There, rows are last: so each gate is one stretch of memory."""
+    """One step of a cell, or of l cells at once: e and the new long state of ``Cell``, rows last.
+
+    ``seen`` is (input, short state, 1), ``weight`` as from ``into``, ``long`` the previous long state.
+    """
     return _Emit.apply(seen, weight, long)
 
 
 class _Emit(torch.autograd.Function):
-    """By hand: the four squashed gates are all that has to be remembered, and most of the step's time is spent here."""
+    """One step of a cell; saves the gates after their nonlinearities."""
 
     @staticmethod
     def forward(ctx: Any, seen: Tensor, weight: Tensor, long: Tensor) -> tuple[Tensor, Tensor]:
@@ -46,67 +54,67 @@ class _Emit(torch.autograd.Function):
 
 
 def run(cell: Cell, x: Float[Tensor, "d n"], counts: list[int]) -> Float[Tensor, "d n"]:
-    """What the cell puts out along packed rows, from its first states: at each place as many rows as ``counts`` has, a
-    place's rows side by side."""
-    # The biases of what is said go where they can be added once: the short state's to the gates it will be read by.
+    """The outputs of a cell at all positions of rows that are ordered as in ``Packing``: position by position, with
+    ``counts[t]`` rows at position t."""
+    # The short state is computed without its bias, which is added once, to the bias of the gates that read it.
     gates = into(cell, cell.recurrent(cell.short.bias))
     out = torch.cat([cell.out.weight, cell.short.weight])
-    predicted = _Run.apply(x, gates, out, cell.first_short - cell.short.bias, cell.first_long, counts)
-    return predicted + cell.out.bias[:, None]
+    outputs = _CellAlongRows.apply(x, gates, out, cell.first_short - cell.short.bias, cell.first_long, counts)
+    return outputs + cell.out.bias[:, None]
 
 
-class _Run(torch.autograd.Function):
-    """By hand, without the biases of what is said: what belongs to a place is one stretch of memory, its rows last, so
-    that each gate is one too."""
+class _CellAlongRows(torch.autograd.Function):
+    """All steps of a cell, without the biases of output and short state. The tensors of each position are contiguous,
+    rows last."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         x, into, out, first_short, first_long, counts = inputs
         sizes, hidden = [len(x), len(first_short)], len(first_long)
         short, long, one = (_of_rows(part, counts[0]) for part in (first_short, first_long, x.new_ones(1)))
-        gates, longs, emitted = (_by_place(x, counts, size) for size in (4 * hidden, hidden, hidden))
-        predicted, steps = [], []
+        gates, longs, emitted = (_by_position(x, counts, size) for size in (4 * hidden, hidden, hidden))
+        outputs, steps = [], []
         for read, gate, after, e in zip(x.split(counts, 1), gates, longs, emitted, strict=True):
             if len(one[0]) > (count := len(read[0])):
                 short, long, one = (part[:, :count] for part in (short, long, one))
-            see = torch.cat([read, short, one])
-            i, f, o, new = _squashed(torch.mm(into, see, out=gate))
+            seen = torch.cat([read, short, one])
+            i, f, o, new = _squashed(torch.mm(into, seen, out=gate))
             torch.mul(f, long, out=after).addcmul_(i, new)
-            told, short = (out @ torch.mul(o, after, out=e)).split(sizes)
-            predicted.append(told)
-            steps.append((see, gate, long, after, e))
+            output, short = (out @ torch.mul(o, after, out=e)).split(sizes)
+            outputs.append(output)
+            steps.append((seen, gate, long, after, e))
             long = after
         ctx.save_for_backward(into, out)
         ctx.steps = steps
-        return torch.cat(predicted, 1)
+        return torch.cat(outputs, 1)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, to_said: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, to_outputs: Tensor) -> tuple[Any, ...]:
         into, out = ctx.saved_tensors
-        width, into, out_t, into_t = len(to_said), into[:, :-1], out.T, into[:, :-1].T
+        width, into, out_t, into_t = len(to_outputs), into[:, :-1], out.T, into[:, :-1].T
         to_into, to_bias, to_out, to_x = torch.zeros_like(into), into.new_zeros(len(into)), torch.zeros_like(out), []
-        # From the place behind, which has fewer rows.
-        to_short, to_long = to_said.new_empty(len(out) - width, 0), to_said.new_empty(out.shape[1], 0)
-        told = to_said.split([len(step[0][0]) for step in ctx.steps], 1)
-        for to_told, (see, gate, before, after, e) in zip(reversed(told), reversed(ctx.steps), strict=True):
-            further = len(to_told[0]) - len(to_short[0])
+        # Gradients that come from the next position, which fewer rows reach.
+        to_short, to_long = to_outputs.new_empty(len(out) - width, 0), to_outputs.new_empty(out.shape[1], 0)
+        parts = to_outputs.split([len(step[0][0]) for step in ctx.steps], 1)
+        for to_output, (seen, gate, before, after, e) in zip(reversed(parts), reversed(ctx.steps), strict=True):
+            further = len(to_output[0]) - len(to_short[0])
             if further:
                 to_short, to_long = F.pad(to_short, (0, further)), F.pad(to_long, (0, further))
-            to_both = torch.cat([to_told, to_short])
+            to_both = torch.cat([to_output, to_short])
             to_out.addmm_(to_both, e.T)
             to_e, to_gate = out_t @ to_both, torch.empty_like(gate)
             to_long = _through_gates(gate, before, after, to_e, to_long, to_gate)
-            to_into.addmm_(to_gate, see[:-1].T)
-            to_bias += to_gate.sum(1)  # as one column more of the product it would cost a third more
+            to_into.addmm_(to_gate, seen[:-1].T)
+            to_bias += to_gate.sum(1)  # a third cheaper than one more column in the product
             to_read, to_short = (into_t @ to_gate).split([width, len(to_short)])
             to_x.append(to_read)
         to_into = torch.cat([to_into, to_bias[:, None]], 1)
         return torch.cat(to_x[::-1], 1), to_into, to_out, to_short.sum(1), to_long.sum(1), None
 
 
-def _by_place(like: Tensor, counts: list[int], size: int) -> list[Float[Tensor, "size rows"]]:
-    """Room for so many numbers of each row, place after place."""
+def _by_position(like: Tensor, counts: list[int], size: int) -> list[Float[Tensor, "size rows"]]:
+    """Uninitialised tensors for ``size`` numbers of each row, one tensor per position, in one block of memory."""
     flat = like.new_empty(size * sum(counts))
     return [part.view(size, -1) for part in flat.split([size * count for count in counts])]
 
@@ -116,9 +124,9 @@ def _of_rows(state: Float[Tensor, " d"], rows: int) -> Float[Tensor, "d rows"]:
 
 
 def _squashed(gates: Tensor) -> tuple[Tensor, ...]:
-    """The four gates, squashed where they stand."""
+    """Apply the nonlinearities to the four gates in place: σ to i, f and o, tanh to g."""
     parts = gates.chunk(4, -2)
-    parts[3].mul_(2)  # tanh(x) = 2 σ(2 x) - 1, in a third of the time
+    parts[3].mul_(2)  # tanh(x) = 2 σ(2 x) − 1 takes a third of torch.tanh's time
     gates.sigmoid_()
     parts[3].mul_(2).sub_(1)
     return parts
@@ -127,9 +135,12 @@ def _squashed(gates: Tensor) -> tuple[Tensor, ...]:
 def _through_gates(
     gates: Tensor, before: Tensor, after: Tensor, to_emitted: Tensor, to_after: Tensor, out: Tensor
 ) -> Tensor:
-    """The gradient of the gates before they are squashed, written to ``out``, and of the long state before; from the
-    squashed gates, the long state before and after, and the gradients of what is emitted and of what else the state
-    after has led to."""
+    """The backward pass through the gates of one step.
+
+    Writes the gradient of the gates before their nonlinearities to ``out`` and returns that of the previous long state.
+    Takes the gates after their nonlinearities, the long state ``before`` and ``after`` the step, the gradient of e, and
+    the gradient of the long state ``after`` from later steps.
+    """
     i, f, o, new = gates.chunk(4, -2)
     to_i, to_f, to_o, to_new = out.chunk(4, -2)
     to_after = torch.addcmul(to_after, to_emitted, o)
@@ -137,7 +148,7 @@ def _through_gates(
     torch.mul(to_after, before, out=to_f)
     torch.mul(to_emitted, after, out=to_o)
     torch.mul(to_after, i, out=to_new)
-    open_, to_open = (part.narrow(-2, 0, 3 * i.shape[-2]) for part in (gates, out))
-    torch.ops.aten.sigmoid_backward.grad_input(to_open, open_, grad_input=to_open)
+    sigmoids, to_sigmoids = (part.narrow(-2, 0, 3 * i.shape[-2]) for part in (gates, out))
+    torch.ops.aten.sigmoid_backward.grad_input(to_sigmoids, sigmoids, grad_input=to_sigmoids)
     torch.ops.aten.tanh_backward.grad_input(to_new, new, grad_input=to_new)
     return to_after * f

@@ -1,4 +1,9 @@
-"""What a runner may claim: models of which every part is known by its exact type, and nothing was put in between."""
+"""Decides whether a faster runner may claim a model.
+
+Every module must have an exactly known type and an unpatched ``forward``, without hooks, parametrisations or methods
+set on the instance; parameters must be float32 or float64 on the CPU; autocast must be off. Then the runner's formulas
+are those of the modules; otherwise the model runs plainly.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ from torch.nn.modules import module as hooks
 
 from lengthwise.nn.position import Encoding
 
-# What a module's instance may have been given of its own, and what is called around it.
+# Methods that a user may have set on an instance, and hooks that torch calls around ``forward``.
 MODEL, ENCODING = {"embed", "start", "advance", "read"}, {"vectors", "angles", "keys", "attention_bias", "blank"}
 METHODS = {"forward", *MODEL, *ENCODING}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -23,20 +28,22 @@ Known = dict[type, Callable[..., Any]]
 
 
 def known(kinds: Iterable[type]) -> Known:
-    """These types of modules, with what they compute as they are now: later patches of a class are noticed."""
+    """Map module types to their present ``forward``, so that a later patch of a class is noticed."""
     return {kind: kind.forward for kind in (*COMMON, *kinds)}
 
 
 def declined(model: nn.Module, parts: Known) -> str | None:
-    """Why such a model is not claimed, in a few words; None where it is. Of the package's own encodings all are known:
-    their methods are called as they are."""
+    """The reason why a model is not claimed, in a few words; None if it is claimed.
+
+    All encodings of the package are accepted, because runners call their methods.
+    """
     if any(getattr(hooks, name, None) for name in GLOBAL_HOOKS):
         return "hooks are set on all modules"
     for name, module in model.named_modules():
         kind = type(module)
         own = issubclass(kind, Encoding) and kind.__module__.startswith("lengthwise.nn.")
         if not own and parts.get(kind) is not kind.forward:
-            return f"{name or 'the model'} is of a type of its own, {kind.__name__}"
+            return f"{name or 'the model'} is of an unknown type, {kind.__name__}"
         if any(getattr(module, hook) for hook in HOOKS) or not METHODS.isdisjoint(vars(module)):
             return f"{name or 'the model'} has hooks or methods of its own"
     for name, parameter in model.named_parameters():

@@ -1,4 +1,8 @@
-"""Dropout whose random numbers are cheap on a CPU, where drawing them would take a fifth of a small model's time."""
+"""Dropout with cheap random numbers, for a CPU, where torch's dropout takes a fifth of a small model's time.
+
+Used by all faster runners. One draw of 64 random bits makes four decisions of 16 bits each. The distribution equals
+torch's with the probability rounded to 1/65536; the random numbers differ.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-STEPS = 1 << 16  # a probability is rounded to one of so many, 1e-5 or nearer; what is kept is scaled by the rounded one
+LEVELS = 1 << 16  # probabilities are rounded to multiples of 1 / LEVELS; kept values are scaled by the rounded one
 
 
 def dropout(x: Float[Tensor, "*s"], probability: float) -> Float[Tensor, "*s"]:
-    """Each value is 0 with this probability, and else divided by 1 − probability (Srivastava et al. 2014)."""
+    """Set each value to 0 with this probability, else divide it by 1 − probability (Srivastava et al. 2014)."""
     return x * kept(x, probability) if probability else x
 
 
 def kept(like: Float[Tensor, "*s"], probability: float) -> Float[Tensor, "*s"]:
-    """What ``dropout`` multiplies by: 0, or 1 / (1 − probability)."""
-    # One draw of 64 bits makes four values.
+    """The factors of ``dropout``: 0 with this probability, else 1 / (1 − probability)."""
     drawn = torch.empty(math.ceil(like.numel() / 4), dtype=torch.int64).random_(-(1 << 63), None)
-    cut = min(round(probability * STEPS), STEPS - 1)
-    alive = drawn.view(torch.int16)[: like.numel()] >= cut - STEPS // 2
-    return alive.view(like.shape).to(like.dtype).mul_(STEPS / (STEPS - cut))
+    cut = min(round(probability * LEVELS), LEVELS - 1)
+    alive = drawn.view(torch.int16)[: like.numel()] >= cut - LEVELS // 2
+    return alive.view(like.shape).to(like.dtype).mul_(LEVELS / (LEVELS - cut))

@@ -1,5 +1,10 @@
-"""Attention where nobody sees many: each head of each place looks up its few keys, wherever in the row they stand, so
-the cost grows with the row's length and not with its square. For packed rows, on a CPU."""
+"""Attention with at most 8 visible keys per query, for packed sequences on a CPU.
+
+Used if every head of every position sees, and is seen by, at most ``MOST_KEYS`` positions, wherever they are in the row
+(e.g. ``LocalHeads`` and ``CoupledHeads`` together). Each query gathers its keys by index, so the cost is linear in the
+row's length instead of quadratic. The softmax runs over the same scores as with a full attention bias, whose hidden
+keys have weight 0, so results are equal up to rounding.
+"""
 
 from __future__ import annotations
 
@@ -15,30 +20,34 @@ from torch.nn import functional as F
 from lengthwise.fast.ragged import Ragged
 from lengthwise.fast.softmax import softmax
 
-MOST = 8  # of more, products of whole rows are quicker
+MOST_KEYS = 8  # with more keys, full matrix products are faster
 
 
 @dataclass(frozen=True, slots=True)
 class Few:
-    """Whom each head of each place sees, as lists, and for gradients by whom it is seen. Each head of a place has a row
-    among queries, keys and values as they are projected, "n 3 h": that of its query is given."""
+    """Index lists: for each head and position, the k keys that its query sees, and the k queries that see its key.
+
+    ``keys`` and ``askers`` are indices into the first three axes of the projections "n 3 h e", flattened, of the query
+    (index 0 of 3); keys and values are at + h and + 2 h.
+    """
 
     ragged: Ragged
-    keys: Int[Tensor, "n h k"]  # the rows of those seen
-    bias: Float[Tensor, "n h k"]  # added to scores, −inf where fewer are seen
-    askers: Int[Tensor, "n h k"]  # the rows of those that see it,
-    rows: Int[Tensor, "n h k"]  # their rows among "n h",
-    turns: Int[Tensor, "n h k"]  # and where among all lists they have it
-    real: Float[Tensor, "n h k"]  # 1; 0 where fewer see it
+    keys: Int[Tensor, "n h k"]  # the positions that this query sees
+    bias: Float[Tensor, "n h k"]  # attention bias; −inf if the query sees fewer than k
+    askers: Int[Tensor, "n h k"]  # the queries that see this key
+    rows: Int[Tensor, "n h k"]  # the same queries, as indices into "n h"
+    turns: Int[Tensor, "n h k"]  # index of this key in the lists ``keys`` of these queries, flattened
+    real: Float[Tensor, "n h k"]  # 1, or 0 if fewer than k queries see this key
 
     @staticmethod
     def of(bias: Float[Tensor, "#b h t t"], ragged: Ragged) -> Few | None:
-        """By scores' bias, −inf where a place is not seen. None where someone sees or is seen by more than ``MOST``."""
-        number = ragged.unpack(torch.arange(1, len(ragged.at) + 1)) - 1  # each place's among all, −1 where none is
+        """Build the lists from an attention bias, −inf for hidden keys. None if a query sees, or a key is seen by, more
+        than ``MOST_KEYS`` positions."""
+        number = ragged.unpack(torch.arange(1, len(ragged.at) + 1)) - 1  # index among all positions; −1: padding
         padding_mask = number >= 0
         seen = (bias > -torch.inf) & padding_mask[:, None, :, None] & padding_mask[:, None, None]
         most = int(torch.maximum(seen.sum(-1).max(), seen.sum(-2).max()))
-        if most > MOST:
+        if most > MOST_KEYS:
             return None
         shape = len(ragged.at), seen.shape[1], most
         row, head, position, key = seen.nonzero().unbind(1)
@@ -61,14 +70,14 @@ class Few:
         )
 
     def take(self, rows: slice) -> Few:
-        """The first rows."""
+        """Select the first rows."""
         positions = self.ragged.positions(rows)
         parts = (self.keys, self.bias, self.askers, self.rows, self.turns, self.real)
         return Few(self.ragged.take(rows), *(part[positions] for part in parts))
 
 
 def _ranks(rows: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
-    """How many of the same row came before."""
+    """For each entry, the number of equal entries before it."""
     order = rows.argsort(stable=True)
     sizes = torch.bincount(rows)
     first = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
@@ -76,12 +85,13 @@ def _ranks(rows: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
 
 
 def attend(projected: Float[Tensor, "n 3 h e"], few: Few) -> Float[Tensor, "n h e"]:
-    """softmax(q kᵀ / √e + bias) v, over the few that each sees."""
-    return _Attend.apply(projected, few.bias, few)
+    """softmax(q kᵀ / √e + bias) v, over the keys that each query sees."""
+    return _AttendFew.apply(projected, few.bias, few)
 
 
-class _Attend(torch.autograd.Function):
-    """Rows are looked up, weighted and added in one go, and so are gradients: those of a key by all who see it."""
+class _AttendFew(torch.autograd.Function):
+    """Gathers, weights and sums in one operation per step. The gradient of a key is gathered from the queries that see
+    it, which is faster than scattering."""
 
     @staticmethod
     def forward(ctx: Any, projected: Float[Tensor, "n 3 h e"], bias: Tensor, few: Few) -> Float[Tensor, "n h e"]:

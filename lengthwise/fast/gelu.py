@@ -1,4 +1,8 @@
-"""GELU in its tanh form, in less than half of the library's time on a CPU."""
+"""GELU in its tanh form, in less than half of torch's time on a CPU.
+
+Used for tensors of 2¹⁴ to 2¹⁹ numbers; torch computes others. Since ½ (1 + tanh(y)) = σ(2 y), GELU is
+x σ(1.6 x + 0.07 x³): a few simple passes, cheaper than torch's tanh. Equal up to rounding.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-# Of fewer numbers, calls cost more than arithmetic; more do not fit the cache, and what is kept for them costs memory.
+# With fewer numbers, calls cost more than arithmetic; more do not fit in the cache, and saving the gate costs memory.
 LEAST, MOST = 1 << 14, 1 << 19
 LINEAR = 2 * math.sqrt(2 / math.pi)
 CUBIC = 0.044715 * LINEAR
@@ -37,9 +41,7 @@ class _GELU(torch.autograd.Function):
 
 
 def activate(x: Float[Tensor, "*b d"]) -> tuple[Float[Tensor, "*b d"], Float[Tensor, "*b d"] | None]:
-    """What comes out, and what is to be kept for the backward pass, if anything.
-
-    By the logistic function, a few simple passes: the library's tanh costs more than all of them."""
+    """GELU of x, and σ(1.6 x + 0.07 x³) for the backward pass, or None if torch computed it."""
     if not _quick(x):
         return F.gelu(x, approximate="tanh"), None
     gate = torch.addcmul(_linear(x.dtype), x, x, value=CUBIC).mul_(x).sigmoid_()
@@ -49,16 +51,16 @@ def activate(x: Float[Tensor, "*b d"]) -> tuple[Float[Tensor, "*b d"], Float[Ten
 def activate_back(
     gradient: Float[Tensor, "*b d"], x: Float[Tensor, "*b d"], gate: Float[Tensor, "*b d"] | None
 ) -> Float[Tensor, "*b d"]:
-    """The gradient of x."""
+    """The gradient with respect to x, given that of GELU(x) and the ``gate`` from ``activate``."""
     if gate is None:
         return torch.ops.aten.gelu_backward(gradient, x, approximate="tanh")
-    slope = torch.addcmul(_linear(x.dtype), x, x, value=3 * CUBIC).mul_(x)  # of the gate's argument, times x
+    slope = torch.addcmul(_linear(x.dtype), x, x, value=3 * CUBIC).mul_(x)  # x · d(1.6 x + 0.07 x³)/dx
     torch.ops.aten.sigmoid_backward.grad_input(slope, gate, grad_input=slope)
     return slope.add_(gate).mul_(gradient)
 
 
 def _quick(x: Float[Tensor, "*b d"]) -> bool:
-    """Is our way the quicker one?"""
+    """Whether this module's formula is faster than torch's function."""
     return LEAST <= x.numel() <= MOST
 
 

@@ -1,4 +1,8 @@
-"""Rows in groups of about equal length, and back in their order."""
+"""Splits a batch into groups of rows of about equal length, and restores the order of the results.
+
+A group needs little padding, and its tensors fit in the processor's cache. Rows do not depend on each other, so results
+are equal.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,17 @@ from lengthwise.base.types import Inputs
 from lengthwise.fast.ragged import picked
 
 
-def by_length(inputs: Inputs, together: int) -> list[Int[Tensor, " r"]]:
-    """The rows in groups of about so many positions, longest first: little padding is then computed, and what a group
-    takes fits the processor's cache. One group where the batch is not large."""
+def by_length(inputs: Inputs, positions: int) -> list[Int[Tensor, " r"]]:
+    """Row indices in groups of about ``positions`` padded positions, longest rows first. One group if the batch has
+    fewer than twice as many."""
     rows, width = inputs.tokens.shape
-    if rows * width < 2 * together:
+    if rows * width < 2 * positions:
         return [torch.arange(rows)]
     order = inputs.padding_mask.sum(1).argsort(descending=True, stable=True)
-    return list(order.split(max(1, together // width)))
+    return list(order.split(max(1, positions // width)))
 
 
 def in_order(found: Float[Tensor, "n v"], rows: Int[Tensor, " b"], at: Bool[Tensor, "b t"]) -> Float[Tensor, "n v"]:
-    """What was found at these positions, row by row: from the order of ``rows`` to the order of the batch."""
-    number = (at.flatten().cumsum(0) - 1).view(at.shape)  # of each position in the batch's order
+    """Reorder results at the positions ``at``, row by row, from the order of ``rows`` to that of the batch."""
+    number = (at.flatten().cumsum(0) - 1).view(at.shape)  # index of each result in the batch's order
     return picked(found, number[rows][at[rows]].argsort())

@@ -1,4 +1,9 @@
-"""The stack of LSTM cells on a CPU: rows without padding, position after position, by one hand-written step."""
+"""The runner of ``models.lstm``, for a CPU.
+
+Claims ``LSTMModel`` of known parts. It skips padding (``packing``), and each cell's steps over all positions are one
+autograd function (``cell``). A cell's output at a position depends only on its row's earlier positions, so results are
+equal up to rounding; with dropout, in distribution.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,7 @@ PARTS = claims.known([LSTMModel, Cell, Scaled])
 
 
 class PackedLSTM(Sequential):
-    """For the stack of LSTM cells."""
+    """The runner of ``LSTMModel``."""
 
     kind, parts = LSTMModel, PARTS
 

@@ -1,9 +1,13 @@
-"""All loops of a batch in one step of autograd: for pre-norm blocks of small heads, on a CPU.
+"""All loops of a batch as one autograd function, for a CPU.
 
-In a small model autograd takes about as long as arithmetic: it records every step, fills up with zeros the gradients of
-rows that have left, makes those of the shared weights and of the input anew in every loop, and adds them up. Here loops
-are run in plain tensors, forward and then backward by hand: rows that leave are a slice, and gradients are added up
-where they stand. Places that a causal model cannot tell apart are one place. See bench/step.py.
+Used by ``transformer`` for pre-norm blocks with small heads, an ungated MLP and no dropout (``possible``).
+
+In a small model autograd takes about as long as the arithmetic: it records every operation, pads the gradients of rows
+that have halted with zeros, and computes the gradients of shared weights separately in each loop before adding them up.
+Here forward and backward passes are written by hand: rows that halt are cut off by a slice, and gradients are
+accumulated in place. In a causal model, positions with equal tokens and equal prefixes have equal states, so they are
+computed once (``alike``), and their gradients are added. The formulas are those of the modules, so values and gradients
+are equal up to rounding. See bench/step.py.
 """
 
 from __future__ import annotations
@@ -24,46 +28,53 @@ from lengthwise.fast.pattern import attention_of, dropped
 from lengthwise.fast.ragged import picked
 from lengthwise.nn.block import Block
 
-DENSE = 0.9  # of places: where more are distinct, leaving out the others saves less than it costs
+MOST_DISTINCT = 0.9  # if a larger fraction of positions is distinct, merging equal ones costs more than it saves
 
 
 class Loop(NamedTuple):
-    """Who takes part in a loop: places row after row, those of rows that leave last first."""
+    """One loop. Distinct positions are ordered row by row, rows with the most loops first."""
 
-    positions: int
-    views: list[View]  # how places see each other: those of some rows, then those of the next
-    wanted: Int[Tensor, " m"] | None  # those whose state is of use afterwards; None: all
-    going: int  # how many of these take part in the next loop: the first ones
-    done: Int[Tensor, " l"]  # which of them are done
+    positions: int  # number of distinct positions in this loop
+    views: list[AttentionView]  # attention among them, one view per group of rows
+    wanted: Int[Tensor, " m"] | None  # positions whose state a later loop or the loss reads; None: all
+    going: int  # how many of the wanted ones take part in the next loop: the first ones
+    done: Int[Tensor, " l"]  # which of the wanted ones the loss reads after this loop
 
 
 def distinct(
-    x: Float[Tensor, "n d"], tokens: Int[Tensor, "b t"], ends: Sequence[int], looks: list[small.Look]
+    x: Float[Tensor, "n d"], tokens: Int[Tensor, "b t"], ends: Sequence[int], plans: list[small.AttentionPlan]
 ) -> Int[Tensor, " n"] | None:
-    """Of a causal model's places: which of them are to be computed for each; see ``alike``. None: all."""
-    if any(len(look.bias) > 1 for look in looks):
+    """For each position of a causal model, the number of the distinct position it equals; see ``alike``.
+
+    None if positions may differ although their tokens and prefixes are equal, or if too few are equal to pay.
+    """
+    if any(len(part.bias) > 1 for part in plans):
         return None  # rows may differ
-    which = alike(tokens, ends, [look.square.rows for look in looks])
+    which = alike(tokens, ends, [part.padded.rows for part in plans])
     first = _first(which)
-    if len(first) > DENSE * len(which) or not torch.equal(x.detach()[first[which]], x.detach()):  # positions may differ
+    if len(first) > MOST_DISTINCT * len(which) or not torch.equal(
+        x.detach()[first[which]], x.detach()
+    ):  # positions may differ
         return None
     return which
 
 
 def _first(which: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
-    """Where each number comes for the first time."""
+    """The indices at which each number occurs for the first time."""
     return newcomers(which).nonzero()[:, 0]
 
 
 def newcomers(which: Int[Tensor, " n"]) -> Bool[Tensor, " n"]:
-    """Where a number comes that has not come before."""
+    """True where a number occurs for the first time."""
     return which.cummax(0).values.diff(prepend=which.new_tensor([-1])) > 0
 
 
 def alike(tokens: Int[Tensor, "b t"], ends: Sequence[int], parts: Sequence[int]) -> Int[Tensor, " n"]:
-    """Of rows' places, one row after the other: which of them hold the same as one before, and so do all before them in
-    their rows. A causal model makes the same of these. Equal ones get equal numbers, counted up from 0 as they come; of
-    rows in several parts, these many each, every part has its own."""
+    """Number the positions of packed rows such that those with equal tokens and equal prefixes share a number.
+
+    A causal model without positional vectors has equal states there. Numbers count up from 0 in order of first
+    occurrence. Rows in different ``parts`` (given by their numbers of rows) never share numbers.
+    """
     found, count, start = [], 0, 0
     starts = set(accumulate(parts))
     known: dict[tuple[int, int], int] = {}
@@ -80,20 +91,23 @@ def alike(tokens: Int[Tensor, "b t"], ends: Sequence[int], parts: Sequence[int])
 
 
 def plan(
-    looks: list[list[small.Look]],
+    plans: list[list[small.AttentionPlan]],
     ends: Sequence[int],
     running: list[int],
     until: Int[Tensor, " n"],
     which: Int[Tensor, " n"] | None,
 ) -> list[Loop]:
-    """The loops of rows that end at ``ends``, of which the first ``running[k]`` take part in loop k; for ``until`` see
-    ``Model.whole``. Places with equal numbers, ``which``, are one."""
+    """Plan all loops of packed rows that end at ``ends``, of which the first ``running[k]`` take part in loop k + 1.
+
+    ``plans[k]`` describes attention in that loop, ``until`` is the last loop after which each position's state is read
+    (see ``transformer._needed_until``), and positions with equal numbers in ``which`` are computed once.
+    """
     which = torch.arange(len(until)) if which is None else which
     new = newcomers(which)
-    counts = [0, *new.cumsum(0).tolist()]  # how many differ up to each place
+    counts = [0, *new.cumsum(0).tolist()]  # number of distinct positions before each position
     last = until.new_zeros(counts[-1]).scatter_reduce_(0, which, until, "amax")
     found = []
-    for k, (rows, seen) in enumerate(zip(running, looks, strict=True), 1):
+    for k, (rows, seen) in enumerate(zip(running, plans, strict=True), 1):
         stay = ends[running[k] - 1] if k < len(running) else 0
         positions = counts[ends[rows - 1]]
         wanted = last[:positions] >= k
@@ -105,39 +119,39 @@ def plan(
     return found
 
 
-class View(NamedTuple):
-    """How the heads of some rows' places see each other."""
+class AttentionView(NamedTuple):
+    """Attention among the distinct positions of one group of rows, which is computed in padded rows."""
 
-    spread: Int[Tensor, " p"]  # which place stands at each of the padded rows: any where there is none
-    at: Int[Tensor, " n"]  # where each stands, for the first time if it does so more than once
-    again: tuple[Int[Tensor, " m"], Int[Tensor, " m"]] | None  # where some stand again, and which
-    real: Float[Tensor, "rows width"]  # 1 where one stands for the first time, else 0
-    bias: Float[Tensor, "#r #k #k"]  # of scores, all rows of the first head, then those of the next
+    spread: Int[Tensor, " p"]  # for each padded position, the distinct position it holds; 0 for padding
+    at: Int[Tensor, " n"]  # for each distinct position, the first padded position that holds it
+    again: tuple[Int[Tensor, " m"], Int[Tensor, " m"]] | None  # further padded positions, and what they hold
+    real: Float[Tensor, "rows width"]  # 1 at the padded positions ``at``, else 0
+    bias: Float[Tensor, "#r #k #k"]  # attention bias, all rows of the first head, then those of the next
 
 
-def _views(looks: list[small.Look], which: Int[Tensor, " n"], new: Bool[Tensor, " n"]) -> list[View]:
-    """Of places of which equal ones are one."""
+def _views(plans: list[small.AttentionPlan], which: Int[Tensor, " n"], new: Bool[Tensor, " n"]) -> list[AttentionView]:
+    """Build the views of groups of rows, given the number of each position and whether it is new."""
     found, start = [], 0
-    for look in looks:
-        square = look.square
-        padded = square.rows * square.width
-        at = torch.arange(padded) if square.at is None else square.at
+    for part in plans:
+        layout = part.padded
+        padded = layout.rows * layout.width
+        at = torch.arange(padded) if layout.at is None else layout.at
         own = slice(start, start + len(at))
         here, number = new[own], which[own] - which[start]
         spread = number.new_zeros(padded).index_copy_(0, at, number)
         again = None if bool(here.all()) else (at[~here], number[~here])
         at = at[here]
-        real = look.bias.new_zeros(padded).index_fill_(0, at, 1.0).view(square.rows, square.width)
-        bias = look.bias
+        real = part.bias.new_zeros(padded).index_fill_(0, at, 1.0).view(layout.rows, layout.width)
+        bias = part.bias
         if len(bias) > 1:
-            bias = bias.unflatten(0, (square.rows, look.heads)).transpose(0, 1).flatten(0, 1)
-        found.append(View(spread, at, again, real, bias))
+            bias = bias.unflatten(0, (layout.rows, part.heads)).transpose(0, 1).flatten(0, 1)
+        found.append(AttentionView(spread, at, again, real, bias))
         start = own.stop
     return found
 
 
 def possible(block: Block) -> bool:
-    """Can such blocks be run here?"""
+    """Whether this module can run such blocks."""
     drops = (block.drop.training and block.drop.p) or (dropped(attention_of(block)))
     return not (block.post or block.mlp.gated or drops)
 
@@ -151,19 +165,21 @@ def run(
     *,
     again: bool,
 ) -> Float[Tensor, "m d"]:
-    """The states of all places as they are done, loop after loop; a loop is all blocks, and the norm. The first starts
-    from x; with ``again``, x is added before every further one. Blocks are alike but for their weights."""
+    """The states that the loss reads, loop by loop. A loop is all blocks and ``norm``; the first loop's input is x, and
+    with ``again``, x is added to the state before each further loop. Blocks must differ in their weights only."""
     x = x if which is None else picked(x, _first(which))
     block = blocks[0]
     relu, eps = isinstance(block.mlp.act, nn.ReLU), block.norm_mixer.eps
-    course = _Course(loops, len(blocks), attention_of(block).heads, eps, relu, again)
+    settings = _Settings(loops, len(blocks), attention_of(block).heads, eps, relu, again)
     parameters = [parameter for block in blocks for parameter in _Layer.of(block)]
     last = (None, None) if norm is None else (norm.weight, norm.bias)
-    return _Run.apply(x, course, *parameters, *last)
+    return _AllLoops.apply(x, settings, *parameters, *last)
 
 
 @dataclass(frozen=True)
-class _Course:
+class _Settings:
+    """The arguments of ``_AllLoops`` that are no tensors."""
+
     loops: list[Loop]
     layers: int
     heads: int
@@ -172,13 +188,13 @@ class _Course:
     again: bool
 
     def split(self, tensors: Sequence[Any]) -> tuple[list[_Layer], Sequence[Any]]:
-        """Each layer's parameters, or their gradients, and those of the norm after them."""
+        """Split parameters, or their gradients, into those of each layer and those of the final norm."""
         size, end = len(_Layer._fields), len(tensors) - 2
         return [_Layer(*tensors[start : start + size]) for start in range(0, end, size)], tensors[end:]
 
 
 class _Layer(NamedTuple):
-    """The parameters of a block, or their gradients; None where there are no biases."""
+    """The parameters of a block, or their gradients. A bias is None if the layer has none."""
 
     norm_attention: Tensor
     norm_attention_bias: Tensor
@@ -195,7 +211,8 @@ class _Layer(NamedTuple):
 
     @staticmethod
     def of(block: Block) -> _Layer:
-        """Heads' first numbers come first, then all second ones…: so a head's places need no moving to stand last."""
+        """A block's parameters, in the order (coordinate, head) instead of (head, coordinate): then a head's positions
+        can be the last axis without a copy."""
         attention, mlp = attention_of(block), block.mlp
         parts = block.norm_mixer, attention.project, attention.out, block.norm_mlp, mlp.widen, mlp.narrow
         layer = _Layer(*(parameter for part in parts for parameter in (part.weight, part.bias)))
@@ -205,72 +222,73 @@ class _Layer(NamedTuple):
 
 
 def _turned(x: Float[Tensor, "c ..."], parts: tuple[int, int]) -> Float[Tensor, "c ..."]:
-    """Rows in parts, of heads, of numbers: in parts, of numbers, of heads."""
+    """Reorder the first axis from (part, head, coordinate) to (part, coordinate, head)."""
     return x.unflatten(0, (*parts, -1)).transpose(1, 2).flatten(0, 2)
 
 
-class _Run(torch.autograd.Function):
+class _AllLoops(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, course: _Course, *parameters: Tensor | None) -> Tensor:
-        layers, norm = course.split(parameters)
+    def forward(ctx: Any, x: Tensor, settings: _Settings, *parameters: Tensor | None) -> Tensor:
+        layers, norm = settings.split(parameters)
         state, done, kept = x, [], []
-        for number, loop in enumerate(course.loops):
+        for number, loop in enumerate(settings.loops):
             if number:
                 state = state[: loop.positions]
-                state = state + x[: loop.positions] if course.again else state
+                state = state + x[: loop.positions] if settings.again else state
             for layer in layers:
-                state, saved = _layer(state, layer, loop, course, last=layer is layers[-1])
+                state, saved = _layer(state, layer, loop, settings, last=layer is layers[-1])
                 kept.append(saved)
             if norm[0] is not None:
                 before = state
-                state, *normed = _norm(before, norm[0], norm[1], course.eps)
+                state, *normed = _norm(before, norm[0], norm[1], settings.eps)
                 kept.append([before, *normed])
             done.append(state.index_select(0, loop.done))
-        ctx.course, ctx.sizes = course, [len(saved) for saved in kept]
+        ctx.settings, ctx.sizes = settings, [len(saved) for saved in kept]
         ctx.save_for_backward(*parameters, *(tensor for saved in kept for tensor in saved))
         return torch.cat(done)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, to_done: Tensor) -> tuple[Tensor | None, ...]:
-        course, saved = ctx.course, iter(ctx.saved_tensors)
+        settings, saved = ctx.settings, iter(ctx.saved_tensors)
         parameters = list(islice(saved, len(ctx.saved_tensors) - sum(ctx.sizes)))
         kept = [list(islice(saved, size)) for size in ctx.sizes]
         to = [None if parameter is None else torch.zeros_like(parameter) for parameter in parameters]
-        layers, norm = course.split(list(zip(parameters, to, strict=True)))
-        to_x, to_state = to_done.new_zeros(course.loops[0].positions, to_done.shape[1]), to_done[:0]
-        lefts = to_done.split([len(loop.done) for loop in course.loops])
-        for number, loop in reversed(list(enumerate(course.loops))):
+        layers, norm = settings.split(list(zip(parameters, to, strict=True)))
+        to_x, to_state = to_done.new_zeros(settings.loops[0].positions, to_done.shape[1]), to_done[:0]
+        lefts = to_done.split([len(loop.done) for loop in settings.loops])
+        for number, loop in reversed(list(enumerate(settings.loops))):
             count = loop.positions if loop.wanted is None else len(loop.wanted)
             to_state = torch.cat([to_state, to_state.new_zeros(count - loop.going, to_state.shape[1])])
             to_state.index_add_(0, loop.done, lefts[number])
             if norm[0][0] is not None:
                 to_state = _norm_back(to_state, *kept.pop(), *norm)
             for layer in reversed(layers):
-                to_state = _layer_back(to_state, kept.pop(), layer, loop, course, last=layer is layers[-1])
-            if course.again or not number:
+                to_state = _layer_back(to_state, kept.pop(), layer, loop, settings, last=layer is layers[-1])
+            if settings.again or not number:
                 to_x[: loop.positions].add_(to_state)
         return to_x, None, *to
 
 
 def _layer(
-    x: Float[Tensor, "n d"], layer: _Layer, loop: Loop, course: _Course, *, last: bool
+    x: Float[Tensor, "n d"], layer: _Layer, loop: Loop, settings: _Settings, *, last: bool
 ) -> tuple[Float[Tensor, "m d"], list[Any]]:
-    """One block, and what has to be saved. After its attention, the last block of a loop is for places wanted only."""
+    """One block, and what its backward pass needs. After attention, a loop's last block computes only the states that a
+    later loop or the loss reads."""
     wanted = loop.wanted if last else None
-    seen, *normed = _norm(x, layer.norm_attention, layer.norm_attention_bias, course.eps)
+    seen, *normed = _norm(x, layer.norm_attention, layer.norm_attention_bias, settings.eps)
     projected = layer.project @ seen.T
     if layer.project_bias is not None:
         projected.add_(layer.project_bias[:, None])
-    found, looked = _look(projected, loop.views, course.heads)
+    found, attended = _attend(projected, loop.views, settings.heads)
     found, rest = (found, x) if wanted is None else (found.index_select(1, wanted), x.index_select(0, wanted))
     middle = F.linear(found.T, layer.out, layer.out_bias).add_(rest)
-    read, *normed_again = _norm(middle, layer.norm_mlp, layer.norm_mlp_bias, course.eps)
+    read, *normed_again = _norm(middle, layer.norm_mlp, layer.norm_mlp_bias, settings.eps)
     wide = F.linear(read, layer.widen, layer.widen_bias)
-    active, gate = (wide.relu(), None) if course.relu else gelu.activate(wide)
+    active, gate = (wide.relu(), None) if settings.relu else gelu.activate(wide)
     state = F.linear(active, layer.narrow, layer.narrow_bias).add_(middle)
-    wide = None if course.relu else wide
-    return state, [x, *normed, seen, found, middle, *normed_again, read, wide, gate, active, *looked]
+    wide = None if settings.relu else wide
+    return state, [x, *normed, seen, found, middle, *normed_again, read, wide, gate, active, *attended]
 
 
 def _layer_back(
@@ -278,16 +296,16 @@ def _layer_back(
     saved: list[Any],
     layer: Any,
     loop: Loop,
-    course: _Course,
+    settings: _Settings,
     *,
     last: bool,
 ) -> Float[Tensor, "n d"]:
-    """The gradient of what a block was given. Of ``layer``, each field is a parameter and its gradient so far."""
-    x, mean, scale, seen, found, middle, mean_again, scale_again, read, wide, gate, active, *looked = saved
+    """The gradient of a block's input. Each field of ``layer`` is a parameter and its accumulated gradient."""
+    x, mean, scale, seen, found, middle, mean_again, scale_again, read, wide, gate, active, *attended = saved
     wanted = loop.wanted if last else None
     _add_up(gradient, active, layer.narrow, layer.narrow_bias)
     to_wide = gradient @ layer.narrow[0]
-    if course.relu:
+    if settings.relu:
         to_wide = torch.ops.aten.threshold_backward(to_wide, active, 0)
     else:
         to_wide = gelu.activate_back(to_wide, wide, gate)
@@ -298,37 +316,42 @@ def _layer_back(
     to_found = layer.out[0].T @ to_middle.T
     if wanted is not None:
         to_found = to_found.new_zeros(len(to_found), len(x)).index_copy_(1, wanted, to_found)
-    to_projected = _look_back(to_found, looked, loop.views, course.heads).T
+    to_projected = _attend_back(to_found, attended, loop.views, settings.heads).T
     _add_up(to_projected, seen, layer.project, layer.project_bias)
     to_seen = to_projected @ layer.project[0]
     to_x = _norm_back(to_seen, x, mean, scale, layer.norm_attention, layer.norm_attention_bias)
     return to_x.add_(to_middle) if wanted is None else to_x.index_add_(0, wanted, to_middle)
 
 
-def _look(projected: Float[Tensor, "c n"], views: list[View], heads: int) -> tuple[Float[Tensor, "d n"], list[Tensor]]:
-    """What places find, and what has to be saved. Within, r are the heads of all rows, e numbers of each."""
+def _attend(
+    projected: Float[Tensor, "c n"], views: list[AttentionView], heads: int
+) -> tuple[Float[Tensor, "d n"], list[Tensor]]:
+    """Attention, and what its backward pass needs. Inside, r are the heads of all rows, e a head's coordinates."""
     parts, saved = [], []
     for part, view in zip(projected.split([len(view.at) for view in views], 1), views, strict=True):
         rows, width = view.real.shape
         query, key, value = part.index_select(1, view.spread).view(3, -1, heads * rows, width).transpose(1, 2)
-        weights, over = small.weigh(query, key, view.bias)
-        over.view(heads, rows, width).mul_(view.real)
+        weights, inverse_sums = small.attention_weights(query, key, view.bias)
+        inverse_sums.view(heads, rows, width).mul_(view.real)
         found = torch.bmm(value, weights.mT).transpose(0, 1)
-        found = torch.mul(found, over[:, 0], out=torch.empty(found.shape, dtype=found.dtype))  # "e r t" in memory, too
+        # With ``out``, the result is "e r t" in memory too.
+        found = torch.mul(found, inverse_sums[:, 0], out=torch.empty(found.shape, dtype=found.dtype))
         parts.append(found.view(-1, rows * width).index_select(1, view.at))
-        saved += [query, key, value, weights, over, found]
+        saved += [query, key, value, weights, inverse_sums, found]
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1), saved
 
 
-def _look_back(gradient: Float[Tensor, "d n"], saved: list[Any], views: list[View], heads: int) -> Float[Tensor, "c n"]:
-    """The gradient of what was projected."""
+def _attend_back(
+    gradient: Float[Tensor, "d n"], saved: list[Any], views: list[AttentionView], heads: int
+) -> Float[Tensor, "c n"]:
+    """The gradient of the projections."""
     parts, rest = [], iter(saved)
     for part, view in zip(gradient.split([len(view.at) for view in views], 1), views, strict=True):
-        query, key, value, weights, over, found = islice(rest, 6)
-        to_found = part.index_select(1, view.spread).view(found.shape).mul_(over[:, 0])
+        query, key, value, weights, inverse_sums, found = islice(rest, 6)
+        to_found = part.index_select(1, view.spread).view(found.shape).mul_(inverse_sums[:, 0])
         mean = (to_found * found).sum(0)[:, :, None]
         to_found = to_found.transpose(0, 1)
-        to_parts, _ = small.weigh_back(to_found, query, key, value, weights, weights, None, mean)
+        to_parts, _ = small.attention_gradients(to_found, query, key, value, weights, weights, None, mean)
         to_parts = to_parts.transpose(1, 2).reshape(3 * len(gradient), -1)
         to_part = to_parts.index_select(1, view.at)
         if view.again is not None:
@@ -339,7 +362,7 @@ def _look_back(gradient: Float[Tensor, "d n"], saved: list[Any], views: list[Vie
 
 
 def _norm(x: Float[Tensor, "n d"], weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """What comes out, and what is saved: means and scales."""
+    """Layer norm: the result, means and inverse standard deviations."""
     return torch.native_layer_norm(x, x.shape[1:], weight, bias, eps)
 
 
@@ -351,7 +374,7 @@ def _norm_back(
     weight: tuple[Tensor, Tensor],
     bias: tuple[Tensor, Tensor],
 ) -> Float[Tensor, "n d"]:
-    """The gradient of what a norm was given; its parameters', which come with them, are added to."""
+    """The gradient of a layer norm's input; adds to the gradients of its parameters, the second of each pair."""
     to_x, to_weight, to_bias = torch.ops.aten.native_layer_norm_backward(
         gradient, x, x.shape[1:], mean, scale, weight[0], bias[0], [True, True, True]
     )
@@ -366,7 +389,7 @@ def _add_up(
     weight: tuple[Tensor, Tensor],
     bias: tuple[Tensor | None, Tensor | None],
 ) -> None:
-    """The gradients of a linear layer's parameters, added to those so far."""
-    torch.addmm(weight[1], gradient.T, x, out=weight[1])  # unlike ``addmm_``, this is counted among operations
+    """Add to the gradients of a linear layer's parameters, the second of each pair."""
+    torch.addmm(weight[1], gradient.T, x, out=weight[1])  # torch's FLOP counter does not count ``addmm_``
     if bias[1] is not None:
         bias[1].add_(gradient.sum(0))

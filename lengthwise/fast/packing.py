@@ -1,4 +1,8 @@
-"""Rows of many lengths without their padding: place after place, and at each place only the rows that reach it."""
+"""Packs rows position by position: at each position only the rows that reach it, as torch's ``PackedSequence``.
+
+Used by the runners of recurrent models, which compute one position of all rows at a time. Rows are sorted by length, so
+that the rows at a position are the first ones. (``ragged`` packs row by row.)
+"""
 
 from __future__ import annotations
 
@@ -11,30 +15,30 @@ from torch import Tensor
 
 
 class Packing(NamedTuple):
-    """Rows in the order of their lengths, longest first; so at each place those that reach it are the first ones."""
+    """The order of rows by length, longest first, and the number of rows at each position."""
 
-    rows: Int[Tensor, " b"]  # the rows in that order
-    counts: list[int]  # how many reach each place
-    moved: bool  # did they come in another order?
+    rows: Int[Tensor, " b"]  # row indices in that order
+    counts: list[int]  # number of rows that reach each position
+    moved: bool  # False if the batch is already in that order
 
     @staticmethod
     def of(padding_mask: Bool[Tensor, "b t"]) -> Packing:
-        """Of rows that are present up to their ends."""
+        """Build the packing of rows that are padded on the right."""
         lengths, counts = padding_mask.sum(1), padding_mask.sum(0)
         rows = lengths.argsort(descending=True, stable=True)
         return Packing(rows, counts[counts > 0].tolist(), bool((lengths.diff() > 0).any()))
 
     def order(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
-        """The rows in that order."""
+        """Sort rows by length."""
         return x[self.rows] if self.moved else x
 
     def pack(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "n d"]:
-        """All that is present, place after place."""
+        """Remove padding: all real tokens, position by position."""
         turned = self.order(x)[:, : len(self.counts)].transpose(0, 1)
         return torch.cat([part[:count] for part, count in zip(turned, self.counts, strict=True)])
 
     def unpack(self, x: Float[Tensor, "n d"], width: int) -> Float[Tensor, "b t d"]:
-        """The inverse; what is absent is 0."""
+        """The inverse of ``pack``; padding is 0."""
         device = x.device
         position = torch.arange(len(self.counts), device=device)
         row = torch.cat([self.rows[:count] for count in self.counts])
@@ -43,8 +47,8 @@ class Packing(NamedTuple):
         return spread.index_put((row, position), x)
 
     def find(self, at: Bool[Tensor, "b t"]) -> Int[Tensor, " m"]:
-        """Where these places stand, all of them present, row by row."""
+        """Indices, in packed order, of the positions ``at``, row by row; none may be padding."""
         row, position = at.nonzero().unbind(1)
-        rank = self.rows.argsort()  # of each row among them, in any place
+        rank = self.rows.argsort()  # index of each row in the order by length
         start = torch.tensor([0, *accumulate(self.counts)], device=at.device)
         return start[position] + rank[row]

@@ -1,4 +1,10 @@
-"""Who looks at whom among rows without padding, in the form that is quickest to compute."""
+"""Chooses how a packed batch computes attention, for a CPU.
+
+``Band`` if all heads see only neighbours (``Local``): cost linear in the row's length. ``Few`` if every head sees few
+positions. Otherwise ``PaddedGroups``: groups of rows of about equal length with an attention bias for each, computed by
+``small`` if heads are small, else by ``SoftmaxAttention.mix``. All three are the same softmax over the visible keys, so
+results are equal up to rounding.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +30,13 @@ from lengthwise.nn.mixer import Sight
 from lengthwise.nn.position import Encoding
 from lengthwise.nn.window import CoupledHeadsEncoding, LocalEncoding, LocalHeadsEncoding
 
-# Rows are attended to in up to so many groups, of so many rows and so many heads in all at least.
-GROUPS, ROWS, HEADS = 4, 8, 512
+# At most so many groups, each with at least so many rows, and so many heads summed over its rows.
+MOST_GROUPS, ROWS, HEADS = 4, 8, 512
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """All heads see neighbours only: the bias of each, "n h w", −inf where there is none."""
+    """All heads see only neighbours: the attention bias "n h w" of the w nearest positions, −inf if there is none."""
 
     bias: Packed
 
@@ -38,33 +44,32 @@ class Band:
         return Band(self.bias.take(rows))
 
     def keep(self, at: Int[Tensor, " m"]) -> Band:
-        """Some positions, in their order."""
+        """Select positions, in increasing order."""
         return Band(self.bias.keep(at))
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """Rows in groups of about equal length, with the sight of each: what is not done position by position needs
-    padding, but less of it."""
+class PaddedGroups:
+    """Groups of rows of about equal length, each padded to its longest row, with its ``Sight``."""
 
     each: list[tuple[Ragged, Sight]]
 
-    def take(self, rows: slice) -> Parts:
-        """The first rows."""
+    def take(self, rows: slice) -> PaddedGroups:
+        """Select the first rows."""
         left, parts = rows.stop, []
         for ragged, sight in self.each:
             count = min(left, len(ragged.ends))
             if count:
                 parts.append((ragged.take(slice(count)), first(sight, count)))
             left -= count
-        return Parts(parts)
+        return PaddedGroups(parts)
 
 
-Pattern = Band | Few | Parts  # each can ``take`` its first rows
+Pattern = Band | Few | PaddedGroups  # each can ``take`` its first rows
 
 
 def pattern_of(encodings: Sequence[Encoding], inputs: Inputs, causal: bool, attention: SoftmaxAttention) -> Pattern:
-    """Of rows that are longest first. Where all heads see few positions, they look them up."""
+    """Choose the pattern of a batch, whose rows should be sorted by length."""
     ragged = Ragged.of(inputs.padding_mask)
     kinds = [type(encoding) for encoding in encodings if encoding.attends]
     if kinds == [LocalEncoding]:
@@ -75,7 +80,7 @@ def pattern_of(encodings: Sequence[Encoding], inputs: Inputs, causal: bool, atte
         found = None if bias is None else Few.of(bias.expand(-1, attention.heads, -1, -1), ragged)
         if found is not None:
             return found
-    return Parts([_part(encodings, inputs, rows, ragged, causal) for rows in _groups(ragged, attention.heads)])
+    return PaddedGroups([_part(encodings, inputs, rows, ragged, causal) for rows in _groups(ragged, attention.heads)])
 
 
 def _part(
@@ -88,7 +93,7 @@ def _part(
 
 
 def _few_are_seen(encodings: Sequence[Encoding]) -> bool:
-    """Do these windows leave no head that sees the whole row?"""
+    """True if every head has a window."""
     windows = [encoding for encoding in encodings if isinstance(encoding, (LocalHeadsEncoding, CoupledHeadsEncoding))]
     if not windows or any(encoding.attends and encoding not in windows for encoding in encodings):
         return False
@@ -96,14 +101,14 @@ def _few_are_seen(encodings: Sequence[Encoding]) -> bool:
 
 
 def _groups(ragged: Ragged, heads: int) -> list[slice]:
-    """Rows in up to ``GROUPS`` groups of equally many rows each; in one where none is shorter than another."""
+    """Split rows into at most ``MOST_GROUPS`` groups of equally many rows; one group if all have the same length."""
     rows = len(ragged.ends)
-    most = rows if ragged.full else max(ROWS, HEADS // heads, -(-rows // GROUPS))
+    most = rows if ragged.full else max(ROWS, HEADS // heads, -(-rows // MOST_GROUPS))
     return [slice(start, min(start + most, rows)) for start in range(0, rows, most)]
 
 
 def _band(bias: Float[Tensor, "h w"], padding_mask: Bool[Tensor, "b t"], ragged: Ragged, *, causal: bool) -> Packed:
-    """The neighbours of each position. One sees itself always, so that absent ones have something to look at."""
+    """The attention bias of each position's neighbours. A position always sees itself, as a softmax needs a key."""
     reach = bias.shape[1] // 2
     seen = F.pad(padding_mask, (reach, reach)).unfold(1, 2 * reach + 1, 1).clone()
     seen[..., reach] = True
@@ -113,7 +118,7 @@ def _band(bias: Float[Tensor, "h w"], padding_mask: Bool[Tensor, "b t"], ragged:
 
 
 def mixed(attention: SoftmaxAttention, projected: Float[Tensor, "n 3 h e"], pattern: Pattern) -> Tensor:
-    """What each position finds, "n h e"."""
+    """Softmax attention "n h e" of every query over the keys it may see."""
     if isinstance(pattern, Few):
         return few.attend(projected, pattern)
     if isinstance(pattern, Band):
@@ -135,9 +140,10 @@ def _by_part(
     return ragged.pack(attention.mix(ragged.unpack(projected), sight))
 
 
-def looks(attention: SoftmaxAttention, like: Tensor, pattern: Pattern) -> list[small.Look] | None:
-    """How small heads see each other, part by part. None where there is more to it, or something to learn."""
-    if not isinstance(pattern, Parts):
+def attention_plans(attention: SoftmaxAttention, like: Tensor, pattern: Pattern) -> list[small.AttentionPlan] | None:
+    """The plans for ``small``'s attention, one per group; None if the pattern is no ``PaddedGroups``, or has rotations,
+    added keys, a blank, or a learned bias."""
+    if not isinstance(pattern, PaddedGroups):
         return None
     found = []
     for ragged, (_, causal, bias, angles, keys) in pattern.each:
@@ -145,25 +151,24 @@ def looks(attention: SoftmaxAttention, like: Tensor, pattern: Pattern) -> list[s
         if angles is not None or keys is not None or learned:
             return None
         bias = None if bias is None else bias.to(like.dtype)
-        found.append(small.Look.of(like, attention.heads, ragged, bias, None, causal=causal and bias is None))
+        found.append(small.AttentionPlan.of(like, attention.heads, ragged, bias, None, causal=causal and bias is None))
     return found
 
 
 def attention_of(block: Block) -> SoftmaxAttention:
-    """The mixer of a block that is claimed."""
+    """The attention of a claimed block, typed."""
     return cast(SoftmaxAttention, block.mixer)
 
 
 def dropped(attention: SoftmaxAttention) -> float:
-    """The probability with which a weight is dropped now."""
+    """The probability of dropping an attention weight in the present mode; 0 at test."""
     return attention.dropout if attention.training else 0.0
 
 
 def _local(
     attention: SoftmaxAttention, projected: Float[Tensor, "n 3 h e"], band: Float[Tensor, "n h w"]
 ) -> Float[Tensor, "n h e"]:
-    """Attention to a few neighbours, computed for them alone: linear in the row's length. Those of the next row are
-    neighbours too, which the band hides."""
+    """Attention over neighbours. At a row's ends these include positions of the next row, which ``band`` hides."""
     query, key, value = projected.unbind(1)
     positions, offsets = len(query), band.shape[-1]
     query = query * query.shape[-1] ** -0.5

@@ -1,7 +1,8 @@
-"""Rows of many lengths without their padding, row after row: what is done place by place is done for real places only.
+"""Packed sequences, row after row without padding: position-wise layers then compute real tokens only.
 
-Rows that leave first stand last, so those that still run are always the first ones, and nothing is moved.
-(``nn.packing`` has the other order, place after place, for models that are sequential in place.)
+Rows that halt first are last, so the running rows are always the first ones and no data moves. (``packing`` has the
+other order, position by position, for recurrent models.) Position-wise results do not depend on padding, so they are
+equal.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch.autograd.function import once_differentiable
 
 
 def picked(x: Float[Tensor, "*b d"], at: Int[Tensor, " m"]) -> Float[Tensor, "m d"]:
-    """Of all places, row after row, these, none twice: so gradients need no adding up, which would be slow."""
+    """Select positions by index, none twice: then gradients are copied, not accumulated, which would be slow."""
     return _Pick.apply(x.reshape(-1, x.shape[-1]), at)
 
 
@@ -36,11 +37,11 @@ class _Pick(torch.autograd.Function):
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """Where the places of rows stand that are present up to their ends."""
+    """Maps packed positions to padded ones, for rows that are padded on the right."""
 
-    ends: list[int]  # of each row, among all places
+    ends: list[int]  # end of each row among packed positions
     width: int  # of the padded rows
-    at: Int[Tensor, " n"]  # where each position stands in the padded rows, one after the other
+    at: Int[Tensor, " n"]  # index of each packed position in the flattened padded rows
 
     @staticmethod
     def of(padding_mask: Bool[Tensor, "b t"]) -> Ragged:
@@ -48,36 +49,36 @@ class Ragged:
         return Ragged(ends, padding_mask.shape[1], padding_mask.flatten().nonzero()[:, 0])
 
     def positions(self, rows: slice) -> slice:
-        """Those of some rows that follow one another."""
+        """The packed positions of contiguous rows."""
         start, stop, _ = rows.indices(len(self.ends))
         return slice(self.ends[start - 1] if start else 0, self.ends[stop - 1])
 
     def longest(self, rows: slice) -> int:
-        """Places of the longest of some rows that follow one another."""
+        """The length of the longest of contiguous rows."""
         starts = [0, *self.ends]
         return max(end - start for start, end in zip(starts[rows], self.ends[rows], strict=False))
 
     def take(self, rows: slice) -> Ragged:
-        """Some rows that follow one another."""
+        """Select contiguous rows."""
         start, _, _ = rows.indices(len(self.ends))
         positions = self.positions(rows)
         ends = [end - positions.start for end in self.ends[rows]]
         return Ragged(ends, self.width, self.at[positions] - start * self.width if start else self.at[positions])
 
     def keep(self, at: Int[Tensor, " m"]) -> Ragged:
-        """Some places, in their order: a row may keep any of its own."""
+        """Select packed positions by index, in increasing order."""
         return Ragged(torch.searchsorted(at, torch.tensor(self.ends)).tolist(), self.width, self.at[at])
 
     @property
     def full(self) -> bool:
-        """Is there no padding at all?"""
+        """True if there is no padding."""
         return len(self.at) == len(self.ends) * self.width
 
     def pack(self, x: Shaped[Tensor, "b t ..."]) -> Shaped[Tensor, "n ..."]:
         return x.flatten(0, 1) if self.full else x.flatten(0, 1)[self.at]
 
     def unpack(self, x: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "b t ..."]:
-        """The inverse; what is absent is 0."""
+        """The inverse of ``pack``; padding is 0."""
         rows, rest = len(self.ends), x.shape[1:]
         if self.full:
             return x.view(rows, self.width, *rest)
@@ -86,7 +87,7 @@ class Ragged:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A tensor of rows without their padding."""
+    """A tensor of packed positions, with its ``Ragged``."""
 
     value: Shaped[Tensor, "n ..."]
     ragged: Ragged
@@ -95,23 +96,23 @@ class Packed:
         return Packed(self.value[self.ragged.positions(rows)], self.ragged.take(rows))
 
     def keep(self, at: Int[Tensor, " m"]) -> Packed:
-        """Some places, in their order."""
+        """Select positions by index, in increasing order."""
         return Packed(self.value.index_select(0, at), self.ragged.keep(at))
 
     def like(self, value: Shaped[Tensor, "n ..."]) -> Packed:
-        """Another tensor of the same places."""
+        """Another tensor at the same positions."""
         return Packed(value, self.ragged)
 
     def padded(self) -> Float[Tensor, "b t ..."]:
         return self.ragged.unpack(self.value)
 
     def __getitem__(self, at: Bool[Tensor, "b t"]) -> Float[Tensor, "m d"]:
-        """What stands at these places of the padded rows, all of them present: as of a padded tensor."""
+        """Select by a mask of padded rows, like indexing the padded tensor; no selected position may be padding."""
         return self.value[at.flatten()[self.ragged.at]]
 
     @staticmethod
     def join(parts: Sequence[Packed]) -> Packed:
-        """Rows after rows, of equal width."""
+        """Concatenate rows of equal padded width."""
         ends: list[int] = []
         at, rows = [], 0
         width = parts[0].ragged.width

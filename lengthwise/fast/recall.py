@@ -1,7 +1,8 @@
-"""Attention of one place to those before it, step by step, over keys and values that are kept in one tensor.
+"""Attention of one position to earlier ones, step by step, over keys and values in one preallocated tensor.
 
-Autograd would keep a list of them, stack it at every step and add up one gradient per pair of steps. Here each is
-written once to where it stays, and its gradient is gathered in place: see ``Recall``.
+Used by ReTran's runner. With a Python list, autograd would stack all keys at every step and add up one gradient per
+pair of steps: quadratic copies. Here each key and value is written once to its slot, and its gradient is accumulated
+in place (see ``Recall``). The attention is the softmax of ``models.retran``, so results are equal up to rounding.
 """
 
 from __future__ import annotations
@@ -17,32 +18,32 @@ from lengthwise.fast import dropout
 
 
 class Recall:
-    """Keys and values of ``layers`` layers for ``slots`` steps, for rows that may leave: the last ones first.
+    """Keys and values of ``layers`` layers in ``slots`` slots. Rows may end, the last ones first.
 
-    ``store`` and ``attend`` are differentiable. Gradients meet in one tensor that autograd does not see, so it is
-    told their order by a token that each call to ``store`` takes from the one before: what was stored gives its
-    gradient on only when everything that has looked at it has given its own.
+    ``store`` and ``attend`` are differentiable. Gradients are accumulated in a tensor that autograd does not see. A
+    token fixes the order: each ``store`` takes the token of the ``store`` before it, and each ``attend`` takes the
+    latest one, so the backward pass of a ``store`` runs only after those of all ``attend`` calls that read its slot.
     """
 
     def __init__(self, shape: tuple[int, int, int, int], heads: int, *, probability: float, like: Tensor) -> None:
-        """``shape`` is layers, slots, width and rows: these are last, so that heads may be tiny."""
+        """``shape`` is (layers, slots, width, rows); rows are last, so that small heads are fast too."""
         self.kept = _Kept(like.new_zeros(shape), like.new_zeros(shape), heads, probability)
         self.token = like.new_zeros(()).requires_grad_(torch.is_grad_enabled())
 
     def store(self, key: Float[Tensor, "l r d"], value: Float[Tensor, "l r d"], layer: int, slot: int) -> None:
-        """Keep these of the layers from ``layer`` on, at this slot of their first rows."""
+        """Write keys and values of l layers, from ``layer`` on, to a slot of the first r rows."""
         self.token = _Store.apply(key, value, self.token, self.kept, layer, slot)
 
     def attend(
         self, query: Float[Tensor, "l r d"], layer: int, slots: slice, hidden: Bool[Tensor, "l s"] | None
     ) -> Float[Tensor, "l r d"]:
-        """What each row's query finds in these slots, in the layers from ``layer`` on, but for those that are hidden.
-        A head's coordinates stand side by side."""
-        return _Attend.apply(query, self.token, self.kept, layer, slots, hidden)
+        """Attention of each row's query over ``slots``, in l layers from ``layer`` on; ``hidden`` is True for slots
+        that a layer does not see. A head's coordinates are contiguous."""
+        return _AttendSlots.apply(query, self.token, self.kept, layer, slots, hidden)
 
 
 class _Kept:
-    """What the steps share. It does not know the token, whose graph knows it: a cycle would never be freed."""
+    """What all steps share. It must not hold the token, whose graph refers to it: the cycle would never be freed."""
 
     def __init__(self, keys: Tensor, values: Tensor, heads: int, probability: float) -> None:
         self.keys, self.values, self.heads, self.probability = keys, values, heads, probability
@@ -50,7 +51,7 @@ class _Kept:
         self._pass = -1
 
     def gradients(self) -> tuple[Tensor, Tensor]:
-        """Of all keys and values, as far as they are gathered in this backward pass."""
+        """The gradients of all keys and values, as accumulated so far in this backward pass."""
         if self._pass != (now := torch._C._current_graph_task_id()) or self._gradients is None:
             self._gradients, self._pass = (torch.zeros_like(self.keys), torch.zeros_like(self.values)), now
         return self._gradients
@@ -70,8 +71,8 @@ class _Store(torch.autograd.Function):
         return keys, values, token, None, None, None
 
 
-class _Attend(torch.autograd.Function):
-    """Within, s are slots, e a head's coordinates."""
+class _AttendSlots(torch.autograd.Function):
+    """The softmax attention of ``Recall.attend``. Inside, s are slots and e a head's coordinates."""
 
     @staticmethod
     def forward(
@@ -86,21 +87,21 @@ class _Attend(torch.autograd.Function):
         if hidden is not None:
             scores.masked_fill_(hidden[:, :, None, None], -torch.inf)
         weights = scores.softmax(1)  # "l s h r"
-        open_ = dropout.kept(weights, kept.probability) if kept.probability else None
-        ctx.save_for_backward(query, weights, open_)
-        mixed = (_times(weights, open_)[:, :, :, None] * values).sum(1)
+        dropout_mask = dropout.kept(weights, kept.probability) if kept.probability else None
+        ctx.save_for_backward(query, weights, dropout_mask)
+        mixed = (_times(weights, dropout_mask)[:, :, :, None] * values).sum(1)
         return mixed.flatten(1, 2).mT.contiguous()
 
     @staticmethod
     def backward(ctx: Any, mixed: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        query, weights, open_ = ctx.saved_tensors
+        query, weights, dropout_mask = ctx.saved_tensors
         kept = ctx.kept
         keys, values, to_keys, to_values = (
             _by_head(part[ctx.where], kept.heads) for part in (kept.keys, kept.values, *kept.gradients())
         )
         mixed = _by_head(mixed.mT.contiguous()[:, None], kept.heads)
-        to_values.addcmul_(_times(weights, open_)[:, :, :, None], mixed)
-        to_weights = _times((values * mixed).sum(3), open_).mul_(weights)
+        to_values.addcmul_(_times(weights, dropout_mask)[:, :, :, None], mixed)
+        to_weights = _times((values * mixed).sum(3), dropout_mask).mul_(weights)
         to_scores = to_weights.addcmul_(weights, to_weights.sum(1, keepdim=True), value=-1)[:, :, :, None]
         to_keys.addcmul_(to_scores, query)
         to_query = (to_scores * keys).sum(1).flatten(1, 2).mT * ctx.scale
@@ -111,5 +112,5 @@ def _by_head(x: Float[Tensor, "l s d r"], heads: int) -> Float[Tensor, "l s h e 
     return x.unflatten(2, (heads, -1))
 
 
-def _times(weights: Tensor, open_: Tensor | None) -> Tensor:
-    return weights if open_ is None else weights * open_
+def _times(weights: Tensor, dropout_mask: Tensor | None) -> Tensor:
+    return weights if dropout_mask is None else weights * dropout_mask

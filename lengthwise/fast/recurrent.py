@@ -1,4 +1,10 @@
-"""What the runners of models that read from left to right share: rows without padding, position after position."""
+"""The base of runners for recurrent models (LSTM, ReTran), for a CPU.
+
+Claims a subclass's model type if all its parts are known. It skips padding, position by position (``packing``), and
+splits large batches into groups of rows of about equal length. Models with several loops use the plain runner's loop
+over depth, each loop computed fast. Rows do not depend on each other, and positions not on later ones, so results are
+equal up to rounding; with dropout, in distribution.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +25,11 @@ from lengthwise.fast.packing import Packing
 from lengthwise.fast.ragged import picked
 from lengthwise.models import Model
 
-TOGETHER = 32_768  # positions, padding counted, that are computed quickest at a time, about
+GROUP_POSITIONS = 32_768  # the fastest size of a group, about, in positions with padding
 
 
 class Sequential(Runner):
-    """For a model whose state is "r t d", and at first the embedded input."""
+    """A runner for models whose state is "r t d" and starts as the embedded input."""
 
     model: Any
     kind: ClassVar[type[Model]]
@@ -31,24 +37,24 @@ class Sequential(Runner):
 
     @classmethod
     def meant(cls, model: Model) -> bool:
-        """Is this a model of the kind?"""
+        """Whether this runner is for models of this type."""
         return isinstance(model, cls.kind)
 
     @classmethod
     def declines(cls, model: Model) -> str | None:
-        """Why it is not claimed; None where it is."""
+        """The reason why the model is not claimed; None if it is."""
         return claims.declined(model, cls.parts)
 
     @abstractmethod
     def along(self, x: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:
-        """One loop over all that is no padding, packed."""
+        """Compute one loop at all real tokens; the result is packed."""
 
     def last(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
     ) -> Float[Tensor, "n v"]:
         if untracked or int(loops.max()) > 1:
-            return Plain(_Looped(self)).last(inputs, loops, at, untracked=untracked)
-        rows, logits = by_length(inputs, TOGETHER), []
+            return Plain(_FastLoops(self)).last(inputs, loops, at, untracked=untracked)
+        rows, logits = by_length(inputs, GROUP_POSITIONS), []
         for group in rows:
             part = inputs.take(group).narrow()
             packing, wanted = Packing.of(part.padding_mask), at[group, : part.tokens.shape[1]]
@@ -59,11 +65,11 @@ class Sequential(Runner):
     def each(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
     ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
-        return Plain(_Looped(self)).each(inputs, loops, at)
+        return Plain(_FastLoops(self)).each(inputs, loops, at)
 
 
-class _Looped(Model):
-    """The same model, each loop of it run fast."""
+class _FastLoops(Model):
+    """The model with its loops computed by the fast runner, for use with the plain runner."""
 
     def __init__(self, runner: Sequential) -> None:
         super().__init__()

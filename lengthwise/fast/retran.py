@@ -1,4 +1,10 @@
-"""ReTran on a CPU: all layers side by side, as a wave, over rows without padding."""
+"""The runner of ReTran, for a CPU.
+
+Claims ``ReTranModel`` of known parts. It computes all layers at once, as a wave: at step w, layer l computes position
+w − l, so one product with stacked weights serves all active layers, and there are t + layers − 1 steps instead of
+t · layers. It skips padding (``packing``) and keeps keys and values in one tensor (``recall``). Each layer still reads
+exactly its input and its own earlier outputs, so results are equal up to rounding; with dropout, in distribution.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +27,7 @@ PARTS = claims.known([ReTranModel, Layer, Cell, Scaled])
 
 
 class Wave(Sequential):
-    """For ReTran."""
+    """The runner of ``ReTranModel``."""
 
     kind, parts = ReTranModel, PARTS
 
@@ -31,23 +37,22 @@ class Wave(Sequential):
 
 
 class _Wave:
-    """All layers side by side: wave w takes layer l to position w − l, so one product of stacked weights serves all the
-    layers that are on their way.
+    """One pass over all positions. At step w, layer l computes position w − l.
 
-    What layer l says at position t is kept at slot t + l + 1, what stands before the row at slot l.
+    The output of layer l at position t is stored in slot t + l + 1, its learned first vector in slot l.
     """
 
     def __init__(self, model: ReTranModel, x: Float[Tensor, "t b d"], positions: int) -> None:
-        """For as many rows as ``x`` has, and up to so many positions."""
+        """Prepare a pass over the rows of ``x``, with at most ``positions`` positions."""
         spec, rows = model.spec, x.shape[1]
         layers: list[Layer] = list(model.layers)  # type: ignore[arg-type]
         self.depth, self.probability = spec.layers, layers[0].dropout if layers[0].training else 0.0
         self.maps, self.norms = _stacked_maps(layers, spec.heads), _stacked_norms(layers)
         self.gates = torch.stack([into(layer.cell) for layer in layers])
-        self.rates = model.rates.repeat(2 * spec.heads)  # of each coordinate: a head's halves turn alike
+        self.rates = model.rates.repeat(2 * spec.heads)  # per coordinate: both halves of a head rotate equally
         self.short = [layer.cell.first_short.expand(rows, -1) for layer in layers]
         self.long = [layer.cell.first_long[:, None].expand(-1, rows) for layer in layers]
-        self.said = [x[0]] * self.depth
+        self.outputs = [x[0]] * self.depth
         shape = self.depth, positions + self.depth, spec.width, rows
         self.recall = Recall(shape, spec.heads, probability=self.probability, like=x)
         for number, layer in enumerate(layers):
@@ -55,19 +60,19 @@ class _Wave:
             self.recall.store(key, value, number, number)
 
     def run(self, x: Float[Tensor, "t b d"], counts: list[int]) -> list[Float[Tensor, "n d"]]:
-        """What the last layer says at each position, in the rows that reach it: the first ``counts``."""
+        """The last layer's outputs at each position t, in the first ``counts[t]`` rows, which reach it."""
         found = []
         for wave in range(len(counts) + self.depth - 1):
             layers = range(max(0, wave - len(counts) + 1), min(self.depth, wave + 1))
-            rows = counts[wave - layers[-1]]  # the lowest of their positions has most
-            below = [self.said[layer - 1] if layer else x[wave] for layer in layers]
+            rows = counts[wave - layers[-1]]  # the earliest of the positions has the most rows
+            below = [self.outputs[layer - 1] if layer else x[wave] for layer in layers]
             short = torch.stack([self.short[layer][:rows] for layer in layers])
             long = torch.stack([self.long[layer][:, :rows] for layer in layers])
             new = self._step(torch.stack([part[:rows] for part in below]), short, long, layers, wave)
             for layer, *parts in zip(layers, *(part.unbind() for part in new), strict=True):
-                self.said[layer], self.short[layer], self.long[layer] = parts
+                self.outputs[layer], self.short[layer], self.long[layer] = parts
             if layers[-1] == self.depth - 1:
-                found.append(self.said[-1])
+                found.append(self.outputs[-1])
         return found
 
     def _step(
@@ -78,7 +83,7 @@ class _Wave:
         layers: range,
         wave: int,
     ) -> tuple[Float[Tensor, "l r d"], Float[Tensor, "l r d"], Float[Tensor, "l h r"]]:
-        """One wave: what is said, and the states."""
+        """One step of the active layers: outputs, short states and long states."""
         first, count = layers[0], len(layers)
         position = wave + 1 - torch.arange(first, first + count, device=x.device)
         angles = (position[:, None, None] * self.rates).to(x.dtype)
@@ -98,7 +103,7 @@ class _Wave:
         return y, short, long
 
     def _of(self, part: Float[Tensor, "all ..."], layers: range) -> Float[Tensor, "l ..."]:
-        """Of stacked weights those of these layers; all of them as they are, since a slice's gradient costs a copy."""
+        """Select the active layers of stacked weights. No slice if all are active: its gradient would cost a copy."""
         return part if len(layers) == self.depth else part[layers.start : layers.stop]
 
     def _map(self, name: str, x: Float[Tensor, "l r i"], layers: range) -> Float[Tensor, "l r o"]:
@@ -111,14 +116,14 @@ class _Wave:
 
 
 def _turned(both: Float[Tensor, "l r dd"], turn: tuple[Tensor, Tensor]) -> Float[Tensor, "l r d"]:
-    """Queries or keys turned by their angles, from themselves and themselves a quarter turn on, side by side."""
+    """Rotate queries or keys: x cos + x⊥ sin, given x and x⊥, the vector rotated by 90°, concatenated."""
     straight, on = both.chunk(2, -1)
     return torch.addcmul(straight * turn[0], on, turn[1])
 
 
 def _quarter_turn(linear: nn.Linear, heads: int) -> list[tuple[Tensor, Tensor]]:
-    """Weight and bias of a linear layer, and of the layer that says the same a quarter turn on: coordinate i of a head
-    turns together with i + half."""
+    """Weight and bias of a linear layer, and of the layer whose output is the first one's rotated by 90°: coordinates i
+    and i + half of a head form a pair."""
 
     def on(part: Tensor) -> Tensor:
         first, second = part.view(heads, 2, -1, *part.shape[1:]).unbind(1)
@@ -128,7 +133,7 @@ def _quarter_turn(linear: nn.Linear, heads: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def _stacked_maps(layers: list[Layer], heads: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """Weights "l i o" and biases "l 1 o" of all linear layers, those side by side that read the same."""
+    """Weights "l i o" and biases "l 1 o" of all linear layers; layers with the same input are concatenated."""
     maps = {
         "query": [_quarter_turn(layer.query, heads) for layer in layers],
         "key_value": [[*_quarter_turn(layer.key, heads), _both(layer.value)] for layer in layers],
@@ -143,7 +148,7 @@ def _stacked_maps(layers: list[Layer], heads: int) -> dict[str, tuple[Tensor, Te
 
 
 def _stacked_norms(layers: list[Layer]) -> dict[str, tuple[Tensor, Tensor]]:
-    """Scales and shifts "l 1 d" of the norms."""
+    """Weights and biases "l 1 d" of the layer norms."""
     stacked = {}
     for name in ("norm_attention", "norm_cell"):
         scales, shifts = zip(*(_both(getattr(layer, name)) for layer in layers), strict=True)

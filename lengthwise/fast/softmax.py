@@ -1,4 +1,4 @@
-"""Softmax over few numbers, for a CPU."""
+"""Softmax over few numbers, for a CPU: up to ten times as fast as torch's, by padding to 16 numbers with −inf."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-REGISTER = 16  # numbers; where fewer are normalised, the library does so one by one, and takes ten times as long
+REGISTER = 16  # numbers in a vector register; torch handles shorter axes one number at a time
 
 
 def softmax(scores: Float[Tensor, "*n k"]) -> Float[Tensor, "*n k"]:
-    """Over the last axis."""
+    """Softmax over the last axis."""
     k = scores.shape[-1]
     if k >= REGISTER:
         return scores.softmax(-1)

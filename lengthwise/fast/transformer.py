@@ -1,5 +1,10 @@
-"""Transformers on a CPU: rows without padding, rows and positions that leave when they are done, and kernels for small
-models."""
+"""The runner of transformers, for a CPU.
+
+Claims ``TransformerModel`` of known parts with softmax attention. It skips padding (``ragged``), rows that have halted,
+and positions whose state neither a later loop nor the loss reads; chooses the fastest form of attention (``pattern``);
+and runs all loops as one autograd function where that pays (``one_step``). It skips only what no result depends on, and
+uses the formulas of the modules, so values and gradients are equal up to rounding; with dropout, in distribution.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ from lengthwise.fast import claims, one_step, small
 from lengthwise.fast.dropout import dropout
 from lengthwise.fast.gelu import gelu
 from lengthwise.fast.groups import by_length, in_order
-from lengthwise.fast.pattern import Band, Pattern, attention_of, dropped, looks, mixed, pattern_of
+from lengthwise.fast.pattern import Band, Pattern, attention_of, attention_plans, dropped, mixed, pattern_of
 from lengthwise.fast.ragged import Packed, Ragged, picked
 from lengthwise.models import Model
 from lengthwise.models.transformer import InputInjection, TransformerModel
@@ -24,33 +29,32 @@ from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.block import MLP, Block
 from lengthwise.nn.readout import Scaled
 
-TOGETHER = 4096  # positions, padding counted, that are computed quickest at a time, about: they fit the cache
-# Of positions that still matter: where more do, leaving out the others saves less than it costs.
-DENSE = 0.9
+GROUP_POSITIONS = 4096  # the fastest size of a group, about, in positions with padding: it fits in the cache
+MOST_NEEDED = 0.9  # if a larger fraction of positions is needed, skipping the others costs more than it saves
 
 PARTS = claims.known([TransformerModel, InputInjection, Block, MLP, SoftmaxAttention, Scaled, nn.ReLU, nn.GELU])
 
 
 class PackedTransformer(Runner):
-    """For transformers of the package's own parts."""
+    """The runner of ``TransformerModel``."""
 
     model: TransformerModel
 
     @staticmethod
     def meant(model: Model) -> bool:
-        """Is this a model of the kind?"""
+        """Whether this runner is for models of this type."""
         return isinstance(model, TransformerModel)
 
     @staticmethod
     def declines(model: Model) -> str | None:
-        """Why it is not claimed; None where it is."""
+        """The reason why the model is not claimed; None if it is."""
         return claims.declined(model, PARTS)
 
     def last(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
     ) -> Float[Tensor, "n v"]:
         rows, logits = [], []
-        for group in by_length(inputs, TOGETHER):
+        for group in by_length(inputs, GROUP_POSITIONS):
             part, wanted = inputs.take(group).narrow(), at[group]
             order, state = _settled(self.model, part, loops[group], wanted[:, : part.tokens.shape[1]], untracked)
             rows.append(group[order])
@@ -60,42 +64,42 @@ class PackedTransformer(Runner):
     def each(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
     ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
-        for k, rows, state in _run(self.model, _Course.of(self.model, inputs, loops), 0, None):
+        for k, rows, state in _run(self.model, _Prepared.of(self.model, inputs, loops), 0, None):
             yield k, rows, self.model.readout(state[at[rows]])
 
 
-class _Course(NamedTuple):
-    """A batch before its first loop: rows that take the most loops first, and of these the longest."""
+class _Prepared(NamedTuple):
+    """A batch before its first loop, with rows sorted by loops, then by length, most and longest first."""
 
-    rows: Int[Tensor, " b"]  # their numbers in the batch
+    rows: Int[Tensor, " b"]  # their indices in the batch
     loops: Int[Tensor, " b"]
-    running: list[int]  # rows in each loop
+    running: list[int]  # number of rows in each loop
     inputs: Inputs
     embedded: Packed
     pattern: Pattern
 
     @staticmethod
-    def of(model: TransformerModel, inputs: Inputs, loops: Int[Tensor, " b"]) -> _Course:
+    def of(model: TransformerModel, inputs: Inputs, loops: Int[Tensor, " b"]) -> _Prepared:
         rows = (loops * (inputs.tokens.shape[1] + 1) + inputs.padding_mask.sum(1)).argsort(descending=True, stable=True)
         running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
         inputs = inputs.take(rows)
         ragged, embedded = Ragged.of(inputs.padding_mask), model.embedded(inputs.tokens, model.vectors(inputs))
         pattern = pattern_of(list(model.encodings), inputs, model.causal, attention_of(model.blocks[0]))
-        return _Course(rows, loops[rows], running, inputs, Packed(ragged.pack(embedded), ragged), pattern)
+        return _Prepared(rows, loops[rows], running, inputs, Packed(ragged.pack(embedded), ragged), pattern)
 
 
 def _settled(
     model: TransformerModel, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], untracked: int
 ) -> tuple[Int[Tensor, " b"], Float[Tensor, "n d"]]:
-    """Rows in the order of finishing, and their states at these positions after their last loop, row by row."""
-    course = _Course.of(model, inputs, loops)
-    at = at[course.rows]
-    if not untracked and torch.is_grad_enabled() and (found := _in_one_step(model, course, at)) is not None:
-        finished = course.loops.argsort(stable=True)
-        return course.rows[finished], found
+    """Row indices in the order of halting, and their states at the positions ``at`` after their last loop."""
+    prepared = _Prepared.of(model, inputs, loops)
+    at = at[prepared.rows]
+    if not untracked and torch.is_grad_enabled() and (found := _in_one_step(model, prepared, at)) is not None:
+        finished = prepared.loops.argsort(stable=True)
+        return prepared.rows[finished], found
     left = torch.bincount(loops, minlength=int(loops.max()) + 1).tolist()
     ids, states = [], []
-    for k, rows, state in _run(model, course, untracked, at):
+    for k, rows, state in _run(model, prepared, untracked, at):
         if left[k]:
             done = slice(len(rows) - left[k], None)
             ids.append(rows[done])
@@ -106,57 +110,60 @@ def _settled(
 
 
 def _run(
-    model: TransformerModel, course: _Course, untracked: int, at: Bool[Tensor, "b t"] | None
+    model: TransformerModel, prepared: _Prepared, untracked: int, at: Bool[Tensor, "b t"] | None
 ) -> Iterator[tuple[int, Int[Tensor, " r"], Packed]]:
-    """All loops, as ``depth.plain.unroll`` has them. With ``at``, a row's state is right at these positions, in the
-    course's order, after its last loop, and need not be anywhere else."""
-    rows, loops, running, _, x, pattern = course
+    """Run all loops, like ``depth.plain.unroll``. With ``at`` (in the order of ``prepared``), only the states at these
+    positions after a row's last loop are computed, and those they depend on."""
+    rows, loops, running, _, x, pattern = prepared
     state = Packed(model.start_from(x.value), x.ragged)
-    reach = len(model.blocks) * (pattern.bias.value.shape[-1] // 2) if isinstance(pattern, Band) else None
-    until = None if at is None else Packed(x.ragged.pack(_matters(at, loops, reach)), x.ragged)
+    radius = len(model.blocks) * (pattern.bias.value.shape[-1] // 2) if isinstance(pattern, Band) else None
+    until = None if at is None else Packed(x.ragged.pack(_needed_until(at, loops, radius)), x.ragged)
     for k, count in enumerate(running, 1):
         if count < len(rows):
             some = slice(count)
             rows, state, x, pattern = rows[some], state.take(some), x.take(some), pattern.take(some)
             until = None if until is None else until.take(some)
         wanted = None
-        if until is not None and reach and isinstance(pattern, Band):
+        if until is not None and radius and isinstance(pattern, Band):
             kept = (until.value >= k - 1).nonzero()[:, 0]
-            if len(kept) < DENSE * len(until.value):
+            if len(kept) < MOST_NEEDED * len(until.value):
                 state, x, until, pattern = state.keep(kept), x.keep(kept), until.keep(kept), pattern.keep(kept)
         elif until is not None:
             wanted = (until.value >= k).nonzero()[:, 0]
-            wanted = wanted if len(wanted) < DENSE * len(until.value) else None
+            wanted = wanted if len(wanted) < MOST_NEEDED * len(until.value) else None
         with torch.set_grad_enabled(torch.is_grad_enabled() and k > untracked):
             value = _advance(model, state.value, x.value, pattern, wanted)
         state = Packed(value, state.ragged if wanted is None else state.ragged.keep(wanted))
         yield k, rows, state
 
 
-def _matters(at: Bool[Tensor, "b t"], loops: Int[Tensor, " b"], reach: int | None) -> Int[Tensor, "b t"]:
-    """Up to after which loop a position's state is of use to those wanted: it gets ``reach`` positions nearer in each,
-    or to all of its row."""
-    if not reach:
+def _needed_until(at: Bool[Tensor, "b t"], loops: Int[Tensor, " b"], radius: int | None) -> Int[Tensor, "b t"]:
+    """The last loop after which each position's state is needed.
+
+    A selected position needs, one loop earlier, all positions within ``radius``, the receptive field of one loop, or of
+    its whole row if None or 0.
+    """
+    if not radius:
         return loops[:, None] - (~at).long()
     position = torch.arange(at.shape[1])
-    gap = (position - position[:, None]).abs().where(at[:, None], len(position) * int(loops.max()) * reach).amin(2)
-    return loops[:, None] + -gap // reach
+    gap = (position - position[:, None]).abs().where(at[:, None], len(position) * int(loops.max()) * radius).amin(2)
+    return loops[:, None] + -gap // radius
 
 
-def _in_one_step(model: TransformerModel, course: _Course, at: Bool[Tensor, "b t"]) -> Float[Tensor, "m d"] | None:
-    """The states of all wanted positions after their rows' last loops, in the order of finishing, in one step of
-    autograd; None where that is not possible, or not quicker."""
-    _, loops, running, inputs, x, pattern = course
+def _in_one_step(model: TransformerModel, prepared: _Prepared, at: Bool[Tensor, "b t"]) -> Float[Tensor, "m d"] | None:
+    """The states at the positions ``at`` after their rows' last loops, in the order of halting, from ``one_step``; None
+    if it cannot run the model or is not faster."""
+    _, loops, running, inputs, x, pattern = prepared
     block, ends = model.blocks[0], x.ragged.ends
     attention = attention_of(block)
     plain = model.injection in ("add", "once") and not (model.noise and model.training) and one_step.possible(block)
     shape = len(ends), x.ragged.width, attention.heads, attention.out.in_features // attention.heads
-    if not plain or not small.pays(shape, dropped(attention), small.ONE_STEP):
+    if not plain or not small.pays(shape, dropped(attention), small.ONE_STEP_HEADS):
         return None
     each = []
     for rows in running:
         pattern = pattern.take(slice(rows))
-        if (found := looks(attention, x.value, pattern)) is None:
+        if (found := attention_plans(attention, x.value, pattern)) is None:
             return None
         each.append(found)
     which = one_step.distinct(x.value, inputs.tokens, ends, each[0]) if model.causal else None
@@ -169,7 +176,7 @@ def _in_one_step(model: TransformerModel, course: _Course, at: Bool[Tensor, "b t
 def _advance(
     model: TransformerModel, state: Float[Tensor, "n d"], x: Float[Tensor, "n d"], pattern: Pattern, at: Tensor | None
 ) -> Float[Tensor, "m d"]:
-    """One loop; what comes out at these positions only."""
+    """One loop; its result at the positions ``at`` only."""
     state = model.inject(state, x)
     last = model.blocks[-1]
     for block in model.blocks:
@@ -183,7 +190,7 @@ def _advance(
 def _through(
     block: Block, x: Float[Tensor, "n d"], pattern: Pattern, read: Tensor | None, at: Int[Tensor, " m"] | None
 ) -> Float[Tensor, "m d"]:
-    """A block; after its attention only these positions."""
+    """One block; after attention, at the positions ``at`` only."""
     attention, probability = attention_of(block), block.drop.p if block.drop.training else 0.0
     seen = _plus(x if block.post else block.norm_mixer(x), read)
     projected = attention.project(seen).unflatten(-1, (3, attention.heads, -1))

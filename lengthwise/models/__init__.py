@@ -1,4 +1,4 @@
-"""Models: what one loop of a computation does. How often it is done, and how, is a runner's business (``depth``)."""
+"""Models define what one loop computes; runners (``depth``, ``fast``) repeat it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from torch import Generator, Tensor, nn
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import Vocab
 
-Context = Any  # tensors whose first axis is the row, or is 1 for all rows alike; what is no tensor; or tuples of these
-State = Any  # likewise
+Context = Any  # tensors with a first axis of rows, or of 1 if all rows share them; non-tensors; or tuples of these
+State = Any  # as Context
 
 
 class Model(nn.Module, ABC):
-    """One loop of a computation that may be repeated: ``embed`` what stays the same, ``start`` a state, ``advance`` it,
-    ``read`` it. A standard model is advanced once, a looped one T(n) times. It has no randomness but dropout, and no
-    row depends on another one."""
+    """A model as one loop of a computation: c = embed(x), h_0 = start(c), h_{k+1} = advance(h_k, c), logits = read(h).
+
+    A standard model is advanced once, a looped one T(n) times. Dropout and the noise of h_0 are the only randomness,
+    and rows do not depend on each other.
+    """
 
     @abstractmethod
     def embed(self, inputs: Inputs) -> Context:
-        """All that stays the same from loop to loop, attention biases too."""
+        """Compute what is the same in every loop: the embedded input and the attention bias."""
 
     @abstractmethod
     def start(self, context: Context) -> State:
@@ -31,7 +33,7 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def advance(self, state: State, context: Context) -> State:
-        """One loop."""
+        """Compute one loop."""
 
     @abstractmethod
     def read(self, state: State) -> Float[Tensor, "r t v"]:
@@ -43,16 +45,19 @@ class ModelSpec(ABC):
 
     @abstractmethod
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model | nn.Module:
-        """A new model, initialised with torch's global generator. A plain module, tokens → logits, will be wrapped."""
+        """Build a new model, initialised with torch's global generator. Other modules are wrapped in ``Once``."""
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
-        """What a model is shown of a batch in training, where that is to differ from test."""
+        """Augment the inputs of a training batch, e.g. shift positions; not used at test."""
         return inputs
 
 
 class Once(Model):
-    """Any module of tokens "b t" → logits "b t v", as a model advanced once. A module whose ``forward`` has a parameter
-    named ``padding_mask`` is given it: "b t", True for a real token."""
+    """Wraps a module that maps tokens "b t" to logits "b t v" as a model that is advanced once.
+
+    If its ``forward`` has a parameter ``padding_mask``, it gets the mask "b t", True for a real token. Raises
+    UsageError if the logits have another shape.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A stack of LSTM cells, the recurrent baseline: nothing stands between the cells but dropout (ReTran, ACL 2025)."""
+"""The recurrent baseline: a stack of LSTM cells with dropout between them (ReTran, ACL 2025)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from lengthwise.nn.readout import Scaled
 
 @dataclass(frozen=True)
 class LSTM(ModelSpec):
-    """``layers`` cells with a short state of ``width`` and a long state of ``hidden``. Advanced more than once, it
-    reads its own output as its next input. It reads from left to right, so a layout has to be causal."""
+    """``layers`` LSTM cells with short states of ``width`` and long states of ``hidden`` numbers.
+
+    In a second loop the input is the output of the first. The model reads from left to right, so ``build`` raises
+    UsageError for a layout that is not causal.
+    """
 
     width: int = 16
     hidden: int = 64
@@ -40,7 +43,7 @@ class LSTM(ModelSpec):
 
 
 class LSTMModel(Model):
-    """See ``LSTM``. Context and state are "r t d"."""
+    """The model of ``LSTM``. Context and state are "r t d"."""
 
     def __init__(self, spec: LSTM, reads: int, writes: int) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""ReTran, the recurrent transformer (ACL 2025): at each position attention to the layer's own outputs at earlier
-positions, then an LSTM cell in the MLP's stead."""
+"""ReTran, the recurrent transformer (ACL 2025): each layer attends to its own outputs at earlier positions, and an LSTM
+cell replaces the MLP."""
 
 from __future__ import annotations
 
@@ -22,12 +22,16 @@ from lengthwise.nn.readout import Scaled
 
 @dataclass(frozen=True)
 class ReTran(ModelSpec):
-    """``layers`` layers of ``heads`` heads, their cells with a long state of ``hidden``. A layer at position t:
-    attention, with a query of its input at rotary position t + 1, and keys and values of its own outputs y₀ … y_{t−1},
-    at rotary positions 1 … t, and of one learned vector at 0; add and norm; LSTM cell; add and norm.
+    """``layers`` layers with ``heads`` heads and LSTM cells whose long state has ``hidden`` numbers.
 
-    So it is recurrent in t, and only from left to right: a layout has to be causal. Advanced more than once, it reads
-    its own output as its next input.
+    A layer at position t, with input x_t and outputs y:
+
+        a = attention(query x_t at rotary position t + 1; keys and values of y_0 … y_{t−1} at rotary positions 1 … t,
+            and of a learned vector at rotary position 0)
+        h = norm(x_t + a), y_t = norm(h + cell(h))
+
+    The model is recurrent in t, so ``build`` raises UsageError for a layout that is not causal. In a second loop the
+    input is the output of the first.
     """
 
     width: int = 16
@@ -54,7 +58,7 @@ class ReTran(ModelSpec):
 
 @dataclass
 class Past:
-    """What a layer knows of earlier positions: keys and values "r h e" of each, and its cell's states."""
+    """A layer's memory of earlier positions: keys and values "r h e" of each, and the states of its cell."""
 
     states: States
     keys: list[Tensor] = field(default_factory=list)
@@ -62,13 +66,13 @@ class Past:
 
 
 class Layer(nn.Module):
-    """One layer, position by position."""
+    """One layer, computed position by position."""
 
     def __init__(self, spec: ReTran) -> None:
         super().__init__()
         width = spec.width
         self.heads, self.dropout = spec.heads, spec.dropout
-        self.first = nn.Parameter(torch.zeros(width))  # stands before the first output
+        self.first = nn.Parameter(torch.zeros(width))  # the learned vector at rotary position 0
         self.query, self.key, self.value, self.mix = (nn.Linear(width, width) for _ in range(4))
         self.norm_attention = nn.LayerNorm(width)
         self.cell = Cell(width, spec.hidden)
@@ -87,11 +91,11 @@ class Layer(nn.Module):
     def forward(self, x: Float[Tensor, "r d"], past: Past, angles: Float[Tensor, " half"]) -> Float[Tensor, "r d"]:
         query = _rotated(self._by_head(self.query(x)), angles)
         keys, values = torch.stack(past.keys, 2), torch.stack(past.values, 2)
-        share = self.dropout if self.training else 0.0
-        found = F.scaled_dot_product_attention(query[:, :, None], keys, values, dropout_p=share)
-        h = self.norm_attention(x + F.dropout(self.mix(found.flatten(1)), share))
+        probability = self.dropout if self.training else 0.0
+        found = F.scaled_dot_product_attention(query[:, :, None], keys, values, dropout_p=probability)
+        h = self.norm_attention(x + F.dropout(self.mix(found.flatten(1)), probability))
         output, past.states = self.cell(h, past.states)
-        y = self.norm_cell(h + F.dropout(output, share))
+        y = self.norm_cell(h + F.dropout(output, probability))
         self._remember(past, y, angles)
         return y
 
@@ -105,7 +109,7 @@ class Layer(nn.Module):
 
 
 class ReTranModel(Model):
-    """See ``ReTran``. Context and state are "r t d"."""
+    """The model of ``ReTran``. Context and state are "r t d"."""
 
     def __init__(self, spec: ReTran, reads: int, writes: int) -> None:
         super().__init__()
@@ -128,7 +132,7 @@ class ReTranModel(Model):
         return torch.stack([self.step(x, pasts, position) for position, x in enumerate(state.unbind(1))], 1)
 
     def step(self, x: Float[Tensor, "r d"], pasts: list[Past], position: int) -> Float[Tensor, "r d"]:
-        """All layers at one position, from 0."""
+        """Compute all layers at one position, counted from 0."""
         for layer, past in zip(self.layers, pasts, strict=True):
             x = layer(x, past, (position + 1) * self.rates)
         return x

@@ -1,9 +1,14 @@
 """The transformer, standard and looped: the same blocks, advanced once or many times.
 
-Standard (Vaswani et al. 2017, pre-norm as GPT-2): no injection, advanced once. Looped (Fan et al. 2025, section 4):
-h_0 = 0 and h_{k+1} = norm(blocks(h_k + x)), with x the embedded input: input injection, and the final norm inside the
-loop. Looped without injection: h_0 = x and h_{k+1} = norm(blocks(h_k)). ``Injection`` has further ways to keep x;
-decoders of McLeish et al. 2024 take the other fields too (recipes/abacus.py).
+With x the embedded input:
+
+- standard (Vaswani et al. 2017, pre-norm as GPT-2): h_1 = norm(blocks(x));
+- looped with input injection (Fan et al. 2025, section 4): h_0 = 0 and h_{k+1} = norm(blocks(h_k + x)); the final norm
+  is inside the loop;
+- looped without input injection: h_0 = x and h_{k+1} = norm(blocks(h_k)).
+
+``Injection`` lists further ways to inject x. The remaining fields are for the decoders of McLeish et al. 2024
+(recipes/abacus.py).
 """
 
 from __future__ import annotations
@@ -31,19 +36,23 @@ Injection = Literal["add", "concat", "gate", "layers", "reads", "once"]
 
 @dataclass(frozen=True)
 class Transformer(ModelSpec):
-    """``layers`` blocks.
+    """A transformer of ``layers`` blocks.
 
-    ``injection`` is how the embedded input x joins the state h where a loop starts: ``add``, h + x, as published;
-    ``concat``, W[h; x], which starts as h + x; ``gate``, h + g(h, x) · x, with a gate g for every coordinate, which
-    starts nine tenths open. With ``layers`` x is added before every layer of a loop; with ``reads``, to what attention
-    and MLP of every layer read, but never to the state itself. With ``once``, x is where the loops start, and is not
-    seen again; with ``reads`` it is where they start, too. Advanced once, ``add`` and ``once`` are the same model.
+    ``injection``, how the embedded input x enters the state h in every loop:
 
-    In training the loops may start from noise of standard deviation ``noise``; at test they start from its mean.
-    ``final_norm`` is inside the loop, or where the answer is read out, or nowhere. The readout is linear; or an MLP as
-    the blocks' and one more linear layer before that; or ``scaled``, without bias, the logits divided by √width, which
-    starts N(0, init_std). ``init`` names the weights that start smaller by √(2·layers): those of all that is added to
-    the residual stream, or attention's alone.
+    - ``add``: h + x, as published; h_0 = 0.
+    - ``concat``: W [h; x], initialised to h + x; h_0 = 0.
+    - ``gate``: h + g(h, x) · x, with a gate per coordinate, initialised to 0.9; h_0 = 0.
+    - ``layers``: x is added to the state before every block; h_0 = 0.
+    - ``reads``: x is added to the inputs of mixer and MLP in every block, not to the state; h_0 = x.
+    - ``once``: no injection; h_0 = x. Advanced once, this equals ``add``.
+
+    ``noise``: standard deviation of h_0 in training, where h_0 is 0 otherwise. ``final_norm``: inside the loop, before
+    the readout, or nowhere. ``readout``: ``linear``; ``mlp``, an MLP as in the blocks and two linear layers; or
+    ``scaled``, a linear layer without bias, its logits divided by √width, initialised N(0, init_std²). ``init``: which
+    output layers start smaller by √(2 · layers), those of mixer and MLP or the mixer's only.
+
+    Raises UsageError if a size is below 1, ``width`` is not a multiple of ``heads``, or encodings are incompatible.
     """
 
     width: int = 64
@@ -51,7 +60,7 @@ class Transformer(ModelSpec):
     heads: int = 4
     mlp: int = 4  # the hidden width of the MLP, in multiples of width
     activation: Activation = "gelu"  # gelu: its tanh form; relu takes a sixth off a small step on a CPU
-    gated: bool = False  # the MLP
+    gated: bool = False  # use a gated MLP (GEGLU)
     norm: Literal["pre", "post"] = "pre"
     final_norm: Literal["loop", "readout", "none"] = "loop"
     embedding_norm: bool = False  # normalise the embedded input
@@ -63,9 +72,9 @@ class Transformer(ModelSpec):
     injection: Injection = "add"
     noise: float = 0.0
     dropout: float = 0.0
-    init_std: float = 0.02  # of the weights in the blocks at the start; small widths learn faster from more
+    init_std: float = 0.02  # of the blocks' initial weights; small widths learn faster with more
     init: Literal["all", "attention"] = "all"
-    embedding_std: float = 1.0  # of the embedding at the start
+    embedding_std: float = 1.0  # of the initial embedding
 
     def __post_init__(self) -> None:
         for name in ("width", "layers", "heads", "mlp"):
@@ -90,15 +99,15 @@ class Transformer(ModelSpec):
 
 
 class TransformerContext(NamedTuple):
-    """What stays the same from loop to loop."""
+    """What is the same in every loop."""
 
     embedded: Float[Tensor, "b t d"]
     sight: Sight
-    cache: Any = None  # of a row that is read piece by piece
+    cache: Any = None  # a key–value cache, in decoding
 
 
 class TransformerModel(Model):
-    """See ``Transformer``. The state is "r t d"."""
+    """The model of ``Transformer``. The state is "r t d"."""
 
     def __init__(self, spec: Transformer, reads: int, writes: int, *, causal: bool) -> None:
         super().__init__()
@@ -119,7 +128,7 @@ class TransformerModel(Model):
         return TransformerContext(self.embedded(inputs.tokens, self.vectors(inputs)), sight)
 
     def vectors(self, inputs: Inputs) -> list[Float[Tensor, "b t d"]]:
-        """What positions add to the embedded symbols."""
+        """The vectors that positional encodings add to the embedded tokens."""
         return [found for encoding in self.encodings if (found := encoding.vectors(inputs)) is not None]
 
     def embedded(self, tokens: Int[Tensor, "b t"], vectors: list[Float[Tensor, "b t d"]]) -> Float[Tensor, "b t d"]:
@@ -129,7 +138,7 @@ class TransformerModel(Model):
         return self.start_from(context.embedded)
 
     def start_from(self, x: Float[Tensor, "*r d"]) -> Float[Tensor, "*r d"]:
-        """h_0, for the embedded input x."""
+        """h_0 for the embedded input x."""
         if self.injection in ("once", "reads"):
             return x
         return torch.randn_like(x) * self.noise if self.noise and self.training else torch.zeros_like(x)
@@ -176,7 +185,7 @@ def _readout(spec: Transformer, writes: int) -> nn.Module:
 
 
 class InputInjection(nn.Module):
-    """How the embedded input x joins the state where a loop starts; see ``Transformer``."""
+    """Combines the state with the embedded input x at the start of a loop; see ``Transformer``."""
 
     def __init__(self, how: Injection, width: int) -> None:
         super().__init__()

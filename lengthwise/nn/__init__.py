@@ -1,1 +1,1 @@
-"""Parts that models share."""
+"""Neural-network modules that models share."""

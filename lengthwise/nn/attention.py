@@ -17,14 +17,17 @@ from lengthwise.nn.position import rotate
 
 @dataclass(frozen=True)
 class Attention(MixerSpec):
-    """softmax(q kᵀ / √e + bias) v for each head of e coordinates."""
+    """Multi-head attention: softmax(q kᵀ / √e + bias) v for each head of width e."""
 
     def build(self, width: int, heads: int, *, dropout: float, biases: bool) -> Mixer:
         return SoftmaxAttention(width, heads, dropout=dropout, biases=biases)
 
 
 class SoftmaxAttention(Mixer):
-    """See ``Attention``. ``dropout`` is the probability with which a weight is 0 in training."""
+    """The module of ``Attention``. ``dropout`` is the probability of dropping an attention weight in training.
+
+    Raises UsageError if ``width`` is not a multiple of ``heads``.
+    """
 
     attends = True
 
@@ -38,7 +41,7 @@ class SoftmaxAttention(Mixer):
 
     @torch.no_grad()
     def start_alike(self, heads: Bool[Tensor, " h"]) -> None:
-        """Give the keys of these heads the weights of their queries."""
+        """Copy the query weights of the selected heads to their keys."""
         query, key, _ = self.project.weight.view(3, self.heads, -1, self.project.in_features)
         key[heads] = query[heads]
 
@@ -47,7 +50,7 @@ class SoftmaxAttention(Mixer):
         return self.out(self.mix(projected, sight, cache).flatten(2))
 
     def mix(self, projected: Float[Tensor, "b t 3 h e"], sight: Sight, cache: Any = None) -> Float[Tensor, "b t h e"]:
-        """What each position finds, head by head."""
+        """Softmax attention of every query over the keys it may see; the heads' outputs, before ``out``."""
         query, key, value = projected.unbind(2)
         if sight.keys is not None:
             added = sight.keys.unflatten(-1, (self.heads, -1))
@@ -58,7 +61,7 @@ class SoftmaxAttention(Mixer):
         if cache is not None:
             key, value = cache.extend(key, value)
         bias = None if sight.bias is None else sight.bias.to(query.dtype)
-        if bias is not None and bias.shape[-1] > key.shape[2]:  # the blank
+        if bias is not None and bias.shape[-1] > key.shape[2]:  # the bias has a column for the blank key, see Sight
             key, value = F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1))
         found = F.scaled_dot_product_attention(
             query, key, value, bias, self.dropout if self.training else 0.0, is_causal=sight.causal and bias is None

@@ -1,4 +1,4 @@
-"""A transformer block, in the forms that the systems here were published with."""
+"""The transformer block, in the variants of the published systems."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ Activation = Literal["gelu", "relu"]
 
 
 class MLP(nn.Module):
-    """width → hidden → width; or gated (GEGLU, Shazeer 2020): half of what comes out of the first layer, activated,
-    times the other half."""
+    """A two-layer perceptron, width → hidden → width: W₂ act(W₁ x).
+
+    With ``gated``, W₂ (u · act(g)) with [u; g] = W₁ x (GEGLU, Shazeer 2020).
+    """
 
     def __init__(self, width: int, hidden: int, activation: Activation, *, gated: bool, biases: bool) -> None:
         super().__init__()
@@ -34,7 +36,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """A mixer, then an MLP, each around a residual connection: x + f(norm(x)), or norm(x + f(x)) with ``post``
+    """A mixer, then an MLP, each with a residual connection: x + f(norm(x)), or norm(x + f(x)) with ``post``
     (Vaswani et al. 2017)."""
 
     def __init__(self, mixer: Mixer, mlp: MLP, width: int, *, post: bool, eps: float, dropout: float) -> None:
@@ -49,7 +51,7 @@ class Block(nn.Module):
     def forward(
         self, x: Float[Tensor, "b t d"], sight: Sight, read: Tensor | None = None, cache: Any = None
     ) -> Float[Tensor, "b t d"]:
-        """``read`` "b t d" is added to what mixer and MLP read, not to the residual stream."""
+        """Apply the block. ``read`` "b t d" is added to the inputs of mixer and MLP, not to the residual stream."""
 
         def with_read(x: Tensor) -> Tensor:
             return x if read is None else x + read
@@ -62,8 +64,11 @@ class Block(nn.Module):
 
     @torch.no_grad()
     def initialise(self, std: float, layers: int, *, mlp_too: bool = True) -> None:
-        """Weights start N(0, std), those of what is added to the residual stream N(0, std / √(2·layers)), of the MLP's
-        where it is meant too, biases 0; GPT-2's std is 0.02 (Radford et al. 2019)."""
+        """Initialise weights N(0, std²) and biases 0, as GPT-2 does with std 0.02 (Radford et al. 2019).
+
+        The layers whose output is added to the residual stream get std / √(2 · layers): the mixer's ``out`` and, with
+        ``mlp_too``, the MLP's ``narrow``.
+        """
         ends = (self.mixer.out, self.mlp.narrow) if mlp_too else (self.mixer.out,)
         for linear in (*_linears(self.mixer), *_linears(self.mlp)):
             nn.init.normal_(linear.weight, std=std / math.sqrt(2 * layers) if linear in ends else std)

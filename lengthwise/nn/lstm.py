@@ -1,4 +1,4 @@
-"""The LSTM cell with projections: a wide long state, and a short state and an output of the model's width."""
+"""The LSTM cell with projections: its long (cell) state is wide, its short (hidden) state has the model's width."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-States = tuple[Float[Tensor, "r d"], Float[Tensor, "r h"]]  # the short and the long one
+States = tuple[Float[Tensor, "r d"], Float[Tensor, "r h"]]  # short state, long state; here h is the cell's width
 
 
 class Cell(nn.Module):
-    """Gates are functions of the input x and of the short state s (ReTran, ACL 2025; the cell is Hochreiter and
-    Schmidhuber's of 1997 with the projections of Sak et al. 2014):
+    """One step of the LSTM (Hochreiter and Schmidhuber 1997) with projections (Sak et al. 2014; ReTran, ACL 2025).
+
+    With input x and short state s:
 
         i, f, o = σ(W x + U s + b), g = tanh(W x + U s + b), long ← f · long + i · g, e = o · long,
         s ← P e, output Q e
 
-    with maps P and Q of their own, both with biases; the long state is not squashed. Both states start as learned.
+    P and Q are separate linear maps with biases. There is no tanh of the long state. Both initial states are learned.
     """
 
     def __init__(self, width: int, hidden: int) -> None:
@@ -42,8 +43,8 @@ class Cell(nn.Module):
 
     @torch.no_grad()
     def initialise(self, std: float | None) -> None:
-        """Recurrent and short maps start orthogonal, the forget gate's bias 1, other biases and both states 0; input
-        and output maps N(0, std), or without one Kaiming-uniform (He et al. 2015)."""
+        """Initialise U and P orthogonal, the forget gate's bias 1, other biases 0, and W and Q as N(0, std²), or, if
+        ``std`` is None, Kaiming-uniform (He et al. 2015). The initial states are 0 from construction."""
         hidden = self.short.in_features
         nn.init.orthogonal_(self.recurrent.weight)
         nn.init.orthogonal_(self.short.weight)

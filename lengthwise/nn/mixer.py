@@ -1,4 +1,4 @@
-"""What a block does across positions: the seam behind which attention and its rivals stand."""
+"""The interface of token mixers: the part of a block that combines positions, e.g. attention."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from lengthwise.nn.position import Encoding
 
 
 class Sight(NamedTuple):
-    """Who may look at whom in a batch, and how positions enter: made once per batch, the same in every loop."""
+    """The attention bias and positional terms of a batch: computed once per batch and used in every loop."""
 
     padding_mask: Bool[Tensor, "b t"]  # True for a real token
     causal: bool  # no position sees a later one
-    # Added to attention scores, −inf where a key is not seen, for whatever reason. None: causality is the only one.
-    # A key beyond the t positions is a blank: zeros with a value of zeros.
+    # Added to attention scores; −inf hides a key. None: only causality hides keys.
+    # If it has a column more than there are positions, that column is the blank: a key and a value of zeros.
     bias: Float[Tensor, "#b #h t k"] | None = None
-    angles: Float[Tensor, "b t half"] | None = None  # by which queries and keys are rotated, in radians
-    keys: Float[Tensor, "b t d"] | None = None  # added to queries and keys, heads side by side
+    angles: Float[Tensor, "b t half"] | None = None  # rotation of queries and keys, in radians
+    keys: Float[Tensor, "b t d"] | None = None  # added to queries and keys, the heads' coordinates concatenated
 
     @staticmethod
     def of(encodings: Iterable[Encoding], inputs: Inputs, *, causal: bool) -> Sight:
-        """What encodings, causality and padding make of a batch. UsageError where two encodings exclude each other."""
+        """Combine encodings, causality and padding for a batch. Raises UsageError if two encodings are incompatible."""
         angles = _given(encoding.angles(inputs) for encoding in encodings)
         keys = _given(encoding.keys(inputs) for encoding in encodings)
         blanks = _given(encoding.blank() for encoding in encodings)
@@ -47,27 +47,28 @@ def _given(found: Iterable[Any]) -> list[Any]:
 
 
 def _hidden(biases: list[Tensor], padding_mask: Bool[Tensor, "b t"], causal: bool) -> Tensor | None:
-    """The sum of biases, −inf where causality or padding hides a key."""
+    """The sum of attention biases, with −inf where causality or padding hides a key."""
     if causal and not biases:
         return None
     itself = torch.eye(padding_mask.shape[1], dtype=torch.bool, device=padding_mask.device)
-    # Padding stands at a row's end, where no causal position looks. It sees itself: a softmax over nothing is NaN.
+    # Causality already hides padding, which is at the end of a row. Without it, padding sees itself: a softmax over no
+    # keys would be NaN.
     hidden = torch.ones_like(itself).triu(1) if causal else ~(padding_mask[:, None, None] | itself)
     bias = sum((bias if bias.dim() == 4 else bias[None] for bias in biases), torch.zeros((), device=hidden.device))
     return bias.masked_fill(hidden, -torch.inf)
 
 
 class Mixer(nn.Module, ABC):
-    """Mixes positions. What it returns is added to the residual stream, through its linear layer ``out``, which starts
-    smaller than other weights."""
+    """Base of token mixers. The output of its last linear layer, ``out``, is added to the residual stream; ``out`` is
+    initialised smaller than other weights (see ``Block.initialise``)."""
 
-    attends: ClassVar[bool] = False  # does it heed a sight's bias, angles and keys?
+    attends: ClassVar[bool] = False  # True if it uses the bias, angles and keys of ``Sight``
     out: nn.Linear
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "b t d"], sight: Sight, cache: Any = None) -> Float[Tensor, "b t d"]:
-        """What every position finds among those that ``sight`` lets it see. A key–value ``cache`` is given in decoding
-        position by position, to mixers that attend."""
+        """Mix every position with those that ``sight`` lets it see. In cached decoding, mixers that attend are given a
+        key–value ``cache``."""
 
 
 class MixerSpec(ABC):
@@ -75,4 +76,4 @@ class MixerSpec(ABC):
 
     @abstractmethod
     def build(self, width: int, heads: int, *, dropout: float, biases: bool) -> Mixer:
-        """A mixer for states of this width; ``biases``: do its linear layers have any?"""
+        """Build the mixer for states of ``width``; ``biases``: whether its linear layers have biases."""

@@ -1,4 +1,4 @@
-"""Positional encodings, each added where it belongs: to the input, to queries and keys, or to attention scores."""
+"""Positional encodings, added to the embedded input, to queries and keys, or to attention scores."""
 
 from __future__ import annotations
 
@@ -16,57 +16,57 @@ from lengthwise.base.types import Inputs, UsageError
 
 
 class Encoding(nn.Module):
-    """What an encoding adds; by default nothing, anywhere."""
+    """Base of encodings. Each method gives one kind of term; by default there is none."""
 
     def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"] | None:
-        """What is added to the embedded input."""
+        """Vectors to add to the embedded input."""
         return None
 
     def angles(self, inputs: Inputs) -> Float[Tensor, "b t half"] | None:
-        """By how much to rotate each pair of coordinates of queries and keys, in radians."""
+        """Rotation angles of each pair of coordinates of queries and keys, in radians."""
         return None
 
     def keys(self, inputs: Inputs) -> Float[Tensor, "b t d"] | None:
-        """What is added to the queries and keys of every layer, all heads side by side."""
+        """Vectors to add to the queries and keys of every layer, the heads' coordinates concatenated."""
         return None
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"] | None:
-        """What is added to attention scores, per head, for each query and key of a row; −inf where a key is not seen.
-        It has rows where it differs between them."""
+        """The attention bias of every head, query and key; −inf hides a key. It has a row axis if rows differ."""
         return None
 
     def blank(self) -> Float[Tensor, " h"] | None:
-        """Scores' bias per head of a key that is nowhere and says nothing, to look at when there is nothing to see."""
+        """The attention bias, per head, of a blank key: zeros with a value of zeros, so that a head may see nothing."""
         return None
 
     def alike(self) -> Bool[Tensor, " h"] | None:
-        """Heads whose keys start with the weights of their queries: like finds like from the first step on."""
+        """True for heads whose key weights start equal to their query weights, so that equal inputs attend to each
+        other from the first step."""
         return None
 
     @property
     def attends(self) -> bool:
-        """Does it act within attention, and not on the embedded input alone?"""
+        """True if it acts within attention; False if it only adds to the embedded input."""
         inside = ("angles", "keys", "attention_bias", "blank")
         return any(getattr(type(self), name) is not getattr(Encoding, name) for name in inside)
 
 
 class Position(ABC):
-    """The configuration of an encoding. Subclasses are frozen dataclasses."""
+    """The configuration of a positional encoding. Subclasses are frozen dataclasses."""
 
-    indexed: ClassVar[bool] = False  # it encodes where in the row a symbol stands
+    indexed: ClassVar[bool] = False  # True if it encodes ``Inputs.position``, the position in the row
 
     @abstractmethod
     def build(self, width: int, heads: int) -> Encoding:
-        """The encoding for a model of this width."""
+        """Build the encoding for a model of this width and number of heads."""
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
-        """What the model is told in training instead, so that positions of longer rows are trained too. Not at test."""
+        """Change the positions of a training batch, so that those of longer rows are trained too. Not used at test."""
         return inputs
 
 
 @dataclass(frozen=True)
 class NoPE(Position):
-    """No positional encoding: order is known only through the causal mask (Kazemnejad et al. 2023)."""
+    """No positional encoding: only the causal mask gives order (Kazemnejad et al. 2023)."""
 
     def build(self, width: int, heads: int) -> Encoding:
         return Encoding()
@@ -74,7 +74,8 @@ class NoPE(Position):
 
 @dataclass(frozen=True)
 class Learned(Position):
-    """A learned vector per absolute position, added to the input (Radford et al. 2018). It holds ``size`` positions."""
+    """A learned vector for each of ``size`` absolute positions, added to the input (Radford et al. 2018). The model
+    raises UsageError for a longer row."""
 
     indexed = True
 
@@ -102,8 +103,8 @@ class _Learned(Encoding):
 
 @dataclass(frozen=True)
 class Sinusoidal(Position):
-    """Sines and cosines of each absolute position, at wavelengths from 2π to 2π · ``base``, added to the input
-    (Vaswani et al. 2017); the first half of the coordinates are the sines."""
+    """Sines and cosines of the absolute position, at wavelengths from 2π to 2π · ``base``, added to the input
+    (Vaswani et al. 2017). The first half of the coordinates are the sines."""
 
     indexed = True
 
@@ -127,13 +128,15 @@ class _Sinusoidal(Encoding):
 
 
 @dataclass(frozen=True)
-class _ByPlace(Position):
-    """A learned vector for each place of a digit within its own number. In training a number below ``offset`` is added
-    to the places of a whole batch, or with ``each_row`` of each row, uniform from 0, so that places which short numbers
-    do not have are trained too; at test it is 0. So places up to the longest trained on + ``offset`` − 1 are known;
-    ``size`` has to hold them. The vectors are added to the input; or, with ``at="attention"``, to the queries and keys
-    of every layer. They start at random, of standard deviation ``std``; or as ``sines`` of the place, of the same size:
-    then one linear map leads from every place to its neighbour, instead of one to be learned for each."""
+class _ByDigitPosition(Position):
+    """A learned vector for each digit position, added to the input or, with ``at="attention"``, to the queries and keys
+    of every layer. They start random with standard deviation ``std``, or with ``start="sines"`` as sines of the digit
+    position of the same size: one linear map then takes the vector of every digit position to that of the next.
+
+    In training an offset, uniform in 0 … ``offset`` − 1, is added to all digit positions of a batch, or of each row
+    with ``each_row``, so that digit positions of longer numbers are trained too; at test it is 0. ``size`` must be at
+    least the largest digit position + ``offset`` − 1; the model raises UsageError for a digit position above ``size``.
+    """
 
     size: int = 128
     offset: int = 100
@@ -149,16 +152,17 @@ class _ByPlace(Position):
             raise UsageError(f"std must be 0 or more, not {self.std}")
 
     def build(self, width: int, heads: int) -> Encoding:
-        return (_Placed if self.at == "input" else _PlacedKeys)(self, width)
+        return (_TableAtInput if self.at == "input" else _TableAtAttention)(self, width)
 
     def _more(self, inputs: Inputs, generator: Generator) -> Int[Tensor, "#b 1"]:
         return torch.randint(self.offset, (len(inputs) if self.each_row else 1, 1), generator=generator)
 
 
 @dataclass(frozen=True)
-class Abacus(_ByPlace):
-    """Equal places of the operands and of the answer share a learned vector; all signs share another, with no offset
-    (McLeish et al. 2024, section 3). The paper adds them to the input, its reproduction to queries and keys."""
+class Abacus(_ByDigitPosition):
+    """Abacus embeddings: equal digit positions of operands and answer share a learned vector; all signs share another,
+    without an offset (McLeish et al. 2024, section 3). The paper adds them to the input, its reproduction to queries
+    and keys."""
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
         more = self._more(inputs, generator)
@@ -166,9 +170,9 @@ class Abacus(_ByPlace):
 
 
 @dataclass(frozen=True)
-class Coupling(_ByPlace):
-    """Position coupling (Cho et al. 2024, section 3): digits of equal place share a learned vector. The signs have that
-    of the place before the first digit: they are moved by the offset too."""
+class Coupling(_ByDigitPosition):
+    """Position coupling (Cho et al. 2024, section 3): equal digit positions share a learned vector. Signs count as
+    digit position 0, and the offset is added to them too."""
 
     each_row: bool = True
 
@@ -177,7 +181,7 @@ class Coupling(_ByPlace):
 
 
 class _Table(Encoding):
-    def __init__(self, spec: _ByPlace, width: int) -> None:
+    def __init__(self, spec: _ByDigitPosition, width: int) -> None:
         super().__init__()
         self.kind = type(spec).__name__
         self.table = nn.Embedding(spec.size + 1, width)
@@ -188,7 +192,7 @@ class _Table(Encoding):
                 self.table.weight.copy_(_sines(spec.size + 1, width) * (spec.std * math.sqrt(2)))
 
     def look_up(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
-        # What stands beyond a row's end is counted on, but not looked at.
+        # Padding has digit positions too, which may exceed the table; its vectors are not used.
         position = inputs.digit_position.where(inputs.padding_mask, 0)
         most, size = int(position.amax()), self.table.num_embeddings - 1
         if most > size:
@@ -200,28 +204,29 @@ class _Table(Encoding):
 
 
 def _sines(positions: int, width: int) -> Float[Tensor, "n d"]:
-    """Sines and cosines of places, at wavelengths from 4 to 4 · places."""
+    """Sines and cosines of 0 … positions − 1, at wavelengths from 4 to 4 · positions."""
     half = (width + 1) // 2
     rates = 2 * math.pi / 4 * positions ** (-torch.arange(half) / max(1, half - 1))
     angles = torch.arange(positions)[:, None] * rates
     return torch.cat([angles.sin(), angles.cos()], -1)[:, :width]
 
 
-class _Placed(_Table):
+class _TableAtInput(_Table):
     def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
         return self.look_up(inputs)
 
 
-class _PlacedKeys(_Table):
+class _TableAtAttention(_Table):
     def keys(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
         return self.look_up(inputs)
 
 
 @dataclass(frozen=True)
 class Randomized(Position):
-    """Another encoding, told a random choice of ``most`` positions in increasing order instead of 0, 1, 2, …: so those
-    of long rows are trained on short ones (Ruoss et al. 2023). In training a batch draws its own; at test a row of
-    given length is always told the same, drawn once and for all."""
+    """Randomized positions for another encoding (Ruoss et al. 2023): a row gets random numbers below ``most``, in
+    increasing order, instead of 0, 1, 2, …, so that positions of long rows are trained on short ones. Training draws
+    new ones for each batch; at test, rows of equal length get the same. Raises UsageError for a row longer than
+    ``most``."""
 
     indexed = True
 
@@ -251,36 +256,37 @@ class _Randomized(Encoding):
     def attends(self) -> bool:
         return self.inner.attends
 
-    def _told(self, inputs: Inputs) -> Inputs:
+    def _renumbered(self, inputs: Inputs) -> Inputs:
         return inputs if self.training else replace(inputs, position=_chosen(inputs, self.drawn))
 
     def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"] | None:
-        return self.inner.vectors(self._told(inputs))
+        return self.inner.vectors(self._renumbered(inputs))
 
     def angles(self, inputs: Inputs) -> Float[Tensor, "b t half"] | None:
-        return self.inner.angles(self._told(inputs))
+        return self.inner.angles(self._renumbered(inputs))
 
     def keys(self, inputs: Inputs) -> Float[Tensor, "b t d"] | None:
-        return self.inner.keys(self._told(inputs))
+        return self.inner.keys(self._renumbered(inputs))
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"] | None:
-        return self.inner.attention_bias(self._told(inputs))
+        return self.inner.attention_bias(self._renumbered(inputs))
 
 
 def _chosen(inputs: Inputs, drawn: Int[Tensor, " m"]) -> Int[Tensor, "b t"]:
-    """For each row as many of the drawn numbers as it is long, the first ones, in increasing order."""
+    """For each row of n tokens the first n numbers of ``drawn``, in increasing order."""
     longest, most = int(inputs.padding_mask.sum(1).max()), len(drawn)
     if longest > most:
         raise UsageError(f"a row of {longest} positions takes Randomized(most={longest}) or more, not {most}")
     width = inputs.position.shape[1]
     drawn = torch.nn.functional.pad(drawn[:width], (0, max(0, width - most)), value=most)
-    # What is absent comes last, and is told a position that there is.
+    # Sorting puts padding last; clamping gives it a valid position.
     return drawn.where(inputs.padding_mask, most).sort(1).values.clamp(max=most - 1)
 
 
 @dataclass(frozen=True)
 class RoPE(Position):
-    """Rotary encoding of queries and keys (Su et al. 2021); rotates coordinate i together with i + half."""
+    """Rotary encoding of queries and keys (Su et al. 2021); coordinates i and i + half form a pair. ``build`` raises
+    UsageError if the width of a head is odd."""
 
     indexed = True
 
@@ -303,25 +309,25 @@ class _RoPE(Encoding):
 
 
 def rotate(x: Float[Tensor, "b t h e"], angles: Float[Tensor, "b t half"]) -> Float[Tensor, "b t h e"]:
-    """Queries or keys, turned by their positions' angles."""
+    """Rotate queries or keys by the angles of their positions."""
     return turned(x, angles.cos()[:, :, None], angles.sin()[:, :, None], axis=-1)
 
 
 def turned(x: Float[Tensor, "*s"], cos: Tensor, sin: Tensor, *, axis: int) -> Float[Tensor, "*s"]:
-    """Along this axis, the first half of the numbers turned together with the second."""
+    """Rotate each pair of coordinates i and i + half along ``axis``."""
     first, second = x.chunk(2, axis)
     return torch.cat([first * cos - second * sin, first * sin + second * cos], axis)
 
 
 @dataclass(frozen=True)
 class FIRE(Position):
-    """Attention scores are a small network's function of the distance i − j, on a logarithmic scale and relative to the
-    query's position i, or to a learned threshold where i is less (Li et al. 2024, equation 9)."""
+    """FIRE (Li et al. 2024, equation 9): the attention bias is f(log(|c (i − j)| + 1) / log(|c max(i, L)| + 1)), with a
+    small network f, query position i, key position j, and learned scale c and threshold L."""
 
     indexed = True
 
-    hidden: int = 32  # of the network
-    threshold: float = 512.0  # at the start
+    hidden: int = 32  # width of the network's hidden layer
+    threshold: float = 512.0  # L at initialisation
 
     def __post_init__(self) -> None:
         if self.hidden < 1 or self.threshold <= 0:
@@ -337,7 +343,7 @@ class _FIRE(Encoding):
         self.network = nn.Sequential(nn.Linear(1, spec.hidden), nn.ReLU(), nn.Linear(spec.hidden, heads))
         self.scale = nn.Parameter(torch.tensor(0.1))
         self.threshold = spec.threshold
-        self.times = nn.Parameter(torch.tensor(1.0))  # of the threshold: so that both parameters are of one size
+        self.times = nn.Parameter(torch.tensor(1.0))  # L = times · threshold: learns at the scale of other parameters
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"]:
         index = _index(inputs)
@@ -350,9 +356,9 @@ class _FIRE(Encoding):
 
 @dataclass(frozen=True)
 class ALiBi(Position):
-    """Attention scores fall with distance, linearly, with a slope of each head's own; nothing is learned (Press et al.
-    2022). The slopes are a geometric sequence, over a factor of 2⁸ for all heads together; as published its
-    ``steepest`` is 2^(−8/heads), a half for eight heads. Steeper ones let a head see a single neighbour."""
+    """ALiBi (Press et al. 2022): the attention bias is −slope · |i − j|. Head n = 0, 1, … has the fixed slope
+    ``steepest`` · rⁿ, with r = 2^(−8/heads). The published ``steepest`` (None) is r, 1/2 for eight heads; with steeper
+    slopes a head can see a single neighbour."""
 
     indexed = True
 
@@ -378,16 +384,16 @@ class _ALiBi(Encoding):
 
 
 def _index(inputs: Inputs) -> Int[Tensor, "#b t"]:
-    """What positions a row is told: one row for all where they do not differ."""
+    """The positions of every row; a single row if all rows have the same."""
     index = inputs.position
     return index[:1] if bool((index == index[:1]).all()) else index
 
 
 def gaps(index: Int[Tensor, "b t"]) -> Int[Tensor, "b t t"]:
-    """Between each two positions of a row."""
+    """The distances |i − j| between all numbers of a row."""
     return (index[:, :, None] - index[:, None]).abs()
 
 
 def distance(length: int, device: torch.device) -> Int[Tensor, "t t"]:
-    """Between each two places of a row, as they stand."""
+    """The distances |i − j| of positions 0 … length − 1."""
     return gaps(torch.arange(length, device=device)[None])[0]

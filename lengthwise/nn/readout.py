@@ -1,4 +1,4 @@
-"""Readouts that models share."""
+"""Output layers that models share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class Scaled(nn.Linear):
-    """A linear layer without bias, its logits divided by √width (ReTran, ACL 2025)."""
+    """A linear layer without bias whose logits are divided by √width (ReTran, ACL 2025)."""
 
     def __init__(self, width: int, symbols: int) -> None:
         super().__init__(width, symbols, bias=False)

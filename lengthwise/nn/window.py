@@ -1,4 +1,4 @@
-"""What a head may see: neighbours in the row, neighbours in a number, or what came before."""
+"""Attention windows: heads that see only near positions, near digit positions, or earlier positions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lengthwise.nn.position import Encoding, Position, distance, gaps
 
 @dataclass(frozen=True)
 class Local(Position):
-    """Attention sees ``reach`` neighbours on either side, with a learned bias per head and relative offset
+    """Attention to ``reach`` neighbours on either side, with a learned bias per head and relative offset
     (Shaw et al. 2018; Raffel et al. 2020, without their buckets)."""
 
     reach: int = 1
@@ -29,7 +29,7 @@ class Local(Position):
 
 
 class LocalEncoding(Encoding):
-    """See ``Local``."""
+    """The module of ``Local``."""
 
     def __init__(self, reach: int, heads: int) -> None:
         super().__init__()
@@ -44,7 +44,10 @@ class LocalEncoding(Encoding):
 
 @dataclass(frozen=True)
 class _Heads(Position):
-    """Some of a model's heads see less than the others; nothing is learned."""
+    """Base of windows that apply to ``count`` of a model's heads; they have no parameters.
+
+    Raises UsageError if ``count`` is below 1 or above the model's number of heads.
+    """
 
     count: int
 
@@ -61,7 +64,7 @@ class _Heads(Position):
 
 @dataclass(frozen=True)
 class _Reaching(_Heads):
-    """They see so far, and no farther."""
+    """Base of windows that hide keys at a distance above ``reach``."""
 
     reach: int
 
@@ -71,7 +74,7 @@ class _Reaching(_Heads):
 
 
 class _Hiding(Encoding):
-    """Hides positions from the chosen heads."""
+    """Hides keys from the chosen heads."""
 
     chosen: Bool[Tensor, " h"]
 
@@ -82,18 +85,18 @@ class _Hiding(Encoding):
 
     @abstractmethod
     def hidden(self, inputs: Inputs) -> Bool[Tensor, "t t"] | Bool[Tensor, "b 1 t t"]:
-        """True for each pair of positions of which the first does not see the second."""
+        """True where the first position of a pair does not see the second."""
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "... t t"]:
-        chosen = self.chosen[:1] if self.all else self.chosen  # one table for all heads, where all see the same
+        chosen = self.chosen[:1] if self.all else self.chosen  # one bias for all heads if all see the same
         hidden = chosen[:, None, None] & self.hidden(inputs)
         return torch.zeros(hidden.shape, device=hidden.device).masked_fill(hidden, -torch.inf)
 
 
 @dataclass(frozen=True)
 class LocalHeads(_Reaching):
-    """The first ``count`` heads see ``reach`` neighbours on either side, the others the whole row; nothing is learned
-    (as in Longformer, Beltagy et al. 2020, by head instead of by place)."""
+    """The first ``count`` heads see ``reach`` neighbours on either side, the others all positions; no parameters (as in
+    Longformer, Beltagy et al. 2020, by head instead of by position)."""
 
     reach: int = 1
 
@@ -103,7 +106,7 @@ class LocalHeads(_Reaching):
 
 
 class LocalHeadsEncoding(_Hiding):
-    """See ``LocalHeads``."""
+    """The module of ``LocalHeads``."""
 
     def __init__(self, chosen: Bool[Tensor, " h"], reach: int) -> None:
         super().__init__(chosen)
@@ -115,9 +118,11 @@ class LocalHeadsEncoding(_Hiding):
 
 @dataclass(frozen=True)
 class CoupledHeads(_Reaching):
-    """The last ``count`` heads see what stands in the same place of its number, or up to ``reach`` places off: all
-    numbers of a row are laid one above the other (places as in position coupling, Cho et al. 2024, but as a window in
-    which nothing is learned, so that no length is new to it)."""
+    """The last ``count`` heads see tokens whose digit positions differ by at most ``reach``, in any number of the row.
+
+    Digit positions are those of position coupling (Cho et al. 2024), but a window has no parameters, so it applies to
+    numbers of any length.
+    """
 
     reach: int = 0
 
@@ -127,7 +132,7 @@ class CoupledHeads(_Reaching):
 
 
 class CoupledHeadsEncoding(LocalHeadsEncoding):
-    """See ``CoupledHeads``."""
+    """The module of ``CoupledHeads``."""
 
     def hidden(self, inputs: Inputs) -> Bool[Tensor, "b 1 t t"]:
         return (gaps(inputs.digit_position) > self.reach)[:, None]
@@ -135,10 +140,13 @@ class CoupledHeadsEncoding(LocalHeadsEncoding):
 
 @dataclass(frozen=True)
 class EarlierHeads(_Heads):
-    """The last ``count`` heads see what comes before their own place, not that itself; and a blank, a key of zero with
-    a value of zero, so that they may see nothing (a softmax with one added to its sum, Miller 2023). So a head can tell
-    whether its symbol has stood before, which in plain attention it cannot: its own place looks the same. Their keys
-    start with the weights of their queries, as finding one's like takes long to learn from nothing."""
+    """The last ``count`` heads see earlier positions only, not their own, and a blank key.
+
+    The blank is a key of zeros with a value of zeros, so that a head may see nothing (a softmax with 1 added to its
+    sum, Miller 2023). Such a head can detect whether its symbol occurred earlier; ordinary causal attention cannot,
+    as a position's own key matches equally well. The key weights of these heads start equal to their query weights:
+    matching equal symbols takes long to learn otherwise.
+    """
 
     def build(self, width: int, heads: int) -> Encoding:
         self._fits(heads)
@@ -146,7 +154,7 @@ class EarlierHeads(_Heads):
 
 
 class EarlierHeadsEncoding(_Hiding):
-    """See ``EarlierHeads``."""
+    """The module of ``EarlierHeads``."""
 
     def hidden(self, inputs: Inputs) -> Bool[Tensor, "t t"]:
         position = torch.arange(inputs.position.shape[1], device=self.chosen.device)

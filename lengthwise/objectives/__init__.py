@@ -1,4 +1,4 @@
-"""Objectives: which loops' outputs are held to the answer. They know runners and batches, never optimizers."""
+"""Objectives: training losses, which differ in the loops after which the output is supervised."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from lengthwise.depth import Runner
 
 
 class Objective(ABC):
-    """A batch and each row's loops → a loss. Subclasses are frozen dataclasses."""
+    """Computes the loss of a batch, given each row's number of loops. Subclasses are frozen dataclasses."""
 
     @abstractmethod
     def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
-        """``loops`` and ``generator`` live on the CPU. Logs stay on the device: nothing here waits for it."""
+        """Compute the loss. ``loops`` and ``generator`` are on the CPU. Logs stay on the device, so that the host does
+        not wait for it."""
 
 
 def supervise(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Cross-entropy in nats (differentiable), and the share of tokens that are right."""
+    """The mean cross-entropy in nats (differentiable), and the fraction of correct tokens."""
     right = (logits.detach().argmax(-1) == targets).to(logits.dtype).mean()
     return F.cross_entropy(logits, targets), right

@@ -1,4 +1,4 @@
-"""Deep supervision: every loop's output is held to the answer (as in Bansal et al. 2022's comparisons)."""
+"""Deep supervision: the output of every loop is supervised (as in the comparisons of Bansal et al. 2022)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from lengthwise.objectives import Objective, supervise
 
 @dataclass(frozen=True)
 class Every(Objective):
-    """The loss of the running rows after every loop (a mean over their tokens), averaged over loops, each weighted by
-    how many rows still run."""
+    """Σ_k r_k L_k / Σ_k r_k, with L_k the mean loss over the tokens of the r_k rows that run in loop k."""
 
     def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
         total, right, weight = 0.0, 0.0, 0

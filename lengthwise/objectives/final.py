@@ -1,4 +1,4 @@
-"""Step-dependent supervision: only the output after each row's own T(n) loops (Fan et al. 2025, section 4)."""
+"""Step-dependent supervision: a loss on the output after each row's T(n) loops (Fan et al. 2025, section 4)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lengthwise.objectives import Objective, supervise
 
 @dataclass(frozen=True)
 class Final(Objective):
-    """The loss of each row's last loop. For a standard model, advanced once, this is the usual loss."""
+    """The loss after each row's last loop; for a standard model, which is advanced once, the usual loss."""
 
     def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
         logits = runner.last(batch.inputs, loops, batch.loss_mask)

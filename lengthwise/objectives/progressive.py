@@ -1,4 +1,4 @@
-"""Progressive loss: the answer is also asked for after a random number of loops (Bansal et al. 2022; McLeish et al.
+"""Progressive loss: the output is also supervised after a random number of loops (Bansal et al. 2022; McLeish et al.
 2024, section 3.2)."""
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from lengthwise.objectives import Objective, supervise
 
 @dataclass(frozen=True)
 class Progressive(Objective):
-    """(1 − weight) · L(after all R loops) + weight · L(after fewer).
+    """(1 − weight) · L(after R loops) + weight · L(after r loops), with R the largest number of loops in the batch.
 
-    By default r is uniform in 1 … R, with gradients through all r loops. With ``truncated``, the published form: n
-    uniform in 0 … R − 1 loops are run without gradients, then k uniform in 1 … min(R − n, max(R/2, 1)) with, and the
-    full pass too backpropagates through its last max(R/2, 1) loops only. R is the longest row's loops; a row that has
-    fewer stops at its own.
+    By default r is uniform in 1 … R, with gradients through all r loops. ``truncated`` is the published form,
+    r = n + k: first n loops without gradients, n uniform in 0 … R − 1, then k loops with gradients, k uniform in
+    1 … min(R − n, max(⌊R/2⌋, 1)); the pass of R loops has gradients in its last max(⌊R/2⌋, 1) loops only. A row with
+    fewer loops stops after its own number. Raises UsageError if ``weight`` is outside 0 … 1.
     """
 
     weight: float = 0.5

@@ -1,0 +1,344 @@
+"""What uniform problems hide: families measured, attacks, sealed problems, and what reports say of them."""
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from lengthwise.report.figures import length_figure
+from rich.console import Console
+from test_evaluation import NEXT, PAIRS, PARITY, SUMS, half_trained
+from test_report import recipe, scored
+
+import lengthwise as lw
+from lengthwise import catalog
+from lengthwise.base.rng import stream
+from lengthwise.base.types import UsageError
+from lengthwise.cli import main
+from lengthwise.evaluation.attack import attack
+from lengthwise.evaluation.families import evaluate_families, short_sizes
+from lengthwise.evaluation.scores import evaluate
+from lengthwise.evaluation.sealed import seal, sealed_seed
+from lengthwise.evaluation.solver import Solver
+from lengthwise.recipe.data import batch, fresh_problems
+from lengthwise.recipe.lengths import Uniform
+from lengthwise.recipe.recipe import ChosenOn, Watch
+from lengthwise.recipe.stopping import MaxConfidence
+from lengthwise.report import WORST, curves, latest, names
+from lengthwise.report.card import card_table, score_card
+from lengthwise.report.families import family_table, worst_table
+from lengthwise.report.publish import publish
+from lengthwise.report.tables import score_table, summary, summary_table
+from lengthwise.run import Run, save
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.binary_sum import BinarySum
+from lengthwise.tasks.parity import Parity
+
+MANY = {"count": 1000}
+
+
+def printed(table, width=100):
+    console = Console(width=width, file=io.StringIO())
+    console.print(table)
+    return console.file.getvalue()
+
+
+# Measuring
+
+
+@pytest.mark.parametrize("trained", [PARITY, SUMS, PAIRS, NEXT], ids=lambda r: f"{r.task.name}-{r.layout!r}")
+def test_a_family_scores_as_it_does_alone(trained):
+    """Answering equal problems once, and all families together, changes nothing."""
+    weights = half_trained(trained)
+    size = 12 if len(trained.task.axes) == 1 else 9
+    found = {score.problems: score for score in evaluate_families(weights, [size], samples=30, seed=3)}
+    assert list(found) == [family.name for family in trained.task.families]
+    for name, score in found.items():
+        (alone,) = evaluate(weights, [size], samples=30, kind=name, seed=3)
+        assert score == alone
+
+
+def test_several_rules_measure_the_same_problems():
+    weights = half_trained(PARITY)
+    rules = [weights.recipe.stopping, MaxConfidence(extra=2)]
+    together = list(evaluate_families(weights, [12], samples=20, stopping=rules))
+    apart = [score for rule in rules for score in evaluate_families(weights, [12], samples=20, stopping=rule)]
+    assert together == apart
+
+
+def test_a_small_size_is_measured_on_all_its_problems():
+    weights = half_trained(PARITY)
+    (score,) = evaluate_families(weights, [5], samples=7)
+    prompts = [f"{number:05b}" for number in range(32)]
+    right = sum(Solver(weights).solve(prompt).correct for prompt in prompts)
+    assert (score.problems, score.count, score.exact) == ("every", 32, right / 32)
+    assert short_sizes(PARITY) == list(range(1, 12))
+    assert short_sizes(replace(PARITY, lengths=Uniform(6, bottom=4))) == list(range(4, 12))
+
+
+def test_named_families_alone_are_measured_where_they_are_asked_for():
+    found = list(evaluate_families(half_trained(PARITY), [3, 9], samples=4, names=("palindrome", "runs")))
+    assert [(score.sizes, score.problems) for score in found] == [
+        (size, name) for size in ((3,), (9,)) for name in ("palindrome", "runs")
+    ]
+    with pytest.raises(UsageError, match="did you mean palindrome"):
+        list(evaluate_families(half_trained(PARITY), [3], names=("palindrom",)))
+
+
+@pytest.mark.parametrize(("task", "name"), [(Addition(), "long-carry"), (BinarySum(), "uniform-count")])
+def test_the_harder_set_is_a_family_of_the_same_problems(task, name):
+    size = (9,) * len(task.axes)
+    one, two = (fresh_problems(task, size, 50, seed=1, kind=kind) for kind in ("hard", name))
+    assert torch.equal(one.prompt, two.prompt)
+
+
+def test_problems_of_no_known_kind_are_refused_in_one_line():
+    with pytest.raises(
+        UsageError, match=r"^parity has no problems called 'unifrom' \(did you mean uniform\?\): [^\n]*$"
+    ):
+        fresh_problems(Parity(), (3,), 5, seed=0, kind="unifrom")
+    with pytest.raises(UsageError, match="did you mean runs"):
+        list(evaluate(half_trained(PARITY), [9], kind="run"))
+
+
+def test_families_from_python():
+    assert lw.families("parity")["palindrome"] == "The same read backwards."
+    assert set(lw.families("addition", "base=2")) == {family.name for family in Addition(2).families}
+    scores = lw.evaluate(half_trained(PARITY), [12], samples=40, families=True)
+    assert [score.count for score in scores] == [40] + [4] * len(Parity().families)
+
+
+# Training on them
+
+
+@pytest.mark.parametrize("name", ["looped-pairs", "looped-parity", "abacus-addition", "looped-multiplication"])
+def test_a_share_of_a_batch_is_of_families(name):
+    plain = lw.find(name, "watch.every=0", "keep=last")
+    mixed = plain.change(families=0.25)
+    rows = round(0.25 * plain.batch)
+    for step in (0, 3, 40):
+        written, again = batch(mixed, step)[0], batch(replace(mixed), step)[0]
+        assert len(written) == plain.batch
+        assert torch.equal(written.inputs.tokens, again.inputs.tokens)
+        parts = [batch(mixed, step, rank=rank, world=2)[0] for rank in (0, 1)]
+        assert torch.equal(parts[0].sizes, written.sizes[::2]) and torch.equal(parts[1].sizes, written.sizes[1::2])
+    assert plain.id != mixed.id == plain.change(families=0.25).id
+    assert 0 < rows < plain.batch
+    only = plain.change(families=1.0, hard=0.0, family_names=("all-highest",) if "pairs" in name else ())
+    tokens = batch(only, 0)[0].inputs.tokens
+    assert len(tokens) == plain.batch
+    if "pairs" in name:  # stacked digits: every operand is made of nines
+        assert set(tokens.unique().tolist()) < set(batch(plain, 0)[0].inputs.tokens.unique().tolist())
+
+
+def test_without_a_share_of_families_nothing_changes():
+    one, two = lw.find("looped-pairs"), lw.find("looped-pairs", "family_names=(twice,)")
+    assert torch.equal(batch(one, 7)[0].inputs.tokens, batch(two, 7)[0].inputs.tokens)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["families=1.5"], "families is a share"),
+        (["families=0.8", "hard=0.33"], "families is a share"),
+        (["families=0.1", "family_names=(twce,)"], "did you mean twice"),
+    ],
+)
+def test_a_share_of_families_that_cannot_be_is_refused(changes, message):
+    with pytest.raises(UsageError, match=message):
+        lw.find("looped-pairs", *changes)
+
+
+# Attacks
+
+
+@pytest.mark.parametrize("trained", [PAIRS, NEXT], ids=lambda r: f"{r.task.name}-{r.layout!r}")
+def test_an_attack_finds_what_is_wrong_and_the_same_again(trained):
+    weights = half_trained(trained)
+    found = attack(weights, tries=500, seed=1)
+    assert found == attack(weights, tries=500, seed=1)
+    assert found["tries"] >= 500
+    assert found["failed"] > 0
+    assert found["failed"] == sum(row["failed"] for row in found["origins"])
+    assert found["tries"] == sum(row["tries"] for row in found["origins"])
+    for row in found["shortest"]:
+        answer = Solver(weights).solve(row["prompt"])
+        assert not answer.correct
+        assert (row["answer"], row["right"]) == (answer.text, answer.right)
+    lengths = [len(row["prompt"]) for row in found["shortest"]]
+    assert lengths == sorted(lengths)
+
+
+def test_an_attack_changes_what_it_has_tried():
+    found = attack(half_trained(PAIRS), [6], tries=700)
+    origins = {row["origin"]: row["tries"] for row in found["origins"]}
+    assert origins["mutation"] > 90
+    assert {"uniform", "every", "all-highest"} <= set(origins)
+
+
+def test_an_attack_that_finds_nothing_says_so():
+    found = attack(lw.load("looped-parity").weights, [6], tries=300)
+    assert (found["failed"], found["shortest"]) == (0, [])
+
+
+def test_an_attack_needs_time():
+    with pytest.raises(UsageError, match="seconds above 0"):
+        attack(half_trained(PARITY), seconds=0)
+
+
+# Reports
+
+
+def with_family(run, name, *rows):
+    for size, exact in rows:
+        sizes = [size] if isinstance(size, int) else list(size)
+        old = run.rows("scores")[0]
+        run.append("scores", old | {"problems": name, "sizes": sizes, "exact": exact, "count": 100})
+    return run
+
+
+def two_families(**changes):
+    run = scored(recipe(**changes), (8, 1.0, MANY), (16, 1.0, MANY), (24, 1.0, MANY))
+    with_family(run, "runs", (8, 1.0), (16, 1.0), (24, 0.5))
+    return with_family(run, "palindrome", (8, 1.0), (16, 0.995), (24, 1.0), (1, 1.0))
+
+
+def test_the_worst_family_is_a_line_beside_uniform_problems():
+    lines = curves([two_families()])
+    assert [line.problems for line in lines] == ["uniform", WORST]
+    points = {point.sizes: (point.mean, point.families) for point in lines[1].points()}
+    assert points[16,] == (0.995, ("palindrome",))
+    assert points[24,] == (0.5, ("runs",))
+    shown = printed(score_table(lines))
+    assert "worst family palindrome at 16; runs at 24" in " ".join(shown.split())
+    assert names(lines)[1] == "looped-parity, worst family"
+    styles = [line.get_linestyle() for line in length_figure(lines).axes[0].get_lines() if len(line.get_xdata()) >= 3]
+    assert {"-", "--"} <= set(styles)
+
+
+def test_the_longest_length_needs_the_worst_family_too():
+    (row,) = score_card([two_families()])
+    assert (row["longest"], row["longest_uniform"], row["generalise"]) == (["16"], ["24"], 1)
+    assert row["worst"] == {"family": "runs", "size": "24", "exact": 0.5}
+    assert "runs 0.50 at 24" in " ".join(printed(card_table([row]), width=160).split())
+    (bare,) = score_card([scored(recipe("other"), (16, 1.0, MANY))])
+    assert (bare["longest"], bare["longest_uniform"], bare["worst"]) == (["16"], ["16"], None)
+    assert "not measured" in printed(card_table([bare]), width=160)
+
+
+def test_a_model_that_has_not_learned_its_training_length_is_marked_everywhere():
+    runs = [scored(recipe(), (8, 0.6, MANY), (16, 0.5, MANY)), scored(recipe("other"), (8, 1.0, MANY), (16, 0.5, MANY))]
+    lines, said = curves(runs), "not fitted: 0.60 at 8"
+    assert names(lines) == [f"looped-parity, {said}", "other"]
+    shown = " ".join(printed(score_table(lines)).split())
+    assert "not fitted:" in shown
+    assert said in " ".join(printed(summary_table(summary("p", lines, (16,)))).split())
+    texts = [text.get_text() for text in length_figure(lines).axes[0].texts]
+    assert any(said in text for text in texts)
+    first, second = score_card(runs)
+    assert (first["fit"], second["fit"]) == (0.6, 1.0)
+    assert said in " ".join(printed(card_table([first, second]), width=200).split())
+
+
+def test_rows_of_before_are_still_read(tmp_path):
+    run = scored(recipe(), (8, 1.0, MANY), (16, 1.0, MANY))
+    assert {path.name for path in publish([run], tmp_path)} >= {"card.json", "scores.csv", "lengths.png"}
+
+
+def test_tables_of_families_name_the_worst_and_count_the_rest():
+    rows = two_families().rows("scores")
+    every = rows[0] | {"problems": "every", "sizes": [2], "exact": 0.5, "count": 2}
+    shown = printed(worst_table([*rows, every], 8))
+    assert "every problem" in shown and "1 of 2 wrong" in shown
+    assert "runs" in shown and "1 of 2" in shown
+    assert printed(family_table(rows, 8)).index("runs") < printed(family_table(rows, 8)).index("palindrome")
+
+
+# Protocol
+
+
+@pytest.mark.parametrize("name", catalog.recipes())
+def test_recipes_state_all_that_chose_them(name):
+    chosen = catalog.recipe(name)
+    watched = chosen.watch.sizes if chosen.watch.every else ()
+    assert set(watched) <= set(chosen.chosen_on.sizes), "`watch` looks at sizes that `chosen_on` does not state"
+    assert all(size <= 1.5 * chosen.lengths.top for size in chosen.looked_at), "report far beyond, never choose there"
+
+
+def test_what_chose_a_recipe_is_no_part_of_what_it_is():
+    one = recipe()
+    other = one.change(chosen_on=ChosenOn((8, 10)), watch=Watch())
+    assert one.id == other.id
+    assert type(other).read(other.json()) == other
+    assert replace(other, watch=Watch(every=5, sizes=(9,))).looked_at == (8, 9, 10)
+    run = scored(other, (8, 1.0, MANY), (16, 1.0, MANY))
+    assert "chosen on 8, 10" in printed(score_table(curves([run])))
+    assert score_card([run])[0]["chosen_on"] == [8, 10]
+
+
+def tiny(seed=0):
+    run = Run.of(replace(PARITY, seed=seed, name="tiny"))
+    save(run.folder, run.recipe, run.recipe.build().state_dict())
+    return run
+
+
+def test_sealed_problems_are_measured_once_and_belong_to_their_weights():
+    run, other = tiny(), tiny(seed=1)
+    assert sealed_seed(run.weights()) == sealed_seed(run.weights()) != sealed_seed(other.weights())
+    asked = {"samples": 20, "structured": 5, "kinds": ("uniform",)}
+    first = seal(run, [12, 14], **asked)
+    assert seal(run, [12, 14], **asked) == first == run.rows("scores")
+    assert len(seal(run, [12, 13], **asked)) > len(first)
+    assert {row["seed"] for row in first} == {sealed_seed(run.weights())}
+    uniform = [row for row in first if row["problems"] == "uniform"]
+    assert [row["sizes"] for row in uniform] == [[12], [14]]
+    assert {row["problems"] for row in first if row["sizes"] == [12]} > {"uniform", "palindrome"}
+    (exact,) = evaluate(run.weights(), [12], samples=20, seed=sealed_seed(run.weights()))
+    assert exact.exact == uniform[0]["exact"]
+
+
+def test_sealed_scores_stand_before_all_others():
+    run = scored(recipe(), (8, 1.0, MANY), (16, 0.9, MANY))
+    assert "sealed" not in printed(score_table(curves([run])))
+    run.append("scores", *(row | {"exact": 0.5, "count": 10, "sealed": "0" * 10} for row in run.rows("scores")))
+    run.append("scores", run.rows("scores")[0])
+    assert {row["exact"] for row in latest(run.rows("scores"))} == {0.5}
+    assert "final: on sealed problems" in printed(score_table(curves([run])))
+
+
+# The command line
+
+
+def said(capsys, *words):
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_evaluate_shows_families_unless_told_not_to(capsys):
+    words = ["evaluate", "looped-parity", "--lengths", "13", "--samples", "20", "--json"]
+    rows = json.loads(said(capsys, *words))
+    assert {row["problems"] for row in rows if row["sizes"] == [13]} == {"uniform", *lw.families("parity")}
+    assert {row["problems"] for row in rows if row["sizes"] == [3]} == {"every"}
+    assert [row["problems"] for row in json.loads(said(capsys, *words, "--uniform-only"))] == ["uniform"]
+    assert [row["problems"] for row in json.loads(said(capsys, *words, "--family", "runs"))] == ["runs"]
+    assert "worst family" in said(capsys, *words[:-1])
+    assert "palindrome" in said(capsys, *words[:-1], "--families")
+
+
+def test_attack_from_the_command_line(capsys):
+    words = ["attack", "looped-parity", "--lengths", "6", "--tries", "60"]
+    assert "nothing found" in said(capsys, *words)
+    assert json.loads(said(capsys, *words, "--json"))["failed"] == 0
+
+
+def test_a_sample_of_a_family(capsys):
+    out = said(capsys, "sample", "addition", "5", "--family", "all-highest", "--count", "2")
+    assert out == "99999+99999 → 199998\n" * 2
+
+
+def test_streams_of_families_are_apart():
+    one = {stream(0, "families", number).initial_seed() for number in range(50)}
+    assert not one & {stream(0, "train", number).initial_seed() for number in range(50)}
