@@ -102,6 +102,31 @@ class _Learned(Encoding):
 
 
 @dataclass(frozen=True)
+class Mark(Position):
+    """A learned vector added to the first position of a row. In a run of equal symbols, a window that averages its
+    neighbours gives the edge the same state as the next position, whatever the weights; the mark tells them apart."""
+
+    std: float = 0.3  # of the vector at the start
+
+    def __post_init__(self) -> None:
+        if self.std < 0:
+            raise UsageError(f"std must be 0 or more, not {self.std}")
+
+    def build(self, width: int, heads: int) -> Encoding:
+        return _Mark(self.std, width)
+
+
+class _Mark(Encoding):
+    def __init__(self, std: float, width: int) -> None:
+        super().__init__()
+        self.vector = nn.Parameter(torch.randn(width) * std)
+
+    def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
+        first = torch.arange(inputs.tokens.shape[1], device=inputs.tokens.device) == 0
+        return (first[:, None] * self.vector).expand(len(inputs), -1, -1)
+
+
+@dataclass(frozen=True)
 class Sinusoidal(Position):
     """Sines and cosines of the absolute position, at wavelengths from 2π to 2π · ``base``, added to the input
     (Vaswani et al. 2017). The first half of the coordinates are the sines."""

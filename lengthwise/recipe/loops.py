@@ -74,3 +74,21 @@ class ExtraLoops(Loops):
 
     def draw(self, rounds: Int[Tensor, " b"], generator: Generator) -> Int[Tensor, " b"]:
         return self.planned(rounds) + torch.randint(self.extra + 1, rounds.shape, generator=generator)
+
+
+@dataclass(frozen=True)
+class AnyLoops(ExtraLoops):
+    """``ExtraLoops``, but in training a fraction ``early`` of the rows stops at a uniform loop before the planned one.
+    Meant for ``Undecided``, which teaches the model that such rows are not done."""
+
+    early: float = 0.25
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.early <= 1:
+            raise UsageError(f"early is a fraction, 0 to 1, not {self.early}")
+
+    def draw(self, rounds: Int[Tensor, " b"], generator: Generator) -> Int[Tensor, " b"]:
+        planned, late = self.planned(rounds), super().draw(rounds, generator)
+        before = 1 + (torch.rand(rounds.shape, generator=generator) * (planned - 1)).long()
+        return torch.where(torch.rand(rounds.shape, generator=generator) < self.early, before, late)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
@@ -89,6 +90,28 @@ class MaxConfidence(Stopping):
         # Only loops that every row has run can be compared.
         together = trace.confidence[: int(trace.loops.min())].mean(1)
         return torch.full_like(trace.loops, int(together.argmax()) + 1)
+
+
+@dataclass(frozen=True)
+class Sure(Stopping):
+    """The first loop whose confidence, as the geometric mean of its symbols' probabilities, is ``least`` or more; else
+    the limit, planned + ``extra``. It does not use T(n), for weights that were trained to be undecided until they are
+    done (``AnyLoops`` with ``Undecided``)."""
+
+    least: float = 0.9
+    extra: int = 20
+    reads_output = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.least < 1 or self.extra < 0:
+            raise UsageError(f"least must be between 0 and 1 and extra 0 or more, not {self.least} and {self.extra}")
+
+    def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+        return planned + self.extra
+
+    def choose(self, trace: Trace, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+        sure = (trace.confidence >= math.log(self.least)) & _ran(trace)
+        return torch.where(sure.any(0), sure.long().argmax(0) + 1, trace.loops)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from lengthwise.recipe.lengths import Curriculum, Uniform
 from lengthwise.recipe.loops import ExtraLoops, PerRound
 from lengthwise.recipe.optim import Schedule
 from lengthwise.recipe.recipe import Recipe, Watch
-from lengthwise.recipes.window import looped_addition, looped_copy, looped_parity
+from lengthwise.recipes.window import WINDOWED, looped_addition, looped_copy
 from lengthwise.tasks.flipped_copy import FlippedCopy
 
 PARITY_ONLY = ("no-ema", "alibi", "learned")  # an addition takes twice as long, or more
@@ -29,7 +29,7 @@ def ablations() -> dict[str, Recipe]:
 
 
 def _parity() -> Recipe:
-    return replace(looped_parity(), name="ablation-parity-ours", watch=Watch())
+    return replace(WINDOWED, name="ablation-parity-ours", watch=Watch())
 
 
 def _addition() -> Recipe:

@@ -154,7 +154,53 @@ def small_and_large(pair: Pair) -> Digits:
     return pair.either_way(pair.digits(low=1), small)
 
 
-SHARED: tuple[PairPattern, ...] = (all_highest, twice, mirrored, powers, zeros, one_and_any, small_and_large)
+def carry_chain(pair: Pair) -> Digits:
+    """A chain of columns that add up to the largest digit, which a carry enters in half of the rows: 1372+0628. The
+    other columns are uniform."""
+    longer, at = pair.lengths.amax(1, keepdim=True), torch.arange(pair.width)
+    carries = pair.chance() < 0.5
+    start = pair.position(pair.shorter)
+    end = start + 1 + (pair.chance() * (longer - start)).long()
+    end = torch.where(pair.chance() < 0.5, longer, end)
+    # Where no carry comes, a chain may start with the number.
+    start = torch.where(~carries & (pair.chance() < 0.5), -1, start)
+    chained, first = (at > start) & (at < end), at == start
+    passing = torch.where((pair.chance() < 0.5) | (at >= pair.shorter), pair.top, pair.digits())
+    above = torch.where(chained, passing, pair.digits())
+    above = torch.where(first & carries, above.clamp(min=1), above)
+    below = torch.where(chained, pair.top - passing, pair.digits())
+    carry = pair.base - above + below % above.clamp(min=1)
+    below = torch.where(first, torch.where(carries, carry, below % (pair.base - above)), below)
+    return pair.either_way(above, below)
+
+
+def few_columns(pair: Pair) -> Digits:
+    """One to three different columns, in runs of any length: 77733+22244."""
+    rows = len(pair.lengths)
+    own = torch.randint(pair.base, (rows, 2, 3), generator=pair.generator)
+    return own.gather(2, patterns.which_in_runs(rows, pair.width, pair.generator)[:, None].expand(-1, 2, -1))
+
+
+def rich_in_one_digit(pair: Pair) -> Digits:
+    """Uniform digits, and in a fraction of each number's positions one digit of its own, often the largest."""
+    rows = len(pair.lengths)
+    own = torch.randint(pair.base, (rows, 2, 1), generator=pair.generator)
+    own = torch.where(torch.rand(rows, 2, 1, generator=pair.generator) < 0.5, pair.top, own)
+    here = torch.rand(rows, 2, pair.width, generator=pair.generator) < pair.chance()[..., None]
+    return torch.where(here, own, torch.stack([pair.digits(), pair.digits()], 1))
+
+
+SHARED: tuple[PairPattern, ...] = (
+    all_highest,
+    twice,
+    mirrored,
+    powers,
+    zeros,
+    one_and_any,
+    small_and_large,
+    few_columns,
+    rich_in_one_digit,
+)
 SUMS: tuple[PairPattern, ...] = (
     complement,
     complement_and_one,
@@ -162,6 +208,7 @@ SUMS: tuple[PairPattern, ...] = (
     highest_and_one,
     every_column_carries,
     no_column_carries,
+    carry_chain,
 )
 EACH = (
     patterns.one_symbol,

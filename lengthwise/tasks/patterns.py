@@ -125,6 +125,22 @@ def in_order(length: Int[Tensor, " b"], width: int, count: int, generator: Gener
     return (_symbols(len(length), 1, count, generator) + torch.arange(width)) % count
 
 
+def few_in_runs(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
+    """One to three symbols of the row's own, in runs of any length."""
+    rows = len(length)
+    return _symbols(rows, 3, count, generator).gather(1, which_in_runs(rows, width, generator))
+
+
+def which_in_runs(rows: int, width: int, generator: Generator) -> Int[Tensor, "rows width"]:
+    """Numbers in runs, each below a row's own 1, 2 or 3. A position keeps the number before it with a probability that
+    is uniform over rows, and 1 in a third of them."""
+    most = torch.randint(1, 4, (rows, 1), generator=generator)
+    keeps = 1.5 * torch.rand(rows, 1, generator=generator)
+    number = (torch.rand(rows, width, generator=generator) * most).long()
+    new = torch.rand(rows, width, generator=generator) >= keeps
+    return number.gather(1, (new * torch.arange(width)).cummax(1).values)
+
+
 EVERY: tuple[Pattern, ...] = (
     one_symbol,
     odd_one_out,
@@ -134,6 +150,7 @@ EVERY: tuple[Pattern, ...] = (
     periodic,
     palindrome,
     runs,
+    few_in_runs,
     mostly_lowest,
     mostly_highest,
     two_blocks,
