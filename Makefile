@@ -43,7 +43,8 @@ bench: $(READY) ## speed, as ratios: one JSON line per claim
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@for script in bench/*.py; do $(BIN)/python $$script || exit 1; done
 
-docs: $(READY) ## fill in what the pages quote
+docs: $(READY) ## draw the architecture, and fill in what the pages quote
+	$(BIN)/python docs/draw_architecture.py
 	$(BIN)/python docs/fill.py
 
 format: $(READY) ## put the code in order

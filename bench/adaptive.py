@@ -1,7 +1,7 @@
-"""Evaluating a looped model at every length from 1 to 60, on the shipped weights of parity: rows of like lengths
-together, each leaving when no rule can change its answer. Claim: twice as fast as the plain loop (plain.py), which runs
-every row of a batch to the longest row's loops and reads all places out after each; equal answers. Beside it the plain
-loop on one length at a time, where nothing is padded."""
+"""Evaluates a looped model at every length from 1 to 60, with the shipped weights of parity. Claim: the package, which
+groups rows of similar length and halts each when no rule can change its answer, is twice as fast as the plain loop
+(plain.py), which runs all rows for the longest row's loops and computes logits at all positions after each; answers are
+equal. For comparison also the plain loop on one length at a time, without padding."""
 
 import json
 import statistics
@@ -25,14 +25,14 @@ Way = Callable[[Weights, Problems, Stopping], Tensor]
 
 
 def quick(weights: Weights, problems: Problems, rule: Stopping) -> Tensor:
-    """The symbols said, row by row."""
+    """The package's predictions, row by row."""
     model, recipe = weights.model, weights.recipe
     return torch.cat([answers(model, recipe, batch, [rule])[0].symbols for _, batch in in_parts(recipe, problems)])
 
 
 @torch.no_grad()
 def mixed(weights: Weights, problems: Problems, rule: Stopping) -> Tensor:
-    """The same by the plain loop, whatever the rows' lengths."""
+    """The plain loop's predictions, with rows of all lengths in a batch."""
     model, recipe, found = weights.model, weights.recipe, []
     assert isinstance(model, TransformerModel)
     for start in range(0, len(problems), ROWS):
@@ -51,7 +51,7 @@ def mixed(weights: Weights, problems: Problems, rule: Stopping) -> Tensor:
 
 
 def alone(weights: Weights, problems: Problems, rule: Stopping) -> Tensor:
-    """The plain loop, one length after the other."""
+    """The plain loop's predictions, one length at a time."""
     lengths = problems.sizes[:, 0]
     predicted = torch.zeros(len(problems), 2, dtype=torch.long)
     for length in lengths.unique():

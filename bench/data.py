@@ -1,8 +1,8 @@
 """Problems per second, written as rows, on one thread. Claims: in batches of 1,024, parity at least 200k and 20-digit
-decimal addition at least 100k; in batches of about a million places, padding counted, every task at least 50 times a
-straightforward generator that writes row by row in plain Python. That one takes as long for each row of a batch of any
-size; ours takes some hundred calls a batch, which cost more than all else in small ones: so the ratios are told for
-batches of 32 and of 1,024 too."""
+decimal addition at least 100k; in batches of about a million positions, with padding, every task at least 50 times as
+many as a straightforward generator that writes row by row in plain Python. The plain generator's time per row does not
+depend on the batch; the package makes about a hundred calls per batch, which dominate in small ones, so ratios are also
+measured for batches of 32 and 1,024."""
 
 import json
 import random
@@ -27,12 +27,12 @@ from lengthwise.tasks.sorting import Sorting
 from lengthwise.tasks.unique_set import UniqueSet
 
 SIZE, REPEATS, TIMES, CLAIM = 20, 7, 10, 50
-SMALL, BATCH, PLACES = 32, 1024, 1 << 20
+SMALL, BATCH, POSITIONS = 32, 1024, 1 << 20
 Prompt = Callable[[random.Random], str]
 
 
 def digits(chance: random.Random, count: int, base: int = 10, zeros: bool = False) -> str:
-    """A number of exactly so many digits, least significant first."""
+    """A random number of ``count`` digits, least significant first."""
     found = [str(chance.randrange(base)) for _ in range(count - 1)]
     return "".join([*found, str(chance.randrange(0 if zeros or count == 1 else 1, base))])
 
@@ -81,14 +81,14 @@ TASKS: dict[str, tuple[Task, tuple[int, ...], Layout, Prompt]] = {
 
 
 def seconds(make: Callable[[], object]) -> float:
-    """Processor time: other work on the machine is not measured."""
+    """Processor seconds, which other work on the machine does not affect."""
     start = time.process_time()
     make()
     return time.process_time() - start
 
 
 def ours(task: Task, sizes: tuple[int, ...], layout: Layout, batch: int) -> float:
-    """Seconds per row, the median of several batches."""
+    """The package's seconds per row, the median of several batches."""
     loss_mask = torch.tensor([sizes]).expand(batch, -1)
     taken = [
         seconds(lambda step=step: layout.write(task.sample(loss_mask, stream(0, "bench", step)), task))
@@ -98,7 +98,8 @@ def ours(task: Task, sizes: tuple[int, ...], layout: Layout, batch: int) -> floa
 
 
 def plain(task: Task, layout: Layout, prompt: Prompt, step: int) -> object:
-    """Row by row: a prompt by Python's own generator, its answer by the reference, both as numbers in padded lists."""
+    """The plain generator: row by row, a prompt from Python's ``random``, its answer from the reference, as padded
+    lists."""
     ids = {symbol: i for i, symbol in enumerate(layout.vocabs(task)[0].symbols)}
     end = ids["$"]
     chance, tokens, targets, loss_mask = random.Random(step), [], [], []
@@ -117,20 +118,21 @@ def plain(task: Task, layout: Layout, prompt: Prompt, step: int) -> object:
 
 
 def ratios(name: str) -> dict[str, float]:
-    """How many times as long a row takes in plain Python, for each size of our batches; measured in turns."""
+    """The time per row in plain Python over that of the package, per batch size; both measured alternately."""
     task, sizes, layout, prompt = TASKS[name]
     width = layout.write(task.sample(torch.tensor([sizes]), stream(0, "width")), task).targets.shape[1]
     found: dict[str, list[float]] = {"small": [], "batch": [], "large": []}
     for step in range(REPEATS + 1):
         row = seconds(lambda step=step: plain(task, layout, prompt, step)) / BATCH
-        for each, batch in zip(found.values(), (SMALL, BATCH, PLACES // width), strict=True):
+        for each, batch in zip(found.values(), (SMALL, BATCH, POSITIONS // width), strict=True):
             each.append(row / ours(task, sizes, layout, batch))
-    return {size: round(statistics.median(each[1:]), 1) for size, each in found.items()}  # the first pays for caches
+    # The first time is left out: it includes filling caches.
+    return {size: round(statistics.median(each[1:]), 1) for size, each in found.items()}
 
 
 def keep_memory() -> None:
-    """Until a process has freed something large, as any that trains soon has, the C library gives what is freed back to
-    the system, which takes longer to hand it out again than a batch takes."""
+    """Free a large block of memory, as every training process soon does. Before that, the C library returns freed
+    memory to the system, and getting it back takes longer than a batch."""
     torch.zeros(3 << 20, dtype=torch.long)
 
 

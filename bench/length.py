@@ -1,6 +1,6 @@
-"""What an answer costs at each length: evaluation of the shipped weights of parity, by the oracle and by confidence, in
-processor time and in operations of the matrix products. No claim: time should grow as operations do. With ``--out``,
-the figure."""
+"""The cost of an answer at each length: evaluation of the shipped weights of parity, by the oracle and by confidence,
+in processor time and in floating-point operations of matrix products. No claim; time should grow like operations.
+``--out`` writes the figure."""
 
 import argparse
 import json
@@ -36,7 +36,7 @@ def price(weights: Weights, length: int, rule: Stopping) -> tuple[float, float]:
 
 @styled()
 def drawn(prices: dict[str, list[tuple[float, float]]]) -> Figure:
-    """Time and operations side by side, both on logarithmic axes."""
+    """A figure of time and operations, both on logarithmic axes."""
     figure = Figure((7.2, 3.2), layout="constrained")
     for axes, part, unit in zip(figure.subplots(1, 2), (0, 1), ("milliseconds", "million operations"), strict=True):
         for (name, found), colour, marker in zip(prices.items(), COLOURS, MARKERS, strict=False):

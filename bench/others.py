@@ -1,6 +1,6 @@
-"""Models as a user would put them together from other libraries: their blocks, looped by hand with the input injected,
-every row run to the longest row's loops; and stacks that read a row once. Each is of the size asked for; weights and
-small things differ (where norms stand, biases), the work does not."""
+"""Models as a user would build them from other libraries: their blocks in a loop with input injection, every row run
+for the longest row's loops; and stacks advanced once. Sizes equal the package's models; weights and details (positions
+of norms, biases) differ, the amount of work does not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lengthwise.recipe.recipe import Recipe
 
 
 class Looped(nn.Module):
-    """h ← norm(blocks(h + x)), from h = 0, all rows to the longest."""
+    """h ← norm(blocks(h + x)), from h = 0, for the longest row's loops."""
 
     def __init__(self, blocks: nn.Module, spec: Transformer, symbols: int, answers: int) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ LIBRARIES = {"torch.nn.TransformerEncoder": _Encoder, "transformers, GPT-2": _GP
 
 
 class Stack(nn.Module):
-    """Embedding, layers, readout: a row is read once."""
+    """Embedding, layers, readout; advanced once."""
 
     def __init__(self, layers: nn.Module, width: int, recipe: Recipe) -> None:
         super().__init__()
@@ -91,13 +91,13 @@ class Stack(nn.Module):
 
 
 def run(model: Stack, tokens: Tensor) -> Tensor:
-    """Tokens "b t" → what is read out, "b t d"."""
+    """Tokens "b t" → the readout's input "b t d"."""
     found = model.layers(model.embedding(tokens))
     return found[0] if isinstance(found, tuple) else found
 
 
 def lstm(recipe: Recipe) -> Stack:
-    """``torch.nn.LSTM``, its short state projected to the model's width."""
+    """``torch.nn.LSTM`` with its short state projected to the model's width."""
     spec = recipe.model
     assert isinstance(spec, LSTM)
     layers = nn.LSTM(spec.width, spec.hidden, spec.layers, batch_first=True, dropout=spec.dropout, proj_size=spec.width)
@@ -105,7 +105,7 @@ def lstm(recipe: Recipe) -> Stack:
 
 
 def gpt(recipe: Recipe) -> Stack:
-    """``torch.nn.TransformerEncoder``, without dropout, which it is slow at."""
+    """``torch.nn.TransformerEncoder``, without dropout, with which it is slow."""
     spec = recipe.model
     assert isinstance(spec, Transformer)
     return Stack(_Encoder(spec), spec.width, recipe)

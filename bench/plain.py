@@ -1,5 +1,5 @@
-"""Opponents: the same mathematics, written straightforwardly, on the same weights; who may look at whom is asked of the
-model, too, once per batch."""
+"""Baselines: the same mathematics as the package's models, written straightforwardly, with the same weights. The
+attention bias comes from the model, once per batch."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lengthwise.nn.mixer import Sight
 
 
 def final_loss(model: TransformerModel, batch: Batch, loops: Tensor) -> Tensor:
-    """Step-dependent supervision: every row is run to the longest row's loops, every place is read out after each of
-    them, and then each row's own loop is picked out."""
+    """Step-dependent supervision: every row runs for the longest row's loops, logits are computed at all positions
+    after each loop, and each row's own loop is selected at the end."""
     logits = torch.stack(run(model, batch.inputs, int(loops.max())))[loops - 1, torch.arange(len(loops))]
     return F.cross_entropy(logits[batch.loss_mask], batch.targets[batch.loss_mask])
 
 
 def run(model: TransformerModel, inputs: Inputs, loops: int) -> list[Tensor]:
-    """The logits "b t v" of all places after each loop."""
+    """The logits "b t v" at all positions after each loop."""
     x, mask = model.embedding(inputs.tokens), allowed(model, inputs)
     state, found = torch.zeros_like(x), []
     for _ in range(loops):
@@ -35,11 +35,11 @@ def run(model: TransformerModel, inputs: Inputs, loops: int) -> list[Tensor]:
 
 
 def through(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
-    """One pre-norm block: attention by the library's fused kernel, then the MLP, by its activations."""
+    """One pre-norm block: attention by torch's fused kernel, then the MLP."""
     attention = attention_of(block)
     projected = attention.project(block.norm_mixer(x)).unflatten(-1, (3, attention.heads, -1))
     query, key, value = (part.transpose(1, 2) for part in projected.unbind(2))
-    # Absent places stand at a row's end: a causal row without windows never sees them.
+    # Padding is at a row's end, so a causal row without windows never sees it.
     mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None)
     x = x + attention.out(mixed.transpose(1, 2).flatten(2))
     mlp = block.mlp
@@ -48,6 +48,6 @@ def through(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def allowed(model: TransformerModel, inputs: Inputs) -> Tensor | None:
-    """What is added to the scores of all pairs of positions, windows too. None for a causal row without."""
+    """The attention bias, including windows; None for causal rows without windows."""
     bias = Sight.of(model.encodings, inputs, causal=model.causal).bias
     return None if bias is None else bias.to(model.embedding.weight.dtype)

@@ -1,5 +1,5 @@
-"""The n-RASP-L programs. Claim: each is right on every problem, in exactly T(n) rounds: 1,000 fresh problems at each
-length 1–64 and at 200, of six tasks; addition in both digit orders, multiplication of one bit, and of two, by n."""
+"""The n-RASP-L programs. Claim: each solves every problem in exactly T(n) rounds: 1,000 new problems at each length
+1–64 and at 200, of six tasks; addition in both digit orders, multiplication of one and of two bits by n bits."""
 
 import json
 import time
@@ -13,13 +13,13 @@ from lengthwise.recipe.data import fresh_problems
 from lengthwise.tasks.addition import Addition
 
 LENGTHS, COUNT = (*range(1, 65), 200), 1000
-PLACES = 20_000  # in all rows that are run at once: some programs compare each place with each other
+POSITIONS = 20_000  # in all rows run at once: some programs compare all pairs of positions
 
 
 def right(runner: Program, size: Sequence[int]) -> int:
-    """How many of the problems of this size a program answers in full, and in as many rounds as the task says."""
+    """The number of problems of this size that a program solves in every symbol and in the task's T(n) rounds."""
     problems = fresh_problems(runner.task, size, COUNT, seed=0)
-    rows, found = max(1, PLACES // (3 * max(size))), 0
+    rows, found = max(1, POSITIONS // (3 * max(size))), 0
     for start in range(0, COUNT, rows):
         part = problems.take(slice(start, start + rows))
         execution = execute(runner, part)

@@ -1,7 +1,7 @@
-"""A training step of the recurrent system's three small models, forward and backward, on 2,048 expressions as
+"""A training step of the three small models of ReTran (ACL 2025), forward and backward, on 2,048 expressions as
 published. Claim: ReTran at least 4 times, GPT 6 times, and the LSTM stack 2.5 times as fast as the same mathematics
-token by token, on rows of 38 positions as the originals have them; equal in loss and gradients.
-``libraries``: how many times as long as ours a model of the same size takes that is put together from torch.nn."""
+computed token by token on rows of 38 positions, like the originals; loss and gradients are equal.
+``libraries``: the time of a model of the same size built from torch.nn, over that of the package."""
 
 import json
 import statistics
@@ -26,7 +26,7 @@ from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.source import Fresh
 
 WIDTH = 38
-REPEATS = {"retran": 7, "gpt": 7, "lstm": 25}  # its steps are short, and differ more
+REPEATS = {"retran": 7, "gpt": 7, "lstm": 25}  # short steps vary more
 CLAIMS = {"retran": 4.0, "gpt": 6.0, "lstm": 2.5}
 LIBRARIES = {"lstm": others.lstm, "gpt": others.gpt}  # torch.nn has nothing like ReTran
 
@@ -35,20 +35,20 @@ Loss = Callable[[Model, Batch], Tensor]
 
 
 def looped(model: Model, inputs: Inputs) -> Tensor:
-    """The plain runner's way, written out: ReTran and the LSTM go token by token as they are."""
+    """One loop by the model's own methods, in which ReTran and the LSTM compute token by token."""
     context = model.embed(inputs)
     return model.read(model.advance(model.start(context), context))
 
 
 def token_by_token(model: Model, inputs: Inputs) -> Tensor:
-    """A transformer, with keys and values in lists."""
+    """A transformer with a key–value cache, token by token."""
     reader = CachedTransformer(model, inputs)
     columns = range(inputs.tokens.shape[1])
     return torch.cat([reader.read(inputs.columns(column, column + 1), 1) for column in columns], 1)
 
 
 def library_logits(model: nn.Module, inputs: Inputs) -> Tensor:
-    """What a model that is put together from torch.nn reads out."""
+    """The logits of a model built from torch.nn."""
     return model.readout(others.run(model, inputs.tokens))
 
 
@@ -56,7 +56,7 @@ PLAIN = {"retran": looped, "gpt": token_by_token, "lstm": looped}
 
 
 def plain_loss(advance: Callable[[Model, Inputs], Tensor], model: Model, batch: Batch) -> Tensor:
-    """Every row as wide as the widest that there can be, every position read out."""
+    """The loss with every row padded to the largest possible width, and logits at all positions."""
     tokens, targets, loss_mask = (
         F.pad(part, (0, WIDTH - part.shape[1])) for part in (batch.inputs.tokens, batch.targets, batch.loss_mask)
     )
@@ -92,7 +92,7 @@ def measured(name: str) -> dict[str, object]:
         ratios.append(slow / quick)
         if theirs:
             further.append(seconds(partial(plain_loss, library_logits), theirs, batch) / quick)
-    low, middle, high = statistics.quantiles(ratios[1:])  # the first step pays for what is allocated once
+    low, middle, high = statistics.quantiles(ratios[1:])  # without the first step, which includes one-time allocations
     return {
         "ratio": round(middle, 2),
         "spread": [round(low, 2), round(high, 2)],
@@ -103,7 +103,7 @@ def measured(name: str) -> dict[str, object]:
 
 
 def seconds(loss: Loss, model: nn.Module, batch: Batch) -> float:
-    """Processor time of a step."""
+    """Processor seconds of a step."""
     start = time.process_time()
     gradients(loss, model, batch)
     return time.process_time() - start

@@ -1,5 +1,5 @@
-"""From a cold start to the first answer of ``lengthwise solve`` on shipped weights, in a process of its own. Claim:
-under three seconds on a machine at rest. ``torch`` is what importing torch alone takes."""
+"""The time from the start of a process to the first answer of ``lengthwise solve`` with shipped weights. Claim: under
+three seconds on an idle machine. ``torch`` is the time to import torch alone."""
 
 import json
 import statistics

@@ -1,11 +1,12 @@
-"""A training step of looped models, forward and backward: rows leave the loop when they are done, and no padding is
-computed. Claims, against the plain loop (plain.py), lengths uniform in 1…20: 2.5 times its speed at the published size
-of parity, 2.3 times at that of addition, 2.5 times at our own sizes; loss and gradients equal to 1e-6 in float64; half
-of the matrix-product rate of this machine or more, and at most half of the memory, at the published size of addition.
+"""A training step of looped models, forward and backward: rows halt when they are done, and padding is not computed.
+Claims, against the plain loop (plain.py), with lengths uniform in 1…20: 2.5 times its speed at the published size of
+parity, 2.3 times at that of addition, 2.5 times at the package's own sizes; loss and gradients equal to 1e-6 in
+float64; at the published size of addition, at least half of this machine's rate of matrix products and at most half of
+the plain loop's memory.
 
-``bound`` is how many places the plain loop computes for each that the loss needs; places that a model cannot tell apart
-are one. ``libraries`` are blocks of
-other libraries, looped by hand (others.py), on the forms without windows: how many times as long their step takes.
+``bound`` is the number of positions that the plain loop computes over the number that the loss needs; positions that a
+model cannot tell apart count once. ``libraries`` is the time of a step with blocks of other libraries in a loop
+(others.py), over that of the package, for models without windows.
 """
 
 import argparse
@@ -57,7 +58,7 @@ LOSSES: dict[str, Callable[[Model, Batch, Tensor], Tensor]] = {"plain": final_lo
 
 
 def repeats(name: str) -> int:
-    """Batches measured: small ones differ more, and take less."""
+    """The number of measured batches: more for small models, whose times vary more."""
     return 5 if name.startswith("paper") else 25
 
 
@@ -81,8 +82,8 @@ def difference(name: str) -> float:
 
 
 def needed(spec: Transformer, batch: Batch, loops: Tensor) -> tuple[float, float]:
-    """The operations of the matrix products of one step that the loss needs, a multiplication and an addition counted
-    as two, but for the readout; and how many places the plain loop computes for each that is needed."""
+    """The floating-point operations of the matrix products of a step that the loss needs, without the readout (a
+    multiply–add counts as two); and the number of positions that the plain loop computes per needed one."""
     times = useful(spec, batch, loops).sum(1).double()
     seen = batch.inputs.padding_mask.sum(1)
     if reach := window(spec):
@@ -93,14 +94,14 @@ def needed(spec: Transformer, batch: Batch, loops: Tensor) -> tuple[float, float
 
 
 def window(spec: Transformer) -> int | None:
-    """How many neighbours to either side all heads see, if they see no more."""
+    """The number of neighbours on either side that all heads see; None if they see more."""
     return next((position.reach for position in spec.positions if isinstance(position, Local)), None)
 
 
 def useful(spec: Transformer, batch: Batch, loops: Tensor) -> Tensor:
-    """After how many loops what a place holds can still reach one that is asked, "b t"."""
+    """The number of loops in which a position's state can still influence a supervised one, "b t"."""
     times = loops[:, None] * batch.inputs.padding_mask
-    if spec.positions == (NoPE(),):  # in these causal layouts, equal beginnings are one
+    if spec.positions == (NoPE(),):  # these layouts are causal, so equal prefixes have equal states
         times[~distinct(batch, loops)] = 0
     if reach := window(spec):
         position = torch.arange(times.shape[1])
@@ -110,8 +111,7 @@ def useful(spec: Transformer, batch: Batch, loops: Tensor) -> Tensor:
 
 
 def distinct(batch: Batch, loops: Tensor) -> Tensor:
-    """The places that hold something else than all rows before them that take as many loops or more, or have before
-    them in their row, "b t"."""
+    """True for positions whose prefix does not occur in an earlier row with at least as many loops, "b t"."""
     order = loops.argsort(descending=True, stable=True)
     padding_mask = batch.inputs.padding_mask[order]
     which = alike(batch.inputs.tokens[order], padding_mask.sum(1).cumsum(0).tolist(), [])
@@ -138,7 +138,7 @@ def measured(name: str) -> dict[str, object]:
         ratios.append(took["plain"] / took["quick"])
         bounds.append(bound)
         shares.append(operations / took["quick"] / product_rate())
-    found = ratios[1:]  # the first step pays for what is allocated once
+    found = ratios[1:]  # without the first step, which includes one-time allocations
     return {
         "ratio": round(statistics.median(found), 2),
         "spread": [round(min(found), 2), round(max(found), 2)],
@@ -150,7 +150,7 @@ def measured(name: str) -> dict[str, object]:
 
 
 def libraries(name: str) -> dict[str, float]:
-    """How many times as long as ours the step of each other library takes, the median of as many batches."""
+    """The time of each other library's step over that of the package, the median of as many batches."""
     chosen = recipe(name)
     model, spec, layout = chosen.build(), chosen.model, chosen.layout
     assert isinstance(spec, Transformer)
@@ -172,14 +172,14 @@ def step_of(model: nn.Module, batch: Batch, loops: Tensor) -> None:
 
 
 def seconds(work: Callable[..., object], *given: object) -> float:
-    """Processor time: other work on the machine is not measured."""
+    """Processor seconds, which other work on the machine does not affect."""
     start = time.process_time()
     work(*given)
     return time.process_time() - start
 
 
 def memory(how: str) -> int:
-    """Of one step of addition: by how many bytes the process grew at most."""
+    """The largest growth of the process, in bytes, during one step of addition."""
     chosen = recipe(ADDITION)
     model = chosen.build()
     batch, loops = data.batch(chosen, 0)
@@ -189,7 +189,7 @@ def memory(how: str) -> int:
 
 
 def peak() -> int:
-    """The most memory that this process has held, in bytes. (``getrusage`` would count the process that started it.)"""
+    """The peak memory of this process, in bytes. (``getrusage`` would include the parent process.)"""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found, "needs Linux"
     return int(found[1]) * 1024

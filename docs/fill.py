@@ -7,6 +7,7 @@
 <!-- fill: summary results/looped/parity -->  a panel's summary.csv: ours beside what has been published
 <!-- fill: card results/… results/… -->      score cards: how far each recipe carries, how surely, at what cost
 <!-- fill: map results/abacus/addition 20 40 -->  exact match over all pairs of sizes up to each of these: mean, worst
+<!-- fill: families addition parity -->      what families of structured problems tasks have
 <!-- fill: loops results/…/stopping-….json --> exact match some loops before and after the planned one, and by each rule
 """
 
@@ -20,11 +21,15 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+import torch
+
+from lengthwise import catalog
+from lengthwise.base.rng import stream
 from lengthwise.report import not_fitted
 from lengthwise.report.card import card_cells
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SPOT = re.compile(r"(<!-- fill: (\w+) ([^\n]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -183,7 +188,30 @@ def card(*folders: str) -> str:
     return "".join(lines)
 
 
-FILLERS = {"card": card, "code": code, "table": table, "time": time, "summary": summary, "loops": loops, "map": squares}
+def families(*tasks: str) -> str:
+    """A table for each task: its families, and a problem of each."""
+    parts = []
+    for name in tasks:
+        task = catalog.task(name)
+        lines = [f"### `{name}`\n\n| family | what it is | for example |\n| --- | --- | --- |\n"]
+        for family in task.families:
+            drawn = family.sample(torch.tensor([[5] * len(task.axes)]), stream(0, "page", family.name))
+            shown = task.typed(drawn.prompt[0, : int(drawn.prompt_length)]).replace("|", "\\|")
+            lines.append(f"| `{family.name}` | {family.about} | `{shown}` |\n")
+        parts.append("".join(lines))
+    return "\n".join(parts)
+
+
+FILLERS = {
+    "card": card,
+    "code": code,
+    "families": families,
+    "loops": loops,
+    "map": squares,
+    "summary": summary,
+    "table": table,
+    "time": time,
+}
 
 
 def main() -> None:

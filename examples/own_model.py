@@ -1,4 +1,7 @@
-"""A model of one's own: any torch module that takes tokens to logits, here a GRU, on a shipped task."""
+"""A model of one's own: any torch module that takes tokens to logits, here a GRU, on a shipped task.
+
+Or: `lengthwise train gru-parity --import own_model`.
+"""
 
 from dataclasses import dataclass
 

@@ -8,28 +8,25 @@ import lengthwise as lw
 
 
 @dataclass(frozen=True)
-class Reverse(lw.Task):
+class Reverse(lw.Listed):  # n symbols in a row, each drawn uniformly; lw.Task for any other kind of problem
+    """Write these digits in reverse order."""
+
     symbols = tuple("0123456789")  # what prompts and answers are written in
 
-    def sample(self, sizes, generator):  # a problem per row of sizes; no loop over rows
-        length, position = sizes[:, :1], torch.arange(int(sizes.max()))
-        row = torch.randint(10, (len(sizes), len(position)), generator=generator) * (position < length)
-        back = row.gather(1, (length - 1 - position).clamp(min=0)) * (position < length)
-        return lw.Problems(sizes, row, length[:, 0], back, length[:, 0], rounds=length[:, 0])
+    def solved(self, sizes, row):  # rows of symbols, padded with zeros → problems; no Python loop over rows
+        length, position = sizes[:, :1], torch.arange(row.shape[1])
+        answer = row.gather(1, (length - 1 - position).clamp(min=0)) * (position < length)
+        return lw.Problems(sizes, row, length[:, 0], answer, length[:, 0], rounds=length[:, 0])
 
-    def parse(self, text):  # what a person types
-        row = self.vocab.encode(text)
-        n = torch.tensor([len(row)])
-        return lw.Problems(n[:, None], row[None], n, row.flip(0)[None], n, rounds=n)
-
-    def reference(self, prompt):  # the plainest algorithm; tests hold `sample` to it
+    def reference(self, prompt):  # the plainest algorithm, on text; tests hold `solved` to it
         return prompt[::-1]
 
-    def answer_slots(self, sizes):  # places that an answer may take
+    def answer_slots(self, sizes):  # how many symbols an answer may take at these sizes
         return sizes[:, 0]
 
 
 def looped_reverse() -> lw.Recipe:
+    """Reverse on up to 5 digits, n loops for n digits."""
     changes = "name=looped-reverse lengths=Curriculum(top=5,every=100) model.positions=RoPE steps=1000 watch.every=0"
     return lw.find("looped-parity", *changes.split()).change(task=Reverse())
 

@@ -3,7 +3,7 @@
     import lengthwise as lw
 
     run = lw.train("looped-parity", seed=1)              # or a Recipe of your own
-    scores = lw.evaluate(run, lengths=range(1, 101))     # rows; scores.frame() where pandas is there
+    scores = lw.evaluate(run, lengths=range(1, 101))     # rows; scores.frame() if pandas is installed
     lw.load("looped-pairs").solve("128+9").text
 
 Names are imported when they are first used, so that ``lengthwise --help`` need not wait for torch.
@@ -22,12 +22,12 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AdamW", "Addition", "After", "Answer", "Attention", "Batch", "Constant", "Converged", "Copy", "Curriculum",
-    "Every", "ExtraLoops", "Family", "Final", "FullOutput", "Inputs", "Layout", "Learned", "Lengths", "Local",
-    "Loops", "Loss", "MaxConfidence", "Mixer", "MixerSpec", "Model", "ModelSpec", "NextToken", "NoPE", "Objective",
-    "Optimizer", "Oracle", "Pairs", "Parity", "PerRound", "Position", "Problems", "Progressive", "Recipe", "RoPE",
-    "Run", "Runner", "Schedule", "Score", "Scores", "Sight", "Solver", "Stopping", "Task", "Trace", "Transformer",
-    "Uniform", "UsageError", "Vocab", "Watch", "Weights", "evaluate", "families", "find", "load", "plain", "stream",
-    "train", "unroll",
+    "Encoding", "Every", "ExtraLoops", "Family", "Final", "FullOutput", "Inputs", "Layout", "Learned", "Lengths",
+    "Listed", "Local", "Loops", "Loss", "MaxConfidence", "Mixer", "MixerSpec", "Model", "ModelSpec", "NextToken",
+    "NoPE", "Objective", "Optimizer", "Oracle", "Pairs", "Panel", "Parity", "PerRound", "Position", "Problems",
+    "Progressive", "Recipe", "RoPE", "Run", "Runner", "Schedule", "Score", "Scores", "Sight", "Solver", "Stopping",
+    "Study", "Task", "Trace", "Transformer", "Uniform", "UsageError", "Vocab", "Watch", "Weights", "evaluate",
+    "families", "find", "load", "plain", "stream", "train", "unroll",
 ]  # fmt: skip
 
 

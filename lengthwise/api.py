@@ -24,7 +24,7 @@ from lengthwise.models.retran import ReTran
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention
 from lengthwise.nn.mixer import Mixer, MixerSpec, Sight
-from lengthwise.nn.position import ALiBi, Learned, NoPE, Position, RoPE
+from lengthwise.nn.position import ALiBi, Encoding, Learned, NoPE, Position, RoPE
 from lengthwise.nn.window import Local
 from lengthwise.objectives import Objective
 from lengthwise.objectives.every import Every
@@ -39,7 +39,8 @@ from lengthwise.recipe.source import Finite, Fresh
 from lengthwise.recipe.stopping import After, Converged, MaxConfidence, Oracle, Stopping
 from lengthwise.run import Run, Weights
 from lengthwise.run import load as load_weights
-from lengthwise.tasks import Task
+from lengthwise.studies import Panel, Study
+from lengthwise.tasks import Listed, Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.family import Family

@@ -88,6 +88,7 @@ def _member(recipe: Recipe, about: str | None) -> Callable[[], Recipe]:
 
 
 _OWN: dict[str, Callable[[], Recipe]] = {}
+_OWN_STUDIES: dict[str, Callable[..., Study]] = {}
 
 
 def recipes() -> dict[str, Callable[[], Recipe]]:
@@ -98,12 +99,13 @@ def recipes() -> dict[str, Callable[[], Recipe]]:
 
 def studies() -> dict[str, Callable[..., Study]]:
     """Functions that return a study, by name."""
-    return _functions(_modules(lengthwise.studies), Study)
+    return _functions(_modules(lengthwise.studies), Study) | _OWN_STUDIES
 
 
 def add(module: ModuleType) -> None:
-    """Make the recipes of a user's own module known by name. Its classes are known once it is imported."""
+    """Make the recipes and studies of a user's own module known by name. Its classes are known once it is imported."""
     _OWN.update(_recipes([module]))
+    _OWN_STUDIES.update(_functions([module], Study))
 
 
 FEW = 40  # names that an error message still lists

@@ -1,24 +1,24 @@
-"""Folders of results, as data: the only code that touches files of results, apart from weights and checkpoints.
+"""Folders of results as plain data: the only code that reads and writes them, except weights and checkpoints (``run``).
 
 A run is ``runs/<name>-<id>/`` (or under ``$LENGTHWISE_RUNS``):
 
-    config.json         the recipe                      } a folder of weights, in the Hugging Face
-    model.safetensors   the weights that are evaluated  } layout; here once training is done
-    metrics.jsonl       what training measured, a row per line
-    scores.jsonl        what evaluation measured, a row per line
-    depth.jsonl         what every loop would have answered, a row per size
-    anatomy.jsonl       how answers went wrong, a row per size
-    state.pt            all that resuming needs
+    config.json         the recipe             } together a folder of weights, in the Hugging Face layout
+    model.safetensors   the trained weights    } (written at the end of training)
+    metrics.jsonl       training metrics, a row per line
+    scores.jsonl        evaluation scores, a row per line
+    depth.jsonl         accuracy after every loop, a row per size
+    anatomy.jsonl       error analyses, a row per size
+    state.pt            the checkpoint, until training ends
     about.json          versions, commit, device, time; and the recipe's outline
 
 A language model that was asked has ``runs/ask-<model>-<task>-<id>/``:
 
     asked.json          the inquiry, and its outline
-    replies.jsonl       what was answered, a row per prompt
-    scores.jsonl        exact match, a row per size of which every prompt has its reply
+    replies.jsonl       the replies, a row per prompt
+    scores.jsonl        exact match, a row per size for which every prompt has a reply
 
-Every file is replaced whole or appended to; nothing is ever half-written. No file can make code run. Importing this
-module imports no torch: ``run`` has the recipe and the weights.
+Files are replaced atomically or appended to, so a crash leaves at most one incomplete last line, which is ignored. No
+file can run code. This module does not import torch; ``run`` loads recipes and weights.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SHIPPED = Path(__file__).parent / "weights"
 
 
 def runs_folder() -> Path:
-    """Where runs are kept."""
+    """The folder of all runs."""
     return Path(os.environ.get("LENGTHWISE_RUNS", "runs"))
 
 
@@ -52,7 +52,7 @@ def shipped() -> list[str]:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Replace a file, whole or not at all. UsageError where the disk refuses."""
+    """Replace a file atomically. Raises UsageError if it cannot be written."""
     with _disk(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.{os.getpid()}")
@@ -67,12 +67,12 @@ def write(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, tree: Any) -> None:
-    """Replace a file by a tree of plain values. UsageError where the disk refuses."""
+    """Replace a JSON file atomically. Raises UsageError if it cannot be written."""
     write(path, (json.dumps(tree, indent=1) + "\n").encode())
 
 
 def read_text(path: Path) -> str:
-    """A file's text. UsageError where it cannot be read."""
+    """Read a text file. Raises UsageError if it cannot be read."""
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -81,7 +81,7 @@ def read_text(path: Path) -> str:
 
 
 def read_tree(path: Path) -> dict[str, Any]:
-    """A file's JSON object. UsageError where it holds none."""
+    """Read a JSON object. Raises UsageError if the file cannot be read or holds something else."""
     text = read_text(path)
     try:
         tree = json.loads(text)
@@ -93,12 +93,12 @@ def read_tree(path: Path) -> dict[str, Any]:
 
 
 def one_line(error: Exception) -> str:
-    """An error's text, shortened to one line."""
+    """An error's message, shortened to one line."""
     return " ".join(str(error).split())[:200]
 
 
 def _cut_short(file: BinaryIO) -> bool:
-    """Does a file end in the middle of a line?"""
+    """Whether a file's last line is incomplete."""
     if file.seek(0, os.SEEK_END) == 0:
         return False
     file.seek(-1, os.SEEK_END)
@@ -117,7 +117,7 @@ def _disk(folder: Path) -> Iterator[None]:
 
 
 class Folder:
-    """A folder with files of rows, which are only appended to."""
+    """A folder with JSON Lines files, one row per line, to which rows are appended."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -126,7 +126,7 @@ class Folder:
         return f"{type(self).__name__}({str(self.folder)!r})"
 
     def append(self, name: str, *rows: dict[str, Any]) -> None:
-        """Add rows to ``<name>.jsonl``; a last line cut short is dropped."""
+        """Append rows to ``<name>.jsonl``; an incomplete last line is removed first."""
         with _disk(self.folder), (self.folder / f"{name}.jsonl").open("ab+") as file:
             if _cut_short(file):
                 file.seek(0)
@@ -134,8 +134,8 @@ class Folder:
             file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """All rows of ``<name>.jsonl``; a last line cut short by a crash does not count. UsageError if a line is not
-        a JSON object."""
+        """All rows of ``<name>.jsonl``, without an incomplete last line; empty if there is no file. Raises UsageError
+        if a line is not a JSON object."""
         path = self.folder / f"{name}.jsonl"
         try:
             rows = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
@@ -149,30 +149,30 @@ class Folder:
 
 
 class RunFolder(Folder):
-    """A run as data: rows of ``metrics``, ``scores``, ``depth`` and ``anatomy``, the recipe as plain values."""
+    """A run's folder: rows of ``metrics``, ``scores``, ``depth`` and ``anatomy``, and the recipe as plain values."""
 
     @property
     def done(self) -> bool:
-        """Has its training ended?"""
+        """True if training has ended."""
         return (self.folder / "model.safetensors").exists()
 
     def config(self) -> dict[str, Any]:
-        """The recipe as plain values. UsageError where it cannot be read."""
+        """The recipe as plain values. Raises UsageError if it cannot be read."""
         return read_tree(self.folder / "config.json")
 
     @cached_property
     def outline(self) -> RunOutline:
-        """What a report says of the recipe: kept in about.json once the run is done."""
+        """The facts of the recipe that a report shows, from about.json once the run is done."""
         if kept := self._about().get("outline"):
             return fields.decode(RunOutline, kept, f"{self.folder / 'about.json'}: outline")
-        # Before, or in a folder of an earlier version, only the recipe's classes know its id: they import torch.
+        # For unfinished runs and folders of earlier versions, the recipe's classes compute them: they import torch.
         from lengthwise.recipe.outline import outline
         from lengthwise.recipe.recipe import Recipe
 
         return outline(Recipe.read(read_text(self.folder / "config.json")))
 
     def about(self) -> dict[str, Any]:
-        """Versions, commit, device and time of a finished run; empty while it is not. UsageError if it is damaged."""
+        """Versions, commit, device and time of a finished run; empty before. Raises UsageError if it is damaged."""
         return {name: value for name, value in self._about().items() if name != "outline"}
 
     def describe(self, about: dict[str, Any]) -> None:
@@ -184,7 +184,8 @@ class RunFolder(Folder):
         return read_tree(path) if path.exists() else {}
 
     def cut(self, name: str, step: int) -> None:
-        """Drop rows of later steps: what was logged after the last checkpoint will be logged again."""
+        """Remove the rows of steps after ``step``, which a resumed run will log again. Raises UsageError if a row has
+        no step."""
         rows = self.rows(name)
         if not all(isinstance(row.get("step"), int) for row in rows):
             raise UsageError(f"{self.folder / name}.jsonl: a row has no step")
@@ -193,15 +194,15 @@ class RunFolder(Folder):
 
 
 class InquiryFolder(Folder):
-    """A language model that was asked, as data: rows of ``replies`` and ``scores``, the inquiry as plain values."""
+    """The folder of an asked language model: rows of ``replies`` and ``scores``, and the inquiry as plain values."""
 
     def config(self) -> dict[str, Any]:
-        """The inquiry as plain values. UsageError where it cannot be read."""
+        """The inquiry as plain values. Raises UsageError if it cannot be read."""
         return {name: value for name, value in self._asked().items() if name != "outline"}
 
     @cached_property
     def outline(self) -> InquiryOutline:
-        """What a report says of the inquiry. UsageError where an earlier version has written the folder."""
+        """The facts of the inquiry that a report shows. Raises UsageError if an earlier version wrote the folder."""
         return fields.decode(InquiryOutline, self._asked().get("outline"), f"{self.folder / 'asked.json'}: outline")
 
     def _asked(self) -> dict[str, Any]:

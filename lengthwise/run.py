@@ -1,4 +1,4 @@
-"""Runs and weights as they are trained and evaluated: a run's folder together with its recipe, model and checkpoint."""
+"""Runs and weights: a run's folder together with its recipe, model and checkpoint."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lengthwise.recipe.recipe import Recipe
 
 @dataclass(frozen=True)
 class Weights:
-    """A trained model, ready to answer, with the recipe that made it."""
+    """A trained model with its recipe."""
 
     name: str
     recipe: Recipe
@@ -36,9 +36,9 @@ class Weights:
 
 
 def load(weights: str | Path, device: str | torch.device = "cpu") -> Weights:
-    """Weights by their shipped name, or from a run's or any other folder with config.json and model.safetensors.
+    """Load weights by their shipped name, or from a folder with config.json and model.safetensors, e.g. a run's.
 
-    UsageError says what is missing or wrong; nothing in a file is ever run.
+    Raises UsageError if a file is missing, damaged, or does not fit the recipe. No file can run code.
     """
     folder = Path(weights)
     if not folder.is_dir():
@@ -60,7 +60,7 @@ def load(weights: str | Path, device: str | torch.device = "cpu") -> Weights:
 
 
 def read_recipe(folder: Path) -> Recipe:
-    """The recipe of a folder. UsageError if there is none."""
+    """Read the recipe of a folder. Raises UsageError if there is none."""
     text = read_text(folder / "config.json")
     try:
         return Recipe.read(text)
@@ -85,7 +85,7 @@ def _write_recipe(folder: Path, recipe: Recipe) -> None:
 
 
 class Run(RunFolder):
-    """One run: its folder, its recipe, its weights and the training state."""
+    """A run: its folder, recipe, weights and checkpoint."""
 
     def __init__(self, folder: Path, recipe: Recipe) -> None:
         super().__init__(folder)
@@ -93,7 +93,7 @@ class Run(RunFolder):
 
     @staticmethod
     def of(recipe: Recipe, folder: Path | None = None) -> Run:
-        """The run of this recipe, new or begun. UsageError if the folder holds another recipe."""
+        """The run of a recipe; its folder is created if needed. Raises UsageError if it holds another recipe."""
         run = Run(folder, recipe) if folder else Run.expected(recipe)
         if (run.folder / "config.json").exists():
             if read_recipe(run.folder).id != recipe.id:
@@ -104,12 +104,12 @@ class Run(RunFolder):
 
     @staticmethod
     def expected(recipe: Recipe) -> Run:
-        """The run of a recipe, whether or not it is among the runs; nothing is made or read."""
+        """The run of a recipe, whether or not its folder exists; nothing is created or read."""
         return Run(runs_folder() / f"{recipe.name}-{recipe.id}", recipe)
 
     @staticmethod
     def open(folder: str | Path) -> Run:
-        """An existing run: its folder, or a folder's name among the runs. UsageError if there is none."""
+        """Open an existing run by its folder or its folder's name. Raises UsageError if there is none."""
         path = Path(folder)
         if not path.is_dir() and (runs_folder() / path).is_dir():
             path = runs_folder() / path
@@ -118,16 +118,16 @@ class Run(RunFolder):
         return Run(path, read_recipe(path))
 
     def config(self) -> dict[str, Any]:
-        """The recipe as plain values, fields that an earlier version did not have included."""
+        """The recipe as plain values, with defaults for fields that its file lacks."""
         return json.loads(self.recipe.json())
 
     @cached_property
     def outline(self) -> RunOutline:
-        """What a report says of the recipe."""
+        """The facts of the recipe that a report shows."""
         return outline(self.recipe)
 
     def weights(self, device: str | torch.device = "cpu") -> Weights:
-        """The trained model. UsageError if training has not ended."""
+        """Load the trained model. Raises UsageError if training has not ended."""
         return load(self.folder, device)
 
     # The training state
@@ -139,7 +139,7 @@ class Run(RunFolder):
         write(self.folder / "state.pt", buffer.getvalue())
 
     def state(self, device: torch.device) -> dict[str, Any] | None:
-        """The last checkpoint, or None. UsageError if the file is damaged or is not one."""
+        """Load the last checkpoint; None if there is none. Raises UsageError if the file is damaged."""
         path = self.folder / "state.pt"
         if not path.exists():
             return None
@@ -155,7 +155,7 @@ class Run(RunFolder):
 
 
 def commit() -> str:
-    """The commit of the code that runs, with ``+`` where files were changed; empty outside a checkout."""
+    """The git commit of this code, with ``+`` if files are changed; empty outside a checkout."""
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
         head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, timeout=10)

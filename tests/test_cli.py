@@ -132,7 +132,8 @@ def test_training_again_goes_on_where_it_was(run):
 def test_evaluate_report_list_show_sample(run, tmp_path, here, monkeypatch):
     monkeypatch.setenv("LENGTHWISE_RUNS", str(run.parent))
     rows = json.loads(here("evaluate", run.name, "--lengths", "2-4:2", "--samples", "10", "--json").stdout)
-    assert [row["sizes"] for row in rows] == [[2], [4]]
+    assert [row["sizes"] for row in rows if row["problems"] == "uniform"] == [[2], [4]]
+    assert {row["problems"] for row in rows if row["sizes"] == [4]} > {"uniform", "all-highest"}
     assert here("report", run, "--out", tmp_path / "figures").returncode == 0
     assert {"scores.csv", "runs.json", "lengths.png", "lengths.svg"} <= {
         p.name for p in (tmp_path / "figures").iterdir()

@@ -129,7 +129,7 @@ def test_a_share_of_a_batch_is_of_families(name):
     tokens = batch(only, 0)[0].inputs.tokens
     assert len(tokens) == plain.batch
     if "pairs" in name:  # stacked digits: every operand is made of nines
-        assert set(tokens.unique().tolist()) < set(batch(plain, 0)[0].inputs.tokens.unique().tolist())
+        assert len(tokens.unique()) <= 3
 
 
 def test_without_a_share_of_families_nothing_changes():
@@ -153,12 +153,12 @@ def test_a_share_of_families_that_cannot_be_is_refused(changes, message):
 # Attacks
 
 
-@pytest.mark.parametrize("trained", [PAIRS, NEXT], ids=lambda r: f"{r.task.name}-{r.layout!r}")
-def test_an_attack_finds_what_is_wrong_and_the_same_again(trained):
+@pytest.mark.parametrize(("trained", "size"), [(NEXT, 6), (PAIRS, 12)], ids=["copy", "addition"])
+def test_an_attack_finds_what_is_wrong_and_the_same_again(trained, size):
     weights = half_trained(trained)
-    found = attack(weights, tries=500, seed=1)
-    assert found == attack(weights, tries=500, seed=1)
-    assert found["tries"] >= 500
+    found = attack(weights, [size], tries=700, seed=1)
+    assert found == attack(weights, [size], tries=700, seed=1)
+    assert found["tries"] >= 700
     assert found["failed"] > 0
     assert found["failed"] == sum(row["failed"] for row in found["origins"])
     assert found["tries"] == sum(row["tries"] for row in found["origins"])
@@ -171,10 +171,10 @@ def test_an_attack_finds_what_is_wrong_and_the_same_again(trained):
 
 
 def test_an_attack_changes_what_it_has_tried():
-    found = attack(half_trained(PAIRS), [6], tries=700)
+    found = attack(half_trained(NEXT), [6], tries=640)
     origins = {row["origin"]: row["tries"] for row in found["origins"]}
-    assert origins["mutation"] > 90
-    assert {"uniform", "every", "all-highest"} <= set(origins)
+    assert origins["mutation"] > 40
+    assert {"uniform", "every", "palindrome"} <= set(origins)
 
 
 def test_an_attack_that_finds_nothing_says_so():
@@ -263,7 +263,7 @@ def test_recipes_state_all_that_chose_them(name):
     chosen = catalog.recipe(name)
     watched = chosen.watch.sizes if chosen.watch.every else ()
     assert set(watched) <= set(chosen.chosen_on.sizes), "`watch` looks at sizes that `chosen_on` does not state"
-    assert all(size <= 1.5 * chosen.lengths.top for size in chosen.looked_at), "report far beyond, never choose there"
+    assert all(size <= 1.5 * chosen.lengths.top for size in watched), "report far beyond, never choose there"
 
 
 def test_what_chose_a_recipe_is_no_part_of_what_it_is():

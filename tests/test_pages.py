@@ -1,10 +1,15 @@
 """What README and docs say is what the repository holds."""
 
 import importlib.util
+import io
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+
+from lengthwise import api, catalog, cli
+from lengthwise.training import loop
 
 ROOT = Path(__file__).parents[1]
 
@@ -31,20 +36,145 @@ def test_links_lead_somewhere(page):
             assert (page.parent / target).exists(), target
 
 
-def test_quoted_commands_parse():
-    """Every `lengthwise …` line in a shell block of the README is a command that exists."""
-    from lengthwise.cli import parse
+def blocks(page, *kinds):
+    """A page's blocks of code of these kinds, but for what is filled in."""
+    text = fill.SPOT.sub("", page.read_text())
+    return re.findall(rf"```(?:{'|'.join(kinds)})\n(.*?)```", text, re.DOTALL)
 
-    blocks = re.findall(r"```(?:sh|bash)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    lines = [line.split("#")[0] for block in blocks for line in block.splitlines() if line.startswith("lengthwise ")]
-    assert lines
-    for line in lines:
-        words = line.split("|")[-1].split()
-        parse([word for word in words[1:] if word not in ("...", "…")])
+
+def words_of(line):
+    """A quoted command as arguments; what stands before a pipe and after # is left out."""
+    words = shlex.split(line.split("|")[-1], comments=True)
+    return words[1:]
+
+
+def commands(page):
+    lines = [line for block in blocks(page, "sh", "bash") for line in block.splitlines()]
+    return [words_of(line) for line in lines if re.match(r"(echo [^|]*\| *)?lengthwise ", line)]
+
+
+TOLD = [
+    pytest.param(page, words, id=f"{page.stem}: {' '.join(words)}") for page in fill.PAGES for words in commands(page)
+]
+HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+
+
+@pytest.fixture(scope="module")
+def shipped_recipes():
+    """All of them, once: with types checked, making them takes half a second."""
+    return catalog.recipes()
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, shipped_recipes):
+    """A folder to work in, from which the examples can be imported; runs are kept in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LENGTHWISE_RUNS")
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    for known in ("_OWN", "_OWN_STUDIES"):
+        monkeypatch.setattr(catalog, known, {})
+    monkeypatch.setattr(catalog, "recipes", lambda: shipped_recipes | catalog._OWN)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("page", "words"), TOLD)
+def test_quoted_commands_can_be_given(page, words, here):
+    """Every `lengthwise …` line is a command that exists; recipes and studies that it names, and their changes, too."""
+    args = cli.parse([word for word in words if word not in ("...", "…")])
+    for name in vars(args)["import"]:
+        catalog.add(importlib.import_module(name))
+    if args.verb in ("train", "show"):
+        recipe = catalog.recipe(args.recipe, args.changes)
+        if getattr(recipe.model, "width", 0) <= 256:
+            recipe.build()
+    if args.verb == "reproduce":
+        options = {name: getattr(args, name) for name in ("tasks", "methods", "sizes", "scale")}
+        catalog.study(args.study, **{name: value for name, value in options.items() if value is not None})
+
+
+def said(block):
+    """Commands after a dollar sign, with what they answer."""
+    parts = re.split(r"^\$ (lengthwise .*)\n", block, flags=re.MULTILINE)[1:]
+    return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+MISTAKES = [
+    pytest.param(command, answer, id=f"{page.stem}: {command}")
+    for page in fill.PAGES
+    for block in blocks(page, "console")
+    for command, answer in said(block)
+]
+
+
+@pytest.mark.parametrize(("command", "answer"), MISTAKES)
+def test_quoted_mistakes_are_answered_so(command, answer, here, monkeypatch, capsys):
+    """In one line and with exit status 2, before anything is trained; … stands for anything."""
+    monkeypatch.setattr(loop.Trainee, "advance", lambda _: pytest.fail("it trains"))
+    assert cli._run(cli.parse(words_of(command))) == 2
+    wanted = re.escape(answer).replace("…", ".*")
+    assert re.fullmatch(wanted, capsys.readouterr().err)
+
+
+FEW = ["steps=2", "batch=4", "watch.every=0", "keep=last"]
+
+
+@pytest.fixture
+def cheaply(monkeypatch):
+    """``lw.train`` takes two steps, ``lw.evaluate`` a few problems of two sizes."""
+    train, evaluate = api.train, api.evaluate
+    monkeypatch.setattr(api, "train", lambda recipe, *changes, **given: train(recipe, *changes, *FEW, **given))
+    few = {"samples": 2}
+    monkeypatch.setattr(api, "evaluate", lambda run, lengths, **given: evaluate(run, list(lengths)[:2], **given | few))
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *HOW_TO], ids=lambda page: page.name)
+def test_quoted_python_runs(page, here, cheaply, capsys):
+    if page.stem == "figure":
+        assert (
+            cli._run(cli.parse(["train", "looped-parity", *FEW, "--lengths", "1,2", "--samples", "2", "--quiet"])) == 0
+        )
+    for block in blocks(page, "python"):
+        exec(compile(block, page.name, "exec"), {})
+
+
+CHEAP = {
+    "train": [*FEW, "--lengths", "2", "--samples", "2", "--jobs", "1", "--quiet"],
+    "evaluate": ["--lengths", "2", "--samples", "2"],
+    "solve": [],
+    "list": [],
+    "sample": [],
+    "rasp": [],
+    "show": [],
+}
+
+
+def test_the_tour_of_the_readme_can_be_gone(here, monkeypatch, capsys):
+    """Its commands in their order, each in its cheapest form; but for studies, and models behind an endpoint."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("99999999999999999999+1\n"))
+    for words in commands(ROOT / "README.md"):
+        words = [
+            found
+            for word in words
+            for found in (sorted(map(str, here.glob(word))) if "*" in word and "/" in word else [word])
+        ]
+        if words[0] in CHEAP:
+            assert cli._run(cli.parse([*words, *CHEAP[words[0]]])) == 0, words
+        if words[0] == "report":
+            assert (
+                cli._run(cli.parse([*words, *(["--samples", "2", "--lengths", "2"] if "--stopping" in words else [])]))
+                == 0
+            ), words
+
+
+def test_the_architecture_is_drawn_as_it_is():
+    """Its floors are those that the code is held to."""
+    draw = load(ROOT / "docs" / "draw_architecture.py")
+    assert draw.PAGE.read_text() == draw.drawing(), "run `make docs`"
+    assert {room for rooms in draw.floors() for room in rooms} == set(draw.CAPTIONS)
 
 
 def test_nothing_but_the_project_is_spoken_of():
     """No path of the machine that it was made on."""
-    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*"), *ROOT.glob("lengthwise/**/*.py")]:
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*"), *ROOT.glob("[el]*/**/*.py")]:
         if path.is_file() and path.suffix in {".md", ".py"}:
             assert not re.search(r"/work/|/root/|/tmp/\w", path.read_text()), path

@@ -1,9 +1,9 @@
-"""A large language model as a row: fresh problems of a task → an OpenAI-compatible endpoint → replies → scores.
+"""Measures a large language model behind an OpenAI-compatible endpoint on new problems of a task.
 
-inquiry    Inquiry, items(...) → Item       what is asked of which model; problems as people write them
-folder     Asked                            the inquiry's folder; each reply is kept at once
-key        Key                              the secret, which stands in no file
-client     Client.ask(prompt) → reply       one request, and what its failure means
-asking     collect(...) → Outcome           asks what has no reply yet, several prompts at a time
-scoring    scores(...)                      rows as ``Score.row`` has them
+inquiry    Inquiry, items(...) → Item       the configuration; problems as people write them
+folder     Asked                            the inquiry's folder; each reply is saved at once
+key        Key                              the endpoint's key, which is never written to a file
+client     Client.ask(prompt) → reply       one request, and the meaning of its errors
+asking     collect(...) → Outcome           asks all prompts without a reply, several at a time
+scoring    scores(...)                      rows like those of ``Score.row``
 """

@@ -1,4 +1,4 @@
-"""Asking many prompts: several at a time, tried again where that may help, each reply kept as it comes."""
+"""Asks many prompts concurrently, retries failures that may be temporary, and saves each reply at once."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from lengthwise.ask.key import Key
 from lengthwise.ask.scoring import judged
 from lengthwise.base.types import UsageError
 
-TRIES = 6  # of one prompt in one call
-LONGEST = 60.0  # seconds between two of them, at most, unless the endpoint asks for more
-PATIENCE = 120.0  # seconds that an endpoint may ask us to wait: beyond, the call ends and can be given again later
+TRIES = 6  # per prompt and call
+LONGEST = 60.0  # seconds between two tries, at most, unless the endpoint asks for more
+PATIENCE = 120.0  # seconds: if the endpoint asks for a longer wait, the call ends and can be repeated later
 
 
 @dataclass(frozen=True)
 class Manner:
-    """How to ask; nothing of it changes what is replied."""
+    """Options of asking that do not affect the replies. Raises UsageError if a number is out of range."""
 
     key: Key
-    limit: int | None = None  # requests to send at most, those sent again included
+    limit: int | None = None  # maximum number of requests, retries included
     concurrency: int = 8
-    timeout: float = 60.0  # seconds for one request, from its start to the reply's end
-    backoff: float = 1.0  # seconds before a second try, about; each further wait is twice as long
+    timeout: float = 60.0  # seconds per request, until the reply is complete
+    backoff: float = 1.0  # seconds before the second try, about; doubled for each further try
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 0:
@@ -44,20 +44,22 @@ class Manner:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one call came to."""
+    """The result of one call of ``collect``."""
 
     replies: int
     requests: int
-    left: int  # prompts that still have no reply
-    reason: str  # why, where some are left
+    left: int  # prompts without a reply
+    reason: str  # why some have none
 
 
 def collect(
     asked: Asked, items: Sequence[Item], manner: Manner, seen: Callable[[int, int], None] = lambda replies, sent: None
 ) -> Outcome:
-    """Ask what has no reply yet, a prompt that occurs several times only once. Each reply is in the folder before
-    ``seen`` is told how many came and how many requests were sent. UsageError where going on is of no use: a wrong
-    key, an unknown model, a full disk."""
+    """Ask every different prompt that has no reply yet.
+
+    Each reply is saved before ``seen`` is called with the numbers of replies and of requests so far. Raises UsageError
+    for errors that would repeat: a wrong key, an unknown model, a full disk.
+    """
     known = asked.replies()
     missing = {item.prompt: item for item in items if item.prompt not in known}
     if not missing:
@@ -68,14 +70,14 @@ def collect(
 
 
 class _Asker:
-    """One call: so many workers, each asking one prompt at a time until there is an end to it."""
+    """One call of ``collect``: workers that take prompts from a queue, each asking one at a time."""
 
     def __init__(self, asked: Asked, manner: Manner, seen: Callable[[int, int], None], *, fruitful: bool) -> None:
         self.asked, self.manner, self.seen, self.fruitful = asked, manner, seen, fruitful
-        self.replies = self.requests = self.in_vain = 0  # in vain: prompts given up since the last reply
+        self.replies = self.requests = self.in_vain = 0  # in_vain: prompts given up since the last reply
         self.trouble, self.capped = "", False
-        self.rest_until = 0.0  # an endpoint that asks us to wait means all workers
-        self.closed = asyncio.Event()  # no further request is sent
+        self.rest_until = 0.0  # a wait that the endpoint asks for applies to all workers
+        self.closed = asyncio.Event()  # if set, no further request is sent
 
     @property
     def reason(self) -> str:
@@ -84,7 +86,7 @@ class _Asker:
         return "; ".join([*capped, *([f"the last trouble: {self.trouble}"] if self.trouble else [])])
 
     async def run(self, items: Iterable[Item]) -> None:
-        """Ask all of these. UsageError where going on is of no use."""
+        """Ask all items. Raises UsageError for errors that would repeat."""
         queue, manner = deque(items), self.manner
         async with Client.open(self.asked.inquiry, manner.key, manner.timeout) as client:
             try:
@@ -99,7 +101,7 @@ class _Asker:
             await self._ask(client, queue.popleft())
 
     async def _ask(self, client: Client, item: Item) -> None:
-        """Until there is a reply, or nothing more to try."""
+        """Ask one prompt until there is a reply or no try is left."""
         for attempt in range(TRIES):
             await self._rest(attempt)
             if not self._may_send():
@@ -122,7 +124,7 @@ class _Asker:
             self.closed.set()
 
     async def _rest(self, attempt: int) -> None:
-        """Exponential back-off with jitter, and as long as the endpoint asks for; no longer than there is a use."""
+        """Wait: exponential back-off with jitter, at least as long as the endpoint asks for; ends early if closed."""
         wait = min(LONGEST, self.manner.backoff * 2 ** (attempt - 1)) * random.uniform(0.5, 1) if attempt else 0.0
         until = time.monotonic() + wait
         while not self.closed.is_set() and (left := max(until, self.rest_until) - time.monotonic()) > 0:
@@ -133,7 +135,7 @@ class _Asker:
                 pass
 
     def _may_send(self) -> bool:
-        """May another request be sent? If so, it is counted."""
+        """Whether another request may be sent; if so, count it."""
         if self.manner.limit is not None and self.requests >= self.manner.limit:
             self.capped = True
             self.closed.set()

@@ -1,4 +1,4 @@
-"""One request to an OpenAI-compatible endpoint: the reply, or what its failure means."""
+"""Sends a request to an OpenAI-compatible endpoint, and interprets its reply or error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INSTALL = "pip install 'openai>=1.60'"
 
 
 class Failure(Exception):
-    """A try that came to nothing, and may be repeated; after so many seconds, where the endpoint says so."""
+    """A failed request that may be retried, after ``wait`` seconds if the endpoint says so."""
 
     def __init__(self, reason: str, wait: float | None = None) -> None:
         super().__init__(reason)
@@ -29,11 +29,11 @@ class Failure(Exception):
 
 
 class Refusal(Exception):
-    """The endpoint will not take this prompt: to send it again would change nothing."""
+    """The endpoint rejects this prompt; retrying would not help."""
 
 
 def client_library() -> Any:
-    """The module ``openai``. UsageError where it is not installed. It is slow to import."""
+    """Import the module ``openai``, which is slow. Raises UsageError if it is not installed."""
     try:
         return importlib.import_module("openai")
     except ImportError:
@@ -49,9 +49,9 @@ class Client:
     @staticmethod
     @asynccontextmanager
     async def open(inquiry: Inquiry, key: Key, timeout: float) -> AsyncIterator[Client]:
-        """A client, closed at the end; ``timeout`` is in seconds, for one request from its start to the reply's end."""
+        """A context with an open client; ``timeout`` is in seconds per request, until the reply is complete."""
         openai = client_library()
-        # A redirect would be a request that nobody counted, and might lead the key elsewhere.
+        # A redirect would be an uncounted request, and could send the key to another host.
         transport = openai.DefaultAsyncHttpxClient(follow_redirects=False)
         async with openai.AsyncOpenAI(
             api_key=key.value or "none",
@@ -63,11 +63,11 @@ class Client:
             yield Client(connection, inquiry, key, timeout)
 
     async def ask(self, prompt: str) -> Row:
-        """One request, greedy: what ``read_reply`` finds. Failure, Refusal, or UsageError."""
+        """Send one request, with temperature 0; see ``read_reply``. Raises Failure, Refusal, or UsageError."""
         openai = client_library()
         message = {"role": "user", "content": self.inquiry.message(prompt)}
         try:
-            # The client's time limit is on each read: a reply that trickles in would never be late.
+            # The client's own limit applies to each read, so a slow stream of bytes would never time out.
             async with asyncio.timeout(self.timeout):
                 response = await self.connection.chat.completions.with_raw_response.create(
                     model=self.inquiry.model, messages=[message], temperature=0
@@ -81,7 +81,7 @@ class Client:
             raise Failure(f"{error} {error.__cause__ or ''}") from None
 
     def _problem(self, error: Any) -> Exception:
-        """What a status means."""
+        """The exception for an HTTP error status."""
         status = error.status_code
         quoted = f"{status}{_quoted(error.body)}"
         if status in (408, 409, 425, 429) or status >= 500:
@@ -91,8 +91,8 @@ class Client:
         return Refusal(f"the endpoint refuses a prompt ({quoted})")
 
     def _mistake(self, status: int, quoted: str) -> str | None:
-        """What a status says that makes all further requests useless. Bodies are quoted without the key, and that of
-        401 not at all: it is about the key."""
+        """The message for a status that all further requests would get too, else None. The body of a 401 is not quoted,
+        as it may show the key."""
         if status < 400:
             return f"it has moved ({status}): name the address where it is now"
         variable, model = self.key.variable, self.inquiry.model
@@ -108,7 +108,7 @@ class Client:
 
 
 def _wait(headers: Mapping[str, str]) -> float | None:
-    """Seconds that ``Retry-After`` asks for: a number, or a date; None where it says nothing sensible."""
+    """The seconds that ``Retry-After`` asks for, as a number or a date; None if it is missing or invalid."""
     try:
         if text := headers.get("retry-after-ms"):
             seconds = float(text) / 1000
@@ -126,21 +126,21 @@ def _until(date: str) -> float:
 
 
 def _quoted(body: Any) -> str:
-    """An error's own words, wherever its body has them."""
+    """The message in an error's body, after a colon, or ``""``."""
     inner = body.get("error", body) if isinstance(body, dict) else body
-    words = inner.get("message", inner) if isinstance(inner, dict) else inner
-    return f": {words}" if words else ""
+    message = inner.get("message", inner) if isinstance(inner, dict) else inner
+    return f": {message}" if message else ""
 
 
 def one_line(text: str) -> str:
-    """A text in one line that cannot play with the terminal."""
+    """A text in one line of at most 240 printable characters, safe to print to a terminal."""
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return text if len(text) <= 240 else f"{text[:239]}…"
 
 
 def read_reply(text: str) -> Row:
-    """The reply in a chat completion's JSON: ``said`` (its text), ``finish``, ``served`` (the model by its own account)
-    and tokens as the endpoint counted them. Failure if there is none: a proxy's page, a body cut short, no choices."""
+    """Read a chat completion's JSON: ``said`` (its text), ``finish``, ``served`` (the model's name in the reply) and
+    token counts. Raises Failure if there is no message: a proxy's page, an incomplete body, no choice."""
     try:
         tree = json.loads(text)
         content = tree["choices"][0]["message"].get("content")
@@ -152,8 +152,7 @@ def read_reply(text: str) -> Row:
         raise Failure("the endpoint's message is not text")
     finish, served, usage = tree["choices"][0].get("finish_reason"), tree.get("model"), tree.get("usage")
     return {
-        "said": content
-        or "",  # none: the model had nothing to say, or was cut off while it thought; that is its answer
+        "said": content or "",  # null, e.g. if the model ran out of tokens while reasoning, counts as an empty answer
         "finish": finish if isinstance(finish, str) else None,
         "served": served if isinstance(served, str) else None,
         **{name: _count(usage, name) for name in TOKENS},

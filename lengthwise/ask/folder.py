@@ -1,4 +1,4 @@
-"""The folder of an inquiry. Its files are described in ``lengthwise.folder``; the key stands in none of them."""
+"""The folder of an inquiry. Its files are described in ``lengthwise.folder``; none of them contains the key."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Asked(InquiryFolder):
 
     @staticmethod
     def of(inquiry: Inquiry, folder: Path | None = None) -> Asked:
-        """The folder of this inquiry, new or begun. UsageError if it holds anything else."""
+        """The folder of an inquiry, created if needed. Raises UsageError if it holds anything else."""
         path = folder or runs_folder() / inquiry.name
         if (path / "asked.json").exists():
             if Asked.open(path).inquiry != inquiry:
@@ -42,7 +42,7 @@ class Asked(InquiryFolder):
 
     @staticmethod
     def open(folder: Path) -> Asked:
-        """An existing folder. UsageError if it is not an inquiry's."""
+        """Open an existing folder. Raises UsageError if it is not an inquiry's."""
         path = folder / "asked.json"
         import_parts()
         try:
@@ -57,21 +57,21 @@ class Asked(InquiryFolder):
 
     @staticmethod
     def named(name: str | Path) -> Asked | None:
-        """A folder by its path, or by its name among the runs; None where nothing was asked."""
+        """Open a folder by its path, or by its name among the runs; None if there is no inquiry."""
         paths = (Path(name), runs_folder() / name)
         return next((Asked.open(path) for path in paths if (path / "asked.json").is_file()), None)
 
     def config(self) -> Row:
-        """The inquiry as plain values, fields that an earlier version did not have included."""
+        """The inquiry as plain values, with defaults for fields that its file lacks."""
         return fields.encode(self.inquiry)
 
     @cached_property
     def outline(self) -> InquiryOutline:
-        """What a report says of the inquiry."""
+        """The facts of the inquiry that a report shows."""
         return self.inquiry.outline
 
     def replies(self) -> dict[str, Row]:
-        """The rows of ``replies``, by prompt. UsageError if a row lacks what is needed."""
+        """The rows of ``replies``, by prompt. Raises UsageError if a row is incomplete."""
         needed = {"prompt": str, "correct": bool, **dict.fromkeys(TOKENS, int)}
         found: dict[str, Row] = {}
         for number, row in enumerate(self.rows("replies"), 1):
@@ -81,13 +81,13 @@ class Asked(InquiryFolder):
         return found
 
     def keep_scores(self, rows: Iterable[Row]) -> None:
-        """Add scores that the folder does not have yet. What is half measured is not kept: prompts that fail again and
-        again may well be the hard ones."""
+        """Append new scores. Sizes with missing replies are not saved: prompts that fail repeatedly may be the hard
+        ones, so these scores would be biased."""
         known = self.rows("scores")
         if new := [row for row in rows if row["count"] == row["asked"] and row not in known]:
             self.append("scores", *new)
 
     def spent(self) -> dict[str, int]:
-        """Tokens of all replies, as the endpoint counted them."""
+        """The endpoint's token counts, summed over all replies."""
         replies = self.replies().values()
         return {name: sum(row[name] for row in replies) for name in TOKENS}

@@ -1,4 +1,4 @@
-"""What is asked of which model, and the problems as people write them."""
+"""The configuration of an inquiry, and its problems as people write them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ ALONE = "Reply with the answer alone: no other words, no spaces, no punctuation 
 
 @dataclass(frozen=True)
 class Inquiry:
-    """All that decides what is asked of whom. Sizes and numbers of problems do not: a folder may grow. Problems are
-    those of ``data.fresh_problems``, which calls ``problems`` their kind and explains ``bottom`` and ``source``."""
+    """The endpoint, the model, and what it is asked. Sizes and numbers of problems are not part of it, so that a folder
+    can grow. ``problems`` (there ``kind``), ``bottom`` and ``source`` are those of ``data.fresh_problems``.
+
+    Raises UsageError if the endpoint is no plain http(s) address, or the model has no name.
+    """
 
     endpoint: str
     model: str
@@ -35,7 +38,7 @@ class Inquiry:
     source: Source = FRESH
 
     def __post_init__(self) -> None:
-        if not _is_address(self.endpoint):  # not repeated in the error, as it may hold a password
+        if not _is_address(self.endpoint):  # the error does not quote it, as it may contain a password
             raise UsageError(
                 "--endpoint: an address such as http://localhost:8000/v1, without user, password or question mark; "
                 "a key comes from the environment alone"
@@ -45,36 +48,36 @@ class Inquiry:
 
     @staticmethod
     def of(endpoint: str, model: str, task: Task, *, question: str | None = None, **choices: Any) -> Inquiry:
-        """What the task asks, or another question, and that the answer is to stand alone. ``choices`` are the fields
-        from ``seed`` on."""
+        """Build an inquiry with the task's question, or another one, and the request to reply with the answer only.
+        ``choices`` are the fields from ``seed`` on."""
         return Inquiry(endpoint.rstrip("/"), model, task, f"{question or task.question} {ALONE}", **choices)
 
     @property
     def id(self) -> str:
-        """Ten hexadecimal digits that differ wherever the inquiry does; fields at their defaults do not enter."""
+        """A hash of the inquiry in ten hexadecimal digits; fields with default values do not affect it."""
         return hashlib.blake2b(json.dumps(fields.essence(self)).encode(), digest_size=5).hexdigest()
 
     @property
     def name(self) -> str:
-        """Its folder's name, of characters that any file system takes."""
+        """The name of its folder, valid on any file system."""
         model = re.sub(r"[^A-Za-z0-9.]+", "-", self.model).strip("-.")[:60]
         return f"ask-{model}-{self.task.name}-{self.id}"
 
     @property
     def outline(self) -> InquiryOutline:
-        """What a report says of it."""
+        """The facts that a report shows."""
         task = self.task
         return InquiryOutline(self.id, self.model, task.name, tuple(task.axes), self.problems, self.seed)
 
     def message(self, prompt: str) -> str:
-        """What the model is told."""
+        """The message to the model for one prompt."""
         return f"{self.instruction}\n\n{prompt}"
 
 
 def _is_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        _ = parts.port  # a ValueError where it is no number
+        _ = parts.port  # raises ValueError if it is no number
     except ValueError:
         return False
     plain = not (parts.username or parts.password or parts.query or parts.fragment) and text.isprintable()
@@ -83,7 +86,7 @@ def _is_address(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Item:
-    """A problem as a person writes it, and its right answer as a person reads it."""
+    """A problem as a person writes it, and its correct answer as a person reads it."""
 
     sizes: tuple[int, ...]
     prompt: str
@@ -91,8 +94,8 @@ class Item:
 
 
 def items(inquiry: Inquiry, sizes: Iterable[int | tuple[int, ...]], samples: int) -> list[Item]:
-    """The problems on which `evaluate` measures models, given the same seed and ``samples``. A bare number is taken on
-    all of the task's axes. An item's sizes are those asked for, as a score's are."""
+    """The problems on which ``evaluate`` measures models, for equal seed and ``samples``. A size given as one number
+    applies to all of the task's axes. ``Item.sizes`` are the requested sizes, as in a score."""
     axes = len(inquiry.task.axes)
     each_once = dict.fromkeys(size if isinstance(size, tuple) else (size,) * axes for size in sizes)
     return [item for size in each_once for item in _items_of(inquiry, size, samples)]

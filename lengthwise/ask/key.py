@@ -1,4 +1,4 @@
-"""The endpoint's key: from an environment variable to the request's headers, and nowhere else."""
+"""The endpoint's key: read from an environment variable, sent in request headers, and hidden everywhere else."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from dataclasses import dataclass, field
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base.types import UsageError
 
-PIECE = 12  # so many characters of a key on end are taken for the key
-SHORT = 4  # what has fewer is no key, but put where a local endpoint wants one: 0, x, no
+PIECE = 12  # this many consecutive characters of the key are hidden like the full key
+SHORT = 4  # a shorter value is a dummy for a local endpoint, such as x, and not hidden
 
 
 @dataclass(frozen=True)
 class Key:
-    """A secret from an environment variable; without a value, the endpoint is asked without one."""
+    """A key from an environment variable; an empty value means that the endpoint needs none."""
 
     variable: str
     value: str = field(default="", repr=False)
 
     @staticmethod
     def read(variable: str | None) -> Key:
-        """The key in a variable that must be set, or that in OPENAI_API_KEY, if it is. UsageError never shows it."""
+        """Read the key from ``variable``, which must then be set, or by default from OPENAI_API_KEY, if that is set.
+
+        Raises UsageError, without showing the key, if the variable is not set or has characters that no key has.
+        """
         name = variable or "OPENAI_API_KEY"
         value = os.environ.get(name, "").strip()
         if variable and not value:
@@ -32,7 +35,7 @@ class Key:
         return Key(name, value)
 
     def hide(self, text: str) -> str:
-        """A text without the key: each word that has it, or a long piece of it, is replaced."""
+        """Replace the key, and each word that contains ``PIECE`` consecutive characters of it, by ``[key]``."""
         if len(self.value) < SHORT:
             return text
         pieces = {self.value[i : i + PIECE] for i in range(max(1, len(self.value) - PIECE + 1))}
@@ -40,7 +43,7 @@ class Key:
         return re.sub(r"\S+", lambda word: "[key]" if any(piece in word[0] for piece in pieces) else word[0], text)
 
     def refuse(self, inquiry: Inquiry) -> None:
-        """UsageError if the inquiry, which is written down, holds the key."""
+        """Raise UsageError if the inquiry, which is written to a file, contains the key."""
         texts = (inquiry.endpoint, inquiry.model, inquiry.instruction)
         if len(self.value) >= PIECE and any(self.hide(text) != text for text in texts):
             raise UsageError(f"the endpoint, the model or the question holds the key in {self.variable}: leave it out")

@@ -1,4 +1,4 @@
-"""Replies → scores."""
+"""Judges replies and computes scores."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from lengthwise.tasks import Task
 
 
 def judged(task: Task, reply: str, right: str) -> Row:
-    """A reply, and whether it is right: without the blanks around it, it must equal the right answer letter by letter.
-    Further words, a full stop, a plus, leading zeros and separators of thousands make it wrong. ``answer`` is the reply
-    if it is written in the task's symbols alone; None if it is chatter."""
+    """Judge a reply: it is correct if, without surrounding white space, it equals the correct answer exactly.
+
+    Further words, a full stop, a plus sign, leading zeros or thousands separators make it wrong. ``answer`` is the
+    reply if it consists of the task's symbols only, else None (chatter).
+    """
     text = reply.strip()
     written = text == right or (text != "" and set(text) <= set("".join(task.symbols)))
     return {"said": reply, "answer": text if written else None, "correct": text == right}
 
 
 def scores(inquiry: Inquiry, items: Iterable[Item], replies: Mapping[str, Row]) -> list[Row]:
-    """A row per size of which any prompt has its reply: those of `Score.row`, with ``asked``, the number of problems
-    asked for, of which ``count`` have replies, and ``chatter``, the number of these that are no answer at all."""
+    """A row per size with any replies: ``Score.row`` plus ``asked``, the number of problems, of which ``count`` have
+    replies, and ``chatter``, the number of replies that are no answer."""
     rows = []
     for sizes, group in groupby(items, lambda item: item.sizes):
         wanted = list(group)

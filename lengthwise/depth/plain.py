@@ -29,6 +29,7 @@ def unroll(
     context = model.embed(inputs.take(rows))
     state = model.start(context)
     for k, count in enumerate(running, 1):
+        # Rows with fewer loops are last, so cutting them off is a slice, without a copy.
         rows, state, context = first((rows, state, context), count)
         with torch.set_grad_enabled(torch.is_grad_enabled() and k > untracked):
             state = model.advance(state, context)
@@ -58,6 +59,7 @@ class Plain(Runner):
                 done = len(rows) - left[k]
                 ids.append(rows[done:])
                 logits.append(self.model.read(state)[done:])
+        # Rows were collected in the order of halting; restore the batch's order.
         return torch.cat(logits)[torch.cat(ids).argsort()][at]
 
     def each(

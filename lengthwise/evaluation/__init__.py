@@ -1,1 +1,1 @@
-"""Weights and fresh problems: answers, scores, and what they look like inside."""
+"""Evaluation of trained weights on new problems: answers, scores, and analyses of errors and depth."""

@@ -1,4 +1,4 @@
-"""How answers go wrong: where the first wrong symbol stands, whether they end in time, and which problems are hard."""
+"""Error analysis: the position of the first wrong symbol, answers of wrong length, and traits of hard problems."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lengthwise.recipe.recipe import check_stopping
 from lengthwise.recipe.stopping import Stopping
 from lengthwise.run import Weights
 
-GROUPS = 6  # into which problems are put by how hard they are, at most
+GROUPS = 6  # number of groups of problems per trait, at most
 
 
 def anatomy(
@@ -28,12 +28,13 @@ def anatomy(
     kind: Kind = "uniform",
     seed: int = 0,
 ) -> dict[str, Any]:
-    """A row of what is wrong with the answers to fresh problems of one size, the same as ``evaluate`` takes.
+    """Analyse the wrong answers to new problems of one size, the same problems as ``evaluate`` uses.
 
-    ``ends`` counts wrong answers by where they end: ``early``, ``late`` (or not at all), or ``right``, so that a symbol
-    is wrong; ``first_wrong`` by the answer's place, from 1, at which they first go wrong. ``by`` has, for each of the
-    task's traits, groups of problems of about the same number, ordered by it: its lowest and highest value there, how
-    many they are, and the share that is right.
+    ``ends`` counts wrong answers by their length: ``early``, ``late`` (or without an end), or ``right``, so that a
+    symbol is wrong. ``first_wrong`` counts them by the index in the answer, from 1, of the first wrong symbol. ``by``
+    has groups of about equally many problems for each trait of the task, ordered by the trait: its lowest and highest
+    value, the number of problems, and the fraction answered correctly. Raises UsageError if ``samples`` is below 1, or
+    if size, problems or stopping rule do not fit the recipe.
     """
     recipe = weights.recipe
     rule = stopping or recipe.stopping
@@ -49,7 +50,7 @@ def anatomy(
         answer = answer_slots & up_to_end(wanted, end)
         wrong.append((predicted.symbols != wanted) & answer)
         length = (answer_slots & up_to_end(predicted.symbols, end)).sum(1)
-        # One that never ends fills its room, as the longest possible answer does; it then lacks the end symbol.
+        # An answer without an end fills all slots; so may a complete one, but that has an end symbol.
         open_ended = (
             ~((predicted.symbols == end) & answer_slots).any(1) if end is not None else torch.zeros_like(length) > 0
         )
@@ -74,9 +75,9 @@ def anatomy(
 
 
 def _grouped(values: Int[Tensor, " n"], right: Bool[Tensor, " n"]) -> list[dict[str, Any]]:
-    """Problems of equal value stay together; a group ends where it has its share of them all."""
+    """The fraction correct in groups of about equally many problems; problems with equal values share a group."""
     kinds, counts = values.unique(return_counts=True)
-    # A group's number is how many shares have been filled before the middle of a value's problems.
+    # In sorted order, the index of the middle problem of each value decides its group.
     middle = counts.cumsum(0) - counts / 2
     numbers = (middle * min(GROUPS, len(kinds)) / len(values)).long()
     groups = []

@@ -1,7 +1,7 @@
-"""Two checks before a model that is not ours is trained or measured: it may not look ahead, nor at its neighbours.
+"""Two checks of user-defined models before training or evaluation: causality, and independence of rows.
 
-A model that sees what it should predict scores 1.000 at every length, and one that reads padding answers according to
-who stands beside it. Neither shows in a score, so both are refused.
+A model that sees the symbol it should predict scores 1.000 at every length, and the answers of one that reads padding
+depend on the other rows of the batch. Scores show neither error, so both raise UsageError.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from lengthwise.models.retran import ReTranModel
 from lengthwise.models.transformer import TransformerModel
 from lengthwise.recipe.recipe import Recipe
 
-OURS = (TransformerModel, ReTranModel, LSTMModel)  # held to the same by tests
+OURS = (TransformerModel, ReTranModel, LSTMModel)  # the package's tests check these
 PACKAGES = ("torch.", "lengthwise.")
-ROWS, LOOPS, MOVED = 6, 3, 1e-3  # rows looked at, loops at most, and the least change that counts, of the largest logit
+ROWS, LOOPS = 6, 3  # of the batch on which a model is checked
+MOVED = 1e-3  # smallest change of a logit that counts, relative to the largest logit
 
 
 @torch.no_grad()
 def check(model: Model, recipe: Recipe) -> None:
-    """UsageError where a model looks ahead in a causal layout, or at its neighbours' lengths. Models that are exactly
-    the package's own are known not to."""
+    """Raise UsageError if a model sees later positions in a causal layout, or padding, or other rows. The package's own
+    models are not checked."""
     if type(model) in OURS and all(type(part).__module__.startswith(PACKAGES) for part in model.modules()):
         return
     training = model.training
@@ -44,7 +45,7 @@ def check(model: Model, recipe: Recipe) -> None:
 
 
 def _rows(recipe: Recipe) -> Inputs:
-    """A few rows of different lengths."""
+    """Inputs of a few rows of different lengths."""
     draw, task = stream(0, "causality"), recipe.task
     bottom = max(task.smallest, recipe.lengths.bottom)
     top = max(bottom, min(recipe.lengths.top, bottom + 6))
@@ -61,7 +62,7 @@ def _logits(model: Model, inputs: Inputs) -> Float[Tensor, "b t v"]:
 
 
 def _check_causality(model: Model, inputs: Inputs) -> None:
-    """Other tokens after a position must not change what is read there."""
+    """Changing the tokens after a position must not change the logits up to it."""
     before = _logits(model, inputs)
     symbols = int(inputs.tokens.max()) + 1
     for cut in {inputs.tokens.shape[1] // 3, inputs.tokens.shape[1] // 2}:
@@ -77,7 +78,7 @@ def _check_causality(model: Model, inputs: Inputs) -> None:
 
 
 def _check_padding(model: Model, inputs: Inputs) -> None:
-    """A row alone must get the logits that it gets beside longer ones."""
+    """The logits of a row must be the same alone and beside longer rows."""
     together = _logits(model, inputs)
     for row in range(len(inputs)):
         alone = inputs.take(slice(row, row + 1)).narrow()
@@ -91,7 +92,7 @@ def _check_padding(model: Model, inputs: Inputs) -> None:
 
 
 def _differ(one: Float[Tensor, "b t v"], two: Float[Tensor, "b t v"], at: Bool[Tensor, "b t"]) -> bool:
-    """Do logits differ there by more than rounding? Where they are not finite, nothing can be said."""
+    """Whether logits at the positions ``at`` differ by more than rounding; False for NaN."""
     one, two = one[at].double(), two[at].double()
     return bool(((one - two).abs() > MOVED * (1 + one.abs().max())).any())
 

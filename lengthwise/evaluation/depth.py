@@ -1,4 +1,4 @@
-"""What more loops do: accuracy and confidence after every loop, and where the stopping rules stop."""
+"""Accuracy and confidence after every loop, and the loops that stopping rules choose."""
 
 from __future__ import annotations
 
@@ -19,16 +19,20 @@ QUANTILES = (0.1, 0.9)
 
 
 def depth(weights: Weights, size: int | tuple[int, ...], *, samples: int = 512, seed: int = 0) -> dict[str, Any]:
-    """A row of what each loop k = 1, 2, … would have answered to fresh problems of one size: shares right and mean
-    confidences, up to where maximum confidence looks; and where it stops, for all problems together (the published
-    variant) and for each on its own. UsageError where loops do not go with this recipe, or differ between problems."""
+    """Measure the answers after each loop k = 1, 2, … to new problems of one size.
+
+    The row has the fraction correct (``exact``) and the mean confidence (mean log probability) after each loop up to
+    the limit of ``MaxConfidence``, and the loops that it and the oracle choose, for the batch (the published variant)
+    and per problem. Raises UsageError for a layout that decodes, or if problems of this size take different numbers of
+    loops.
+    """
     recipe = weights.recipe
     if recipe.layout.decodes:
         raise UsageError(f"{weights.name}: its layout feeds the answer in, so that its confidence says nothing")
     at = recipe.sizes(size)
     batch = recipe.layout.write(unseen(recipe, at, samples, seed=seed), recipe.task)
     planned = recipe.loops.planned(batch.rounds)
-    if len(planned.unique()) > 1:
+    if len(planned.unique()) > 1:  # then loop k means different things for different problems
         raise UsageError(f"{recipe.task.name}: problems of one size take different loops; there is no one curve")
     own = recipe.stopping if isinstance(recipe.stopping, MaxConfidence) else MaxConfidence()
     traced, right = loops_right(weights.model, recipe, batch, own.limit(planned))
@@ -51,7 +55,7 @@ def depth(weights: Weights, size: int | tuple[int, ...], *, samples: int = 512, 
 
 
 def depths(run: Run, sizes: Iterable[int | tuple[int, ...]], samples: int) -> list[dict[str, Any]]:
-    """A row per size, measured where the run has none yet on so many problems."""
+    """A row per size; sizes that the run's folder lacks for this number of ``samples`` are measured and appended."""
     known = {tuple(row["sizes"]): row for row in run.rows("depth") if row["count"] == samples}
     wanted = [run.recipe.sizes(size) for size in sizes]
     if missing := [size for size in wanted if size not in known]:
@@ -63,7 +67,7 @@ def depths(run: Run, sizes: Iterable[int | tuple[int, ...]], samples: int) -> li
 
 
 def _where(loops: Int[Tensor, " b"], right: Tensor) -> dict[str, Any]:
-    """Where a rule stopped, over problems: the mean, and the middle eight tenths; and how many it got right."""
+    """The loops that a rule chose: mean, 10 % and 90 % quantiles; and the fraction of correct answers there."""
     low, high = loops.float().quantile(torch.tensor(QUANTILES, device=loops.device)).tolist()
     hits = right[loops - 1, torch.arange(len(loops), device=loops.device)]
     return {"mean": float(loops.float().mean()), "low": low, "high": high, "exact": float(hits.float().mean())}

@@ -1,4 +1,4 @@
-"""Decoding, for showing answers. Scoring never needs it: see ``evaluation.answer``."""
+"""Decoding, to show answers. Scoring does not need it: see ``scores.answer``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lengthwise.recipe.stopping import Stopping
 
 
 def respond(model: Model, recipe: Recipe, problems: Problems, stopping: Stopping) -> Predictions:
-    """What the model answers on its own: nothing of the right answer reaches it."""
+    """Predict answers without access to the correct ones. Raises UsageError if the rule does not fit the layout."""
     check_stopping(recipe.layout, stopping)
     batch = recipe.layout.write(problems, recipe.task)
     return decode(model, recipe, batch, stopping) if recipe.layout.decodes else answer(model, recipe, batch, stopping)
@@ -27,67 +27,71 @@ def respond(model: Model, recipe: Recipe, problems: Problems, stopping: Stopping
 
 @torch.no_grad()
 def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Predictions:
-    """Greedy decoding: each symbol said is fed in at the next place. A model that remembers reads every place once;
-    others run the row again."""
+    """Greedy decoding: each predicted symbol is the input at the next position.
+
+    With a key–value cache, each position is computed once; for models without one, the row is computed again for every
+    symbol. ``confidence`` is the mean log probability of the predicted answer.
+    """
     model.eval()
     limit = stopping.limit(recipe.loops.planned(batch.rounds))
     end = recipe.layout.end(recipe.task)
     here = batch.to(next(model.parameters()).device)
     predicted = torch.zeros_like(here.targets)
-    sure = torch.zeros(predicted.shape, device=predicted.device)
-    for loops in limit.unique():
+    log_probability = torch.zeros(predicted.shape, device=predicted.device)
+    for loops in limit.unique():  # a cache serves rows with the same number of loops
         rows = (limit == loops).nonzero()[:, 0]
         part = here.take(rows.to(predicted.device))
         reads = reader(model, part.inputs)
         if reads is None:
             return decode_anew(model, recipe, batch, stopping)
-        predicted[rows], sure[rows] = _read_on(reads, part, int(loops), end or 0)
-    symbols, sure = slots(predicted, here.answer_slots), slots(sure, here.answer_slots)
+        predicted[rows], log_probability[rows] = _read_on(reads, part, int(loops), end or 0)
+    symbols, log_probability = slots(predicted, here.answer_slots), slots(log_probability, here.answer_slots)
     counted = up_to_end(symbols, end) & slots(here.answer_slots, here.answer_slots)
-    return Predictions(symbols.cpu(), ((sure * counted).sum(1) / counted.sum(1)).cpu(), limit)
+    return Predictions(symbols.cpu(), ((log_probability * counted).sum(1) / counted.sum(1)).cpu(), limit)
 
 
 def _read_on(reads: Reader, batch: Batch, loops: int, end: int) -> tuple[Int[Tensor, "b t"], Float[Tensor, "b t"]]:
-    """What is said at each place of the room, and its log probability: the prompts are read at once, as far as all
-    rows have one, then place by place."""
+    """The prediction and its log probability at each answer slot. The first positions, up to the shortest prompt's end,
+    are read at once, later ones one by one."""
     answer_slots = batch.answer_slots
     first = answer_slots.long().argmax(1)
     tokens = _without_answer(batch, end)
     predicted = torch.zeros_like(tokens)
-    sure = torch.zeros(tokens.shape, device=tokens.device)
+    log_probability = torch.zeros(tokens.shape, device=tokens.device)
     width, start, stop = tokens.shape[1], 0, int(first.min()) + 1
     while start < width:
         piece = replace(batch.inputs, tokens=tokens).columns(start, stop)
         at = answer_slots[:, start:stop]
         best = reads.read(piece, loops)[at].log_softmax(-1).max(-1)
-        predicted[:, start:stop][at], sure[:, start:stop][at] = best.indices, best.values.float()
+        predicted[:, start:stop][at], log_probability[:, start:stop][at] = best.indices, best.values.float()
         if stop < width:
+            # Rows whose prompt goes on keep their own token; the others get the symbol just predicted.
             fed = answer_slots[:, stop] & (first < stop)
             tokens[:, stop] = torch.where(fed, predicted[:, stop - 1], tokens[:, stop])
         start, stop = stop, stop + 1
-    return predicted, sure
+    return predicted, log_probability
 
 
 def _without_answer(batch: Batch, end: int) -> Int[Tensor, "b t"]:
-    """The tokens of each row, with nothing of the answer in them."""
+    """The tokens of each row, with the answer replaced by the end symbol."""
     first = batch.answer_slots.long().argmax(1, keepdim=True)
     after = torch.arange(batch.answer_slots.shape[1], device=first.device) > first
     return batch.inputs.tokens.masked_fill(batch.answer_slots & after, end)
 
 
 def decode_anew(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Predictions:
-    """The same without a memory: the row is run again for every symbol."""
+    """Greedy decoding without a cache: the row is computed again for every symbol."""
     first = batch.answer_slots.long().argmax(1)
     count = batch.answer_slots.sum(1)
     row = torch.arange(len(batch))
     tokens = _without_answer(batch, recipe.layout.end(recipe.task) or 0)
 
-    def said_so_far() -> Predictions:
+    def predict() -> Predictions:
         fed = replace(batch.inputs, tokens=tokens)
         return answer(model, recipe, replace(batch, inputs=fed), stopping)
 
     for slot in range(int(count.max()) - 1):
         more = slot + 1 < count
-        symbols = said_so_far().symbols
+        symbols = predict().symbols
         tokens[row[more], first[more] + slot + 1] = symbols[more, slot]
-    return said_so_far()
+    return predict()

@@ -1,4 +1,4 @@
-"""Text in, text out: ``load("looped-pairs").solve("128+9")``."""
+"""Solves prompts given as text: ``load("looped-pairs").solve("128+9")``."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from lengthwise.run import load as load_weights
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model answered to one prompt."""
+    """A model's answer to one prompt."""
 
     prompt: str
     text: str
-    right: str  # the right answer, from the task's reference algorithm
-    correct: bool  # the whole answer, its end included: exact match
+    right: str  # the correct answer, from the task's reference algorithm
+    correct: bool  # True if every symbol is correct, the end included
     loops: int  # loops used
-    confidence: float  # geometric mean of the probabilities of the symbols said
-    perplexity: float  # of the right answer
+    confidence: float  # geometric mean of the probabilities of the predicted symbols
+    perplexity: float  # of the correct answer
 
     def __str__(self) -> str:
         return self.text
 
 
 class Solver:
-    """Trained weights that answer prompts as a person writes them."""
+    """Answers prompts, written as a person writes them, with trained weights."""
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
@@ -42,7 +42,7 @@ class Solver:
         return f"Solver({self.weights.name!r})"
 
     def solve(self, prompt: str, stopping: Stopping | None = None) -> Answer:
-        """The model's own answer, right or wrong. UsageError in one line if the prompt is none of its task's."""
+        """Answer a prompt, by the recipe's own rule or ``stopping``. Raises UsageError if the task cannot parse it."""
         recipe, prompt = self.weights.recipe, prompt.strip()
         problems = recipe.task.parse(prompt)
         predicted = respond(self.weights.model, recipe, problems, stopping or recipe.stopping)
@@ -61,7 +61,7 @@ class Solver:
         )
 
     def _text(self, symbols: Int[Tensor, " a"]) -> str:
-        """As a person reads it; what is no answer at all is shown as it was said."""
+        """Format an answer for a reader; predictions that are no answer of the task are shown symbol by symbol."""
         recipe = self.weights.recipe
         answer = recipe.layout.answer(symbols, recipe.task)
         if len(answer) and int(answer.max()) < len(recipe.task.symbols):
@@ -70,5 +70,8 @@ class Solver:
 
 
 def load(weights: str | Path | Run, device: str = "cpu") -> Solver:
-    """A solver from shipped weights, a run, or a folder with config.json and model.safetensors."""
+    """Load a solver from shipped weights, a run, or a folder with config.json and model.safetensors.
+
+    Raises UsageError if they are missing or damaged.
+    """
     return Solver(weights.weights(device) if isinstance(weights, Run) else load_weights(weights, device))

@@ -50,6 +50,7 @@ class Few:
         if most > MOST_KEYS:
             return None
         shape = len(ragged.at), seen.shape[1], most
+        # One entry per visible pair. ``at`` is its index in the lists by query, ``back`` in the lists by key.
         row, head, position, key = seen.nonzero().unbind(1)
         asker, asked = number[row, position], number[row, key]
         in_row, in_key = asker * shape[1] + head, asked * shape[1] + head
@@ -108,6 +109,7 @@ class _AttendFew(torch.autograd.Function):
         (projected, weights), few = ctx.saved_tensors, ctx.few
         heads, scale = projected.shape[2], projected.shape[-1] ** -0.5
         table, gradient = projected.flatten(0, 2), gradient.contiguous()
+        # The gradient of the scores: weight · (gradient of the weight − its mean under the weights).
         scores = _dots(gradient, table, few.keys + 2 * heads) * weights
         scores = scores - weights * scores.sum(-1, keepdim=True)
         to_query = _sums(table, few.keys + heads, scores * scale)

@@ -20,6 +20,7 @@ def by_length(inputs: Inputs, positions: int) -> list[Int[Tensor, " r"]]:
     rows, width = inputs.tokens.shape
     if rows * width < 2 * positions:
         return [torch.arange(rows)]
+    # A stable sort, so that results do not depend on how ties are broken.
     order = inputs.padding_mask.sum(1).argsort(descending=True, stable=True)
     return list(order.split(max(1, positions // width)))
 

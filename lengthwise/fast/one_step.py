@@ -52,11 +52,10 @@ def distinct(
         return None  # rows may differ
     which = alike(tokens, ends, [part.padded.rows for part in plans])
     first = _first(which)
-    if len(first) > MOST_DISTINCT * len(which) or not torch.equal(
-        x.detach()[first[which]], x.detach()
-    ):  # positions may differ
+    if len(first) > MOST_DISTINCT * len(which):
         return None
-    return which
+    # Positional vectors make inputs differ although tokens and prefixes are equal.
+    return which if torch.equal(x.detach()[first[which]], x.detach()) else None
 
 
 def _first(which: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
@@ -105,7 +104,7 @@ def plan(
     which = torch.arange(len(until)) if which is None else which
     new = newcomers(which)
     counts = [0, *new.cumsum(0).tolist()]  # number of distinct positions before each position
-    last = until.new_zeros(counts[-1]).scatter_reduce_(0, which, until, "amax")
+    last = until.new_zeros(counts[-1]).scatter_reduce_(0, which, until, "amax")  # a merged state serves all its rows
     found = []
     for k, (rows, seen) in enumerate(zip(running, plans, strict=True), 1):
         stay = ends[running[k] - 1] if k < len(running) else 0
@@ -265,7 +264,7 @@ class _AllLoops(torch.autograd.Function):
                 to_state = _norm_back(to_state, *kept.pop(), *norm)
             for layer in reversed(layers):
                 to_state = _layer_back(to_state, kept.pop(), layer, loop, settings, last=layer is layers[-1])
-            if settings.again or not number:
+            if settings.again or not number:  # x enters this loop
                 to_x[: loop.positions].add_(to_state)
         return to_x, None, *to
 

@@ -50,5 +50,6 @@ class Packing(NamedTuple):
         """Indices, in packed order, of the positions ``at``, row by row; none may be padding."""
         row, position = at.nonzero().unbind(1)
         rank = self.rows.argsort()  # index of each row in the order by length
+        # Within a position, rows are in the order by length, so a token's offset there is its row's rank.
         start = torch.tensor([0, *accumulate(self.counts)], device=at.device)
         return start[position] + rank[row]

@@ -88,6 +88,7 @@ def _part(
 ) -> tuple[Ragged, Sight]:
     own = inputs.take(rows).columns(0, ragged.longest(rows))
     part, sight = Ragged.of(own.padding_mask), Sight.of(encodings, own, causal=causal)
+    # Without padding, causality and positional terms, every query sees every key: the bias would be all zeros.
     alone = part.full and not causal and not any(encoding.attends for encoding in encodings)
     return part, sight._replace(bias=None) if alone else sight
 

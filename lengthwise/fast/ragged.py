@@ -67,6 +67,7 @@ class Ragged:
 
     def keep(self, at: Int[Tensor, " m"]) -> Ragged:
         """Select packed positions by index, in increasing order."""
+        # A row ends after its last selected position, so its end is the number of selected ones before its old end.
         return Ragged(torch.searchsorted(at, torch.tensor(self.ends)).tolist(), self.width, self.at[at])
 
     @property

@@ -52,6 +52,7 @@ class _Kept:
 
     def gradients(self) -> tuple[Tensor, Tensor]:
         """The gradients of all keys and values, as accumulated so far in this backward pass."""
+        # A graph that is kept may be walked again: each backward pass needs new zeros.
         if self._pass != (now := torch._C._current_graph_task_id()) or self._gradients is None:
             self._gradients, self._pass = (torch.zeros_like(self.keys), torch.zeros_like(self.values)), now
         return self._gradients

@@ -52,6 +52,7 @@ class Sequential(Runner):
     def last(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
     ) -> Float[Tensor, "n v"]:
+        # Several loops need states in the batch's order, padded; one loop can stay packed up to the logits.
         if untracked or int(loops.max()) > 1:
             return Plain(_FastLoops(self)).last(inputs, loops, at, untracked=untracked)
         rows, logits = by_length(inputs, GROUP_POSITIONS), []

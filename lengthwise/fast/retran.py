@@ -63,6 +63,7 @@ class _Wave:
         """The last layer's outputs at each position t, in the first ``counts[t]`` rows, which reach it."""
         found = []
         for wave in range(len(counts) + self.depth - 1):
+            # The active layers: those whose position, wave − layer, is inside the rows.
             layers = range(max(0, wave - len(counts) + 1), min(self.depth, wave + 1))
             rows = counts[wave - layers[-1]]  # the earliest of the positions has the most rows
             below = [self.outputs[layer - 1] if layer else x[wave] for layer in layers]
@@ -89,6 +90,7 @@ class _Wave:
         angles = (position[:, None, None] * self.rates).to(x.dtype)
         turn = angles.cos(), angles.sin()
         slots = torch.arange(wave + 1 - first, device=x.device)
+        # Layer l's keys begin at slot l; its earlier slots are empty.
         hidden = slots < torch.arange(count, device=x.device)[:, None] if count > 1 else None
 
         query = _turned(self._map("query", x, layers), turn)

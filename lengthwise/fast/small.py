@@ -107,7 +107,7 @@ class AttentionPlan(NamedTuple):
         else:
             (rows, positions), at = shape, None
         width = positions if mask is None else mask.shape[-1]
-        if width > positions:
+        if width > positions:  # the blank: each padded row is one longer, and its last key and value stay 0
             at = torch.arange(rows * positions) if at is None else at
             at = at + at // positions * (width - positions)
         if mask is not None:

@@ -124,6 +124,8 @@ def _run(
             rows, state, x, pattern = rows[some], state.take(some), x.take(some), pattern.take(some)
             until = None if until is None else until.take(some)
         wanted = None
+        # With a local window, a position that is needed no more can be dropped from all later loops. Otherwise it stays
+        # a key in this loop, and only the part of the last block after attention skips it.
         if until is not None and radius and isinstance(pattern, Band):
             kept = (until.value >= k - 1).nonzero()[:, 0]
             if len(kept) < MOST_NEEDED * len(until.value):
@@ -146,6 +148,7 @@ def _needed_until(at: Bool[Tensor, "b t"], loops: Int[Tensor, " b"], radius: int
     if not radius:
         return loops[:, None] - (~at).long()
     position = torch.arange(at.shape[1])
+    # The distance to the nearest selected position; a row without one gets a distance that no number of loops covers.
     gap = (position - position[:, None]).abs().where(at[:, None], len(position) * int(loops.max()) * radius).amin(2)
     return loops[:, None] + -gap // radius
 
@@ -167,6 +170,7 @@ def _in_one_step(model: TransformerModel, prepared: _Prepared, at: Bool[Tensor, 
             return None
         each.append(found)
     which = one_step.distinct(x.value, inputs.tokens, ends, each[0]) if model.causal else None
+    # Attention may read all positions, so before a row's last loop all its states are needed.
     until = x.ragged.pack(loops[:, None] - (~at).long())
     plan = one_step.plan(each, ends, running, until, which)
     norm = model.norm if isinstance(model.norm, nn.LayerNorm) else None

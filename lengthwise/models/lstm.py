@@ -63,7 +63,7 @@ class LSTMModel(Model):
 
     def advance(self, state: Float[Tensor, "r t d"], context: Float[Tensor, "r t d"]) -> Float[Tensor, "r t d"]:
         for number, cell in enumerate(self.cells):
-            x = self.drop(state) if number else state
+            x = self.drop(state) if number else state  # dropout between cells, not on the input
             states, outputs = cell.start(len(x)), []
             for column in x.unbind(1):
                 output, states = cell(column, states)

@@ -160,6 +160,7 @@ def _block(spec: Transformer, encodings: Sequence[Encoding]) -> Block:
     mixer = spec.mixer.build(spec.width, spec.heads, dropout=spec.dropout, biases=spec.biases)
     block = Block(mixer, _mlp(spec), spec.width, post=spec.norm == "post", eps=spec.eps, dropout=spec.dropout)
     block.initialise(spec.init_std, spec.layers, mlp_too=spec.init == "all")
+    # After the weights are initialised: an encoding may make a head's keys equal to its queries.
     for position, encoding in zip(spec.positions, encodings, strict=True):
         if encoding.attends and not mixer.attends:
             raise UsageError(f"{type(spec.mixer).__name__} has no attention for {type(position).__name__} to act on")
@@ -198,7 +199,7 @@ class InputInjection(nn.Module):
         if how == "gate":
             self.gate = nn.Linear(2 * width, width)
             nn.init.zeros_(self.gate.weight)
-            nn.init.constant_(self.gate.bias, math.log(9))
+            nn.init.constant_(self.gate.bias, math.log(9))  # σ(log 9) = 0.9
 
     def forward(self, state: Float[Tensor, "*r d"], x: Float[Tensor, "*r d"]) -> Float[Tensor, "*r d"]:
         if self.how == "concat":

@@ -58,7 +58,7 @@ class SoftmaxAttention(Mixer):
         if sight.angles is not None:
             query, key = rotate(query, sight.angles), rotate(key, sight.angles)
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
-        if cache is not None:
+        if cache is not None:  # keys are cached after rotation, which depends on their own position only
             key, value = cache.extend(key, value)
         bias = None if sight.bias is None else sight.bias.to(query.dtype)
         if bias is not None and bias.shape[-1] > key.shape[2]:  # the bias has a column for the blank key, see Sight

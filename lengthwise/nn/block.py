@@ -69,6 +69,7 @@ class Block(nn.Module):
         The layers whose output is added to the residual stream get std / √(2 · layers): the mixer's ``out`` and, with
         ``mlp_too``, the MLP's ``narrow``.
         """
+        # Each block adds 2 outputs to the residual stream; smaller ones keep its variance independent of depth.
         ends = (self.mixer.out, self.mlp.narrow) if mlp_too else (self.mixer.out,)
         for linear in (*_linears(self.mixer), *_linears(self.mlp)):
             nn.init.normal_(linear.weight, std=std / math.sqrt(2 * layers) if linear in ends else std)

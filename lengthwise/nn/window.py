@@ -158,7 +158,7 @@ class EarlierHeadsEncoding(_Hiding):
 
     def hidden(self, inputs: Inputs) -> Bool[Tensor, "t t"]:
         position = torch.arange(inputs.position.shape[1], device=self.chosen.device)
-        return position[:, None] <= position
+        return position[:, None] <= position  # a position does not see itself; the blank prevents an empty softmax
 
     def alike(self) -> Bool[Tensor, " h"]:
         return self.chosen

@@ -21,6 +21,7 @@ class Every(Objective):
         last = {}
         for _, rows, logits in runner.each(batch.inputs, loops, batch.loss_mask):
             loss, hits = supervise(logits, batch.targets[rows][batch.loss_mask[rows]])
+            # Weighted by rows, so that loops that only few long rows reach do not dominate.
             total, right, weight = total + len(rows) * loss, right + len(rows) * hits, weight + len(rows)
             last = {"last_loss": loss.detach()}
         value = total / weight

@@ -37,12 +37,14 @@ class Progressive(Objective):
         def uniform(low: int, high: int) -> int:
             return int(torch.randint(low, high + 1, (), generator=generator))
 
+        # The order of draws matters: the same generator must give the same loops in every version.
         half = max(full // 2, 1)
         skipped = uniform(0, full - 1) if self.truncated else 0
         fewer = skipped + uniform(1, min(full - skipped, half) if self.truncated else full)
         parts, targets = {}, batch.targets[batch.loss_mask]
         for name, depth, tracked in (("full", full, half), ("fewer", fewer, fewer - skipped)):
             untracked = depth - tracked if self.truncated else 0
+            # Rows with fewer loops than ``depth`` keep their own number.
             depths = loops.clamp(max=depth)
             logits = runner.last(batch.inputs, depths, batch.loss_mask, untracked=untracked)
             parts[name] = supervise(logits, targets)

@@ -1,9 +1,9 @@
-"""RASP-L, and the n-RASP-L programs that looped models have to learn.
+"""RASP-L, and n-RASP-L programs for the tasks of Fan et al. 2025.
 
-    language   rows, places and the operations on them: what one layer of a causal transformer can do
-    program    a program: prepare, a step taken T(n) times, finish; how it is run, and what it is checked for
-    programs   one for each of the six tasks of Fan et al. 2025
+    language   the operations: what one layer of a causal transformer can compute
+    program    a program (prepare, a step repeated T(n) times, finish), its execution and its checks
+    programs   a program for each of the six tasks
 
-RASP-L is a language of what transformers learn in a way that carries to longer inputs (Zhou et al. 2023). A task is
-n-RASP-L if some step, a RASP-L program of fixed size, solves it when taken T(n) times (Fan et al. 2025, section 3).
+RASP-L is a language of functions that transformers learn such that they generalise to longer inputs (Zhou et al. 2023).
+A task is n-RASP-L if a RASP-L program of fixed size solves it when repeated T(n) times (Fan et al. 2025, section 3).
 """

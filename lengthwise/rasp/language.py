@@ -1,15 +1,15 @@
-"""The operations of RASP-L (Zhou et al. 2023, section 4), on many rows at once.
+"""The operations of RASP-L (Zhou et al. 2023, section 4), on batches of rows.
 
-A ``Row`` holds a symbol at each position, out of a small alphabet; ``Places`` hold positions or counts, which may be
-compared and moved on by one, and nothing else: there is no arithmetic on them. Every operation is causal: what stands
-at a position depends on that position and those before it.
+A ``Row`` holds a symbol of a small alphabet at each position. ``Places`` hold a position or a count at each position;
+these can be compared and changed by one, but there is no other arithmetic on them. Every operation is causal: its
+result at a position depends on that position and earlier ones only.
 
-``each``, ``places``, ``before``, ``after``, ``compare``, ``select``, ``both``, ``aggregate`` and ``count`` are the
-core. ``shift``, ``seen`` and ``latest`` follow from it: they are written directly, in time linear in the row's length,
-and tests hold them to their definitions.
+The core operations are ``each``, ``positions``, ``before``, ``after``, ``compare``, ``select``, ``both``, ``aggregate``
+and ``count``. ``shift``, ``seen`` and ``latest`` can be defined by them; they are implemented directly, in time linear
+in the row's length, and tests compare them with their definitions.
 
-Rows may be abstract: an alphabet with no symbols at any position. Operations then work on alphabets alone, so that
-running a program on abstract rows shows all that it does, whatever the input and its length.
+A row may be abstract: an alphabet without symbols. Operations then compute alphabets only, so a run on abstract rows
+shows all operations of a program, for any input and length.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from torch import Tensor
 from lengthwise.base.types import UsageError
 
 Symbol = Hashable
-MOST = 10_000  # combinations of symbols that one map may tell apart
+MOST_COMBINATIONS = 10_000  # of symbols that ``each`` tabulates
 
 
 class Forbidden(UsageError):
-    """A program does what RASP-L does not allow."""
+    """An error for programs that do what RASP-L does not allow."""
 
 
 class _Opaque:
-    """What a program may hand to operations but not look into: so neither data nor length can steer its course."""
+    """A value that a program may pass to operations but not inspect, so that its control flow cannot depend on data or
+    length."""
 
     def _refuse(self, *_: Any) -> NoReturn:
         raise Forbidden(f"RASP-L has no arithmetic, tests or indexing on {type(self).__name__}: use the operations")
@@ -48,7 +49,7 @@ class _Opaque:
 
 @dataclass(frozen=True, eq=False)
 class Row(_Opaque):
-    """A symbol at each position, as its place in the alphabet; abstract where there are no ids."""
+    """A symbol at each position, stored as its index in the alphabet; abstract if ``ids`` is None."""
 
     alphabet: tuple[Symbol, ...]
     ids: Int[Tensor, "b t"] | None
@@ -56,14 +57,14 @@ class Row(_Opaque):
 
 @dataclass(frozen=True, eq=False)
 class Places(_Opaque):
-    """A position or a count at each position; −1 where there is none."""
+    """A position or a count at each position; −1 for none."""
 
     at: Int[Tensor, "b t"] | None
 
 
 @dataclass(frozen=True, eq=False)
 class Selector(_Opaque):
-    """Which positions (the last axis) each position looks at."""
+    """The positions (last axis) that each position selects."""
 
     chosen: Bool[Tensor, "b t t"] | None
 
@@ -73,7 +74,7 @@ _tapes: list[list[tuple[Any, ...]]] = []
 
 @contextmanager
 def record() -> Iterator[list[tuple[Any, ...]]]:
-    """The operations carried out meanwhile, each with what it depends on beside its data."""
+    """A context that records the operations carried out in it, each with its arguments other than data."""
     tape: list[tuple[Any, ...]] = []
     _tapes.append(tape)
     try:
@@ -91,11 +92,16 @@ def _note(*operation: Any) -> None:
 
 
 def each(function: Callable[..., Symbol], *rows: Row) -> Row:
-    """A function of the symbols that stand at a position, of one row or several: RASP-L's ``tok_map`` and ``seq_map``,
-    what a feed-forward layer can do. It is tabulated, so it can depend on nothing else."""
+    """Apply a function to the symbols of one or several rows at each position: RASP-L's ``tok_map`` and ``seq_map``,
+    which a feed-forward layer can compute.
+
+    The function is tabulated, so it can depend on nothing else. Raises Forbidden if the table is too large.
+    """
     combinations = list(product(*(row.alphabet for row in rows)))
-    if len(combinations) > MOST:
-        raise Forbidden(f"a map tells {len(combinations)} combinations of symbols apart; {MOST} are allowed")
+    if len(combinations) > MOST_COMBINATIONS:
+        raise Forbidden(
+            f"a map tells {len(combinations)} combinations of symbols apart; {MOST_COMBINATIONS} are allowed"
+        )
     results = [function(*symbols) for symbols in combinations]
     alphabet = tuple(sorted(set(results), key=lambda symbol: (str(type(symbol)), symbol)))  # type: ignore[type-var]
     position = {symbol: i for i, symbol in enumerate(alphabet)}
@@ -110,25 +116,25 @@ def each(function: Callable[..., Symbol], *rows: Row) -> Row:
 
 
 def positions(row: Row) -> Places:
-    """Each position, counted from 0: RASP-L's ``indices``."""
+    """Every position, counted from 0: RASP-L's ``indices``."""
     _note("places")
     return Places(None if row.ids is None else torch.arange(row.ids.shape[1]).expand_as(row.ids))
 
 
 def before(where: Places) -> Places:
-    """One place earlier."""
+    """Subtract 1 from every position."""
     _note("before")
     return Places(None if where.at is None else where.at - 1)
 
 
 def after(where: Places) -> Places:
-    """One place later."""
+    """Add 1 to every position."""
     _note("after")
     return Places(None if where.at is None else where.at + 1)
 
 
 def compare(one: Places, other: Places, relation: str) -> Row:
-    """True where one place stands in this relation to the other."""
+    """True where ``one relation other`` holds; ``relation`` is ==, <, <=, > or >=."""
     _note("compare", relation)
     compared, known = _comparison(relation), one.at is not None and other.at is not None
     return Row((False, True), compared(one.at, other.at).long() if known else None)
@@ -144,8 +150,11 @@ def _comparison(relation: Any) -> Callable[[Any, Any], Any]:
 
 
 def select(keys: Row | Places, queries: Row | Places, relation: str | Callable[[Any, Any], bool] = "==") -> Selector:
-    """Each position looks at those, up to itself, whose key stands in this relation to its query: equality or any
-    function of two symbols, or a comparison of two places."""
+    """Select, for each query position, the positions up to itself whose key is in ``relation`` to the query.
+
+    For symbols, ``relation`` is == or a function (key, query) → bool; for positions, a comparison ``key relation
+    query``. Raises Forbidden if keys and queries are of different kinds, or for another relation.
+    """
     _note("select", relation if isinstance(relation, str) else "a function")
     if isinstance(keys, Row) and isinstance(queries, Row):
         if isinstance(relation, str) and relation != "==":
@@ -163,11 +172,11 @@ def select(keys: Row | Places, queries: Row | Places, relation: str | Callable[[
         chosen = compared(keys.at[:, None, :], queries.at[:, :, None])
     else:
         raise Forbidden("symbols are compared with symbols, and places with places")
-    return Selector(chosen & torch.ones(chosen.shape[1:], dtype=torch.bool).tril())
+    return Selector(chosen & torch.ones(chosen.shape[1:], dtype=torch.bool).tril())  # causal
 
 
 def both(*selectors: Selector) -> Selector:
-    """What all of these look at."""
+    """The intersection of selectors."""
     _note("both", len(selectors))
     if any(selector.chosen is None for selector in selectors):
         return Selector(None)
@@ -177,8 +186,8 @@ def both(*selectors: Selector) -> Selector:
 def aggregate(
     selector: Selector, values: Row | Places, default: Symbol = None, how: Literal["max", "min"] = "max"
 ) -> Any:
-    """The largest or smallest of the values that each position looks at (symbols in their alphabet's order); where it
-    looks at nothing, the default symbol, or place −1."""
+    """The largest or smallest of the values at each position's selected positions, symbols in the order of their
+    alphabet; if none is selected, the default symbol, or −1 for positions."""
     _note("aggregate", how, default)
     if isinstance(values, Row):
         values = _admit(values, default)
@@ -187,6 +196,7 @@ def aggregate(
         return Row(values.alphabet, None) if isinstance(values, Row) else Places(None)
     none = -1 if how == "max" else torch.iinfo(torch.long).max
     spread = torch.where(selector.chosen, held[:, None, :], none)
+    # Ids are ordered like the alphabet, so comparing ids compares symbols.
     best = spread.amax(2) if how == "max" else spread.amin(2)
     fallback = values.alphabet.index(default) if isinstance(values, Row) else -1
     best = torch.where(selector.chosen.any(2), best, fallback)
@@ -194,8 +204,8 @@ def aggregate(
 
 
 def count(selector: Selector) -> Places:
-    """How many positions each looks at: RASP-L's ``sel_width``. (Zhou et al. hold counts in 8 bits; these have no end,
-    as programs have to run at any length.)"""
+    """The number of selected positions: RASP-L's ``sel_width``. (Counts have 8 bits in Zhou et al.; here they are not
+    limited, as programs must run at any length.)"""
     _note("count")
     return Places(None if selector.chosen is None else selector.chosen.sum(2))
 
@@ -204,7 +214,7 @@ def count(selector: Selector) -> Places:
 
 
 def shift(row: Row, default: Symbol) -> Row:
-    """What stands one place to the left: ``aggregate(select(after(places(row)), places(row)), row, default)``."""
+    """Move symbols one position right: ``aggregate(select(after(positions(row)), positions(row)), row, default)``."""
     _note("shift", default)
     row = _admit(row, default)
     if row.ids is None:
@@ -214,15 +224,15 @@ def shift(row: Row, default: Symbol) -> Row:
 
 
 def seen(marks: Row) -> Row:
-    """True from the first mark on: ``aggregate(select(marks, marks, lambda key, _: True), marks)``. Marks are True or
-    False."""
+    """True from the first mark on: ``aggregate(select(marks, marks, lambda key, _: True), marks)``. Marks are a row of
+    True and False."""
     _note("seen")
     marks = _marks(marks)
     return marks if marks.ids is None else Row(marks.alphabet, marks.ids.cummax(1).values)
 
 
 def latest(values: Row, marks: Row, default: Symbol) -> Row:
-    """What stood at the last mark, up to here: the largest of the places marked, and what stands at it."""
+    """The value at the last mark up to each position: that of the largest marked position."""
     _note("latest", default)
     values, marks = _admit(values, default), _marks(marks)
     if values.ids is None or marks.ids is None:
@@ -234,7 +244,7 @@ def latest(values: Row, marks: Row, default: Symbol) -> Row:
 
 
 def _admit(row: Row, symbol: Symbol) -> Row:
-    """The row over an alphabet that has this symbol too; the others keep their order."""
+    """The row with ``symbol`` appended to its alphabet, if missing."""
     return row if symbol in row.alphabet else Row((*row.alphabet, symbol), row.ids)
 
 

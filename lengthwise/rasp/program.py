@@ -1,4 +1,4 @@
-"""n-RASP-L programs: prepare, a step taken T(n) times, finish. How they are run, and what they are checked for."""
+"""n-RASP-L programs (prepare, a step repeated T(n) times, finish), their execution and their checks."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ from lengthwise.rasp.language import Forbidden, Places, Row, record
 from lengthwise.recipe.layout import END, FullOutput
 from lengthwise.tasks import Task
 
-State = dict[str, Any]  # rows, by what they are called
+State = dict[str, Any]  # name → Row or Places
 
 
 class Program(ABC):
-    """The algorithm of one task, as a looped model might run it: on the row that a model reads under full-output
-    prediction, ``prompt = $ $ …``, with the row at hand in every step (input injection)."""
+    """The algorithm of a task as a looped model could run it: on the input row of full-output prediction,
+    ``prompt = $ $ …``, which every step can read (input injection)."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
 
     @abstractmethod
     def prepare(self, row: Row) -> State:
-        """The state before the first step."""
+        """Compute the state before the first step."""
 
     @abstractmethod
     def step(self, state: State, row: Row) -> State:
-        """One step: a RASP-L program of fixed size, the same each time."""
+        """Compute one step: a RASP-L program of fixed size, the same every time."""
 
     @abstractmethod
     def finish(self, state: State, row: Row) -> Row:
-        """What is to be read from the ``=`` on: the answer and its end, ``$``."""
+        """Compute the output row: from the ``=`` on, the answer and its end, ``$``."""
 
     def rounds(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
-        """T(n): how many steps problems of these sizes take; n unless a program says otherwise."""
+        """T(n), the number of steps for problems of these sizes: n by default."""
         return sizes[:, 0]
 
 
 @dataclass(frozen=True)
 class Execution:
-    """A program's run on problems of one number of rounds. ``states`` has the prepared one first."""
+    """A program's run on problems that take equally many rounds."""
 
     row: Row
-    states: list[State]
-    said: Row
+    states: list[State]  # the prepared state, then that after each step
+    said: Row  # the output row
     answer_slots: Bool[Tensor, "b t"]
     loss_mask: Bool[Tensor, "b t"]
-    right: Bool[Tensor, " b"]  # the whole answer, its end included
+    right: Bool[Tensor, " b"]  # True if every answer symbol is correct, the end included
 
 
 def execute(program: Program, problems: Problems) -> Execution:
-    """Run a program on problems that take equally many rounds. ValueError where they do not."""
+    """Run a program. Raises ValueError if the problems take different numbers of rounds."""
     rounds = program.rounds(problems.sizes).unique().tolist()
     if len(rounds) != 1:
         raise ValueError(f"problems of one number of rounds are run together, not of {rounds}")
@@ -72,20 +72,20 @@ def execute(program: Program, problems: Problems) -> Execution:
 
 
 def alphabet(task: Task) -> tuple[str, ...]:
-    """The symbols of a program's row."""
+    """The alphabet of a program's input row."""
     return FullOutput().vocabs(task)[0].symbols
 
 
-STEPS = 64  # on which a step is compared with itself
-GROWING = 8  # steps within which a state must have all its symbols
+STEPS = 64  # number of steps that must carry out the same operations
+GROWING = 8  # number of steps after which a state's alphabets must not grow any more
 
 
 def check(program: Program) -> None:
-    """Forbidden, in one line, if the program does what n-RASP-L does not allow.
+    """Raise Forbidden, with a message of one line, if a program does what n-RASP-L does not allow.
 
-    It is run on rows without symbols, so it can look neither at data nor at the length: operations, their tables and
-    defaults are recorded. The step must carry out the same ones each time, and its state must close: a finite alphabet,
-    reached after a few steps. On rows with symbols, of two lengths, it must then do what it did without.
+    The program runs on abstract rows, so it cannot read data or length, and its operations are recorded with their
+    tables and defaults. Every step must carry out the same operations, and the alphabets of its state must stop growing
+    after ``GROWING`` steps. On rows with symbols, of two lengths, the program must carry out the same operations again.
     """
     try:
         names, tapes = _rehearse(program, Row(alphabet(program.task), None), STEPS)
@@ -96,12 +96,13 @@ def check(program: Program) -> None:
     except Forbidden as error:
         raise Forbidden(f"{type(program).__name__}: {error}") from None
     except (AttributeError, TypeError) as error:
-        # An abstract row has no data: who reaches for it finds None.
+        # An abstract row has no data: a program that reads it gets None.
         raise Forbidden(f"{type(program).__name__}: it looks into its rows ({error}): use the operations") from None
 
 
 def _rehearse(program: Program, row: Row, steps: int) -> tuple[list[str], list[list[Any]]]:
-    """The names of a state's parts; and the operations of preparing, finishing, and each of so many steps."""
+    """Run a program and record the names of its state's parts, and the operations of ``prepare``, ``finish`` and each
+    step."""
     with record() as prepared:
         state = _valid(program.prepare(row))
     tapes: list[list[Any]] = []
@@ -114,7 +115,7 @@ def _rehearse(program: Program, row: Row, steps: int) -> tuple[list[str], list[l
         grows = _symbols(following) != _symbols(state)
         if grows and number >= GROWING:
             raise Forbidden(f"the state takes ever more symbols: after {number} steps it is still growing")
-        # Tables follow the alphabets, and so may change as long as these grow.
+        # Tables depend on alphabets, so they may change while these grow.
         closed = number > 0 and _symbols(state) == before
         if tapes and (tape != tapes[-1] if closed else _kinds(tape) != _kinds(tapes[-1])):
             raise Forbidden("the step is not the same each time: it may not count its rounds")
@@ -127,7 +128,7 @@ def _rehearse(program: Program, row: Row, steps: int) -> tuple[list[str], list[l
 
 
 def _kinds(tape: list[Any]) -> list[str]:
-    """The operations without their tables."""
+    """The recorded operations without their tables."""
     return [operation[0] for operation in tape]
 
 
@@ -142,12 +143,12 @@ def _symbols(state: State) -> dict[str, Any]:
 
 
 def rounds_shown(execution: Execution) -> list[dict[str, str]]:
-    """What the states of the first problem look like: round by round, a string per part, a character per position."""
+    """The states of the first problem as text: per round, a string per part with a character per position."""
     return [{name: shown(part) for name, part in state.items()} for state in execution.states]
 
 
 def shown(part: Row | Places) -> str:
-    """A row of the first problem as text: marks as ``^``, nothing as ``·``; places as numbers."""
+    """A part of the first problem's state as text: True as ``^``, False and None as ``·``; positions as numbers."""
     if isinstance(part, Places):
         assert part.at is not None
         return " ".join(map(str, part.at[0].tolist()))
@@ -160,7 +161,7 @@ def _character(symbol: Any) -> str:
 
 
 def answer(execution: Execution, task: Task) -> str:
-    """The first problem's answer, as a person reads it."""
+    """The first problem's answer, formatted for a reader."""
     symbols = shown(execution.said)
     start = int(execution.answer_slots[0].long().argmax())
     return task.format(task.vocab.encode(symbols[start:].split(END)[0]))

@@ -1,7 +1,6 @@
-"""n-RASP-L programs of the six tasks of Fan et al. 2025 (section 3 and appendix A name the idea of three of them).
+"""n-RASP-L programs for the six tasks of Fan et al. 2025 (section 3 and appendix A sketch three of them).
 
-Each runs on the row ``prompt = $ $ …``. What is said of a step is what one pass through a looped model's block has to
-do.
+Each runs on the row ``prompt = $ $ …``. A step is what one loop of a looped model would have to compute.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from lengthwise.tasks.unique_set import UniqueSet
 
 
 class ParityProgram(Program):
-    """The bits move on by one place; what arrives at the ``=`` is folded into the answer there by XOR."""
+    """Each step moves the bits right by one position; the bit at the ``=`` is combined with the answer there by XOR."""
 
     def prepare(self, row: Row) -> State:
         return {"bits": _keep(row, "01"), "answer": each(lambda s: "0" if s == EQUALS else None, row)}
@@ -57,7 +56,7 @@ class ParityProgram(Program):
 
 
 class CopyProgram(Program):
-    """The row moves on by one place; after n steps the first symbol stands at the ``=``."""
+    """Each step moves the row right by one position; after n steps the first symbol is at the ``=``."""
 
     def prepare(self, row: Row) -> State:
         return {"moving": each(lambda s: END if s == EQUALS else s, row)}
@@ -70,11 +69,11 @@ class CopyProgram(Program):
 
 
 class AdditionProgram(Program):
-    """Digit by digit without carries (for bits: XOR), and the carries apart (AND); then the carries move on to the next
-    higher digit and are added in the same way, once per step. Meanwhile the digits move on to where they are read.
+    """Digits are first added without carries (XOR for bits), carries computed separately (AND); each step adds the
+    carries to the next higher digits. Meanwhile the digits move right, to the answer slots.
 
-    Most significant digit first, a carry stays where it is, and the next higher digit comes by. Least significant digit
-    first, the carries move on by two places, the digits by one.
+    With the most significant digit first, carries stay in position and the next higher digit moves there. With the
+    least significant digit first, carries move right by two positions and digits by one.
     """
 
     task: Addition
@@ -88,11 +87,11 @@ class AdditionProgram(Program):
         base, most = self.task.base, self.task.order == "most"
         second = seen(each(lambda s: s == "+", row))
         operand = each(lambda s, second: None if not _is_digit(s) else "second" if second else "first", row, second)
-        # The digits of both operands are counted, and those of equal count looked up.
+        # Digits with equal rank within their operands are partners.
         rank = count(select(operand, operand))
         partner = both(select(operand, operand, lambda k, q: (k, q) == ("first", "second")), select(rank, rank))
         other = aggregate(partner, row)
-        zero = "+" if most else EQUALS  # where a digit 0 stands above the highest one
+        zero = "+" if most else EQUALS  # this position gets the digit 0 above the highest one, for the last carry
 
         def total(symbol: str, other: str | None) -> int | None:
             return int(symbol) + int(other) if _is_digit(symbol) and _is_digit(other) else None
@@ -126,8 +125,8 @@ class AdditionProgram(Program):
 
 
 class BinarySumProgram(Program):
-    """The bits move on by one place; each 1 that arrives at the ``=`` is counted: a digit of the counter turns over if
-    all below it are 1. A digit that has never turned is not written."""
+    """Each step moves the bits right by one position; a binary counter counts each 1 at the ``=``. A digit of the
+    counter flips if all lower ones are 1; a digit that has never flipped is not written."""
 
     def prepare(self, row: Row) -> State:
         slot = seen(each(lambda s: s == EQUALS, row))
@@ -153,10 +152,10 @@ class BinarySumProgram(Program):
 
 
 class MultiplicationProgram(Program):
-    """Long multiplication in one sweep, for a first operand of one or two bits. A mark moves along the answer's places,
-    lowest first, and a carry with it; the second operand moves on by two places, so that its bits pass the mark from
-    the lowest on, and beside each the one below it. Where the mark is, both are multiplied by the bits of the first
-    operand and added to the carry."""
+    """Long multiplication for a first operand of one or two bits. A mark moves right along the answer, lowest digit
+    first, together with a carry; the second operand moves right by two positions, so that its bits pass the mark,
+    lowest first. At the mark, a bit and the next lower one are multiplied by the bits of the first operand and added to
+    the carry."""
 
     def __init__(self, task: Multiplication) -> None:
         if task != Multiplication():
@@ -214,8 +213,8 @@ class MultiplicationProgram(Program):
 
 
 class UniqueSetProgram(Program):
-    """A mark moves along the prompt. A symbol that has not stood before it is written into the first empty place of the
-    answer."""
+    """A mark moves along the prompt; if the symbol at the mark did not occur before, it is written to the first empty
+    answer slot."""
 
     def prepare(self, row: Row) -> State:
         earlier = both(select(row, row), select(positions(row), positions(row), "<"))
@@ -244,7 +243,7 @@ class UniqueSetProgram(Program):
 
 
 def _keep(row: Row, symbols: str) -> Row:
-    """These symbols alone."""
+    """The row with all other symbols replaced by None."""
     return each(lambda s: s if s in symbols else None, row)
 
 
@@ -264,7 +263,7 @@ PROGRAMS: dict[type[Task], Callable[[Any], Program]] = {
 
 
 def program(task: Task) -> Program:
-    """The program of a task. UsageError where there is none."""
+    """The program of a task. Raises UsageError if there is none."""
     if type(task) not in PROGRAMS:
         known = ", ".join(kebab(kind.__name__) for kind in PROGRAMS)
         raise UsageError(f"{task.name} has no n-RASP-L program; these have: {known}")

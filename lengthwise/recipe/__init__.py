@@ -1,1 +1,1 @@
-"""A recipe and its parts, and batch i of it as a pure function."""
+"""Recipes: the configuration of a training run, its parts, and its batches as a pure function of the step."""

@@ -1,4 +1,4 @@
-"""How a problem is written as a row of tokens, and how an answer is read off it."""
+"""Layouts: how a problem is written as a row of tokens, and how an answer is read from a model's predictions."""
 
 from __future__ import annotations
 
@@ -22,45 +22,47 @@ EQUALS, END, PAUSE, START, PAD = "=", "$", "#", "^", "_"
 
 
 class Layout(ABC):
-    """Problems → a Batch. Subclasses are frozen dataclasses."""
+    """Writes problems as a batch. Subclasses are frozen dataclasses."""
 
-    causal: ClassVar[bool]  # may a position see only itself and those before it?
-    decodes: ClassVar[bool]  # are answer tokens fed back, so that solving takes decoding, token by token?
+    causal: ClassVar[bool]  # True if a position sees only itself and earlier positions
+    decodes: ClassVar[bool]  # True if answer tokens are inputs, so that solving needs decoding token by token
 
     @abstractmethod
     def accepts(self, task: Task) -> bool:
-        """Can this task's problems be written so?"""
+        """Whether the layout can write this task's problems."""
 
     @abstractmethod
     def vocabs(self, task: Task) -> tuple[Vocab, Vocab]:
-        """What a model reads, and what it writes."""
+        """The vocabularies of a model's inputs and outputs."""
 
     @abstractmethod
     def end(self, task: Task) -> int | None:
-        """The id, among what is written, that ends an answer; None where every slot is part of it."""
+        """The output id that ends an answer; None if every answer slot is part of the answer."""
 
     @abstractmethod
     def write(self, problems: Problems, task: Task) -> Batch:
-        """One row per problem. UsageError if the task is not accepted."""
+        """Write one row per problem. Raises UsageError if the task is not accepted."""
 
     @abstractmethod
     def answer(self, predicted: Int[Tensor, " a"], task: Task) -> Int[Tensor, " m"]:
-        """What was said in a row's slots, as an answer in the task's own order, without its end. An untrained model may
-        say symbols that are not the task's: their ids are those of what is written."""
+        """The answer in the predictions of a row's answer slots, in the task's own order, without its end.
+
+        Ids are those of the output vocabulary; an untrained model may predict symbols that are not the task's.
+        """
 
     def check(self, task: Task) -> None:
-        """UsageError unless the task is accepted."""
+        """Raise UsageError unless the task is accepted."""
         if not self.accepts(task):
             raise UsageError(f"the layout {type(self).__name__} does not accept the task {task.name}")
 
 
 @dataclass(frozen=True)
 class _Row(Layout):
-    """``prompt = answer $``. The answer's first symbol is read off the last place before it (the ``=``, or the last
-    pause), the end one place after the answer's last symbol; so it takes no more slots than the task's room + 1."""
+    """Rows ``prompt = answer $``. The position before each symbol predicts it: the ``=``, or the last pause, predicts
+    the answer's first symbol. A row has the task's number of answer slots + 1, for the end."""
 
-    pauses: int = 0  # pause tokens between the equals sign and the answer (Goyal et al. 2024)
-    framed: bool = False  # a start symbol before the prompt, and a symbol of its own where a row has ended
+    pauses: int = 0  # number of pause tokens between the equals sign and the answer (Goyal et al. 2024)
+    framed: bool = False  # add a start symbol before the prompt, and use a padding symbol instead of the end symbol
 
     causal = True
 
@@ -83,15 +85,16 @@ class _Row(Layout):
         self.check(task)
         ids = _ids(self.vocabs(task)[0], tuple(task.signs), self.pauses, self.framed)
         end, small = ids.around[-1], ids.dtype
-        first = problems.prompt_length + (self.framed + self.pauses)  # where the answer's first symbol is read off
-        over = first + problems.answer_length + 1  # the place after its end
+        first = problems.prompt_length + (self.framed + self.pauses)  # position that predicts the first answer symbol
+        over = first + problems.answer_length + 1  # one after the position that predicts the end
         length = first + task.answer_slots(problems.sizes) + 1
         width = int(length.max())
         before, prompted, answered, padding_mask = within(torch.stack([first, first + 1, over, length]), width).unbind()
-        # As what differs from the end symbol, an answer is 0 wherever it does not stand.
+        # Stored as XOR with the end symbol, the answer is 0 outside its own positions, and rows combine by XOR.
         answer = shifted(clipped(problems.answer.to(small) ^ end, problems.answer_length), first, width)
+        # First every row without prompt and answer: zeros, the tokens between them, then end symbols.
         tokens = windows(_around(ids.around, width, small), width + self.pauses - first, width)
-        # What was taken out of a larger batch may have more padding than this one is wide.
+        # Problems selected from a larger batch may have more padding than this batch is wide.
         prompt = clipped(problems.prompt.to(small), problems.prompt_length)[:, : width - self.framed]
         tokens[:, self.framed : self.framed + prompt.shape[1]].bitwise_or_(prompt)
         if self.decodes:
@@ -100,7 +103,7 @@ class _Row(Layout):
             tokens[:, 0] = ids.start
             tokens = tokens.where(padding_mask, ids.pad)
         index = torch.arange(width)
-        last = int(first.max())  # from here on there is no sign
+        last = int(first.max())  # there are no signs from here on
         signs = _signs(tokens[:, :last], ids.edges) & prompted[:, :last]
         position = torch.empty(tokens.shape, dtype=torch.long)
         position[:, :last] = digit_positions(signs, before[:, :last] if task.mirrored else None)
@@ -116,8 +119,10 @@ class _Row(Layout):
 def digit_positions(
     signs: Bool[Tensor, "b t"] | Int[Tensor, "b t"], mirrored: Bool[Tensor, "b t"] | None = None
 ) -> Int[Tensor, "b t"]:
-    """Where each symbol stands in its own run of symbols that are no signs, from 1; 0 for a sign, which is True or 1.
-    Where a row is ``mirrored``, runs are counted from their ends."""
+    """The digit position of every token: its index, from 1, within a run of tokens that are no signs; 0 for a sign.
+
+    ``signs`` is True or 1 at signs. Where ``mirrored`` is True, runs are counted from their ends.
+    """
     count = torch.arange(1, signs.shape[1] + 1, dtype=integer_type(signs.shape[1]))
     position = count - (signs * count).cummax(1).values
     if mirrored is not None:
@@ -128,11 +133,11 @@ def digit_positions(
 
 
 class _Ids(NamedTuple):
-    """What a layout has to know of a task's symbols."""
+    """The ids of a task's symbols that a layout needs."""
 
-    dtype: torch.dtype  # that is large enough for all
-    around: tuple[int, ...]  # what stands between a prompt and its answer, and the end
-    edges: tuple[int, ...]  # from the first of these ids on there are signs, from the second on none, and so on
+    dtype: torch.dtype  # the smallest for all ids
+    around: tuple[int, ...]  # the tokens between prompt and answer, then the end
+    edges: tuple[int, ...]  # bounds of the ranges of ids that are signs: first, one after last, first, …
     start: int
     pad: int
 
@@ -140,7 +145,7 @@ class _Ids(NamedTuple):
 @lru_cache(maxsize=64)
 def _ids(vocab: Vocab, signs: tuple[str, ...], pauses: int, framed: bool) -> _Ids:
     between = [EQUALS, *[PAUSE] * pauses, END]
-    # What ends a row stands for a sign too: nobody asks there.
+    # The end and padding symbols count as signs too; their digit positions are not used.
     known = [symbol in (*signs, *between, START, PAD) for symbol in vocab.symbols]
     edges = (i for i, (was, now) in enumerate(pairwise([False, *known])) if was != now)
     start, pad = (vocab.id(symbol) if framed else -1 for symbol in (START, PAD))
@@ -148,14 +153,14 @@ def _ids(vocab: Vocab, signs: tuple[str, ...], pauses: int, framed: bool) -> _Id
 
 
 def _signs(tokens: Int[Tensor, "b t"], edges: tuple[int, ...]) -> Int[Tensor, "b t"]:
-    """1 where these stand between numbers, else 0."""
-    # 1 from an edge on: a comparison would take ten times as long, and looking each up thirty times.
+    """1 at signs, else 0."""
+    # Each clamp is 1 for ids from an edge on. Comparing takes ten times as long, indexing a table thirty times.
     return reduce(operator.xor, ((tokens - (edge - 1)).clamp_(0, 1) for edge in edges))
 
 
 @lru_cache(maxsize=64)
 def _around(ids: tuple[int, ...], width: int, dtype: torch.dtype) -> Int[Tensor, " n"]:
-    """So many zeros, then these, the last of them again and again: as they stand around prompts and answers."""
+    """``width`` zeros, then the ids, then the last id repeated: a window of this is a row without prompt and answer."""
     row = torch.full((2 * width + 1,), ids[-1], dtype=dtype)
     row[:width] = 0
     row[width : width + len(ids)] = torch.tensor(ids)
@@ -164,9 +169,9 @@ def _around(ids: tuple[int, ...], width: int, dtype: torch.dtype) -> Int[Tensor,
 
 @dataclass(frozen=True)
 class FullOutput(_Row):
-    """Full-output prediction (FOP): the answer's places hold the end symbol, and all of it is read off at once
-    (Fan et al. 2025, section 4). With ``whole_tail``, as in its official code, every place after the answer is
-    supervised too, for the end symbol."""
+    """Full-output prediction (FOP; Fan et al. 2025, section 4): the answer slots hold the end symbol, and all answer
+    symbols are predicted at once. With ``whole_tail``, as in the official code, the slots after the answer are
+    supervised too, with the end symbol as target."""
 
     whole_tail: bool = False
 
@@ -179,16 +184,16 @@ class FullOutput(_Row):
 
 @dataclass(frozen=True)
 class NextToken(_Row):
-    """Next-token prediction (NTP): the right answer is fed in, and each place predicts the next symbol."""
+    """Next-token prediction (NTP): the correct answer is part of the input; each position predicts the next symbol."""
 
     decodes = True
 
 
 @dataclass(frozen=True)
 class Pairs(Layout):
-    """Two numbers stacked, least significant digit first: place i holds the pair (a_i, b_i) as one token, and the
-    answer's digit i is written there. One blank pair (0, 0) at the end leaves room for the last carry; without
-    ``carry`` there is none and the answer is taken modulo base^n."""
+    """Two numbers stacked, least significant digit first: the token at position i is the pair of digits (a_i, b_i), and
+    the target is the answer's digit i. With ``carry``, a pair (0, 0) is appended for the last carry; without, the
+    answer is modulo base^n."""
 
     carry: bool = True
 
@@ -225,13 +230,13 @@ class Pairs(Layout):
 
 
 def until_end(predicted: Int[Tensor, "*k a"], end: int | None) -> Bool[Tensor, "*k a"]:
-    """True before each row's first end symbol; everywhere where there is none."""
+    """True before each row's first end symbol; True everywhere if the row has none."""
     if end is None:
         return torch.ones_like(predicted, dtype=torch.bool)
     return (predicted == end).cumsum(-1) == 0
 
 
 def up_to_end(predicted: Int[Tensor, "*k a"], end: int | None) -> Bool[Tensor, "*k a"]:
-    """True up to each row's first end symbol, and there too: the end is part of what is said."""
+    """True up to and including each row's first end symbol."""
     before = until_end(predicted, end)
     return torch.cat([torch.ones_like(before[..., :1]), before[..., :-1]], -1)

@@ -1,4 +1,4 @@
-"""Which sizes to train on, and when. All bounds are inclusive."""
+"""Distributions of training sizes, per step. All bounds are inclusive."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from lengthwise.tasks import Task
 
 
 class Lengths(ABC):
-    """A distribution over problems of different sizes for every training step."""
+    """The distribution of problems' sizes at every training step. Subclasses are frozen dataclasses."""
 
-    top: int  # the largest size ever drawn
-    bottom: int = 1  # the smallest
-    most: tuple[int, ...] = ()  # the largest size on each axis, where some axis must stay below ``top``
+    top: int  # the largest size of the whole training
+    bottom: int = 1  # the smallest size
+    most: tuple[int, ...] = ()  # the largest size on each axis, if some axis must stay below ``top``
 
     def tops(self, axes: int) -> tuple[int, ...]:
-        """The largest size ever drawn on each axis. UsageError where ``most`` names another number of axes."""
+        """The largest size on each axis. Raises UsageError if ``most`` has another number of axes."""
         if self.most and len(self.most) != axes:
             raise UsageError(f"most names the largest size on each of {axes} axes, not {self.most}")
         return tuple(min(self.top, most) for most in self.most) or (self.top,) * axes
 
     @abstractmethod
     def problems(self, task: Task, step: int, rows: int, generator: Generator, hard: int = 0) -> Problems:
-        """One batch, its sizes in no order; the first ``hard`` rows are hard ones."""
+        """Draw the problems of one batch, in random order of size; the first ``hard`` are from the harder set."""
 
 
 class Drawn(Lengths):
-    """Sizes are drawn, on each axis independently, and problems of these sizes."""
+    """Sizes are drawn first, independently on each axis, then problems of these sizes."""
 
     @abstractmethod
     def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
-        """Sizes for one batch."""
+        """Draw the sizes of one batch."""
 
     def problems(self, task: Task, step: int, rows: int, generator: Generator, hard: int = 0) -> Problems:
         sizes = self.draw(step, rows, len(task.axes), generator)
@@ -55,7 +55,7 @@ def _uniform(low: int, high: int, rows: int, axes: int, generator: Generator) ->
 
 @dataclass(frozen=True)
 class Uniform(Drawn):
-    """Uniform from ``bottom`` to ``top``; a share ``longest`` of the rows is drawn at the top instead."""
+    """Uniform from ``bottom`` to ``top``; a fraction ``longest`` of the rows has size ``top`` instead."""
 
     top: int
     bottom: int = 1
@@ -75,9 +75,8 @@ class Uniform(Drawn):
 
 @dataclass(frozen=True)
 class Curriculum(Drawn):
-    """Uniform from ``bottom`` to a maximum that starts at ``start`` and grows by 1 every ``every`` steps up to ``top``
-    (Garg et al. 2022; Fan et al. 2025, section 6), after ``hold`` steps in which it stays. With ``most``, an axis stops
-    growing there: ``most=(2,11)``."""
+    """Uniform from ``bottom`` to a maximum that grows: ``start`` for ``hold`` steps, then 1 more every ``every`` steps,
+    up to ``top`` (Garg et al. 2022; Fan et al. 2025, section 6). ``most`` limits each axis, e.g. ``most=(2,11)``."""
 
     top: int
     every: int
@@ -97,7 +96,7 @@ class Curriculum(Drawn):
             raise UsageError(f"most must be at least bottom={self.bottom} on each axis, not {self.most}")
 
     def maximum(self, step: int) -> int:
-        """The largest size drawn at this step (steps are counted from 0)."""
+        """The largest size at a step, counted from 0."""
         return min(self.top, self.start + max(0, step - self.hold) // self.every)
 
     def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
@@ -110,7 +109,7 @@ class Curriculum(Drawn):
 
 @dataclass(frozen=True)
 class Natural(Lengths):
-    """Sizes from ``bottom`` to ``top`` as the task's own distribution over problems has them (``Task.pool``)."""
+    """Sizes from ``bottom`` to ``top`` in the task's own distribution (``Task.pool``)."""
 
     top: int
     bottom: int = 1

@@ -1,4 +1,4 @@
-"""How many times a block is applied: drawn in training, planned at test."""
+"""The number of loops: drawn in training, planned at test."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from lengthwise.base.types import UsageError
 
 
 class Loops(ABC):
-    """rounds of the reference algorithm → loops of the model. Always on the CPU: the loop over depth counts with it."""
+    """Maps T(n), the rounds of the reference algorithm, to a model's loops; both on the CPU. Subclasses are frozen
+    dataclasses."""
 
-    adapts: ClassVar[bool] = True  # do the loops grow with the problem?
+    adapts: ClassVar[bool] = True  # True if the number of loops depends on the problem
 
     @abstractmethod
     def planned(self, rounds: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        """The loops after which a row is meant to be done: what ``Oracle`` uses at test."""
+        """The number of loops after which a row should be solved; ``Oracle`` uses it at test."""
 
     def draw(self, rounds: Int[Tensor, " b"], generator: Generator) -> Int[Tensor, " b"]:
-        """The loops of one training batch."""
+        """Draw the number of loops of each row of a training batch."""
         return self.planned(rounds)
 
 
 @dataclass(frozen=True)
 class Constant(Loops):
-    """The same number whatever the problem: 1 for a standard model, more for FOP-Loop-Fixed and NTP-Loop."""
+    """The same number of loops for every problem: 1 for a standard model, more for FOP-Loop-Fixed and NTP-Loop."""
 
     count: int = 1
 
@@ -45,7 +46,7 @@ class Constant(Loops):
 
 @dataclass(frozen=True)
 class PerRound(Loops):
-    """``times`` · T(n) + ``more``: step-dependent supervision (Fan et al. 2025, section 4)."""
+    """max(1, ``times`` · T(n) + ``more``) loops: step-dependent supervision (Fan et al. 2025, section 4)."""
 
     more: int = 0
     times: int = 1
@@ -60,7 +61,8 @@ class PerRound(Loops):
 
 @dataclass(frozen=True)
 class ExtraLoops(Loops):
-    """T(n) + ``more``, and in training a uniform 0 … ``extra`` on top, drawn per row: the answer has to stand still."""
+    """max(1, T(n) + ``more``) loops, and in training 0 … ``extra`` further ones, uniform per row, so that the model
+    learns to keep its answer."""
 
     more: int = 0
     extra: int = 5

@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules, as configuration; the algorithms are torch's and pytorch-optimizer's."""
+"""Configurations of optimizers (from torch and pytorch-optimizer) and of learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from lengthwise.base.types import UsageError
 
 
 class Optimizer(ABC):
-    """Builds a torch optimizer. ``rate`` is the peak learning rate; the schedule scales it."""
+    """Builds a torch optimizer. ``rate`` is the peak learning rate, which the schedule scales."""
 
     rate: float
 
     @abstractmethod
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """The optimizer of these parameters."""
+        """Build the optimizer of these parameters."""
 
 
 @dataclass(frozen=True)
 class AdamW(Optimizer):
-    """Adam with decoupled weight decay, on every parameter (Loshchilov and Hutter 2019)."""
+    """Adam with decoupled weight decay on all parameters (Loshchilov and Hutter 2019)."""
 
     rate: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
@@ -41,7 +41,7 @@ class AdamW(Optimizer):
 
 @dataclass(frozen=True)
 class LAMB(Optimizer):
-    """Adam with steps scaled, layer by layer, to the size of the weights, for large batches (You et al. 2020)."""
+    """Adam whose steps are scaled per layer to the norm of the weights, for large batches (You et al. 2020)."""
 
     rate: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
@@ -49,19 +49,19 @@ class LAMB(Optimizer):
     weight_decay: float = 0.0
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        from pytorch_optimizer import Lamb  # slow to import: it brings a hundred others
+        from pytorch_optimizer import Lamb  # here because it is slow to import
 
-        # Without `adam_debias` it divides the rate by 1 − β₁ᵗ, though the weights' size alone sets the step's.
+        # Without `adam_debias` it also divides the rate by 1 − β₁ᵗ, but only the weights' norm should set the step.
         return Lamb(parameters, self.rate, self.betas, eps=self.eps, weight_decay=self.weight_decay, adam_debias=True)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The learning rate over a run, as a share of its peak. Times are shares of all steps.
+    """The learning rate over a run, as a fraction of its peak. Times are fractions of all steps.
 
-    A linear ``warmup``, then the peak, then, over the last ``cooldown``, a decay to ``floor``. Left out, the cool-down
-    takes all that follows the warm-up (cosine, linear, exponential), or a tenth of the run (trapezoid). Constant never
-    decays; exponential needs a floor above 0.
+    A linear ``warmup``, then the peak, then a decay to ``floor`` over the last ``cooldown``. By default the decay takes
+    all steps after the warm-up (cosine, linear, exponential) or a tenth of the run (trapezoid). ``constant`` does not
+    decay. Raises UsageError if a value is outside 0 … 1, or for ``exponential`` with a floor of 0.
     """
 
     shape: Literal["constant", "cosine", "linear", "exponential", "trapezoid"] = "constant"
@@ -79,7 +79,7 @@ class Schedule:
             raise UsageError("an exponential decay never reaches 0: give it a floor above 0, e.g. floor=0.05")
 
     def factor(self, step: int, steps: int) -> float:
-        """The share of the peak rate at this step of so many; a pure function, so nothing needs saving."""
+        """The fraction of the peak rate at a step, counted from 0, of a run of ``steps``."""
         warm = self.warmup * steps
         if step < warm:
             return (step + 1) / (warm + 1)

@@ -1,4 +1,4 @@
-"""What a report says of a recipe, as plain values."""
+"""The facts of a recipe that a report shows, as plain values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lengthwise.recipe.recipe import Recipe
 
 
 def outline(recipe: Recipe) -> RunOutline:
-    """The facts that only a recipe's classes can work out of its fields."""
+    """Collect the facts that follow from a recipe's classes, so that a report needs no torch."""
     axes = tuple(recipe.task.axes)
     return RunOutline(
         id=recipe.id,

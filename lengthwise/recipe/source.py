@@ -1,4 +1,4 @@
-"""Where training problems come from: new ones in every batch, or a fixed set that is gone through again and again."""
+"""The source of training problems: new problems in every batch, or a fixed set in epochs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Part = Literal["train", "validation", "test"]
 
 
 class Source(ABC):
-    """Subclasses are frozen dataclasses."""
+    """Decides which problems belong to training, validation and test. Subclasses are frozen dataclasses."""
 
     @abstractmethod
     def of(self, part: Part, problems: Problems) -> Bool[Tensor, " b"]:
-        """Which of these problems may be used for this part of the work."""
+        """True for the problems that may be used for ``part``."""
 
 
 @dataclass(frozen=True)
 class Fresh(Source):
-    """New problems in every batch, at addresses of their own. Where there are few of a size, those of a test have been
-    met in training."""
+    """New problems in every batch, drawn from separate random streams for training and test. At sizes with few
+    different problems, test problems also occur in training."""
 
     def of(self, part: Part, problems: Problems) -> Bool[Tensor, " b"]:
         return torch.ones(len(problems), dtype=torch.bool)
@@ -38,11 +38,10 @@ SHARES: dict[Part, range] = {"train": range(10), "validation": range(10, 12), "t
 
 @dataclass(frozen=True)
 class Finite(Source):
-    """A fixed set of so many ``rows``, each once, gone through in a new order in every epoch; what is left when it has
-    no whole batch more is left out. All runs share the set, whatever their seeds; ``seed`` names another one.
+    """A fixed set of ``rows`` different problems, in a new order in every epoch; a last incomplete batch is dropped.
 
-    A hash of its prompt decides for what a problem may be used: ten thirteenths of all there are for training, two for
-    validation, one for tests. So no problem is in two of them.
+    All runs share the set, whatever their seeds; another ``seed`` gives another set. A hash of its prompt assigns each
+    problem to one part: 10/13 of all problems to training, 2/13 to validation, 1/13 to test.
     """
 
     rows: int
@@ -59,8 +58,8 @@ class Finite(Source):
 
 
 def hashed(problems: Problems) -> Int[Tensor, " b"]:
-    """63 bits of each prompt, whatever padding stands behind it: FNV-1a over its symbols, its bits then mixed as by
-    MurmurHash's finaliser. In torch's integers, so alike on every machine."""
+    """A 63-bit hash of each prompt without its padding: FNV-1a over its symbols, then MurmurHash3's finaliser. Equal on
+    every machine."""
     code = torch.full_like(problems.prompt_length, -3750763034362895579, dtype=torch.long)
     for position, symbols in enumerate(problems.prompt.T):
         code = torch.where(position < problems.prompt_length, (code ^ symbols) * 1099511628211, code)

@@ -1,4 +1,4 @@
-"""Which loop answers at test: pure functions of a Trace and of the loops planned for each row."""
+"""Stopping rules: at test, which loop's answer is used. Pure functions of a ``Trace`` and of the planned loops."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from lengthwise.base.types import Trace, UsageError
 
 
 class Stopping(ABC):
-    """Up to ``limit`` loops are run; ``choose`` names the one, counted from 1, whose answer is given."""
+    """Runs ``limit`` loops and chooses one of them, counted from 1. Subclasses are frozen dataclasses."""
 
-    reads_output: bool  # does the choice depend on what was said?
+    reads_output: bool  # True if the choice depends on predictions
 
     @property
     def name(self) -> str:
-        """How scores are labelled, e.g. ``Oracle`` or ``MaxConfidence(per=batch)``."""
+        """The label in scores, e.g. ``Oracle`` or ``MaxConfidence(per=batch)``."""
         return fields.text(self)
 
     @abstractmethod
     def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        """How far each row must be run before choosing."""
+        """The number of loops that each row must run before the choice."""
 
     @abstractmethod
     def choose(self, trace: Trace, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        """The loop that answers, per row, between 1 and the limit."""
+        """The loop, 1 to the limit, whose answer is used, per row."""
 
 
 @dataclass(frozen=True)
 class Oracle(Stopping):
-    """The planned loops, which take T(n) as known; ``more`` shifts them (fewer than 1 counts as 1)."""
+    """Halts after max(1, planned + ``more``) loops; the planned loops follow from the known T(n)."""
 
     more: int = 0
     reads_output = False
@@ -50,7 +50,7 @@ class Oracle(Stopping):
 
 @dataclass(frozen=True)
 class After(Stopping):
-    """The same number of loops whatever the problem."""
+    """Halts every row after the same number of loops."""
 
     loops: int
     reads_output = False
@@ -68,9 +68,9 @@ class After(Stopping):
 
 @dataclass(frozen=True)
 class MaxConfidence(Stopping):
-    """The loop, among 1 … planned + ``extra``, whose answer has the highest confidence; the earliest of equals
-    (Fan et al. 2025, section 5). ``per="batch"`` is the published variant: one loop for all rows that are evaluated
-    together, so that an answer depends on its neighbours."""
+    """The loop in 1 … planned + ``extra`` whose answer has the highest confidence, the earliest if equal (Fan et al.
+    2025, section 5). ``per="batch"`` is the published variant: one loop for all rows of a batch, by mean confidence, so
+    that an answer depends on the other rows."""
 
     extra: int = 20
     per: Literal["example", "batch"] = "example"
@@ -132,9 +132,7 @@ class Converged(Stopping):
     def choose(self, trace: Trace, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         slot = torch.arange(trace.predictions.shape[2], device=trace.predictions.device)
         differs = (trace.predictions[1:] != trace.predictions[:-1]) & (slot < trace.ends[1:, :, None])
-        same = ~differs.any(-1) & (
-            trace.ends[1:] == trace.ends[:-1]
-        )  # same[k - 1]: loop k + 1 answered what loop k did
+        same = ~differs.any(-1) & (trace.ends[1:] == trace.ends[:-1])  # same[k - 1]: loops k and k + 1 agree
         same &= _ran(trace)[1:]
         runs = same.unfold(0, self.patience, 1).all(-1) if len(same) >= self.patience else same[:0]
         found = runs.any(0) if len(runs) else torch.zeros_like(trace.loops, dtype=torch.bool)

@@ -223,4 +223,6 @@ def tasks() -> dict[str, Recipe]:
 
 def _on(base: Recipe, name: str, task: Task, lengths: Uniform) -> Recipe:
     watch = Watch(every=250, sizes=(lengths.top, int(lengths.top * 1.3)), count=200)
-    return replace(base, name=f"abacus-{name}", task=task, lengths=lengths, watch=watch)
+    return replace(
+        base, name=f"abacus-{name}", task=task, lengths=lengths, watch=watch, chosen_on=ChosenOn(watch.sizes)
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from lengthwise.folder import InquiryFolder, RunFolder, write_json
-from lengthwise.report import WORST, Claim, Row, asked_curves, by_recipe, curves
+from lengthwise.report import ALONE, WORST, Claim, Row, asked_curves, by_recipe, curves
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.card import score_card
 from lengthwise.report.depth_figure import depth_figure
@@ -53,7 +53,7 @@ def _figures(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder], title: s
         figures["lengths"] = length_figure(drawn or lines, title)
     groups = by_recipe(runs) if runs else {}
     for label, group in groups.items():
-        cells = _rows(group, "scores")
+        cells = [row for row in _rows(group, "scores") if row["problems"] in ALONE]
         if any(len(set(row["sizes"])) == 2 for row in cells):
             figures[f"map-{label}"] = heat_map(cells, group[0].outline.top, label)
     if any("loss" in row for row in _rows(runs, "metrics")):

@@ -1,1 +1,1 @@
-"""Training: the loop, what it costs, several side by side, and following them."""
+"""Training: the loop, its cost, parallel runs, and progress displays."""

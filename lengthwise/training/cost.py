@@ -1,4 +1,4 @@
-"""What a recipe costs, before paying for it."""
+"""Estimates the cost of training a recipe from a few of its steps."""
 
 from __future__ import annotations
 
@@ -16,40 +16,39 @@ from lengthwise.training.loop import Trainee, computing
 
 @dataclass(frozen=True)
 class Cost:
-    """``operations`` are of the matrix products of one step, forward and backward, a multiplication and an addition
-    counted as two; both they and ``seconds`` are means over the run's course."""
+    """The cost of a training run. Means over the run for one step, forward and backward."""
 
     parameters: int
-    operations: float  # per step
-    seconds: float  # of processor time per step, measured here on one thread
+    operations: float  # floating-point operations in matrix products, per step; a multiply–add counts as two
+    seconds: float  # processor time per step, measured on one thread of this machine
     steps: int
 
     @property
     def minutes(self) -> float:
-        """The whole training."""
+        """Minutes of processor time for the full training."""
         return self.steps * self.seconds / 60
 
 
 def operations(recipe: Recipe) -> float:
-    """Those of one step, as in ``Cost``, on an eighth of the batch and scaled up."""
+    """``Cost.operations`` of a recipe, measured on an eighth of its batch and scaled up."""
     return cost(recipe, rows=max(1, recipe.batch // 8)).operations
 
 
 def operations_by_name(recipes: Iterable[Recipe]) -> dict[str, float]:
-    """Operations of a step, for each recipe by its name; of several with one name, for the last."""
+    """``operations`` of each recipe, by name; the last one counts if several share a name."""
     return {name: operations(recipe) for name, recipe in {recipe.name: recipe for recipe in recipes}.items()}
 
 
 def cost(recipe: Recipe, moments: int = 4, rows: int | None = None) -> Cost:
-    """Run a few steps at evenly spaced moments of the training (curricula make later ones dearer) and average. With
-    ``rows``, on smaller batches, and scaled up: quicker, and a little too high."""
+    """Run a few steps at ``moments`` evenly spaced points of the training, since curricula make later steps dearer, and
+    average. With ``rows``, batches are smaller and results scaled up: faster, and slightly too high."""
     rows = min(rows or recipe.batch, recipe.batch)
-    # New problems cost about what those of a fixed set do; to make the set takes longer than all these steps.
+    # A fixed set's problems cost about as much as new ones, but drawing the set takes longer than all these steps.
     small = replace(recipe, watch=Watch(), keep="last", batch=rows, source=Fresh())
     trainee = Trainee(small, torch.device("cpu"))
     operations, seconds = [], []
     with computing(1):
-        trainee.advance()  # the first step pays for what is allocated once
+        trainee.advance()  # the first step includes one-time allocations
         for moment in range(moments):
             trainee.step = int(recipe.steps * (moment + 0.5) / moments)
             with FlopCounterMode(display=False) as counter:

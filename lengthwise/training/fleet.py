@@ -1,4 +1,4 @@
-"""Several trainings at once, a process each, followed through their run folders."""
+"""Trains several runs at once, each in its own process."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from lengthwise.run import Run
 class _Child:
     run: Run
     process: subprocess.Popen[bytes]
-    log: IO[bytes]  # what it wrote to standard error
+    log: IO[bytes]  # its standard error
 
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         self.log.seek(0)
-        predicted = self.log.read().decode(errors="replace").strip()
-        return predicted.splitlines()[-1] if predicted else f"exit {self.process.returncode}"
+        text = self.log.read().decode(errors="replace").strip()
+        return text.splitlines()[-1] if text else f"exit {self.process.returncode}"
 
 
 class Fleet:
-    """Runs trained and evaluated by ``lengthwise train``, at most ``jobs`` at a time; ``arguments`` says
-    with what options. What is done is not done again.
+    """Runs ``lengthwise train`` for several runs, at most ``jobs`` at a time, with the options that ``arguments``
+    returns for each run. Finished work is not repeated.
 
-    Used as a context: leaving it asks whatever is still running to write its checkpoint and stop.
+    A context manager: leaving it makes the remaining processes write their checkpoints and stop.
     """
 
     def __init__(self, runs: Sequence[Run], arguments: Callable[[Run], Sequence[str]], *, jobs: int = 2) -> None:
@@ -54,12 +54,12 @@ class Fleet:
         self.running = []
 
     def poll(self) -> bool:
-        """Take note of what has ended, start what waits; False once all is done. UsageError where a run failed, with
-        the reason it gave."""
+        """Collect ended processes and start waiting ones; False when all are done. Raises UsageError with its last line
+        of error output if a run failed."""
         ended = [child for child in self.running if child.process.poll() is not None]
         self.running = [child for child in self.running if child not in ended]
         for child in ended:
-            reason = child.last_words()
+            reason = child.last_line()
             child.log.close()
             if child.process.returncode:
                 raise UsageError(f"{child.run.folder}: {reason.removeprefix('lengthwise: ')}")
@@ -71,7 +71,7 @@ class Fleet:
         command = [sys.executable, "-m", "lengthwise", "train", str(run.folder), "--quiet", *self.arguments(run)]
         log = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the process has ended)
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        # A session of its own: Ctrl-C reaches the children through __exit__, once each.
+        # In a new session, Ctrl-C reaches a child only through __exit__, and only once.
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=log, env=environment, start_new_session=True
         )

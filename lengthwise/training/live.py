@@ -1,4 +1,4 @@
-"""Following runs while they train in other processes: all that is known of them stands in their folders."""
+"""Shows the progress of runs that train in other processes, read from their folders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.table import Table
 from lengthwise.run import Run
 from lengthwise.training.fleet import Fleet
 
-PRINT_EVERY = 30.0  # seconds between prints where nothing can be redrawn
+PRINT_EVERY = 30.0  # seconds between prints if the output is not a terminal
 
 
 def follow(
@@ -25,8 +25,8 @@ def follow(
     quiet: bool = False,
     extra: Callable[[], RenderableType] | None = None,
 ) -> None:
-    """Poll the fleet until all is done, showing each run's progress, and ``extra`` beneath, if given. Where there is
-    no terminal to redraw, a status is printed now and then."""
+    """Poll the fleet until all runs are done, and show their progress, with ``extra`` below if given. If the output is
+    not a terminal, the status is printed every ``PRINT_EVERY`` seconds."""
 
     def picture() -> RenderableType:
         return Group(status(runs), extra()) if extra else status(runs)
@@ -43,7 +43,7 @@ def follow(
 
 
 def status(runs: Sequence[Run]) -> Table:
-    """A line per run: steps, loss, exact match at the watched sizes, time left."""
+    """A table with a line per run: steps, loss, exact match at the watched sizes, time left."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     several = len({run.recipe.name for run in runs}) < len(runs)
     for run in runs:
@@ -54,7 +54,7 @@ def status(runs: Sequence[Run]) -> Table:
 
 
 def _progress(run: Run) -> tuple[int, str]:
-    """Steps done, and what there is to say."""
+    """The number of steps done, and a note with exact match, loss and time."""
     rows = run.rows("metrics")
     losses = [row for row in rows if "loss" in row]
     watched = [row["exact"] for row in rows if "exact" in row]

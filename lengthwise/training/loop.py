@@ -1,4 +1,4 @@
-"""Training: the whole loop on one screen."""
+"""The training loop, with checkpoints that resume to the bit."""
 
 from __future__ import annotations
 
@@ -40,10 +40,12 @@ def train(
     save_every: float = 60.0,
     quiet: bool = True,
 ) -> Run:
-    """Train a recipe to its end, from where an earlier call stopped if one did; return its run.
+    """Train a recipe to its end, resuming an earlier call if there is a checkpoint, and return its run.
 
-    ``save_every`` is in seconds. On a CPU a resumed run equals an unbroken one to the bit, for the same ``threads``.
-    Small models train fastest on one thread. Raises Interrupted, with all saved, at Ctrl-C or SIGTERM.
+    ``folder`` defaults to the recipe's folder among the runs; ``save_every`` is in seconds. On a CPU, a resumed run
+    equals an uninterrupted one to the bit, for equal ``threads``; small models train fastest on one thread. Raises
+    Interrupted at Ctrl-C or SIGTERM, after saving, and UsageError if the model is not causal where its layout is, the
+    device is missing, or the folder holds another recipe.
     """
     trainee = Trainee(recipe, choose_device(device))
     causality.check(trainee.model, recipe)
@@ -68,6 +70,7 @@ def train(
                 saved = time.monotonic()
             if stopped():
                 raise Interrupted(f"stopped at step {trainee.step}; the same command goes on from there: {run.folder}")
+        # The weights come last: their file marks the run as done.
         run.describe(trainee.about())
         save(run.folder, recipe, trainee.best_weights())
         (run.folder / "state.pt").unlink(missing_ok=True)
@@ -75,7 +78,7 @@ def train(
 
 
 class Trainee:
-    """A model in training, with all that a checkpoint holds."""
+    """A model in training, with the optimizer and everything else that a checkpoint holds."""
 
     def __init__(self, recipe: Recipe, device: torch.device) -> None:
         self.recipe, self.device = recipe, device
@@ -83,17 +86,19 @@ class Trainee:
         self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema)) if recipe.ema else None
         self.optimizer = recipe.optimizer.build(self.model.parameters())
         self.step = 0
-        self.sums: dict[str, Tensor] = {}  # of the steps since the last report
+        self.sums: dict[str, Tensor] = {}  # of logged values, since the last report
         self.best: dict[str, Any] = {"merit": -math.inf, "step": 0, "weights": {}}
         self.spent = {"wall_s": 0.0, "cpu_s": 0.0}
         self.clock = Clock()
 
     def advance(self) -> None:
-        """One optimizer step."""
+        """Take one optimizer step."""
         recipe, step = self.recipe, self.step
         batch, loops = data.batch(recipe, step)
+        # Seeded per step, so that a resumed run draws the same dropout as an uninterrupted one.
         torch.manual_seed(rng.address(recipe.seed, "dropout", step))
         draw = rng.stream(recipe.seed, "objective", step)
+        # Chosen at every step: hooks may have been set since the last one.
         loss = recipe.objective(fast.choose(self.model), batch.to(self.device), loops, draw)
         loss.value.backward()
         logs = dict(loss.logs)
@@ -105,26 +110,27 @@ class Trainee:
         self.optimizer.zero_grad()
         if self.average and step >= recipe.ema_start:
             self.average.update_parameters(self.model)
+        # Summed on the device: reading a number at every step would make a GPU wait.
         self.sums = {name: self.sums.get(name, 0.0) + value.detach() for name, value in logs.items()}
         self.step += 1
 
     def evaluated(self) -> Model:
-        """The model whose weights are evaluated and kept: the moving average where the recipe asks for one."""
+        """The model to evaluate and save: the moving average if the recipe has one and it has started."""
         averaged = self.average is not None and self.average.n_averaged > 0
         return self.average.module if averaged else self.model  # type: ignore[return-value,union-attr]
 
     def report(self) -> dict[str, Any]:
-        """A row of metrics: means over the steps since the last one."""
+        """A row of metrics: means over the steps since the last report."""
         steps = (self.step - 1) % LOG_EVERY + 1
         means = {name: float(value) / steps for name, value in self.sums.items()}
         self.sums = {}
         return {"step": self.step, **means, "rate": self.optimizer.param_groups[0]["lr"], **self.time()}
 
     def watch(self) -> dict[str, Any]:
-        """A row of what the recipe watches; remembers the best weights."""
+        """Measure what the recipe watches, as a row of metrics, and remember the best weights."""
         recipe, watch, model = self.recipe, self.recipe.watch, self.evaluated()
         exact = {}
-        for size in dict.fromkeys(watch.sizes):  # one named twice is measured once
+        for size in dict.fromkeys(watch.sizes):  # without repeated sizes
             exact[str(size)] = scores.exact_match(model, recipe, recipe.sizes(size), watch.count, part=self.step)
         row: dict[str, Any] = {"step": self.step, "exact": exact}
         if watch.probes:
@@ -140,7 +146,7 @@ class Trainee:
 
     @cached_property
     def held_out(self) -> Problems:
-        """What the validation loss is measured on."""
+        """The problems of the validation loss."""
         return data.held_out(self.recipe, self.recipe.watch.validation)
 
     def _perplexity(self, model: Model, probe: str) -> float:
@@ -150,15 +156,15 @@ class Trainee:
         return float(scores.perplexity(model, batch, loops))
 
     def best_weights(self) -> dict[str, Tensor]:
-        """What the recipe keeps."""
+        """The weights to save: the best or the last, as the recipe says."""
         return self.best["weights"] or self.evaluated().state_dict()
 
     def time(self) -> dict[str, float]:
-        """Seconds so far, earlier sessions of this run included."""
+        """Wall and processor seconds so far, including earlier calls that trained this run."""
         return {name: round(self.spent[name] + value, 3) for name, value in self.clock.read().items()}
 
     def about(self) -> dict[str, Any]:
-        """What a reader of the results wants to know of how they came about."""
+        """The provenance of the results: versions, commit, device, runner, time."""
         from lengthwise import __version__
 
         return {
@@ -176,7 +182,7 @@ class Trainee:
         }
 
     def state(self) -> dict[str, Any]:
-        """All that resuming needs."""
+        """The checkpoint: everything that resuming needs."""
         return {
             "step": self.step,
             "model": self.model.state_dict(),
@@ -188,7 +194,8 @@ class Trainee:
         }
 
     def restore(self, run: Run) -> None:
-        """Go back to the run's checkpoint, or to the start, and cut its log back to there."""
+        """Load the run's checkpoint, if there is one, and drop metrics that were logged after it. Raises UsageError if
+        the checkpoint does not fit this recipe."""
         state = run.state(self.device)
         if state:
             try:
@@ -207,7 +214,7 @@ class Trainee:
 
 
 class Clock:
-    """Wall and processor time since it was made."""
+    """Measures wall and processor seconds since its creation."""
 
     def __init__(self) -> None:
         self.wall, self.cpu = time.perf_counter(), time.process_time()
@@ -217,7 +224,7 @@ class Clock:
 
 
 def choose_device(name: str) -> torch.device:
-    """``auto``: the GPU where there is one. UsageError for a device that is not there."""
+    """The device with this name; ``auto`` is the GPU if there is one. Raises UsageError if the device is missing."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -230,8 +237,8 @@ def choose_device(name: str) -> torch.device:
 
 @contextmanager
 def computing(threads: int) -> Iterator[None]:
-    """Torch's settings while computing: the number of threads, and denormal numbers flushed, which once losses are
-    tiny would slow a CPU step several times."""
+    """A context with this number of torch threads and with denormal numbers flushed to 0: with tiny losses, they would
+    slow down a CPU step several times. Raises UsageError if ``threads`` is below 1."""
     if threads < 1:
         raise UsageError(f"threads must be 1 or more, not {threads}")
     before = torch.get_num_threads()
@@ -246,8 +253,10 @@ def computing(threads: int) -> Iterator[None]:
 
 @contextmanager
 def stop_signal() -> Iterator[Any]:
-    """Yields a function that tells whether Ctrl-C or SIGTERM came: a step is finished before one is heeded. A second
-    one is heeded at once. Outside the main thread, where signals cannot be caught, it never does."""
+    """Yield a function that returns True once Ctrl-C or SIGTERM has come, so that a step can finish first.
+
+    A second signal acts at once. Outside the main thread, where Python cannot catch signals, it always returns False.
+    """
     came: list[int] = []
     before = {}
 

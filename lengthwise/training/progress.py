@@ -10,7 +10,7 @@ from rich.progress import Progress as Bar
 
 
 class Progress:
-    """Steps done, steps per second, loss and time left, on standard error; nothing when quiet."""
+    """Shows steps, steps per second, loss and time left on standard error; nothing if ``quiet``."""
 
     def __init__(self, name: str, steps: int, *, quiet: bool) -> None:
         self.exact = ""
@@ -35,7 +35,7 @@ class Progress:
         self.bar.stop()
 
     def show(self, step: int, row: dict[str, Any]) -> None:
-        """Take over a row of metrics."""
+        """Show a row of metrics."""
         if "exact" in row:
             self.exact = "  exact match " + " ".join(f"{size}: {share:.2f}" for size, share in row["exact"].items())
             return

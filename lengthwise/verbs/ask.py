@@ -1,4 +1,4 @@
-"""Asking a large language model."""
+"""The command ``ask``: measures a large language model on a task's problems."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from lengthwise.report.tables import asked_table
 from lengthwise.verbs.console import progress, say
 from lengthwise.verbs.options import kind_of, parse_sizes, recipe_of
 
-LENGTHS = (1, 2, 4, 8, 16)  # unless others are asked for
+LENGTHS = (1, 2, 4, 8, 16)  # the default sizes
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask a model for the answers to fresh problems; 1 if some have none yet."""
+    """Ask a model for the answers to new problems; return 1 if some prompts have no reply yet, else 0."""
     inquiry, sizes = _inquiry(args)
     key = Key.read(args.key_variable)
     key.refuse(inquiry)
     manner = Manner(key, args.limit, args.concurrency, args.timeout, args.backoff)
     wanted = items(inquiry, sizes, args.samples)
-    client_library()  # before a folder is made
+    client_library()  # fails here, before a folder is created, if it is not installed
     asked = Asked.of(inquiry, Path(args.out) if args.out else None)
     before = asked.spent()
     outcome = _collected(args, asked, wanted, manner)
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _inquiry(args: argparse.Namespace) -> tuple[Inquiry, Sequence[Any]]:
-    """What is asked, and at which sizes; with --like, as a recipe's models are measured."""
+    """The inquiry and its sizes; with --like, those on which a recipe's models are measured."""
     sizes = parse_sizes(args.lengths) if args.lengths else None
     choices: dict[str, Any] = {"question": args.question, "seed": args.seed or 0, "problems": kind_of(args)}
     task = catalog.task(args.task, args.changes)
@@ -67,7 +67,7 @@ def _inquiry(args: argparse.Namespace) -> tuple[Inquiry, Sequence[Any]]:
 
 
 def _collected(args: argparse.Namespace, asked: Asked, wanted: list[Item], manner: Manner) -> Outcome:
-    """The outcome of asking, with a bar meanwhile."""
+    """Ask, with a progress bar."""
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
     known, prompts = asked.replies(), {item.prompt for item in wanted}
     done = len(prompts & known.keys())

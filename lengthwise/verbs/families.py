@@ -59,4 +59,6 @@ def few(args: argparse.Namespace) -> int:
 
 def family_tables(uniform: Sequence[Row], rows: Sequence[Row], top: int, *, whole: bool) -> list[Table]:
     """Uniform problems and the worst family at each size; all families where they are asked for."""
+    if not rows:
+        return []
     return [worst_table([*uniform, *rows], top), *([family_table(rows, top)] if whole else [])]

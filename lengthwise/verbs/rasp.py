@@ -1,4 +1,4 @@
-"""Programs of n-RASP-L at work."""
+"""The command ``rasp``: runs n-RASP-L programs and shows their states."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lengthwise.verbs.console import out, say, summary_of
 
 
 def run(args: argparse.Namespace) -> int:
-    """A program's state after each round; without a task, the programs there are."""
+    """Print a program's state after each round; without a task, list the programs."""
     tasks: dict[str, Task] = {task.name: task for task in PUBLISHED}
     if args.task is None:
         return _list(args, tasks)
@@ -40,7 +40,7 @@ def _list(args: argparse.Namespace, tasks: dict[str, Task]) -> int:
 
 
 def _beside(row: str, rounds: Sequence[dict[str, str]]) -> Text:
-    """A column per part of the state, a line per round; one below the other where they are too wide for that."""
+    """A column per part of the state and a line per round; parts below each other if the terminal is too narrow."""
     width = max(len(row), *map(len, rounds[0])) + 2
     groups = [list(rounds[0])] if 6 + width * len(rounds[0]) <= out.width else [[name] for name in rounds[0]]
     lines = []

@@ -1,4 +1,4 @@
-"""Solving prompts."""
+"""The command ``solve``: answers prompts with trained weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lengthwise.verbs.options import folder_of, stoppings
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answer prompts, one a line; 1 if some were bad."""
+    """Print an answer per prompt; return 1 if some prompts could not be parsed, else 0."""
     solver = Solver(load(folder_of(args.weights), choose_device(args.device)))
     if len(args.stopping) > 1:
         raise UsageError("solve answers by one rule: give --stopping once")
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _prompts(args: argparse.Namespace) -> Iterable[str]:
-    """Those given as arguments, else the lines of standard input."""
+    """The prompts given as arguments, else the lines of standard input."""
     if args.prompts:
         return args.prompts
     if sys.stdin is None or sys.stdin.isatty():

@@ -1,10 +1,11 @@
-"""Arithmetic expressions: the grammar of ReTran (ACL 2025) as data. ``values`` says what expressions are worth,
-``drawing`` draws them, ``tasks.expression`` makes a task of them."""
+"""The grammar of arithmetic expressions of ReTran (ACL 2025). ``values`` evaluates expressions, ``drawing`` samples
+them, ``tasks.expression`` is the task."""
 
 import string
 
 # EQ → VAL OP VAL | ( VAL OP VAL ); VAL → EQ | NUM; NUM → 0 | NUMH NUMT; NUMH → d | -d, d from 1 to 9; NUMT → d NUMT |
-# nothing, d from 0 to 9; all digits are equally likely. Then `--` is written `+`, and `+-` is written `-`.
+# nothing, d from 0 to 9; digits are uniform. Finally `--` is replaced by `+`, and `+-` by `-`.
+# The probabilities of the rules:
 PARENTHESES = 0.5  # EQ → ( VAL OP VAL )
 NESTED = 0.46  # VAL → EQ
 OPERATORS = {"+": 0.35, "-": 0.35, "*": 0.3}  # OP

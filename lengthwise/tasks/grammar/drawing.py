@@ -1,9 +1,11 @@
-"""Drawing expressions of given lengths, exactly as the grammar has them.
+"""Samples expressions of given lengths from exactly the grammar's distribution.
 
-Folded, an expression is a first number or parenthesis, and then tails: an operator with a number or parenthesis each.
-Several derivations write the same. `+3` is + and 3, or - and -3; and n tails are bracketed in as many ways as
-Catalan's number of n, each of which takes VAL → EQ → VAL OP VAL n - 1 times. The tables have the sums of their
-probabilities, so there every expression has one derivation, of few steps: the first block and one for each tail.
+An expression is a first operand (a number or a parenthesis) and n tails, each an operator with an operand. Several
+derivations give the same expression: `+3` is + and 3, or - and -3; and n tails are bracketed in C_n ways (Catalan's
+number), each of which uses VAL → EQ → VAL OP VAL n - 1 times. The tables hold the sums of their probabilities, so each
+expression is sampled by one derivation of few steps: one for the first operand and one for each tail.
+
+A block is an operator, or the ( before the first operand, together with the operand that follows it.
 """
 
 from __future__ import annotations
@@ -32,24 +34,24 @@ from lengthwise.tasks.grammar import (
 )
 from lengthwise.tasks.grammar.values import ROWS, Step, nonzero, of_steps
 
-LONGEST = 128  # characters of an expression that is drawn: the tables for longer ones would be large
-DIGIT = 9  # stands for a digit from 1 up
+LONGEST = 128  # characters of a sampled expression, at most: tables for longer ones would be large
+DIGIT = 9  # in ``_Blocks.follows``: any digit from 1 to 9
 
 
 @dataclass(frozen=True)
 class _Blocks:
-    """All blocks that an expression of some length may have."""
+    """All blocks that expressions up to some length may have."""
 
     sign: Int[Tensor, " k"]  # the first symbol
-    lead: Int[Tensor, " k"]  # where the number's first digit stands, or the inner (: at 1, or behind a minus sign at 2
-    follows: Int[Tensor, " k"]  # what stands there: 0, ( or DIGIT; the number's further digits are uniform
+    lead: Int[Tensor, " k"]  # index of the number's first digit, or of the inner (: 1, or 2 after a minus sign
+    follows: Int[Tensor, " k"]  # the symbol there: 0, ( or DIGIT; the number's further digits are uniform
     length: Int[Tensor, " k"]
-    inside: Int[Tensor, " k"]  # symbols within the parentheses; 0: there are none
-    weight: Float[Tensor, " k"]  # without that of what is inside
+    inside: Int[Tensor, " k"]  # number of symbols inside the parentheses; 0 if there are none
+    weight: Float[Tensor, " k"]  # probability, without that of the symbols inside
 
 
 def _blocks(top: int) -> _Blocks:
-    """Those of expressions of up to ``top`` symbols."""
+    """The blocks of expressions of up to ``top`` symbols."""
     plus, minus, times = OPERATORS.values()
     positive, negative = 1 - NEGATIVE, NEGATIVE
     rows = []
@@ -70,22 +72,23 @@ def _blocks(top: int) -> _Blocks:
 
 
 class _Ways:
-    """How to go on from every state: which block comes next, and which state it leaves.
+    """The transitions from every state: the next block, and the state after it.
 
-    A state is what is still to be written, a place in the table of their masses: in row k, column n, k tails of n
-    symbols in all; in the last row but one, what stands in parentheses, n symbols; in the last, a whole expression.
+    A state is what is still to be written, as an index into the table ``mass`` of their probabilities. Row k, column n:
+    k tails with n symbols in total. Row ``inner``: the n symbols inside parentheses. Row ``whole``: a complete
+    expression of n symbols.
     """
 
     def __init__(self, top: int) -> None:
         self.blocks = _blocks(top)
-        self.most = (top - 1) // 2  # tails
+        self.most = (top - 1) // 2  # largest number of tails
         self.inner, self.whole = self.most + 1, self.most + 2
         self.mass = torch.zeros(self.most + 3, top + 1, dtype=torch.float64)
-        self.mass[0, 0] = self.mass[self.inner, 0] = 1  # nothing is left to be written; nothing is in parentheses
-        self.of: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # from each state: blocks, states, weights
+        self.mass[0, 0] = self.mass[self.inner, 0] = 1  # the ends: no tails left, no parentheses
+        self.of: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # for each state: blocks, next states, weights
         opens = self.blocks.sign == OPEN
         tail, first = (~opens).nonzero().flatten(), opens.nonzero().flatten()
-        alone = first[self.blocks.inside[first] > 0]  # a whole expression may be one pair of parentheses
+        alone = first[self.blocks.inside[first] > 0]  # an expression may be a single pair of parentheses
         tails = torch.arange(1, self.most + 1).repeat_interleave(len(first))
         first, spine = first.repeat(self.most), self._spine()[tails]
         whole = torch.cat([(1 - PARENTHESES) * spine, torch.full_like(spine[:1], 1 / NESTED).expand(len(alone))])
@@ -96,14 +99,14 @@ class _Ways:
             self._add(self.whole, symbols, torch.cat([first, alone]), torch.cat([tails, 0 * alone]), whole)
 
     def _spine(self) -> Float[Tensor, " k"]:
-        """The weight of k tails beside their own: in how many ways they are bracketed, and what that takes."""
+        """The weight of joining k tails: the number of ways to bracket them times the probability of each."""
         bare = NESTED * (1 - PARENTHESES)
         ways = [comb(2 * k, k) // (k + 1) * bare ** (k - 1) for k in range(1, self.most + 1)]
         return torch.tensor([0, *ways], dtype=torch.float64)
 
     def _add(self, row: int, symbols: int, these: Tensor, tails: Tensor, shape: Tensor | float = 1.0) -> None:
-        """The ways to begin with these blocks, when so many tails follow each."""
-        hidden = int(row >= self.inner)  # the first ( is none of the symbols
+        """Add the transitions from a state by the blocks ``these``, each followed by ``tails`` tails."""
+        hidden = int(row >= self.inner)  # the first block's ( is not counted among the symbols
         left = symbols + hidden - self.blocks.length[these]
         state = tails * self.mass.shape[1] + left.clamp(min=0)
         behind = self.mass.view(-1)[state] * self.mass[self.inner, self.blocks.inside[these]]
@@ -115,28 +118,29 @@ class _Ways:
 
 @dataclass(frozen=True)
 class _Tables:
-    """What drawing takes. An entry is one way to go on from a state; those of a state stand side by side."""
+    """The tables for sampling. An entry is one transition; those of a state are contiguous."""
 
-    mass: Float[Tensor, " n"]  # of all expressions of each length
-    whole: int  # the state of a whole expression of no symbols, and of longer ones behind it
-    first: Int[Tensor, " s"]  # each state's first entry
-    count: Float[Tensor, " s"]  # and how many it has
-    keep: Float[Tensor, " e"]  # the probability with which an entry that was drawn is kept,
-    other: Int[Tensor, " e"]  # and that which stands in for it else
+    mass: Float[Tensor, " n"]  # probability of all expressions of each length
+    whole: int  # the state of a complete expression of n symbols is whole + n
+    first: Int[Tensor, " s"]  # first entry of each state
+    count: Float[Tensor, " s"]  # number of entries of each state
+    keep: Float[Tensor, " e"]  # probability of keeping a drawn entry (see ``_aliases``)
+    other: Int[Tensor, " e"]  # the entry used otherwise
     block: Int[Tensor, " e"]
-    state: Int[Tensor, " e"]  # what is to be written behind the block; 0: nothing
-    sign: UInt8[Tensor, " k"]  # of each block, as are those that follow
+    state: Int[Tensor, " e"]  # the state after the block; 0: nothing is left
+    # Properties of each block, as in ``_Blocks``:
+    sign: UInt8[Tensor, " k"]
     follows: UInt8[Tensor, " k"]
     lead: Int[Tensor, " k"]
     length: Int[Tensor, " k"]
-    digits: UInt8[Tensor, " k"]  # of the number
-    signed: Float[Tensor, " k"]  # and its sign: 1 or -1
-    nests: Bool[Tensor, " k"]  # has it parentheses?
-    inside: Int[Tensor, " k"]  # and the state of what they hold
+    digits: UInt8[Tensor, " k"]  # number of digits
+    signed: Float[Tensor, " k"]  # the number's sign, 1 or -1
+    nests: Bool[Tensor, " k"]  # True if the operand is a parenthesis
+    inside: Int[Tensor, " k"]  # the state of its contents
 
 
 def tables(longest: int) -> _Tables:
-    """For expressions of up to so many symbols. UsageError if the tables would be too large."""
+    """The tables for expressions of up to ``longest`` symbols. Raises UsageError above ``LONGEST``."""
     if longest > LONGEST:
         raise UsageError(f"expression: those that are drawn have at most {LONGEST} characters, not {longest}")
     return _tables(-(-longest // 8) * 8)
@@ -170,8 +174,8 @@ def _tables(top: int) -> _Tables:
 
 
 def _aliases(weights: list[float], counts: list[int]) -> tuple[Float[Tensor, " e"], Int[Tensor, " e"]]:
-    """How to draw by weight in a few steps (Walker 1977): any of a state's entries, each as often, and then, unless it
-    is kept, the other one in its place."""
+    """Tables of the alias method (Walker 1977), which draws by weight in constant time: draw one of a state's entries
+    uniformly, then keep it with its probability ``keep`` or take its ``other`` entry."""
     keep, other, start = list(weights), list(range(len(weights))), 0
     for count in counts:
         own = range(start, start + count)
@@ -190,7 +194,7 @@ def _aliases(weights: list[float], counts: list[int]) -> tuple[Float[Tensor, " e
 
 
 def draw(lengths: Int[Tensor, " b"], generator: Generator) -> tuple[UInt8[Tensor, "b p"], Int[Tensor, " b"]]:
-    """Expressions of these lengths, padded with zeros, with their values, whatever they are."""
+    """Sample expressions of the given lengths, padded with zeros, and compute their values."""
     known, order = tables(int(lengths.max())), lengths.short().argsort()
     rows = torch.zeros(len(lengths), int(lengths.max()), dtype=torch.uint8)
     values, start = torch.empty_like(lengths), 0
@@ -204,28 +208,28 @@ def draw(lengths: Int[Tensor, " b"], generator: Generator) -> tuple[UInt8[Tensor
 
 
 def _write(known: _Tables, lengths: Int[Tensor, " b"], generator: Generator) -> tuple[UInt8[Tensor, "p b"], list[Step]]:
-    """Expressions of these lengths, and their steps: all rows' first blocks are drawn at once, then whatever has still
-    to be written behind and within them."""
+    """Sample expressions, as columns of symbols, and their steps (see ``values.Step``): the first block of every row at
+    once, then, step by step, the blocks after and inside those of the step before."""
     rows = len(lengths)
     columns = torch.zeros(int(lengths.max()) + 2, rows, dtype=torch.uint8)
     text, leads, ends = columns.view(-1), known.lead * rows, known.length * rows
-    state, place, steps = (known.whole + lengths).int(), torch.arange(rows), []
+    state, start, steps = (known.whole + lengths).int(), torch.arange(rows), []
     while len(state):
         entry = _entries(known, state, generator)
         block, state = known.block.index_select(0, entry), known.state.index_select(0, entry)
         follows = known.follows.index_select(0, block)
         digit = torch.randint(1, 10, follows.shape, generator=generator, dtype=torch.uint8)
         first = torch.where(follows == DIGIT, digit, follows)
-        lead, end = (offsets.index_select(0, block).add_(place) for offsets in (leads, ends))
-        text.scatter_(0, place, known.sign.index_select(0, block))
-        text.scatter_(0, place + rows, MINUS)  # unless the digit or parenthesis stands there
+        lead, end = (offsets.index_select(0, block).add_(start) for offsets in (leads, ends))
+        text.scatter_(0, start, known.sign.index_select(0, block))
+        text.scatter_(0, start + rows, MINUS)  # overwritten below unless the number has a minus sign
         text.scatter_(0, lead, first)
         goes_on, nests = nonzero(state > 0), nonzero(known.nests.index_select(0, block))
         text.index_fill_(0, end.index_select(0, nests) - rows, CLOSE)
-        steps.append((block, lead, first, place, goes_on, nests))
+        steps.append((block, lead, first, start, goes_on, nests))
         inside = known.inside.index_select(0, block.index_select(0, nests))
         state = torch.cat([state.index_select(0, goes_on), inside])
-        place = torch.cat([end.index_select(0, goes_on), lead.index_select(0, nests)])
+        start = torch.cat([end.index_select(0, goes_on), lead.index_select(0, nests)])
     block, lead, first = (torch.cat([step[part] for step in steps]) for part in range(3))
     numbers = _lengthen(known, text, block, lead, first, rows, generator).split([len(step[0]) for step in steps])
     return columns, [Step(step[3], number, *step[4:]) for step, number in zip(steps, numbers, strict=True)]
@@ -234,7 +238,7 @@ def _write(known: _Tables, lengths: Int[Tensor, " b"], generator: Generator) -> 
 def _lengthen(
     known: _Tables, text: Tensor, block: Tensor, lead: Tensor, first: Tensor, rows: int, generator: Generator
 ) -> Float[Tensor, " n"]:
-    """The numbers of blocks, signed; their digits from the second on are drawn and written."""
+    """Draw and write the numbers' digits from the second on; return the signed numbers."""
     number, digits = first.double(), known.digits.index_select(0, block)
     longer, count = nonzero(digits > 1), 1
     while len(longer):
@@ -247,7 +251,7 @@ def _lengthen(
 
 
 def _entries(known: _Tables, state: Int[Tensor, " n"], generator: Generator) -> Int[Tensor, " n"]:
-    """A way to go on from each state."""
+    """Draw a transition from each state."""
     at = torch.rand(len(state), dtype=torch.float64, generator=generator) * known.count.index_select(0, state)
     which = at.int()
     entry = known.first.index_select(0, state) + which

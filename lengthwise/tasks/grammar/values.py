@@ -1,4 +1,4 @@
-"""What expressions are worth: one by one, of any size, or many at once."""
+"""Evaluates expressions: one at a time, of any size, or many at once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from torch import Tensor
 
 from lengthwise.tasks.grammar import CLOSE, MINUS, OPEN, PLUS, SYMBOLS
 
-ROWS = 32768  # rows that are worked on together: more at a time gain nothing
-EXACT = 2.0**53  # float64 holds every whole number up to here
+ROWS = 32768  # rows evaluated at once; more are not faster
+EXACT = 2.0**53  # float64 represents all integers up to here
 
 
 def value(expression: str) -> int:
-    """The value of an expression of the grammar, of any size: read once, symbol by symbol. What has been read so far is
-    total + term · number; a stack holds what stands before the parentheses that are open."""
+    """The value of an expression of the grammar, of any size, in one pass over its symbols.
+
+    The value of the symbols read so far is total + term · number; a stack holds total and term before each open
+    parenthesis.
+    """
     total, term, number, before = 0, 1, 0, ""
     stack: list[tuple[int, int]] = []
     for symbol in expression:
@@ -40,8 +43,7 @@ def value(expression: str) -> int:
 
 
 def evaluate(rows: UInt8[Tensor, "b p"] | Int[Tensor, "b p"], lengths: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-    """The values of expressions of the grammar, given as ids. Each is exact; one that 64 bits do not hold is given as
-    the largest number, or the smallest, that they do."""
+    """The exact values of expressions of the grammar, given as ids; values beyond 64 bits are clamped."""
     values = torch.empty_like(lengths)
     for part in lengths.argsort().split(ROWS):
         text = _text(rows[part, : int(lengths[part[-1]])], lengths[part])
@@ -51,18 +53,21 @@ def evaluate(rows: UInt8[Tensor, "b p"] | Int[Tensor, "b p"], lengths: Int[Tenso
 
 @dataclass(frozen=True)
 class Step:
-    """Blocks of many expressions at once. A block is an operator, or the ( before the first number or parenthesis, and
-    the number or parenthesis that follows; a whole expression stands in parentheses too, which are not shown. In the
-    next step are, first, the blocks that stand behind these, then those that stand within their parentheses."""
+    """Blocks of many expressions at once.
 
-    place: Int[Tensor, " n"]  # of the block's first symbol, in a flattened text
-    number: Float[Tensor, " n"]  # any where there is a parenthesis
-    goes_on: Int[Tensor, " m"]  # which have a block behind them
-    nests: Int[Tensor, " i"]  # which have parentheses
+    A block is an operator, or the ( before the first operand, together with the operand (a number or a parenthesis)
+    that follows it. Complete expressions are in parentheses too. The next step has first the blocks that follow these,
+    then the first blocks inside their parentheses.
+    """
+
+    start: Int[Tensor, " n"]  # index of the block's first symbol in a flattened text
+    number: Float[Tensor, " n"]  # the signed number; undefined for a parenthesis
+    goes_on: Int[Tensor, " m"]  # the blocks that another block follows
+    nests: Int[Tensor, " i"]  # the blocks with a parenthesis
 
 
 def _text(rows: Tensor, lengths: Int[Tensor, " b"]) -> UInt8[Tensor, "p b"]:
-    """Expressions as columns, in the parentheses that are not shown."""
+    """Expressions as columns of symbols, each in parentheses."""
     text = torch.zeros(rows.shape[1] + 2, len(rows), dtype=torch.uint8)
     text[0] = OPEN
     text[1:-1] = rows.T
@@ -70,25 +75,25 @@ def _text(rows: Tensor, lengths: Int[Tensor, " b"]) -> UInt8[Tensor, "p b"]:
 
 
 def _read(columns: UInt8[Tensor, "p b"]) -> list[Step]:
-    """The steps of a text. All rows' first blocks are read at once, then whatever has been found behind and within."""
+    """Parse a text into steps: the first block of every row at once, then the blocks after and inside these, etc."""
     rows, text, steps = columns.shape[1], columns.view(-1), []
-    closing, place = _closing(columns), torch.arange(columns.shape[1])
-    while len(place):
-        signed = text[place + rows] == MINUS
-        lead = place + rows + rows * signed
+    closing, start = _closing(columns), torch.arange(columns.shape[1])
+    while len(start):
+        signed = text[start + rows] == MINUS
+        lead = start + rows + rows * signed
         number, end = _numbers(text, lead, rows)
         nests = nonzero(text[lead] == OPEN)
         end[nests] = closing[lead[nests]] + rows
         goes_on = nonzero(text[end] != CLOSE)
-        steps.append(Step(place, torch.where(signed, -number, number), goes_on, nests))
-        place = torch.cat([end[goes_on], lead[nests]])
+        steps.append(Step(start, torch.where(signed, -number, number), goes_on, nests))
+        start = torch.cat([end[goes_on], lead[nests]])
     return steps
 
 
-def _numbers(text: UInt8[Tensor, " t"], place: Int[Tensor, " n"], rows: int) -> tuple[Tensor, Tensor]:
-    """The numbers that start at these places, and the places behind them; of what is no number, nothing."""
-    number, end = torch.zeros(len(place), dtype=torch.float64), place.clone()
-    longer = nonzero(text[place] < PLUS)
+def _numbers(text: UInt8[Tensor, " t"], start: Int[Tensor, " n"], rows: int) -> tuple[Tensor, Tensor]:
+    """The numbers that begin at these indices, and the indices after them; 0 and the same index if there is none."""
+    number, end = torch.zeros(len(start), dtype=torch.float64), start.clone()
+    longer = nonzero(text[start] < PLUS)
     while len(longer):
         number[longer] = 10 * number[longer] + text[end[longer]]
         end[longer] += rows
@@ -97,8 +102,8 @@ def _numbers(text: UInt8[Tensor, " t"], place: Int[Tensor, " n"], rows: int) -> 
 
 
 def _closing(columns: UInt8[Tensor, "p b"]) -> Int[Tensor, " n"]:
-    """Where the parenthesis is closed that is opened at a place. In a row, those of one depth follow one another, so
-    that opening and closing ones come in one order when they are sorted by row and depth."""
+    """The index of the ) that closes the ( at each index. In a row, parentheses of equal depth follow one another, so
+    sorted by row and depth, opening and closing ones are in the same order."""
     count, rows = columns.shape
     text, depth = columns.view(-1), ((columns == OPEN).char() - (columns == CLOSE).char()).cumsum(0).view(-1)
     opens, closes = (nonzero(text == symbol) for symbol in (OPEN, CLOSE))
@@ -107,13 +112,14 @@ def _closing(columns: UInt8[Tensor, "p b"]) -> Int[Tensor, " n"]:
     return torch.empty(len(text), dtype=torch.long).scatter_(0, opens, closes)
 
 
-# By a block's first symbol: how the product that begins there joins the total, and whether what is before joins it.
+# By a block's first symbol: the sign with which the product that begins there is added to the total (0 for *: not at
+# all), and 1 if the product continues the one before.
 ADDS = torch.tensor([0.0] * 10 + [1.0, -1.0, 0.0, 1.0], dtype=torch.float64)
 JOINS = torch.tensor([0.0] * 10 + [0.0, 0.0, 1.0, 0.0], dtype=torch.float64)
 
 
 def of_steps(columns: UInt8[Tensor, "p b"], steps: list[Step], lengths: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-    """The values of a text's rows. Where float64 would round, Python's whole numbers do not."""
+    """The values of a text's rows, in float64 where that is exact, else with Python's integers, clamped to 64 bits."""
     found, exact = _work_out(columns, steps)
     values = torch.where(exact, found, 0).long()
     for row in (~exact).nonzero().flatten().tolist():
@@ -123,24 +129,24 @@ def of_steps(columns: UInt8[Tensor, "p b"], steps: list[Step], lengths: Int[Tens
 
 
 def _work_out(columns: UInt8[Tensor, "p b"], steps: list[Step]) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"]]:
-    """From the last step to the first: of what stands from a block on, up to the end of its parentheses, the product at
-    the beginning, and the total of what follows it. And in which rows no number on the way was too large."""
+    """Evaluate from the last step to the first: for each block, the product at the beginning of the text from it to the
+    end of its parenthesis, and the total of the rest. Also True for rows in which all numbers were exact."""
     text, exact = columns.view(-1), torch.ones(columns.shape[1], dtype=torch.bool)
     product = total = torch.zeros(0, dtype=torch.float64)
     for step in reversed(steps):
-        sign, behind = text.index_select(0, step.place).int(), len(step.goes_on)
+        sign, behind = text.index_select(0, step.start).int(), len(step.goes_on)
         number = step.number.index_copy(0, step.nests, total[behind:])
         product = torch.ones_like(number).index_copy_(0, step.goes_on, product[:behind]).mul_(number)
         total = torch.zeros_like(number).index_copy_(0, step.goes_on, total[:behind])
         total.addcmul_(product, ADDS.index_select(0, sign))
-        fits = torch.maximum(product.abs(), total.abs()) < EXACT  # not so where it is no number any more
+        fits = torch.maximum(product.abs(), total.abs()) < EXACT  # False for NaN too
         if not fits.all():
-            exact[step.place[~fits] % len(exact)] = False
+            exact[step.start[~fits] % len(exact)] = False
         joins = JOINS.index_select(0, sign)
         product = torch.addcmul(1 - joins, product, joins)
     return total, exact
 
 
 def nonzero(flags: Bool[Tensor, " n"]) -> Int[Tensor, " m"]:
-    """Where True stands. NumPy finds it several times as fast where there is no pattern to it."""
+    """The indices of True. For irregular flags, NumPy is several times as fast as torch."""
     return torch.from_numpy(np.flatnonzero(flags.numpy()))

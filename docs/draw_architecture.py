@@ -1,0 +1,266 @@
+"""Draw docs/architecture.svg: what flows through the package, and on which floors its folders stand.
+
+    python docs/draw_architecture.py
+
+The floors are read from tests/test_architecture.py, which holds the code to them; each folder needs a caption here.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from html import escape
+from itertools import pairwise
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "architecture.svg"
+
+INK, FAINT, PAPER = "#2b2b2b", "#767676", "#ffffff"
+PROBLEMS, MATHS, RECIPE, RESULTS, EDGE = "#009E73", "#0072B2", "#D55E00", "#8a4fa3", "#6b6b6b"
+
+CAPTIONS = {
+    "base": (EDGE, "the types that flow, random numbers, vocabulary"),
+    "nn": (MATHS, "attention, mixers, blocks, positions"),
+    "tasks": (PROBLEMS, "one file, one task"),
+    "models": (MATHS, "what one loop computes: four methods"),
+    "depth": (MATHS, "the plain runner: any model, any device"),
+    "fast": (MATHS, "faster runners, each equal to the plain one"),
+    "objectives": (RECIPE, "which loops the loss looks at"),
+    "recipe": (RECIPE, "layout, lengths, loops, stopping, optimizer; batch i of a recipe"),
+    "folder": (RESULTS, "a run's folder as data"),
+    "rasp": (PROBLEMS, "n-RASP-L programs"),
+    "run": (RESULTS, "a run with recipe and weights"),
+    "report": (RESULTS, "tables and figures, from files alone"),
+    "evaluation": (RESULTS, "scores, stopping, decoding"),
+    "ask": (RESULTS, "language models by endpoint"),
+    "training": (RESULTS, "the training loop"),
+    "recipes": (RECIPE, "functions that return a recipe"),
+    "studies": (RECIPE, "several recipes and their pictures"),
+    "catalog": (RECIPE, "finds every part by looking into its folder"),
+    "api": (EDGE, "import lengthwise as lw"),
+    "demo": (EDGE, "make demo"),
+    "verbs": (EDGE, "one file, one verb: train, evaluate, solve, …"),
+    "cli": (EDGE, "arguments and error lines"),
+    "__main__": (EDGE, "python -m lengthwise"),
+}
+
+
+def floors() -> list[list[str]]:
+    """The folders, floor by floor from the bottom, as the test has them."""
+    for node in ast.parse((ROOT / "tests" / "test_architecture.py").read_text()).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "FLOORS":
+            return [sorted(rooms) for rooms in ast.literal_eval(node.value)]
+    raise LookupError("tests/test_architecture.py has no FLOORS")
+
+
+class Drawing:
+    """SVG, element by element."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.size, self.parts = (width, height), []
+
+    def text(self, x, y, words, *, size=13, fill=INK, bold=False, anchor="middle", mono=False, italic=False) -> None:
+        style = f'font-size="{size}" fill="{fill}" text-anchor="{anchor}"'
+        style += ' font-weight="600"' * bold + ' font-style="italic"' * italic
+        style += ' font-family="DejaVu Sans Mono, Menlo, Consolas, monospace"' * mono
+        self.parts.append(f'<text x="{x:g}" y="{y:g}" {style}>{escape(words)}</text>')
+
+    def box(self, x, y, w, h, colour, *, tint=0.1, round_=5, dash="", line=1.3) -> None:
+        """A tinted rectangle."""
+        shape = f'x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="{round_:g}"'
+        self.parts.append(f'<rect {shape} fill="{PAPER}"/>')
+        dashed = f' stroke-dasharray="{dash}"' if dash else ""
+        self.parts.append(
+            f'<rect {shape} fill="{colour}" fill-opacity="{tint:g}" stroke="{colour}" stroke-width="{line:g}"{dashed}/>'
+        )
+
+    def part(self, x, y, w, h, name, colour, below="") -> None:
+        """What a recipe chooses: a coloured box, and where its code stands."""
+        self.box(x, y, w, h, colour, tint=0.14)
+        self.text(x + w / 2, y + h / 2 + 5, name, bold=True)
+        if below:
+            self.text(x + w / 2, y + h + 15, below, size=10.5, fill=FAINT, mono=True)
+
+    def data(self, x, y, w, h, name, below="") -> None:
+        """What flows: a pill."""
+        self.box(x, y, w, h, EDGE, tint=0.0, round_=h / 2)
+        self.text(x + w / 2, y + h / 2 + 5, name)
+        for number, line in enumerate(below.split("\n") if below else []):
+            self.text(x + w / 2, y + h + 15 + 13 * number, line, size=10.5, fill=FAINT)
+
+    def line(self, points, *, colour=INK, dash="", arrow=True, width=1.4) -> None:
+        """Straight pieces, with a point at the end."""
+        path = " ".join(f"{'L' if i else 'M'}{x:g} {y:g}" for i, (x, y) in enumerate(points))
+        style = f'stroke="{colour}" stroke-width="{width:g}" fill="none"'
+        style += f' stroke-dasharray="{dash}"' if dash else ""
+        style += f' marker-end="url(#{"point" if colour == INK else "faint"})"' if arrow else ""
+        self.parts.append(f'<path d="{path}" {style}/>')
+
+    def svg(self) -> str:
+        width, height = self.size
+        markers = "".join(
+            f'<marker id="{name}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
+            f'orient="auto"><path d="M0 1 L9 5 L0 9 z" fill="{colour}"/></marker>'
+            for name, colour in (("point", INK), ("faint", FAINT))
+        )
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+        )
+        paper = f'<rect width="{width}" height="{height}" fill="{PAPER}"/>'
+        inside = "\n".join([f"<defs>{markers}</defs>", paper, *self.parts])
+        return f'{head} font-family="DejaVu Sans, Verdana, Helvetica, Arial, sans-serif">\n{inside}\n</svg>\n'
+
+
+def flow(page: Drawing) -> None:
+    """The upper half: from a recipe to a loss, and to a figure."""
+    page.box(20, 20, 1200, 38, RECIPE, tint=0.14)
+    page.text(36, 44, "Recipe", bold=True, size=14, anchor="start")
+    page.text(100, 44, "names the task, the model and every orange part; name=value changes any; a hash names the run",
+              size=12, fill=INK, anchor="start")  # fmt: skip
+    y, h, gap = 190, 38, 26
+    middle = y + h / 2
+    # From left to right, with their widths.
+    steps = [("Task", 84), ("Problems", 96), ("Layout", 84), ("Batch", 84), ("Runner", 296), ("Logits", 84),
+             ("Objective", 100), ("Loss", 70), ("Optimizer", 100)]  # fmt: skip
+    left, x = {}, 20
+    for name, width in steps:
+        left[name] = x
+        x += width + gap
+    widths = dict(steps)
+
+    def centre(name):
+        return left[name] + widths[name] / 2
+
+    def join(one, two):
+        page.line([(left[one] + widths[one] + 3, middle), (left[two] - 3, middle)])
+
+    # The recipe names the parts.
+    for name in ("Layout", "Objective", "Optimizer"):
+        page.line([(centre(name), 58), (centre(name), y - 3)], colour=FAINT, dash="2 4")
+    page.line([(centre("Task"), 58), (centre("Task"), 92)], colour=FAINT, dash="2 4")
+    page.part(left["Task"], 95, 84, 32, "Lengths", RECIPE)
+    page.line([(centre("Task"), 130), (centre("Task"), y - 3)])
+    page.text(centre("Task") + 8, 163, "sizes", size=11, fill=FAINT, anchor="start", italic=True)
+    page.line([(left["Runner"] + 50, 58), (left["Runner"] + 50, 79)], colour=FAINT, dash="2 4")
+    page.part(left["Runner"] + 8, 82, 84, 32, "Loops", RECIPE)
+    page.line([(left["Runner"] + 50, 117), (left["Runner"] + 50, 132)])
+    page.text(left["Runner"] + 58, 129, "how many, for each row", size=11, fill=FAINT, anchor="start", italic=True)
+    for one, two in pairwise(steps):
+        if "Runner" not in (one[0], two[0]):
+            join(one[0], two[0])
+    page.line([(left["Batch"] + 87, middle), (left["Runner"] - 3, middle)])
+    page.line([(left["Runner"] + 299, middle), (left["Logits"] - 3, middle)])
+    page.part(left["Task"], y, 84, h, "Task", PROBLEMS, "tasks/")
+    page.data(left["Problems"], y, 96, h, "Problems", "prompts, answers,\nrounds T(n)")
+    page.part(left["Layout"], y, 84, h, "Layout", RECIPE, "recipe/layout.py")
+    page.data(left["Batch"], y, 84, h, "Batch", "tokens, positions,\nmasks, targets")
+    # A runner holds a model, a model holds blocks, and a block holds a mixer.
+    x = left["Runner"]
+    page.box(x, 135, 296, 208, MATHS, tint=0.06)
+    page.text(x + 14, 157, "Runner", bold=True, anchor="start")
+    page.text(x + 74, 157, "runs each row for its loops", size=11, fill=FAINT, anchor="start")
+    page.box(x + 14, 175, 268, 128, MATHS, tint=0.1)
+    page.line([(x + 268, 58), (x + 268, 172)], colour=FAINT, dash="2 4")
+    page.text(x + 28, 197, "Model", bold=True, anchor="start")
+    page.text(x + 79, 197, "embed, start, advance, read", size=11, anchor="start", mono=True)
+    page.box(x + 28, 209, 240, 82, MATHS, tint=0.1)
+    page.text(x + 42, 230, "Blocks", bold=True, anchor="start")
+    page.text(x + 100, 230, "norm, residual, MLP", size=11, fill=FAINT, anchor="start")
+    page.box(x + 42, 240, 212, 40, MATHS, tint=0.22)
+    page.text(x + 54, 265, "Mixer", bold=True, anchor="start")
+    page.text(x + 104, 265, "attention, or your own", size=11, anchor="start")
+    page.text(x + 148, 322, "depth/plain.py, or a faster one of fast/", size=10.5, fill=FAINT, mono=True)
+    page.text(x + 148, 336, "with the same values and gradients", size=10.5, fill=FAINT)
+    page.data(left["Logits"], y, 84, h, "Logits")
+    page.part(left["Objective"], y, 100, h, "Objective", RECIPE, "objectives/")
+    page.data(left["Loss"], y, 70, h, "Loss")
+    page.part(left["Optimizer"], y, 100, h, "Optimizer", RECIPE, "recipe/optim.py")
+    page.text(centre("Objective") + 60, 166, "in training", size=12, fill=FAINT, italic=True, anchor="middle")
+    # At test: which loop answers, and what is kept of it.
+    low = 290
+    page.text(centre("Logits") + 118, low - 14, "at test", size=12, fill=FAINT, italic=True)
+    page.line([(centre("Logits"), y + h + 3), (centre("Logits"), low - 3)])
+    x = left["Logits"] - 4
+    page.part(x, low, 92, h, "Stopping", RECIPE, "recipe/stopping.py")
+    for number, (name, below) in enumerate([("Scores", "one row per size"), ("Run folder", "JSON lines, weights")]):
+        at = x + 118 + number * 120
+        page.line([(at - 23, low + 19), (at - 3, low + 19)])
+        page.data(at, low, 94, h, name, below)
+    page.line([(x + 335, low + 19), (x + 355, low + 19)])
+    page.part(x + 358, low, 78, h, "Report", RESULTS, "report/")
+
+
+def house(page: Drawing, top: int) -> None:
+    """The lower half: the folders on their floors, and what holds them together."""
+    page.text(20, top, "Folders of lengthwise/, on floors", bold=True, size=14, anchor="start")
+    page.text(290, top, "each imports from lower floors only", size=12, fill=FAINT, anchor="start")
+    stories = floors()[::-1]
+    step, left, width = 31, 20, 690
+    for number, rooms in enumerate(stories):
+        y, wide = top + 16 + number * step, (width - 10 * (len(rooms) - 1)) / len(rooms)
+        for place, room in enumerate(rooms):
+            colour, caption = CAPTIONS[room]
+            x = left + place * (wide + 10)
+            page.box(x, y, wide, 25, colour, tint=0.12, line=1)
+            page.text(x + 10, y + 17, room, size=12, bold=True, anchor="start", mono=True)
+            page.text(x + 22 + 7.4 * len(room), y + 17, caption, size=11, anchor="start", fill=INK)
+    bottom = top + 16 + len(stories) * step
+    page.line([(726, top + 20), (726, bottom - 8)], colour=FAINT, dash="2 4")
+    cards(page, 750, top)
+
+
+def cards(page: Drawing, x: int, top: int) -> None:
+    """The two seams, in signatures; and who is who."""
+    y = card(page, x, top - 16, MATHS, "Seam 1: a model, and who runs it", [
+        ("Model", ""),
+        ("embed(inputs) → context", "stays the same in all loops"),
+        ("start(context) → state", "before the first loop"),
+        ("advance(state, context) → state", "one loop"),
+        ("read(state) → logits", "every position"),
+        ("Runner(model)", ""),
+        ("last(inputs, loops, at) → logits", "after each row’s last loop"),
+        ("each(inputs, loops, at) → …", "after every loop"),
+    ])  # fmt: skip
+    y = card(page, x, y + 14, MATHS, "Seam 2: a block, and what mixes its positions", [
+        ("Mixer", ""),
+        ("forward(x, sight, cache) → x", "added to the residual"),
+        ("sight", "who may see whom"),
+        ("Encoding, of positions", ""),
+        ("vectors(inputs) → x", "added to the embedded input"),
+        ("keys, angles, attention_bias", "act within attention"),
+    ])  # fmt: skip
+    page.box(x, y + 14, 470, 116, EDGE, tint=0.03, line=1)
+    page.text(x + 14, y + 36, "Colours", bold=True, anchor="start")
+    legend = [(PROBLEMS, "problems and programs"), (MATHS, "mathematics: models and how they are run"),
+              (RECIPE, "choices: what a recipe names, recipes, studies"),
+              (RESULTS, "work and results: train, measure, keep, report")]  # fmt: skip
+    for number, (colour, words) in enumerate(legend):
+        at = y + 46 + 20 * number
+        page.box(x + 14, at, 26, 14, colour, tint=0.25, round_=3, line=1)
+        page.text(x + 50, at + 11.5, words, size=11.5, anchor="start")
+
+
+def card(page: Drawing, x: int, y: int, colour: str, title: str, lines: list[tuple[str, str]]) -> float:
+    """A titled list of signatures; where it ends. A line without an explanation is a heading."""
+    height = 40 + 20 * len(lines)
+    page.box(x, y, 470, height, colour, tint=0.05, line=1)
+    page.text(x + 14, y + 22, title, bold=True, anchor="start")
+    for number, (code, words) in enumerate(lines):
+        at = y + 45 + 20 * number
+        page.text(x + (26 if words else 14), at, code, size=11.5, anchor="start", mono=True, bold=not words)
+        page.text(x + 272, at, words, size=11.5, fill=FAINT, anchor="start")
+    return y + height
+
+
+def drawing() -> str:
+    """The page, as SVG."""
+    page = Drawing(1240, 920)
+    flow(page)
+    house(page, 398)
+    return page.svg()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(drawing())
+    print(PAGE, file=sys.stderr)

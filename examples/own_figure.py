@@ -1,0 +1,34 @@
+"""A figure of one's own: the longest length that each seed solves. `python own_figure.py runs/*` writes reach.png."""
+
+import sys
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from lengthwise.folder import RunFolder
+from lengthwise.report import SOLVED, by_recipe
+from lengthwise.report.style import COLOURS, WIDTH, save, settled, styled
+
+
+def reach(run):
+    """The largest size with exact match of SOLVED or more; 0 if there is none."""
+    return max((max(row["sizes"]) for row in run.rows("scores") if row["exact"] >= SOLVED), default=0)
+
+
+@styled()
+def reach_figure(runs):
+    """A dot for each run, a line of dots for each recipe; the longest training length is a bar."""
+    groups = by_recipe(runs)
+    figure = Figure((WIDTH, 1 + 0.3 * len(groups)), layout="constrained")
+    axes = figure.add_subplot()
+    for number, group in enumerate(groups.values()):
+        axes.plot([reach(run) for run in group], [number] * len(group), "o", color=COLOURS[number % len(COLOURS)])
+        axes.plot(group[0].outline.top, number, "|", markersize=14, color="black")
+    axes.set_yticks(range(len(groups)), groups)
+    axes.set_xlim(left=0)
+    axes.set_xlabel(f"longest length with exact match ≥ {SOLVED}; bar: longest in training")
+    return settled(figure)
+
+
+if __name__ == "__main__":
+    print(*save(reach_figure([RunFolder(Path(name)) for name in sys.argv[1:]]), Path("reach")))

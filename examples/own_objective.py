@@ -1,0 +1,42 @@
+"""An objective of one's own: the answer is also asked for some loops later, so that it has to stay.
+
+Or: `lengthwise train looped-parity --import own_objective "objective=StandStill(more=3)"`.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional as F
+
+import lengthwise as lw
+
+
+@dataclass(frozen=True)
+class StandStill(lw.Objective):
+    """The mean of two losses: after each row's own loops, and after ``more`` further ones."""
+
+    more: int = 2
+
+    def __post_init__(self):
+        if self.more < 1:
+            raise lw.UsageError(f"more must be 1 or more, not {self.more}")
+
+    def __call__(self, runner, batch, loops, generator):
+        targets, losses = batch.targets[batch.loss_mask], []
+        for depth in (loops, loops + self.more):
+            logits = runner.last(batch.inputs, depth, batch.loss_mask)  # (answer tokens of all rows, vocabulary)
+            losses.append(F.cross_entropy(logits, targets))
+        value = torch.stack(losses).mean()
+        return lw.Loss(value, {"loss": value.detach(), "later_loss": losses[1].detach()})  # what is logged
+
+
+def still_parity() -> lw.Recipe:
+    changes = "name=still-parity objective=StandStill lengths=Curriculum(top=8,every=60) steps=600 watch.every=0"
+    return lw.find("looped-parity", *changes.split())
+
+
+if __name__ == "__main__":
+    run = lw.train(still_parity(), quiet=False)
+    for more in (0, 2, 6):
+        scores = lw.evaluate(run, [8, 12], stopping=lw.Oracle(more=more))
+        print(f"{more} more loops:", *(f"{score.sizes[0]}: {score.exact:.2f}" for score in scores))

@@ -1,0 +1,40 @@
+"""A stopping rule of one's own: stop as soon as the model is sure.
+
+Or: `lengthwise evaluate looped-binary-sum --import own_stopping --stopping "Sure(least=0.999)"`.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+import lengthwise as lw
+
+
+@dataclass(frozen=True)
+class Sure(lw.Stopping):
+    """The first loop whose answer has a mean probability of ``least`` per token; if there is none, the last one run."""
+
+    least: float = 0.99
+    extra: int = 20  # loops beyond the planned ones that may be run
+
+    reads_output = True  # the choice depends on the answers, so next-token layouts refuse it
+
+    def __post_init__(self):
+        if not 0 < self.least <= 1:
+            raise lw.UsageError(f"least must be above 0 and at most 1, not {self.least}")
+
+    def limit(self, planned):  # (rows) → (rows): how many loops are run before choosing
+        return planned + self.extra
+
+    def choose(self, trace, planned):  # → (rows): the loop that answers, counted from 1
+        loop = torch.arange(1, len(trace.confidence) + 1, device=trace.loops.device)[:, None]
+        sure = (trace.confidence >= math.log(self.least)) & (loop <= trace.loops)  # (loops, rows)
+        return torch.where(sure.any(0), sure.long().argmax(0) + 1, trace.loops)
+
+
+if __name__ == "__main__":
+    for rule in (lw.Oracle(), Sure(), Sure(least=0.999)):
+        scores = lw.evaluate("looped-binary-sum", [10, 20, 30], samples=200, stopping=rule)
+        shown = (f"{score.sizes[0]}: {score.exact:.2f} after {score.loops:.1f} loops" for score in scores)
+        print(f"{rule.name:18}", *shown, sep="   ")
