@@ -82,6 +82,16 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("changes", nargs="*", metavar="name=value", help="the task's fields, e.g. order=least")
     sub = verb("reproduce", "train and evaluate all of a study, then write its table and figures",
                "seeds", "jobs", "curve-samples", "out", "device", "quiet", "json")  # fmt: skip
+    _reproduce(sub)
+    sub = verb("report", "tables, figures (PNG, SVG) and CSV of runs", "out", "json")
+    sub.add_argument("runs", nargs="+", metavar="RUN", help="run folders, and those of `ask`")
+    sub.add_argument("--stopping", action="store_true", help="accuracy and confidence against loops, a figure per run")
+    sub.add_argument("--lengths", metavar="SIZES", help="with --stopping: at which lengths (default: 1 and 2 times)")
+    sub.add_argument("--samples", type=int, default=512, metavar="N", help="with --stopping: problems per length")
+    return top
+
+
+def _reproduce(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("study", metavar="STUDY", help="e.g. pairs, or looped")
     sub.add_argument("--tasks", metavar="A,B", help="of the study's tasks only these, or all")
     sub.add_argument("--methods", metavar="A,B", help="of the study's methods only these")
@@ -90,12 +100,6 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--samples", type=int, metavar="N", help="fresh problems per length (default: the study's)")
     sub.add_argument("--publish", action="store_true", help="final tables: problems of a seed that nothing else uses")
     sub.add_argument("--dry-run", action="store_true", help="print the plan with its estimated time, and stop")
-    sub = verb("report", "tables, figures (PNG, SVG) and CSV of runs", "out", "json")
-    sub.add_argument("runs", nargs="+", metavar="RUN", help="run folders, and those of `ask`")
-    sub.add_argument("--stopping", action="store_true", help="accuracy and confidence against loops, a figure per run")
-    sub.add_argument("--lengths", metavar="SIZES", help="with --stopping: at which lengths (default: 1 and 2 times)")
-    sub.add_argument("--samples", type=int, default=512, metavar="N", help="with --stopping: problems per length")
-    return top
 
 
 def _ask(sub: argparse.ArgumentParser) -> None:

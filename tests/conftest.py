@@ -7,7 +7,7 @@ import pytest
 import torch
 from beartype import BeartypeConf, FrozenDict, beartype
 from hypothesis import settings
-from jaxtyping import install_import_hook
+from jaxtyping import config, install_import_hook
 
 # beartype knows ``Self`` only in classes that it decorates itself; the hook decorates their methods. A whole number may
 # stand where a float is asked for, as everywhere in Python.
@@ -28,3 +28,47 @@ def runs(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.getbasetemp() / f"runs-{next(numbers)}"
     monkeypatch.setenv("LENGTHWISE_RUNS", str(folder))
     return folder
+
+
+@pytest.fixture(scope="class")
+def unchecked():
+    """Types are not checked: for the same code with other numbers, of which other tests check enough."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="module")
+def quick():
+    """Faster runners are chosen, whatever LENGTHWISE_PLAIN says."""
+    from lengthwise import fast
+
+    before, fast._OFF = fast._OFF, [False]
+    yield
+    fast._OFF = before
+
+
+@pytest.fixture(scope="module", params=["plain", "fast"])
+def run(request, quick):
+    """Model → runner: the plain one; and the one that is chosen, taking all its ways, however little they pay."""
+    from lengthwise import fast
+    from lengthwise.depth.plain import Plain
+
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "fast":
+            eager(patch)
+        yield Plain if request.param == "plain" else fast.choose
+
+
+def eager(patch):
+    """Groups of few rows, kernels for small heads of any size, and whatever can be left out is."""
+    from lengthwise.fast import gelu, one_step, pattern, recurrent, small, transformer
+
+    patch.setattr(small, "pays", lambda *_: True)
+    patch.setattr(gelu, "LEAST", 1)
+    for module in (one_step, transformer):
+        patch.setattr(module, "DENSE", 1.0)
+    for module in (recurrent, transformer):
+        patch.setattr(module, "TOGETHER", 24)
+    patch.setattr(pattern, "ROWS", 1)
+    patch.setattr(pattern, "HEADS", 1)

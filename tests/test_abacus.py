@@ -9,7 +9,7 @@ from lengthwise import catalog
 from lengthwise.base.types import UsageError
 from lengthwise.base.vocab import Vocab
 from lengthwise.cli import main
-from lengthwise.models import settle
+from lengthwise.fast import choose
 from lengthwise.recipe.data import batch
 from lengthwise.recipe.stopping import After
 from lengthwise.recipes import abacus
@@ -68,14 +68,14 @@ def test_what_is_compared_has_one_budget(family):
 def test_recipes_run(name):
     recipe = catalog.recipe(name, ["batch=4", "model.width=16"])
     made, loops = batch(recipe, 0)
-    recipe.objective(recipe.build(), made, loops, torch.Generator()).value.backward()
+    recipe.objective(choose(recipe.build()), made, loops, torch.Generator()).value.backward()
 
 
 def test_published_forms_run_at_a_small_width():
     for recipe in (*abacus.paper().values(), abacus.blog_abacus_addition()):
         small = recipe.change(["batch=2", "model.width=16", "model.heads=2", "lengths.top=3"])
         made, loops = batch(small, 0)
-        loss = small.objective(small.build(), made, loops, torch.Generator().manual_seed(0))
+        loss = small.objective(choose(small.build()), made, loops, torch.Generator().manual_seed(0))
         assert bool(loss.value.isfinite())
 
 
@@ -85,10 +85,8 @@ def test_places_beyond_the_training_lengths_are_trained():
     model, seen = recipe.build(), torch.zeros(161, dtype=torch.bool)
     for step in range(30):
         made, loops = batch(recipe, step)
-        _, state = settle(model, made.inputs, loops)
-        (gradient,) = torch.autograd.grad(
-            model.read(state, made.loss_mask).square().sum(), model.encodings[0].table.weight
-        )
+        read = choose(model).last(made.inputs, loops, made.loss_mask)
+        (gradient,) = torch.autograd.grad(read.square().sum(), model.encodings[0].table.weight)
         seen |= (gradient != 0).any(1)
     assert seen[0] and seen[1:].sum() > 90 and int(seen.nonzero().max()) > 100
 

@@ -15,6 +15,7 @@ from lengthwise.base.types import Inputs, Problems, UsageError
 from lengthwise.evaluation import scores as evaluation
 from lengthwise.evaluation.scores import answer, answers, default_sizes, evaluate, exact_match, loops_right
 from lengthwise.evaluation.solver import Solver
+from lengthwise.fast import choose
 from lengthwise.models import Once
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned, RoPE
@@ -53,7 +54,7 @@ def half_trained(recipe):
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     for step in range(recipe.steps):
         batch, loops = data.batch(recipe, step)
-        recipe.objective(model, batch, loops, stream(0, "x")).value.backward()
+        recipe.objective(choose(model), batch, loops, stream(0, "x")).value.backward()
         optimizer.step()
         optimizer.zero_grad()
     return Weights("half", recipe, model.double())
@@ -77,7 +78,7 @@ def plain_loops(model, recipe, problem, limit):
     state, predicted, sure = model.start(context), [], []
     for _ in range(limit):
         state = model.advance(state, context)
-        chances = model.read(state, batch.answer_slots).softmax(-1)
+        chances = model.read(state)[batch.answer_slots].softmax(-1)
         symbols = chances.argmax(-1).tolist()
         upto = symbols.index(end) + 1 if end in symbols else len(symbols)
         predicted.append(symbols)
@@ -452,8 +453,7 @@ def greedy(model, recipe, problem):
         state = model.start(context)
         for _ in range(int(recipe.loops.planned(problem.rounds))):
             state = model.advance(state, context)
-        last = torch.arange(tokens.shape[1])[None] == tokens.shape[1] - 1
-        predicted.append(int(model.read(state, last).argmax()))
+        predicted.append(int(model.read(state)[0, -1].argmax()))
     return predicted
 
 

@@ -5,13 +5,14 @@ from dataclasses import replace
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from lengthwise.nn.few import Few
-from lengthwise.nn.packed import Ragged
 from torch.nn import functional as F
 
 from lengthwise import catalog
 from lengthwise.base.rng import stream
-from lengthwise.nn import few
+from lengthwise.fast import few
+from lengthwise.fast.few import Few
+from lengthwise.fast.ragged import Ragged
+from lengthwise.fast.transformer import _Course
 from lengthwise.recipe import data
 
 
@@ -29,12 +30,12 @@ def test_looking_up_equals_masking(lengths, heads, share, shared, seed):
     ragged, padding_mask = ragged_of(lengths)
     rows, width = padding_mask.shape
     drawn = stream(seed, "few")
-    shape = (heads, width, width) if shared else (rows, heads, width, width)
+    shape = (1 if shared else rows, heads, width, width)
     hidden = (torch.rand(shape, generator=drawn) > share) & ~torch.eye(width, dtype=torch.bool)
     bias = torch.randn(shape, generator=drawn, dtype=torch.float64).masked_fill(hidden, -torch.inf).requires_grad_()
     packed = torch.randn(len(ragged.at), 3, heads, 4, generator=drawn, dtype=torch.float64, requires_grad=True)
     weights = torch.randn(len(ragged.at), heads, 4, generator=drawn, dtype=torch.float64)
-    lists = Few.of(bias.expand(rows, heads, width, width) if not shared else bias, ragged)
+    lists = Few.of(bias, ragged)
     assert lists is not None
     query, key, value = ragged.unpack(packed).permute(2, 0, 3, 1, 4)
     mask = bias.masked_fill(~padding_mask[:, None, None], -torch.inf)
@@ -51,7 +52,7 @@ def grads(result, weights, *of):
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=4), st.integers(0, 99))
 def test_the_first_rows_lists_are_the_first_of_the_lists(lengths, seed):
     ragged, padding_mask = ragged_of(lengths)
-    bias = torch.randn(2, padding_mask.shape[1], padding_mask.shape[1], generator=stream(seed, "bias"))
+    bias = torch.randn(1, 2, padding_mask.shape[1], padding_mask.shape[1], generator=stream(seed, "bias"))
     packed = torch.randn(len(ragged.at), 3, 2, 4, generator=stream(seed, "packed"))
     whole = Few.of(bias, ragged)
     count = ragged.ends[-2]
@@ -64,15 +65,15 @@ def test_long_lists_are_none():
     seen, near = few.MOST, torch.arange(12)
     far = (near - near[:, None]).abs() > 1
     for hidden, kept in ((far, True), (far & (near > 0), False), (far & (near[:, None] > 0), False)):
-        bias = torch.zeros(1, 12, 12).masked_fill(hidden, -torch.inf)
+        bias = torch.zeros(1, 1, 12, 12).masked_fill(hidden, -torch.inf)
         assert (Few.of(bias, ragged_of([12, 12])[0]) is not None) == kept
-    assert Few.of(torch.zeros(1, seen, seen), ragged_of([seen])[0]) is not None
-    assert Few.of(torch.zeros(1, seen + 1, seen + 1), ragged_of([seen + 1])[0]) is None
+    assert Few.of(torch.zeros(1, 1, seen, seen), ragged_of([seen])[0]) is not None
+    assert Few.of(torch.zeros(1, 1, seen + 1, seen + 1), ragged_of([seen + 1])[0]) is None
 
 
 def test_addition_looks_up():
     recipe = catalog.recipe("looped-addition")
-    batch, _ = data.batch(recipe, recipe.steps // 2)
-    assert recipe.build().embed_packed(batch.inputs).pattern.few is not None
+    batch, loops = data.batch(recipe, recipe.steps // 2)
+    assert isinstance(_Course.of(recipe.build(), batch.inputs, loops).pattern, Few)
     dropping = replace(recipe, model=replace(recipe.model, dropout=0.1))  # weights are dropped among all
-    assert dropping.build().embed_packed(batch.inputs).pattern.few is None
+    assert not isinstance(_Course.of(dropping.build(), batch.inputs, loops).pattern, Few)

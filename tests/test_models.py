@@ -1,285 +1,248 @@
-"""Laws of every transformer, and of the loop over depth: padding, neighbours and order change nothing, causal means
-causal, a window is a window, and rows that leave early end as if they had stayed."""
+"""Laws of every model, under the plain runner and under the chosen one: padding, neighbours and order change nothing,
+causal means causal, a window is a window, and rows that leave early end as if they had stayed."""
 
-import itertools
 import math
 from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from forms import (
+    BASE,
+    EVERY,
+    LENGTHS,
+    LOOPS,
+    READS,
+    SPECS,
+    WRITES,
+    all_close,
+    build,
+    built,
+    close,
+    every_loop,
+    logits,
+    names,
+    short,
+    some,
+    with_gradients,
+)
 from hypothesis import given
 from hypothesis import strategies as st
-from lengthwise.nn.dropout import dropout
-from lengthwise.nn.packed import Packed
-from lengthwise.nn.pattern import Shared, pattern, take
 from torch import nn
 
-from lengthwise import catalog
-from lengthwise.base.fields import text
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Inputs, UsageError
-from lengthwise.base.vocab import Vocab
-from lengthwise.models import Model, ModelSpec, Once, settle, unroll
-from lengthwise.models.lstm import LSTM
-from lengthwise.models.retran import ReTran
+from lengthwise.depth import Runner
+from lengthwise.depth.plain import Plain, first, unroll
+from lengthwise.fast.dropout import dropout
+from lengthwise.fast.pattern import mixed, pattern_of
+from lengthwise.fast.ragged import Ragged
+from lengthwise.models import Model, ModelSpec, Once
 from lengthwise.models.transformer import Transformer
-from lengthwise.nn.attention import Attention
-from lengthwise.nn.position import FIRE, Abacus, ALiBi, Coupling, Learned, NoPE, Randomized, RoPE, Sinusoidal, rotate
+from lengthwise.nn.attention import SoftmaxAttention
+from lengthwise.nn.digit_position import Abacus, Coupling
+from lengthwise.nn.mixer import Sight
+from lengthwise.nn.position import FIRE, ALiBi, Learned, NoPE, Randomized, RoPE, Sinusoidal, rotate
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
-from lengthwise.objectives import every, final, progressive
+from lengthwise.objectives import final
 from lengthwise.recipe import data
-from lengthwise.recipe.layout import FullOutput, Pairs
+from lengthwise.recipe.layout import FullOutput
 from lengthwise.recipe.lengths import Uniform
 from lengthwise.recipe.loops import Constant
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.parity import Parity
 
-READS, WRITES = Vocab(tuple("abcdef")), Vocab(tuple("xyz"))
-LENGTHS, LOOPS = [5, 9, 2, 7], [2, 1, 4, 3]
-BASE = Transformer(width=8, heads=2, layers=1)
-SPECS = [
-    Transformer(width=8, heads=2, layers=2),
-    Transformer(width=8, heads=2, layers=2, injection="once", activation="relu"),
-    replace(BASE, positions=(Learned(20),)),
-    replace(BASE, positions=(RoPE(),)),
-    replace(BASE, positions=(RoPE(),), injection="once"),
-    replace(BASE, positions=(Local(0),)),
-    replace(BASE, positions=(Local(1),)),
-    replace(BASE, positions=(Local(2),), injection="once"),
-    replace(BASE, injection="concat"),
-    replace(BASE, injection="gate"),
-    replace(BASE, positions=(ALiBi(),)),
-    replace(BASE, positions=(FIRE(),)),
-    replace(BASE, positions=(Sinusoidal(), Abacus(9))),
-    replace(BASE, positions=(Abacus(9), FIRE(), RoPE())),
-    replace(BASE, positions=(Abacus(9, at="attention"), RoPE())),
-    replace(BASE, positions=(Coupling(9),)),
-    replace(BASE, positions=(Randomized(RoPE(), 20),)),
-    replace(BASE, positions=(Randomized(FIRE(), 20), Abacus(9))),
-    replace(BASE, positions=(Randomized(ALiBi(), 20),)),
-    replace(BASE, positions=(Randomized(Learned(20), 20),)),
-    replace(BASE, norm="post", gated=True, biases=False, final_norm="readout", readout="mlp", embedding_norm=True),
-    replace(BASE, layers=2, injection="layers", final_norm="none"),
-    replace(BASE, layers=2, injection="reads", final_norm="readout"),
-    replace(BASE, norm="post", injection="reads"),
-    replace(BASE, positions=(LocalHeads(1), CoupledHeads(1))),
-    replace(BASE, positions=(LocalHeads(1), EarlierHeads(1))),
-    replace(BASE, positions=(LocalHeads(1), ALiBi(2.0)), injection="once"),
-    Transformer(width=8, heads=2, layers=2, positions=(Learned(20), RoPE(), Local(2))),
-    replace(BASE, positions=(RoPE(),), norm="post", final_norm="none", readout="scaled", init="attention"),
-]
-RECURRENT = [ReTran(8, 6, 1, 2), ReTran(16, 5, 3, 4), LSTM(8, 6, 1), LSTM(8, 5, 3)]
-
-
-def short(spec):
-    """A spec in a test's name."""
-    if not isinstance(spec, Transformer):
-        return f"{spec.layers}-{type(spec).__name__}"
-    positions = "+".join(map(repr, spec.positions))
-    return f"{spec.layers}-{positions}-{spec.injection}-{spec.norm}"
-
-
-def named(pairs):
-    ids = [f"{short(spec)}-{'causal' if causal else 'full'}" for spec, causal in pairs]
-    return pytest.mark.parametrize(("spec", "causal"), pairs, ids=ids)
-
-
 both = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-EVERY = [*itertools.product(SPECS, [False, True]), *((spec, True) for spec in RECURRENT)]
-every_model = named(EVERY)
+every_model = pytest.mark.parametrize(("spec", "causal"), EVERY, ids=names(EVERY))
 
 
-def positions(spec):
-    return getattr(spec, "positions", ())
+# Laws: each takes how a model is run, and the model
 
 
-def build(spec, causal, reads=READS, writes=WRITES):
-    """A model in float64 whose every parameter matters: initial weights are small, and initial biases nothing."""
-    torch.manual_seed(0)
-    model = spec.build(reads, writes, causal=causal).double().eval()
-    draw = stream(0, "more")
-    for parameter in model.parameters():
-        parameter.data += 0.4 * torch.randn(parameter.shape, generator=draw, dtype=torch.double)
-    return model
-
-
-def build_plain(spec):
-    return spec.build(READS, WRITES, causal=True)
-
-
-def some(lengths=LENGTHS, width=None, seed=0):
-    """Rows of these lengths; where a row has ended stands rubbish."""
-    width = width or max(lengths)
-    tokens = torch.randint(6, (len(lengths), 40), generator=stream(seed, "tokens"))[:, :width]
-    position = torch.arange(width).expand(len(lengths), -1)
-    # A sign, two digits, and so on.
-    return Inputs(tokens, position, position % 3, position < torch.tensor(lengths)[:, None])
-
-
-def finish(model, inputs, loops=LOOPS):
-    """Each row's state after its own loops, in the rows' order."""
-    rows, state = settle(model, inputs, torch.tensor(loops))
-    return padded(state)[rows.argsort()]
-
-
-def padded(state):
-    """What is absent as zeros, however the model keeps it."""
-    return state.padded() if isinstance(state, Packed) else state
-
-
-def close(one, two, tolerance=1e-9):
-    torch.testing.assert_close(one, two, atol=tolerance, rtol=0)
-
-
-# Padding, neighbours, order
-
-
-@every_model
-def test_a_row_is_what_it_is_alone(spec, causal):
+def a_row_is_what_it_is_alone(run, model):
     """Neither neighbours nor padding nor other rows' loops reach it."""
-    model, inputs = build(spec, causal), some(width=12)
-    together = finish(model, inputs)
+    inputs = some(width=10)
+    together = logits(run(model), inputs)
     for i, length in enumerate(LENGTHS):
         row = inputs.take(slice(i, i + 1))
         alone = Inputs(**{name: value[:, :length] for name, value in vars(row).items()})
-        close(together[i, :length], finish(model, alone, [LOOPS[i]])[0])
+        close(together[i, :length], logits(run(model), alone, [LOOPS[i]])[0])
 
 
-@every_model
-def test_what_stands_in_the_padding_does_not_matter(spec, causal):
-    model, inputs, rubbish = build(spec, causal), some(width=12), some(width=12, seed=1)
+def what_stands_in_the_padding_does_not_matter(run, model):
+    inputs, rubbish = some(width=10), some(width=10, seed=1)
     changed = replace(inputs, tokens=inputs.tokens.where(inputs.padding_mask, rubbish.tokens))
     assert not torch.equal(changed.tokens, inputs.tokens)
-    one, two = finish(model, inputs), finish(model, changed)
-    assert torch.equal(one[inputs.padding_mask], two[inputs.padding_mask])
+    assert torch.equal(logits(run(model), inputs), logits(run(model), changed))
 
 
+def the_order_of_rows_does_not_matter(run, model):
+    """What is read comes row by row in the batch's order, whatever a runner makes of it."""
+    inputs, order = some(), torch.tensor([2, 0, 1])
+    turned = logits(run(model), inputs.take(order), [LOOPS[i] for i in order])
+    close(logits(run(model), inputs)[order], turned)
+
+
+def a_causal_model_does_not_look_ahead(run, model):
+    for loops in (1, 2):
+        reached = influence(run(model), some([10]), loops)
+        assert torch.equal(reached, reached.tril())
+        assert reached.diagonal().all()
+
+
+LAWS = [a_row_is_what_it_is_alone, what_stands_in_the_padding_does_not_matter, the_order_of_rows_does_not_matter]
+
+
+def influence(runner, inputs, loops):
+    """reached[t, s]: does what is read at t after so many loops change when the symbol at s does? Of one row."""
+    width = inputs.tokens.shape[1]
+    rows = inputs.take(torch.zeros(width + 1, dtype=torch.long))
+    changed = rows.tokens + torch.eye(width + 1, width, dtype=torch.long)  # the last row is as it was
+    with torch.no_grad():
+        found = logits(runner, replace(rows, tokens=changed % 6), [loops] * (width + 1))
+    return ((found[:-1] - found[-1]).abs().amax(-1) > 1e-12).T
+
+
+@pytest.mark.usefixtures("unchecked")
 @every_model
-def test_the_order_of_rows_does_not_matter(spec, causal):
-    model, inputs, order = build(spec, causal), some(), torch.tensor([2, 0, 3, 1])
-    turned = finish(model, inputs.take(order), [LOOPS[i] for i in order])
-    close(finish(model, inputs)[order][inputs.padding_mask[order]], turned[inputs.padding_mask[order]])
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+def test_rows_know_nothing_of_what_stands_around_them(law, spec, causal, run):
+    law(run, built(spec, causal))
 
 
-# Who can be reached: gradients of a place's state with respect to the embedded input, exactly zero or not
+@pytest.mark.parametrize("spec", [spec for spec, causal in EVERY if causal], ids=short)
+def test_causal_means_causal(spec, run):
+    """A position depends on itself, and exactly not on what comes after, however often it is looped."""
+    a_causal_model_does_not_look_ahead(run, built(spec, True))
 
 
-def influence(model, inputs, loops):
-    """reached[t, s]: does row 0's state at t after so many loops depend on its embedded input at s?"""
-    context = model.embed(inputs)
-    embedded = context.embedded.detach().requires_grad_()
-    context = context._replace(embedded=embedded)
-    state = model.start(context)
-    for _ in range(loops):
-        state = model.advance(state, context)
-    probe = torch.randn(state.shape, generator=stream(0, "probe"), dtype=state.dtype)
-    reached = []
-    for t in range(state.shape[1]):
-        (gradient,) = torch.autograd.grad((state[:, t] * probe[:, t]).sum(), embedded, retain_graph=True)
-        reached.append((gradient[0] != 0).any(-1))
-    return torch.stack(reached)
+def sees_all(spec):
+    windows = (Local, LocalHeads, CoupledHeads, EarlierHeads)
+    return not any(isinstance(position, windows) for position in getattr(spec, "positions", ()))
 
 
-@named([pair for pair in EVERY if not any(isinstance(p, Local) for p in positions(pair[0]))])
-@pytest.mark.parametrize("loops", [1, 3])
-def test_causal_means_causal(spec, loops, causal):
-    """A place depends on itself and all before it, and exactly not on what comes after, however often it is looped."""
-    reached = influence(build(spec, causal), some([9]), loops)
-    assert not causal or torch.equal(reached, reached.tril())
-    if not any(isinstance(position, (CoupledHeads, EarlierHeads)) for position in positions(spec)):  # do not see all
-        full = torch.ones(9, 9, dtype=torch.bool)
-        assert torch.equal(reached, full.tril() if causal else full)
+SEE_ALL = [(spec, causal) for spec, causal in EVERY if sees_all(spec)]
 
 
+@pytest.mark.parametrize(("spec", "causal"), SEE_ALL, ids=names(SEE_ALL))
+def test_without_windows_everything_allowed_is_seen(spec, causal, run):
+    full = torch.ones(9, 9, dtype=torch.bool)
+    assert torch.equal(influence(run(built(spec, causal)), some([9]), 1), full.tril() if causal else full)
+
+
+class Peeking(Model):
+    """Each position adds the whole row's mean: under a causal layout that is a look at the answer."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.readout = nn.Embedding(6, 8), nn.Linear(8, 3)
+
+    def embed(self, inputs):
+        return self.embedding(inputs.tokens), inputs.padding_mask[..., None]
+
+    def start(self, context):
+        return context[0]
+
+    def advance(self, state, context):
+        present = context[1]
+        return state + (state * present).sum(1, keepdim=True) / present.sum(1, keepdim=True)
+
+    def read(self, state):
+        return self.readout(state)
+
+
+class Batched(Peeking):
+    """Each row adds what the batch says."""
+
+    def advance(self, state, context):
+        return state + state.mean(0)
+
+
+@pytest.mark.parametrize(
+    ("model", "laws"), [(Peeking, [a_causal_model_does_not_look_ahead]), (Batched, LAWS[:2])], ids=["peeks", "batched"]
+)
+def test_these_laws_catch_who_breaks_them(model, laws, run):
+    for law in laws:
+        with pytest.raises(AssertionError):
+            law(run, model().double())
+    for law in set(LAWS) - set(laws) if model is Peeking else ():
+        law(run, model().double())
+
+
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("reach", [0, 1, 2])
 @pytest.mark.parametrize("loops", [1, 2])
 @pytest.mark.parametrize("layers", [1, 2])
 @both
-def test_a_window_reaches_exactly_so_far(reach, loops, layers, causal):
+def test_a_window_reaches_exactly_so_far(reach, loops, layers, causal, run):
     spec = replace(BASE, layers=layers, positions=(Local(reach),))
     distance = torch.arange(11)[:, None] - torch.arange(11)
     wanted = distance.abs() <= reach * loops * layers
     if causal:
         wanted &= distance >= 0
-    assert torch.equal(influence(build(spec, causal), some([11]), loops), wanted)
+    assert torch.equal(influence(run(build(spec, causal)), some([11]), loops), wanted)
+
+
+@pytest.mark.parametrize("further", [Local(2), ALiBi(), RoPE(), LocalHeads(2, reach=2)], ids=repr)
+@both
+def test_of_several_windows_each_head_sees_what_all_let_it_see(further, causal, run):
+    distance = torch.arange(9)[:, None] - torch.arange(9)
+    wanted = (distance.abs() <= 1) & ((distance >= 0) | (not causal))
+    spec = replace(BASE, positions=(Local(1), further))
+    assert torch.equal(influence(run(build(spec, causal)), some([9]), 1), wanted)
 
 
 @both
-def test_of_local_heads_the_others_see_all(causal):
+def test_of_local_heads_the_others_see_all(causal, run):
     """With all heads local, the reach is theirs; with one less, nothing is out of reach."""
     distance = torch.arange(9)[:, None] - torch.arange(9)
     allowed = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
     for count, wanted in ((2, distance.abs() <= 1), (1, distance.abs() <= 9)):
         spec = replace(BASE, positions=(LocalHeads(count),))
-        assert torch.equal(influence(build(spec, causal), some([9]), 1), wanted & allowed)
+        assert torch.equal(influence(run(build(spec, causal)), some([9]), 1), wanted & allowed)
 
 
 @pytest.mark.parametrize("reach", [0, 1])
 @both
-def test_coupled_heads_see_their_own_place_of_every_number(reach, causal):
+def test_coupled_heads_see_their_own_position_of_every_number(reach, causal, run):
     position = torch.tensor([1, 2, 3, 0, 1, 2, 3, 0, 1, 2])
     wanted = (position[:, None] - position).abs() <= reach
     wanted &= torch.ones_like(wanted).tril() if causal else True
     spec = replace(BASE, positions=(CoupledHeads(2, reach),))
-    assert torch.equal(influence(build(spec, causal), replace(some([10]), digit_position=position[None]), 1), wanted)
+    inputs = replace(some([10]), digit_position=position[None])
+    assert torch.equal(influence(run(build(spec, causal)), inputs, 1), wanted)
 
 
 @both
 def test_coupled_and_local_heads_stand_side_by_side(causal):
-    """The first head sees neighbours, the last its own place; of three, the one between sees all."""
+    """The first head sees neighbours, the last its own position; of three, the one between sees all."""
     inputs = some([9])
     encodings = [LocalHeads(1).build(12, 3), CoupledHeads(1).build(12, 3)]
-    bias = pattern(encodings, inputs, causal).bias
+    bias = Sight.of(encodings, inputs, causal=causal).bias
     index, position = torch.arange(9), inputs.digit_position[0]
     wanted = torch.stack([(index[:, None] - index).abs() <= 1, torch.ones(9, 9) > 0, position[:, None] == position])
     assert torch.equal(bias[0] == 0, wanted.tril() if causal else wanted)
 
 
-@pytest.mark.parametrize("lengths", [LENGTHS, [6, 6]], ids=str)
-@both
-def test_earlier_heads_equal_dense_attention_with_a_blank(lengths, causal):
-    """The second of two heads sees strictly what came before, and a key of score 0 whose value is 0."""
-    inputs = some(lengths)
-    attention = Attention(8, 2, causal=causal).double()
-    x = torch.randn(*inputs.tokens.shape, 8, generator=stream(0, "x"), dtype=torch.double)
-    fast = attention(x, pattern([EarlierHeads(1).build(8, 2)], inputs, causal))
-    query, key, value = attention.project(x).view(*x.shape[:2], 3, 2, 4).permute(2, 0, 3, 1, 4)
-    scores = query @ key.mT / 2
-    index = torch.arange(x.shape[1])
-    seen = inputs.padding_mask[:, None, :] & (
-        index <= index[:, None] if causal else torch.ones(len(index), len(index)) > 0
-    )
-    first = scores[:, 0].masked_fill(~seen, -torch.inf).softmax(-1)
-    weights = (scores[:, 1].exp() * (seen & (index < index[:, None]))).double()
-    second = weights / (1 + weights.sum(-1, keepdim=True))
-    mixed = torch.cat([first @ value[:, 0], second @ value[:, 1]], -1)
-    close(fast[inputs.padding_mask], attention.out(mixed)[inputs.padding_mask])
-
-
 def test_earlier_heads_start_by_finding_their_like():
-    """At the start a symbol that has stood before looks at that place most, and one that has not at nothing much."""
+    """At the start a symbol that has stood before looks at that position most, and one that has not at nothing much."""
     torch.manual_seed(0)
     spec = Transformer(width=64, heads=4, init_std=0.1, positions=(LocalHeads(2), EarlierHeads(2)))
     model = spec.build(READS, WRITES, causal=True)
     (block,) = model.blocks
-    query, key, _ = block.attention.project.weight.view(3, 4, 16, 64)
+    query, key, _ = block.mixer.project.weight.view(3, 4, 16, 64)
     assert torch.equal(query[2:], key[2:])
     assert not torch.isclose(query[:2], key[:2]).any()
-    symbols = block.norm_attention(model.embedding.weight)
+    symbols = block.norm_mixer(model.embedding.weight)
     scores = torch.einsum("ad,hed,hef,bf->hab", symbols, query, key, symbols)[2:]
     like = scores.diagonal(dim1=1, dim2=2)
     assert (like[..., None] > scores + 1e-4).sum() == 2 * 6 * 5
 
 
-@every_model
-def test_padding_is_exactly_out_of_reach(spec, causal):
-    reached = influence(build(spec, causal), some([6], width=10), 3)
-    assert not reached[:6, 6:].any()
-    assert reached[5, 5]
+# Attention against every score written out: as its module computes it, and as runners do without padding
 
-
-# Attention, the fast way and the plain way
+SORTED = [9, 7, 5, 2]
+rows_of = pytest.mark.parametrize("lengths", [SORTED, [6, 6]], ids=str)
 
 
 def dense(attention, x, bias, angles, padding_mask, causal):
@@ -306,62 +269,93 @@ def dense(attention, x, bias, angles, padding_mask, causal):
     return attention.out((scores.softmax(-1) @ value).transpose(1, 2).reshape(b, t, d))
 
 
+def ways(attention, x, encodings, inputs, causal):
+    """What each position that is present finds: by the module, and packed, with and without kernels for small heads."""
+    yield attention(x, Sight.of(encodings, inputs, causal=causal))[inputs.padding_mask]
+    projected = attention.project(Ragged.of(inputs.padding_mask).pack(x)).unflatten(-1, (3, attention.heads, -1))
+    pattern = pattern_of(encodings, inputs, causal, attention)
+    for pays in (False, True):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("lengthwise.fast.small.pays", lambda *_, pays=pays: pays)
+            yield attention.out(mixed(attention, projected, pattern).flatten(1))
+
+
+def given_to(attention, lengths):
+    """Rows, and what attention is given of them."""
+    inputs, draw = some(lengths), stream(0, "x")
+    return inputs, torch.randn(*inputs.tokens.shape, 8, generator=draw, dtype=torch.double, requires_grad=True)
+
+
+@rows_of
+@both
+def test_earlier_heads_equal_dense_attention_with_a_blank(lengths, causal):
+    """The second of two heads sees strictly what came before, and a key of score 0 whose value is 0."""
+    attention = SoftmaxAttention(8, 2).double()
+    inputs, x = given_to(attention, lengths)
+    query, key, value = attention.project(x).view(*x.shape[:2], 3, 2, 4).permute(2, 0, 3, 1, 4)
+    scores = query @ key.mT / 2
+    index = torch.arange(x.shape[1])
+    seen = inputs.padding_mask[:, None, :] & (
+        index <= index[:, None] if causal else torch.ones(len(index), len(index)) > 0
+    )
+    first = scores[:, 0].masked_fill(~seen, -torch.inf).softmax(-1)
+    weights = (scores[:, 1].exp() * (seen & (index < index[:, None]))).double()
+    second = weights / (1 + weights.sum(-1, keepdim=True))
+    mixed = torch.cat([first @ value[:, 0], second @ value[:, 1]], -1)
+    for found in ways(attention, x, [EarlierHeads(1).build(8, 2)], inputs, causal):
+        close(found, attention.out(mixed)[inputs.padding_mask])
+
+
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("reach", [0, 1, 3, 12])
 @pytest.mark.parametrize("rope", [False, True], ids=["", "rope"])
-@pytest.mark.parametrize("lengths", [LENGTHS, [6, 6]], ids=str)
+@rows_of
 @both
 def test_local_attention_equals_dense_attention(reach, rope, lengths, causal):
-    inputs, draw = some(lengths), stream(0, "x")
-    attention = Attention(8, 2, causal=causal).double()
+    attention = SoftmaxAttention(8, 2).double()
+    inputs, x = given_to(attention, lengths)
     encodings = [position.build(8, 2).double() for position in (Local(reach), *[RoPE()] * rope)]
     bias = encodings[0].bias
-    bias.data.copy_(torch.randn(bias.shape, generator=draw))
-    x = torch.randn(*inputs.tokens.shape, 8, generator=draw, dtype=torch.double, requires_grad=True)
-    probe = torch.randn(x.shape, generator=draw, dtype=torch.double) * inputs.padding_mask[..., None]
+    bias.data.copy_(torch.randn(bias.shape, generator=stream(0, "bias")))
     angles = encodings[1].angles(inputs) if rope else None
-    values, gradients = [], []
-    for out in (
-        attention(x, pattern(encodings, inputs, causal)),
-        dense(attention, x, bias, angles, inputs.padding_mask, causal),
-    ):
-        values.append(out[inputs.padding_mask])
-        gradients.append(torch.autograd.grad((out * probe).sum(), [x, bias, *attention.parameters()]))
-    close(*values)
-    for fast, slow in zip(*gradients, strict=True):
-        close(fast, slow)
-        assert fast.abs().max() > 0 or reach == 0  # alone in its window, a place needs no scores
+    wanted = dense(attention, x, bias, angles, inputs.padding_mask, causal)[inputs.padding_mask]
+    probe = torch.randn(wanted.shape, generator=stream(0, "probe"), dtype=torch.double)
+    parts = [x, bias, *attention.parameters()]
+    slow = torch.autograd.grad((wanted * probe).sum(), parts, retain_graph=True)
+    assert reach == 0 or all(gradient.any() for gradient in slow)  # alone in its window, a position needs no scores
+    for found in ways(attention, x, encodings, inputs, causal):
+        close(found, wanted)
+        for one, two in zip(torch.autograd.grad((found * probe).sum(), parts, retain_graph=True), slow, strict=True):
+            close(one, two)
 
 
-@pytest.mark.parametrize("lengths", [LENGTHS, [6, 6]], ids=str)
+@rows_of
 @both
 def test_full_attention_equals_dense_attention(lengths, causal):
-    inputs = some(lengths)
-    attention = Attention(8, 2, causal=causal).double()
-    rope = RoPE().build(8, 2).double()
-    x = torch.randn(*inputs.tokens.shape, 8, generator=stream(0, "x"), dtype=torch.double)
+    attention, rope = SoftmaxAttention(8, 2).double(), RoPE().build(8, 2).double()
+    inputs, x = given_to(attention, lengths)
     no_bias = torch.zeros(2, 2 * 40 + 1, dtype=torch.double)
-    fast = attention(x, pattern([rope], inputs, causal))
-    slow = dense(attention, x, no_bias, rope.angles(inputs), inputs.padding_mask, causal)
-    close(fast[inputs.padding_mask], slow[inputs.padding_mask])
+    wanted = dense(attention, x, no_bias, rope.angles(inputs), inputs.padding_mask, causal)[inputs.padding_mask]
+    for found in ways(attention, x, [rope], inputs, causal):
+        close(found, wanted)
 
 
-@pytest.mark.parametrize("lengths", [LENGTHS, [6, 6]], ids=str)
+@rows_of
 @both
 def test_alibi_and_local_heads_equal_dense_attention(lengths, causal):
-    inputs = some(lengths)
-    attention = Attention(8, 2, causal=causal).double()
+    attention = SoftmaxAttention(8, 2).double()
+    inputs, x = given_to(attention, lengths)
     encodings = [ALiBi(3.0).build(8, 2).double(), LocalHeads(1).build(8, 2)]
-    x = torch.randn(*inputs.tokens.shape, 8, generator=stream(0, "x"), dtype=torch.double)
     # Of two heads, the second's slope is a sixteenth of the first's (2⁻⁸ over both); the first sees neighbours alone.
     offset = torch.arange(-40, 41).abs()
     bias = torch.stack([(-3.0 * offset).masked_fill(offset > 1, -torch.inf), -3.0 / 16 * offset]).double()
-    fast = attention(x, pattern(encodings, inputs, causal))
-    slow = dense(attention, x, bias, None, inputs.padding_mask, causal)
-    close(fast[inputs.padding_mask], slow[inputs.padding_mask])
+    wanted = dense(attention, x, bias, None, inputs.padding_mask, causal)[inputs.padding_mask]
+    for found in ways(attention, x, encodings, inputs, causal):
+        close(found, wanted)
 
 
 def test_alibi_s_slopes_as_published():
-    slopes = -ALiBi().build(64, 8).scores(some([2]))[:, 1, 0]
+    slopes = -ALiBi().build(64, 8).attention_bias(some([2]))[:, 1, 0]
     assert slopes.tolist() == [2.0**-k for k in range(1, 9)]
 
 
@@ -376,26 +370,25 @@ def shifted(inputs, by):
     "positions", [(RoPE(),), (RoPE(100.0), Local(2)), (Local(1),), (ALiBi(),), (NoPE(),), ()], ids=repr
 )
 @both
-def test_relative_positions_do_not_know_where_a_row_starts(positions, causal):
-    model, inputs = build(replace(BASE, positions=positions), causal), some()
-    one, two = finish(model, inputs), finish(model, shifted(inputs, 7))
-    close(one[inputs.padding_mask], two[inputs.padding_mask], 1e-6)
+def test_relative_positions_do_not_know_where_a_row_starts(positions, causal, run):
+    runner, inputs = run(build(replace(BASE, positions=positions), causal)), some()
+    close(logits(runner, inputs), logits(runner, shifted(inputs, 7)), 1e-6)
 
 
 @both
-def test_learned_positions_do(causal):
-    model, inputs = build(replace(BASE, positions=(Learned(40),)), causal), some()
-    assert (finish(model, inputs) - finish(model, shifted(inputs, 7))).abs().max() > 0.1
+def test_learned_positions_do(causal, run):
+    runner, inputs = run(build(replace(BASE, positions=(Learned(40),)), causal)), some()
+    assert (logits(runner, inputs) - logits(runner, shifted(inputs, 7))).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("positions", [(RoPE(),), (Learned(40),)], ids=repr)
-def test_order_is_known_from_the_index(positions):
-    model, inputs = build(replace(BASE, positions=positions), False), some([6])
+def test_order_is_known_from_the_index(positions, run):
+    runner, inputs = run(build(replace(BASE, positions=positions), False)), some([6])
     turned = replace(inputs, position=inputs.position.flip(1))
     stretched = replace(inputs, position=inputs.position * 2)
-    one = finish(model, inputs, [1])
-    assert (one - finish(model, turned, [1])).abs().max() > 1e-3
-    assert (one - finish(model, stretched, [1])).abs().max() > 1e-3
+    one = logits(runner, inputs, [1])
+    assert (one - logits(runner, turned, [1])).abs().max() > 1e-3
+    assert (one - logits(runner, stretched, [1])).abs().max() > 1e-3
 
 
 def test_sinusoidal_positions_as_published():
@@ -413,7 +406,7 @@ def test_fire_as_published(length):
     """f(log(c(i − j) + 1) / log(c · max(i, L) + 1)), with a network f of one hidden layer; L is 6 here."""
     torch.manual_seed(0)
     encoding = FIRE(threshold=6.0).build(8, 2)
-    bias = encoding.scores(some([length]))
+    bias = encoding.attention_bias(some([length]))
     first, _, second = encoding.network
     c = encoding.scale.item()
     for i in range(length):
@@ -428,10 +421,10 @@ def test_fire_of_rows_with_positions_of_their_own():
     torch.manual_seed(0)
     encoding, inputs = FIRE().build(8, 2), some([6, 6])
     inputs = replace(inputs, position=torch.stack([torch.arange(6), 3 * torch.arange(6)]))
-    bias = encoding.scores(inputs)
+    bias = encoding.attention_bias(inputs)
     assert bias.shape == (2, 2, 6, 6)
     for row in (0, 1):
-        close(bias[row], encoding.scores(inputs.take(slice(row, row + 1))), 1e-6)
+        close(bias[row], encoding.attention_bias(inputs.take(slice(row, row + 1))), 1e-6)
     assert (bias[0] - bias[1]).abs().max() > 1e-3
 
 
@@ -444,7 +437,7 @@ def test_equal_places_share_an_abacus_vector_and_signs_another():
 
 
 def test_one_linear_map_leads_from_each_sine_to_its_neighbour():
-    table = build_plain(replace(BASE, width=16, positions=(Abacus(60, start="sines", std=0.3),))).encodings[0].table
+    table = Abacus(60, start="sines", std=0.3).build(16, 2).table
     vectors = table.weight.detach().double()
     assert vectors.shape == (61, 16) and float(vectors.std()) == pytest.approx(0.3, rel=0.1)
     step = torch.linalg.lstsq(vectors[:-1], vectors[1:]).solution
@@ -457,12 +450,11 @@ def test_one_linear_map_leads_from_each_sine_to_its_neighbour():
 @pytest.mark.parametrize("each_row", [False, True])
 def test_abacus_offsets_are_for_training(each_row):
     """Uniform over so many, alike in a batch or drawn for each row; signs keep their place; test has none."""
-    recipe = catalog.recipe("looped-addition", ["batch=64"])
-    position = Abacus(30, 8, each_row)
-    recipe = replace(recipe, model=replace(recipe.model, positions=(position,)))
-    plain = replace(recipe, model=replace(recipe.model, positions=(NoPE(),)))
+    model = replace(BASE, positions=(Abacus(30, 4, each_row),))
+    recipe = replace(RECIPE, task=Addition(), lengths=Uniform(6), model=model)
+    plain = replace(recipe, model=BASE)
     seen = set()
-    for step in range(60):
+    for step in range(20):
         own, bare = (data.batch(each, step)[0].inputs for each in (recipe, plain))
         more = own.digit_position - bare.digit_position
         assert (more[bare.digit_position == 0] == 0).all()
@@ -471,9 +463,9 @@ def test_abacus_offsets_are_for_training(each_row):
         assert each_row or len(offsets.unique()) == 1
         seen |= set(offsets.flatten().tolist())
         assert torch.equal(own.tokens, bare.tokens)
-    assert seen == set(range(8))
+    assert seen == set(range(4))
     assert data.batch(recipe, 3)[0].inputs.digit_position.equal(data.batch(recipe, 3)[0].inputs.digit_position)
-    problems = data.fresh_problems(recipe.task, (5,), 4, seed=0)
+    problems = data.fresh_problems(recipe.task, (5, 5), 4, seed=0)
     written = recipe.layout.write(problems, recipe.task).inputs.digit_position
     assert written.max() == 6  # what is solved and scored is written without an offset
 
@@ -495,12 +487,12 @@ def test_abacus_at_attention_is_added_to_queries_and_keys_alone():
     model, inputs = build(replace(BASE, positions=(Abacus(9, at="attention"),)), False), some([6])
     context = model.embed(inputs)
     close(context.embedded, model.embedding(inputs.tokens))
-    attention, x = model.blocks[0].attention, torch.randn(1, 6, 8, dtype=torch.double)
+    attention, x = model.blocks[0].mixer, torch.randn(1, 6, 8, dtype=torch.double)
     query, key, value = (attention.project(x)[0].view(6, 3, 2, 4)[:, part] for part in range(3))
     p = model.encodings[0].table.weight[inputs.digit_position[0]].view(6, 2, 4)
     scores = torch.einsum("ihe,jhe->hij", query + p, key + p) / 2
     mixed = torch.einsum("hij,jhe->ihe", scores.softmax(-1), value).reshape(6, 8)
-    close(attention(x, context.pattern)[0], attention.out(mixed))
+    close(attention(x, context.sight)[0], attention.out(mixed))
 
 
 def relative(index):
@@ -508,7 +500,7 @@ def relative(index):
     inputs = replace(some([6]), position=index)
     for position in (RoPE(), ALiBi(), FIRE(threshold=1e6)):
         encoding = position.build(8, 2)
-        if (bias := encoding.scores(inputs)) is not None:
+        if (bias := encoding.attention_bias(inputs)) is not None:
             yield bias
         else:
             draw = torch.randn(2, 1, 1, 1, 4, generator=stream(0, "query and key"))
@@ -551,32 +543,25 @@ def test_a_place_that_does_not_fit_is_said():
         encoding.vectors(replace(some([9]), digit_position=torch.full((1, 9), 5)))
 
 
-def test_without_positions_a_row_seen_at_once_is_a_set():
-    model, inputs = build(BASE, False), some([6])
+def test_without_positions_a_row_seen_at_once_is_a_set(run):
+    runner, inputs = run(build(BASE, False)), some([6])
     turned = replace(inputs, tokens=inputs.tokens.flip(1))
-    close(finish(model, inputs, [2]).flip(1), finish(model, turned, [2]))
+    close(logits(runner, inputs, [2]).flip(1), logits(runner, turned, [2]))
 
 
-def test_a_learned_table_holds_exactly_its_size():
-    model = build(replace(BASE, positions=(Learned(9),)), True)
-    finish(model, some([9]), [1])
+def test_a_learned_table_holds_exactly_its_size(run):
+    runner = run(build(replace(BASE, positions=(Learned(9),)), True))
+    logits(runner, some([9]), [1])
     with pytest.raises(
         UsageError, match="a row of 10 positions does not fit the learned table of 9: ask for a shorter"
     ):
-        finish(model, some([10]), [1])
+        logits(runner, some([10]), [1])
 
 
-@pytest.mark.parametrize(
-    ("positions", "message"),
-    [
-        ((Local(1), Local(2)), "one local window"),
-        ((Local(1), ALiBi()), "one local window"),
-        ((RoPE(), RoPE()), "one rotary encoding"),
-    ],
-)
-def test_two_of_a_kind_are_refused(positions, message):
-    with pytest.raises(UsageError, match=message):
-        build(replace(BASE, positions=positions), True).embed(some())
+@pytest.mark.parametrize("positions", [(RoPE(), RoPE()), (EarlierHeads(1), EarlierHeads(2))], ids=repr)
+def test_two_of_a_kind_are_refused(positions, run):
+    with pytest.raises(UsageError, match="one rotary encoding, and one encoding with a blank, at most"):
+        logits(run(build(replace(BASE, positions=positions), True)), some())
 
 
 @pytest.mark.parametrize(
@@ -623,14 +608,37 @@ def plain_mlp(mlp, x):
     return x @ mlp.narrow.weight.T + (0 if mlp.narrow.bias is None else mlp.narrow.bias)
 
 
-def plain_block(spec, block, h, x, context):
+def plain_attention(attention, x, sight):
+    """Every score written out. Keys that are not seen, a blank and rotations as a batch's sight has them."""
+    b, t, d = x.shape
+    query, key, value = attention.project(x).view(b, t, 3, attention.heads, -1).permute(2, 0, 3, 1, 4)
+    if sight.keys is not None:
+        added = sight.keys.view(b, t, attention.heads, -1).transpose(1, 2)
+        query, key = query + added, key + added
+    if sight.angles is not None:
+        turn = torch.polar(torch.ones_like(sight.angles), sight.angles)[:, None]
+        query, key = (
+            torch.view_as_real(torch.complex(*part.chunk(2, -1)) * turn).mT.flatten(-2) for part in (query, key)
+        )
+    scores = query @ key.mT / math.sqrt(d // attention.heads)
+    if sight.bias is None:
+        scores = scores.masked_fill(torch.ones(t, t).triu(1) > 0, -torch.inf)
+    else:
+        blanks = sight.bias.shape[-1] - t
+        scores = nn.functional.pad(scores, (0, blanks)) + sight.bias
+        value = nn.functional.pad(value, (0, 0, 0, blanks))
+    weights = scores.exp() / scores.exp().sum(-1, keepdim=True)
+    return attention.out((weights @ value).transpose(1, 2).reshape(b, t, d))
+
+
+def plain_block(spec, block, h, x, sight):
     read = x if spec.injection == "reads" else 0
     if spec.injection == "layers":
         h = h + x
     if spec.norm == "post":
-        h = block.norm_attention(h + block.attention(h + read, context.pattern))
+        h = block.norm_mixer(h + plain_attention(block.mixer, h + read, sight))
         return block.norm_mlp(h + plain_mlp(block.mlp, h + read))
-    h = h + block.attention(block.norm_attention(h) + read, context.pattern)
+    h = h + plain_attention(block.mixer, block.norm_mixer(h) + read, sight)
     return h + plain_mlp(block.mlp, block.norm_mlp(h) + read)
 
 
@@ -646,20 +654,58 @@ INJECTED = {
 }
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("spec", SPECS, ids=short)
-def test_looping_is_the_formula(spec):
+@both
+def test_looping_is_the_formula(spec, causal):
     """With injection h_0 = 0 and h ← norm(blocks(inject(h, x))); without, h_0 = x and h ← norm(blocks(h))."""
-    model, inputs = build(spec, True), some([6, 6])
-    context = model.embed(inputs)
-    x = context.embedded
+    model, inputs = built(spec, causal), some()
+    x, sight, _ = model.embed(inputs)
     state = x if spec.injection in ("once", "reads") else torch.zeros_like(x)
-    for loops in (1, 2, 3):
+    for k, rows, found in unroll(model, inputs, torch.full((len(LENGTHS),), 3)):
         state = INJECTED[spec.injection](model, state, x)
         for block in model.blocks:
-            state = plain_block(spec, block, state, x, context)
+            state = plain_block(spec, block, state, x, sight)
         if spec.final_norm == "loop":
             state = model.norm(state)
-        close(finish(model, inputs, [loops] * 2), state)
+        close(found[inputs.padding_mask], state[inputs.padding_mask])
+        assert k <= 3 and rows.tolist() == [0, 1, 2]
+
+
+def test_a_looped_transformer_by_hand(run):
+    """From its weights alone: embedding, mask, softmax, norm, GELU and readout are written out. Rows have their own
+    lengths and loops."""
+    model = build(Transformer(width=8, heads=2, layers=2), True)
+    weight = dict(model.named_parameters())
+
+    def linear(name, x):
+        return x @ weight[f"{name}.weight"].T + weight[f"{name}.bias"]
+
+    def norm(name, x):
+        centred = x - x.mean(-1, keepdim=True)
+        scale = (centred.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+        return centred * scale * weight[f"{name}.weight"] + weight[f"{name}.bias"]
+
+    def block(name, h):
+        query, key, value = linear(f"{name}.mixer.project", norm(f"{name}.norm_mixer", h)).split(8, -1)
+        found = []
+        for head in (slice(0, 4), slice(4, 8)):
+            shares = (query[:, head] @ key[:, head].T / 2).exp().tril()
+            found.append(shares / shares.sum(-1, keepdim=True) @ value[:, head])
+        h = h + linear(f"{name}.mixer.out", torch.cat(found, -1))
+        wide = linear(f"{name}.mlp.widen", norm(f"{name}.norm_mlp", h))
+        gelu = wide * (1 + (math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)).tanh()) / 2
+        return h + linear(f"{name}.mlp.narrow", gelu)
+
+    inputs, read = some(), []
+    for row, (length, loops) in enumerate(zip(LENGTHS, LOOPS, strict=True)):
+        x = weight["embedding.weight"][inputs.tokens[row, :length]]
+        h = torch.zeros_like(x)
+        for _ in range(loops):
+            h = norm("norm", block("blocks.1", block("blocks.0", h + x)))
+        read.append(linear("readout", h))
+    ours = with_gradients(run(model).last(inputs, torch.tensor(LOOPS), inputs.padding_mask), model)
+    all_close(ours, with_gradients(torch.cat(read), model))
 
 
 def test_the_readout_is_the_formula():
@@ -667,10 +713,9 @@ def test_the_readout_is_the_formula():
     spec = replace(BASE, final_norm="readout", readout="mlp", gated=True)
     model, state = build(spec, True), torch.randn(1, 5, 8, dtype=torch.double)
     mlp, norm, extra, linear = model.readout
-    at = torch.ones(1, 5, dtype=torch.bool)
-    close(model.read(state, at), linear(extra(norm(plain_mlp(mlp, state[0])))))
+    close(model.read(state), linear(extra(norm(plain_mlp(mlp, state)))))
     plain = build(replace(BASE, final_norm="readout"), True)
-    close(plain.read(state, at), plain.readout[1](plain.readout[0](state[0])))
+    close(plain.read(state), plain.readout[1](plain.readout[0](state)))
 
 
 def test_what_is_embedded_can_be_normalised():
@@ -705,21 +750,21 @@ def test_other_ways_to_inject_start_near_addition(injection, share):
 
 
 @both
-def test_advanced_once_injection_makes_no_difference(causal):
-    one, two = (build(replace(BASE, injection=injection), causal) for injection in ("add", "once"))
-    close(finish(one, some(), [1] * 4), finish(two, some(), [1] * 4))
+def test_advanced_once_injection_makes_no_difference(causal, run):
+    one, two = (run(build(replace(BASE, injection=injection), causal)) for injection in ("add", "once"))
+    close(logits(one, some(), [1] * 3), logits(two, some(), [1] * 3))
 
 
 @pytest.mark.parametrize("positions", [(NoPE(),), (Local(1),)], ids=repr)
-def test_dropout_is_for_training_only_and_decided_by_the_seed(positions):
+def test_dropout_is_for_training_only_and_decided_by_the_seed(positions, run):
     plain, model = (build(replace(BASE, positions=positions, dropout=share), False) for share in (0.0, 0.5))
     inputs = some()
-    assert torch.equal(finish(model, inputs), finish(plain, inputs))
+    assert torch.equal(logits(run(model), inputs), logits(run(plain), inputs))
     model.train()
 
     def at(seed):
         torch.manual_seed(seed)
-        return finish(model, inputs)
+        return logits(run(model), inputs)
 
     assert torch.equal(at(1), at(1))
     assert not torch.equal(at(1), at(2))
@@ -744,23 +789,13 @@ def test_dropout_drops_its_share_and_keeps_the_mean(share, dtype):
 
 @both
 @pytest.mark.parametrize(
-    "positions", [(NoPE(),), (RoPE(),), (ALiBi(),), (LocalHeads(1),), (EarlierHeads(1),)], ids=repr
+    "positions", [(NoPE(),), (RoPE(),), (ALiBi(),), (Local(1),), (LocalHeads(1),), (EarlierHeads(1),)], ids=repr
 )
-def test_attention_with_dropout_is_attention_with_little_of_it(positions, causal):
-    """The path that training with dropout takes, against the library's kernel."""
+def test_attention_with_dropout_is_attention_with_little_of_it(positions, causal, run):
+    """The ways that training with dropout takes, against one without."""
     spec = replace(BASE, positions=positions)
     plain, model = build(spec, causal), build(replace(spec, dropout=1e-12), causal)
-    inputs = some()
-    model.train()
-    close(finish(model, inputs)[inputs.padding_mask], finish(plain, inputs)[inputs.padding_mask])
-
-
-def test_read_gives_logits_where_asked_row_by_row():
-    model, inputs = build(BASE, True), some()
-    state = finish(model, inputs)
-    logits = model.read(state, inputs.padding_mask)
-    assert logits.shape == (sum(LENGTHS), len(WRITES))
-    close(logits, torch.cat([model.readout(state[i, :n]) for i, n in enumerate(LENGTHS)]))
+    close(logits(run(model.train()), some()), logits(Plain(plain), some()))
 
 
 # Rows leave the loop when they are done
@@ -774,25 +809,26 @@ class Counter(Model):
         self.took = []
 
     def embed(self, inputs):
-        return inputs.tokens, (Shared(torch.ones(1)), None), inputs.position
+        return inputs.tokens, (torch.ones(1), None), inputs.position
 
     def start(self, context):
         return context[0], (torch.zeros_like(context[0]), torch.zeros(len(context[0])))
 
     def advance(self, state, context):
-        name, (count, both) = state
-        assert torch.equal(name, context[0])
+        name, (count, all_alike) = state
+        assert torch.equal(name, context[0]) and torch.equal(name, context[2])
         self.took.append(len(name))
-        return name, (count + 1, both + context[1][0].value)
+        return name, (count + 1, all_alike + context[1][0])
 
-    def read(self, state, at):
-        return state[0][at][:, None].float()
+    def read(self, state):
+        name, (count, _) = state
+        return torch.stack([name, count], -1).float()
 
 
 LOOP_LISTS = st.lists(st.integers(1, 6), min_size=1, max_size=8)
 
 
-def named(loops):
+def numbered(loops):
     """Rows whose one token is their own number."""
     name = torch.arange(len(loops))[:, None]
     return Inputs(name, name, name, torch.ones_like(name, dtype=torch.bool))
@@ -802,137 +838,107 @@ def named(loops):
 def test_unroll_yields_who_is_running_by_their_own_numbers(loops):
     model = Counter()
     yielded = 0
-    for k, rows, (name, (count, both)) in unroll(model, named(loops), torch.tensor(loops)):
+    for k, rows, (name, (count, all_alike)) in unroll(model, numbered(loops), torch.tensor(loops)):
         yielded += 1
         assert k == yielded
         assert sorted(rows.tolist()) == [i for i, n in enumerate(loops) if n >= k]
         assert torch.equal(name[:, 0], rows)
-        assert (count == k).all() and (both == k).all()
+        assert (count == k).all() and (all_alike == k).all()
     assert yielded == max(loops)
 
 
 @given(LOOP_LISTS)
-def test_settle_gives_every_row_once_after_its_own_loops(loops):
-    rows, (name, (count, _)) = settle(Counter(), named(loops), torch.tensor(loops))
-    assert sorted(rows.tolist()) == list(range(len(loops)))
-    assert torch.equal(name[:, 0], rows)
-    assert count[:, 0].tolist() == [loops[i] for i in rows]
+def test_the_last_loops_come_in_the_batch_s_order_after_each_row_s_own(loops):
+    inputs = numbered(loops)
+    found = Plain(Counter()).last(inputs, torch.tensor(loops), inputs.padding_mask)
+    assert found.tolist() == [[i, n] for i, n in enumerate(loops)]
+
+
+@given(LOOP_LISTS)
+def test_each_loop_comes_with_its_rows(loops):
+    inputs = numbered(loops)
+    for k, rows, found in Plain(Counter()).each(inputs, torch.tensor(loops), inputs.padding_mask):
+        assert found.tolist() == [[row, k] for row in rows.tolist()]
 
 
 @given(LOOP_LISTS)
 def test_a_batch_costs_its_rows_own_loops(loops):
-    model = Counter()
-    settle(model, named(loops), torch.tensor(loops))
+    model, inputs = Counter(), numbered(loops)
+    Plain(model).last(inputs, torch.tensor(loops), inputs.padding_mask)
     assert sum(model.took) == sum(loops)
 
 
-def test_take_leaves_what_all_rows_share():
-    shared = Shared(torch.arange(3))
-    tensor, (kept, nothing) = take((torch.arange(4), (shared, None)), slice(2))
+def test_the_first_rows_leave_what_all_rows_share():
+    shared = torch.arange(3)[None]
+    tensor, (kept, nothing), sight = first((torch.arange(4), (shared, None), Sight(torch.ones(4, 2) > 0, True)), 2)
     assert tensor.tolist() == [0, 1]
     assert kept is shared and nothing is None
+    assert isinstance(sight, Sight) and sight.padding_mask.shape == (2, 2) and sight.causal
 
 
-def plain_unroll(model, inputs, loops, *, untracked=0):
-    """Every row is advanced as often as the longest; those that should have left are passed over."""
-    context = model.embed(inputs)
-    state = model.start(context)
-    for k in range(1, int(loops.max()) + 1):
-        with torch.set_grad_enabled(k > untracked):
-            state = model.advance(state, context)
-        rows = (loops >= k).nonzero().flatten()
-        yield k, rows, state[rows]
+class Patient(Runner):
+    """Every row is advanced as often as the longest; each one's own loops are then picked out."""
+
+    def each(self, inputs, loops, at, untracked=0):
+        context = self.model.embed(inputs)
+        state = self.model.start(context)
+        for k in range(1, int(loops.max()) + 1):
+            with torch.set_grad_enabled(k > untracked):
+                state = self.model.advance(state, context)
+            rows = (loops >= k).nonzero().flatten()
+            yield k, rows, self.model.read(state)[rows][at[rows]]
+
+    def last(self, inputs, loops, at, *, untracked=0):
+        found = {}
+        for k, rows, read in self.each(inputs, loops, at, untracked):
+            parts = read.split(at[rows].sum(1).tolist())
+            found |= {int(row): part for row, part in zip(rows, parts, strict=True) if loops[row] == k}
+        return torch.cat([found[i] for i in range(len(loops))])
 
 
-def plain_settle(model, inputs, loops, *, untracked=0, loss_mask=None):
-    """Each row's own loop, picked out of all."""
-    states = {}
-    for k, rows, state in plain_unroll(model, inputs, loops, untracked=untracked):
-        states |= {int(row): state[i] for i, row in enumerate(rows) if loops[row] == k}
-    return torch.arange(len(loops)), torch.stack([states[i] for i in range(len(loops))])
-
-
+@pytest.mark.usefixtures("unchecked")
 @every_model
-def test_unroll_equals_a_plain_loop(spec, causal):
-    model, inputs, loops = build(spec, causal), some(width=12), torch.tensor(LOOPS)
-    plain = plain_unroll(model, inputs, loops)
-    for (k, rows, state), (wanted_k, wanted_rows, wanted) in zip(unroll(model, inputs, loops), plain, strict=True):
-        back = rows.argsort()
-        padding_mask = inputs.padding_mask[wanted_rows]
-        assert k == wanted_k and torch.equal(rows[back], wanted_rows)
-        close(padded(state)[back][padding_mask], wanted[padding_mask])
+def test_every_loop_equals_that_of_rows_which_all_stay(spec, causal):
+    model, inputs = built(spec, causal), some(width=10)
+    at = inputs.padding_mask & (torch.arange(10) % 3 != 1)
+    ours, theirs = (
+        with_gradients(every_loop(runner, inputs, LOOPS, at), model) for runner in (Plain(model), Patient(model))
+    )
+    all_close(ours, theirs)
 
 
+@pytest.mark.usefixtures("unchecked")
 @every_model
-def test_after_the_last_loop_only_what_is_read_is_computed(spec, causal):
-    model, inputs = build(spec, causal), some(width=12)
-    loops = torch.full((len(inputs.tokens),), 2)
-    loss_mask = inputs.padding_mask & (torch.arange(12) % 3 == 1)
-    found = []
-    for wanted in (None, loss_mask):
-        rows, state = settle(model, inputs, loops, loss_mask=wanted)
-        read = model.read(state, loss_mask[rows]).split(loss_mask[rows].sum(1).tolist())
-        read = torch.cat([read[i] for i in rows.argsort()])
-        gradients = torch.autograd.grad(read.square().sum(), list(model.parameters()), materialize_grads=True)
-        found.append([read.detach(), *gradients])
-    # With windows, places leave before a loop instead, but for their neighbours.
-    local = isinstance(spec, Transformer) and any(isinstance(position, Local) for position in spec.positions)
-    assert isinstance(state, Packed) and (local or len(state.value) == loss_mask.sum())
-    for one, two in zip(*found, strict=True):
-        close(one, two)
-
-
-OBJECTIVES = [
-    final.Final(),
-    every.Every(),
-    progressive.Progressive(),
-    progressive.Progressive(weight=0.8, truncated=True),
-]
-TASKS = [(Addition(3), FullOutput()), (Addition(3), Pairs())]
-
-
-@pytest.mark.parametrize("spec", SPECS, ids=short)
-@pytest.mark.parametrize("objective", OBJECTIVES, ids=text)
-@pytest.mark.parametrize(("task", "layout"), TASKS, ids=text)
-def test_losses_and_gradients_equal_those_of_a_plain_loop(spec, objective, task, layout, monkeypatch):
-    draw = stream(0, "rows")
-    batch = layout.write(task.sample(torch.randint(1, 5, (6, len(task.axes)), generator=draw), draw), task)
-    loops = torch.tensor([1, 3, 2, 5, 3, 1])
-    model = build(spec, layout.causal, *layout.vocabs(task))
-    results = []
-    for slow in (False, True):
-        if slow:
-            monkeypatch.setattr(final, "settle", plain_settle)
-            monkeypatch.setattr(progressive, "settle", plain_settle)
-            monkeypatch.setattr(every, "unroll", plain_unroll)
-        model.zero_grad()
-        loss = objective(model, batch, loops, stream(3, "objective"))
-        loss.value.backward()
-        results.append([loss.value.detach(), *loss.logs.values(), *(p.grad for p in model.parameters())])
-    for fast, plain in zip(*results, strict=True):
-        close(fast, plain)
+@pytest.mark.parametrize("untracked", [0, 2])
+def test_the_last_loop_equals_that_of_rows_which_all_stay(spec, causal, untracked):
+    model, inputs = built(spec, causal), some(width=10)
+    at = inputs.padding_mask & (torch.arange(10) % 3 == 1)
+    ours, theirs = (
+        with_gradients(runner.last(inputs, torch.tensor(LOOPS), at, untracked=untracked), model)
+        for runner in (Plain(model), Patient(model))
+    )
+    all_close(ours, theirs)
 
 
 @pytest.mark.parametrize("untracked", [0, 1, 2, 3])
-def test_untracked_loops_carry_no_gradient(untracked):
+def test_untracked_loops_carry_no_gradient(untracked, run):
     """The gradient reaches the last loops alone: as if the state before them had been given."""
-    model, inputs, loops = build(BASE, True), some([5, 5]), torch.tensor([4, 2])
-    rows, state = settle(model, inputs, loops, untracked=untracked)
-    for row, length in enumerate(loops.tolist()):
-        own = inputs.take(slice(row, row + 1))
-        context = model.embed(own)
+    model, inputs, loops = build(BASE, True), some([5, 5]), [4, 2]
+    weight = model.blocks[0].mlp.widen.weight
+    read = logits(run(model), inputs, loops, untracked=untracked)
+    for row, length in enumerate(loops):
+        context = model.embed(inputs.take(slice(row, row + 1)))
         h = model.start(context)
         for k in range(length):
             h = model.advance(h, context)
             if k < untracked:
                 h = h.detach()
-        got = state[rows == row]
-        close(got.detach(), h.detach())
-        assert got.requires_grad
-        weight = model.blocks[0].mlp.widen.weight
-        (gradient,) = torch.autograd.grad((got**3).sum(), weight, retain_graph=True, allow_unused=True)
+        wanted = model.read(h)[0]
+        close(read[row].detach(), wanted.detach())
+        assert read.requires_grad  # of the readout, if of nothing else
+        (gradient,) = torch.autograd.grad((read[row] ** 3).sum(), weight, retain_graph=True, allow_unused=True)
         if length > untracked:
-            close(gradient, torch.autograd.grad((h**3).sum(), weight)[0])
+            close(gradient, torch.autograd.grad((wanted**3).sum(), weight)[0])
         else:
             assert gradient is None or not gradient.any()
 
@@ -953,21 +959,32 @@ class _Own(ModelSpec):
 RECIPE = Recipe("own", Parity(), FullOutput(), Uniform(4), Constant(), _Own(), final.Final(), steps=3, batch=8)
 
 
-def test_a_module_of_ones_own_is_a_model_advanced_once():
+def test_a_module_of_ones_own_is_a_model_advanced_once(run):
     model = RECIPE.build()
     assert isinstance(model, Once)
-    batch = FullOutput().write(Parity().parse("1011"), Parity())
-    _, state = settle(model, batch.inputs, torch.tensor([1]))
-    close(model.read(state, batch.answer_slots), model.module(batch.inputs.tokens)[batch.answer_slots])
-    loss = final.Final()(model, batch, torch.tensor([1]), stream(0, "x")).value
-    logits = model.module(batch.inputs.tokens)[batch.loss_mask]
-    close(loss, nn.functional.cross_entropy(logits, batch.targets[batch.loss_mask]))
+    batch, once = FullOutput().write(Parity().parse("1011"), Parity()), torch.tensor([1])
+    read = model.module(batch.inputs.tokens)
+    close(run(model).last(batch.inputs, once, batch.answer_slots), read[batch.answer_slots])
+    loss = final.Final()(run(model), batch, once, stream(0, "x")).value
+    close(loss, nn.functional.cross_entropy(read[batch.loss_mask], batch.targets[batch.loss_mask]))
 
 
-def test_a_module_of_another_shape_is_answered_in_one_line():
+def test_a_module_that_asks_is_told_where_padding_stands():
+    class Told(nn.Module):
+        def forward(self, tokens, padding_mask):
+            return nn.functional.one_hot(tokens * padding_mask, 6).double()
+
+    inputs = some(width=10)
+    assert torch.equal(
+        logits(Plain(Once(Told())), inputs, [1] * 3)[inputs.padding_mask].argmax(-1), inputs.tokens[inputs.padding_mask]
+    )
+    assert not Once(Told()).advance(None, (inputs.tokens, inputs.padding_mask))[~inputs.padding_mask][:, 1:].any()
+
+
+def test_a_module_of_another_shape_is_answered_in_one_line(run):
     model = Once(nn.Sequential(nn.Embedding(6, 4), nn.Flatten()))
-    with pytest.raises(UsageError, match=r"takes tokens \(4, 9\) to logits .*, but Sequential gave \(4, 36\)"):
-        finish(model, some(), [1] * 4)
+    with pytest.raises(UsageError, match=r"takes tokens \(3, 9\) to logits .*, but Sequential gave \(3, 36\)"):
+        logits(run(model), some(), [1] * 3)
     with pytest.raises(UsageError, match="must return a torch module, not 'a model'"):
         replace(RECIPE, model=_Own(bad=True)).build()
 

@@ -1,35 +1,26 @@
 """Laws of every objective with every model: its loss is what single rows, run one at a time, add up to."""
 
-import importlib
-import pkgutil
 from dataclasses import replace
 
 import pytest
 import torch
+from forms import FOUND, away, shipped
 from torch.nn import functional as F
 
-import lengthwise.models
-import lengthwise.objectives
-from lengthwise.base.fields import kinds, text
+from lengthwise.base.fields import text
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Inputs, UsageError
-from lengthwise.models import ModelSpec
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned, RoPE
 from lengthwise.nn.window import Local
-from lengthwise.objectives import Objective
 from lengthwise.objectives.every import Every
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
 from lengthwise.recipe.layout import FullOutput, NextToken, Pairs
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
-
-for package in (lengthwise.models, lengthwise.objectives):
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
 
 BASE = Transformer(width=8, heads=2)
 SPECS = [
@@ -38,7 +29,7 @@ SPECS = [
     replace(BASE, positions=(Local(1),)),
     LSTM(8, 6, 2, dropout=0.0),
     ReTran(8, 6, 2, heads=2, dropout=0.0),
-    *[kind() for kind in kinds(ModelSpec).values() if kind not in (Transformer, LSTM, ReTran)],
+    *[spec for spec in FOUND if not isinstance(spec, Transformer)],
 ]
 NOT_INJECTED = [spec for spec in SPECS if getattr(spec, "injection", "once") == "once"]
 OBJECTIVES = [
@@ -46,7 +37,7 @@ OBJECTIVES = [
     Every(),
     Progressive(),
     Progressive(weight=0.8, truncated=True),
-    *[kind() for kind in kinds(Objective).values() if kind not in (Final, Every, Progressive)],
+    *[objective for objective in shipped("objectives") if not isinstance(objective, (Final, Every, Progressive))],
 ]
 WAYS = [(Addition(3), FullOutput()), (Addition(3), NextToken(1)), (Addition(3), Pairs()), (Copy(), FullOutput())]
 LOOPS = torch.tensor([3, 1, 4, 2, 3, 1])
@@ -66,20 +57,19 @@ def setting(spec, task, layout):
     """A model in float64 whose every parameter matters, and a batch of answers of several lengths."""
     torch.manual_seed(0)
     try:
-        model = spec.build(*layout.vocabs(task), causal=layout.causal).double()
+        model = away(spec.build(*layout.vocabs(task), causal=layout.causal))
     except UsageError as error:  # reads from left to right only
         pytest.skip(str(error))
     draw = stream(0, "setting")
-    for parameter in model.parameters():
-        parameter.data += 0.4 * torch.randn(parameter.shape, generator=draw, dtype=torch.double)
     sizes = torch.randint(1, 5, (len(LOOPS), len(task.axes)), generator=draw)
     return model, layout.write(task.sample(sizes, draw), task)
 
 
-def call(objective, model, batch, seed=0):
+def call(objective, runner, batch, seed=0):
     """Loss, and every parameter's gradient."""
+    model = runner.model
     model.zero_grad()
-    loss = objective(model, batch, LOOPS, stream(seed, "objective"))
+    loss = objective(runner, batch, LOOPS, stream(seed, "objective"))
     loss.value.backward()
     return loss, {name: parameter.grad for name, parameter in model.named_parameters()}
 
@@ -93,7 +83,7 @@ def single(model, batch, i, depth, tracked=None):
     for loop in range(depth):
         with torch.set_grad_enabled(tracked is None or loop >= depth - tracked):
             state = model.advance(state, context)
-    logits, targets = model.read(state, row.loss_mask[:, :width]), row.targets[row.loss_mask]
+    logits, targets = model.read(state)[row.loss_mask[:, :width]], row.targets[row.loss_mask]
     return F.cross_entropy(logits, targets, reduction="sum"), int((logits.argmax(-1) == targets).sum()), len(targets)
 
 
@@ -149,9 +139,9 @@ def same_gradients(one, two):
 @every_spec
 @every_objective
 @every_way
-def test_a_finite_loss_with_its_logs_and_a_gradient_for_every_parameter(spec, objective, task, layout):
+def test_a_finite_loss_with_its_logs_and_a_gradient_for_every_parameter(spec, objective, task, layout, run):
     model, batch = setting(spec, task, layout)
-    loss, found = call(objective, model, batch)
+    loss, found = call(objective, run(model), batch)
     assert loss.value.shape == () and loss.value.isfinite() and loss.value > 0
     close(loss.logs["loss"], loss.value.detach())
     assert 0 <= loss.logs["token_accuracy"] <= 1
@@ -162,84 +152,75 @@ def test_a_finite_loss_with_its_logs_and_a_gradient_for_every_parameter(spec, ob
         assert gradient is not None and gradient.isfinite().all() and gradient.any(), name
 
 
-@every_spec
-@every_way
-def test_rows_in_groups_of_a_length_are_rows_in_one(spec, task, layout, monkeypatch):
-    model, batch = setting(spec, task, layout)
-    one, first = call(Final(), model, batch)
-    size = batch.targets.numel() // 2 - 1
-    monkeypatch.setattr(type(model), "together", size)
-    assert len(lengthwise.objectives.by_length(model, batch)) == 3
-    two, second = call(Final(), model, batch)
-    close(one.value, two.value)
-    close(one.logs["token_accuracy"].double(), two.logs["token_accuracy"].double())
-    for name, gradient in first.items():
-        if gradient is not None:
-            close(gradient, second[name])
-
-
+@pytest.mark.usefixtures("unchecked")
 @every_spec
 @every_objective
 @every_way
-def test_what_stands_outside_asked_does_not_matter(spec, objective, task, layout):
+def test_what_stands_outside_the_loss_mask_does_not_matter(spec, objective, task, layout, run):
     model, batch = setting(spec, task, layout)
     rubbish = torch.randint(3, batch.targets.shape, generator=stream(0, "rubbish"))
     changed = type(batch)(**{**vars(batch), "targets": batch.targets.where(batch.loss_mask, rubbish)})
     if not batch.loss_mask.all():
         assert not torch.equal(changed.targets, batch.targets)
-    (one, first), (two, second) = (call(objective, model, rows) for rows in (batch, changed))
+    (one, first), (two, second) = (call(objective, run(model), rows) for rows in (batch, changed))
     assert torch.equal(one.value, two.value)
     assert all(first[name] is second[name] is None or torch.equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.usefixtures("unchecked")
 @every_spec
 @every_objective
-def test_what_is_asked_does_matter(spec, objective):
+def test_what_stands_inside_does_matter(spec, objective, run):
     model, batch = setting(spec, *WAYS[0])
     for i in range(len(batch)):
         targets = batch.targets.clone()
         position = int(batch.loss_mask[i].long().argmax())
         targets[i, position] = (targets[i, position] + 1) % 3
         changed = type(batch)(**{**vars(batch), "targets": targets})
-        assert not torch.isclose(call(objective, model, batch)[0].value, call(objective, model, changed)[0].value)
+        assert not torch.isclose(
+            call(objective, run(model), batch)[0].value, call(objective, run(model), changed)[0].value
+        )
 
 
 # Against rows run one at a time
 
 
+@pytest.mark.usefixtures("unchecked")
 @every_spec
 @every_way
 @pytest.mark.parametrize(
     ("objective", "plain"), [(Final(), plain_final), (Every(), plain_every)], ids=["final", "every"]
 )
-def test_final_and_every_against_single_rows(spec, task, layout, objective, plain):
+def test_final_and_every_against_single_rows(spec, task, layout, objective, plain, run):
     model, batch = setting(spec, task, layout)
-    loss, found = call(objective, model, batch)
+    loss, found = call(objective, run(model), batch)
     value, right = plain(model, batch)
     close(loss.value, value)
     assert float(loss.logs["token_accuracy"]) == pytest.approx(float(right))
     assert same_gradients(found, gradients(value, model))
 
 
+@pytest.mark.usefixtures("unchecked")
 @every_spec
 @every_way
-def test_every_tells_the_last_loop_s_loss(spec, task, layout):
+def test_every_tells_the_last_loop_s_loss(spec, task, layout, run):
     model, batch = setting(spec, task, layout)
     longest = int(LOOPS.argmax())
     value, _ = mean([single(model, batch, longest, int(LOOPS.max()))])
-    close(call(Every(), model, batch)[0].logs["last_loss"], value.detach())
+    close(call(Every(), run(model), batch)[0].logs["last_loss"], value.detach())
 
 
+@pytest.mark.usefixtures("unchecked")
 @every_spec
 @pytest.mark.parametrize(("task", "layout"), WAYS[:1], ids=short)
-def test_progressive_against_single_rows(spec, task, layout):
+def test_progressive_against_single_rows(spec, task, layout, run):
     """(1 − weight) · L(all loops) + weight · L(r loops), r anywhere in 1 … R and each of them reached."""
     model, batch = setting(spec, task, layout)
     by_depth = {depth: plain_final(model, batch, depth)[0] for depth in range(1, 5)}
     wanted = {depth: 0.3 * by_depth[4] + 0.7 * value for depth, value in by_depth.items()}
     drawn = set()
     for seed in range(12):
-        loss, found = call(Progressive(0.7), model, batch, seed)
+        loss, found = call(Progressive(0.7), run(model), batch, seed)
         (depth,) = [depth for depth, value in wanted.items() if abs(value - loss.value) < 1e-9]
         close(loss.logs["full_loss"], by_depth[4].detach())
         if depth not in drawn:
@@ -253,9 +234,10 @@ def plain_progressive(model, batch, weight, depth, full_tracked=None, tracked=No
     return (1 - weight) * full + weight * fewer
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("spec", SPECS[:2], ids=short)
 @pytest.mark.parametrize(("task", "layout"), WAYS[1:2], ids=short)
-def test_truncated_progressive_values_are_those_of_whole_runs_and_gradients_of_the_last_loops(spec, task, layout):
+def test_truncated_progressive_values_are_those_of_whole_runs_and_gradients_of_the_last_loops(spec, task, layout, run):
     """With R = 4, n in 0 … 3 loops are run without gradients and k in 1 … min(4 − n, 2) with; the full run is tracked
     through its last 2. The value knows nothing of it."""
     model, batch = setting(spec, task, layout)
@@ -264,7 +246,7 @@ def test_truncated_progressive_values_are_those_of_whole_runs_and_gradients_of_t
     slow = {(n, k): gradients(plain_progressive(model, batch, 0.7, n + k, 2, k), model) for n, k in pairs}
     drawn = set()
     for seed in range(40):
-        loss, found = call(Progressive(0.7, truncated=True), model, batch, seed)
+        loss, found = call(Progressive(0.7, truncated=True), run(model), batch, seed)
         (pair,) = [
             pair for pair in pairs if abs(values[pair] - loss.value) < 1e-9 and same_gradients(found, slow[pair])
         ]
@@ -272,11 +254,11 @@ def test_truncated_progressive_values_are_those_of_whole_runs_and_gradients_of_t
     assert drawn == set(pairs)
 
 
-def test_one_loop_is_one_loop_for_every_objective():
+def test_one_loop_is_one_loop_for_every_objective(run):
     """Of a standard model, advanced once, all objectives are the usual loss."""
     model, batch = setting(BASE, Addition(3), FullOutput())
     ones = torch.ones_like(LOOPS)
-    values = [objective(model, batch, ones, stream(0, "x")).value for objective in OBJECTIVES]
+    values = [objective(run(model), batch, ones, stream(0, "x")).value for objective in OBJECTIVES]
     for value in values:
         close(value, values[0])
 

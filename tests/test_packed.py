@@ -2,25 +2,29 @@
 
 from dataclasses import replace
 
-import plain
 import pytest
 import torch
+from forms import all_close, close, every_loop, with_gradients
 from hypothesis import given
 from hypothesis import strategies as st
-from lengthwise.nn.packed import Packed, Ragged
-from lengthwise.nn.packing import Packing
 
-from lengthwise import catalog, models
+from lengthwise import catalog, fast
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Inputs
 from lengthwise.base.vocab import Vocab
-from lengthwise.models import settle, unroll
+from lengthwise.depth.plain import Plain
+from lengthwise.fast import pattern, transformer
+from lengthwise.fast.packing import Packing
+from lengthwise.fast.ragged import Packed, Ragged
+from lengthwise.fast.transformer import PackedTransformer
 from lengthwise.models.transformer import Transformer
-from lengthwise.nn.position import FIRE, Abacus, RoPE
+from lengthwise.nn.digit_position import Abacus
+from lengthwise.nn.position import FIRE, RoPE
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.recipe import data
 from lengthwise.recipe.lengths import Uniform
 
+SYMBOLS = Vocab(("a", "b", "c"))
 LENGTHS = st.lists(st.integers(1, 6), min_size=1, max_size=7)
 
 
@@ -84,37 +88,38 @@ POSITIONS = {
 }
 
 
+def some(lengths, seed=0):
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    index = torch.arange(mask.shape[1]).expand(mask.shape)
+    return Inputs(torch.randint(3, mask.shape, generator=stream(seed, "tokens")), index, index % 4, mask)
+
+
+def build(causal=True, **changes):
+    torch.manual_seed(0)
+    return Transformer(**{"width": 8, "heads": 2, **changes}).build(SYMBOLS, SYMBOLS, causal=causal).double()
+
+
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("lengths", [[2, 7, 5, 4], [8, 8, 8, 7], MANY], ids=["few", "dense", "many"])
 @pytest.mark.parametrize("positions", POSITIONS.values(), ids=POSITIONS)
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("same", [False, True], ids=["own-loops", "same-loops"])
-def test_packed_states_equal_padded_ones(lengths, positions, causal, same, monkeypatch):
-    """Where padding is worth leaving out the state is packed; its values and gradients are those of padded rows."""
-    mask = padding_mask(lengths)[:, : max(lengths)]
-    tokens = torch.randint(3, mask.shape, generator=stream(0, "tokens"))
-    index = torch.arange(mask.shape[1]).expand(mask.shape)
-    inputs = Inputs(tokens, index, index % 4, mask)
-    loops = torch.full((len(lengths),), 2) if same else torch.randint(1, 5, (len(lengths),), generator=stream(0, "k"))
-    symbols = Vocab(("a", "b", "c"))
-    torch.manual_seed(0)
-    spec = Transformer(width=8, heads=2, **({"positions": positions} if positions else {}))
-    model = spec.build(symbols, symbols, causal=causal).double()
-    found = []
-    for dense in (models.DENSE, 0.0):
-        monkeypatch.setattr(models, "DENSE", dense)
-        model.zero_grad()
-        states = [(rows, state) for _, rows, state in unroll(model, inputs, loops)]
-        assert isinstance(states[0][1], Packed) == (dense > 0 and lengths[0] < 8)
-        read = []
-        for rows, state in states:
-            order = rows.argsort()
-            parts = model.read(state, mask[rows]).split(mask[rows].sum(1).tolist())
-            read.append(torch.cat([parts[i] for i in order]))
-        torch.cat(read).square().sum().backward()
-        gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        found.append([*(part.detach() for part in read), *gradients])
-    for one, two in zip(*found, strict=True):
-        torch.testing.assert_close(one, two, atol=1e-11, rtol=1e-9)
+def test_packed_rows_equal_padded_ones(lengths, positions, causal, monkeypatch):
+    """What is read after each loop, and its gradients, are those of padded rows; and so is what is read after the last,
+    of rows that all end together."""
+    monkeypatch.setattr(pattern, "HEADS", 16)  # so that many rows are three groups
+    model, inputs = build(causal, positions=positions), some(lengths)
+    loops = torch.randint(1, 5, (len(lengths),), generator=stream(0, "k"))
+    read = [
+        torch.cat(
+            [
+                every_loop(runner, inputs, loops.tolist(), inputs.padding_mask),
+                runner.last(inputs, torch.full_like(loops, 2), inputs.padding_mask),
+            ]
+        )
+        for runner in (PackedTransformer(model), Plain(model))
+    ]
+    all_close(*(with_gradients(part, model) for part in read))
+    close(*read, 1e-11)
 
 
 @given(LENGTHS, st.integers(0, 99))
@@ -141,57 +146,50 @@ def test_kept_places_keep_their_order_and_their_rows(lengths, seed):
     st.booleans(),
     st.integers(0, 99),
 )
-def test_places_leave_that_can_no_longer_matter(rows, form, causal, seed):
+def test_what_positions_that_left_would_have_said_changes_nothing(rows, form, causal, seed):
     """What is read at the asked places, and its gradients, are as if all had stayed; and with few asked, they go."""
     lengths, loops = zip(*rows, strict=True)
-    mask = padding_mask(lengths)[:, : max(lengths)]
-    tokens = torch.randint(3, mask.shape, generator=stream(seed, "tokens"))
-    index = torch.arange(mask.shape[1]).expand(mask.shape)
-    loss_mask = mask & (torch.rand(mask.shape, generator=stream(seed, "asked")) < 0.2)
-    symbols, (reach, layers) = Vocab(("a", "b", "c")), form
-    torch.manual_seed(0)
-    spec = Transformer(width=8, heads=2, layers=layers, positions=() if reach is None else (Local(reach),))
-    model = spec.build(symbols, symbols, causal=causal).double()
-    found = []
-    for wanted in (None, loss_mask):
-        ids, state = settle(model, Inputs(tokens, index, index, mask), torch.tensor(loops), loss_mask=wanted)
-        order = ids.argsort()
-        read = model.read(state, loss_mask[ids]).split(loss_mask[ids].sum(1).tolist())
-        read = torch.cat([read[i] for i in order])
-        found.append([read.detach(), *torch.autograd.grad(read.square().sum(), list(model.parameters()))])
-    for one, two in zip(*found, strict=True):
-        torch.testing.assert_close(one, two, atol=1e-11, rtol=1e-9)
-
-
-def test_places_leave_one_by_one(monkeypatch):
-    monkeypatch.setattr(models, "DENSE", 1.0)  # however few they are
-    lengths, loops = torch.tensor([9, 4]), torch.tensor([6, 6])
-    mask = torch.arange(9) < lengths[:, None]
-    index = torch.arange(9).expand(mask.shape)
-    loss_mask = index == lengths[:, None] - 1
-    symbols = Vocab(("a", "b", "c"))
-    model = Transformer(width=8, heads=2, positions=(Local(1),)).build(symbols, symbols, causal=False)
-    states = unroll(model, Inputs(index % 3, index, index, mask), loops, loss_mask=loss_mask)
-    # Before the last loop the asked places and their neighbours are left, before the one before it their neighbours…
-    assert [state.ragged.ends for _, _, state in states] == [[7, 11], [6, 10], [5, 9], [4, 8], [3, 6], [2, 4]]
+    inputs, (reach, layers) = some(lengths, seed), form
+    asked = inputs.padding_mask & (torch.rand(inputs.tokens.shape, generator=stream(seed, "asked")) < 0.2)
+    model = build(causal, layers=layers, positions=() if reach is None else (Local(reach),))
+    read = [runner.last(inputs, torch.tensor(loops), asked) for runner in (PackedTransformer(model), Plain(model))]
+    all_close(*(with_gradients(part, model) for part in read))
+    close(*read, 1e-11)
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("positions", "wanted"),
     [
-        "fop-loop-adaptive-parity", "looped-parity", "looped-addition", "looped-binary-sum", "fop-loop-adaptive-copy",
-        "paper-fop-loop-adaptive-parity",
+        # Before the last loop the asked positions and their neighbours are left, before the one before it theirs…
+        ((Local(1),), [[7, 11], [6, 10], [5, 9], [4, 8], [3, 6], [2, 4]]),
+        # Whoever sees the whole row needs it up to the last loop, after which only the asked ones are computed.
+        ((), [[9, 13]] * 5 + [[1, 2]]),
     ],
-)  # fmt: skip
-def test_a_training_step_equals_the_plain_loop(name):
-    """In loss and gradients: against a loop of its own that shares weights and masks alone."""
+    ids=["window", "all"],
+)
+def test_positions_leave_as_soon_as_they_no_longer_matter(positions, wanted, monkeypatch):
+    monkeypatch.setattr(transformer, "DENSE", 1.0)  # however few they are
+    inputs, model = some([9, 4]), build(False, positions=positions)
+    asked = torch.arange(9) == inputs.padding_mask.sum(1)[:, None] - 1
+    course = transformer._Course.of(model, inputs, torch.tensor([6, 6]))
+    assert course.rows.tolist() == [0, 1]
+    states = transformer._run(model, course, 0, asked)
+    assert [state.ragged.ends for _, _, state in states] == wanted
+
+
+@pytest.mark.usefixtures("quick", "unchecked")
+@pytest.mark.parametrize(
+    "name", ["fop-loop-adaptive-parity", "looped-addition", "looped-binary-sum", "paper-fop-loop-adaptive-parity"]
+)
+def test_a_training_step_equals_the_plain_one(name):
+    """At its full size, in loss and gradients."""
     recipe = replace(catalog.recipe(name), lengths=Uniform(6), batch=12)
     model = recipe.build().double()
     batch, loops = data.batch(recipe, 3)
-    generator = stream(0, "objective")
+    assert isinstance(fast.choose(model), PackedTransformer)
     found = []
-    for loss in (plain.final_loss(model, batch, loops), recipe.objective(model, batch, loops, generator).value):
-        parameters = dict(model.named_parameters())
-        found.append([loss.detach(), *torch.autograd.grad(loss, parameters.values())])
-    for ours, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    for runner in (fast.choose(model), Plain(model)):
+        loss = recipe.objective(runner, batch, loops, stream(0, "objective")).value
+        found.append([loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))])
+    for ours, plain in zip(*found, strict=True):
+        close(ours, plain, 1e-11)

@@ -1,22 +1,26 @@
-"""The recurrent system's models: their published size, and the quick computation against the plain one."""
+"""The recurrent system's models: their published size, and how they are run against each of them written by hand."""
 
 import json
 import math
 from dataclasses import replace
 
-import plain_recurrent
 import pytest
 import torch
-from lengthwise.nn.recall import Recall
+from forms import with_gradients
 
 from lengthwise import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import Vocab
 from lengthwise.cli import main
+from lengthwise.depth.plain import Plain
+from lengthwise.fast.cell import emit
+from lengthwise.fast.lstm import PackedLSTM
+from lengthwise.fast.recall import Recall
+from lengthwise.fast.retran import Wave
+from lengthwise.fast.transformer import PackedTransformer
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
-from lengthwise.nn.lstm import emit
 from lengthwise.recipes.retran import cpu, models, paper
 from lengthwise.studies import Study
 from lengthwise.studies.retran import retran
@@ -43,9 +47,8 @@ def rows():
     return Inputs(tokens, position, position, position < torch.tensor(LENGTHS)[:, None])
 
 
-def advanced(model, inputs):
-    context = model.embed(inputs)
-    return model.advance(model.start(context), context)
+def read(runner, inputs, loops=1):
+    return runner.last(inputs, torch.full((len(inputs),), loops), inputs.padding_mask)
 
 
 # As published
@@ -107,8 +110,8 @@ def test_gpt_starts_as_stated():
     assert spread(model.embedding.weight) == pytest.approx(0.02, rel=0.1)
     assert spread(model.readout[0].weight) == pytest.approx(0.02, rel=0.1)
     for block in model.blocks:
-        assert spread(block.attention.out.weight) == pytest.approx(0.02 / math.sqrt(12), rel=0.1)
-        for linear in (block.attention.project, block.mlp.widen, block.mlp.narrow):
+        assert spread(block.mixer.out.weight) == pytest.approx(0.02 / math.sqrt(12), rel=0.1)
+        for linear in (block.mixer.project, block.mlp.widen, block.mlp.narrow):
             assert spread(linear.weight) == pytest.approx(0.02, rel=0.1) and not linear.bias.any()
 
 
@@ -117,8 +120,7 @@ def test_logits_are_divided_by_the_root_of_the_width(spec):
     model = build(spec)
     state = torch.randn(1, 1, spec.width, dtype=torch.double)
     weight = model.readout.get_parameter("0.weight" if spec is GPT else "weight")
-    logits = model.read(state, torch.ones(1, 1, dtype=torch.bool))
-    torch.testing.assert_close(logits, state[0] @ weight.T / math.sqrt(spec.width))
+    torch.testing.assert_close(model.read(state), state @ weight.T / math.sqrt(spec.width))
 
 
 def test_a_model_of_one_direction_takes_a_causal_layout():
@@ -135,38 +137,117 @@ def test_a_model_that_cannot_be_is_refused(wrong):
         LSTM(**({"hidden": 0} if wrong.keys() & {"heads", "width"} else wrong))
 
 
-# Quick against plain: values and gradients
+# Written by hand: symbol by symbol, layer by layer, keys and values in lists; one row at a time
 
-PAIRS = [
-    (ReTran(16, 64, 3), plain_recurrent.retran),
-    (ReTran(32, 12, 1, 4), plain_recurrent.retran),
-    (ReTran(24, 12, 6, 2), plain_recurrent.retran),
-    (LSTM(16, 64, 3), plain_recurrent.lstm),
-    (LSTM(4, 7, 1), plain_recurrent.lstm),
-    (GPT, plain_recurrent.gpt),
+
+def attend(query, keys, values, heads):
+    """Of one position "d" over those before it, head by head."""
+    found = []
+    for head in range(heads):
+        own = slice(head * len(query) // heads, (head + 1) * len(query) // heads)
+        scores = torch.stack([query[own] @ key[own] for key in keys]) / math.sqrt(len(query) // heads)
+        found.append(sum(share * value[own] for share, value in zip(scores.softmax(0), values, strict=True)))
+    return torch.cat(found)
+
+
+def turned(x, heads, position):
+    """Coordinate i of a head and i + half as one complex number, turned by the position's angle."""
+    first, second = x.view(heads, 2, -1).unbind(1)
+    rates = (10_000.0 ** (-torch.arange(first.shape[1]) / first.shape[1])).to(x.dtype)  # as models keep them
+    found = torch.complex(first, second) * torch.polar(torch.ones_like(rates), position * rates)
+    return torch.stack([found.real, found.imag], 1).flatten()
+
+
+def cell_by_hand(cell, x, short, long):
+    i, f, o, g = (cell.input(x) + cell.recurrent(short)).chunk(4)
+    long = f.sigmoid() * long + i.sigmoid() * g.tanh()
+    emitted = o.sigmoid() * long
+    return cell.out(emitted), cell.short(emitted), long
+
+
+def lstm_by_hand(model, xs):
+    for cell in model.cells:
+        short, long, outputs = cell.first_short, cell.first_long, []
+        for x in xs:
+            output, short, long = cell_by_hand(cell, x, short, long)
+            outputs.append(output)
+        xs = outputs
+    return xs
+
+
+def retran_by_hand(model, xs):
+    """A layer looks at its own outputs of before; they and its cell's states are all that it keeps."""
+    heads = model.spec.heads
+    for layer in model.layers:
+        short, long, outputs = layer.cell.first_short, layer.cell.first_long, []
+        keys, values = [layer.key(layer.first)], [layer.value(layer.first)]
+        for position, x in enumerate(xs, 1):
+            found = attend(turned(layer.query(x), heads, position), keys, values, heads)
+            h = layer.norm_attention(x + layer.mix(found))
+            output, short, long = cell_by_hand(layer.cell, h, short, long)
+            y = layer.norm_cell(h + output)
+            keys.append(turned(layer.key(y), heads, position))
+            values.append(layer.value(y))
+            outputs.append(y)
+        xs = outputs
+    return xs
+
+
+def gpt_by_hand(model, xs):
+    """Post-norm, rotary positions from 0."""
+    for block in model.blocks:
+        heads, keys, values, outputs = block.mixer.heads, [], [], []
+        for position, x in enumerate(xs):
+            query, key, value = block.mixer.project(x).chunk(3)
+            keys.append(turned(key, heads, position))
+            values.append(value)
+            found = attend(turned(query, heads, position), keys, values, heads)
+            h = block.norm_mixer(x + block.mixer.out(found))
+            wide = torch.nn.functional.gelu(block.mlp.widen(h), approximate="tanh")
+            outputs.append(block.norm_mlp(h + block.mlp.narrow(wide)))
+        xs = outputs
+    return xs
+
+
+FAMILIES = [
+    (ReTran(16, 12, 3), Wave, retran_by_hand),
+    (ReTran(32, 12, 1, 4), Wave, retran_by_hand),
+    (ReTran(8, 5, 4, 2), Wave, retran_by_hand),
+    (LSTM(16, 64, 3), PackedLSTM, lstm_by_hand),
+    (LSTM(4, 7, 1), PackedLSTM, lstm_by_hand),
+    (replace(GPT, layers=2), PackedTransformer, gpt_by_hand),
 ]
 
 
-@pytest.mark.parametrize(("spec", "plain"), PAIRS, ids=lambda value: getattr(value, "__name__", repr(value)))
-def test_the_quick_computation_is_the_plain_one(spec, plain):
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("loops", [1, 2])
+@pytest.mark.parametrize(
+    ("spec", "kind", "by_hand"), FAMILIES, ids=lambda value: getattr(value, "__name__", type(value).__name__)
+)
+def test_a_model_is_what_is_written_by_hand(spec, kind, by_hand, loops):
+    """In values and gradients: plainly run, and by the runner that claims it. Looped, it reads its own output."""
     model, inputs = build(replace(spec, dropout=0.0), grown=True), rows()
-    weight = torch.randn(*inputs.tokens.shape, spec.width, generator=stream(0, "weight"), dtype=torch.double)
-    weight = weight * inputs.padding_mask[..., None]
-    values, gradients = [], []
-    for outputs in (advanced(model, inputs), plain(model, inputs.tokens)):
-        model.zero_grad()
-        (outputs * weight).sum().backward()
-        values.append(outputs[inputs.padding_mask].detach())
-        gradients.append({name: p.grad for name, p in model.named_parameters() if not name.startswith("readout")})
-    torch.testing.assert_close(*values, atol=1e-9, rtol=0)
-    assert all(gradient is not None and gradient.any() for gradient in gradients[1].values())
-    torch.testing.assert_close(*gradients, atol=1e-8, rtol=0)
+    assert kind.declines(model) is None
+    states = []
+    for tokens, mask in zip(inputs.tokens, inputs.padding_mask, strict=True):
+        xs = list(model.embedding(tokens[mask]))
+        for loop in range(loops):
+            again = loop and getattr(spec, "injection", "once") == "add"  # a transformer may be given its input again
+            xs = by_hand(
+                model, [x + y for x, y in zip(xs, model.embedding(tokens[mask]), strict=True)] if again else xs
+            )
+        states += xs
+    wanted = with_gradients(model.readout(torch.stack(states)), model)
+    assert all(part.any() for part in wanted)
+    for runner in (Plain(model), kind(model)):
+        for one, two in zip(with_gradients(read(runner, inputs, loops), model), wanted, strict=True):
+            torch.testing.assert_close(one, two, atol=1e-8, rtol=1e-8)
 
 
 def test_a_second_backward_pass_is_as_the_first():
     """Gradients of keys and values are gathered outside autograd's sight: nothing of one pass may reach the next."""
     model, inputs = build(ReTran(dropout=0.0), grown=True), rows()
-    outputs = advanced(model, inputs)
+    outputs = read(Wave(model), inputs)
     passes = [torch.autograd.grad(outputs.sum(), model.embedding.weight, retain_graph=True)[0] for _ in range(2)]
     assert torch.equal(*passes)
 
@@ -181,7 +262,7 @@ def test_the_gates_gradient():
 def recalled(query, key, value, dropout):
     """Three steps of two layers: what is stored is looked at by all that follow; the last row leaves."""
     torch.manual_seed(0)
-    recall = Recall((2, 3, 4, 3), 2, dropout=dropout, like=query)
+    recall = Recall((2, 3, 4, 3), 2, probability=dropout, like=query)
     found = []
     for step, rows in enumerate((3, 3, 2)):
         recall.store(key[step][:, :rows], value[step][:, :rows], 0, step)
@@ -204,7 +285,7 @@ def test_dropout_in_recall_keeps_the_mean():
     found = []
     for seed in range(4000):
         torch.manual_seed(seed)
-        recall = Recall((2, 2, 4, 3), 2, dropout=0.3, like=query)
+        recall = Recall((2, 2, 4, 3), 2, probability=0.3, like=query)
         for step in range(2):
             recall.store(key[step], value[step], 0, step)
         hidden = torch.tensor([[False, False], [True, False]])
@@ -214,13 +295,15 @@ def test_dropout_in_recall_keeps_the_mean():
     assert error.any()
 
 
-@pytest.mark.parametrize("spec", [ReTran(), LSTM()], ids=repr)
-def test_dropout_is_for_training(spec):
+@pytest.mark.parametrize(("spec", "kind"), [(ReTran(), Wave), (LSTM(), PackedLSTM)], ids=repr)
+@pytest.mark.parametrize("plainly", [True, False])
+def test_dropout_is_for_training(spec, kind, plainly):
     model, inputs = build(spec, grown=True), rows()
+    runner = Plain(model) if plainly else kind(model)
     model.train()
-    assert not torch.equal(advanced(model, inputs), advanced(model, inputs))
+    assert not torch.equal(read(runner, inputs), read(runner, inputs))
     model.eval()
-    assert torch.equal(advanced(model, inputs), advanced(model, inputs))
+    assert torch.equal(read(runner, inputs), read(runner, inputs))
 
 
 # The study

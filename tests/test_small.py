@@ -4,13 +4,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from lengthwise.nn.packed import Ragged
-from lengthwise.nn.pattern import Pattern
-from lengthwise.nn.softmax import softmax
 from torch.nn import functional as F
 
-from lengthwise.nn import small
-from lengthwise.nn.attention import Attention
+from lengthwise.fast import small
+from lengthwise.fast.pattern import Parts, mixed
+from lengthwise.fast.ragged import Ragged
+from lengthwise.fast.softmax import softmax
+from lengthwise.nn.attention import SoftmaxAttention
+from lengthwise.nn.mixer import Sight
 from lengthwise.nn.position import rotate
 
 SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 19), st.just(3), st.integers(1, 3), st.sampled_from([2, 4, 6]))
@@ -49,7 +50,7 @@ def test_small_heads_equal_the_librarys_attention(shape, kind, turned, scale, se
     angles = torch.randn(rows, positions, size // 2, dtype=torch.float64) if turned else None
     mask = masked(kind, shape)
     found = []
-    for attend in (lambda *given, causal: small.attend(*given, causal=causal, share=0.0), library):
+    for attend in (lambda *given, causal: small.attend(*given, causal=causal, probability=0.0), library):
         parts = [projected.clone().requires_grad_()]
         if mask is not None and mask.dtype != torch.bool:
             parts.append(mask.clone().requires_grad_())
@@ -70,7 +71,7 @@ def test_rows_without_padding_are_attended_to_as_padded_ones(lengths, turned, se
     found = []
     for packed in (True, False):
         given = projected if packed else ragged.unpack(projected)
-        result = small.attend(given, None, angles, causal=True, share=0.0, ragged=ragged if packed else None)
+        result = small.attend(given, None, angles, causal=True, probability=0.0, ragged=ragged if packed else None)
         result = result if packed else ragged.pack(result)
         found.append([result, *torch.autograd.grad((result * weights).sum(), projected)])
     for one, two in zip(*found, strict=True):
@@ -80,14 +81,14 @@ def test_rows_without_padding_are_attended_to_as_padded_ones(lengths, turned, se
 def test_a_place_that_sees_nothing_hurts_nobody():
     projected = torch.randn(2, 5, 3, 2, 4, requires_grad=True)
     scores = torch.zeros(1, 5, 5).index_fill(1, torch.tensor([3]), -torch.inf)
-    found = small.attend(projected, scores, None, causal=False, share=0.0)
+    found = small.attend(projected, scores, None, causal=False, probability=0.0)
     (gradient,) = torch.autograd.grad(found[:, :3].sum(), projected)
     assert found.isfinite().all() and gradient.isfinite().all()
 
 
 def test_no_gradient_comes_from_the_future():
     projected = torch.randn(2, 6, 3, 3, 2, requires_grad=True)
-    found = small.attend(projected, None, None, causal=True, share=0.1)
+    found = small.attend(projected, None, None, causal=True, probability=0.1)
     (gradient,) = torch.autograd.grad(found[:, 2].sum(), projected)
     of_keys_and_values = gradient[:, :, 1:]
     assert of_keys_and_values[:, :3].any() and not of_keys_and_values[:, 3:].any()
@@ -99,10 +100,10 @@ def test_dropped_weights_give_the_gradient_of_what_they_gave():
 
     def attend(given):
         torch.manual_seed(0)
-        return small.attend(given, None, None, causal=True, share=0.4)
+        return small.attend(given, None, None, causal=True, probability=0.4)
 
     assert torch.autograd.gradcheck(attend, projected)
-    assert not torch.equal(attend(projected), small.attend(projected, None, None, causal=True, share=0.0))
+    assert not torch.equal(attend(projected), small.attend(projected, None, None, causal=True, probability=0.0))
 
 
 @pytest.mark.parametrize(("heads", "size", "positions", "used"), [
@@ -110,14 +111,16 @@ def test_dropped_weights_give_the_gradient_of_what_they_gave():
 ])  # fmt: skip
 def test_it_is_used_where_it_pays(heads, size, positions, used, monkeypatch):
     """And then attention is the same."""
-    attention, x = Attention(size * heads, heads, causal=False), torch.randn(4, positions, size * heads)
+    attention, x = SoftmaxAttention(size * heads, heads), torch.randn(4, positions, size * heads)
+    mask = torch.ones(4, positions, dtype=torch.bool)
     seen = []
     attend = small.attend
     monkeypatch.setattr(small, "attend", lambda *parts, **how: seen.append(1) or attend(*parts, **how))
-    found = attention(x, Pattern(None, None, None))
+    projected = attention.project(x).unflatten(-1, (3, heads, -1)).flatten(0, 1)
+    sight = Sight(mask, False)
+    found = attention.out(mixed(attention, projected, Parts([(Ragged.of(mask), sight)])).flatten(1))
     assert bool(seen) == used
-    monkeypatch.setattr(small, "pays", lambda *given: False)
-    torch.testing.assert_close(attention(x, Pattern(None, None, None)), found)
+    torch.testing.assert_close(attention(x, sight).flatten(0, 1), found)
 
 
 @given(st.integers(1, 40), st.integers(0, 9))

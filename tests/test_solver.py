@@ -4,14 +4,17 @@ from dataclasses import replace
 
 import pytest
 import torch
+from forms import shipped
 
 from lengthwise import catalog
+from lengthwise.base.fields import text
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError
+from lengthwise.depth.plain import Plain
 from lengthwise.evaluation.generate import decode, decode_anew, respond
 from lengthwise.evaluation.scores import answer, perplexity, slots
 from lengthwise.evaluation.solver import Solver
-from lengthwise.models import settle
+from lengthwise.fast import plain, reader
 from lengthwise.recipe.data import fresh_problems
 from lengthwise.recipe.layout import until_end
 from lengthwise.recipe.stopping import MaxConfidence, Oracle
@@ -51,8 +54,7 @@ def test_perplexity_is_of_the_right_answer_whatever_was_said():
     for row, right in enumerate(("12", "8", "891")):
         batch = recipe.layout.write(problems.take(slice(row, row + 1)), recipe.task)
         with torch.no_grad():
-            _, state = settle(made.model, batch.inputs, torch.tensor([2]))
-            logs = made.model.read(state, batch.loss_mask).log_softmax(-1)
+            logs = Plain(made.model).last(batch.inputs, torch.tensor([2]), batch.loss_mask).log_softmax(-1)
         vocab = recipe.layout.vocabs(recipe.task)[1]
         ids = [*vocab.encode(right).tolist(), vocab.id("$")]
         by_hand = torch.stack([log[id] for log, id in zip(logs, ids, strict=True)]).mean().neg().exp()
@@ -88,39 +90,60 @@ def test_decoding_is_right_exactly_where_the_teacher_forced_row_is():
 
 
 REMEMBERED = {
-    "looped, rows of different loops": (["loops=PerRound(times=2)"], True),
-    "two layers, three loops": (["model.layers=2", "loops=Constant(count=3)"], True),
-    "every kind of position": (["model.positions=(Learned(size=40), RoPE, ALiBi, Abacus(at=attention))"], True),
-    "randomized": (["model.positions=(Randomized(of=FIRE, most=50),)", "model.embedding_norm=true"], True),
-    "places": (["model.positions=(Coupling, CoupledHeads(count=1))"], True),
-    "with a blank": (["model.positions=(EarlierHeads(count=1),)", "loops=Constant(count=2)"], True),
-    "as published": (["model.norm=post", "model.injection=layers", "model.readout=mlp", "loops=PerRound"], True),
-    "recurrent": (["model=LSTM(width=8, hidden=6, layers=2, dropout=0.0)"], True),
-    "recurrent and looped": (["model=LSTM(width=8, hidden=6, layers=2)", "loops=PerRound"], True),
-    "recurrent attention": (["model=ReTran(width=8, hidden=6, layers=3, heads=2)"], True),
-    "recurrent attention, looped": (["model=ReTran(width=8, hidden=6, heads=2)", "loops=Constant(count=2)"], True),
-    "a window": (["model.positions=(Local(reach=2),)"], False),  # run again for every symbol
+    "looped, rows of different loops": ["loops=PerRound(times=2)"],
+    "two layers, three loops": ["model.layers=2", "loops=Constant(count=3)"],
+    "every kind of position": ["model.positions=(Learned(size=40), RoPE, ALiBi, Abacus(at=attention))"],
+    "randomized": ["model.positions=(Randomized(of=FIRE, most=50),)", "model.embedding_norm=true"],
+    "places": ["model.positions=(Coupling, CoupledHeads(count=1))"],
+    "with a blank": ["model.positions=(EarlierHeads(count=1),)", "loops=Constant(count=2)"],
+    "as published": ["model.norm=post", "model.injection=layers", "model.readout=mlp", "loops=PerRound"],
+    "recurrent": ["model=LSTM(width=8, hidden=6, layers=2, dropout=0.0)"],
+    "recurrent and looped": ["model=LSTM(width=8, hidden=6, layers=2)", "loops=PerRound"],
+    "recurrent attention": ["model=ReTran(width=8, hidden=6, layers=3, heads=2)"],
+    "recurrent attention, looped": ["model=ReTran(width=8, hidden=6, heads=2)", "loops=Constant(count=2)"],
+    "two windows": ["model.positions=(Local(reach=2), LocalHeads(count=1))"],
 }
+FOUND = {text(position): position for position in shipped("positions")}
 
 
-@pytest.mark.parametrize("name", REMEMBERED)
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", [*REMEMBERED, *FOUND])
 def test_decoding_with_a_memory_is_decoding_without(name):
-    changes, remembers = REMEMBERED[name]
+    """Of causal rows, for every encoding there is."""
     predicted = set()
-    for seed in range(3):
-        made = weights("task=Addition(order=least)", "NextToken", seed, ["model.positions=(NoPE,)", *changes])
+    for seed in range(3 if name in REMEMBERED else 1):
+        changes = ["model.positions=(NoPE,)", *REMEMBERED.get(name, [])]
+        made = weights("task=Addition(order=least)", "NextToken", seed, changes)
         recipe, model = made.recipe, made.model.double()
+        if name in FOUND:
+            recipe = replace(recipe, model=replace(recipe.model, positions=(FOUND[name],)))
+            model = recipe.build().double()
         for parameter in model.parameters():
             parameter.data += 0.4 * torch.randn(parameter.shape, generator=stream(seed, *parameter.shape))
         sizes = torch.tensor([[1, 1], [5, 2], [3, 6], [2, 2], [4, 4]])
         batch = recipe.layout.write(recipe.task.sample(sizes, stream(0, "sums")), recipe.task)
-        assert (model.piecewise(batch.inputs) is not None) == remembers
+        assert reader(model, batch.inputs) is not None
         fast, slow = (how(model, recipe, batch, Oracle()) for how in (decode, decode_anew))
         assert torch.equal(fast.symbols, slow.symbols)
         assert torch.equal(fast.loops, slow.loops)
         torch.testing.assert_close(fast.confidence, slow.confidence, atol=1e-5, rtol=0)
         predicted |= set(slow.symbols.flatten().tolist())
-    assert len(predicted) > 3
+    assert len(predicted) > 3 or name in FOUND
+
+
+def test_who_is_claimed_by_no_runner_reads_the_row_again_for_every_symbol(quick):
+    made = weights("task=Copy", "NextToken")
+    problems = fresh_problems(made.recipe.task, (3,), 8, seed=0)
+    batch = made.recipe.layout.write(problems, made.recipe.task)
+    before = decode(made.model, made.recipe, batch, Oracle()).symbols
+    assert reader(made.model, batch.inputs) is not None
+    with plain():
+        assert reader(made.model, batch.inputs) is None
+    seen = []
+    made.model.blocks[0].register_forward_hook(lambda *_: seen.append(1))
+    assert reader(made.model, batch.inputs) is None
+    assert torch.equal(decode(made.model, made.recipe, batch, Oracle()).symbols, before)
+    assert len(seen) == 2 * int(batch.answer_slots.sum(1).max())  # two loops for each symbol
 
 
 def test_decoding_sees_nothing_of_the_answer():

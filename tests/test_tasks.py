@@ -485,7 +485,7 @@ def test_every_base_adds(base):
     top = str(base - 1)
     problems = task.parse(f"{top * 4}+1")
     assert task.format(problems.answer[0, : int(problems.answer_length)]) == "10000"
-    with pytest.raises(UsageError, match=f"addition: '{base if base < 10 else 'a'}' at place 1 is not one of"):
+    with pytest.raises(UsageError, match=f"addition: '{base if base < 10 else 'a'}' at position 1 is not one of"):
         task.parse(f"{base if base < 10 else 'a'}+1")
 
 
@@ -641,13 +641,13 @@ def test_a_product_that_is_none_is_refused(text):
 @pytest.mark.parametrize(
     ("task", "text", "predicted"),
     [
-        (BinarySum(), "102", "binary-sum: '2' at place 3 is not one of: 0 1"),
-        (BinarySum(), "1*1", "binary-sum: '*' at place 2 is not one of: 0 1"),
-        (UniqueSet(3), "abcd", "unique-set: 'd' at place 4 is not one of: a b c"),
+        (BinarySum(), "102", "binary-sum: '2' at position 3 is not one of: 0 1"),
+        (BinarySum(), "1*1", "binary-sum: '*' at position 2 is not one of: 0 1"),
+        (UniqueSet(3), "abcd", "unique-set: 'd' at position 4 is not one of: a b c"),
         (
             UniqueSet(26),
             "aA",
-            "unique-set: 'A' at place 2 is not one of: a b c d e f g h i j k l m n o p q r s t u v w x y z",
+            "unique-set: 'A' at position 2 is not one of: a b c d e f g h i j k l m n o p q r s t u v w x y z",
         ),
         (Multiplication(), "1\n1", "multiplication: a prompt is two numbers and one '*' between them, not '1\\n1'"),
     ],

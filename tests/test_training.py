@@ -25,6 +25,7 @@ from lengthwise import folder as folders
 from lengthwise.base import rng
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation.solver import Solver
+from lengthwise.fast import choose, plain
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.window import Local
 from lengthwise.objectives.final import Final
@@ -174,7 +175,7 @@ def plain_training(recipe):
     for step in range(recipe.steps):
         batch, loops = data.batch(recipe, step)
         torch.manual_seed(rng.address(recipe.seed, "dropout", step))
-        loss = recipe.objective(model, batch, loops, rng.stream(recipe.seed, "objective", step)).value
+        loss = recipe.objective(choose(model), batch, loops, rng.stream(recipe.seed, "objective", step)).value
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
@@ -200,6 +201,13 @@ def test_training_is_the_plain_loop_and_ema_its_formula(ema):
     logged = {row["step"]: row["loss"] for row in run.rows("metrics") if "loss" in row}
     wanted = {10: sum(losses[:10]) / 10, 15: sum(losses[10:]) / 5}
     assert logged == pytest.approx(wanted, abs=1e-5)
+
+
+def test_a_run_says_by_which_runner_it_was_trained(quick, tmp_path):
+    assert train(replace(PLAIN, steps=1), tmp_path / "packed").about()["runner"] == "PackedTransformer"
+    with plain():
+        about = train(replace(PLAIN, steps=1), tmp_path / "plain").about()
+    assert about["runner"] == "Plain: others are turned off"
 
 
 def test_an_average_that_has_not_begun_is_not_evaluated():

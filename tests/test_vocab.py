@@ -24,7 +24,7 @@ def test_decode_undoes_encode(symbols, data):
 
 
 def test_a_foreign_symbol_is_named_with_its_place():
-    with pytest.raises(UsageError, match="'x' at place 3 is not one of: 0 1"):
+    with pytest.raises(UsageError, match="'x' at position 3 is not one of: 0 1"):
         Vocab(("0", "1")).encode("01x1y")
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -150,100 +149,6 @@ class _Sinusoidal(Encoding):
     def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
         angles = inputs.position[..., None] * self.rates
         return torch.cat([angles.sin(), angles.cos()], -1)
-
-
-@dataclass(frozen=True)
-class _ByDigitPosition(Position):
-    """A learned vector for each digit position, added to the input or, with ``at="attention"``, to the queries and keys
-    of every layer. They start random with standard deviation ``std``, or with ``start="sines"`` as sines of the digit
-    position of the same size: one linear map then takes the vector of every digit position to that of the next.
-
-    In training an offset, uniform in 0 … ``offset`` − 1, is added to all digit positions of a batch, or of each row
-    with ``each_row``, so that digit positions of longer numbers are trained too; at test it is 0. ``size`` must be at
-    least the largest digit position + ``offset`` − 1; the model raises UsageError for a digit position above ``size``.
-    """
-
-    size: int = 128
-    offset: int = 100
-    each_row: bool = False
-    at: Literal["input", "attention"] = "input"
-    std: float = 0.02  # of the vectors at the start
-    start: Literal["random", "sines"] = "random"
-
-    def __post_init__(self) -> None:
-        if self.size < 1 or self.offset < 1:
-            raise UsageError(f"size and offset must be 1 or more, not {self.size} and {self.offset}")
-        if self.std < 0:
-            raise UsageError(f"std must be 0 or more, not {self.std}")
-
-    def build(self, width: int, heads: int) -> Encoding:
-        return (_TableAtInput if self.at == "input" else _TableAtAttention)(self, width)
-
-    def _more(self, inputs: Inputs, generator: Generator) -> Int[Tensor, "#b 1"]:
-        return torch.randint(self.offset, (len(inputs) if self.each_row else 1, 1), generator=generator)
-
-
-@dataclass(frozen=True)
-class Abacus(_ByDigitPosition):
-    """Abacus embeddings: equal digit positions of operands and answer share a learned vector; all signs share another,
-    without an offset (McLeish et al. 2024, section 3). The paper adds them to the input, its reproduction to queries
-    and keys."""
-
-    def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
-        more = self._more(inputs, generator)
-        return replace(inputs, digit_position=torch.where(inputs.digit_position > 0, inputs.digit_position + more, 0))
-
-
-@dataclass(frozen=True)
-class Coupling(_ByDigitPosition):
-    """Position coupling (Cho et al. 2024, section 3): equal digit positions share a learned vector. Signs count as
-    digit position 0, and the offset is added to them too."""
-
-    each_row: bool = True
-
-    def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
-        return replace(inputs, digit_position=inputs.digit_position + self._more(inputs, generator))
-
-
-class _Table(Encoding):
-    def __init__(self, spec: _ByDigitPosition, width: int) -> None:
-        super().__init__()
-        self.kind = type(spec).__name__
-        self.table = nn.Embedding(spec.size + 1, width)
-        if spec.start == "random":
-            nn.init.normal_(self.table.weight, std=spec.std)
-        else:
-            with torch.no_grad():
-                self.table.weight.copy_(_sines(spec.size + 1, width) * (spec.std * math.sqrt(2)))
-
-    def look_up(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
-        # Padding has digit positions too, which may exceed the table; its vectors are not used.
-        position = inputs.digit_position.where(inputs.padding_mask, 0)
-        most, size = int(position.amax()), self.table.num_embeddings - 1
-        if most > size:
-            raise UsageError(
-                f"a digit's place {most} does not fit the table of {size}: ask for shorter numbers, or train with "
-                f"{self.kind}(size=…) larger, and offset with it"
-            )
-        return self.table(position)
-
-
-def _sines(positions: int, width: int) -> Float[Tensor, "n d"]:
-    """Sines and cosines of 0 … positions − 1, at wavelengths from 4 to 4 · positions."""
-    half = (width + 1) // 2
-    rates = 2 * math.pi / 4 * positions ** (-torch.arange(half) / max(1, half - 1))
-    angles = torch.arange(positions)[:, None] * rates
-    return torch.cat([angles.sin(), angles.cos()], -1)[:, :width]
-
-
-class _TableAtInput(_Table):
-    def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
-        return self.look_up(inputs)
-
-
-class _TableAtAttention(_Table):
-    def keys(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
-        return self.look_up(inputs)
 
 
 @dataclass(frozen=True)

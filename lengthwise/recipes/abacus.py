@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from lengthwise.models.transformer import Injection, Transformer
-from lengthwise.nn.position import FIRE, Abacus, Coupling, NoPE, Position, RoPE
+from lengthwise.nn.digit_position import Abacus, Coupling
+from lengthwise.nn.position import FIRE, NoPE, Position, RoPE
 from lengthwise.nn.window import CoupledHeads
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive

@@ -68,7 +68,7 @@ def looped_parity() -> Recipe:
         families=0.5,
         family_names=("few-in-runs",),
         stopping=Sure(),
-        chosen_on=ChosenOn((20, 26, 30), ("uniform", "families")),
+        chosen_on=ChosenOn((20, 26, 30, 60), ("uniform", "families")),
     )
 
 
@@ -81,31 +81,42 @@ def looped_copy() -> Recipe:
     return replace(WINDOWED, name="looped-copy", task=Copy())
 
 
+# Binary addition and what is like it: half of the heads see the left neighbour, half the same digit position.
+ADDITION = replace(
+    WINDOWED,
+    name="windowed-addition",
+    task=Addition(2, "most", True, True),
+    model=replace(SMALL, layers=3, positions=COLUMNS),
+    steps=1800,
+    optimizer=AdamW(rate=5e-4),
+    schedule=Schedule("cosine", cooldown=0.5),
+    hard=0.33,
+    watch=Watch(every=100, sizes=(20, 26), count=200),
+    chosen_on=ChosenOn((20, 26, 30), ("uniform", "hard")),
+)
+
+
 def looped_addition() -> Recipe:
-    """Our form of binary addition: n loops, of whose heads half see the left neighbour, half the same place of each
-    number. Digits need not be counted to be paired; they move on by one place per loop, past the carries. A third of
-    the problems have a long carry: uniform ones hardly ever carry through half of their digits."""
-    recipe = WINDOWED
+    """Our form of binary addition: n loops. Half of the heads see the left neighbour, half the same digit position of
+    each number: digits need not be counted to be paired, and they move on by one position per loop, past the carries.
+    The first position is marked. Half of the problems have long chains of carries, or runs, or one digit mostly."""
     return replace(
-        recipe,
+        ADDITION,
         name="looped-addition",
-        task=Addition(2, "most", True, True),
-        model=replace(SMALL, layers=3, positions=COLUMNS),
-        steps=1800,
-        optimizer=AdamW(rate=5e-4),
-        schedule=Schedule("cosine", cooldown=0.5),
-        hard=0.33,
-        watch=Watch(every=100, sizes=(20, 26), count=200),
-        chosen_on=ChosenOn((20, 26)),
+        model=replace(SMALL, layers=3, positions=(*COLUMNS, Mark())),
+        hard=0.0,
+        families=0.5,
+        family_names=("carry-chain", "few-columns", "rich-in-one-digit"),
+        watch=Watch(every=300, sizes=(20, 26), count=200),
+        chosen_on=ChosenOn((20, 26, 30), ("uniform", "hard", "families")),
     )
 
 
 def looped_binary_sum() -> Recipe:
     """Our form of the binary sum: n loops of three layers, each seeing a place's left neighbour alone. Half of the
     problems have a uniform number of ones: among uniform bits, sums near n are too rare to be learned."""
-    recipe = WINDOWED
     return replace(
-        recipe,
+        WINDOWED,
         name="looped-binary-sum",
         task=BinarySum(),
         model=replace(SMALL, layers=3),
@@ -121,9 +132,8 @@ def looped_multiplication() -> Recipe:
     """Our form of multiplication, 1–2 bits times n: n₁·n₂ loops, with heads as for addition; the operands' places are
     counted from their lowest bit, as the product's are. A third of the problems are rich in ones, and so in carries. In
     training, rows take up to eight loops more: what is settled early has to stand still while the rest is worked on."""
-    recipe = looped_addition()
     return replace(
-        recipe,
+        ADDITION,
         name="looped-multiplication",
         task=Multiplication(),
         lengths=Curriculum(top=11, every=80, most=(2, 11)),
@@ -132,7 +142,7 @@ def looped_multiplication() -> Recipe:
         steps=2400,
         schedule=Schedule("cosine", cooldown=0.4),
         watch=Watch(every=100, sizes=(11, 14), count=200),
-        chosen_on=ChosenOn((11, 14)),
+        chosen_on=ChosenOn((11, 14, 15), ("uniform", "hard")),
     )
 
 
@@ -140,9 +150,8 @@ def looped_unique_set() -> Recipe:
     """Our form of the unique set: n loops; one head sees the left neighbour, one all that came before, in which equal
     symbols find each other, or nothing. Half of the problems have many repeats. What is done drifts in loops beyond
     those of training, so it answers as soon as two loops more say the same."""
-    recipe = WINDOWED
     return replace(
-        recipe,
+        WINDOWED,
         name="looped-unique-set",
         task=UniqueSet(),
         lengths=Curriculum(top=20, every=80, start=3, hold=200),

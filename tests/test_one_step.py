@@ -4,14 +4,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from forms import with_gradients
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lengthwise.base.types import Inputs
 from lengthwise.base.vocab import Vocab
-from lengthwise.models import settle
-from lengthwise.models.transformer import Transformer, TransformerModel
-from lengthwise.nn import pattern, whole
+from lengthwise.depth.plain import Plain
+from lengthwise.fast import one_step, pattern, transformer
+from lengthwise.fast.transformer import PackedTransformer
+from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import FIRE, ALiBi, RoPE, Sinusoidal
 from lengthwise.nn.window import Local
 
@@ -34,27 +36,19 @@ def some(lengths, symbols=2):
     return Inputs(torch.randint(symbols, padding_mask.shape) * padding_mask, index, index, padding_mask)
 
 
-def gradients(model, inputs, loops, loss_mask, **given):
-    """What is read, row by row in their order, and what follows from it."""
-    rows, state = settle(model, inputs, torch.tensor(loops), loss_mask=loss_mask, **given)
-    at = inputs.padding_mask if loss_mask is None else loss_mask
-    read = model.read(state, at[rows]).split(at[rows].sum(1).tolist())
-    read = torch.cat([read[i] for i in rows.argsort()])
-    weights = torch.linspace(-1, 1, read.numel(), dtype=read.dtype).view_as(read)
-    return [read.detach(), *torch.autograd.grad((read * weights).sum(), list(model.parameters()), retain_graph=True)]
-
-
-def both(model, inputs, loops, loss_mask, monkeypatch, **given):
-    """In one step, where that was done, and loop by loop."""
-    runs = []
-    with monkeypatch.context() as patch:
-        run = whole.run
-        patch.setattr(whole, "run", lambda *args, **kwargs: runs.append(args) or run(*args, **kwargs))
-        found = gradients(model, inputs, loops, loss_mask, **given)
-        patch.setattr(TransformerModel, "whole", lambda *args: None)
-        plain = gradients(model, inputs, loops, loss_mask, **given)
-    for one, two in zip(found, plain, strict=True):
-        torch.testing.assert_close(one, two, atol=1e-10, rtol=1e-9)
+def both(model, inputs, loops, at=None, **given):
+    """In one step, where that was done, and loop by loop; both as the plain runner does it."""
+    runs, at, loops = [], inputs.padding_mask if at is None else at, torch.tensor(loops)
+    found, run = [], one_step.run
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(one_step, "run", lambda *args, **kwargs: runs.append(args) or run(*args, **kwargs))
+        found.append(PackedTransformer(model).last(inputs, loops, at, **given))
+        patch.setattr(transformer, "_in_one_step", lambda *args: None)
+        found.append(PackedTransformer(model).last(inputs, loops, at, **given))
+    plain = with_gradients(Plain(model).last(inputs, loops, at, **given), model)
+    for read in found:
+        for one, two in zip(with_gradients(read, model), plain, strict=True):
+            torch.testing.assert_close(one, two, atol=1e-9, rtol=1e-8)
     return runs
 
 
@@ -82,8 +76,7 @@ def test_one_step_equals_many(rows, form, causal, padded, some_asked, seed):
     loss_mask = inputs.padding_mask & (torch.rand(inputs.padding_mask.shape) < 0.3) if some_asked else None
     if loss_mask is not None:
         loss_mask[:, 0] = True
-    with pytest.MonkeyPatch.context() as patch:
-        assert both(build(causal, **form), inputs, loops, loss_mask, patch)
+    assert both(build(causal, **form), inputs, loops, loss_mask)
 
 
 @pytest.mark.parametrize("loss_mask", [True, False])
@@ -94,41 +87,41 @@ def test_rows_in_groups(symbols, loss_mask, monkeypatch):
     monkeypatch.setattr(pattern, "HEADS", 8)
     inputs = some([12, 3, 7, 12, 11, 4, 9, 2, 1, 5], symbols)
     last = torch.arange(12) == inputs.padding_mask.sum(1)[:, None] - 1
-    assert both(build(), inputs, [3, 2, 1, 3, 2, 2, 4, 1, 1, 2], last if loss_mask else None, monkeypatch)
+    assert both(build(), inputs, [3, 2, 1, 3, 2, 2, 4, 1, 1, 2], last if loss_mask else None)
 
 
-def test_places_that_cannot_be_told_apart_are_one():
+def test_positions_that_cannot_be_told_apart_are_one():
     tokens = torch.tensor([[0, 1, 0, 2], [0, 1, 1, 2], [1, 1, 9, 9], [0, 1, 0, 9]])
-    found = whole.alike(tokens, [4, 8, 10, 13], [4])
+    found = one_step.alike(tokens, [4, 8, 10, 13], [4])
     assert found.tolist() == [0, 1, 2, 3, 0, 1, 4, 5, 6, 7, 0, 1, 2]
-    parts = whole.alike(tokens, [4, 8, 10, 13], [2, 2])
+    parts = one_step.alike(tokens, [4, 8, 10, 13], [2, 2])
     assert parts.tolist() == [0, 1, 2, 3, 0, 1, 4, 5, 6, 7, 8, 9, 10]
 
 
 @pytest.mark.parametrize("symbols", [1, 3])
 @pytest.mark.parametrize("positions", [(), (Sinusoidal(),), (ALiBi(),)])
-def test_only_places_that_differ_are_computed(symbols, positions, monkeypatch):
+def test_only_positions_that_differ_are_computed(symbols, positions):
     inputs = some([12] * 5 + [3] * 5, symbols)
-    ((x, which, *_),) = both(build(positions=positions), inputs, [3] * 10, None, monkeypatch)
+    ((x, which, *_),) = both(build(positions=positions), inputs, [3] * 10)
     if symbols == 1 and not positions:
         assert len(x) == 75 and int(which.max()) == 11
-    ((_, which, *_),) = both(build(False), inputs, [3] * 10, None, monkeypatch)
+    ((_, which, *_),) = both(build(False), inputs, [3] * 10)
     assert which is None  # whoever sees all that follows differs
 
 
-def test_where_positions_differ_so_do_places(monkeypatch):
+def test_the_same_symbols_at_other_positions_differ():
     inputs = some([12] * 5 + [3] * 5, 1)
-    inputs = replace(inputs, index=inputs.position + torch.arange(10)[:, None])
-    ((_, which, *_),) = both(build(positions=(Sinusoidal(),)), inputs, [3] * 10, None, monkeypatch)
+    inputs = replace(inputs, position=inputs.position + torch.arange(10)[:, None])
+    ((_, which, *_),) = both(build(positions=(Sinusoidal(),)), inputs, [3] * 10)
     assert which is None
 
 
-def test_large_scores_are_the_librarys(monkeypatch):
+def test_large_scores_are_the_librarys():
     """Powers of two would overflow."""
     model = build()
     with torch.no_grad():
-        model.blocks[0].attention.project.weight.mul_(300)
-    assert both(model, some([12, 3, 5]), [2, 1, 1], None, monkeypatch)
+        model.blocks[0].mixer.project.weight.mul_(300)
+    assert both(model, some([12, 3, 5]), [2, 1, 1])
 
 
 @pytest.mark.parametrize(
@@ -137,18 +130,19 @@ def test_large_scores_are_the_librarys(monkeypatch):
      {"positions": (RoPE(),)}, {"positions": (FIRE(),)}, {"positions": (Local(2),)}],
 )  # fmt: skip
 def test_other_models_run_loop_by_loop(changes, monkeypatch):
-    runs = []
-    monkeypatch.setattr(whole, "run", lambda *args, **kwargs: runs.append(args))
-    settle(build(**changes), some([12, 3, 5]), torch.tensor([2, 1, 1]))
+    runs, inputs = [], some([12, 3, 5])
+    monkeypatch.setattr(one_step, "run", lambda *args, **kwargs: runs.append(args))
+    PackedTransformer(build(**changes)).last(inputs, torch.tensor([2, 1, 1]), inputs.padding_mask)
     assert not runs
 
 
 def test_loops_without_gradients_run_one_by_one(monkeypatch):
-    assert not both(build(), some([12, 3, 5]), [3, 2, 2], None, monkeypatch, untracked=1)
-    monkeypatch.setattr(whole, "run", None)
+    inputs = some([12, 3, 5])
+    assert not both(build(), inputs, [3, 2, 2], untracked=1)
+    monkeypatch.setattr(one_step, "run", None)
     with torch.no_grad():
-        settle(build(), some([12, 3, 5]), torch.tensor([2, 1, 1]))
+        PackedTransformer(build()).last(inputs, torch.tensor([2, 1, 1]), inputs.padding_mask)
 
 
-def test_dropout_that_is_not_in_force_does_not_matter(monkeypatch):
-    assert both(build(dropout=0.1).eval(), some([12, 3, 5]), [2, 1, 1], None, monkeypatch)
+def test_dropout_that_is_not_in_force_does_not_matter():
+    assert both(build(dropout=0.1).eval(), some([12, 3, 5]), [2, 1, 1])

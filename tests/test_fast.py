@@ -1,0 +1,408 @@
+"""Every runner equals the plain one in all that it claims, in values and gradients; it claims no more than it knows."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from conftest import eager
+from forms import BASE, EVERY, READS, WRITES, all_close, away, built, every_loop, names, some, with_gradients
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.modules import module as hooks
+from torch.nn.utils import parametrizations, parametrize
+
+import lengthwise
+from lengthwise import catalog, fast
+from lengthwise.base.rng import stream
+from lengthwise.base.types import UsageError
+from lengthwise.depth.plain import Plain
+from lengthwise.evaluation import scores
+from lengthwise.models.lstm import LSTM
+from lengthwise.models.retran import ReTran
+from lengthwise.models.transformer import InputInjection, Transformer, TransformerModel
+from lengthwise.nn.attention import SoftmaxAttention
+from lengthwise.nn.block import MLP, Block
+from lengthwise.nn.digit_position import Abacus
+from lengthwise.nn.lstm import Cell
+from lengthwise.nn.position import FIRE, ALiBi, RoPE
+from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
+from lengthwise.objectives.final import Final
+from lengthwise.recipe.stopping import Oracle
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+NO_MATTER = {"init_std", "init", "embedding_std", "eps"}  # how a model starts is not what it computes
+
+
+def shrunk(spec):
+    """The same form in a small size, without what is random."""
+    has = {field.name: field for field in fields(spec)}
+    changes = {name: has[name].default for name in NO_MATTER & has.keys()}
+    changes |= {name: 0.0 for name in ("dropout", "noise") if name in has}
+    changes |= {name: min(getattr(spec, name), 2) for name in ("layers", "mlp") if name in has}
+    if "hidden" in has:
+        changes["hidden"] = 5
+    for heads in (2, 4, 8, getattr(spec, "heads", 1)):
+        sized = {"heads": heads, "width": 4 * heads} if "heads" in has else {"width": 8} if "width" in has else {}
+        with contextlib.suppress(UsageError):  # windows for more heads than are left
+            small = replace(spec, **changes, **sized)
+            small.build(READS, WRITES, causal=True)
+            return small
+    return spec
+
+
+def shipped_forms():
+    """Each form of model that a shipped recipe trains, with its layout's direction, and one recipe that does."""
+    found = {}
+    for name, make in catalog.recipes().items():
+        recipe = make()
+        found.setdefault((shrunk(recipe.model), recipe.layout.causal), name)
+    return found
+
+
+FORMS = shipped_forms()
+ALL = [*FORMS, *(pair for pair in EVERY if pair not in FORMS)]
+LENGTHS, LOOPS = [4, 11, 1, 11, 7, 11], [2, 3, 1, 1, 4, 2]
+
+
+def claimed(model):
+    return [kind(model) for kind in fast.RUNNERS if kind.declines(model) is None]
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["as-it-pays", "all-ways"])
+def ways(request):
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param:
+            eager(patch)
+        yield
+
+
+def everything(runner, inputs, loops):
+    """What is read after the last loops, after each, and after the last with the first ones untracked; of some
+    positions, as a loss would ask."""
+    position = torch.arange(inputs.tokens.shape[1])
+    late, some_ = (inputs.padding_mask & asked for asked in (position % 3 != 1, position % 4 == 0))
+    last = runner.last(inputs, torch.tensor(loops), late)
+    untracked = runner.last(inputs, torch.tensor(loops), some_, untracked=1)
+    return torch.cat([last, untracked, every_loop(runner, inputs, loops, some_)])
+
+
+CASES = [(*pair, True) for pair in ALL] + [(*pair, False) for pair in FORMS]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("spec", "causal", "ways"),
+    CASES,
+    ids=[FORMS.get(case[:2]) or names([case[:2]])[0] for case in CASES],
+    indirect=["ways"],
+)
+def test_whoever_claims_a_model_runs_it_as_the_plain_one(spec, causal, ways):
+    model, inputs = built(spec, causal), some(LENGTHS, width=12)
+    for runner in claimed(model):
+        with contextlib.suppress(UsageError):
+            found = everything(runner, inputs, LOOPS)
+            all_close(with_gradients(found, model), with_gradients(everything(Plain(model), inputs, LOOPS), model))
+
+
+@pytest.mark.parametrize("form", FORMS, ids=FORMS.values())
+def test_shipped_models_are_claimed(form):
+    """Whoever breaks a claim makes everything slow, and nothing else would tell."""
+    model = built(*form)
+    assert len(claimed(model)) == 1
+    assert fast.described(model) == type(fast.choose(model)).__name__ != "Plain"
+
+
+FEW_FORMS = [
+    BASE,
+    replace(BASE, injection="once", layers=2),
+    replace(BASE, positions=(Local(1),), layers=2),
+    replace(BASE, positions=(RoPE(), FIRE())),
+    replace(BASE, positions=(LocalHeads(1), CoupledHeads(1))),
+    replace(BASE, positions=(EarlierHeads(1), ALiBi())),
+    ReTran(4, 5, 2, 2, dropout=0.0),
+    LSTM(4, 5, 2, dropout=0.0),
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@given(
+    st.lists(st.tuples(st.integers(1, 12), st.integers(1, 4)), min_size=1, max_size=6),
+    st.sampled_from(FEW_FORMS),
+    st.booleans(),
+    st.integers(0, 99),
+)
+def test_any_rows_are_read_in_their_order_as_plainly(ways, rows, spec, causal, seed):
+    """Any lengths, loops and asked positions, of some rows perhaps none."""
+    lengths, loops = zip(*rows, strict=True)
+    model, inputs = built(spec, causal or not isinstance(spec, Transformer)), some(lengths, seed=seed)
+    asked = inputs.padding_mask & (torch.rand(inputs.tokens.shape, generator=stream(seed, "asked")) < 0.4)
+    found = [runner.last(inputs, torch.tensor(loops), asked) for runner in (fast.choose(model), Plain(model))]
+    all_close(*(with_gradients(read, model) for read in found))
+
+
+def test_frozen_and_shared_weights_are_as_in_the_plain_runner(ways):
+    inputs, loops = some(LENGTHS), torch.tensor(LOOPS)
+    for change in ("embedding.weight", "blocks.0.mlp.widen.weight", "norm.weight", "shared"):
+        model = away(BASE.build(READS, READS, causal=True))
+        if change == "shared":
+            model.readout.weight = model.embedding.weight
+        else:
+            model.get_parameter(change).requires_grad = False
+        found = []
+        for runner in (fast.choose(model), Plain(model)):
+            model.zero_grad()
+            runner.last(inputs, loops, inputs.padding_mask).square().sum().backward()
+            found.append({name: part.grad for name, part in model.named_parameters()})
+        assert found[0].keys() == found[1].keys() and (change == "shared" or found[0][change] is None)
+        torch.testing.assert_close(*found, atol=1e-9, rtol=1e-6)
+
+
+# Turned off
+
+
+def test_the_switch_in_the_environment():
+    code = """
+from lengthwise import catalog, fast
+model = catalog.recipe("looped-parity").build()
+print(type(fast.choose(model)).__name__, "|", fast.described(model))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "LENGTHWISE_PLAIN": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert done.stdout.strip() == "Plain | Plain: others are turned off"
+
+
+def test_the_switch_in_the_code():
+    model = built(BASE, True)
+    with lengthwise.plain():
+        assert type(fast.choose(model)) is Plain
+        with lengthwise.plain():
+            assert fast.described(model) == "Plain: others are turned off"
+        assert type(fast.choose(model)) is Plain
+    assert type(fast.choose(model)) is not Plain
+    with contextlib.suppress(RuntimeError), lengthwise.plain():
+        raise RuntimeError
+    assert type(fast.choose(model)) is not Plain
+
+
+# Declined
+
+
+RECIPE = catalog.recipe("looped-parity", ["batch=6", "model.width=8", "model.heads=2", "lengths.top=5"])
+
+
+def loss_of(runner):
+    """In training."""
+    batch = RECIPE.layout.write(RECIPE.task.sample(torch.tensor([[5], [2], [4]]), stream(0, "rows")), RECIPE.task)
+    runner.model.train()
+    return Final()(runner, batch, RECIPE.loops.planned(batch.rounds), stream(0, "x")).value
+
+
+class DoubledBlock(Block):
+    """Its MLP says twice as much."""
+
+    def forward(self, x, sight, read=None, cache=None):
+        middle = x + self.mixer(self.norm_mixer(x), sight, cache)
+        return middle + 2 * self.mlp(self.norm_mlp(middle))
+
+
+class OwnAttention(SoftmaxAttention):
+    def mix(self, projected, sight, cache=None):
+        return -super().mix(projected, sight, cache)
+
+
+class OwnMLP(MLP):
+    def forward(self, x):
+        return -super().forward(x)
+
+
+class OwnModel(TransformerModel):
+    def advance(self, state, context):
+        return -super().advance(state, context)
+
+
+def of_kind(kind):
+    """Makes one of the model's parts such a one."""
+
+    def change(model, patch):
+        for module in model.modules():
+            if type(module) in kind.__mro__[1:2]:
+                module.__class__ = kind
+
+    change.__name__ = kind.__name__
+    return change
+
+
+def hooked(register):
+    def change(model, patch):
+        getattr(model.blocks[0].mlp.narrow, register)(lambda *_: None)
+
+    change.__name__ = register
+    return change
+
+
+def hooked_everywhere(register):
+    def change(model, patch):
+        handle = getattr(hooks, register)(lambda *_: None)
+        patch.callback(handle.remove)
+
+    change.__name__ = register
+    return change
+
+
+def patched(owner, name):
+    """A method of a class, for all of its instances."""
+
+    def change(model, patch):
+        before = getattr(owner, name)
+        setattr(owner, name, lambda *given, **named: before(*given, **named))
+        patch.callback(lambda: setattr(owner, name, before))
+
+    change.__name__ = f"{owner.__name__}.{name}"
+    return change
+
+
+def own(path, name):
+    """A method of one instance alone."""
+
+    def change(model, patch):
+        part = model.get_submodule(path)
+        before = getattr(part, name)
+        setattr(part, name, lambda *given, **named: before(*given, **named))
+
+    change.__name__ = f"{path}.{name}"
+    return change
+
+
+def parametrized(model, patch):
+    parametrize.register_parametrization(model.blocks[0].mlp.widen, "weight", nn.Tanh())
+
+
+def weight_normed(model, patch):
+    parametrizations.weight_norm(model.blocks[0].mixer.out)
+
+
+def another_activation(model, patch):
+    model.blocks[0].mlp.act = nn.SiLU()
+
+
+def another_readout(model, patch):
+    model.readout = nn.Sequential(nn.Tanh(), model.readout)
+
+
+def half(model, patch):
+    model.half()
+
+
+def bfloat(model, patch):
+    model.bfloat16()
+
+
+def autocast(model, patch):
+    patch.enter_context(torch.autocast("cpu", torch.bfloat16))
+
+
+CHANGES = [
+    *map(of_kind, [DoubledBlock, OwnAttention, OwnMLP, OwnModel]),
+    *map(hooked, ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook",
+                  "register_full_backward_pre_hook"]),
+    *map(hooked_everywhere, ["register_module_forward_hook", "register_module_forward_pre_hook",
+                             "register_module_full_backward_hook", "register_module_full_backward_pre_hook"]),
+    *(patched(*part) for part in [(Block, "forward"), (SoftmaxAttention, "forward"), (SoftmaxAttention, "mix"),
+                                  (MLP, "forward"), (nn.LayerNorm, "forward"), (TransformerModel, "advance"),
+                                  (TransformerModel, "embed"), (TransformerModel, "start_from"),
+                                  (InputInjection, "forward")]),
+    *(own(*part) for part in [("blocks.0", "forward"), ("blocks.0.mixer", "mix"), ("norm", "forward"), ("", "advance"),
+                              ("", "read"), ("", "embedded"), ("encodings.0", "attention_bias")]),
+    parametrized, weight_normed, another_activation, another_readout, half, bfloat, autocast,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_what_was_changed_is_run_plainly(change):
+    """And it is said why; so training computes what evaluation does."""
+    model = RECIPE.build()
+    assert fast.described(model) == "PackedTransformer"
+    with contextlib.ExitStack() as stack:
+        change(model, stack)
+        assert type(fast.choose(model)) is Plain
+        assert fast.described(model).startswith("Plain: ") and len(fast.described(model)) > len("Plain: ") + 10
+        assert torch.equal(loss_of(fast.choose(model)), loss_of(Plain(model)))
+    stack.close()
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "method"),
+    [(ReTran(4, 5, 1, 2), Cell, "forward"), (LSTM(4, 5, 1), Cell, "start"), (BASE, nn.Embedding, "forward")],
+    ids=["retran", "lstm", "transformer"],
+)
+def test_a_patched_class_is_noticed_until_it_is_as_before(spec, kind, method):
+    model = built(spec, True)
+    with contextlib.ExitStack() as stack:
+        patched(kind, method)(model, stack)
+        assert fast.described(model).startswith("Plain: ")
+    assert not fast.described(model).startswith("Plain")
+
+
+class OwnBias(type(Abacus().build(4, 1))):
+    """An encoding of a user's own, which is none of the package's."""
+
+    def vectors(self, inputs):
+        return -super().vectors(inputs)
+
+
+def test_an_encoding_of_ones_own_is_run_plainly():
+    model = replace(BASE, positions=(Abacus(),)).build(READS, WRITES, causal=True)
+    assert not fast.described(model).startswith("Plain")
+    model.encodings[0].__class__ = OwnBias
+    assert fast.described(model) == "Plain: encodings.0 is of a type of its own, OwnBias"
+
+
+@pytest.mark.parametrize("spec", [BASE, ReTran(4, 5, 1, 2), LSTM(4, 5, 2)], ids=lambda spec: type(spec).__name__)
+def test_a_hook_on_any_part_is_heeded(spec):
+    model = spec.build(READS, WRITES, causal=True)
+    for name, module in model.named_modules():
+        handle = module.register_forward_hook(lambda *_: None)
+        assert fast.described(model) == f"Plain: {name or 'the model'} has hooks or methods of its own"
+        handle.remove()
+        assert not fast.described(model).startswith("Plain")
+
+
+def test_hooks_fire_in_training_as_in_evaluation():
+    model, fired = RECIPE.build(), Counter()
+    for name, module in model.named_modules():
+        module.register_forward_hook(lambda *_, name=name: fired.update([name]))
+    loss_of(fast.choose(model))
+    training, batch = (
+        Counter(fired),
+        RECIPE.layout.write(RECIPE.task.sample(torch.tensor([[5], [2], [4]]), stream(0, "rows")), RECIPE.task),
+    )
+    fired.clear()
+    scores.answer(model, RECIPE, batch, Oracle())
+    assert training == fired
+    assert fired["blocks.0"] == fired["blocks.0.mlp.widen"] == int(RECIPE.loops.planned(batch.rounds).max()) > 1
+
+
+def test_a_block_of_ones_own_is_trained_as_what_it_is_evaluated_as():
+    problems = RECIPE.task.sample(torch.tensor([[5], [2], [4]]), stream(0, "rows"))
+    trained, evaluated = [], []
+    for kind in (Block, DoubledBlock):
+        model = away(RECIPE.build())
+        for block in model.blocks:
+            block.__class__ = kind
+        trained.append(float(loss_of(fast.choose(model)).detach()))
+        evaluated.append(scores.loss(model, RECIPE, problems))
+    assert trained == pytest.approx(evaluated, rel=1e-9)
+    assert abs(trained[0] - trained[1]) > 1e-3
