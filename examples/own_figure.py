@@ -18,13 +18,15 @@ def reach(run):
 @styled()
 def reach_figure(runs):
     """A dot for each run, a line of dots for each recipe; the longest training length is a bar."""
-    groups = by_recipe(runs)
+    groups = by_recipe(run for run in runs if run.rows("scores"))
     figure = Figure((WIDTH, 1 + 0.3 * len(groups)), layout="constrained")
     axes = figure.add_subplot()
     for number, group in enumerate(groups.values()):
-        axes.plot([reach(run) for run in group], [number] * len(group), "o", color=COLOURS[number % len(COLOURS)])
+        colour = COLOURS[number % len(COLOURS)]
+        axes.plot([reach(run) for run in group], [number] * len(group), "o", color=colour, clip_on=False)
         axes.plot(group[0].outline.top, number, "|", markersize=14, color="black")
     axes.set_yticks(range(len(groups)), groups)
+    axes.set_ylim(len(groups) - 0.4, -0.6)
     axes.set_xlim(left=0)
     axes.set_xlabel(f"longest length with exact match ≥ {SOLVED}; bar: longest in training")
     return settled(figure)

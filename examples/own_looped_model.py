@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 import lengthwise as lw
 
@@ -23,6 +22,8 @@ class LoopedConvolution(lw.ModelSpec):
 
 
 class Convolution(lw.Model):
+    """See ``LoopedConvolution``. The state is (rows, positions, width)."""
+
     def __init__(self, reads, writes, width, causal):
         super().__init__()
         self.causal = causal
@@ -35,20 +36,21 @@ class Convolution(lw.Model):
     def embed(self, inputs):  # the context: all that stays the same from loop to loop, rows first
         return self.embedding(inputs.tokens), inputs.padding_mask[..., None]
 
-    def start(self, context):  # the state before the first loop, (rows, positions, width)
+    def start(self, context):  # the state before the first loop
         return torch.zeros_like(context[0])
 
     def advance(self, state, context):  # one loop
         x, real = context
         z = (state + x) * real  # padding is zero, so that a neighbour cannot read it
-        seen = [F.pad(z, (0, 0, 1, 0))[:, :-1], z, F.pad(z, (0, 0, 0, 1))[:, 1:]]
-        return self.norm(z + self.out(F.relu(self.mix(torch.cat(seen[:2] if self.causal else seen, -1)))))
+        seen = [nn.functional.pad(z, (0, 0, 1, 0))[:, :-1], z, nn.functional.pad(z, (0, 0, 0, 1))[:, 1:]]
+        return self.norm(z + self.out(torch.relu(self.mix(torch.cat(seen[:2] if self.causal else seen, -1)))))
 
     def read(self, state):  # the logits of every position
         return self.readout(state)
 
 
 def convolution_parity() -> lw.Recipe:
+    """Parity on up to 8 bits, by a convolution applied once per bit."""
     changes = "name=convolution-parity model=LoopedConvolution lengths=Curriculum(top=8,every=60) steps=600"
     return lw.find("looped-parity", *changes.split(), "watch.every=0")
 

@@ -20,6 +20,8 @@ class LinearAttention(lw.MixerSpec):
 
 
 class Linear(lw.Mixer):
+    """See ``LinearAttention``."""
+
     def __init__(self, width, heads, biases):
         super().__init__()
         self.heads = heads
@@ -40,6 +42,7 @@ class Linear(lw.Mixer):
 
 
 def linear_parity() -> lw.Recipe:
+    """Parity on up to 8 bits, by linear attention."""
     changes = "name=linear-parity model.mixer=LinearAttention model.positions=NoPE model.heads=8"
     return lw.find(
         "looped-parity", *changes.split(), "lengths=Curriculum(top=8,every=100)", "steps=1000", "watch.every=0"

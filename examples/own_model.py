@@ -11,6 +11,8 @@ import lengthwise as lw
 
 
 class GRU(nn.Module):
+    """Tokens → logits, by a gated recurrent unit (Cho et al. 2014)."""
+
     def __init__(self, reads, writes, width):
         super().__init__()
         self.embedding = nn.Embedding(reads, width)
@@ -23,6 +25,8 @@ class GRU(nn.Module):
 
 @dataclass(frozen=True)
 class Recurrent(lw.ModelSpec):
+    """See ``GRU``."""
+
     width: int = 64
 
     def build(self, reads, writes, *, causal):
@@ -30,6 +34,7 @@ class Recurrent(lw.ModelSpec):
 
 
 def gru_parity() -> lw.Recipe:
+    """Parity by a recurrent network, which it is made for."""
     return lw.find("looped-parity", "name=gru-parity", "loops=Constant").change(model=Recurrent())
 
 

@@ -31,6 +31,7 @@ class StandStill(lw.Objective):
 
 
 def still_parity() -> lw.Recipe:
+    """Parity on up to 8 bits, whose answer has to stay for two more loops."""
     changes = "name=still-parity objective=StandStill lengths=Curriculum(top=8,every=60) steps=600 watch.every=0"
     return lw.find("looped-parity", *changes.split())
 

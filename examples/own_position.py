@@ -24,6 +24,8 @@ class Octaves(lw.Position):
 
 
 class OctaveScores(lw.Encoding):
+    """See ``Octaves``."""
+
     def __init__(self, heads, count):
         super().__init__()
         self.scores = nn.Parameter(torch.zeros(heads, 2 * count + 1))
@@ -36,6 +38,7 @@ class OctaveScores(lw.Encoding):
 
 
 def octave_parity() -> lw.Recipe:
+    """Parity on up to 8 bits, by the published method with distances in octaves."""
     changes = "name=octave-parity model.positions=Octaves lengths=Curriculum(top=8,every=100) steps=1000 watch.every=0"
     return lw.find("fop-loop-adaptive-parity", *changes.split())
 

@@ -66,9 +66,9 @@ def eager(patch):
 
     patch.setattr(small, "pays", lambda *_: True)
     patch.setattr(gelu, "LEAST", 1)
-    for module in (one_step, transformer):
-        patch.setattr(module, "DENSE", 1.0)
+    patch.setattr(one_step, "MOST_DISTINCT", 1.0)
+    patch.setattr(transformer, "MOST_NEEDED", 1.0)
     for module in (recurrent, transformer):
-        patch.setattr(module, "TOGETHER", 24)
+        patch.setattr(module, "GROUP_POSITIONS", 24)
     patch.setattr(pattern, "ROWS", 1)
     patch.setattr(pattern, "HEADS", 1)

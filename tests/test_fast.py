@@ -367,7 +367,7 @@ def test_an_encoding_of_ones_own_is_run_plainly():
     model = replace(BASE, positions=(Abacus(),)).build(READS, WRITES, causal=True)
     assert not fast.described(model).startswith("Plain")
     model.encodings[0].__class__ = OwnBias
-    assert fast.described(model) == "Plain: encodings.0 is of a type of its own, OwnBias"
+    assert fast.described(model) == "Plain: encodings.0 is of an unknown type, OwnBias"
 
 
 @pytest.mark.parametrize("spec", [BASE, ReTran(4, 5, 1, 2), LSTM(4, 5, 2)], ids=lambda spec: type(spec).__name__)

@@ -12,7 +12,7 @@ from lengthwise.base.rng import stream
 from lengthwise.fast import few
 from lengthwise.fast.few import Few
 from lengthwise.fast.ragged import Ragged
-from lengthwise.fast.transformer import _Course
+from lengthwise.fast.transformer import _Prepared
 from lengthwise.recipe import data
 
 
@@ -62,7 +62,7 @@ def test_the_first_rows_lists_are_the_first_of_the_lists(lengths, seed):
 
 
 def test_long_lists_are_none():
-    seen, near = few.MOST, torch.arange(12)
+    seen, near = few.MOST_KEYS, torch.arange(12)
     far = (near - near[:, None]).abs() > 1
     for hidden, kept in ((far, True), (far & (near > 0), False), (far & (near[:, None] > 0), False)):
         bias = torch.zeros(1, 1, 12, 12).masked_fill(hidden, -torch.inf)
@@ -74,6 +74,6 @@ def test_long_lists_are_none():
 def test_addition_looks_up():
     recipe = catalog.recipe("looped-addition")
     batch, loops = data.batch(recipe, recipe.steps // 2)
-    assert isinstance(_Course.of(recipe.build(), batch.inputs, loops).pattern, Few)
+    assert isinstance(_Prepared.of(recipe.build(), batch.inputs, loops).pattern, Few)
     dropping = replace(recipe, model=replace(recipe.model, dropout=0.1))  # weights are dropped among all
-    assert not isinstance(_Course.of(dropping.build(), batch.inputs, loops).pattern, Few)
+    assert not isinstance(_Prepared.of(dropping.build(), batch.inputs, loops).pattern, Few)

@@ -18,6 +18,7 @@ from lengthwise.nn.window import Local
 from lengthwise.objectives.every import Every
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
+from lengthwise.objectives.undecided import Undecided
 from lengthwise.recipe.layout import FullOutput, NextToken, Pairs
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
@@ -172,6 +173,7 @@ def test_what_stands_outside_the_loss_mask_does_not_matter(spec, objective, task
 @every_objective
 def test_what_stands_inside_does_matter(spec, objective, run):
     model, batch = setting(spec, *WAYS[0])
+    batch = replace(batch, rounds=torch.ones_like(LOOPS))  # no row stops early
     for i in range(len(batch)):
         targets = batch.targets.clone()
         position = int(batch.loss_mask[i].long().argmax())
@@ -258,9 +260,25 @@ def test_one_loop_is_one_loop_for_every_objective(run):
     """Of a standard model, advanced once, all objectives are the usual loss."""
     model, batch = setting(BASE, Addition(3), FullOutput())
     ones = torch.ones_like(LOOPS)
+    batch = replace(batch, rounds=ones)  # no row stops early
     values = [objective(run(model), batch, ones, stream(0, "x")).value for objective in OBJECTIVES]
     for value in values:
         close(value, values[0])
+
+
+def test_rows_that_stop_early_are_held_to_no_answer(run):
+    """Others to theirs, as by ``Final``; what an early row's answer is does not matter."""
+    model, batch = setting(BASE, Addition(3), FullOutput())
+    batch = replace(batch, rounds=torch.tensor([3, 2, 4, 2, 3, 1]))  # the second row stops at 1 of 2
+    at = batch.loss_mask
+    logs = run(model).last(batch.inputs, LOOPS, at).log_softmax(-1)
+    early = torch.zeros_like(at).index_fill(0, torch.tensor([1]), True)[at]
+    right = logs.gather(1, batch.targets[at][:, None])[:, 0]
+    found = Undecided()(run(model), batch, LOOPS, stream(0, "x"))
+    close(found.value, -torch.where(early, logs.mean(-1), right).mean())
+    other = batch.targets.clone()
+    other[1] = (other[1] + 1) % 3
+    close(Undecided()(run(model), replace(batch, targets=other), LOOPS, stream(0, "x")).value, found.value)
 
 
 @pytest.mark.parametrize("weight", [-0.1, 1.1])

@@ -168,10 +168,10 @@ def test_what_positions_that_left_would_have_said_changes_nothing(rows, form, ca
     ids=["window", "all"],
 )
 def test_positions_leave_as_soon_as_they_no_longer_matter(positions, wanted, monkeypatch):
-    monkeypatch.setattr(transformer, "DENSE", 1.0)  # however few they are
+    monkeypatch.setattr(transformer, "MOST_NEEDED", 1.0)  # however few they are
     inputs, model = some([9, 4]), build(False, positions=positions)
     asked = torch.arange(9) == inputs.padding_mask.sum(1)[:, None] - 1
-    course = transformer._Course.of(model, inputs, torch.tensor([6, 6]))
+    course = transformer._Prepared.of(model, inputs, torch.tensor([6, 6]))
     assert course.rows.tolist() == [0, 1]
     states = transformer._run(model, course, 0, asked)
     assert [state.ragged.ends for _, _, state in states] == wanted

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from lengthwise.fast import small
-from lengthwise.fast.pattern import Parts, mixed
+from lengthwise.fast.pattern import PaddedGroups, mixed
 from lengthwise.fast.ragged import Ragged
 from lengthwise.fast.softmax import softmax
 from lengthwise.nn.attention import SoftmaxAttention
@@ -118,7 +118,7 @@ def test_it_is_used_where_it_pays(heads, size, positions, used, monkeypatch):
     monkeypatch.setattr(small, "attend", lambda *parts, **how: seen.append(1) or attend(*parts, **how))
     projected = attention.project(x).unflatten(-1, (3, heads, -1)).flatten(0, 1)
     sight = Sight(mask, False)
-    found = attention.out(mixed(attention, projected, Parts([(Ragged.of(mask), sight)])).flatten(1))
+    found = attention.out(mixed(attention, projected, PaddedGroups([(Ragged.of(mask), sight)])).flatten(1))
     assert bool(seen) == used
     torch.testing.assert_close(attention(x, sight).flatten(0, 1), found)
 

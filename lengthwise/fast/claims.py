@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import torch
@@ -37,23 +38,38 @@ def known(kinds: Iterable[type]) -> Known:
 def declined(model: nn.Module, parts: Known) -> str | None:
     """The reason why a model is not claimed, in a few words; None if it is claimed.
 
-    All encodings of the package are accepted, because runners call their methods.
+    All encodings of the package are accepted, because runners call their methods. This runs once per training step.
     """
     if any(getattr(hooks, name, None) for name in GLOBAL_HOOKS):
         return "hooks are set on all modules"
-    for name, module in model.named_modules():
-        kind = type(module)
-        own = issubclass(kind, Encoding) and kind.__module__.startswith("lengthwise.nn.")
-        methods = ENCODING if own else parts.get(kind)
-        if methods is None:
-            return f"{name or 'the model'} is of an unknown type, {kind.__name__}"
-        if any(getattr(module, hook) for hook in HOOKS) or not vars(module).keys().isdisjoint(("forward", *methods)):
-            return f"{name or 'the model'} has hooks or methods of its own"
-    for kind in {type(module) for module in model.modules()} & parts.keys():
+    kinds = set()
+    for module in model.modules():
+        if (reason := _changed(module, parts)) is not None:
+            name = next(name for name, part in model.named_modules() if part is module)
+            return f"{name or 'the model'} {reason}"
+        kinds.add(type(module))
+    for kind in kinds & parts.keys():
+        own = vars(kind)
         for name, method in parts[kind].items():
-            if vars(kind).get(name) is not method:
+            if own.get(name) is not method:
                 return f"{kind.__name__}.{name} was replaced"
-    for name, parameter in model.named_parameters():
-        if parameter.device.type != "cpu" or parameter.dtype not in DTYPES:
-            return f"{name} is {parameter.dtype} on {parameter.device.type}"
     return "autocast is on" if torch.is_autocast_enabled("cpu") else None
+
+
+def _changed(module: nn.Module, parts: Known) -> str | None:
+    """What a module itself, without its parts, has that the formulas do not know."""
+    own, kind = vars(module), type(module)
+    methods = parts.get(kind) or (ENCODING if _is_ours(kind) else None)
+    if methods is None:
+        return f"is of an unknown type, {kind.__name__}"
+    if any(own[hook] for hook in HOOKS) or "forward" in own or not own.keys().isdisjoint(methods):
+        return "has hooks or methods of its own"
+    for parameter in own["_parameters"].values():
+        if parameter is not None and (parameter.device.type != "cpu" or parameter.dtype not in DTYPES):
+            return f"has parameters of {parameter.dtype} on {parameter.device.type}"
+    return None
+
+
+@cache
+def _is_ours(kind: type) -> bool:
+    return issubclass(kind, Encoding) and kind.__module__.startswith("lengthwise.nn.")
