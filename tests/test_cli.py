@@ -108,11 +108,11 @@ def test_solve_from_arguments_and_standard_input_agree(run):
 
 
 def test_solve_json_tells_answer_correctness_loops_and_confidence(run):
-    row = json.loads(lengthwise("solve", run, "--json", "12+9").stdout)
+    row = json.loads(lengthwise("solve", run, "--json", "--stopping", "Oracle", "12+9").stdout)
     assert row["prompt"] == "12+9"
     assert row["right"] == "21"
     assert row["correct"] == (row["text"] == "21")
-    assert row["loops"] == 3
+    assert row["loops"] == 5  # of two digits, and three more
     assert 0 < row["confidence"] <= 1
 
 

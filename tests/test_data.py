@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from lengthwise.base import rng
 from lengthwise.base.types import UsageError
+from lengthwise.depth.plain import Plain
 from lengthwise.evaluation import scores as evaluation
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.transformer import Transformer
@@ -225,7 +226,7 @@ def test_what_is_cut_off_changes_neither_loss_nor_gradient(task, layout, model):
     gradients = []
     for batch in (whole, cut):
         built.zero_grad()
-        loss = Final()(built, batch, recipe.loops.planned(batch.rounds), rng.stream(0, "loss")).value
+        loss = Final()(Plain(built), batch, recipe.loops.planned(batch.rounds), rng.stream(0, "loss")).value
         loss.backward()
         gradients.append([loss.detach(), *(parameter.grad for parameter in built.parameters())])
     torch.testing.assert_close(*gradients, atol=1e-12, rtol=0)
@@ -259,7 +260,7 @@ def test_the_validation_loss_is_a_mean_over_symbols(monkeypatch):
     model, problems = recipe.build(), data.held_out(recipe, 50)
     whole = evaluation.loss(model, recipe, problems)
     batch = recipe.layout.write(problems, recipe.task)
-    loss = Final()(model.eval(), batch, recipe.loops.planned(batch.rounds), rng.stream(0, "x")).value
+    loss = Final()(Plain(model.eval()), batch, recipe.loops.planned(batch.rounds), rng.stream(0, "x")).value
     assert whole == pytest.approx(float(loss.detach()), abs=1e-6)
     monkeypatch.setattr(evaluation, "TOKENS", 100)  # in parts
     assert evaluation.loss(model, recipe, problems) == pytest.approx(whole, abs=1e-6)

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from lengthwise.report.figures import length_figure
 from rich.console import Console
 from test_evaluation import NEXT, PAIRS, PARITY, SUMS, half_trained
 from test_report import recipe, scored
@@ -28,6 +27,7 @@ from lengthwise.recipe.stopping import MaxConfidence
 from lengthwise.report import WORST, curves, latest, names
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.families import family_table, worst_table
+from lengthwise.report.length_figure import length_figure
 from lengthwise.report.publish import publish
 from lengthwise.report.tables import score_table, summary, summary_table
 from lengthwise.run import Run, save
@@ -133,7 +133,8 @@ def test_a_share_of_a_batch_is_of_families(name):
 
 
 def test_without_a_share_of_families_nothing_changes():
-    one, two = lw.find("looped-pairs"), lw.find("looped-pairs", "family_names=(twice,)")
+    one = lw.find("looped-pairs", "families=0", "family_names=()")
+    two = lw.find("looped-pairs", "families=0", "family_names=(twice,)")
     assert torch.equal(batch(one, 7)[0].inputs.tokens, batch(two, 7)[0].inputs.tokens)
 
 

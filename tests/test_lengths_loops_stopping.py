@@ -1,15 +1,18 @@
 """Sizes, loops and stopping rules: pure functions with inclusive bounds, held to plain loops over rows."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lengthwise import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Trace, UsageError
 from lengthwise.recipe.lengths import Curriculum, Uniform
-from lengthwise.recipe.loops import Constant, ExtraLoops, PerRound
-from lengthwise.recipe.stopping import After, Converged, MaxConfidence, Oracle
+from lengthwise.recipe.loops import AnyLoops, Constant, ExtraLoops, PerRound
+from lengthwise.recipe.stopping import After, Converged, MaxConfidence, Oracle, Sure
 
 
 def counts(values, top):
@@ -213,6 +216,8 @@ def plain(stopping, trace, planned, i):
         case MaxConfidence(per="batch"):
             together = [sum(trace.confidence[k].tolist()) for k in range(int(trace.loops.min()))]
             return together.index(max(together)) + 1
+        case Sure(least=least):
+            return next((k + 1 for k in range(ran) if confidence[k] >= math.log(least)), ran)
         case Converged(patience=patience):
             for k in range(ran - patience):
                 if all(predicted[k + more] == predicted[k] for more in range(1, patience + 1)):
@@ -231,11 +236,31 @@ RULES = [
     Converged(2),
     Converged(4),
     Converged(9),
+    Sure(0.3),
+    Sure(0.9),
 ]
-every_rule = pytest.mark.parametrize("stopping", RULES, ids=repr)
+# Rules of a new file are held to the laws that need no reference.
+FURTHER = [kind() for kind in catalog.parts()["stopping"].values() if kind not in {type(rule) for rule in RULES}]
+every_rule = pytest.mark.parametrize("stopping", [*RULES, *FURTHER], ids=repr)
 
 
-@every_rule
+def test_some_rows_stop_early_uniformly_and_the_others_as_with_extra_loops():
+    rounds = torch.full((6000,), 5)
+    loops = AnyLoops(extra=2, early=0.4).draw(rounds, stream(0, "any"))
+    found = torch.bincount(loops, minlength=8) / len(loops)
+    assert found[0] == 0 and len(found) == 8
+    assert (found[1:5] - 0.1).abs().max() < 0.02 and (found[5:] - 0.2).abs().max() < 0.02
+    assert torch.equal(AnyLoops(early=0.0, extra=0).draw(rounds, stream(0, "any")), rounds)
+    assert AnyLoops().draw(torch.ones(50, dtype=torch.long), stream(0, "any")).min() == 1
+
+
+@pytest.mark.parametrize("make", [lambda: AnyLoops(early=1.5), lambda: Sure(1.0), lambda: Sure(extra=-1)])
+def test_shares_and_probabilities_out_of_range_are_refused(make):
+    with pytest.raises(UsageError, match=r"early is a fraction|least must be"):
+        make()
+
+
+@pytest.mark.parametrize("stopping", RULES, ids=repr)
 @given(drawn=traces())
 def test_choices_against_a_plain_loop_over_rows(stopping, drawn):
     trace, planned = drawn
@@ -331,4 +356,4 @@ def test_names_tell_every_setting():
 
 
 def test_rules_that_read_the_output_say_so():
-    assert [rule.reads_output for rule in RULES] == [False] * 4 + [True] * 6
+    assert [rule.reads_output for rule in RULES] == [False] * 4 + [True] * (len(RULES) - 4)

@@ -267,7 +267,7 @@ def test_one_loop_is_one_loop_for_every_objective(run):
 
 
 def test_rows_that_stop_early_are_held_to_no_answer(run):
-    """Others to theirs, as by ``Final``; what an early row's answer is does not matter."""
+    """Others to theirs, as by ``Final``; the right answer of an early row does not matter."""
     model, batch = setting(BASE, Addition(3), FullOutput())
     batch = replace(batch, rounds=torch.tensor([3, 2, 4, 2, 3, 1]))  # the second row stops at 1 of 2
     at = batch.loss_mask

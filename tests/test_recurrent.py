@@ -335,4 +335,8 @@ def test_the_study_is_reproduced(monkeypatch, tmp_path, capsys):
     assert {"parameters.csv", "parameters.png", "small/distribution.png", "small/lengths.png"} <= written
     counts = json.loads((tmp_path / "out" / "small" / "distribution.json").read_text())
     assert sum(counts.values()) == 200 and {int(length) for length in counts} <= set(range(8, 31))
-    assert {row["problems"] for row in result["summary"] if "published" not in row} == {"natural", "uniform"}
+    assert {row["problems"] for row in result["summary"] if "published" not in row} == {
+        "natural",
+        "uniform",
+        "worst family",
+    }

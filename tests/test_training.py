@@ -241,7 +241,7 @@ def test_the_best_weights_are_those_of_the_first_best_watched_step(monkeypatch):
     recipe = replace(RICH, schedule=Schedule())
     until = train(replace(recipe, steps=8, keep="last"))
     exact = {4: 0.25, 8: 0.5, 12: 0.5}
-    monkeypatch.setattr(training.evaluation, "exact_match", lambda *_, part: exact[part])
+    monkeypatch.setattr(training.scores, "exact_match", lambda *_, part: exact[part])
     run = train(recipe)
     assert [row["exact"] for row in run.rows("metrics") if "exact" in row] == [{"1": e, "2": e} for e in exact.values()]
     assert run.about()["kept_step"] == 8

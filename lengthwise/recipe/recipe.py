@@ -108,9 +108,9 @@ class Recipe:
             raise UsageError(
                 f"keep={self.keep} needs watch.every and watch.{needed[self.keep][0]}, to know which weights are best"
             )
-        self._check_families()
         self._check_source()
         self.layout.check(self.task)
+        self._check_families()
         for probe in self.watch.probes:
             self.task.parse(probe)
         self.lengths.tops(len(self.task.axes))

@@ -16,6 +16,8 @@ from lengthwise.run import Run, Weights
 from lengthwise.training.loop import choose_device, computing
 from lengthwise.verbs.console import progress
 
+BEYOND = 2  # times the training length: farther out, families would cost more than all else
+
 
 def with_families(args: argparse.Namespace) -> bool:
     """Are families measured too? Unless something else was asked for."""
@@ -41,10 +43,14 @@ def families_of(
 
 
 def after_training(args: argparse.Namespace, run: Run, sizes: Sequence[Any]) -> None:
-    """Measure what a trained run lacks: families at the sizes that are one number, and the shortest sizes."""
+    """Measure what a trained run lacks: families at the sizes that are one number, up to twice the training length, and
+    the shortest sizes."""
     weights, recipe = run.weights(choose_device(args.device)), run.recipe
     known = {tuple(row["sizes"]) for row in run.rows("scores") if row["problems"] not in ALONE and row["seed"] == 0}
-    wanted = [*short_sizes(recipe), *(size for size in sizes if isinstance(size, int))]
+    wanted = [
+        *short_sizes(recipe),
+        *(size for size in sizes if isinstance(size, int) and size <= BEYOND * recipe.lengths.top),
+    ]
     missing = [at for at in dict.fromkeys(map(recipe.sizes, wanted)) if at not in known]
     with computing(args.threads):
         for at in missing:  # a size at a time, so that a command given again goes on where it was cut

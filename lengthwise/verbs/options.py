@@ -61,7 +61,9 @@ def kind_of(args: argparse.Namespace) -> Kind:
     """The kind of problems asked for. UsageError if there are two."""
     kinds = further_kinds(args) + ([args.family] if getattr(args, "family", None) else [])
     if len(kinds) > 1:
-        raise UsageError("--family stands alone" if args.family else "give --hard or --natural, not both")
+        raise UsageError(
+            "--family stands alone" if len(further_kinds(args)) < 2 else "give --hard or --natural, not both"
+        )
     return kinds[0] if kinds else "uniform"
 
 

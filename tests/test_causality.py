@@ -1,0 +1,118 @@
+"""Models of a user's own that look ahead, or at their neighbours, are refused before they are trained or measured."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+import lengthwise as lw
+from lengthwise import catalog
+from lengthwise.base.types import UsageError
+from lengthwise.evaluation.causality import check
+from lengthwise.evaluation.scores import evaluate
+from lengthwise.models import Once
+from lengthwise.nn.block import Block
+from lengthwise.run import Weights, runs_folder
+from lengthwise.training.loop import train
+
+
+class Encoder(nn.Module):
+    """Attention over the whole row; ``hides`` padding if it is told where it is."""
+
+    def __init__(self, reads, writes):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(reads, 8), nn.Linear(8, writes)
+
+    def mixed(self, tokens, seen):
+        x = self.embedding(tokens)
+        scores = (x @ x.mT).masked_fill(~seen, -torch.inf)
+        return self.head(scores.softmax(-1) @ x)
+
+
+class Unmasked(Encoder):
+    def forward(self, tokens):
+        return self.mixed(tokens, torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool))
+
+
+class Masked(Encoder):
+    def forward(self, tokens, padding_mask):
+        return self.mixed(tokens, padding_mask[:, None])
+
+
+class Causal(Encoder):
+    def forward(self, tokens):
+        return self.mixed(tokens, torch.ones(tokens.shape[1], tokens.shape[1]).tril() > 0)
+
+
+@dataclass(frozen=True)
+class Own(lw.ModelSpec):
+    of: str = "Unmasked"
+
+    def build(self, reads, writes, *, causal):
+        return globals()[self.of](len(reads), len(writes))
+
+
+def recipe(layout, kind):
+    """A recipe whose model is the user's."""
+    task = catalog.task("addition", ["equal_lengths=true", "leading_zeros=true", "order=least"])
+    base = catalog.recipe("looped-copy", ["steps=2", "batch=4", "watch.every=0", "loops=Constant"])
+    return base.change([], model=Own(kind), task=task, layout=layout)
+
+
+@pytest.mark.parametrize(
+    ("layout", "kind", "said"),
+    [
+        (lw.NextToken(), "Unmasked", "Unmasked looks ahead"),
+        (lw.FullOutput(), "Masked", "Masked looks ahead"),
+        (lw.Pairs(), "Unmasked", "Unmasked reads padding"),
+        (lw.NextToken(), "Causal", None),
+        (lw.Pairs(), "Masked", None),
+    ],
+)
+def test_who_looks_where_it_may_not_is_neither_trained_nor_measured(layout, kind, said):
+    own = recipe(layout, kind)
+    weights = Weights("own", own, own.build())
+    if said is None:
+        assert train(own).done
+        assert len(list(evaluate(weights, [3], samples=2))) == 1
+        return
+    for work in (lambda: train(own), lambda: list(evaluate(weights, [3], samples=2))):
+        with pytest.raises(UsageError, match=said) as error:
+            work()
+        assert "\n" not in str(error.value)
+    assert not runs_folder().exists()  # nothing is left of it
+
+
+def test_a_module_that_normalises_over_the_batch_reads_its_neighbours():
+    class Norm(Causal):
+        def forward(self, tokens):
+            found = super().forward(tokens)
+            return found - found.mean((0, 1))
+
+    own = recipe(lw.Pairs(), "Causal")
+    with pytest.raises(UsageError, match="Norm reads padding, or its neighbours"):
+        check(Once(Norm(100, 10)), own)
+
+
+def test_a_part_of_ones_own_is_looked_at_too():
+    class Swapped(Block):
+        def forward(self, x, sight, read=None, cache=None):
+            return super().forward(x, sight, read, cache) + x.flip(1)
+
+    own = catalog.recipe("looped-copy")
+    model = own.build()
+    check(model, own)
+    model.blocks[0].__class__ = Swapped
+    with pytest.raises(UsageError, match="looks ahead"):
+        check(model, own)
+
+
+def test_the_check_is_quick():
+    import time
+
+    own = recipe(lw.NextToken(), "Causal")
+    model = own.build()
+    start = time.process_time()
+    check(Once(model) if not isinstance(model, lw.Model) else model, own)
+    assert time.process_time() - start < 1  # types are checked here, which takes most of it; without, a hundredth
