@@ -19,10 +19,7 @@ from lengthwise.recipe.source import FRESH, Finite, Part, Source, hashed
 from lengthwise.tasks import Task
 from lengthwise.tasks.family import Sampler, chosen, mixed
 
-BLOCK = 16  # steps whose structured problems are drawn at once
 CHUNK = 65_536  # problems of a fixed set that are drawn at a time
-
-_LAST_BLOCK: dict[int, tuple[Recipe, Problems]] = {}  # what the next steps take their structured rows from
 
 
 def batch(recipe: Recipe, step: int, *, rank: int = 0, world: int = 1) -> tuple[Batch, Int[Tensor, " b"]]:
@@ -50,23 +47,9 @@ def _drawn(recipe: Recipe, step: int) -> Problems:
 
 
 def _structured(recipe: Recipe, step: int, rows: int) -> Problems:
-    """The rows of a batch that are of the task's families: a share of each, as far as there are enough rows."""
-    block, number = divmod(step, BLOCK)
-    known = _LAST_BLOCK.get(block)
-    if known is None or known[0] is not recipe:
-        known = recipe, _families_block(recipe, block, rows * BLOCK)
-        _LAST_BLOCK.clear()
-        _LAST_BLOCK[block] = known
-    mine = known[1].take(slice(number, None, BLOCK))
-    widths = int(mine.prompt_length.max()), int(mine.answer_length.max())
-    return replace(mine, prompt=mine.prompt[:, : widths[0]], answer=mine.answer[:, : widths[1]])
-
-
-def _families_block(recipe: Recipe, block: int, rows: int) -> Problems:
-    """The rows of ``BLOCK`` steps, drawn at once, as each family is as quickly drawn for many rows as for one. Their
-    sizes are those of the block's first step."""
-    draw = stream(recipe.data_seed, "families", block)
-    sizes = recipe.lengths.problems(recipe.task, block * BLOCK, rows, draw).sizes
+    """The rows of a batch that are of the task's families, of sizes as the others of this step have them."""
+    draw = stream(recipe.data_seed, "families", step)
+    sizes = recipe.lengths.problems(recipe.task, step, rows, draw).sizes
     return mixed(chosen(recipe.task.families, recipe.family_names, recipe.task.name), sizes, draw)
 
 
