@@ -11,7 +11,7 @@ from lengthwise.base.types import Batch, Inputs
 from lengthwise.fast.pattern import attention_of
 from lengthwise.models.transformer import TransformerModel
 from lengthwise.nn.block import Block
-from lengthwise.nn.mixer import Sight
+from lengthwise.nn.sight import Sight
 
 
 def final_loss(model: TransformerModel, batch: Batch, loops: Tensor) -> Tensor:

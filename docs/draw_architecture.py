@@ -39,10 +39,8 @@ CAPTIONS = {
     "studies": (RECIPE, "several recipes and their pictures"),
     "catalog": (RECIPE, "finds every part by looking into its folder"),
     "api": (EDGE, "import lengthwise as lw"),
-    "demo": (EDGE, "make demo"),
     "verbs": (EDGE, "one file, one verb: train, evaluate, solve, …"),
     "cli": (EDGE, "arguments and error lines"),
-    "__main__": (EDGE, "python -m lengthwise"),
 }
 
 

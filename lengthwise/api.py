@@ -23,8 +23,9 @@ from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention
-from lengthwise.nn.mixer import Mixer, MixerSpec, Sight
+from lengthwise.nn.mixer import Mixer, MixerSpec
 from lengthwise.nn.position import ALiBi, Encoding, Learned, NoPE, Position, RoPE
+from lengthwise.nn.sight import Sight
 from lengthwise.nn.window import Local
 from lengthwise.objectives import Objective
 from lengthwise.objectives.every import Every

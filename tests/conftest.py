@@ -1,5 +1,6 @@
 """Every test runs with shapes and types checked at run time, on one thread, with runs kept in a folder of its own."""
 
+import collections
 import itertools
 import typing
 
@@ -20,6 +21,8 @@ torch.set_num_threads(1)
 
 
 numbers = itertools.count()
+CHECKED = 2  # cases of a test
+CASES = collections.Counter()  # how many each has had in this process
 
 
 @pytest.fixture(autouse=True)
@@ -30,12 +33,12 @@ def runs(tmp_path_factory, monkeypatch):
     return folder
 
 
-@pytest.fixture(scope="class")
-def unchecked():
-    """Types are not checked: for the same code with other numbers, of which other tests check enough."""
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
+@pytest.fixture(autouse=True)
+def _types(request):
+    """Types are checked in a test's first cases alone: the others run the same code with other numbers."""
+    test = request.node.nodeid.partition("[")[0]
+    CASES[test] += 1
+    config.update("jaxtyping_disable", CASES[test] > CHECKED)
 
 
 @pytest.fixture(scope="module")

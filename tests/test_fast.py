@@ -96,7 +96,6 @@ def everything(runner, inputs, loops):
 CASES = [(*pair, True) for pair in ALL] + [(*pair, False) for pair in FORMS]
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("spec", "causal", "ways"),
     CASES,
@@ -131,7 +130,6 @@ FEW_FORMS = [
 ]
 
 
-@pytest.mark.usefixtures("unchecked")
 @given(
     st.lists(st.tuples(st.integers(1, 12), st.integers(1, 4)), min_size=1, max_size=6),
     st.sampled_from(FEW_FORMS),

@@ -41,6 +41,7 @@ from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.training.cost import cost
 from lengthwise.training.loop import train
+from lengthwise.verbs import console
 
 PLACES = [(scale, task) for scale, settings in SETTINGS.items() for task in settings]
 every_place = pytest.mark.parametrize(("scale", "task"), PLACES)
@@ -363,7 +364,8 @@ def test_a_dry_run_says_its_plan_and_makes_nothing(small, capsys, runs, tmp_path
     assert [row["missing"] for row in left] == [2, 3]
 
 
-def test_the_study_is_reproduced_and_nothing_is_done_twice(small, capsys, runs, tmp_path):
+def test_the_study_is_reproduced_and_nothing_is_done_twice(small, capsys, runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(console.out, "width", 200)  # so that no cell is broken
     words = ["reproduce", "looped", "--methods", "fop-loop-adaptive", "--tasks", "parity", "--samples", 8]
     words += ["--curve-samples", 4, "--out", tmp_path / "out", "--jobs", 1, "--quiet", "--json"]
     code, out, err = typed(capsys, *words)

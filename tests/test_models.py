@@ -41,8 +41,8 @@ from lengthwise.models import Model, ModelSpec, Once
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.digit_position import Abacus, Coupling
-from lengthwise.nn.mixer import Sight
 from lengthwise.nn.position import FIRE, ALiBi, Learned, NoPE, Randomized, RoPE, Sinusoidal, rotate
+from lengthwise.nn.sight import Sight
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.objectives import final
 from lengthwise.recipe import data
@@ -104,7 +104,6 @@ def influence(runner, inputs, loops):
     return ((found[:-1] - found[-1]).abs().amax(-1) > 1e-12).T
 
 
-@pytest.mark.usefixtures("unchecked")
 @every_model
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 def test_rows_know_nothing_of_what_stands_around_them(law, spec, causal, run):
@@ -171,7 +170,6 @@ def test_these_laws_catch_who_breaks_them(model, laws, run):
         law(run, model().double())
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("reach", [0, 1, 2])
 @pytest.mark.parametrize("loops", [1, 2])
 @pytest.mark.parametrize("layers", [1, 2])
@@ -308,7 +306,6 @@ def test_earlier_heads_equal_dense_attention_with_a_blank(lengths, causal):
         close(found, attention.out(mixed)[inputs.padding_mask])
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("reach", [0, 1, 3, 12])
 @pytest.mark.parametrize("rope", [False, True], ids=["", "rope"])
 @rows_of
@@ -656,7 +653,6 @@ INJECTED = {
 }
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("spec", SPECS, ids=short)
 @both
 def test_looping_is_the_formula(spec, causal):
@@ -898,7 +894,6 @@ class Patient(Runner):
         return torch.cat([found[i] for i in range(len(loops))])
 
 
-@pytest.mark.usefixtures("unchecked")
 @every_model
 def test_every_loop_equals_that_of_rows_which_all_stay(spec, causal):
     model, inputs = built(spec, causal), some(width=10)
@@ -909,7 +904,6 @@ def test_every_loop_equals_that_of_rows_which_all_stay(spec, causal):
     all_close(ours, theirs)
 
 
-@pytest.mark.usefixtures("unchecked")
 @every_model
 @pytest.mark.parametrize("untracked", [0, 2])
 def test_the_last_loop_equals_that_of_rows_which_all_stay(spec, causal, untracked):

@@ -153,7 +153,6 @@ def test_a_finite_loss_with_its_logs_and_a_gradient_for_every_parameter(spec, ob
         assert gradient is not None and gradient.isfinite().all() and gradient.any(), name
 
 
-@pytest.mark.usefixtures("unchecked")
 @every_spec
 @every_objective
 @every_way
@@ -168,7 +167,6 @@ def test_what_stands_outside_the_loss_mask_does_not_matter(spec, objective, task
     assert all(first[name] is second[name] is None or torch.equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.usefixtures("unchecked")
 @every_spec
 @every_objective
 def test_what_stands_inside_does_matter(spec, objective, run):
@@ -187,7 +185,6 @@ def test_what_stands_inside_does_matter(spec, objective, run):
 # Against rows run one at a time
 
 
-@pytest.mark.usefixtures("unchecked")
 @every_spec
 @every_way
 @pytest.mark.parametrize(
@@ -202,7 +199,6 @@ def test_final_and_every_against_single_rows(spec, task, layout, objective, plai
     assert same_gradients(found, gradients(value, model))
 
 
-@pytest.mark.usefixtures("unchecked")
 @every_spec
 @every_way
 def test_every_tells_the_last_loop_s_loss(spec, task, layout, run):
@@ -212,7 +208,6 @@ def test_every_tells_the_last_loop_s_loss(spec, task, layout, run):
     close(call(Every(), run(model), batch)[0].logs["last_loss"], value.detach())
 
 
-@pytest.mark.usefixtures("unchecked")
 @every_spec
 @pytest.mark.parametrize(("task", "layout"), WAYS[:1], ids=short)
 def test_progressive_against_single_rows(spec, task, layout, run):
@@ -236,7 +231,6 @@ def plain_progressive(model, batch, weight, depth, full_tracked=None, tracked=No
     return (1 - weight) * full + weight * fewer
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("spec", SPECS[:2], ids=short)
 @pytest.mark.parametrize(("task", "layout"), WAYS[1:2], ids=short)
 def test_truncated_progressive_values_are_those_of_whole_runs_and_gradients_of_the_last_loops(spec, task, layout, run):

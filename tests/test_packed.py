@@ -99,7 +99,6 @@ def build(causal=True, **changes):
     return Transformer(**{"width": 8, "heads": 2, **changes}).build(SYMBOLS, SYMBOLS, causal=causal).double()
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("lengths", [[2, 7, 5, 4], [8, 8, 8, 7], MANY], ids=["few", "dense", "many"])
 @pytest.mark.parametrize("positions", POSITIONS.values(), ids=POSITIONS)
 @pytest.mark.parametrize("causal", [False, True])
@@ -177,7 +176,7 @@ def test_positions_leave_as_soon_as_they_no_longer_matter(positions, wanted, mon
     assert [state.ragged.ends for _, _, state in states] == wanted
 
 
-@pytest.mark.usefixtures("quick", "unchecked")
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     "name", ["fop-loop-adaptive-parity", "looped-addition", "looped-binary-sum", "paper-fop-loop-adaptive-parity"]
 )

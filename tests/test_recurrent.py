@@ -219,7 +219,6 @@ FAMILIES = [
 ]
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("loops", [1, 2])
 @pytest.mark.parametrize(
     ("spec", "kind", "by_hand"), FAMILIES, ids=lambda value: getattr(value, "__name__", type(value).__name__)

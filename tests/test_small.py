@@ -11,8 +11,8 @@ from lengthwise.fast.pattern import PaddedGroups, mixed
 from lengthwise.fast.ragged import Ragged
 from lengthwise.fast.softmax import softmax
 from lengthwise.nn.attention import SoftmaxAttention
-from lengthwise.nn.mixer import Sight
 from lengthwise.nn.position import rotate
+from lengthwise.nn.sight import Sight
 
 SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 19), st.just(3), st.integers(1, 3), st.sampled_from([2, 4, 6]))
 MASKS = ("none", "causal", "present", "scores", "scores of each row", "blank")

@@ -8,16 +8,16 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from lengthwise.base.types import Problems, Score, UsageError
-from lengthwise.evaluation.scores import hits_by_row
+from lengthwise.base.types import Problems, Score
+from lengthwise.evaluation.scores import checked, hits_by_row
 from lengthwise.recipe.data import unseen
-from lengthwise.recipe.recipe import Recipe, check_stopping
+from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.source import hashed
 from lengthwise.recipe.stopping import Stopping
 from lengthwise.run import Weights
 from lengthwise.tasks.family import chosen
 
-EVERY = 2048  # problems: a size that has no more is measured on all of them
+EVERY = 2048  # problems, where each family has a hundred: a size that has no more is measured on all of them
 SHARE = 10  # of each family, this part of the uniform problems, so that all families take about as long as those
 
 
@@ -33,22 +33,17 @@ def evaluate_families(
     """One Score per size, family and stopping rule: exact match on fresh problems of each of the task's families, or of
     those named. A size that has few problems is measured on all of them, which a Score calls ``every``. UsageError
     where there is no such family."""
-    recipe = weights.recipe
-    rules = [stopping] if isinstance(stopping, Stopping) else list(stopping or [recipe.stopping])
-    for rule in rules:
-        check_stopping(recipe.layout, rule)
-    if samples < 1:
-        raise UsageError(f"samples must be 1 or more, not {samples}")
+    recipe, rules = weights.recipe, checked(weights, samples, stopping)
     wanted = [family.name for family in chosen(recipe.task.families, names, recipe.task.name)]
     for size in sizes:
         at = recipe.sizes(size)
         yield from _scores(weights, at, _groups(recipe, at, samples, wanted, seed, bool(names)), rules)
 
 
-def short_sizes(recipe: Recipe) -> list[int]:
-    """The shortest sizes, as far as each has so few problems that all are measured."""
+def short_sizes(recipe: Recipe, samples: int = 100) -> list[int]:
+    """The shortest sizes, as far as each has so few problems that all are measured beside ``samples`` of a family."""
     found, size = [], max(recipe.task.smallest, recipe.lengths.bottom)
-    while all_of(recipe, recipe.sizes(size)) is not None:
+    while all_of(recipe, recipe.sizes(size), samples) is not None:
         found.append(size)
         size += 1
     return found
@@ -58,15 +53,15 @@ def _groups(
     recipe: Recipe, at: tuple[int, ...], samples: int, names: Sequence[str], seed: int, named: bool
 ) -> dict[str, Problems]:
     """The problems of one size, by what a Score calls them."""
-    every = None if named else all_of(recipe, at)
+    every = None if named else all_of(recipe, at, samples)
     if every is not None:
         return {"every": every}
     return {name: unseen(recipe, at, samples, seed=seed, kind=name) for name in names}
 
 
-def all_of(recipe: Recipe, at: tuple[int, ...]) -> Problems | None:
-    """All problems of a size that may be used for tests, if they are few."""
-    problems = recipe.task.every(at, EVERY)
+def all_of(recipe: Recipe, at: tuple[int, ...], samples: int = 100) -> Problems | None:
+    """All problems of a size that may be used for tests, if they are few beside ``samples`` of a family."""
+    problems = recipe.task.every(at, EVERY * samples // 100)
     if problems is None:
         return None
     problems = problems.take(recipe.source.of("test", problems))

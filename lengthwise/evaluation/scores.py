@@ -46,13 +46,7 @@ def evaluate(
     A bare number is taken on all of the task's axes (see ``Recipe.sizes``). ``stopping`` is the recipe's own unless
     given; several rules look at the same answers, so that more of them cost little.
     """
-    recipe = weights.recipe
-    rules = [stopping] if isinstance(stopping, Stopping) else list(stopping or [recipe.stopping])
-    for rule in rules:
-        check_stopping(recipe.layout, rule)
-    if samples < 1:
-        raise UsageError(f"samples must be 1 or more, not {samples}")
-    check(weights.model, recipe)
+    recipe, rules = weights.recipe, checked(weights, samples, stopping)
     for group in _groups(recipe, sizes, samples, kind=kind, seed=seed):
         counts = _counts(weights.model, recipe, [found for _, found in group], rules)
         for number, (size, _) in enumerate(group):
@@ -70,6 +64,18 @@ def evaluate(
                     token_accuracy=tokens / total,
                     loops=loops / samples,
                 )
+
+
+def checked(weights: Weights, samples: int, stopping: Stopping | Sequence[Stopping] | None) -> list[Stopping]:
+    """The stopping rules asked for, or the recipe's own. UsageError where they do not suit the layout, where no problem
+    is asked for, and where the model sees what it must not."""
+    rules = [stopping] if isinstance(stopping, Stopping) else list(stopping or [weights.recipe.stopping])
+    for rule in rules:
+        check_stopping(weights.recipe.layout, rule)
+    if samples < 1:
+        raise UsageError(f"samples must be 1 or more, not {samples}")
+    check(weights.model, weights.recipe)
+    return rules
 
 
 def exact_match(model: Model, recipe: Recipe, sizes: tuple[int, ...], count: int, *, part: int = 0) -> float:

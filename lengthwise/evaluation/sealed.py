@@ -57,7 +57,7 @@ def seal(
         for rule in chosen:
             missing = [at for at in asked if (at, kind, rule.name) not in known]
             keep(evaluate(weights, missing, samples=samples, stopping=rule, kind=kind, seed=seed))
-    short = [recipe.sizes(size) for size in short_sizes(recipe)]
+    short = [recipe.sizes(size) for size in short_sizes(recipe, structured)]
     missing = [at for at in dict.fromkeys([*short, *asked]) if at not in families]
     keep(evaluate_families(weights, missing, samples=structured, stopping=chosen[0], seed=seed))
     return [row for row in run.rows("scores") if row.get("sealed") == name]

@@ -23,7 +23,7 @@ from lengthwise.models.lstm import LSTMModel
 from lengthwise.models.retran import Past, ReTranModel
 from lengthwise.models.transformer import TransformerContext, TransformerModel
 from lengthwise.nn.lstm import States
-from lengthwise.nn.mixer import Sight
+from lengthwise.nn.sight import Sight
 
 
 class Reader(ABC):

@@ -26,8 +26,8 @@ from lengthwise.fast.ragged import Packed, Ragged
 from lengthwise.fast.softmax import softmax
 from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.block import Block
-from lengthwise.nn.mixer import Sight
 from lengthwise.nn.position import Encoding
+from lengthwise.nn.sight import Sight
 from lengthwise.nn.window import CoupledHeadsEncoding, LocalEncoding, LocalHeadsEncoding
 
 # At most so many groups, each with at least so many rows, and so many heads summed over its rows.

@@ -345,9 +345,15 @@ def _worst_text(curve: Curve) -> str:
     sizes: dict[str, list[str]] = {}
     for point in curve.points():
         if point.mean < 1:
-            sizes.setdefault(" or ".join(point.families), []).append(size_text(point.sizes))
+            sizes.setdefault(_some(point.families), []).append(size_text(point.sizes))
     said = "; ".join(f"{name} at {', '.join(found)}" for name, found in sizes.items())
     return f"worst family {said}" if said else "every family is right throughout"
+
+
+def _some(names: Sequence[str], most: int = 2) -> str:
+    """The first names, and how many others share their place."""
+    others = len(names) - most
+    return " or ".join([*names[:most], *([f"{others} others"] if others > 0 else [])])
 
 
 def _range(values: set[int]) -> str:

@@ -31,7 +31,7 @@ def families_of(
     """A row per size and family, under one stopping rule; and all problems of the shortest sizes."""
     rows, seed = [], args.seed or 0
     recipe = weights.recipe
-    everywhere = list(dict.fromkeys([*map(recipe.sizes, short_sizes(recipe)), *map(recipe.sizes, sizes)]))
+    everywhere = list(dict.fromkeys([*map(recipe.sizes, short_sizes(recipe, few(args))), *map(recipe.sizes, sizes)]))
     asked = {"samples": few(args), "stopping": rule, "seed": seed}
     with computing(args.threads), progress.status("") as status:
         for score in evaluate_families(weights, everywhere, **asked):
@@ -48,7 +48,7 @@ def after_training(args: argparse.Namespace, run: Run, sizes: Sequence[Any]) -> 
     weights, recipe = run.weights(choose_device(args.device)), run.recipe
     known = {tuple(row["sizes"]) for row in run.rows("scores") if row["problems"] not in ALONE and row["seed"] == 0}
     wanted = [
-        *short_sizes(recipe),
+        *short_sizes(recipe, few(args)),
         *(size for size in sizes if isinstance(size, int) and size <= BEYOND * recipe.lengths.top),
     ]
     missing = [at for at in dict.fromkeys(map(recipe.sizes, wanted)) if at not in known]

@@ -1,0 +1,57 @@
+"""What a position may see: positional encodings, causality and padding combined, as mixers are given them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from lengthwise.base.types import Inputs, UsageError
+from lengthwise.nn.position import Encoding
+
+
+class Sight(NamedTuple):
+    """The attention bias and positional terms of a batch: computed once per batch and used in every loop."""
+
+    padding_mask: Bool[Tensor, "b t"]  # True for a real token
+    causal: bool  # no position sees a later one
+    # Added to attention scores; −inf hides a key. None: only causality hides keys.
+    # If it has a column more than there are positions, that column is the blank: a key and a value of zeros.
+    bias: Float[Tensor, "#b #h t k"] | None = None
+    angles: Float[Tensor, "b t half"] | None = None  # rotation of queries and keys, in radians
+    keys: Float[Tensor, "b t d"] | None = None  # added to queries and keys, the heads' coordinates concatenated
+
+    @staticmethod
+    def of(encodings: Iterable[Encoding], inputs: Inputs, *, causal: bool) -> Sight:
+        """Combine encodings, causality and padding for a batch. Raises UsageError if two encodings are incompatible."""
+        angles = _given(encoding.angles(inputs) for encoding in encodings)
+        keys = _given(encoding.keys(inputs) for encoding in encodings)
+        blanks = _given(encoding.blank() for encoding in encodings)
+        if len(angles) > 1 or len(blanks) > 1:
+            raise UsageError("a model takes one rotary encoding, and one encoding with a blank, at most")
+        bias = _hidden(_given(encoding.attention_bias(inputs) for encoding in encodings), inputs.padding_mask, causal)
+        if blanks and bias is not None:
+            column = blanks[0][:, None, None].expand(*bias.shape[:1], -1, *bias.shape[2:3], 1)
+            bias = torch.cat([bias.expand(-1, column.shape[1], -1, -1), column], -1)
+        return Sight(
+            inputs.padding_mask, causal, bias, angles[0] if angles else None, sum(keys[1:], keys[0]) if keys else None
+        )
+
+
+def _given(found: Iterable[Any]) -> list[Any]:
+    return [part for part in found if part is not None]
+
+
+def _hidden(biases: list[Tensor], padding_mask: Bool[Tensor, "b t"], causal: bool) -> Tensor | None:
+    """The sum of attention biases, with −inf where causality or padding hides a key."""
+    if causal and not biases:
+        return None
+    itself = torch.eye(padding_mask.shape[1], dtype=torch.bool, device=padding_mask.device)
+    # Causality already hides padding, which is at the end of a row. Without it, padding sees itself: a softmax over no
+    # keys would be NaN.
+    hidden = torch.ones_like(itself).triu(1) if causal else ~(padding_mask[:, None, None] | itself)
+    bias = sum((bias if bias.dim() == 4 else bias[None] for bias in biases), torch.zeros((), device=hidden.device))
+    return bias.masked_fill(hidden, -torch.inf)
