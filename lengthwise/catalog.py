@@ -7,6 +7,7 @@ import inspect
 import pkgutil
 import typing
 from collections.abc import Callable, Iterable
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -94,7 +95,12 @@ _OWN_STUDIES: dict[str, Callable[..., Study]] = {}
 def recipes() -> dict[str, Callable[[], Recipe]]:
     """Functions that return a recipe, by name: those in ``recipes/``, and the members of its families, which are
     functions that return several by name (``dict[str, Recipe]``)."""
-    return _recipes(_modules(lengthwise.recipes)) | _OWN
+    return _shipped() | _OWN
+
+
+@cache
+def _shipped() -> dict[str, Callable[[], Recipe]]:
+    return _recipes(_modules(lengthwise.recipes))
 
 
 def studies() -> dict[str, Callable[..., Study]]:

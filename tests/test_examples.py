@@ -24,20 +24,13 @@ FEW = ["steps=3", "batch=4", "watch.every=0", "keep=last"]
 MOST = 60  # lines
 
 
-@pytest.fixture(scope="module")
-def shipped_recipes():
-    """All of them, once: with types checked, making them takes half a second."""
-    return catalog.recipes()
-
-
 @pytest.fixture
-def here(tmp_path, monkeypatch, runs, shipped_recipes):
+def here(tmp_path, monkeypatch, runs):
     """A folder to work in, from which the examples can be imported. At its end the recipes known are as before."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(EXAMPLES)
     for known in ("_OWN", "_OWN_STUDIES"):
         monkeypatch.setattr(catalog, known, {})
-    monkeypatch.setattr(catalog, "recipes", lambda: shipped_recipes | catalog._OWN)
     return tmp_path
 
 

@@ -1,6 +1,7 @@
 """Laws of every objective with every model: its loss is what single rows, run one at a time, add up to."""
 
 from dataclasses import replace
+from itertools import takewhile
 
 import pytest
 import torch
@@ -62,7 +63,7 @@ def setting(spec, task, layout):
     except UsageError as error:  # reads from left to right only
         pytest.skip(str(error))
     draw = stream(0, "setting")
-    sizes = torch.randint(1, 5, (len(LOOPS), len(task.axes)), generator=draw)
+    sizes = torch.randint(1, 4, (len(LOOPS), len(task.axes)), generator=draw)
     return model, layout.write(task.sample(sizes, draw), task)
 
 
@@ -172,14 +173,13 @@ def test_what_stands_outside_the_loss_mask_does_not_matter(spec, objective, task
 def test_what_stands_inside_does_matter(spec, objective, run):
     model, batch = setting(spec, *WAYS[0])
     batch = replace(batch, rounds=torch.ones_like(LOOPS))  # no row stops early
+    before = objective(run(model), batch, LOOPS, stream(0, "objective")).value
     for i in range(len(batch)):
         targets = batch.targets.clone()
         position = int(batch.loss_mask[i].long().argmax())
         targets[i, position] = (targets[i, position] + 1) % 3
         changed = type(batch)(**{**vars(batch), "targets": targets})
-        assert not torch.isclose(
-            call(objective, run(model), batch)[0].value, call(objective, run(model), changed)[0].value
-        )
+        assert not torch.isclose(before, objective(run(model), changed, LOOPS, stream(0, "objective")).value)
 
 
 # Against rows run one at a time
@@ -216,7 +216,7 @@ def test_progressive_against_single_rows(spec, task, layout, run):
     by_depth = {depth: plain_final(model, batch, depth)[0] for depth in range(1, 5)}
     wanted = {depth: 0.3 * by_depth[4] + 0.7 * value for depth, value in by_depth.items()}
     drawn = set()
-    for seed in range(12):
+    for seed in takewhile(lambda _: len(drawn) < 4, range(12)):
         loss, found = call(Progressive(0.7), run(model), batch, seed)
         (depth,) = [depth for depth, value in wanted.items() if abs(value - loss.value) < 1e-9]
         close(loss.logs["full_loss"], by_depth[4].detach())
@@ -241,7 +241,7 @@ def test_truncated_progressive_values_are_those_of_whole_runs_and_gradients_of_t
     values = {(n, k): plain_progressive(model, batch, 0.7, n + k).detach() for n, k in pairs}
     slow = {(n, k): gradients(plain_progressive(model, batch, 0.7, n + k, 2, k), model) for n, k in pairs}
     drawn = set()
-    for seed in range(40):
+    for seed in takewhile(lambda _: len(drawn) < len(pairs), range(40)):
         loss, found = call(Progressive(0.7, truncated=True), run(model), batch, seed)
         (pair,) = [
             pair for pair in pairs if abs(values[pair] - loss.value) < 1e-9 and same_gradients(found, slow[pair])

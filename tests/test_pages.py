@@ -59,21 +59,14 @@ TOLD = [
 HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 
 
-@pytest.fixture(scope="module")
-def shipped_recipes():
-    """All of them, once: with types checked, making them takes half a second."""
-    return catalog.recipes()
-
-
 @pytest.fixture
-def here(tmp_path, monkeypatch, shipped_recipes):
+def here(tmp_path, monkeypatch):
     """A folder to work in, from which the examples can be imported; runs are kept in it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LENGTHWISE_RUNS")
     monkeypatch.syspath_prepend(ROOT / "examples")
     for known in ("_OWN", "_OWN_STUDIES"):
         monkeypatch.setattr(catalog, known, {})
-    monkeypatch.setattr(catalog, "recipes", lambda: shipped_recipes | catalog._OWN)
     return tmp_path
 
 
