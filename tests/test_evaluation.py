@@ -415,6 +415,20 @@ def test_sizes_measured_together_score_as_alone(recipe, tokens, monkeypatch):
     assert [max(score.sizes) for score in together] == [size for size in sizes for _ in range(2)]
 
 
+def test_one_loop_for_many_rows_is_chosen_among_rows_of_one_length(monkeypatch):
+    """Whatever else is measured beside them, and however many rows fit a forward pass."""
+    monkeypatch.setattr("lengthwise.recipe.stopping.PUBLISHED_BATCH", 4)
+    weights, rule = half_trained(SUMS), MaxConfidence(extra=3, per="batch")
+    for tokens in (1, 100_000):
+        monkeypatch.setattr(evaluation, "TOKENS", tokens)
+        found = list(evaluate(weights, [3, 5], samples=8, stopping=[rule, Oracle()]))
+        for score in found[::2]:
+            problems = data.unseen(SUMS, score.sizes, 8, seed=0)
+            batches = [SUMS.layout.write(problems.take(slice(at, at + 4)), SUMS.task) for at in (0, 4)]
+            loops = [answer(weights.model, SUMS, batch, rule).loops for batch in batches]
+            assert score.loops == torch.cat(loops).float().mean()
+
+
 def test_sizes_share_a_forward_pass_where_they_fit(monkeypatch):
     weights, passes = half_trained(PARITY), []
     plain = evaluation.answers

@@ -228,7 +228,8 @@ def test_confidence_chooses_only_where_loops_adapt(scale):
         further = 30 if panel.name in ("multiplication", "unique-set") else 20
         methods = [*METHODS, *(["looped"] if scale == "cpu" else [])]  # the last is our own form
         for recipe, method in zip(panel.recipes, methods, strict=True):
-            more = (MaxConfidence(extra=further),) if "adaptive" in method or method == "looped" else ()
+            both = MaxConfidence(further), MaxConfidence(further, per="batch")
+            more = both if "adaptive" in method or method == "looped" else ()
             own = (Converged(extra=5),) if recipe.name == "looped-unique-set" else ()
             assert panel.rules(recipe) == (*own, Oracle(), *more)
 
@@ -239,7 +240,7 @@ def test_confidence_chooses_only_where_loops_adapt(scale):
 @pytest.fixture(autouse=True)
 def _wide(monkeypatch):
     """Tables are as wide as they need."""
-    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr(console.out, "width", 200)
 
 
 def typed(capsys, *words):
@@ -364,8 +365,10 @@ def test_a_dry_run_says_its_plan_and_makes_nothing(small, capsys, runs, tmp_path
     assert [row["missing"] for row in left] == [2, 3]
 
 
-def test_the_study_is_reproduced_and_nothing_is_done_twice(small, capsys, runs, tmp_path, monkeypatch):
-    monkeypatch.setattr(console.out, "width", 200)  # so that no cell is broken
+RULES = ("Oracle", "MaxConfidence", "MaxConfidence(per=batch)")
+
+
+def test_the_study_is_reproduced_and_nothing_is_done_twice(small, capsys, runs, tmp_path):
     words = ["reproduce", "looped", "--methods", "fop-loop-adaptive", "--tasks", "parity", "--samples", 8]
     words += ["--curve-samples", 4, "--out", tmp_path / "out", "--jobs", 1, "--quiet", "--json"]
     code, out, err = typed(capsys, *words)
@@ -377,14 +380,14 @@ def test_the_study_is_reproduced_and_nothing_is_done_twice(small, capsys, runs, 
     uniform = [row for row in result["scores"] if row["problems"] == "uniform"]
     measured = [(*row["sizes"], row["stopping"], row["count"]) for row in uniform]
     curve = [(size, "Oracle", 4) for size in (1, 2, 3, 4, 6)]
-    assert measured == [(5, "Oracle", 8), (5, "MaxConfidence", 8), *curve]
+    assert measured == [*((5, rule, 8) for rule in RULES), *curve]
     written = contents(tmp_path / "out")
     for name in ("runs.json", "scores.csv", "lengths.png", "lengths.svg", "loss.png"):
         assert f"parity/{name}" in written
     assert any(name.endswith("summary.csv") for name in written)
     ours = [row for row in result["summary"] if "published" not in row and row["problems"] == "uniform"]
     assert [(row["who"], row["stopping"], row["size"], row["seeds"]) for row in ours] == [
-        ("fop-loop-adaptive-parity", rule, "5", 1) for rule in ("Oracle", "MaxConfidence")
+        ("fop-loop-adaptive-parity", rule, "5", 1) for rule in RULES
     ]
     claims = [row for row in result["summary"] if "published" in row]
     assert claims and all(row["published"] and row["standing"] for row in claims)
@@ -400,7 +403,7 @@ def test_the_study_is_reproduced_and_nothing_is_done_twice(small, capsys, runs, 
     code, shown, _ = typed(capsys, *[word for word in words if word != "--json"])
     for part in ("Parity, trained on up to 2", "of 1", "published: text of the paper", "0.992"):
         assert part in shown
-    assert [(row["sizes"], row["count"]) for row in run.rows("scores")[len(scores) :]] == [([5], 16)] * 2
+    assert [(row["sizes"], row["count"]) for row in run.rows("scores")[len(scores) :]] == [([5], 16)] * 3
 
 
 # What more loops do

@@ -9,7 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from lengthwise.base.types import Problems, Score
-from lengthwise.evaluation.scores import checked, hits_by_row
+from lengthwise.evaluation.scores import checked, hits_by_row, hits_of_groups
 from lengthwise.recipe.data import unseen
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.source import hashed
@@ -73,15 +73,23 @@ def _scores(
 ) -> Iterator[Score]:
     if not groups:
         return
-    for rule, rows in zip(rules, _each_once(weights, Problems.join(list(groups.values())), rules), strict=True):
-        parts = rows.split([len(problems) for problems in groups.values()])
+    problems = list(groups.values())
+    alone = all(rule.together == 1 for rule in rules)
+    found = (
+        _each_once(weights, problems, rules)
+        if alone
+        else hits_of_groups(weights.model, weights.recipe, problems, rules)
+    )
+    for rule, rows in zip(rules, found, strict=True):
+        parts = rows.split([len(group) for group in problems])
         for name, part in zip(groups, parts, strict=True):
             yield Score.counted(part.tolist(), weights.recipe.task.name, weights.name, rule.name, name, at)
 
 
-def _each_once(weights: Weights, problems: Problems, rules: Sequence[Stopping]) -> list[Int[Tensor, "b 5"]]:
+def _each_once(weights: Weights, groups: Sequence[Problems], rules: Sequence[Stopping]) -> list[Int[Tensor, "b 5"]]:
     """Hits row by row for each rule. Problems that stand there several times, as they do in families of few problems,
     are answered once."""
+    problems = Problems.join(groups)
     _, inverse = hashed(problems).unique(return_inverse=True)
     first = torch.full((int(inverse.max()) + 1,), len(problems))
     first.scatter_reduce_(0, inverse, torch.arange(len(problems)), "amin")

@@ -108,17 +108,27 @@ def _counts(
     """For each rule and set of problems: how many rows were right, and right in every place of the room; how many
     tokens of the answers were, and how many there are; and the loops of all rows together."""
     which = torch.cat([torch.full((len(problems),), number) for number, problems in enumerate(group)])
-    found = hits_by_row(model, recipe, Problems.join(group), rules)
+    found = hits_of_groups(model, recipe, group, rules)
     return [torch.zeros(len(group), 5, dtype=torch.long).index_add_(0, which, rows) for rows in found]
+
+
+def hits_of_groups(
+    model: Model, recipe: Recipe, groups: Sequence[Problems], rules: Sequence[Stopping]
+) -> list[Int[Tensor, "b 5"]]:
+    """The same of each row of all groups, for each rule. Rules that choose for many rows see one group at a time."""
+    joined = [Problems.join(groups)] if all(rule.together == 1 for rule in rules) else groups
+    found = [hits_by_row(model, recipe, problems, rules) for problems in joined]
+    return [torch.cat(parts) for parts in zip(*found, strict=True)]
 
 
 def hits_by_row(
     model: Model, recipe: Recipe, problems: Problems, rules: Sequence[Stopping]
 ) -> list[Int[Tensor, "b 5"]]:
-    """The same of each row, for each rule."""
+    """The same of each row of one group, for each rule."""
     found: list[list[Tensor]] = [[] for _ in rules]
     positions = TOKENS if any(rule.reads_output for rule in rules) else min(FEW, TOKENS)
-    for _, batch in in_parts(recipe, problems, positions):
+    together = max(rule.together for rule in rules)
+    for _, batch in in_parts(recipe, problems, positions, rows=together if together > 1 else None):
         for parts, predicted in zip(found, answers(model, recipe, batch, rules), strict=True):
             parts.append(hits(recipe, batch, predicted))
     return [torch.cat(parts) for parts in found]
@@ -209,10 +219,13 @@ def trace(model: Model, batch: Batch, limit: Int[Tensor, " b"], end: int | None)
     return Trace(predicted, ends, confidence, limit.to(count.device))
 
 
-def in_parts(recipe: Recipe, problems: Problems, positions: int = TOKENS) -> Iterator[tuple[slice, Batch]]:
-    """Problems as batches of so many places, or fewer, with the rows that each of them has."""
-    for rows in _parts(len(problems), _width(recipe, problems), positions):
-        yield rows, recipe.layout.write(problems.take(rows), recipe.task)
+def in_parts(
+    recipe: Recipe, problems: Problems, positions: int = TOKENS, rows: int | None = None
+) -> Iterator[tuple[slice, Batch]]:
+    """Problems as batches of so many places or fewer, or of so many rows, with the rows that each of them has."""
+    width = _width(recipe, problems)
+    for part in _parts(len(problems), width, rows * width if rows else positions):
+        yield part, recipe.layout.write(problems.take(part), recipe.task)
 
 
 def _width(recipe: Recipe, problems: Problems) -> int:

@@ -14,11 +14,14 @@ from torch import Tensor
 from lengthwise.base import fields
 from lengthwise.base.types import Trace, UsageError
 
+PUBLISHED_BATCH = 512  # rows for which the published code chooses one loop
+
 
 class Stopping(ABC):
     """Runs ``limit`` loops and chooses one of them, counted from 1. Subclasses are frozen dataclasses."""
 
     reads_output: bool  # True if the choice depends on predictions
+    together: int = 1  # rows of a batch for which one choice is made: more than 1, and neighbours decide too
 
     @property
     def name(self) -> str:
@@ -68,9 +71,11 @@ class After(Stopping):
 
 @dataclass(frozen=True)
 class MaxConfidence(Stopping):
-    """The loop in 1 … planned + ``extra`` whose answer has the highest confidence, the earliest if equal (Fan et al.
-    2025, section 5). ``per="batch"`` is the published variant: one loop for all rows of a batch, by mean confidence, so
-    that an answer depends on the other rows."""
+    """The loop in 1 … planned + ``extra`` whose answer has the highest confidence, the earliest if equal.
+
+    ``per="batch"`` is the published rule (Fan et al. 2025, section 5): one loop for all 512 rows of a batch, of one
+    length, by mean confidence, so that an answer depends on the other rows. ``per="example"`` is ours.
+    """
 
     extra: int = 20
     per: Literal["example", "batch"] = "example"
@@ -79,6 +84,10 @@ class MaxConfidence(Stopping):
     def __post_init__(self) -> None:
         if self.extra < 0:
             raise UsageError(f"extra must be 0 or more, not {self.extra}")
+
+    @property
+    def together(self) -> int:  # type: ignore[override]
+        return PUBLISHED_BATCH if self.per == "batch" else 1
 
     def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         return planned + self.extra

@@ -49,13 +49,14 @@ def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu
 def _panel(task: str, methods: list[str], scale: Scale) -> Panel:
     recipes = tuple(_recipe(task, method, scale) for method in methods)
     top, tested = recipes[0].lengths.top, TESTED[task]
+    extra = 30 if task in LATE else 20
     claim = Claim("FOP-Loop-Adaptive", tested, "near-perfect; next-token baselines fail", PAPER)
     return Panel(
         title=f"{task.replace('-', ' ').capitalize()}, trained on up to {top}",
         recipes=recipes,
         sizes=(tested,),
         curve=tuple(range(1, 3 * top + 1)),
-        also=(Oracle(), MaxConfidence(extra=30 if task in LATE else 20)),
+        also=(Oracle(), MaxConfidence(extra), MaxConfidence(extra, per="batch")),
         claims=(claim, *CLAIMS.get(task, ())),
         name=task,
     )

@@ -1,0 +1,52 @@
+"""What does the loop do, and what the window? Our looped forms with one of them taken away, or both.
+
+``control-<task>-window`` sees neighbours alone, in several layers that are applied once; ``-loops`` loops, and sees the
+whole row; ``-neither`` does neither. Data, steps and batches are those of ``looped-<task>``, which does both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lengthwise.models.transformer import Transformer
+from lengthwise.nn.position import Learned, Mark, NoPE
+from lengthwise.nn.window import Local
+from lengthwise.objectives.final import Final
+from lengthwise.recipe.loops import Constant
+from lengthwise.recipe.recipe import Recipe
+from lengthwise.recipe.stopping import Oracle
+from lengthwise.recipes.pairs import looped_pairs, standard_pairs
+from lengthwise.recipes.window import FORMS
+
+BLOCKS = 20  # applied once instead of in a loop: as many as the published methods without loops have
+
+
+def controls() -> dict[str, Recipe]:
+    """Ours without the loop, without the window, or without both. See docs/controls.md."""
+    found = [*_pairs(), *(recipe for task in FORMS for recipe in _of(task))]
+    return {recipe.name: recipe for recipe in found}
+
+
+def _pairs() -> list[Recipe]:
+    """Without a window, learned positions say where a column stands; with one, the mark does."""
+    looped, standard = looped_pairs(), standard_pairs()
+    assert isinstance(looped.model, Transformer) and isinstance(standard.model, Transformer)
+    window = replace(standard.model, positions=(Local(reach=1), Mark()))
+    whole = replace(looped.model, positions=(Learned(size=512),))
+    return [
+        replace(standard, name="control-pairs-window", model=window),
+        replace(looped, name="control-pairs-loops", model=whole),
+        replace(standard, name="control-pairs-neither"),
+    ]
+
+
+def _of(task: str) -> list[Recipe]:
+    ours = FORMS[task]()
+    assert isinstance(ours.model, Transformer)
+    once = {"loops": Constant(1), "objective": Final(), "stopping": Oracle()}
+    deep, whole = replace(ours.model, layers=BLOCKS), replace(ours.model, positions=(NoPE(),))
+    return [
+        replace(ours, name=f"control-{task}-window", model=deep, **once),
+        replace(ours, name=f"control-{task}-loops", model=whole),
+        replace(ours, name=f"control-{task}-neither", model=replace(whole, layers=BLOCKS), **once),
+    ]

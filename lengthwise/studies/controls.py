@@ -1,0 +1,31 @@
+"""What does the loop do, and what the window?"""
+
+from __future__ import annotations
+
+from lengthwise.recipe.recipe import Recipe
+from lengthwise.recipes.controls import controls as recipes
+from lengthwise.recipes.pairs import looped_pairs
+from lengthwise.recipes.window import FORMS
+from lengthwise.studies import Panel, Study, chosen
+
+OURS = {"pairs": looped_pairs, **FORMS}
+
+
+def controls(tasks: str = "pairs") -> Study:
+    """Ours beside the same without the loop, without the window, and without both, on the same data."""
+    return Study(
+        title="What the loop does, and what the window",
+        panels=tuple(_panel(task, OURS[task]()) for task in chosen(tasks, OURS)),
+        note="Nothing was chosen by these figures. Judge no recipe beyond where it is not fitted within.",
+    )
+
+
+def _panel(task: str, ours: Recipe) -> Panel:
+    without = tuple(recipe for name, recipe in recipes().items() if name.startswith(f"control-{task}-"))
+    top = ours.lengths.top
+    return Panel(
+        title=f"{task.replace('-', ' ').capitalize()}, trained on up to {top}: loop, window, both or neither",
+        recipes=(ours, *without),
+        sizes=(top, 2 * top, 3 * top),
+        name=task,
+    )
