@@ -46,8 +46,9 @@ def parser() -> argparse.ArgumentParser:
             sub.add_argument(f"--{option}", **flags)
         return sub
 
-    verb("demo", "train a looped and a standard model on sums of up to 8 digits; show how far each carries",
-         "seed", "jobs", "steps", "samples", "out", "quiet", "json")  # fmt: skip
+    sub = verb("demo", "train a looped and a standard model on sums of up to 8 digits; show how far each carries",
+               "seed", "jobs", "steps", "out", "quiet", "json")  # fmt: skip
+    sub.add_argument("--samples", type=int, default=300, metavar="N", help="fresh problems per length (default: 300)")
     verb("list", "recipes, studies, shipped weights, parts and runs", "json")
     sub = verb("show", "a recipe with its parameters, operations and an estimate of time", "json")
     _recipe(sub)
