@@ -7,7 +7,10 @@ import argparse
 import os
 import re
 import sys
+import threading
 from typing import Any, NoReturn
+
+from lengthwise.base import lifeline
 
 EPILOG = """examples:
   lengthwise demo                                    train two models on short sums, test them on long ones
@@ -58,8 +61,8 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("changes", nargs="*", metavar="name=value", help="the task's fields, e.g. base=2")
     sub.add_argument("--count", type=int, default=5, metavar="N", help="how many (default: 5)")
     sub = verb("train", "train a recipe, or go on with a run; then evaluate it",
-               "seed", "seeds", "jobs", "lengths", "samples", "curve", "curve-samples", "stopping", "hard", "natural",
-               "families", "device", "threads", "save-every", "quiet", "json")  # fmt: skip
+               "seed", "seeds", "jobs", "wait", "lengths", "samples", "curve", "curve-samples", "stopping", "hard",
+               "natural", "families", "device", "threads", "save-every", "quiet", "json")  # fmt: skip
     _recipe(sub)
     sub = verb("evaluate", "exact match on fresh problems, length by length",
                "seed", "lengths", "grid", "samples", "stopping", "loops", "hard", "natural", "family", "families",
@@ -152,6 +155,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "grid": {"metavar": "NxM", "help": "every pair of sizes, for a task of two"},
     "samples": {"type": int, "default": 1000, "metavar": "N", "help": "fresh problems per length (default: 1000)"},
+    "wait": {"action": "store_true", "help": "where another process trains this run, wait for it"},
     "hard": {"action": "store_true", "help": "the task's harder set (sums: long carries)"},
     "seconds": {"type": float, "default": 30.0, "metavar": "S", "help": "how long to search (default: 30)"},
     "tries": {"type": int, "metavar": "N", "help": "end after N problems instead: the same seed then finds the same"},
@@ -205,6 +209,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     if args.verb is None:
         parser().print_help()
         sys.exit(0)
+    if threading.current_thread() is threading.main_thread():
+        lifeline.heed()
     sys.exit(_run(args))
 
 

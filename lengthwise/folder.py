@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -94,7 +95,12 @@ def read_tree(path: Path) -> dict[str, Any]:
 
 def one_line(error: Exception) -> str:
     """An error's message, shortened to one line."""
-    return " ".join(str(error).split())[:200]
+    return clean(str(error))[:200]
+
+
+def clean(text: str) -> str:
+    """Foreign text that can be printed on one line: control characters, escape sequences with them, are left out."""
+    return "".join(character for character in " ".join(text.split()) if character.isprintable())
 
 
 def _cut_short(file: BinaryIO) -> bool:
@@ -131,7 +137,7 @@ class Folder:
             if _cut_short(file):
                 file.seek(0)
                 file.truncate(file.read().rfind(b"\n") + 1)
-            file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
+            file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """All rows of ``<name>.jsonl``, without an incomplete last line; empty if there is no file. Raises UsageError
@@ -150,6 +156,29 @@ class Folder:
 
 class RunFolder(Folder):
     """A run's folder: rows of ``metrics``, ``scores``, ``depth`` and ``anatomy``, and the recipe as plain values."""
+
+    @contextmanager
+    def locked(self, *, wait: bool = False) -> Iterator[None]:
+        """A context in which no other process works on this run. UsageError where one does already, unless to ``wait``
+        for it. The system frees the lock of a process that has ended, however it did; on a network file system it
+        reaches as far as that system's own locks do."""
+        from filelock import FileLock, Timeout  # late: only training needs it
+
+        lock, owner = FileLock(self.folder / ".lock", is_singleton=True), self.folder / ".owner"
+        with _disk(self.folder):
+            try:
+                lock.acquire(timeout=-1 if wait else 0)
+            except Timeout:
+                who = owner.read_text(errors="replace") if owner.exists() else "another process"
+                raise UsageError(f"{self.folder}: {clean(who)} works on this run; --wait waits for it") from None
+        try:
+            with _disk(self.folder):
+                owner.write_text(f"process {os.getpid()} on {platform.node()}")
+            yield
+        finally:
+            if lock.lock_counter == 1:  # the outermost of nested calls
+                owner.unlink(missing_ok=True)
+            lock.release()
 
     @property
     def done(self) -> bool:

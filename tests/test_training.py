@@ -227,7 +227,7 @@ def test_a_run_tells_all_of_itself():
     assert Run.open(run.folder).recipe == RICH == load(run.folder).recipe
     assert Run.open(run.folder.name).folder == run.folder
     assert sorted(path.name for path in run.folder.iterdir()) == [
-        "about.json", "config.json", "metrics.jsonl", "model.safetensors"
+        ".lock", "about.json", "config.json", "metrics.jsonl", "model.safetensors"
     ]  # fmt: skip
     about = run.about()
     assert about["steps"] == 15 and about["parameters"] == sum(p.numel() for p in run.weights().model.parameters())
@@ -588,7 +588,7 @@ def test_a_recipe_with_whole_numbers_goes_on_in_its_own_folder():
 def whole(folder):
     """Is every file here one that a run has, and whole?"""
     for path in folder.iterdir():
-        assert path.name in {"config.json", "metrics.jsonl", "model.safetensors", "state.pt", "about.json"}
+        assert path.name in {".lock", "config.json", "metrics.jsonl", "model.safetensors", "state.pt", "about.json"}
         if path.suffix == ".json":
             json.loads(path.read_text())
         if path.name == "state.pt":

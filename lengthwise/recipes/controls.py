@@ -30,7 +30,8 @@ def controls() -> dict[str, Recipe]:
 def _pairs() -> list[Recipe]:
     """Without a window, learned positions say where a column stands; with one, the mark does."""
     looped, standard = looped_pairs(), standard_pairs()
-    assert isinstance(looped.model, Transformer) and isinstance(standard.model, Transformer)
+    assert isinstance(looped.model, Transformer)
+    assert isinstance(standard.model, Transformer)
     window = replace(standard.model, positions=(Local(reach=1), Mark()))
     whole = replace(looped.model, positions=(Learned(size=512),))
     return [

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Self
 
+from lengthwise.base.lifeline import tied
 from lengthwise.base.types import UsageError
+from lengthwise.folder import clean, write_json
 from lengthwise.run import Run
 
 
@@ -25,6 +27,11 @@ class _Child:
         self.log.seek(0)
         text = self.log.read().decode(errors="replace").strip()
         return text.splitlines()[-1] if text else f"exit {self.process.returncode}"
+
+    def close(self) -> None:
+        self.log.close()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
 
 
 class Fleet:
@@ -41,6 +48,7 @@ class Fleet:
         self.arguments = arguments
         self.jobs = jobs
         self.running: list[_Child] = []
+        self.failed: dict[Path, str] = {}  # the folders of runs that failed: the last line of their error output
 
     def __enter__(self) -> Self:
         return self
@@ -50,29 +58,42 @@ class Fleet:
             child.process.send_signal(signal.SIGTERM)
         for child in self.running:
             child.process.wait()
-            child.log.close()
+            child.close()
         self.running = []
 
+    def check(self) -> None:
+        """UsageError, in one line, if a run failed."""
+        if self.failed:
+            reasons = "; ".join(f"{folder}: {clean(reason)}" for folder, reason in self.failed.items())
+            raise UsageError(reasons if len(self.failed) == 1 else f"{len(self.failed)} runs failed: {reasons}")
+
     def poll(self) -> bool:
-        """Collect ended processes and start waiting ones; False when all are done. Raises UsageError with its last line
-        of error output if a run failed."""
+        """Collect ended processes and start waiting ones; False when all are done. A run that failed stops no other:
+        why is kept in ``failed``, and in its folder."""
         ended = [child for child in self.running if child.process.poll() is not None]
         self.running = [child for child in self.running if child not in ended]
         for child in ended:
-            reason = child.last_line()
-            child.log.close()
             if child.process.returncode:
-                raise UsageError(f"{child.run.folder}: {reason.removeprefix('lengthwise: ')}")
+                reason = child.last_line().removeprefix("lengthwise: ")
+                self.failed[child.run.folder] = reason
+                write_json(child.run.folder / "failed.json", {"reason": reason})
+            child.close()
         while self.waiting and len(self.running) < self.jobs:
             self.running.append(self._start(self.waiting.pop(0)))
         return bool(self.running)
 
     def _start(self, run: Run) -> _Child:
-        command = [sys.executable, "-m", "lengthwise", "train", str(run.folder), "--quiet", *self.arguments(run)]
+        # -P: nothing in the working folder is imported in place of a library.
+        command = [sys.executable, "-P", "-m", "lengthwise", "train", str(run.folder), "--quiet", *self.arguments(run)]
         log = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the process has ended)
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        # In a new session, Ctrl-C reaches a child only through __exit__, and only once.
+        # In a new session, Ctrl-C reaches a child only through __exit__, and only once; if this process is killed, the
+        # child's standard input ends.
         process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=log, env=environment, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            env={**tied(), "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
         )
         return _Child(run, process, log)

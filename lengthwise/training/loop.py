@@ -19,7 +19,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from lengthwise import fast
 from lengthwise.base import rng
-from lengthwise.base.errors import Interrupted, UsageError
+from lengthwise.base.errors import Diverged, Interrupted, UsageError
+from lengthwise.base.lifeline import STOPS
 from lengthwise.base.types import Problems
 from lengthwise.evaluation import causality, scores
 from lengthwise.models import Model
@@ -39,20 +40,31 @@ def train(
     threads: int = 1,
     save_every: float = 60.0,
     quiet: bool = True,
+    wait: bool = False,
 ) -> Run:
     """Train a recipe to its end, resuming an earlier call if there is a checkpoint, and return its run.
 
     ``folder`` defaults to the recipe's folder among the runs; ``save_every`` is in seconds. On a CPU, a resumed run
-    equals an uninterrupted one to the bit, for equal ``threads``; small models train fastest on one thread. Raises
-    Interrupted at Ctrl-C or SIGTERM, after saving, and UsageError if the model is not causal where its layout is, the
-    device is missing, or the folder holds another recipe.
+    equals an uninterrupted one to the bit, for equal ``threads``; small models train fastest on one thread. Where
+    another process trains this run, ``wait`` for it. Raises Interrupted at Ctrl-C, SIGTERM or SIGHUP, after saving;
+    Diverged where the loss is no number any more, with the last finite checkpoint kept; and UsageError if the model is
+    not causal where its layout is, the device is missing, the folder holds another recipe, or another process trains
+    it.
     """
     trainee = Trainee(recipe, choose_device(device))
     causality.check(trainee.model, recipe)
     run = Run.of(recipe, Path(folder) if folder else None)
     if run.done:
         return run
-    with computing(threads), stop_signal() as stopped, Progress(recipe.name, recipe.steps, quiet=quiet) as progress:
+    with (
+        run.locked(wait=wait),
+        computing(threads),
+        stop_signal() as stopped,
+        Progress(recipe.name, recipe.steps, quiet=quiet) as progress,
+    ):
+        if run.done:  # by whom we waited for
+            return run
+        (run.folder / "failed.json").unlink(missing_ok=True)
         trainee.restore(run)
         saved = time.monotonic()
         while trainee.step < recipe.steps:
@@ -66,6 +78,7 @@ def train(
                 run.append("metrics", row)
                 progress.show(trainee.step, row)
             if stopped() or time.monotonic() - saved > save_every:
+                trainee.check_finite()
                 run.save_state(trainee.state())
                 saved = time.monotonic()
             if stopped():
@@ -87,6 +100,7 @@ class Trainee:
         self.optimizer = recipe.optimizer.build(self.model.parameters())
         self.step = 0
         self.sums: dict[str, Tensor] = {}  # of logged values, since the last report
+        self.last = (0, math.nan)  # step and loss of the last report
         self.best: dict[str, Any] = {"merit": -math.inf, "step": 0, "weights": {}}
         self.spent = {"wall_s": 0.0, "cpu_s": 0.0}
         self.clock = Clock()
@@ -121,10 +135,22 @@ class Trainee:
 
     def report(self) -> dict[str, Any]:
         """A row of metrics: means over the steps since the last report."""
+        self.check_finite()
         steps = (self.step - 1) % LOG_EVERY + 1
         means = {name: float(value) / steps for name, value in self.sums.items()}
-        self.sums = {}
+        self.sums, self.last = {}, (self.step, means.get("loss", math.nan))
         return {"step": self.step, **means, "rate": self.optimizer.param_groups[0]["lr"], **self.time()}
+
+    def check_finite(self) -> None:
+        """Diverged unless every weight, and every value logged since the last report, is a number."""
+        weights = all(bool(parameter.isfinite().all()) for parameter in self.model.parameters())
+        if weights and all(math.isfinite(value) for value in self.sums.values()):
+            return
+        step, loss = self.last
+        before = f"the last finite loss was {loss:.4g} at step {step}" if step else "it never was finite"
+        rate, clip = self.recipe.optimizer.rate, self.recipe.clip
+        advice = f"a lower optimizer.rate than {rate:g}" + ("" if clip else ", or clip=1")
+        raise Diverged(f"{self.recipe.name}: the loss is not finite at step {self.step}; {before}; try {advice}")
 
     def watch(self) -> dict[str, Any]:
         """Measure what the recipe watches, as a row of metrics, and remember the best weights."""
@@ -203,6 +229,7 @@ class Trainee:
                 if self.average:
                     self.average.load_state_dict(named_now(state["average"]))
                 self.optimizer.load_state_dict(state["optimizer"])
+                _check_moments(self.optimizer)
                 self.step, self.sums, self.best, self.spent = (state[k] for k in ("step", "sums", "best", "spent"))
                 if not isinstance(self.step, int):
                     raise TypeError(f"the step is a {type(self.step).__name__}")
@@ -211,6 +238,17 @@ class Trainee:
                     f"{run.folder / 'state.pt'}: not a checkpoint of this recipe; delete it to start over"
                 ) from None
         run.cut("metrics", self.step)
+        losses = [(row["step"], row["loss"]) for row in run.rows("metrics") if "loss" in row]
+        self.last = losses[-1] if losses else self.last
+
+
+def _check_moments(optimizer: torch.optim.Optimizer) -> None:
+    """ValueError unless what an optimizer has kept of each parameter has its shape, or is one number: torch does not
+    look, and reads beyond the memory."""
+    for parameter, kept in optimizer.state.items():
+        for name, value in kept.items():
+            if isinstance(value, Tensor) and value.numel() != 1 and value.shape != parameter.shape:
+                raise ValueError(f"{name} has shape {tuple(value.shape)}, not {tuple(parameter.shape)}")
 
 
 class Clock:
@@ -253,7 +291,7 @@ def computing(threads: int) -> Iterator[None]:
 
 @contextmanager
 def stop_signal() -> Iterator[Any]:
-    """Yield a function that returns True once Ctrl-C or SIGTERM has come, so that a step can finish first.
+    """Yield a function that returns True once Ctrl-C, SIGTERM or SIGHUP has come, so that a step can finish first.
 
     A second signal acts at once. Outside the main thread, where Python cannot catch signals, it always returns False.
     """
@@ -265,7 +303,9 @@ def stop_signal() -> Iterator[Any]:
         signal.signal(number, before[number])
 
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOPS:
+            if signal.getsignal(number) == signal.SIG_IGN:
+                continue
             before[number] = signal.signal(number, note)
     except ValueError:
         pass

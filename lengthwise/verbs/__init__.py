@@ -16,7 +16,8 @@ from lengthwise.base.errors import UsageError
 def run(args: argparse.Namespace) -> int:
     """Do what was asked for; the exit status."""
     _check(args)
-    sys.path.insert(0, os.getcwd())  # a user's own modules stand where they work
+    if vars(args)["import"]:
+        sys.path.append(os.getcwd())  # a user's own modules stand where they work; last, so that they hide no other
     for name in vars(args)["import"]:
         _add(name)
     # Imported late: `list` need not wait for matplotlib.

@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
     options = ["--lengths", ",".join(map(str, panel.sizes)), "--samples", str(args.samples), "--hard", "--families"]
     with Fleet(runs, lambda _: options, jobs=2 if args.jobs is None else args.jobs) as fleet:
         follow(fleet, runs, console, quiet=args.quiet, extra=lambda: pictures(runs))
+    fleet.check()
     files = publish(runs, Path(args.out or runs_folder() / "demo"), title=study.title)
     if args.json:
         print(json.dumps({"files": [str(f) for f in files], "scores": {r.recipe.name: r.rows("scores") for r in runs}}))

@@ -42,10 +42,15 @@ def run(args: argparse.Namespace) -> int:
     if args.samples is None:
         args.samples = study.samples
     runs = {panel.title: _runs(args, panel) for panel in study.panels}
-    _train(args, study, runs)
+    fleet = _train(args, study, runs)
+    runs = {title: [run for run in group if run.folder not in fleet.failed] for title, group in runs.items()}
+    if not any(runs.values()):
+        fleet.check()
     if args.publish:
         _seal(args, study, runs)
-    return _publish(args, study, runs, Path(args.out or Path("results") / args.study))
+    _publish(args, study, runs, Path(args.out or Path("results") / args.study))
+    fleet.check()  # those that failed stop no other
+    return 0
 
 
 def _runs(args: argparse.Namespace, panel: Panel) -> list[Run]:
@@ -58,8 +63,8 @@ def _runs(args: argparse.Namespace, panel: Panel) -> list[Run]:
     return runs
 
 
-def _train(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[Run]]) -> None:
-    """Train and measure, in processes."""
+def _train(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[Run]]) -> Fleet:
+    """Train and measure, in processes; the fleet knows which failed."""
     options = {
         one.folder: [*passed_on(args), *_measured_on(args, panel, one)]
         for panel in study.panels
@@ -68,6 +73,7 @@ def _train(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[R
     together = list(chain(*runs.values()))
     with Fleet(together, lambda one: options[one.folder], jobs=jobs_of(args)) as fleet:
         follow(fleet, together, progress, quiet=args.quiet)
+    return fleet
 
 
 def _seal(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[Run]]) -> None:
@@ -114,6 +120,8 @@ def _publish(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence
     prices: dict[str, float] = {}
     for panel in study.panels:
         group = runs[panel.title]
+        if not group:
+            continue
         prices |= operations_by_name(one.recipe for one in group)
         files += _publish_panel(panel, group, folder / panel.name, prices)
         if panel.claims:

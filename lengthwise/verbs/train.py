@@ -53,15 +53,23 @@ def run(args: argparse.Namespace) -> int:
         options = [*passed_on(args), *_own_options(args)]
         with Fleet(runs, lambda _: options, jobs=jobs_of(args)) as fleet:
             follow(fleet, runs, progress, quiet=args.quiet)
+        runs = [one for one in runs if one.folder not in fleet.failed]
+        if not runs:
+            fleet.check()
     else:
+        fleet = None
         for one in runs:
-            _train(args, one)
-            _measure(args, one, plan)
-            if args.families:
-                after_training(args, one, plan[0].sizes)
+            with one.locked(wait=args.wait):
+                _train(args, one)
+                _measure(args, one, plan)
+                if args.families:
+                    after_training(args, one, plan[0].sizes)
     result = [{"run": str(run.folder), "about": run.about(), "scores": run.rows("scores")} for run in runs]
     where = "\n".join(f"[dim]{run.folder}[/]  {run.about()['wall_s']:.0f} s" for run in runs)
-    return say(args, result, score_table(curves(runs)), where)
+    say(args, result, score_table(curves(runs)), where)
+    if fleet:
+        fleet.check()
+    return 0
 
 
 def _plan(args: argparse.Namespace, recipe: Recipe) -> list[Measurement]:

@@ -1,0 +1,39 @@
+"""Processes end in order: SIGTERM and SIGHUP are as Ctrl-C, and a child ends with its parent, however that ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import NoReturn
+
+STOPS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+_VARIABLE = "LENGTHWISE_LIFELINE"
+
+
+def tied() -> dict[str, str]:
+    """The environment of a child process that ends with this one. Its standard input must be a pipe from here: the pipe
+    closes when this process ends, even by SIGKILL."""
+    return {**os.environ, _VARIABLE: "1"}
+
+
+def heed() -> None:
+    """In a process's main thread: take every signal that asks it to stop as Ctrl-C, unless it was told to ignore it
+    (``nohup``), and, where the parent said so, end with it."""
+    for number in STOPS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+    if os.environ.pop(_VARIABLE, None):
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _end_with_parent() -> None:
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
