@@ -2,7 +2,8 @@
 
 Claims the models that the faster runners claim, if they are causal. Each position is computed once instead of again for
 every new token. Results are equal because a causal model's states do not depend on later positions, and because the
-models' own modules compute them: a transformer's keys and values, a recurrent model's states, are kept per loop.
+models' own modules, or the runner that claims them, compute them: a transformer's keys and values, a recurrent model's
+states, are kept per loop.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from torch import Tensor
 
 from lengthwise.base.types import Inputs
 from lengthwise.fast.lstm import PackedLSTM
-from lengthwise.fast.retran import Wave
+from lengthwise.fast.retran import Pass, Wave
 from lengthwise.fast.transformer import PackedTransformer
 from lengthwise.models import Model
 from lengthwise.models.lstm import LSTMModel
-from lengthwise.models.retran import Past, ReTranModel
+from lengthwise.models.retran import ReTranModel
 from lengthwise.models.transformer import TransformerContext, TransformerModel
 from lengthwise.nn.lstm import States
 from lengthwise.nn.sight import Sight
@@ -123,18 +124,17 @@ class CachedLSTM(Reader):
 
 
 class CachedReTran(Reader):
-    """For ReTran; keeps each layer's past, per loop."""
+    """For ReTran; keeps a pass over the positions, per loop."""
 
     def __init__(self, model: ReTranModel, inputs: Inputs) -> None:
         super().__init__(model, inputs)
-        self.pasts: dict[int, list[Past]] = {}
+        self.passes: dict[int, Pass] = {}
 
     def advance(self, state: Float[Tensor, "b t d"], loop: int) -> Float[Tensor, "b t d"]:
-        model = cast(ReTranModel, self.model)
-        pasts = self.pasts.setdefault(loop, [layer.start(len(state)) for layer in model.layers])
-        start = self.seen - state.shape[1]
-        outputs = [model.step(x, pasts, start + number) for number, x in enumerate(state.unbind(1))]
-        return torch.stack(outputs, 1)
+        x = state.transpose(0, 1)
+        if loop not in self.passes:
+            self.passes[loop] = Pass(cast(ReTranModel, self.model), x, self.inputs.tokens.shape[1])
+        return torch.stack(self.passes[loop].run(x, [len(state)] * len(x)), 1)
 
 
 READERS: tuple[tuple[Any, Any], ...] = (

@@ -32,6 +32,7 @@ from lengthwise.nn.window import CoupledHeadsEncoding, LocalEncoding, LocalHeads
 
 # At most so many groups, each with at least so many rows, and so many heads summed over its rows.
 MOST_GROUPS, ROWS, HEADS = 4, 8, 512
+DENSE = 0.9  # where more of the positions are real, computing padding costs less than a further group
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +103,10 @@ def _few_are_seen(encodings: Sequence[Encoding]) -> bool:
 
 
 def _groups(ragged: Ragged, heads: int) -> list[slice]:
-    """Split rows into at most ``MOST_GROUPS`` groups of equally many rows; one group if all have the same length."""
+    """Split rows into at most ``MOST_GROUPS`` groups of equally many rows; one group if all have about one length."""
     rows = len(ragged.ends)
-    most = rows if ragged.full else max(ROWS, HEADS // heads, -(-rows // MOST_GROUPS))
+    dense = ragged.ends[-1] >= DENSE * rows * ragged.width
+    most = rows if dense else max(ROWS, HEADS // heads, -(-rows // MOST_GROUPS))
     return [slice(start, min(start + most, rows)) for start in range(0, rows, most)]
 
 

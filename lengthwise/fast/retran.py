@@ -33,11 +33,11 @@ class Wave(Sequential):
 
     def along(self, x: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:
         ordered = packing.order(x).transpose(0, 1)
-        return torch.cat(_Wave(self.model, ordered, len(packing.counts)).run(ordered, packing.counts))
+        return torch.cat(Pass(self.model, ordered, len(packing.counts)).run(ordered, packing.counts))
 
 
-class _Wave:
-    """One pass over all positions. At step w, layer l computes position w − l.
+class Pass:
+    """A pass over all positions, in one piece or several. At step w, layer l computes position w − l.
 
     The output of layer l at position t is stored in slot t + l + 1, its learned first vector in slot l.
     """
@@ -46,6 +46,7 @@ class _Wave:
         """Prepare a pass over the rows of ``x``, with at most ``positions`` positions."""
         spec, rows = model.spec, x.shape[1]
         layers: list[Layer] = list(model.layers)  # type: ignore[arg-type]
+        self.seen = 0  # positions of earlier pieces
         self.depth, self.probability = spec.layers, layers[0].dropout if layers[0].training else 0.0
         self.maps, self.norms = _stacked_maps(layers, spec.heads), _stacked_norms(layers)
         self.gates = torch.stack([into(layer.cell) for layer in layers])
@@ -60,13 +61,15 @@ class _Wave:
             self.recall.store(key, value, number, number)
 
     def run(self, x: Float[Tensor, "t b d"], counts: list[int]) -> list[Float[Tensor, "n d"]]:
-        """The last layer's outputs at each position t, in the first ``counts[t]`` rows, which reach it."""
-        found = []
-        for wave in range(len(counts) + self.depth - 1):
-            # The active layers: those whose position, wave − layer, is inside the rows.
-            layers = range(max(0, wave - len(counts) + 1), min(self.depth, wave + 1))
-            rows = counts[wave - layers[-1]]  # the earliest of the positions has the most rows
-            below = [self.outputs[layer - 1] if layer else x[wave] for layer in layers]
+        """The last layer's outputs at each of the next positions, t-th of this piece, in the first ``counts[t]`` rows,
+        which reach it."""
+        found, start = [], self.seen
+        self.seen += len(counts)
+        for wave in range(start, self.seen + self.depth - 1):
+            # The active layers: those whose position, wave − layer, is inside this piece.
+            layers = range(max(0, wave - self.seen + 1), min(self.depth, wave - start + 1))
+            rows = counts[wave - layers[-1] - start]  # the earliest of the positions has the most rows
+            below = [self.outputs[layer - 1] if layer else x[wave - start] for layer in layers]
             short = torch.stack([self.short[layer][:rows] for layer in layers])
             long = torch.stack([self.long[layer][:, :rows] for layer in layers])
             new = self._step(torch.stack([part[:rows] for part in below]), short, long, layers, wave)
