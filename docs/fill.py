@@ -9,6 +9,7 @@
 <!-- fill: map results/abacus/addition 20 40 -->  exact match over all pairs of sizes up to each of these: mean, worst
 <!-- fill: families addition parity -->      what families of structured problems tasks have
 <!-- fill: loops results/…/stopping-….json --> exact match some loops before and after the planned one, and by each rule
+<!-- fill: stops results/looped -->           exact match where each rule stops, recipe by recipe
 """
 
 from __future__ import annotations
@@ -160,6 +161,17 @@ def loops(name: str) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines) + f"\n{rows[0]['count']} fresh problems per length.\n"
 
 
+def stops(folder: str) -> str:
+    """Exact match where each rule stops, of all recipes whose loops were looked at."""
+    lines = [["recipe", "length", "T(n) known", "published: one loop per batch", "per example"]]
+    lines.append(["---", "---:", "---:", "---:", "---:"])
+    for path in sorted((ROOT / folder).glob("*/stopping-*.json")):
+        for row in json.loads(path.read_text()):
+            shares = [f"{row['chosen'][rule]['exact']:.3f}" for rule in ("oracle", "batch", "example")]
+            lines.append([f"`{path.stem.removeprefix('stopping-')}`", "x".join(map(str, row["sizes"])), *shares])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
 def time(folder: str) -> str:
     """What the runs cost, from runs.json."""
     runs = json.loads((ROOT / folder / "runs.json").read_text())
@@ -208,6 +220,7 @@ FILLERS = {
     "families": families,
     "loops": loops,
     "map": squares,
+    "stops": stops,
     "summary": summary,
     "table": table,
     "time": time,
