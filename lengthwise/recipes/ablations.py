@@ -15,7 +15,7 @@ from lengthwise.recipe.lengths import Curriculum, Uniform
 from lengthwise.recipe.loops import ExtraLoops, PerRound
 from lengthwise.recipe.optim import Schedule
 from lengthwise.recipe.recipe import Recipe, Watch
-from lengthwise.recipes.window import WINDOWED, looped_addition, looped_copy
+from lengthwise.recipes.window import WINDOWED, columns_addition, looped_copy
 from lengthwise.tasks.flipped_copy import FlippedCopy
 
 PARITY_ONLY = ("no-ema", "alibi", "learned")  # an addition takes twice as long, or more
@@ -34,7 +34,7 @@ def _parity() -> Recipe:
 
 def _addition() -> Recipe:
     """Trained on up to 10 bits only, which takes four minutes instead of twenty."""
-    recipe = replace(looped_addition(), name="ablation-addition-ours", watch=Watch(), steps=1200)
+    recipe = replace(columns_addition(), name="ablation-addition-ours", watch=Watch(), steps=1200)
     return replace(recipe, lengths=Curriculum(top=10, every=60), schedule=Schedule("cosine", cooldown=0.4))
 
 
