@@ -36,7 +36,14 @@ ENDLESS = ["--quiet", "--lengths", "2", "--samples", "4", "--save-every", "0.2"]
 
 def lengthwise(*words, **options):
     command = [sys.executable, "-P", "-m", "lengthwise", *map(str, words)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, preexec_fn=heed_all, **options)
+
+
+def heed_all():
+    """Whoever runs the tests may have had signals ignored, as nohup does."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def until(condition, seconds=90):

@@ -81,8 +81,10 @@ def scored(part, *scores, folder=None):
 
 def logged(part, losses, exact=()):
     run = Run.of(part)
-    run.append("metrics", *({"step": 10 * i, "loss": loss} for i, loss in enumerate(losses, 1)))
-    run.append("metrics", *({"step": step, "exact": shares} for step, shares in exact))
+    rows = [{"step": 10 * i, "loss": loss} for i, loss in enumerate(losses, 1)]
+    rows += [{"step": step, "exact": shares} for step, shares in exact]
+    # As earlier versions wrote it, which let NaN through.
+    (run.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return run
 
 

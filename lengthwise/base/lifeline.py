@@ -20,13 +20,18 @@ def tied() -> dict[str, str]:
 
 
 def heed() -> None:
-    """In a process's main thread: take every signal that asks it to stop as Ctrl-C, unless it was told to ignore it
-    (``nohup``), and, where the parent said so, end with it."""
+    """In a process's main thread: take every signal that asks it to stop as Ctrl-C and, where the parent said so, end
+    with it."""
     for number in STOPS:
-        if signal.getsignal(number) != signal.SIG_IGN:
+        if not ignored(number):
             signal.signal(number, _interrupt)
     if os.environ.pop(_VARIABLE, None):
         threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def ignored(number: int) -> bool:
+    """Was the process told to go on when its terminal goes (``nohup``)?"""
+    return number == getattr(signal, "SIGHUP", None) and signal.getsignal(number) == signal.SIG_IGN
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

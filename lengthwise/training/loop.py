@@ -20,7 +20,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from lengthwise import fast
 from lengthwise.base import rng
 from lengthwise.base.errors import Diverged, Interrupted, UsageError
-from lengthwise.base.lifeline import STOPS
+from lengthwise.base.lifeline import STOPS, ignored
 from lengthwise.base.types import Problems
 from lengthwise.evaluation import causality, scores
 from lengthwise.models import Model
@@ -304,7 +304,7 @@ def stop_signal() -> Iterator[Any]:
 
     try:
         for number in STOPS:
-            if signal.getsignal(number) == signal.SIG_IGN:
+            if ignored(number):
                 continue
             before[number] = signal.signal(number, note)
     except ValueError:
