@@ -1,6 +1,6 @@
 """A stopping rule of one's own: stop as soon as the model is sure.
 
-Or: `lengthwise evaluate looped-binary-sum --import own_stopping --stopping "Sure(least=0.999)"`.
+Or: `lengthwise evaluate looped-binary-sum --import own_stopping --stopping "Confident(least=0.999)"`.
 """
 
 import math
@@ -12,7 +12,7 @@ import lengthwise as lw
 
 
 @dataclass(frozen=True)
-class Sure(lw.Stopping):
+class Confident(lw.Stopping):
     """The first loop whose answer has a mean probability of ``least`` per token; if there is none, the last one run."""
 
     least: float = 0.99
@@ -34,7 +34,7 @@ class Sure(lw.Stopping):
 
 
 if __name__ == "__main__":
-    for rule in (lw.Oracle(), Sure(), Sure(least=0.999)):
+    for rule in (lw.Oracle(), Confident(), Confident(least=0.999)):
         scores = lw.evaluate("looped-binary-sum", [10, 20, 30], samples=200, stopping=rule)
         shown = (f"{score.sizes[0]}: {score.exact:.2f} after {score.loops:.1f} loops" for score in scores)
         print(f"{rule.name:18}", *shown, sep="   ")

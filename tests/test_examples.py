@@ -96,12 +96,12 @@ def test_its_studies_are_planned_from_the_command_line(name, here):
 
 
 def test_own_stopping_from_the_command_line(here):
-    words = ["--import", "own_stopping", "--stopping", "Sure(least=0.999)", "--lengths", "2", "--samples", "4"]
+    words = ["--import", "own_stopping", "--stopping", "Confident(least=0.999)", "--lengths", "2", "--samples", "4"]
     assert shell("evaluate", "looped-binary-sum", *words) == 0
 
 
 def test_own_stopping_stops_where_it_is_sure(here):
-    from own_stopping import Sure
+    from own_stopping import Confident
 
     import lengthwise as lw
 
@@ -109,8 +109,8 @@ def test_own_stopping_stops_where_it_is_sure(here):
     nothing = torch.zeros(3, 3, 1, dtype=torch.long)
     trace = lw.Trace(nothing, nothing[..., 0], confidence, torch.tensor([3, 3, 2]))
     planned = torch.tensor([1, 1, 1])
-    assert Sure().choose(trace, planned).tolist() == [2, 1, 2]  # the last row is sure after its limit only
-    assert Sure(extra=4).limit(planned).tolist() == [5, 5, 5]
+    assert Confident().choose(trace, planned).tolist() == [2, 1, 2]  # the last row is sure after its limit only
+    assert Confident(extra=4).limit(planned).tolist() == [5, 5, 5]
 
 
 def test_own_task_obeys_its_reference(here):
