@@ -24,10 +24,10 @@ class LSTM(ModelSpec):
     UsageError for a layout that is not causal.
     """
 
-    width: int = 16
-    hidden: int = 64
-    layers: int = 3
-    dropout: float = 0.1
+    width: int = 16  # numbers of the input and of a short state
+    hidden: int = 64  # numbers of a long state
+    layers: int = 3  # cells, one above the other
+    dropout: float = 0.1  # share of values dropped in training
 
     def __post_init__(self) -> None:
         for name in ("width", "hidden", "layers"):

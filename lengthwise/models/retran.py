@@ -34,11 +34,11 @@ class ReTran(ModelSpec):
     input is the output of the first.
     """
 
-    width: int = 16
-    hidden: int = 64
-    layers: int = 3
-    heads: int = 8
-    dropout: float = 0.1
+    width: int = 16  # numbers per position
+    hidden: int = 64  # numbers of a cell's long state
+    layers: int = 3  # layers, one above the other
+    heads: int = 8  # of the attention; width must be a multiple
+    dropout: float = 0.1  # share of values dropped in training
     base: float = 10_000.0  # of the rotary encoding
 
     def __post_init__(self) -> None:

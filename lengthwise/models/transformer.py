@@ -56,25 +56,27 @@ class Transformer(ModelSpec):
     Raises UsageError if a size is below 1, ``width`` is not a multiple of ``heads``, or encodings are incompatible.
     """
 
-    width: int = 64
-    layers: int = 1
-    heads: int = 4
+    width: int = 64  # numbers per position; a multiple of heads
+    layers: int = 1  # blocks that one loop applies
+    heads: int = 4  # attention heads per block
     mlp: int = 4  # the hidden width of the MLP, in multiples of width
     activation: Activation = "gelu"  # gelu: its tanh form; relu takes a sixth off a small step on a CPU
     gated: bool = False  # use a gated MLP (GEGLU)
-    norm: Literal["pre", "post"] = "pre"
+    norm: Literal["pre", "post"] = "pre"  # before each part of a block, or after its residual connection
+    # The last norm: inside the loop, before the readout, or nowhere.
     final_norm: Literal["loop", "readout", "none"] = "loop"
     embedding_norm: bool = False  # normalise the embedded input
     eps: float = 1e-5  # of the norms
     biases: bool = True  # of the linear layers
+    # From state to logits: a linear layer, an MLP before it, or logits / √width.
     readout: Literal["linear", "mlp", "scaled"] = "linear"
-    positions: tuple[Position, ...] = (NoPE(),)
-    mixer: MixerSpec = Attention()
-    injection: Injection = "add"
-    noise: float = 0.0
-    dropout: float = 0.0
+    positions: tuple[Position, ...] = (NoPE(),)  # positional encodings; see `lengthwise list positions`
+    mixer: MixerSpec = Attention()  # what a block does across positions
+    injection: Injection = "add"  # how the embedded input enters the state in every loop; once: not at all
+    noise: float = 0.0  # standard deviation of the first state in training
+    dropout: float = 0.0  # share of values dropped in training
     init_std: float = 0.02  # of the blocks' initial weights; small widths learn faster with more
-    init: Literal["all", "attention"] = "all"
+    init: Literal["all", "attention"] = "all"  # which output layers start smaller by √(2 · layers)
     embedding_std: float = 1.0  # of the initial embedding
 
     def __post_init__(self) -> None:

@@ -25,12 +25,12 @@ class _ByDigitPosition(Position):
     least the largest digit position + ``offset`` − 1; the model raises UsageError for a digit position above ``size``.
     """
 
-    size: int = 128
-    offset: int = 100
-    each_row: bool = False
-    at: Literal["input", "attention"] = "input"
+    size: int = 128  # digit positions in the table: the longest number in training, plus offset
+    offset: int = 100  # in training, a random number below this is added to digit positions
+    each_row: bool = False  # draw the offset for each row, not for the batch
+    at: Literal["input", "attention"] = "input"  # add the vectors to the input, or to queries and keys of every layer
     std: float = 0.02  # of the vectors at the start
-    start: Literal["random", "sines"] = "random"
+    start: Literal["random", "sines"] = "random"  # the vectors at the start: random, or sines of the digit position
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.offset < 1:
@@ -61,7 +61,7 @@ class Coupling(_ByDigitPosition):
     """Position coupling (Cho et al. 2024, section 3): equal digit positions share a learned vector. Signs count as
     digit position 0, and the offset is added to them too."""
 
-    each_row: bool = True
+    each_row: bool = True  # draw the offset for each row, not for the batch
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
         return replace(inputs, digit_position=inputs.digit_position + self._more(inputs, generator))

@@ -78,7 +78,7 @@ class Learned(Position):
 
     indexed = True
 
-    size: int = 512
+    size: int = 512  # positions in the table: the longest row
 
     def build(self, width: int, heads: int) -> Encoding:
         return _Learned(self.size, width)
@@ -132,7 +132,7 @@ class Sinusoidal(Position):
 
     indexed = True
 
-    base: float = 10_000.0
+    base: float = 10_000.0  # the longest wavelength is 2π times this
 
     def build(self, width: int, heads: int) -> Encoding:
         if width % 2:
@@ -160,8 +160,8 @@ class Randomized(Position):
 
     indexed = True
 
-    of: Position
-    most: int = 1024
+    of: Position  # the encoding that gets these positions
+    most: int = 1024  # positions are below this
 
     def __post_init__(self) -> None:
         if self.most < 1:
@@ -220,7 +220,7 @@ class RoPE(Position):
 
     indexed = True
 
-    base: float = 10_000.0
+    base: float = 10_000.0  # the longest wavelength is about 2π times this
 
     def build(self, width: int, heads: int) -> Encoding:
         if width // heads % 2:
@@ -292,7 +292,7 @@ class ALiBi(Position):
 
     indexed = True
 
-    steepest: float | None = None
+    steepest: float | None = None  # slope of the first head; None: the published one
 
     def __post_init__(self) -> None:
         if self.steepest is not None and self.steepest <= 0:

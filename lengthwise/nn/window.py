@@ -18,7 +18,7 @@ class Local(Position):
     """Attention to ``reach`` neighbours on either side, with a learned bias per head and relative offset
     (Shaw et al. 2018; Raffel et al. 2020, without their buckets)."""
 
-    reach: int = 1
+    reach: int = 1  # neighbours on either side that are seen
 
     def __post_init__(self) -> None:
         if self.reach < 0:
@@ -49,7 +49,7 @@ class _Heads(Position):
     Raises UsageError if ``count`` is below 1 or above the model's number of heads.
     """
 
-    count: int
+    count: int  # heads that have this window
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -66,7 +66,7 @@ class _Heads(Position):
 class _Reaching(_Heads):
     """Base of windows that hide keys at a distance above ``reach``."""
 
-    reach: int
+    reach: int  # the largest distance that is seen
 
     def __post_init__(self) -> None:
         if self.reach < 0 or self.count < 1:
@@ -98,7 +98,7 @@ class LocalHeads(_Reaching):
     """The first ``count`` heads see ``reach`` neighbours on either side, the others all positions; no parameters (as in
     Longformer, Beltagy et al. 2020, by head instead of by position)."""
 
-    reach: int = 1
+    reach: int = 1  # neighbours on either side that are seen
 
     def build(self, width: int, heads: int) -> Encoding:
         self._fits(heads)
@@ -124,7 +124,7 @@ class CoupledHeads(_Reaching):
     numbers of any length.
     """
 
-    reach: int = 0
+    reach: int = 0  # the largest difference of digit positions that is seen
 
     def build(self, width: int, heads: int) -> Encoding:
         self._fits(heads)

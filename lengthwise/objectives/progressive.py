@@ -24,8 +24,8 @@ class Progressive(Objective):
     fewer loops stops after its own number. Raises UsageError if ``weight`` is outside 0 … 1.
     """
 
-    weight: float = 0.5
-    truncated: bool = False
+    weight: float = 0.5  # of the loss after fewer loops
+    truncated: bool = False  # the published form: gradients through the last loops only
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight <= 1:

@@ -173,7 +173,7 @@ class FullOutput(_Row):
     symbols are predicted at once. With ``whole_tail``, as in the official code, the slots after the answer are
     supervised too, with the end symbol as target."""
 
-    whole_tail: bool = False
+    whole_tail: bool = False  # supervise the slots after the answer too, with the end symbol as target
 
     decodes = False
 
@@ -195,7 +195,7 @@ class Pairs(Layout):
     the target is the answer's digit i. With ``carry``, a pair (0, 0) is appended for the last carry; without, the
     answer is modulo base^n."""
 
-    carry: bool = True
+    carry: bool = True  # append a pair (0, 0) for the last carry; without it, the answer is modulo base^n
 
     causal = False
     decodes = False

@@ -57,9 +57,9 @@ def _uniform(low: int, high: int, rows: int, axes: int, generator: Generator) ->
 class Uniform(Drawn):
     """Uniform from ``bottom`` to ``top``; a fraction ``longest`` of the rows has size ``top`` instead."""
 
-    top: int
-    bottom: int = 1
-    longest: float = 0.0
+    top: int  # the largest training size
+    bottom: int = 1  # the smallest
+    longest: float = 0.0  # share of the rows that have the largest size
 
     def __post_init__(self) -> None:
         if not 1 <= self.bottom <= self.top:
@@ -78,12 +78,12 @@ class Curriculum(Drawn):
     """Uniform from ``bottom`` to a maximum that grows: ``start`` for ``hold`` steps, then 1 more every ``every`` steps,
     up to ``top`` (Garg et al. 2022; Fan et al. 2025, section 6). ``most`` limits each axis, e.g. ``most=(2,11)``."""
 
-    top: int
-    every: int
-    start: int = 1
-    bottom: int = 1
-    most: tuple[int, ...] = ()
-    hold: int = 0
+    top: int  # the largest training size in the end
+    every: int  # steps until the maximum grows by 1
+    start: int = 1  # the first maximum
+    bottom: int = 1  # the smallest size
+    most: tuple[int, ...] = ()  # the largest size on each axis; none: top on all
+    hold: int = 0  # steps before the maximum grows at all
 
     def __post_init__(self) -> None:
         if not 1 <= self.bottom <= self.start <= self.top:
@@ -111,8 +111,8 @@ class Curriculum(Drawn):
 class Natural(Lengths):
     """Sizes from ``bottom`` to ``top`` in the task's own distribution (``Task.pool``)."""
 
-    top: int
-    bottom: int = 1
+    top: int  # the largest training size
+    bottom: int = 1  # the smallest
 
     def __post_init__(self) -> None:
         if not 1 <= self.bottom <= self.top:

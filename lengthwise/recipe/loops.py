@@ -32,7 +32,7 @@ class Loops(ABC):
 class Constant(Loops):
     """The same number of loops for every problem: 1 for a standard model, more for FOP-Loop-Fixed and NTP-Loop."""
 
-    count: int = 1
+    count: int = 1  # loops of every problem
 
     adapts = False
 
@@ -48,8 +48,8 @@ class Constant(Loops):
 class PerRound(Loops):
     """max(1, ``times`` · T(n) + ``more``) loops: step-dependent supervision (Fan et al. 2025, section 4)."""
 
-    more: int = 0
-    times: int = 1
+    more: int = 0  # loops beyond times · T(n)
+    times: int = 1  # loops per round of the reference algorithm
 
     def __post_init__(self) -> None:
         if self.times < 1:
@@ -64,8 +64,8 @@ class ExtraLoops(Loops):
     """max(1, T(n) + ``more``) loops, and in training 0 … ``extra`` further ones, uniform per row, so that the model
     learns to keep its answer."""
 
-    more: int = 0
-    extra: int = 5
+    more: int = 0  # loops beyond T(n)
+    extra: int = 5  # further loops in training, at most
 
     def __post_init__(self) -> None:
         if self.extra < 0:
@@ -83,7 +83,7 @@ class AnyLoops(ExtraLoops):
     """``ExtraLoops``, but in training a fraction ``early`` of the rows stops at a uniform loop before the planned one.
     Meant for ``Undecided``, which teaches the model that such rows are not done."""
 
-    early: float = 0.25
+    early: float = 0.25  # share of training rows that stop before their planned loop
 
     def __post_init__(self) -> None:
         super().__post_init__()

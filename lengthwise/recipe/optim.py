@@ -28,10 +28,10 @@ class Optimizer(ABC):
 class AdamW(Optimizer):
     """Adam with decoupled weight decay on all parameters (Loshchilov and Hutter 2019)."""
 
-    rate: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.01
+    rate: float = 1e-3  # the peak of the learning rate
+    betas: tuple[float, float] = (0.9, 0.999)  # decays of the means of gradients and of their squares
+    eps: float = 1e-8  # added to the root of the mean square
+    weight_decay: float = 0.01  # share of the weights taken off per step, times the learning rate
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(
@@ -43,10 +43,10 @@ class AdamW(Optimizer):
 class LAMB(Optimizer):
     """Adam whose steps are scaled per layer to the norm of the weights, for large batches (You et al. 2020)."""
 
-    rate: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-6
-    weight_decay: float = 0.0
+    rate: float = 1e-3  # the peak of the learning rate
+    betas: tuple[float, float] = (0.9, 0.999)  # decays of the means of gradients and of their squares
+    eps: float = 1e-6  # added to the root of the mean square
+    weight_decay: float = 0.0  # share of the weights added to the step
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         from pytorch_optimizer import Lamb  # here because it is slow to import
@@ -64,10 +64,11 @@ class Schedule:
     decay. Raises UsageError if a value is outside 0 … 1, or for ``exponential`` with a floor of 0.
     """
 
+    # How the rate falls after its peak.
     shape: Literal["constant", "cosine", "linear", "exponential", "trapezoid"] = "constant"
-    warmup: float = 0.0
-    cooldown: float | None = None
-    floor: float = 0.0
+    warmup: float = 0.0  # of the steps: the rate rises linearly
+    cooldown: float | None = None  # of the steps, at the end: the rate falls; None: as the shape has it
+    floor: float = 0.0  # the last rate, as a fraction of the peak
 
     def __post_init__(self) -> None:
         for name in ("warmup", "cooldown", "floor"):

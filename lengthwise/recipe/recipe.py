@@ -41,10 +41,10 @@ class Watch:
     """
 
     every: int = 0  # steps; 0: never
-    sizes: tuple[int, ...] = ()
-    count: int = 200
-    probes: tuple[str, ...] = ()
-    validation: int = 0
+    sizes: tuple[int, ...] = ()  # exact match is measured at these
+    count: int = 200  # fresh problems per size
+    probes: tuple[str, ...] = ()  # prompts whose right answer's perplexity is measured
+    validation: int = 0  # problems of the validation loss; 0: none
 
     def __post_init__(self) -> None:
         if min(self.every, self.validation) < 0 or self.count < 1 or any(size < 1 for size in self.sizes):
@@ -57,34 +57,34 @@ class Watch:
 class ChosenOn:
     """What was looked at while a recipe was chosen: sizes, and sets of problems. Scores there are no surprise."""
 
-    sizes: tuple[int, ...] = ()
-    problems: tuple[str, ...] = ("uniform",)
+    sizes: tuple[int, ...] = ()  # sizes that were looked at
+    problems: tuple[str, ...] = ("uniform",)  # sets of problems that were looked at
 
 
 @dataclass(frozen=True)
 class Recipe:
     """One run of training. Vary it with ``dataclasses.replace`` or ``change``."""
 
-    name: str
-    task: Task
-    layout: Layout
-    lengths: Lengths
-    loops: Loops
-    model: ModelSpec
-    objective: Objective
-    steps: int
-    batch: int = 64
-    optimizer: Optimizer = AdamW()
-    schedule: Schedule = Schedule()
+    name: str  # what it is called; the run's folder begins with it
+    task: Task  # the problems
+    layout: Layout  # how a problem is written as a row of tokens
+    lengths: Lengths  # sizes of the training problems
+    loops: Loops  # how often each row passes through the model
+    model: ModelSpec  # what one loop computes
+    objective: Objective  # the loss
+    steps: int  # optimizer steps
+    batch: int = 64  # rows per step
+    optimizer: Optimizer = AdamW()  # how the loss is descended
+    schedule: Schedule = Schedule()  # the learning rate over the run
     clip: float | None = 1.0  # the gradient's largest norm
     ema: float = 0.0  # decay of the weights' moving average, which is then what is evaluated; 0: none
     ema_start: int = 0  # the step from which it averages
-    source: Source = Fresh()
+    source: Source = Fresh()  # new problems in every batch, or a fixed set
     hard: float = 0.0  # share of every training batch drawn from the task's harder set
     families: float = 0.0  # share of every training batch drawn from the task's families of structured problems
     family_names: tuple[str, ...] = ()  # from these of them; none: from all
     stopping: Stopping = Oracle()  # the rule by which its weights answer, unless another is asked for
-    watch: Watch = Watch()
+    watch: Watch = Watch()  # what is measured while training
     # Which weights come out: of the last step; or of those that `watch` saw, those of the best exact match (the mean
     # over its sizes), or of the lowest validation loss.
     keep: Literal["last", "best", "lowest-loss"] = "last"

@@ -44,8 +44,8 @@ class Finite(Source):
     problem to one part: 10/13 of all problems to training, 2/13 to validation, 1/13 to test.
     """
 
-    rows: int
-    seed: int = 0
+    rows: int  # number of different training problems
+    seed: int = 0  # another seed gives another set
 
     def __post_init__(self) -> None:
         if self.rows < 1:

@@ -41,7 +41,7 @@ class Stopping(ABC):
 class Oracle(Stopping):
     """Halts after max(1, planned + ``more``) loops; the planned loops follow from the known T(n)."""
 
-    more: int = 0
+    more: int = 0  # loops beyond the planned ones
     reads_output = False
 
     def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
@@ -55,7 +55,7 @@ class Oracle(Stopping):
 class After(Stopping):
     """Halts every row after the same number of loops."""
 
-    loops: int
+    loops: int  # loops of every row
     reads_output = False
 
     def __post_init__(self) -> None:
@@ -77,8 +77,8 @@ class MaxConfidence(Stopping):
     length, by mean confidence, so that an answer depends on the other rows. ``per="example"`` is ours.
     """
 
-    extra: int = 20
-    per: Literal["example", "batch"] = "example"
+    extra: int = 20  # loops looked at beyond the planned ones
+    per: Literal["example", "batch"] = "example"  # one loop for each problem, or one for a batch of 512 (published)
     reads_output = True
 
     def __post_init__(self) -> None:
@@ -107,8 +107,8 @@ class Sure(Stopping):
     the limit, planned + ``extra``. It does not use T(n), for weights that were trained to be undecided until they are
     done (``AnyLoops`` with ``Undecided``)."""
 
-    least: float = 0.9
-    extra: int = 20
+    least: float = 0.9  # the confidence that ends the search
+    extra: int = 20  # loops beyond the planned ones, at most
     reads_output = True
 
     def __post_init__(self) -> None:
@@ -127,8 +127,8 @@ class Sure(Stopping):
 class Converged(Stopping):
     """The first loop whose answer stays the same for ``patience`` more loops; else the limit, planned + ``extra``."""
 
-    patience: int = 2
-    extra: int = 20
+    patience: int = 2  # further loops that must give the same answer
+    extra: int = 20  # loops beyond the planned ones, at most
     reads_output = True
 
     def __post_init__(self) -> None:

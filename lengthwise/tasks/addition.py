@@ -39,10 +39,10 @@ class Addition(Stackable):
     may be drawn) and the answer has no leading zeros. The harder set is rich in long carries.
     """
 
-    base: int = 10
+    base: int = 10  # of the numbers, 2 to 10
     order: Order = "most"  # which digit is written first: the least or the most significant
-    equal_lengths: bool = False
-    leading_zeros: bool = False
+    equal_lengths: bool = False  # both operands have the same number of digits
+    leading_zeros: bool = False  # every digit is uniform, and the answer has one digit more than the longer operand
 
     def __post_init__(self) -> None:
         if not 2 <= self.base <= 10:

@@ -42,10 +42,10 @@ class Multiplication(Task):
     digits (bits: ones), so that many carry far.
     """
 
-    base: int = 2
+    base: int = 2  # of the numbers, 2 to 10
     order: Order = "most"  # which digit of an operand is written first
     product: Order = "least"  # which digit of the product is
-    leading_zeros: bool = True
+    leading_zeros: bool = True  # every digit is uniform, and the product has n1 + n2 digits
 
     axes = ("first", "second")
     signs = ("*",)

@@ -34,7 +34,7 @@ class Sorting(Task):
     uniform start round to where it began.
     """
 
-    order: Order = "least"
+    order: Order = "least"  # which digit of a number is written first
 
     symbols = (*string.digits, *LABELS, ":", ",")
     signs = (*LABELS, ":", ",")
