@@ -23,11 +23,11 @@ __version__ = "0.1.0"
 __all__ = [
     "AdamW", "Addition", "After", "Answer", "Attention", "Batch", "Constant", "Converged", "Copy", "Curriculum",
     "Encoding", "Every", "ExtraLoops", "Family", "Final", "FullOutput", "Inputs", "Layout", "Learned", "Lengths",
-    "Listed", "Local", "Loops", "Loss", "MaxConfidence", "Mixer", "MixerSpec", "Model", "ModelSpec", "NextToken",
-    "NoPE", "Objective", "Optimizer", "Oracle", "Pairs", "Panel", "Parity", "PerRound", "Position", "Problems",
-    "Progressive", "Recipe", "RoPE", "Run", "Runner", "Schedule", "Score", "Scores", "Sight", "Solver", "Stopping",
-    "Study", "Task", "Trace", "Transformer", "Uniform", "UsageError", "Vocab", "Watch", "Weights", "evaluate",
-    "families", "find", "load", "plain", "stream", "train", "unroll",
+    "Listed", "Local", "Loops", "Loss", "Mastery", "MaxConfidence", "Mixer", "MixerSpec", "Model", "ModelSpec",
+    "NextToken", "NoPE", "Objective", "Optimizer", "Oracle", "Pairs", "Panel", "Parity", "PerRound", "Position",
+    "Problems", "Progressive", "Recipe", "RoPE", "Run", "Runner", "Schedule", "Score", "Scores", "Sight", "Solver",
+    "Stopping", "Study", "Task", "Trace", "Transformer", "Uniform", "UsageError", "Vocab", "Watch", "Weights",
+    "evaluate", "families", "find", "load", "plain", "stream", "train", "unroll",
 ]  # fmt: skip
 
 

@@ -32,7 +32,7 @@ from lengthwise.objectives.every import Every
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
 from lengthwise.recipe.layout import FullOutput, Layout, NextToken, Pairs
-from lengthwise.recipe.lengths import Curriculum, Lengths, Natural, Uniform
+from lengthwise.recipe.lengths import Curriculum, Lengths, Mastery, Natural, Uniform
 from lengthwise.recipe.loops import Constant, ExtraLoops, Loops, PerRound
 from lengthwise.recipe.optim import LAMB, AdamW, Optimizer, Schedule
 from lengthwise.recipe.recipe import Recipe, Watch

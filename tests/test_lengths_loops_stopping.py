@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lengthwise import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Trace, UsageError
-from lengthwise.recipe.lengths import Curriculum, Uniform
+from lengthwise.recipe.lengths import Curriculum, Mastery, Uniform
 from lengthwise.recipe.loops import AnyLoops, Constant, ExtraLoops, PerRound
 from lengthwise.recipe.stopping import After, Converged, MaxConfidence, Oracle, Sure
 
@@ -131,6 +131,11 @@ def test_sizes_depend_on_the_generator_alone(lengths):
         lambda: Curriculum(3, 1, most=(0,)),
         lambda: Curriculum(3, 1, most=(2, 0)),
         lambda: Curriculum(3, 1, start=2, bottom=2, most=(1, 3)),
+        lambda: Mastery(3, start=4),
+        lambda: Mastery(3, every=0),
+        lambda: Mastery(3, count=0),
+        lambda: Mastery(3, least=1.1),
+        lambda: Mastery(3, most=(0,)),
         lambda: Constant(0),
         lambda: ExtraLoops(extra=-1),
         lambda: After(0),

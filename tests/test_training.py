@@ -32,7 +32,7 @@ from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
 from lengthwise.recipe import data
 from lengthwise.recipe.layout import FullOutput, Pairs
-from lengthwise.recipe.lengths import Uniform
+from lengthwise.recipe.lengths import Mastery, Uniform
 from lengthwise.recipe.loops import ExtraLoops, PerRound
 from lengthwise.recipe.optim import LAMB, AdamW, Schedule
 from lengthwise.recipe.recipe import Recipe, Watch
@@ -65,6 +65,7 @@ RICH = Recipe(
     keep="best",
 )
 LARGE = replace(PLAIN, name="large", optimizer=LAMB(5e-3), schedule=Schedule("exponential", floor=0.05))
+MASTERED = replace(PLAIN, name="mastered", lengths=Mastery(4, every=3, least=0.0, count=4))
 each = pytest.mark.parametrize("recipe", [PLAIN, RICH], ids=lambda recipe: recipe.name)
 
 
@@ -314,7 +315,10 @@ def stop_at(monkeypatch, steps, how):
     monkeypatch.setattr(training.Trainee, "advance", advance_and_stop)
 
 
-@pytest.mark.parametrize(("recipe", "number"), [(PLAIN, signal.SIGINT), (RICH, signal.SIGTERM)], ids=["plain", "rich"])
+STOPPED = [(PLAIN, signal.SIGINT), (RICH, signal.SIGTERM), (MASTERED, signal.SIGHUP)]
+
+
+@pytest.mark.parametrize(("recipe", "number"), STOPPED, ids=["plain", "rich", "mastered"])
 def test_stopped_at_any_step_and_resumed_equals_unbroken(recipe, number, monkeypatch):
     """Before and after rows are logged, weights watched, and the last step."""
     stops = [1, 4, 9, 10, 12, recipe.steps]
@@ -346,6 +350,16 @@ def test_a_crash_between_checkpoints_and_resumed_equals_unbroken(recipe, monkeyp
         with (run / "metrics.jsonl").open("a") as file:
             file.write('{"step": 1')  # a line cut short
     assert outcome(train(recipe)) == unbroken(recipe)
+
+
+@pytest.mark.parametrize(("right", "reached"), [(0.9, [3, 4]), (0.89, [1, 1])])
+def test_an_exam_passed_admits_the_next_length(right, reached, monkeypatch):
+    """Exams are due every four steps; lengths are logged every ten."""
+    monkeypatch.setattr(training.scores, "exact_match", lambda *_, **__: right)
+    recipe = replace(MASTERED, steps=20, lengths=Mastery(4, every=4, least=0.9))
+    assert [row["length"] for row in train(recipe).rows("metrics")] == reached
+    seen = [int(data.batch(recipe, 7, passed=passed)[0].sizes.max()) for passed in (0, 1, 2, 9, None)]
+    assert seen == [1, 2, 3, 4, 4]
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

@@ -1,4 +1,4 @@
-"""Training and test problems: batch i is a pure function of the recipe and i."""
+"""Training and test problems: batch i is a pure function of the recipe, i and, with ``Mastery``, the exams passed."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ from lengthwise.tasks.family import Sampler, chosen, mixed
 CHUNK = 65_536  # problems of a fixed set that are drawn at a time
 
 
-def batch(recipe: Recipe, step: int, *, rank: int = 0, world: int = 1) -> tuple[Batch, Int[Tensor, " b"]]:
+def batch(
+    recipe: Recipe, step: int, *, passed: int | None = None, rank: int = 0, world: int = 1
+) -> tuple[Batch, Int[Tensor, " b"]]:
     """Training batch ``step`` with its rows' loops; of ``world`` workers each takes every ``world``-th row of the same
-    batch, so their number changes nothing."""
-    problems = _from_set(recipe, step) if isinstance(recipe.source, Finite) else _drawn(recipe, step)
+    batch, so their number changes nothing. ``passed`` is the number of exams passed (``Mastery``); None: all."""
+    fixed = isinstance(recipe.source, Finite)
+    problems = _from_set(recipe, step) if fixed else _drawn(recipe, step, recipe.lengths.clock(step, passed))
     written = recipe.layout.write(problems, recipe.task)
     if recipe.layout.causal:
         written = written.trimmed()
@@ -36,20 +39,20 @@ def batch(recipe: Recipe, step: int, *, rank: int = 0, world: int = 1) -> tuple[
     return written.take(mine), loops[mine]
 
 
-def _drawn(recipe: Recipe, step: int) -> Problems:
+def _drawn(recipe: Recipe, step: int, clock: int) -> Problems:
     structured = round(recipe.families * recipe.batch)
     rows, hard = recipe.batch - structured, round(recipe.hard * recipe.batch)
-    parts = [_structured(recipe, step, structured)] if structured else []
+    parts = [_structured(recipe, step, clock, structured)] if structured else []
     if rows:
         draw = stream(recipe.data_seed, "train", step)
-        parts.insert(0, recipe.lengths.problems(recipe.task, step, rows, draw, hard=min(hard, rows)))
+        parts.insert(0, recipe.lengths.problems(recipe.task, clock, rows, draw, hard=min(hard, rows)))
     return Problems.join(parts)
 
 
-def _structured(recipe: Recipe, step: int, rows: int) -> Problems:
+def _structured(recipe: Recipe, step: int, clock: int, rows: int) -> Problems:
     """The rows of a batch that are of the task's families, of sizes as the others of this step have them."""
     draw = stream(recipe.data_seed, "families", step)
-    sizes = recipe.lengths.problems(recipe.task, step, rows, draw).sizes
+    sizes = recipe.lengths.problems(recipe.task, clock, rows, draw).sizes
     return mixed(chosen(recipe.task.families, recipe.family_names, recipe.task.name), sizes, draw)
 
 

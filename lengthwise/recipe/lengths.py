@@ -30,6 +30,10 @@ class Lengths(ABC):
     def problems(self, task: Task, step: int, rows: int, generator: Generator, hard: int = 0) -> Problems:
         """Draw the problems of one batch, in random order of size; the first ``hard`` are from the harder set."""
 
+    def clock(self, step: int, passed: int | None) -> int:
+        """What ``problems`` takes as its step: the training step or, with ``Mastery``, the number of exams passed."""
+        return step
+
 
 class Drawn(Lengths):
     """Sizes are drawn first, independently on each axis, then problems of these sizes."""
@@ -73,8 +77,33 @@ class Uniform(Drawn):
         return sizes
 
 
+class Growing(Drawn):
+    """Uniform from ``bottom`` to a maximum that grows up to ``top``. ``most`` limits each axis."""
+
+    start: int  # the first maximum
+
+    @abstractmethod
+    def maximum(self, step: int) -> int:
+        """The largest size at a step, counted from 0."""
+
+    def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
+        sizes = _uniform(self.bottom, self.maximum(step), rows, axes, generator)
+        for axis, top in enumerate(self.tops(axes)):
+            if top < self.maximum(step):
+                sizes[:, axis] = _uniform(self.bottom, top, rows, 1, generator)[:, 0]
+        return sizes
+
+    def _check(self) -> None:
+        if not 1 <= self.bottom <= self.start <= self.top:
+            raise UsageError(
+                f"lengths need 1 <= bottom <= start <= top, not bottom={self.bottom} start={self.start} top={self.top}"
+            )
+        if any(most < self.bottom for most in self.most):
+            raise UsageError(f"most must be at least bottom={self.bottom} on each axis, not {self.most}")
+
+
 @dataclass(frozen=True)
-class Curriculum(Drawn):
+class Curriculum(Growing):
     """Uniform from ``bottom`` to a maximum that grows: ``start`` for ``hold`` steps, then 1 more every ``every`` steps,
     up to ``top`` (Garg et al. 2022; Fan et al. 2025, section 6). ``most`` limits each axis, e.g. ``most=(2,11)``."""
 
@@ -86,25 +115,42 @@ class Curriculum(Drawn):
     hold: int = 0  # steps before the maximum grows at all
 
     def __post_init__(self) -> None:
-        if not 1 <= self.bottom <= self.start <= self.top:
-            raise UsageError(
-                f"lengths need 1 <= bottom <= start <= top, not bottom={self.bottom} start={self.start} top={self.top}"
-            )
+        self._check()
         if self.every < 1 or self.hold < 0:
             raise UsageError(f"every must be 1 step or more and hold 0 or more, not {self.every} and {self.hold}")
-        if any(most < self.bottom for most in self.most):
-            raise UsageError(f"most must be at least bottom={self.bottom} on each axis, not {self.most}")
 
     def maximum(self, step: int) -> int:
-        """The largest size at a step, counted from 0."""
         return min(self.top, self.start + max(0, step - self.hold) // self.every)
 
-    def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
-        sizes = _uniform(self.bottom, self.maximum(step), rows, axes, generator)
-        for axis, top in enumerate(self.tops(axes)):
-            if top < self.maximum(step):
-                sizes[:, axis] = _uniform(self.bottom, top, rows, 1, generator)[:, 0]
-        return sizes
+
+@dataclass(frozen=True)
+class Mastery(Growing):
+    """Uniform from ``bottom`` to a maximum that grows by 1 when it is mastered: every ``every`` steps the model takes
+    an exam of ``count`` fresh problems of the largest size, and passes if at least ``least`` of its answers are right.
+
+    So a hard task's short problems get the steps that they need, and no schedule has to be guessed.
+    """
+
+    top: int
+    start: int = 1
+    bottom: int = 1
+    most: tuple[int, ...] = ()
+    every: int = 50  # steps
+    least: float = 0.9  # exact match
+    count: int = 64  # problems
+
+    def __post_init__(self) -> None:
+        self._check()
+        if self.every < 1 or self.count < 1:
+            raise UsageError(f"every and count must be 1 or more, not {self.every} and {self.count}")
+        if not 0 <= self.least <= 1:
+            raise UsageError(f"least is a share, 0 to 1, not {self.least}")
+
+    def maximum(self, step: int) -> int:
+        return min(self.top, self.start + step)
+
+    def clock(self, step: int, passed: int | None) -> int:
+        return self.top if passed is None else passed
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.models import Model, ModelSpec, Once
 from lengthwise.objectives import Objective
 from lengthwise.recipe.layout import Layout
-from lengthwise.recipe.lengths import Curriculum, Lengths, Natural
+from lengthwise.recipe.lengths import Growing, Lengths, Natural
 from lengthwise.recipe.loops import Loops
 from lengthwise.recipe.optim import AdamW, Optimizer, Schedule
 from lengthwise.recipe.source import Finite, Fresh, Source
@@ -128,7 +128,7 @@ class Recipe:
             raise UsageError("hard must be 0 with Natural lengths: a task's own distribution has no harder half")
         if not isinstance(self.source, Finite):
             return
-        if isinstance(self.lengths, Curriculum) or self.hard or self.families:
+        if isinstance(self.lengths, Growing) or self.hard or self.families:
             raise UsageError(
                 "source: a fixed set is made before training: lengths must not grow, hard must be 0, and families too"
             )

@@ -25,6 +25,7 @@ from lengthwise.base.types import Problems
 from lengthwise.evaluation import causality, scores
 from lengthwise.models import Model
 from lengthwise.recipe import data
+from lengthwise.recipe.lengths import Growing, Mastery
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.run import Run, commit, named_now, save
 from lengthwise.training.progress import Progress
@@ -69,6 +70,7 @@ def train(
         saved = time.monotonic()
         while trainee.step < recipe.steps:
             trainee.advance()
+            trainee.examine()
             if trainee.step % LOG_EVERY == 0 or trainee.step == recipe.steps:
                 row = trainee.report()
                 run.append("metrics", row)
@@ -99,6 +101,7 @@ class Trainee:
         self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema)) if recipe.ema else None
         self.optimizer = recipe.optimizer.build(self.model.parameters())
         self.step = 0
+        self.passed = 0  # exams, with Mastery
         self.sums: dict[str, Tensor] = {}  # of logged values, since the last report
         self.last = (0, math.nan)  # step and loss of the last report
         self.best: dict[str, Any] = {"merit": -math.inf, "step": 0, "weights": {}}
@@ -108,7 +111,7 @@ class Trainee:
     def advance(self) -> None:
         """Take one optimizer step."""
         recipe, step = self.recipe, self.step
-        batch, loops = data.batch(recipe, step)
+        batch, loops = data.batch(recipe, step, passed=self.passed)
         # Seeded per step, so that a resumed run draws the same dropout as an uninterrupted one.
         torch.manual_seed(rng.address(recipe.seed, "dropout", step))
         draw = rng.stream(recipe.seed, "objective", step)
@@ -128,6 +131,21 @@ class Trainee:
         self.sums = {name: self.sums.get(name, 0.0) + value.detach() for name, value in logs.items()}
         self.step += 1
 
+    def examine(self) -> None:
+        """With ``Mastery``, let the model take its exam if one is due, and admit the next length if it passes."""
+        lengths = self.recipe.lengths
+        if not isinstance(lengths, Mastery) or self.step % lengths.every or self.length() == lengths.top:
+            return
+        size = self.recipe.sizes(self.length())
+        right = scores.exact_match(self.model, self.recipe, size, lengths.count, part=self.step)
+        self.model.train()
+        self.passed += right >= lengths.least
+
+    def length(self) -> int:
+        """The largest size at this step."""
+        lengths = self.recipe.lengths
+        return lengths.maximum(lengths.clock(self.step, self.passed)) if isinstance(lengths, Growing) else lengths.top
+
     def evaluated(self) -> Model:
         """The model to evaluate and save: the moving average if the recipe has one and it has started."""
         averaged = self.average is not None and self.average.n_averaged > 0
@@ -139,7 +157,8 @@ class Trainee:
         steps = (self.step - 1) % LOG_EVERY + 1
         means = {name: float(value) / steps for name, value in self.sums.items()}
         self.sums, self.last = {}, (self.step, means.get("loss", math.nan))
-        return {"step": self.step, **means, "rate": self.optimizer.param_groups[0]["lr"], **self.time()}
+        length = {"length": self.length()} if isinstance(self.recipe.lengths, Growing) else {}
+        return {"step": self.step, **means, "rate": self.optimizer.param_groups[0]["lr"], **length, **self.time()}
 
     def check_finite(self) -> None:
         """Diverged unless every weight, and every value logged since the last report, is a number."""
@@ -211,6 +230,7 @@ class Trainee:
         """The checkpoint: everything that resuming needs."""
         return {
             "step": self.step,
+            "passed": self.passed,
             "model": self.model.state_dict(),
             "average": self.average.state_dict() if self.average else None,
             "optimizer": self.optimizer.state_dict(),
@@ -231,6 +251,7 @@ class Trainee:
                 self.optimizer.load_state_dict(state["optimizer"])
                 _check_moments(self.optimizer)
                 self.step, self.sums, self.best, self.spent = (state[k] for k in ("step", "sums", "best", "spent"))
+                self.passed = state.get("passed", 0)
                 if not isinstance(self.step, int):
                     raise TypeError(f"the step is a {type(self.step).__name__}")
             except (KeyError, TypeError, ValueError, RuntimeError, AttributeError):

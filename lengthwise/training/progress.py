@@ -41,4 +41,5 @@ class Progress:
             return
         speed = self.bar.tasks[0].speed
         rate = f"{speed:.1f} steps/s  " if speed else ""
-        self.bar.update(self.task, completed=step, note=f"{rate}loss {row['loss']:.4f}{self.exact}")
+        length = f"length {row['length']}  " if "length" in row else ""
+        self.bar.update(self.task, completed=step, note=f"{rate}{length}loss {row['loss']:.4f}{self.exact}")
