@@ -9,6 +9,7 @@
 <!-- fill: map results/abacus/addition 20 40 -->  exact match over all pairs of sizes up to each of these: mean, worst
 <!-- fill: families addition parity -->      what families of structured problems tasks have
 <!-- fill: loops results/…/stopping-….json --> exact match some loops before and after the planned one, and by each rule
+<!-- fill: chosen lengthwise/weights -->      what was looked at while the recipes of shipped weights were chosen
 <!-- fill: stops results/looped -->           exact match where each rule stops, recipe by recipe
 """
 
@@ -30,7 +31,7 @@ from lengthwise.report import not_fitted
 from lengthwise.report.card import card_cells
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "results" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SPOT = re.compile(r"(<!-- fill: (\w+) ([^\n]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -214,8 +215,20 @@ def families(*tasks: str) -> str:
     return "\n".join(parts)
 
 
+def chosen(folder: str) -> str:
+    """By shipped weights, what may have chosen their recipe: scores there are no surprise."""
+    recipes = catalog.recipes()
+    rows = ["| weights | trained to | lengths looked at | of problems |", "| --- | ---: | --- | --- |"]
+    for weights in sorted(path.name for path in (ROOT / folder).iterdir()):
+        recipe = recipes[weights]()
+        sizes = ", ".join(map(str, recipe.looked_at)) or "validation loss only"
+        rows.append(f"| `{weights}` | {recipe.lengths.top} | {sizes} | {', '.join(recipe.chosen_on.problems)} |")
+    return "\n".join(rows) + "\n"
+
+
 FILLERS = {
     "card": card,
+    "chosen": chosen,
     "code": code,
     "families": families,
     "loops": loops,

@@ -40,7 +40,7 @@ def looped_pairs() -> Recipe:
         family_names=("carry-chain", "few-columns", "rich-in-one-digit"),
         stopping=Converged(patience=4),
         watch=Watch(every=500, sizes=(8, 12), count=200),
-        chosen_on=ChosenOn((8, 12, 16), ("uniform", "hard", "families")),
+        chosen_on=ChosenOn((8, 12, 16, 24), ("uniform", "hard", "families")),
     )
 
 

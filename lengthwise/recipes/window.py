@@ -139,7 +139,7 @@ def looped_binary_sum() -> Recipe:
         schedule=Schedule("cosine", cooldown=0.6),
         hard=0.5,
         watch=Watch(every=200, sizes=(20, 26), count=200),
-        chosen_on=ChosenOn((20, 26)),
+        chosen_on=ChosenOn((20, 26, 30, 40), ("uniform", "hard", "families")),
     )
 
 
@@ -157,7 +157,7 @@ def looped_multiplication() -> Recipe:
         steps=2400,
         schedule=Schedule("cosine", cooldown=0.4),
         watch=Watch(every=100, sizes=(11, 14), count=200),
-        chosen_on=ChosenOn((11, 14, 15), ("uniform", "hard")),
+        chosen_on=ChosenOn((11, 14, 15), ("uniform", "hard", "families")),
     )
 
 
@@ -179,7 +179,7 @@ def looped_unique_set() -> Recipe:
         hard=0.5,
         stopping=Converged(extra=5),
         watch=Watch(every=200, sizes=(20, 26), count=200),
-        chosen_on=ChosenOn((20, 26)),
+        chosen_on=ChosenOn((20, 26, 30), ("uniform", "hard", "families")),
     )
 
 
