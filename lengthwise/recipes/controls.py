@@ -1,7 +1,8 @@
 """What does the loop do, and what the window? Our looped forms with one of them taken away, or both.
 
 ``control-<task>-window`` sees neighbours alone, in several layers that are applied once; ``-loops`` loops, and sees the
-whole row; ``-neither`` does neither. Data, steps and batches are those of ``looped-<task>``, which does both.
+whole row; ``-neither`` does neither. Data, steps and batches are those of ``looped-<task>``, which does both; of pairs,
+models that are applied once take those of ``standard-pairs``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def controls() -> dict[str, Recipe]:
 
 
 def _pairs() -> list[Recipe]:
-    """Without a window, learned positions say where a column stands; with one, the mark does."""
+    """Without a window, learned positions say where a column stands; with one, the mark does. ``standard-pairs`` is the
+    one that does neither."""
     looped, standard = looped_pairs(), standard_pairs()
     assert isinstance(looped.model, Transformer)
     assert isinstance(standard.model, Transformer)
@@ -37,7 +39,6 @@ def _pairs() -> list[Recipe]:
     return [
         replace(standard, name="control-pairs-window", model=window),
         replace(looped, name="control-pairs-loops", model=whole),
-        replace(standard, name="control-pairs-neither"),
     ]
 
 

@@ -94,7 +94,7 @@ SETTINGS: dict[Scale, dict[str, Setting]] = {
     },
     "cpu": {
         "parity": _small(Parity(), 1, 8, 60, 1250, steps=2500, rate=7e-4),
-        "copy": _small(Copy(), 2, 8, 100, 3400, steps=4000, rate=1e-3),
+        "copy": _small(Copy(), 2, 8, 150, 4250, steps=5000, batch=64, rate=7e-4, ema=0.995),
         "addition": _small(Addition(2, "most", True, True), 3, 8, 100, 2000, steps=3000, rate=5e-4),
         "binary-sum": _small(BinarySum(), 2, 8, 60, 1250, steps=2500, rate=7e-4),
         "multiplication": _small(Multiplication(), 4, 8, 100, 1500, steps=2500, rate=5e-4, top=11, most=(2, 11)),

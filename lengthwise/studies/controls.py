@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipes.controls import controls as recipes
-from lengthwise.recipes.pairs import looped_pairs
+from lengthwise.recipes.pairs import looped_pairs, standard_pairs
 from lengthwise.recipes.window import FORMS
 from lengthwise.studies import Panel, Study, chosen
 
@@ -21,7 +21,9 @@ def controls(tasks: str = "pairs") -> Study:
 
 
 def _panel(task: str, ours: Recipe) -> Panel:
-    without = tuple(recipe for name, recipe in recipes().items() if name.startswith(f"control-{task}-"))
+    without = [recipe for name, recipe in recipes().items() if name.startswith(f"control-{task}-")]
+    if task == "pairs":
+        without.append(standard_pairs())
     top = ours.lengths.top
     return Panel(
         title=f"{task.replace('-', ' ').capitalize()}, trained on up to {top}: loop, window, both or neither",
