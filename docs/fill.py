@@ -10,6 +10,7 @@
 <!-- fill: families addition parity -->      what families of structured problems tasks have
 <!-- fill: loops results/…/stopping-….json --> exact match some loops before and after the planned one, and by each rule
 <!-- fill: chosen lengthwise/weights -->      what was looked at while the recipes of shipped weights were chosen
+<!-- fill: claims docs/claims.toml -->        what the sources claim, beside what was measured here
 <!-- fill: stops results/looped -->           exact match where each rule stops, recipe by recipe
 """
 
@@ -20,7 +21,9 @@ import json
 import re
 import statistics
 import sys
+import tomllib
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -42,17 +45,24 @@ def filled(text: str) -> str:
 
 def unfitted(folder: str) -> dict[str, str]:
     """What is said of recipes that have not learned their training length, by their names."""
-    recipes = {run["recipe_name"]: run["recipe"] for run in json.loads((ROOT / folder / "runs.json").read_text())}
     shares: dict[str, list[float]] = defaultdict(list)
+    tops = {}
+    for row, recipe in _own(folder):
+        if tuple(map(int, row["sizes"].split("x"))) == _trained_to(recipe["lengths"], row["sizes"]):
+            shares[row["recipe_name"]].append(float(row["exact"]))
+            tops[row["recipe_name"]] = recipe["lengths"]["top"]
+    said = {name: not_fitted(statistics.fmean(found), tops[name]) for name, found in shares.items()}
+    return {name: f" ({text})" for name, text in said.items() if text}
+
+
+def _own(folder: str) -> Iterator[tuple[dict[str, str], dict]]:
+    """Scores on uniform problems where a recipe's own rule stops, each with the recipe."""
+    recipes = {run["recipe_name"]: run["recipe"] for run in json.loads((ROOT / folder / "runs.json").read_text())}
     with (ROOT / folder / "scores.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             recipe = recipes[row["recipe_name"]]
-            own = row["problems"] == "uniform" and row["stopping"].partition("(")[0] == recipe["stopping"]["kind"]
-            if own and tuple(map(int, row["sizes"].split("x"))) == _trained_to(recipe["lengths"], row["sizes"]):
-                shares[row["recipe_name"]].append(float(row["exact"]))
-    tops = {name: recipe["lengths"]["top"] for name, recipe in recipes.items()}
-    said = {name: not_fitted(statistics.fmean(found), tops[name]) for name, found in shares.items()}
-    return {name: f" ({text})" for name, text in said.items() if text}
+            if row["problems"] == "uniform" and row["stopping"].partition("(")[0] == recipe["stopping"]["kind"]:
+                yield row, recipe
 
 
 def _trained_to(lengths: dict, sizes: str) -> tuple[int, ...]:
@@ -226,9 +236,42 @@ def chosen(folder: str) -> str:
     return "\n".join(rows) + "\n"
 
 
+def claims(name: str) -> str:
+    """Each claim of the sources, with its figure here: the mean over seeds, and what it says of the claim."""
+    lines = [
+        "| source | claim | recipe | at | here | seeds | verdict |\n| --- | --- | --- | ---: | ---: | ---: | --- |\n"
+    ]
+    for claim in tomllib.loads((ROOT / name).read_text())["claim"]:
+        shares = _measured(claim["folder"], claim["recipe"], claim["sizes"])
+        exact = f"{statistics.fmean(shares):.3f}" if shares else "–"
+        told = f"{claim['source']} | {claim['says']} | `{claim['recipe']}` | {claim['sizes'].replace('x', ' × ')}"
+        lines.append(f"| {told} | {exact} | {len(shares)} | {_verdict(claim, shares)} |\n")
+    return "".join(lines)
+
+
+def _measured(folder: str, recipe: str, sizes: str) -> list[float]:
+    """Exact match of each seed."""
+    rows = [row for row, _ in _own(folder) if (row["recipe_name"], row["sizes"]) == (recipe, sizes)]
+    return list({row["train_seed"]: float(row["exact"]) for row in rows}.values())
+
+
+def _verdict(claim: dict[str, str], shares: list[float]) -> str:
+    """A claim that a model succeeds is not contradicted by one that did not learn to the end, nor is one that it fails
+    confirmed by it; and one seed decides nothing."""
+    if not shares:
+        return "not measured"
+    sign, bound = claim["agrees"].split()
+    holds = statistics.fmean(shares) >= float(bound) if sign == ">=" else statistics.fmean(shares) <= float(bound)
+    unfit = unfitted(claim["folder"]).get(claim["recipe"], "")
+    if unfit and holds == (sign == "<="):
+        return f"undecided{unfit}"
+    return ("agrees" if holds else "disagrees") + (", one seed" if len(shares) == 1 else "")
+
+
 FILLERS = {
     "card": card,
     "chosen": chosen,
+    "claims": claims,
     "code": code,
     "families": families,
     "loops": loops,
