@@ -538,7 +538,7 @@ def test_randomized_positions_grow_and_are_any_of_so_many():
 def test_a_place_that_does_not_fit_is_said():
     encoding = Abacus(2).build(8, 2)
     assert encoding.vectors(some([9])).shape == (1, 9, 8)
-    with pytest.raises(UsageError, match="a digit's place 5 does not fit the table of 2"):
+    with pytest.raises(UsageError, match="digit position 5 does not fit the table of 2"):
         encoding.vectors(replace(some([9]), digit_position=torch.full((1, 9), 5)))
 
 

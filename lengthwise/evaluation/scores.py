@@ -105,7 +105,7 @@ def _groups(
 def _counts(
     model: Model, recipe: Recipe, group: Sequence[Problems], rules: Sequence[Stopping]
 ) -> list[Int[Tensor, "g 5"]]:
-    """For each rule and set of problems: how many rows were right, and right in every place of the room; how many
+    """For each rule and set of problems: how many rows were right, and right in every answer slot; how many
     tokens of the answers were, and how many there are; and the loops of all rows together."""
     which = torch.cat([torch.full((len(problems),), number) for number, problems in enumerate(group)])
     found = hits_of_groups(model, recipe, group, rules)
@@ -222,19 +222,19 @@ def trace(model: Model, batch: Batch, limit: Int[Tensor, " b"], end: int | None)
 def in_parts(
     recipe: Recipe, problems: Problems, positions: int = TOKENS, rows: int | None = None
 ) -> Iterator[tuple[slice, Batch]]:
-    """Problems as batches of so many places or fewer, or of so many rows, with the rows that each of them has."""
+    """Problems as batches of at most so many positions or rows, with the rows that each of them has."""
     width = _width(recipe, problems)
     for part in _parts(len(problems), width, rows * width if rows else positions):
         yield part, recipe.layout.write(problems.take(part), recipe.task)
 
 
 def _width(recipe: Recipe, problems: Problems) -> int:
-    """Places in a row, about: the longest prompt's and answer's."""
+    """About how many positions a row has: the longest prompt's and answer's."""
     return int((problems.prompt_length + recipe.task.answer_slots(problems.sizes)).max())
 
 
 def _parts(count: int, width: int, positions: int = TOKENS) -> list[slice]:
-    """So many rows of this width, as many at a time as fit so many places."""
+    """So many rows of this width, as many at a time as fit so many positions."""
     rows = max(1, positions // width)
     return [slice(start, start + rows) for start in range(0, count, rows)]
 
@@ -274,7 +274,7 @@ def _read(
 
 
 def slots(row: Tensor, answer_slots: Bool[Tensor, "b t"]) -> Tensor:
-    """The places of each row's room, moved to its front: "b t" → "b a", zeros behind."""
+    """The answer slots of each row, moved to its front: "b t" → "b a", zeros after them."""
     filled = _filled(answer_slots)
     moved = torch.zeros(filled.shape, dtype=row.dtype, device=answer_slots.device)
     moved[filled] = row[answer_slots]
@@ -282,7 +282,7 @@ def slots(row: Tensor, answer_slots: Bool[Tensor, "b t"]) -> Tensor:
 
 
 def _filled(answer_slots: Bool[Tensor, "b t"]) -> Bool[Tensor, "b a"]:
-    """True in as many of a row's first places as it has slots."""
+    """True in as many of a row's first positions as it has slots."""
     count = answer_slots.sum(1)
     return torch.arange(int(count.max()), device=answer_slots.device) < count[:, None]
 

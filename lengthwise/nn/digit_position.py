@@ -84,7 +84,7 @@ class _Table(Encoding):
         most, size = int(position.amax()), self.table.num_embeddings - 1
         if most > size:
             raise UsageError(
-                f"a digit's place {most} does not fit the table of {size}: ask for shorter numbers, or train with "
+                f"digit position {most} does not fit the table of {size}: ask for shorter numbers, or train with "
                 f"{self.kind}(size=…) larger, and offset with it"
             )
         return self.table(position)

@@ -146,7 +146,7 @@ class Recipe:
         return json.dumps(fields.encode(self._plain()), indent=1)
 
     def _plain(self) -> Recipe:
-        """There and back through JSON, so that a 1 in a number's place is the 1.0 that it equals, and so is the id."""
+        """There and back through JSON, so that a 1 where a float belongs becomes 1.0, and the id is the same."""
         return fields.decode(Recipe, fields.encode(self))
 
     @staticmethod

@@ -93,8 +93,8 @@ def _published(name: str, split: Split) -> Recipe:
 
 
 def blog_abacus_addition() -> Recipe:
-    """The published reproduction: one layer, 16 loops, the input read in every layer, and places added to queries and
-    keys; 27 hours of one GPU. Expect a mean of 0.61 over 40 × 40 (its text)."""
+    """The published reproduction: one layer, 16 loops, the input read in every layer, and digit positions added to
+    queries and keys; 27 hours of one GPU. Expect a mean of 0.61 over 40 × 40 (its text)."""
     model = Transformer(
         width=1024,
         layers=1,
@@ -162,7 +162,7 @@ def abacus_addition_full() -> Recipe:
     )
 
 
-# Places of up to 10 digits and 30 further ones, so that all have seen numbers of 30 digits in training.
+# Positions of up to 10 digits and 30 further ones, so that all have seen numbers of 30 digits in training.
 _PLACES = Abacus(size=64, offset=30, std=0.3, start="sines", each_row=True)
 
 POSITIONS: dict[str, tuple[Position, ...]] = {
@@ -213,7 +213,7 @@ def _compared(name: str, **model: Any) -> Recipe:
     )
 
 
-# Places of a few digits. Sorting has to tell numbers apart too, not only the digits within them.
+# Positions of a few digits. Sorting has to tell numbers apart too, not only the digits within them.
 _FEW = Abacus(size=64, offset=8, std=0.3, start="sines", each_row=True)
 
 

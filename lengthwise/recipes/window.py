@@ -1,8 +1,8 @@
 """Looped transformers that see neighbours, not the whole row: our form of the looped system (Fan et al. 2025).
 
 Layout, loops and objective are those of ``fop-loop-adaptive``, the published method. What attention sees is not: where
-no positional encoding is given, a model finds a place by counting, and counts grow with the length. Here a head sees
-the left neighbour, or what stands in the same place of its number (``CoupledHeads``), or, where symbols must be looked
+no positional encoding is given, a model finds a position by counting, and counts grow with the length. Here a head sees
+the left neighbour, or what stands at the same digit position (``CoupledHeads``), or, where symbols must be looked
 up, the whole row; nothing that it sees is new at a longer length.
 """
 
@@ -81,7 +81,7 @@ def undecided_parity() -> Recipe:
 
 
 def looped_copy() -> Recipe:
-    """Our form of copy, likewise: n loops for n symbols, each seeing a place's left neighbour alone.
+    """Our form of copy, likewise: n loops for n symbols, each seeing a position's left neighbour only.
 
     Not the published method, which is ``fop-loop-adaptive-copy``. Expect exact match 1.00 at three times the training
     length; a seed takes four minutes of one CPU thread.
@@ -128,7 +128,7 @@ def columns_addition() -> Recipe:
 
 
 def looped_binary_sum() -> Recipe:
-    """Our form of the binary sum: n loops of three layers, each seeing a place's left neighbour alone. Half of the
+    """Our form of the binary sum: n loops of three layers, each seeing a position's left neighbour only. Half of the
     problems have a uniform number of ones: among uniform bits, sums near n are too rare to be learned."""
     return replace(
         WINDOWED,
@@ -144,7 +144,7 @@ def looped_binary_sum() -> Recipe:
 
 
 def looped_multiplication() -> Recipe:
-    """Our form of multiplication, 1–2 bits times n: n₁·n₂ loops, with heads as for addition; the operands' places are
+    """Our form of multiplication, 1–2 bits times n: n₁·n₂ loops, with heads as for addition; the operands' digits are
     counted from their lowest bit, as the product's are. A third of the problems are rich in ones, and so in carries. In
     training, rows take up to eight loops more: what is settled early has to stand still while the rest is worked on."""
     return replace(

@@ -167,7 +167,7 @@ def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
 
 def latest(rows: Iterable[Row]) -> list[Row]:
     """One row per sizes, problems and stopping rule, where a run was measured more than once: the sealed one, else the
-    one on the most problems, of equals the last. A quick look does not take the place of a careful one."""
+    one on the most problems, of equals the last. A quick measurement does not replace a careful one."""
     found: dict[tuple[Sizes, str, str], Row] = {}
     for row in rows:
         key = tuple(row["sizes"]), row["problems"], row["stopping"]

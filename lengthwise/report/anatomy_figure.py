@@ -63,7 +63,7 @@ def _first_wrong(axes: Axes, group: Sequence[Row]) -> None:
     axes.bar(positions, [all_["first_wrong"][position] for position in positions], color=COLOURS[1], width=0.8)
     axes.set_title(f"length {size_text(group[0]['sizes'])}: {all_['exact']:.3f}", pad=14)
     axes.set_xlim(0.4, max(positions, default=1) + 0.6)
-    axes.set_xlabel("place in the answer")
+    axes.set_xlabel("position in the answer")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     ends = ", ".join(f"{all_['ends'][name]} {text}" for name, text in ENDS.items())

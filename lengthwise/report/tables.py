@@ -195,7 +195,7 @@ def _numbers(exact: Sequence[float], planned: int, row: Row) -> Row:
         "size": size_text(row["sizes"]),
         "T": planned,
         **{name: chosen["exact"] for name, chosen in row["chosen"].items()},
-        **{name: exact[place] for name, place in around.items() if 0 <= place < len(exact)},
+        **{name: exact[loop] for name, loop in around.items() if 0 <= loop < len(exact)},
         **{f"{name}_loops": round(chosen["mean"], 2) for name, chosen in row["chosen"].items() if name != "oracle"},
     }
 
@@ -207,10 +207,10 @@ def anatomy_table(rows: Sequence[Row]) -> Table:
         left = heading in ("size", "first wrong at")
         table.add_column(heading, justify="left" if left else "right", no_wrap=heading == "size")
     for row in rows:
-        wrong, places = sum(row["ends"].values()), row["first_wrong"]
-        often = sorted(places, key=lambda place: -places[place])[:3]
+        wrong, positions = sum(row["ends"].values()), row["first_wrong"]
+        often = sorted(positions, key=lambda position: -positions[position])[:3]
         counts = [str(row["ends"][name]) for name in ("early", "late", "right")]
-        first = ", ".join(f"{place} ({places[place]})" for place in often)
+        first = ", ".join(f"{position} ({positions[position]})" for position in often)
         table.add_row(size_text(row["sizes"]), f"{row['exact']:.3f}", str(wrong), *counts, first)
         for trait, groups in row["by"].items():
             for part in groups:
@@ -351,7 +351,7 @@ def _worst_text(curve: Curve) -> str:
 
 
 def _some(names: Sequence[str], most: int = 2) -> str:
-    """The first names, and how many others share their place."""
+    """The first names, and how many others there are."""
     others = len(names) - most
     return " or ".join([*names[:most], *([f"{others} others"] if others > 0 else [])])
 

@@ -31,7 +31,7 @@ from lengthwise.tasks.operands import SHARED, SUMS, Pair, PairPattern, every_pai
 
 @dataclass(frozen=True)
 class Addition(Stackable):
-    """Two numbers → their sum. T = the longer operand's digits: a carry travels one place per round.
+    """Two numbers → their sum. T = the longer operand's digits: a carry travels one digit per round.
 
     With ``equal_lengths`` both operands have ``length`` digits; without, the axes are ``first`` and ``second``. With
     ``leading_zeros`` every digit is uniform (the operand is uniform in [0, base^n − 1]) and the answer always has one
@@ -79,7 +79,7 @@ class Addition(Stackable):
         return self._problems(sizes, self._trim(columns.mT.contiguous(), lengths, generator), lengths)
 
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        """Sums with one long carry: it starts at a uniform place and is passed on to a uniform later one (in half of
+        """Sums with one long carry: it starts at a uniform position and is passed on to a uniform later one (in half of
         the rows to the very end), through columns that add up to base − 1; in half of the rows these columns hold a
         largest digit above a zero, as in 99…9 + 1. The other columns are uniform."""
         rows, width, top = len(sizes), int(sizes.max()), self.base - 1
@@ -125,7 +125,7 @@ class Addition(Stackable):
     def _trim(
         self, operands: Int[Tensor, "b 2 n"], lengths: Int[Tensor, "b 2"], generator: Generator
     ) -> Int[Tensor, "b 2 n"]:
-        """Zero beyond each operand's length; without leading zeros, a zero in the top place is drawn again."""
+        """Zero beyond each operand's length; without leading zeros, a zero as the top digit is drawn again."""
         if not self.leading_zeros:
             others = torch.randint(1, self.base, operands.mT.shape, generator=generator, dtype=SYMBOL)
             operands = without_leading_zeros(operands, lengths, others.mT)

@@ -32,7 +32,7 @@ OR = 2  # the id of the sign between the vectors
 @dataclass(frozen=True)
 class BitwiseOr(Task):
     """Two vectors → their bitwise or, as long as the longer. One is all zeros; the shorter (of two as long, either)
-    holds a single 1, at a uniform place. T = the longer's length."""
+    holds a single 1, at a uniform position. T = the longer's length."""
 
     symbols = ("0", "1", "|")
     signs = ("|",)
@@ -77,7 +77,7 @@ class BitwiseOr(Task):
         return self._problems(torch.tensor([[len(first), len(second)]]), bits[None])
 
     def _problems(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
-        """``bits`` are those of both vectors, with a zero at the sign's place."""
+        """``bits`` are those of both vectors, with a zero at the sign's position."""
         first, second, longest = *sizes.unbind(1), sizes.amax(1)
         width = int(longest.max())
         answer = clipped(bits[:, :width], first) | clipped(shifted(bits, -1 - first, width), second)
@@ -91,7 +91,7 @@ class BitwiseOr(Task):
         return "".join("1" if "1" in pair else "0" for pair in pairs)
 
     def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
-        return {"place of the one": problems.answer.argmax(1) + 1}
+        return {"position of the one": problems.answer.argmax(1) + 1}
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return sizes.amax(1)

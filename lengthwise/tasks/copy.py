@@ -18,7 +18,7 @@ _ALPHABET = string.digits + string.ascii_lowercase
 
 @dataclass(frozen=True)
 class Copy(Listed):
-    """n uniform symbols of an alphabet → the same. T(n) = n: the row moves on by one place per round."""
+    """n uniform symbols of an alphabet → the same. T(n) = n: the row moves on by one position per round."""
 
     question = "Write this sequence of symbols again, just as it stands."
 

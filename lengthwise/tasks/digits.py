@@ -35,8 +35,8 @@ def number_length(digits: Int[Tensor, "b n"]) -> Int[Tensor, " b"]:
 def without_leading_zeros(
     digits: Int[Tensor, "*b n"], length: Int[Tensor, "*b"], others: Int[Tensor, "*b n"]
 ) -> Int[Tensor, "*b n"]:
-    """For a zero in a number's top place, one of the others, unless it is the number's only digit."""
-    at = torch.arange(0, digits.numel(), digits.shape[-1]) + length.flatten() - 1  # the top places, among all
+    """For a zero as a number's top digit, one of the others, unless it is the number's only digit."""
+    at = torch.arange(0, digits.numel(), digits.shape[-1]) + length.flatten() - 1  # the top digits, among all
     top = digits.flatten().index_select(0, at)
     drawn = torch.where((top == 0) & (length.flatten() > 1), others.flatten().index_select(0, at), top)
     return digits.flatten().index_copy(0, at, drawn).view_as(digits)

@@ -94,7 +94,7 @@ class Expression(Task):
 
     @property
     def families(self) -> Sequence[Family]:
-        """Where a family finds no value that is short enough, the grammar's own distribution takes its place."""
+        """Where a family finds no value that is short enough, it is drawn from the grammar's own distribution."""
         return (*super().families, *(Family.of(writer, partial(self._structured, writer)) for writer in WRITERS))
 
     def _structured(self, writer: Writer, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:

@@ -15,8 +15,8 @@ from lengthwise.tasks import Listed
 @dataclass(frozen=True)
 class FlippedCopy(Listed):
     """n uniform bits → each of them exclusive-or the parity of all. T(n) = 2n: n rounds until the last bit is folded
-    into the parity, and n for the outcome to reach the last place of the answer. Fan et al. 2025 (section 7) name tasks
-    of several loops in sequence as what their method, which repeats one step, is not made for; this one is ours."""
+    into the parity, and n for the outcome to reach the last position of the answer. Ours, of a kind that Fan et al.
+    2025 (section 7) name as a limit: two loops in sequence, for which a method that repeats one step is not made."""
 
     symbols = ("0", "1")
     question = (

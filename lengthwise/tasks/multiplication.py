@@ -33,7 +33,7 @@ from lengthwise.tasks.operands import SHARED, Pair, PairPattern, every_pair, fam
 @dataclass(frozen=True)
 class Multiplication(Task):
     """n1 digits times n2 digits → their product. T = n1 · n2: a digit of the first adds the second in, and a carry
-    travels one place per round.
+    travels one digit per round.
 
     With ``leading_zeros`` every digit is uniform, and the product always has n1 + n2 digits; without, an operand is a
     uniform number of exactly n digits (of one digit: 0 may be drawn) and the product has no leading zeros. Unchanged,

@@ -1,7 +1,7 @@
 """Structured pairs of numbers: families of problems of tasks on two operands, digit by digit.
 
 Each function fills the digits of a ``Pair``, least significant first. Where numbers must not start with a zero, the
-task writes a 1 in its place.
+task writes a 1 instead.
 """
 
 from __future__ import annotations
@@ -274,9 +274,9 @@ def _passing(pair: Pair) -> Int[Tensor, "b n"]:
 def _power(pair: Pair, axis: int) -> Int[Tensor, "b n"]:
     """A power of the base, at a uniform digit or, where a number must not start with a zero, at its first."""
     length, at = pair.lengths[:, axis : axis + 1], torch.arange(pair.width)
-    place = pair.position(length) if pair.leading_zeros else length - 1
+    top = pair.position(length) if pair.leading_zeros else length - 1
     change = torch.randint(-1, 2, (len(length), 1), generator=pair.generator)
-    below = torch.where(at < (place if pair.leading_zeros else length), pair.top, 0)
-    power = (at == place).long()
+    below = torch.where(at < (top if pair.leading_zeros else length), pair.top, 0)
+    power = (at == top).long()
     above = power | (at == 0).long()
     return torch.where(change < 0, below, torch.where(change > 0, above, power))

@@ -158,7 +158,7 @@ def _labels(rows: int, count: int, generator: Generator) -> Int[Tensor, "rows co
 
 
 def _ascending(digits: Int[Tensor, "b n d"], there: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
-    """The numbers' places in ascending order, those that are not there last: sorted by each part of them in turn, from
+    """The numbers' indices in ascending order, those that are not there last: sorted by each part of them in turn, from
     the least significant on, since numbers may be longer than any machine word."""
     *lower, highest = words(digits, base=10)
     first, *others = *lower, highest.masked_fill(~there, EXACT)
@@ -169,5 +169,5 @@ def _ascending(digits: Int[Tensor, "b n d"], there: Bool[Tensor, "b n"]) -> Int[
 
 
 def _order(keys: Int[Tensor, "b n"]) -> Int[Tensor, "b n"]:
-    """A stable sort, by keys and places in one number: it takes two thirds of the library's time."""
+    """A stable sort, by keys and indices in one number: it takes two thirds of the library's time."""
     return (keys * MANY + torch.arange(keys.shape[1])).sort(1).values & MANY - 1

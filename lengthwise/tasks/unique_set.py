@@ -73,7 +73,7 @@ class UniqueSet(Listed):
         first = torch.full((len(row), self.alphabet), width)  # where each symbol stands first
         first.scatter_reduce_(1, symbols := row.long(), position, "amin")
         kept = (first.gather(1, symbols) == position) & within(length, width)
-        counted = kept.cumsum(1)  # a kept symbol's place in the answer, from 1; others add nothing to the one before
+        counted = kept.cumsum(1)  # a kept symbol's position in the answer, from 1; others add nothing to the one before
         answer = row.new_zeros(len(row), width + 1).scatter_add_(1, counted, row * kept)[:, 1:]
         return Problems(sizes, row, length, answer[:, : int(counted.max())], counted[:, -1], length)
 

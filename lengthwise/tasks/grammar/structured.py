@@ -166,7 +166,7 @@ def _filled(size: int, draw: Random, core: Callable[[int], str], unit: int) -> s
 def _with(digit: str, text: str, draw: Random) -> str:
     """A product with this digit for one of its numbers of one digit."""
     numbers = text.split("*")
-    at = draw.choice([place for place, number in enumerate(numbers) if len(number) == 1])
+    at = draw.choice([index for index, number in enumerate(numbers) if len(number) == 1])
     numbers[at] = digit
     return "*".join(numbers)
 
