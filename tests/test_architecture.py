@@ -1,8 +1,10 @@
 """The structure of the package, held to the code: between folders arrows point down, inside one there is no circle."""
 
 import ast
+import functools
 import graphlib
 import importlib
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +31,7 @@ FLOORS = [
 ]
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     """``tasks.parity`` → its file; a folder's ``__init__`` has the folder's name."""
     found = {}
@@ -38,6 +41,7 @@ def modules() -> dict[str, Path]:
     return {name: path for name, path in found.items() if name not in ("", "__main__")}  # which only calls cli
 
 
+@functools.cache
 def imports(path: Path) -> set[str]:
     """The package's own modules that a file imports, late imports included."""
     found = set()
@@ -109,16 +113,34 @@ def test_rooms_are_few():
     assert len(top | below) <= 26
 
 
-READ = [  # what a model is, positions aside, and how many lines of code a reader has to read
-    (("models/transformer", "nn/block", "nn/attention", "nn/mixer"), 250),
-    (("models/retran",), 150),
-    (("models/lstm", "nn/lstm"), 80),
-]
+READ = {"models.transformer": 250, "models.retran": 150, "models.lstm": 80}  # lines of code of a model, at most
+ASIDE = {"nn.position", "nn.digit_position", "nn.window"}  # positional encodings
 
 
-@pytest.mark.parametrize(("files", "most"), READ, ids=[files[0] for files, _ in READ])
-def test_what_is_computed_can_be_read_in_one_sitting(files, most):
-    assert sum(lines_of_code((PACKAGE / f"{file}.py").read_text()) for file in files) <= most
+def parts_of(module):
+    """The module, and what of ``nn`` it stands on, but for positional encodings."""
+    found, ahead = set(), [module]
+    while ahead:
+        name = ahead.pop()
+        found.add(name)
+        ahead += [one for one in imports(modules()[name]) if folder(one) == "nn" and one not in ASIDE | found]
+    return found
+
+
+@pytest.mark.parametrize(("module", "most"), READ.items())
+def test_what_is_computed_can_be_read_in_one_sitting(module, most):
+    assert sum(lines_of_code(modules()[name].read_text()) for name in parts_of(module)) <= most
+
+
+def test_functions_fit_a_screen_and_files_a_few():
+    lengths = [
+        node.end_lineno - node.lineno + 1
+        for path in modules().values()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
+    assert statistics.median(lengths) <= 8 and max(lengths) <= 65
+    assert max(len(path.read_text().splitlines()) for path in modules().values()) <= 400
 
 
 def lines_of_code(text):
