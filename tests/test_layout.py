@@ -4,9 +4,11 @@ from dataclasses import dataclass, fields
 
 import pytest
 import torch
+from forms import shipped
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lengthwise import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.recipe.layout import FullOutput, NextToken, Pairs, digit_positions, until_end, up_to_end
@@ -15,6 +17,7 @@ from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.expression import Expression
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
+from lengthwise.tasks.sorting import Sorting
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class ManySymbols(Copy):
         return tuple(chr(ord("一") + i) for i in range(300))
 
 
-TASKS = [
+NAMED = [
     ManySymbols(),
     Parity(),
     Copy(),
@@ -39,10 +42,19 @@ TASKS = [
     Expression(),
 ]
 ROWS = [FullOutput(), FullOutput(3), NextToken(), NextToken(2), NextToken(framed=True), FullOutput(2, framed=True)]
-LAYOUTS = [*ROWS, Pairs(), Pairs(carry=False)]
-EVERY = [(task, layout) for task in TASKS for layout in LAYOUTS if layout.accepts(task)]
+FORMS = [*ROWS, Pairs(), Pairs(carry=False)]
+LAYOUTS = [*FORMS, *(layout for layout in shipped("layouts") if type(layout) not in map(type, FORMS))]
+TASKS = [*NAMED, *(task for task in shipped("tasks") if type(task) not in map(type, NAMED))]
+# Every layout on the tasks named here, and on all others in its plainest form.
+EVERY = [
+    (task, layout)
+    for task in TASKS
+    for layout in (LAYOUTS if task in NAMED else shipped("layouts"))
+    if layout.accepts(task)
+]
 every = pytest.mark.parametrize(("task", "layout"), EVERY, ids=repr)
-rows_only = pytest.mark.parametrize(("task", "layout"), [p for p in EVERY if not isinstance(p[1], Pairs)], ids=repr)
+IN_ROWS = [pair for pair in EVERY if isinstance(pair[1], (FullOutput, NextToken))]
+rows_only = pytest.mark.parametrize(("task", "layout"), IN_ROWS, ids=repr)
 
 
 def sample(task, count=20, top=6, seed=0):
@@ -76,7 +88,12 @@ def wanted(task, layout, problem):
 
 
 def test_each_layout_accepts_what_it_can_write():
-    assert len(EVERY) == 10 * 6 + 5 * 2
+    """Rows every task, pairs those of two numbers; and no task or layout is left out."""
+    assert {type(task) for task, layout in EVERY if isinstance(layout, Pairs)} == {Addition}
+    for layout in ROWS:
+        assert all(layout.accepts(task) for task in TASKS)
+    assert {type(layout) for _, layout in EVERY} == set(catalog.parts()["layouts"].values())
+    assert len({type(task) for task, _ in EVERY}) >= len(shipped("tasks"))
 
 
 # What a row shows
@@ -188,13 +205,16 @@ def test_tokens_and_targets_are_in_their_vocabularies(task, layout):
 
 @every
 def test_room_is_known_without_the_answer(task, layout):
-    """All problems of one size leave the same room, at the same place, whatever their answers' lengths."""
+    """All problems of one size leave the same room, behind prompts of one length at the same position, whatever their
+    answers' lengths."""
     problems = task.sample(torch.full((100, len(task.axes)), 3), stream(0, "room"))
     batch = layout.write(problems, task)
-    assert (batch.answer_slots == batch.answer_slots[0]).all()
-    assert (batch.inputs.padding_mask == batch.inputs.padding_mask[0]).all()
+    for length in problems.prompt_length.unique():
+        for mask in (batch.answer_slots, batch.inputs.padding_mask):
+            alike = mask[problems.prompt_length == length]
+            assert (alike == alike[0]).all()
     slots = 3 + layout.carry if isinstance(layout, Pairs) else int(task.answer_slots(problems.sizes)[0]) + 1
-    assert int(batch.answer_slots[0].sum()) == slots
+    assert (batch.answer_slots.sum(1) == slots).all()
 
 
 @pytest.mark.parametrize("layout", [FullOutput(), NextToken()], ids=repr)
@@ -239,11 +259,14 @@ def test_runs_are_counted_as_a_loop_counts_them(rows, middle):
     assert digit_positions(signs, (torch.arange(7) < middle).expand(len(rows), -1)).tolist() == backwards
 
 
+LONGEST = {Expression: 1, Sorting: 20}  # what these tasks have sizes for
+
+
 @pytest.mark.parametrize("top", [6, 90])
-@rows_only
-def test_a_symbol_s_place_is_counted_in_its_own_number(task, layout, top):
-    """From 1 behind each sign; the answer's from the place where its first symbol is read off."""
-    batch = layout.write(sample(task, top=1 if isinstance(task, Expression) else top), task)
+@pytest.mark.parametrize(("task", "layout"), [pair for pair in IN_ROWS if not pair[0].mirrored], ids=repr)
+def test_a_symbol_s_position_is_counted_in_its_own_number(task, layout, top):
+    """From 1 behind each sign; the answer's from the position where its first symbol is read off."""
+    batch = layout.write(sample(task, top=min(top, LONGEST.get(type(task), top))), task)
     signs = {*task.signs, "^", "=", "#"}
     for row, tokens in enumerate(batch.inputs.tokens):
         first, position, positions = int(batch.answer_slots[row].long().argmax()), 0, []

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
+from forms import shipped
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Trace, UsageError
 from lengthwise.recipe.lengths import Curriculum, Mastery, Uniform
@@ -245,8 +245,8 @@ RULES = [
     Sure(0.9),
 ]
 # Rules of a new file are held to the laws that need no reference.
-FURTHER = [kind() for kind in catalog.parts()["stopping"].values() if kind not in {type(rule) for rule in RULES}]
-every_rule = pytest.mark.parametrize("stopping", [*RULES, *FURTHER], ids=repr)
+EVERY = [*RULES, *(rule for rule in shipped("stopping") if type(rule) not in map(type, RULES))]
+every_rule = pytest.mark.parametrize("stopping", EVERY, ids=repr)
 
 
 def test_some_rows_stop_early_uniformly_and_the_others_as_with_extra_loops():
@@ -297,7 +297,7 @@ def test_what_was_not_run_or_not_said_does_not_matter(stopping, drawn, rubbish):
     assert torch.equal(stopping.choose(changed, planned), stopping.choose(trace, planned))
 
 
-@pytest.mark.parametrize("stopping", [rule for rule in RULES if rule != MaxConfidence(per="batch")], ids=repr)
+@pytest.mark.parametrize("stopping", [rule for rule in EVERY if rule.together == 1], ids=repr)
 @given(drawn=traces())
 def test_a_row_s_choice_does_not_depend_on_its_neighbours(stopping, drawn):
     trace, planned = drawn
