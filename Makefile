@@ -5,10 +5,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Small models are fastest on one thread, and tests run in as many processes as there are cores.
 export OMP_NUM_THREADS ?= 1
+# Compiled once, not by each of the processes that tests start.
+export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test check learn bench docs format clean
+.PHONY: help demo test test-long check learn bench docs format clean
 help: ## what can be made
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Lengthwise needs Python 3.11 or newer: make PYTHON=python3.12 …"; exit 1; }
@@ -20,8 +22,11 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## train two models on short sums, test them on long ones, show the picture (minutes)
 	$(BIN)/lengthwise demo
 
-test: $(READY) ## all tests
-	$(BIN)/pytest -n 2
+test: $(READY) ## all tests, in minutes
+	$(BIN)/pytest -n 2 --dist worksteal
+
+test-long: $(READY) ## the same laws on more examples: every recipe, a thousand problems per length
+	LENGTHWISE_LONG=1 $(BIN)/pytest -n 2 --dist worksteal
 
 check: $(READY) ## format, lint, types
 	$(BIN)/ruff format --check .

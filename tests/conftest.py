@@ -1,7 +1,14 @@
 """Every test runs with shapes and types checked at run time, on one thread, with runs kept in a folder of its own."""
 
 import collections
+import contextlib
+import gc
+import io
 import itertools
+import os
+import subprocess
+import sys
+import types
 import typing
 
 import pytest
@@ -12,17 +19,44 @@ from jaxtyping import config, install_import_hook
 
 # beartype knows ``Self`` only in classes that it decorates itself; the hook decorates their methods. A whole number may
 # stand where a float is asked for, as everywhere in Python.
-checked = beartype(conf=BeartypeConf(hint_overrides=FrozenDict({typing.Self: typing.Any}), is_pep484_tower=True))
+typed = beartype(conf=BeartypeConf(hint_overrides=FrozenDict({typing.Self: typing.Any}), is_pep484_tower=True))
+CHECKED = 2  # cases of a test
+CALLS = 1000  # of functions in each of these
+CASES = collections.Counter()  # how many each has had in this process
+LEFT = [CALLS]  # calls that are still checked
+
+
+def checked(function):
+    """The function with its types checked, from its first call on; many calls turn the checking off."""
+    inner = None
+
+    def counted(*values, **named):
+        nonlocal inner
+        inner = inner or typed(function)
+        LEFT[0] -= 1
+        if LEFT[0] <= 0:
+            config.update("jaxtyping_disable", True)
+        return inner(*values, **named)
+
+    return counted
+
+
 install_import_hook("lengthwise", "conftest.checked")
 
-settings.register_profile("law", derandomize=True, deadline=None, max_examples=25, database=None)
-settings.load_profile("law")
+LONG = bool(os.environ.get("LENGTHWISE_LONG"))  # the same laws on more examples, as `make test-long` sets it
+for name, examples in (("quick", 10), ("long", 100)):
+    settings.register_profile(name, derandomize=True, deadline=None, max_examples=examples, database=None)
+settings.load_profile("long" if LONG else "quick")
 torch.set_num_threads(1)
 
 
 numbers = itertools.count()
-CHECKED = 2  # cases of a test
-CASES = collections.Counter()  # how many each has had in this process
+
+
+def pytest_collection_finish():
+    """What was imported stays to the end, so garbage collection need not look at it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -35,10 +69,42 @@ def runs(tmp_path_factory, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _types(request):
-    """Types are checked in a test's first cases alone: the others run the same code with other numbers."""
+    """Types are checked in a test's first calls of its first cases: the others run the same code with other numbers."""
     test = request.node.nodeid.partition("[")[0]
     CASES[test] += 1
+    LEFT[0] = CALLS
     config.update("jaxtyping_disable", CASES[test] > CHECKED)
+
+
+def command(*words, stdin="", env=None):
+    """A command of the command line, run in this process: one of its own takes three seconds to start."""
+    from lengthwise import cli
+    from lengthwise.base import lifeline
+
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        patch.setattr(sys, "stdin", io.StringIO(stdin))
+        patch.setattr(sys, "path", [*sys.path])  # commands look for modules where they are given
+        patch.setattr(lifeline, "heed", lambda: None)  # signals are pytest's
+        for name, value in (env or {}).items():
+            patch.setenv(name, value)
+        with pytest.raises(SystemExit) as left:
+            cli.main([str(word) for word in words])
+    return subprocess.CompletedProcess(words, left.value.code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture
+def fleet_here(monkeypatch):
+    """A fleet's trainings run in this process, one after the other, given the words that each process would be."""
+    from lengthwise.training import fleet
+
+    def start(words, *, stderr, **_):
+        assert words[:4] == [sys.executable, "-P", "-m", "lengthwise"]
+        done = command(*words[4:])
+        stderr.write(done.stderr.encode())
+        return types.SimpleNamespace(returncode=done.returncode, poll=lambda: done.returncode, stdin=io.BytesIO())
+
+    monkeypatch.setattr(fleet, "subprocess", types.SimpleNamespace(Popen=start, PIPE=None, DEVNULL=None))
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,8 @@ def _bare(field):
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def _accepted(spec, causal):
+def accepted(spec, causal):
+    """Is there such a model, in this direction?"""
     try:
         spec.build(READS, WRITES, causal=causal)
     except UsageError:  # from left to right only
@@ -89,7 +90,7 @@ FOUND = [
 EVERY = [
     (spec, causal)
     for spec, causal in itertools.product(dict.fromkeys([*SPECS, *RECURRENT, *FOUND]), [False, True])
-    if _accepted(spec, causal)
+    if accepted(spec, causal)
 ]
 
 

@@ -1,6 +1,5 @@
 """The command line as a user meets it, bad input included."""
 
-import io
 import json
 import os
 import pickle
@@ -12,38 +11,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import command
+from jaxtyping import config
 from safetensors.torch import load_file, save_file
 
-from lengthwise.cli import main
+from lengthwise.verbs import console
 
 TINY = ["steps=12", "batch=8", "model.width=16", "watch.every=0"]
 
 
-def lengthwise(*words, stdin="", cwd=None, env=None):
-    return subprocess.run(
-        [sys.executable, "-m", "lengthwise", *map(str, words)],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        cwd=cwd,
-        env={**os.environ, **(env or {})},
-    )
-
-
-@pytest.fixture
-def here(capsys, monkeypatch):
-    """The same without a process of its own, which would take two seconds to start."""
-    monkeypatch.setattr(sys, "path", [*sys.path])  # commands look for modules where they are given
-    monkeypatch.setattr(sys, "stdin", io.StringIO())
-
-    def typed(*words):
-        with pytest.raises(SystemExit) as left:
-            main([str(word) for word in words])
-        predicted = capsys.readouterr()
-        return subprocess.CompletedProcess(words, left.value.code, predicted.out, predicted.err)
-
-    return typed
+def process(*words, stdin=""):
+    """A command as a process of its own."""
+    line = [sys.executable, "-m", "lengthwise", *map(str, words)]
+    return subprocess.run(line, input=stdin, capture_output=True, text=True, timeout=240)
 
 
 def fails(done, *parts, code=2):
@@ -62,7 +42,7 @@ def run(tmp_path_factory):
     """A run, trained by command."""
     position = tmp_path_factory.mktemp("place")
     words = ["train", "looped-pairs", *TINY, "--lengths", "2,3", "--samples", "20", "--quiet", "--json"]
-    done = lengthwise(*words, env={"LENGTHWISE_RUNS": str(position)})
+    done = command(*words, env={"LENGTHWISE_RUNS": str(position)})
     assert done.returncode == 0, done.stderr
     (result,) = json.loads(done.stdout)
     assert [row["sizes"] for row in result["scores"]] == [[2], [3]]
@@ -82,33 +62,34 @@ def copy(run, tmp_path):
 
 def test_help_is_quick():
     seconds = []
-    for _ in range(5):
+    for _ in range(3):
         start = time.perf_counter()
-        done = lengthwise("--help")
+        done = process("--help")
         seconds.append(time.perf_counter() - start)
     assert "demo" in done.stdout
     assert min(seconds) < 1  # importing torch alone takes longer
 
 
-def test_prompts_may_start_with_a_minus_sign(here, monkeypatch):
+def test_prompts_may_start_with_a_minus_sign():
     prompts = ["-3+12-4", "(3-8)*-4", "-(2-5)", "-3", "12-4"]
-    words = here("solve", "retran-small", *prompts[:2], "--device", "cpu", *prompts[2:])
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(prompts)))
-    assert words.stdout == here("solve", "retran-small").stdout and len(words.stdout.splitlines()) == 5
-    refused = here("solve", "retran-small", "1-2", "--jsom")
+    words = command("solve", "retran-small", *prompts[:2], "--device", "cpu", *prompts[2:])
+    lines = command("solve", "retran-small", stdin="\n".join(prompts))
+    assert words.stdout == lines.stdout and len(words.stdout.splitlines()) == 5
+    refused = command("solve", "retran-small", "1-2", "--jsom")
     assert refused.returncode == 2 and "--jsom" in refused.stderr
 
 
 def test_solve_from_arguments_and_standard_input_agree(run):
-    words = lengthwise("solve", run, "12+9", "5+5")
-    lines = lengthwise("solve", run, stdin="12+9\n5+5\n")
+    """The second as a process of its own; other commands are called in this one."""
+    words = command("solve", run, "12+9", "5+5")
+    lines = process("solve", run, stdin="12+9\n5+5\n")
     assert words.returncode == lines.returncode == 0
     assert words.stdout == lines.stdout
     assert len(words.stdout.splitlines()) == 2
 
 
 def test_solve_json_tells_answer_correctness_loops_and_confidence(run):
-    row = json.loads(lengthwise("solve", run, "--json", "--stopping", "Oracle", "12+9").stdout)
+    row = json.loads(command("solve", run, "--json", "--stopping", "Oracle", "12+9").stdout)
     assert row["prompt"] == "12+9"
     assert row["right"] == "21"
     assert row["correct"] == (row["text"] == "21")
@@ -117,7 +98,7 @@ def test_solve_json_tells_answer_correctness_loops_and_confidence(run):
 
 
 def test_a_bad_prompt_among_good_ones_keeps_its_line(run):
-    done = lengthwise("solve", run, stdin="1+2\nx+1\n3+4\n")
+    done = command("solve", run, stdin="1+2\nx+1\n3+4\n")
     assert done.returncode == 1
     assert [bool(line) for line in done.stdout.splitlines()] == [True, False, True]
     assert done.stderr.startswith("lengthwise: prompt 2: ")
@@ -125,26 +106,26 @@ def test_a_bad_prompt_among_good_ones_keeps_its_line(run):
 
 
 def test_training_again_goes_on_where_it_was(run):
-    again = lengthwise("train", run, "--lengths", "2,3", "--samples", "20", "--quiet", "--json")
+    again = command("train", run, "--lengths", "2,3", "--samples", "20", "--quiet", "--json")
     assert len(json.loads(again.stdout)[0]["scores"]) == 2  # nothing was measured twice
 
 
-def test_evaluate_report_list_show_sample(run, tmp_path, here, monkeypatch):
+def test_evaluate_report_list_show_sample(run, tmp_path, monkeypatch):
     monkeypatch.setenv("LENGTHWISE_RUNS", str(run.parent))
-    rows = json.loads(here("evaluate", run.name, "--lengths", "2-4:2", "--samples", "10", "--json").stdout)
+    rows = json.loads(command("evaluate", run.name, "--lengths", "2-4:2", "--samples", "10", "--json").stdout)
     assert [row["sizes"] for row in rows if row["problems"] == "uniform"] == [[2], [4]]
     assert {row["problems"] for row in rows if row["sizes"] == [4]} > {"uniform", "all-highest"}
-    assert here("report", run, "--out", tmp_path / "figures").returncode == 0
+    assert command("report", run, "--out", tmp_path / "figures").returncode == 0
     assert {"scores.csv", "runs.json", "lengths.png", "lengths.svg"} <= {
         p.name for p in (tmp_path / "figures").iterdir()
     }
-    assert json.loads(here("list", "--json").stdout)["runs"] == {run.name: "done"}
-    assert json.loads(here("show", "looped-pairs", *TINY, "--json").stdout)["parameters"] > 0
-    assert here("sample", "parity", "4", "--count", "3").stdout.count("→") == 3
+    assert json.loads(command("list", "--json").stdout)["runs"] == {run.name: "done"}
+    assert json.loads(command("show", "looped-pairs", *TINY, "--json").stdout)["parameters"] > 0
+    assert command("sample", "parity", "4", "--count", "3").stdout.count("→") == 3
 
 
 def test_a_program_at_work():
-    done = lengthwise("rasp", "parity", "10110")
+    done = command("rasp", "parity", "10110")
     lines = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (0, "")
     assert lines[1].split() == ["10110=$"] * 2
@@ -153,7 +134,7 @@ def test_a_program_at_work():
     assert lines[-1] == "answer 1"
 
 
-def test_a_list_groups_families_and_says_why_a_run_cannot_be_read(run, tmp_path):
+def test_a_list_groups_families_and_says_why_a_run_cannot_be_read(run, tmp_path, monkeypatch):
     """What stands in it is shown as it is, marks of the terminal's language too."""
     for name, text in (
         ("odd", '{"kind": "[/bold]"}'),
@@ -164,8 +145,9 @@ def test_a_list_groups_families_and_says_why_a_run_cannot_be_read(run, tmp_path)
         (tmp_path / name / "config.json").write_text(text)
     (tmp_path / "no-run").mkdir()
     (tmp_path / "good").symlink_to(run)
-    env = {"LENGTHWISE_RUNS": str(tmp_path), "COLUMNS": "200"}
-    shown, told = lengthwise("list", env=env), lengthwise("list", "--json", env=env)
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path))
+    monkeypatch.setattr(console.out, "width", 200)
+    shown, told = command("list"), command("list", "--json")
     assert (shown.returncode, shown.stderr, told.returncode) == (0, "", 0)
     runs = json.loads(told.stdout)["runs"]
     assert sorted(runs) == ["cut[b]", "good", "odd", "of-another-time"]
@@ -182,16 +164,18 @@ def test_a_list_groups_families_and_says_why_a_run_cannot_be_read(run, tmp_path)
     assert f"{len(paper)} recipes. {recipes[paper[0]]}" in line
 
 
+@pytest.mark.usefixtures("fleet_here")
 def test_seeds_train_side_by_side(tmp_path):
     words = ["train", "looped-parity", *TINY, "--seeds", "2", "--jobs", "2", "--lengths", "2", "--samples", "10"]
-    done = lengthwise(*words, "--quiet", "--json", env={"LENGTHWISE_RUNS": str(tmp_path)})
+    done = command(*words, "--quiet", "--json", env={"LENGTHWISE_RUNS": str(tmp_path)})
     assert done.returncode == 0, done.stderr
     assert len({Path(row["run"]) for row in json.loads(done.stdout)}) == 2
 
 
+@pytest.mark.usefixtures("fleet_here")
 def test_sizes_on_two_axes_reach_every_seed(tmp_path):
     words = ["train", "looped-parity", "task=Addition", "lengths=Uniform(top=2)", *TINY, "--seeds", "2", "--jobs", "2"]
-    done = lengthwise(
+    done = command(
         *words, "--lengths", "1x2", "--samples", "5", "--quiet", "--json", env={"LENGTHWISE_RUNS": str(tmp_path)}
     )
     assert done.returncode == 0, done.stderr
@@ -231,28 +215,32 @@ WRONG = [  # commands, and what the one line has to say
 @pytest.mark.parametrize(
     ("words", "parts"), [(words, parts) for words, *parts in WRONG], ids=[words for words, *_ in WRONG]
 )
-def test_wrong_words(run, here, words, parts):
-    fails(here(*words.replace("RUN", str(run)).split()), *parts)
+def test_wrong_words(run, words, parts):
+    fails(command(*words.replace("RUN", str(run)).split()), *parts)
 
 
 @pytest.mark.parametrize("prompt", ["1+", "1+2+3", "12", "1 - 2", "１+2", "1+2;ls"])
-def test_wrong_prompts(run, here, prompt):
-    done = here("solve", run, prompt)
+def test_wrong_prompts(run, prompt):
+    done = command("solve", run, prompt)
     assert (done.returncode, done.stdout) == (1, "\n")  # an empty answer, on its line
     assert len(done.stderr.splitlines()) == 1
 
 
 def test_wrong_words_end_a_process():
-    fails(lengthwise("solv", "x"), "solv", "--help")
-    fails(lengthwise("reproduce", "looped", "--scale", "big", "--dry-run"), "scale: 'big' is not one of: cpu, paper")
+    fails(process("solv", "x"), "solv", "--help")
+
+
+def test_a_study_refuses_a_choice_that_it_does_not_have():
+    config.update("jaxtyping_disable", True)  # which would refuse it first
+    fails(command("reproduce", "looped", "--scale", "big", "--dry-run"), "scale: 'big' is not one of: cpu, paper")
 
 
 def test_rows_longer_than_the_position_table(tmp_path):
     words = ["train", "standard-pairs", *TINY, "model.positions=Learned(size=10)", "--lengths", "3", "--samples", "5"]
-    done = lengthwise(*words, "--quiet", "--json", env={"LENGTHWISE_RUNS": str(tmp_path)})
+    done = command(*words, "--quiet", "--json", env={"LENGTHWISE_RUNS": str(tmp_path)})
     (folder,) = tmp_path.iterdir()
     assert done.returncode == 0, done.stderr
-    fails(lengthwise("evaluate", folder, "--lengths", "12", "--samples", "5"), "13 positions", "table of 10")
+    fails(command("evaluate", folder, "--lengths", "12", "--samples", "5"), "13 positions", "table of 10")
 
 
 class Bomb:
@@ -265,12 +253,12 @@ class Bomb:
         return (os.system, (f"touch {self.path}",))
 
 
-def test_spoiled_weights(copy, here):
+def test_spoiled_weights(copy):
     weights, config = copy / "model.safetensors", copy / "config.json"
     whole, recipe, went_off = weights.read_bytes(), config.read_text(), copy / "went-off"
 
     def refused(*parts):
-        fails(here("solve", copy, "1+1"), *parts)
+        fails(command("solve", copy, "1+1"), *parts)
         assert not went_off.exists()
 
     weights.write_bytes(whole[: len(whole) // 2])
@@ -302,7 +290,7 @@ def test_spoiled_weights(copy, here):
 def test_nothing_is_half_written_where_the_disk_refuses(tmp_path):
     """A folder that cannot be made, since a file stands in its place; root may write to read-only folders."""
     (tmp_path / "file").write_text("in the way")
-    done = lengthwise("train", "looped-parity", *TINY, env={"LENGTHWISE_RUNS": str(tmp_path / "file" / "runs")})
+    done = command("train", "looped-parity", *TINY, env={"LENGTHWISE_RUNS": str(tmp_path / "file" / "runs")})
     fails(done, "cannot write")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -310,4 +298,4 @@ def test_nothing_is_half_written_where_the_disk_refuses(tmp_path):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_read_only_folder(tmp_path):
     tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    fails(lengthwise("train", "looped-parity", *TINY, env={"LENGTHWISE_RUNS": str(tmp_path / "runs")}), "cannot write")
+    fails(command("train", "looped-parity", *TINY, env={"LENGTHWISE_RUNS": str(tmp_path / "runs")}), "cannot write")

@@ -280,8 +280,8 @@ def test_several_rules_at_once_score_as_each_does_alone(recipe, monkeypatch):
     for tokens in (evaluation.TOKENS, 50):
         monkeypatch.setattr(evaluation, "TOKENS", tokens)
         together = list(evaluate(weights, [2, 3], samples=25, stopping=RULES))
-        alone = [s for size in (2, 3) for rule in RULES for s in evaluate(weights, [size], samples=25, stopping=rule)]
-        assert together == alone
+        alone = [evaluate(weights, [2, 3], samples=25, stopping=rule) for rule in RULES]
+        assert together == [score for size in zip(*alone, strict=True) for score in size]
         assert len({score.exact for score in together}) > 2
     batch = recipe.layout.write(several(recipe), recipe.task)
     for rule, predicted in zip(RULES, answers(weights.model, recipe, batch, RULES), strict=True):
@@ -559,5 +559,5 @@ def test_default_sizes_start_at_the_training_length():
 def test_default_sizes_end_where_the_task_does():
     recipe = catalog.recipe("retran-small")
     assert default_sizes(recipe) == [30, 45, 60, 90, 128]
-    assert all(len(recipe.task.sample(torch.tensor([[size]]), stream(0, "x"))) == 1 for size in default_sizes(recipe))
+    assert len(recipe.task.sample(torch.tensor([[128]]), stream(0, "x"))) == 1
     assert default_sizes(replace(PARITY, lengths=Uniform(1))) == [1, 2, 3, 5]

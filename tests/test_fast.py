@@ -59,10 +59,12 @@ def shrunk(spec):
 
 def shipped_forms():
     """Each form of model that a shipped recipe trains, with its layout's direction, and one recipe that does."""
-    found = {}
+    models, found = {}, {}
     for name, make in catalog.recipes().items():
         recipe = make()
-        found.setdefault((shrunk(recipe.model), recipe.layout.causal), name)
+        models.setdefault((recipe.model, recipe.layout.causal), name)
+    for (model, causal), name in models.items():
+        found.setdefault((shrunk(model), causal), name)
     return found
 
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from conftest import LONG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -286,7 +287,7 @@ PLACES = [(f.name,) for f in dataclasses.fields(Recipe)] + [
 ]
 
 
-@settings(max_examples=200)
+@settings(max_examples=200 if LONG else 50)
 @given(st.sampled_from(PLACES), JSON)
 def test_a_file_with_anything_anywhere_is_a_recipe_or_a_usage_error(position, value):
     tree = encode(RECIPE)
@@ -301,7 +302,7 @@ def test_a_file_with_anything_anywhere_is_a_recipe_or_a_usage_error(position, va
         assert Recipe.read(recipe.json()) == recipe
 
 
-@settings(max_examples=200)
+@settings(max_examples=200 if LONG else 50)
 @given(st.one_of(st.text(max_size=20), st.text("(),=._-+'\"*{}[]aA01 \\\n", max_size=30)))
 def test_any_text_is_plain_values_or_a_usage_error(typed):
     try:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from conftest import LONG
 from rich.console import Console
 from test_evaluation import NEXT, PAIRS, PARITY, SUMS, half_trained
 from test_report import recipe, scored
@@ -54,9 +55,9 @@ def test_a_family_scores_as_it_does_alone(trained):
     size = 12 if len(trained.task.axes) == 1 else 9
     found = {score.problems: score for score in evaluate_families(weights, [size], samples=30, seed=3)}
     assert list(found) == [family.name for family in trained.task.families]
-    for name, score in found.items():
+    for name in [*found][:: 1 if LONG else 3]:
         (alone,) = evaluate(weights, [size], samples=30, kind=name, seed=3)
-        assert score == alone
+        assert found[name] == alone
 
 
 def test_several_rules_measure_the_same_problems():
@@ -157,9 +158,9 @@ def test_a_share_of_families_that_cannot_be_is_refused(changes, message):
 @pytest.mark.parametrize(("trained", "size"), [(NEXT, 6), (PAIRS, 12)], ids=["copy", "addition"])
 def test_an_attack_finds_what_is_wrong_and_the_same_again(trained, size):
     weights = half_trained(trained)
-    found = attack(weights, [size], tries=700, seed=1)
-    assert found == attack(weights, [size], tries=700, seed=1)
-    assert found["tries"] >= 700
+    found = attack(weights, [size], tries=200, seed=1)
+    assert found == attack(weights, [size], tries=200, seed=1)
+    assert found["tries"] >= 200
     assert found["failed"] > 0
     assert found["failed"] == sum(row["failed"] for row in found["origins"])
     assert found["tries"] == sum(row["tries"] for row in found["origins"])

@@ -368,6 +368,7 @@ def test_a_dry_run_says_its_plan_and_makes_nothing(small, capsys, runs, tmp_path
 RULES = ("Oracle", "MaxConfidence", "MaxConfidence(per=batch)")
 
 
+@pytest.mark.usefixtures("fleet_here")
 def test_the_study_is_reproduced_and_nothing_is_done_twice(small, capsys, runs, tmp_path):
     words = ["reproduce", "looped", "--methods", "fop-loop-adaptive", "--tasks", "parity", "--samples", 8]
     words += ["--curve-samples", 4, "--out", tmp_path / "out", "--jobs", 1, "--quiet", "--json"]
@@ -438,22 +439,18 @@ def test_depth_agrees_with_the_scores_of_the_same_problems(half, name, seed, mon
     problems = data.fresh_problems(weights.recipe.task, (size,), samples, seed=seed)
     monkeypatch.setattr("lengthwise.evaluation.scores.unseen", lambda *_, **__: problems)
 
-    def score(rule):
-        return next(evaluate(weights, [size], samples=samples, stopping=rule))
-
+    after = [After(k) for k in range(1, size + 21)]
+    choosing = {"oracle": Oracle(), "example": MaxConfidence(), "batch": MaxConfidence(per="batch")}
+    scores = list(evaluate(weights, [size], samples=samples, stopping=[*after, *choosing.values()]))
     assert row["planned"] == size
     assert (row["task"], row["sizes"], row["count"], row["seed"]) == (name, [size], samples, seed)
     assert len(row["exact"]) == len(row["confidence"]) == size + 20
-    assert row["exact"] == pytest.approx([score(After(k)).exact for k in range(1, size + 21)])
-    assert row["exact"][size - 1] == pytest.approx(score(Oracle()).exact)
-    for kind, rule in (
-        ("oracle", Oracle()),
-        ("example", MaxConfidence()),
-        ("batch", MaxConfidence(per="batch")),
-    ):
-        chosen, scored = row["chosen"][kind], score(rule)
+    assert row["exact"] == pytest.approx([score.exact for score in scores[: len(after)]])
+    for kind, scored in zip(choosing, scores[len(after) :], strict=True):
+        chosen = row["chosen"][kind]
         assert (chosen["exact"], chosen["mean"]) == pytest.approx((scored.exact, scored.loops))
         assert 1 <= chosen["low"] <= chosen["high"] <= size + 20
+    assert row["exact"][size - 1] == pytest.approx(row["chosen"]["oracle"]["exact"])
     best = max(range(len(row["confidence"])), key=row["confidence"].__getitem__) + 1
     assert row["chosen"]["batch"]["low"] == row["chosen"]["batch"]["high"] == best
     assert max(row["exact"]) > 0

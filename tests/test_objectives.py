@@ -1,11 +1,13 @@
 """Laws of every objective with every model: its loss is what single rows, run one at a time, add up to."""
 
 from dataclasses import replace
+from functools import cache
 from itertools import takewhile
 
 import pytest
 import torch
-from forms import FOUND, away, shipped
+from conftest import LONG
+from forms import FOUND, accepted, away, shipped
 from torch.nn import functional as F
 
 from lengthwise.base.fields import text
@@ -50,18 +52,33 @@ def short(part):
     return "+".join(map(repr, part.positions)) if isinstance(part, Transformer) else text(part)
 
 
+def ways_of(spec):
+    return [way for way in WAYS if accepted(spec, way[1].causal)]
+
+
+def some(ways, number):
+    """All of them, or one, another for another number."""
+    return ways if LONG else [ways[number % len(ways)]]
+
+
+TOGETHER = [
+    (spec, objective, *way)
+    for i, spec in enumerate(SPECS)
+    for j, objective in enumerate(OBJECTIVES)
+    for way in some(ways_of(spec), i + j)
+]
 every_spec = pytest.mark.parametrize("spec", SPECS, ids=short)
-every_objective = pytest.mark.parametrize("objective", OBJECTIVES, ids=short)
-every_way = pytest.mark.parametrize(("task", "layout"), WAYS, ids=short)
+every_pair = pytest.mark.parametrize(("spec", "objective", "task", "layout"), TOGETHER, ids=short)
+every_way = pytest.mark.parametrize(
+    ("spec", "task", "layout"), [(spec, *way) for spec in SPECS for way in ways_of(spec)], ids=short
+)
 
 
+@cache
 def setting(spec, task, layout):
     """A model in float64 whose every parameter matters, and a batch of answers of several lengths."""
     torch.manual_seed(0)
-    try:
-        model = away(spec.build(*layout.vocabs(task), causal=layout.causal))
-    except UsageError as error:  # reads from left to right only
-        pytest.skip(str(error))
+    model = away(spec.build(*layout.vocabs(task), causal=layout.causal))
     draw = stream(0, "setting")
     sizes = torch.randint(1, 4, (len(LOOPS), len(task.axes)), generator=draw)
     return model, layout.write(task.sample(sizes, draw), task)
@@ -114,13 +131,27 @@ def plain_every(model, batch):
     return total / rows, right / rows
 
 
+@cache
+def slowly(plain, spec, task, layout, *more):
+    """Loss, share of tokens that are right, and gradients; for all tests and runners."""
+    model, batch = setting(spec, task, layout)
+    value, right = plain(model, batch, *more)
+    return value.detach(), right, gradients(value, model)
+
+
+def progressive(weight, full, fewer):
+    """(1 − weight) · full + weight · fewer, of losses and of gradients."""
+    gradients = {name: (1 - weight) * found + weight * fewer[2][name] for name, found in full[2].items()}
+    return (1 - weight) * full[0] + weight * fewer[0], gradients
+
+
 def close(one, two):
     torch.testing.assert_close(one, two, atol=1e-9, rtol=1e-9)
 
 
 def gradients(value, model):
     parameters = dict(model.named_parameters())
-    found = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
+    found = torch.autograd.grad(value, list(parameters.values()), materialize_grads=True)
     return dict(zip(parameters, found, strict=True))
 
 
@@ -138,9 +169,7 @@ def same_gradients(one, two):
 # Contract
 
 
-@every_spec
-@every_objective
-@every_way
+@every_pair
 def test_a_finite_loss_with_its_logs_and_a_gradient_for_every_parameter(spec, objective, task, layout, run):
     model, batch = setting(spec, task, layout)
     loss, found = call(objective, run(model), batch)
@@ -154,9 +183,7 @@ def test_a_finite_loss_with_its_logs_and_a_gradient_for_every_parameter(spec, ob
         assert gradient is not None and gradient.isfinite().all() and gradient.any(), name
 
 
-@every_spec
-@every_objective
-@every_way
+@every_pair
 def test_what_stands_outside_the_loss_mask_does_not_matter(spec, objective, task, layout, run):
     model, batch = setting(spec, task, layout)
     rubbish = torch.randint(3, batch.targets.shape, generator=stream(0, "rubbish"))
@@ -168,10 +195,10 @@ def test_what_stands_outside_the_loss_mask_does_not_matter(spec, objective, task
     assert all(first[name] is second[name] is None or torch.equal(first[name], second[name]) for name in first)
 
 
-@every_spec
-@every_objective
-def test_what_stands_inside_does_matter(spec, objective, run):
-    model, batch = setting(spec, *WAYS[0])
+@every_pair
+@torch.no_grad()
+def test_what_stands_inside_does_matter(spec, objective, task, layout, run):
+    model, batch = setting(spec, task, layout)
     batch = replace(batch, rounds=torch.ones_like(LOOPS))  # no row stops early
     before = objective(run(model), batch, LOOPS, stream(0, "objective")).value
     for i in range(len(batch)):
@@ -185,7 +212,6 @@ def test_what_stands_inside_does_matter(spec, objective, run):
 # Against rows run one at a time
 
 
-@every_spec
 @every_way
 @pytest.mark.parametrize(
     ("objective", "plain"), [(Final(), plain_final), (Every(), plain_every)], ids=["final", "every"]
@@ -193,13 +219,12 @@ def test_what_stands_inside_does_matter(spec, objective, run):
 def test_final_and_every_against_single_rows(spec, task, layout, objective, plain, run):
     model, batch = setting(spec, task, layout)
     loss, found = call(objective, run(model), batch)
-    value, right = plain(model, batch)
+    value, right, wanted = slowly(plain, spec, task, layout)
     close(loss.value, value)
     assert float(loss.logs["token_accuracy"]) == pytest.approx(float(right))
-    assert same_gradients(found, gradients(value, model))
+    assert same_gradients(found, wanted)
 
 
-@every_spec
 @every_way
 def test_every_tells_the_last_loop_s_loss(spec, task, layout, run):
     model, batch = setting(spec, task, layout)
@@ -209,42 +234,37 @@ def test_every_tells_the_last_loop_s_loss(spec, task, layout, run):
 
 
 @every_spec
-@pytest.mark.parametrize(("task", "layout"), WAYS[:1], ids=short)
-def test_progressive_against_single_rows(spec, task, layout, run):
+def test_progressive_against_single_rows(spec, run):
     """(1 − weight) · L(all loops) + weight · L(r loops), r anywhere in 1 … R and each of them reached."""
-    model, batch = setting(spec, task, layout)
-    by_depth = {depth: plain_final(model, batch, depth)[0] for depth in range(1, 5)}
-    wanted = {depth: 0.3 * by_depth[4] + 0.7 * value for depth, value in by_depth.items()}
+    way = ways_of(spec)[0]
+    model, batch = setting(spec, *way)
+    by_depth = {depth: slowly(plain_final, spec, *way, depth) for depth in range(1, 5)}
+    wanted = {depth: progressive(0.7, by_depth[4], fewer) for depth, fewer in by_depth.items()}
     drawn = set()
     for seed in takewhile(lambda _: len(drawn) < 4, range(12)):
         loss, found = call(Progressive(0.7), run(model), batch, seed)
-        (depth,) = [depth for depth, value in wanted.items() if abs(value - loss.value) < 1e-9]
-        close(loss.logs["full_loss"], by_depth[4].detach())
-        if depth not in drawn:
-            assert same_gradients(found, gradients(plain_progressive(model, batch, 0.7, depth), model))
+        (depth,) = [depth for depth, (value, _) in wanted.items() if abs(value - loss.value) < 1e-9]
+        close(loss.logs["full_loss"], by_depth[4][0])
+        assert same_gradients(found, wanted[depth][1])
         drawn.add(depth)
     assert drawn == {1, 2, 3, 4}
 
 
-def plain_progressive(model, batch, weight, depth, full_tracked=None, tracked=None):
-    full, fewer = plain_final(model, batch, 4, full_tracked)[0], plain_final(model, batch, depth, tracked)[0]
-    return (1 - weight) * full + weight * fewer
-
-
 @pytest.mark.parametrize("spec", SPECS[:2], ids=short)
-@pytest.mark.parametrize(("task", "layout"), WAYS[1:2], ids=short)
-def test_truncated_progressive_values_are_those_of_whole_runs_and_gradients_of_the_last_loops(spec, task, layout, run):
+def test_truncated_progressive_values_are_those_of_whole_runs_and_gradients_of_the_last_loops(spec, run):
     """With R = 4, n in 0 … 3 loops are run without gradients and k in 1 … min(4 − n, 2) with; the full run is tracked
     through its last 2. The value knows nothing of it."""
-    model, batch = setting(spec, task, layout)
+    model, batch = setting(spec, *WAYS[1])
     pairs = [(n, k) for n in range(4) for k in range(1, min(4 - n, 2) + 1)]
-    values = {(n, k): plain_progressive(model, batch, 0.7, n + k).detach() for n, k in pairs}
-    slow = {(n, k): gradients(plain_progressive(model, batch, 0.7, n + k, 2, k), model) for n, k in pairs}
+    full = slowly(plain_final, spec, *WAYS[1], 4, 2)
+    wanted = {(n, k): progressive(0.7, full, slowly(plain_final, spec, *WAYS[1], n + k, k)) for n, k in pairs}
     drawn = set()
     for seed in takewhile(lambda _: len(drawn) < len(pairs), range(40)):
         loss, found = call(Progressive(0.7, truncated=True), run(model), batch, seed)
         (pair,) = [
-            pair for pair in pairs if abs(values[pair] - loss.value) < 1e-9 and same_gradients(found, slow[pair])
+            pair
+            for pair, (value, slow) in wanted.items()
+            if abs(value - loss.value) < 1e-9 and same_gradients(found, slow)
         ]
         drawn.add(pair)
     assert drawn == set(pairs)

@@ -6,6 +6,7 @@ from itertools import product, starmap
 import jaxtyping
 import pytest
 import torch
+from conftest import LONG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -315,6 +316,9 @@ ALL = [
 every_program = pytest.mark.parametrize("task", ALL, ids=repr)
 
 
+LENGTHS = {*range(1, 9), 12, 16, 31, 32, 33, 64, 200}
+
+
 def problems_of(task, n, count):
     """Of length n; products of one bit, and of two bits, times n."""
     sizes = [(n,)] if len(task.axes) == 1 else [(1, n), (2, n)]
@@ -322,15 +326,17 @@ def problems_of(task, n, count):
 
 
 def how_many(task, n):
-    """A thousand, but fewer where a program compares all pairs of places in long rows, and not every length of tasks
-    whose alphabets, and so the maps, are large. (bench/programs.py takes a thousand everywhere.)"""
+    """Fewer where a program compares all pairs of places in long rows, and not every length of tasks whose alphabets,
+    and so the maps, are large. (bench/programs.py takes a thousand everywhere.)"""
+    if not LONG and n not in LENGTHS:
+        return 0
     if n == 200:
-        return 0 if getattr(task, "base", 2) == 10 else 100
+        return 0 if getattr(task, "base", 2) == 10 else 100 if LONG else 20
     if task == UniqueSet():
         return 50 if n % 16 == 0 else 0
     if n > 32 and getattr(task, "base", 2) == 10:
         return 0
-    return 1000 if n <= 16 or type(task) in (Parity, Copy, BinarySum) else 30
+    return (1000 if LONG else 200) if n <= 16 or type(task) in (Parity, Copy, BinarySum) else 30
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from conftest import LONG
 from forms import with_gradients
 
 from lengthwise import catalog
@@ -275,14 +276,14 @@ def recalled(query, key, value, dropout):
 def test_recall_s_gradient(dropout):
     draw = stream(0, "recall")
     parts = [torch.randn(3, 2, 3, 4, generator=draw, dtype=torch.double, requires_grad=True) for _ in range(3)]
-    assert torch.autograd.gradcheck(lambda *parts: recalled(*parts, dropout), parts)
+    assert torch.autograd.gradcheck(lambda *parts: recalled(*parts, dropout), parts, fast_mode=not LONG)
 
 
 def test_dropout_in_recall_keeps_the_mean():
     query, key, value = (torch.randn(3, 2, 3, 4, generator=stream(i, "mean"), dtype=torch.double) for i in range(3))
     plain = recalled(query, key, value, 0.0)[1]
     found = []
-    for seed in range(4000):
+    for seed in range(4000 if LONG else 800):
         torch.manual_seed(seed)
         recall = Recall((2, 2, 4, 3), 2, probability=0.3, like=query)
         for step in range(2):
@@ -308,6 +309,7 @@ def test_dropout_is_for_training(spec, kind, plainly):
 # The study
 
 
+@pytest.mark.usefixtures("fleet_here")
 def test_the_study_is_reproduced(monkeypatch, tmp_path, capsys):
     """Problems in the range and beyond it, and the pictures of both."""
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "runs"))

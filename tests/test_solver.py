@@ -128,6 +128,8 @@ def test_decoding_with_a_memory_is_decoding_without(name):
         assert torch.equal(fast.loops, slow.loops)
         torch.testing.assert_close(fast.confidence, slow.confidence, atol=1e-5, rtol=0)
         predicted |= set(slow.symbols.flatten().tolist())
+        if len(predicted) > 3:
+            break
     assert len(predicted) > 3 or name in FOUND
 
 
