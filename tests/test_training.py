@@ -526,7 +526,9 @@ def test_a_checkpoint_of_this_recipe_is_taken_and_a_deleted_one_starts_over(monk
     steps = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            training.data, "batch", lambda recipe, step, batch=data.batch: steps.append(step) or batch(recipe, step)
+            training.data,
+            "batch",
+            lambda recipe, step, batch=data.batch, **more: steps.append(step) or batch(recipe, step, **more),
         )
         train(run.recipe)
     assert steps == list(range(5, 14))
