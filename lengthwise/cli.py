@@ -62,11 +62,12 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--count", type=int, default=5, metavar="N", help="how many (default: 5)")
     sub = verb("train", "train a recipe, or go on with a run; then evaluate it",
                "seed", "seeds", "jobs", "wait", "lengths", "samples", "curve", "curve-samples", "stopping", "hard",
-               "natural", "families", "device", "threads", "save-every", "quiet", "json")  # fmt: skip
+               "natural", "families", "device", "threads", "save-every", "allow-divergence",
+               "quiet", "json")  # fmt: skip
     _recipe(sub)
     sub = verb("evaluate", "exact match on fresh problems, length by length",
-               "seed", "lengths", "grid", "samples", "stopping", "loops", "hard", "natural", "family", "families",
-               "uniform-only", "device", "threads", "json")  # fmt: skip
+               "seed", "wait", "lengths", "grid", "samples", "stopping", "loops", "hard", "natural", "family",
+               "families", "uniform-only", "device", "threads", "json")  # fmt: skip
     sub.add_argument("weights", metavar="RUN", help="a run's folder, any folder of weights, or shipped weights by name")
     sub.add_argument("--anatomy", action="store_true", help="how answers go wrong: where, and on which problems")
     sub = verb("attack", "search for problems that a model gets wrong, short ones first",
@@ -85,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("prompt", metavar="PROMPT", nargs="?", help="e.g. 10110")
     sub.add_argument("changes", nargs="*", metavar="name=value", help="the task's fields, e.g. order=least")
     sub = verb("reproduce", "train and evaluate all of a study, then write its table and figures",
-               "seeds", "jobs", "curve-samples", "out", "device", "quiet", "json")  # fmt: skip
+               "seeds", "jobs", "curve-samples", "out", "device", "allow-divergence", "quiet", "json")  # fmt: skip
     _reproduce(sub)
     sub = verb("report", "tables, figures (PNG, SVG) and CSV of runs", "out", "json")
     sub.add_argument("runs", nargs="+", metavar="RUN", help="run folders, and those of `ask`")
@@ -145,6 +146,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "device": {"default": "auto", "help": "auto, cpu or cuda (default: auto)"},
     "threads": {"type": int, "default": 1, "metavar": "N", "help": "CPU threads (default: 1, best for small models)"},
     "save-every": {"type": float, "default": 60.0, "metavar": "S", "help": "seconds between checkpoints (default: 60)"},
+    "allow-divergence": {"action": "store_true", "help": "go on when the loss is no number any more; rows say null"},
     "lengths": {
         "metavar": "SIZES",
         "help": "8,12,16 or 1-60 or 10-100:10 (default: 1, 1.5, 2, 3, 5 times the training length)",
@@ -155,7 +157,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "grid": {"metavar": "NxM", "help": "every pair of sizes, for a task of two"},
     "samples": {"type": int, "default": 1000, "metavar": "N", "help": "fresh problems per length (default: 1000)"},
-    "wait": {"action": "store_true", "help": "where another process trains this run, wait for it"},
+    "wait": {"action": "store_true", "help": "where another process works on this run, wait for it"},
     "hard": {"action": "store_true", "help": "the task's harder set (sums: long carries)"},
     "seconds": {"type": float, "default": 30.0, "metavar": "S", "help": "how long to search (default: 30)"},
     "tries": {"type": int, "metavar": "N", "help": "end after N problems instead: the same seed then finds the same"},

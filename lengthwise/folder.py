@@ -10,6 +10,7 @@ A run is ``runs/<name>-<id>/`` (or under ``$LENGTHWISE_RUNS``):
     anatomy.jsonl       error analyses, a row per size
     state.pt            the checkpoint, until training ends
     about.json          versions, commit, device, time; and the recipe's outline
+    failed.json         why training, or what follows it, failed the last time; and the verdict, if there is one
 
 A language model that was asked has ``runs/ask-<model>-<task>-<id>/``:
 
@@ -23,12 +24,15 @@ file can run code. This module does not import torch; ``run`` loads recipes and 
 
 from __future__ import annotations
 
+import errno
 import json
+import math
 import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from glob import escape
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -36,12 +40,21 @@ from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import InquiryOutline, RunOutline
 
+DIVERGED = "diverged"  # the verdict on a training whose loss is no number any more
 SHIPPED = Path(__file__).parent / "weights"
 
 
 def runs_folder() -> Path:
     """The folder of all runs."""
     return Path(os.environ.get("LENGTHWISE_RUNS", "runs"))
+
+
+def run_path(name: str | Path) -> Path:
+    """The folder of an existing run, by its path or its name among the runs. Raises UsageError if there is none."""
+    for path in (Path(name), runs_folder() / name):
+        if path.is_dir():
+            return path
+    raise UsageError(f"{name}: there is no such run; `lengthwise list` shows those that are there")
 
 
 def shipped() -> list[str]:
@@ -52,11 +65,14 @@ def shipped() -> list[str]:
 # Files
 
 
-def write(path: Path, content: bytes) -> None:
-    """Replace a file atomically. Raises UsageError if it cannot be written."""
+def write(path: Path, content: bytes, *, make: bool = True) -> None:
+    """Replace a file atomically; its folder is made if needed, or has to be there. Raises UsageError if it cannot be
+    written."""
     with _disk(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.{os.getpid()}")
+        if make:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path.parent)
+        part = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")
         try:
             with part.open("wb") as file:
                 file.write(content)
@@ -69,13 +85,36 @@ def write(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, tree: Any) -> None:
     """Replace a JSON file atomically. Raises UsageError if it cannot be written."""
-    write(path, (json.dumps(tree, indent=1) + "\n").encode())
+    write(path, (json_text(tree, indent=1) + "\n").encode())
+
+
+def json_text(tree: Any, indent: int | None = None) -> str:
+    """JSON that any parser reads: what is not a finite number is null."""
+    try:
+        return json.dumps(tree, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite_or_null(tree), indent=indent, allow_nan=False)
+
+
+def _finite_or_null(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {name: _finite_or_null(part) for name, part in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_finite_or_null(part) for part in tree]
+    return None if isinstance(tree, float) and not math.isfinite(tree) else tree
+
+
+def regular(path: Path) -> Path:
+    """The same path. Raises UsageError if it is there and no file: to read a pipe would take for ever."""
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path}: not a regular file; take it away")
+    return path
 
 
 def read_text(path: Path) -> str:
     """Read a text file. Raises UsageError if it cannot be read."""
     try:
-        return path.read_text()
+        return regular(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise UsageError(f"{path.parent}: its {path.name} cannot be read ({reason})") from None
@@ -111,6 +150,35 @@ def _cut_short(file: BinaryIO) -> bool:
     return file.read() != b"\n"
 
 
+def _added(file: BinaryIO, text: bytes) -> int:
+    """Write at a file's end, all or nothing: a full disk may take the beginning. The file's size."""
+    size = file.seek(0, os.SEEK_END)
+    try:
+        if file.write(text) < len(text):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError:
+        file.truncate(size)
+        raise
+    return size + len(text)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what is left of files whose writers were killed on this machine."""
+    for part in folder.glob(f".*.{escape(platform.node())}.*"):
+        if part.suffix[1:].isdigit() and not _alive(int(part.suffix[1:])):
+            part.unlink(missing_ok=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
+
+
 @contextmanager
 def _disk(folder: Path) -> Iterator[None]:
     try:
@@ -127,26 +195,50 @@ class Folder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._written: dict[str, int] = {}  # bytes that files had after the last append
+        self._read: dict[str, tuple[object, list[dict[str, Any]]]] = {}  # rows as they were read, and from which state
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.folder)!r})"
 
     def append(self, name: str, *rows: dict[str, Any]) -> None:
-        """Append rows to ``<name>.jsonl``; an incomplete last line is removed first."""
-        with _disk(self.folder), (self.folder / f"{name}.jsonl").open("ab+") as file:
-            if _cut_short(file):
-                file.seek(0)
-                file.truncate(file.read().rfind(b"\n") + 1)
-            file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
+        """Append rows to ``<name>.jsonl``, all or none; an incomplete last line is removed first. Raises UsageError if
+        the disk is full, or rows that were appended before have vanished."""
+        path = regular(self.folder / f"{name}.jsonl")
+        text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
+        with _disk(self.folder):
+            if self._written.get(name, 0) > (path.stat().st_size if path.exists() else 0):
+                raise UsageError(
+                    f"{path}: rows have vanished while others were added; put the file back, or go on without"
+                )
+            with path.open("ab+", buffering=0) as file:
+                if _cut_short(file):
+                    file.seek(0)
+                    file.truncate(file.read().rfind(b"\n") + 1)
+                self._written[name] = _added(file, text)
+
+    def keep(self, name: str, *rows: dict[str, Any]) -> None:
+        """Append those rows that are not there yet: what is measured again comes out the same."""
+        known = {json.dumps(row, sort_keys=True) for row in self.rows(name)}
+        if new := [row for row in rows if json.dumps(row, sort_keys=True) not in known]:
+            self.append(name, *new)
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """All rows of ``<name>.jsonl``, without an incomplete last line; empty if there is no file. Raises UsageError
         if a line is not a JSON object."""
-        path = self.folder / f"{name}.jsonl"
+        path = regular(self.folder / f"{name}.jsonl")
         try:
-            rows = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+            state = path.stat()
+            now = state.st_ino, state.st_size, state.st_mtime_ns
+            if name not in self._read or self._read[name][0] != now:
+                self._read[name] = now, self._parsed(path)
+            return [*self._read[name][1]]
         except FileNotFoundError:
             return []
+
+    def _parsed(self, path: Path) -> list[dict[str, Any]]:
+        try:
+            rows = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
         except ValueError as error:
             raise UsageError(f"{path}: a line is not JSON ({one_line(error)})") from None
         if not all(isinstance(row, dict) for row in rows):
@@ -164,7 +256,8 @@ class RunFolder(Folder):
         reaches as far as that system's own locks do."""
         from filelock import FileLock, Timeout  # late: only training needs it
 
-        lock, owner = FileLock(self.folder / ".lock", is_singleton=True), self.folder / ".owner"
+        lock = FileLock(regular(self.folder / ".lock"), is_singleton=True)
+        owner = regular(self.folder / ".owner")
         with _disk(self.folder):
             try:
                 lock.acquire(timeout=-1 if wait else 0)
@@ -174,6 +267,7 @@ class RunFolder(Folder):
         try:
             with _disk(self.folder):
                 owner.write_text(f"process {os.getpid()} on {platform.node()}")
+                _sweep(self.folder)
             yield
         finally:
             if lock.lock_counter == 1:  # the outermost of nested calls
@@ -184,6 +278,21 @@ class RunFolder(Folder):
     def done(self) -> bool:
         """True if training has ended."""
         return (self.folder / "model.safetensors").exists()
+
+    def fail(self, reason: str, verdict: str = "") -> None:
+        """Keep why the run failed, and its ``verdict``: diverged, or none."""
+        write_json(self.folder / "failed.json", {"reason": reason, "verdict": verdict})
+
+    def forgive(self) -> None:
+        """Forget an earlier failure."""
+        with _disk(self.folder):
+            (self.folder / "failed.json").unlink(missing_ok=True)
+
+    @property
+    def diverged(self) -> bool:
+        """True if training ended, or went on, with a loss that is no number."""
+        failed = self.folder / "failed.json"
+        return bool(self._about().get("diverged") or (failed.exists() and read_tree(failed).get("verdict") == DIVERGED))
 
     def config(self) -> dict[str, Any]:
         """The recipe as plain values. Raises UsageError if it cannot be read."""
@@ -219,6 +328,7 @@ class RunFolder(Folder):
         if not all(isinstance(row.get("step"), int) for row in rows):
             raise UsageError(f"{self.folder / name}.jsonl: a row has no step")
         kept = [json.dumps(row) + "\n" for row in rows if row["step"] <= step]
+        self._written.pop(name, None)
         write(self.folder / f"{name}.jsonl", "".join(kept).encode())
 
 

@@ -20,8 +20,9 @@ from torch import Tensor
 
 from lengthwise.base.results import RunOutline
 from lengthwise.base.types import UsageError
-from lengthwise.folder import SHIPPED, RunFolder, one_line, read_text, runs_folder, shipped, write
+from lengthwise.folder import SHIPPED, RunFolder, one_line, read_text, regular, run_path, runs_folder, shipped, write
 from lengthwise.models import Model
+from lengthwise.recipe.demand import of_model
 from lengthwise.recipe.outline import outline
 from lengthwise.recipe.recipe import Recipe
 
@@ -46,9 +47,10 @@ def load(weights: str | Path, device: str | torch.device = "cpu") -> Weights:
             raise UsageError(f"{weights}: neither a folder nor one of the shipped weights: {', '.join(shipped())}")
         folder = SHIPPED / str(weights)
     recipe = read_recipe(folder)
-    path = folder / "model.safetensors"
+    path = regular(folder / "model.safetensors")
     if not path.is_file():
         raise UsageError(f"{folder}: there is no model.safetensors: has its training ended?")
+    of_model(recipe).check(f"{folder}: its model")
     model = recipe.build()
     try:
         model.load_state_dict(named_now(load_tensors(path.read_bytes())))
@@ -110,11 +112,7 @@ class Run(RunFolder):
     @staticmethod
     def open(folder: str | Path) -> Run:
         """Open an existing run by its folder or its folder's name. Raises UsageError if there is none."""
-        path = Path(folder)
-        if not path.is_dir() and (runs_folder() / path).is_dir():
-            path = runs_folder() / path
-        if not path.is_dir():
-            raise UsageError(f"{folder}: there is no such run; `lengthwise list` shows those that are there")
+        path = run_path(folder)
         return Run(path, read_recipe(path))
 
     def config(self) -> dict[str, Any]:
@@ -136,11 +134,11 @@ class Run(RunFolder):
         """Replace the checkpoint."""
         buffer = io.BytesIO()
         torch.save(state, buffer)
-        write(self.folder / "state.pt", buffer.getvalue())
+        write(self.folder / "state.pt", buffer.getvalue(), make=False)  # one that has vanished is noticed
 
     def state(self, device: torch.device) -> dict[str, Any] | None:
         """Load the last checkpoint; None if there is none. Raises UsageError if the file is damaged."""
-        path = self.folder / "state.pt"
+        path = regular(self.folder / "state.pt")
         if not path.exists():
             return None
         try:

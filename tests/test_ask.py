@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from lengthwise import ask, catalog
-from lengthwise.ask import asking
+from lengthwise.ask import asking, client
 from lengthwise.ask.client import read_reply
 from lengthwise.ask.folder import Asked
 from lengthwise.ask.inquiry import ALONE, Inquiry, items
@@ -508,8 +508,26 @@ def test_a_dead_endpoint_is_given_up(endpoint, told):
     url = server.url
     server.shutdown()
     server.server_close()
-    status, _, err = told(*words(url, "--lengths", "4", "--samples", 50))
+    status, out, err = told(*words(url, "--lengths", "4", "--samples", 50, "--json"))
     assert status == 1 and len(err.splitlines()) == 1 and "onnect" in err
+    assert json.loads(out)["requests"] <= 2 * 8  # of eight at a time
+
+
+def test_a_quota_that_is_used_up_stops_at_once(endpoint, told):
+    body = {"error": {"message": "pay", "type": "insufficient_quota", "code": "insufficient_quota"}}
+    server = endpoint(lambda *_: lambda handler: handler.send(429, json.dumps(body)))
+    assert "the quota is used up (429: pay)" in one_line(
+        told, *words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 1)
+    )
+    assert sum(server.asked.values()) == 1
+
+
+def test_a_response_without_end_is_not_read_to_its_end(endpoint, told, monkeypatch):
+    monkeypatch.setattr(client, "LARGEST", 2**16)
+    server = endpoint(lambda *_: "0" * 2**17)
+    line = one_line(told, *words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 1))
+    assert "the endpoint's response is larger than" in line
+    assert sum(server.asked.values()) == 1
 
 
 def test_who_asks_for_hours_is_left_alone(endpoint, told):
@@ -608,6 +626,9 @@ def test_mistakes_are_told_in_one_line_before_anything_is_sent_or_made(endpoint,
         line = refused("--endpoint", url)
         assert "--endpoint: an address such as http://localhost:8000/v1" in line and "pass@" not in line
         assert "key=" not in line
+    for name in ("sk-proj-abc123", "gsk_9aB8cD7eF6", "AKIA0123456789ABCDEF"):
+        assert name not in (line := refused("--key-variable", name)) and "it takes a name, no key" in line
+    assert "MY_KEY" in refused("--key-variable", "MY_KEY")
     monkeypatch.setitem(sys.modules, "openai", None)
     assert "pip install" in refused()
 

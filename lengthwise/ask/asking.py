@@ -78,6 +78,7 @@ class _Asker:
         self.trouble, self.capped = "", False
         self.rest_until = 0.0  # a wait that the endpoint asks for applies to all workers
         self.closed = asyncio.Event()  # if set, no further request is sent
+        self.silence: int | None = 0  # requests so far to an endpoint that has said nothing; None once it has
 
     @property
     def reason(self) -> str:
@@ -111,12 +112,15 @@ class _Asker:
                 reply = await client.ask(item.prompt)
             except Failure as failure:
                 self._note(str(failure), failure.wait)
+                self._listen(heard=failure.heard)
             except Refusal as refusal:
+                self._listen(heard=True)
                 self._note(str(refusal))
                 if not self.fruitful:
                     raise UsageError(f"{self.asked.inquiry.endpoint}: {self.trouble}") from None
                 return
             else:
+                self._listen(heard=True)
                 self._keep(item, reply | {"tries": attempt + 1, "seconds": round(time.monotonic() - start, 3)})
                 return
         self.in_vain += 1
@@ -151,6 +155,12 @@ class _Asker:
             self.closed.set()
         elif wait:
             self.rest_until = max(self.rest_until, time.monotonic() + wait)
+
+    def _listen(self, *, heard: bool) -> None:
+        """Give up an endpoint from which nothing at all is heard."""
+        self.silence = None if heard or self.silence is None else self.silence + 1
+        if self.silence is not None and self.silence >= max(TRIES, 2 * self.manner.concurrency):
+            self.closed.set()
 
     def _keep(self, item: Item, reply: Row) -> None:
         row = reply | judged(self.asked.inquiry.task, reply["said"], item.right)

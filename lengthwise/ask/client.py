@@ -17,15 +17,17 @@ from lengthwise.ask.inquiry import Inquiry
 from lengthwise.ask.key import Key
 from lengthwise.base.types import UsageError
 
+LARGEST = 4 * 2**20  # bytes of a response: the longest of real replies take a tenth
 INSTALL = "pip install 'openai>=1.60'"
 
 
 class Failure(Exception):
-    """A failed request that may be retried, after ``wait`` seconds if the endpoint says so."""
+    """A failed request that may be retried, after ``wait`` seconds if the endpoint says so; was anything ``heard`` from
+    it?"""
 
-    def __init__(self, reason: str, wait: float | None = None) -> None:
+    def __init__(self, reason: str, wait: float | None = None, *, heard: bool = True) -> None:
         super().__init__(reason)
-        self.wait = wait
+        self.wait, self.heard = wait, heard
 
 
 class Refusal(Exception):
@@ -53,6 +55,7 @@ class Client:
         openai = client_library()
         # A redirect would be an uncounted request, and could send the key to another host.
         transport = openai.DefaultAsyncHttpxClient(follow_redirects=False)
+        transport.event_hooks = {"request": [_plain], "response": [_capped]}
         async with openai.AsyncOpenAI(
             api_key=key.value or "none",
             base_url=inquiry.endpoint,
@@ -74,16 +77,20 @@ class Client:
                 )
             return read_reply(response.text)
         except (TimeoutError, openai.APITimeoutError):
-            raise Failure(f"no reply within {self.timeout:g} s") from None
+            raise Failure(f"no reply within {self.timeout:g} s", heard=False) from None
         except openai.APIStatusError as error:
             raise self._problem(error) from None
         except openai.OpenAIError as error:
-            raise Failure(f"{error} {error.__cause__ or ''}") from None
+            if isinstance(error.__cause__, Failure | Refusal):  # of a hook
+                raise error.__cause__ from None
+            raise Failure(f"{error} {error.__cause__ or ''}", heard=False) from None
 
     def _problem(self, error: Any) -> Exception:
         """The exception for an HTTP error status."""
         status = error.status_code
         quoted = f"{status}{_quoted(error.body)}"
+        if status == 429 and "insufficient_quota" in (error.code, error.type):
+            return UsageError(f"{self.inquiry.endpoint}: {one_line(self.key.hide(f'the quota is used up ({quoted})'))}")
         if status in (408, 409, 425, 429) or status >= 500:
             return Failure(f"the endpoint says {quoted}", _wait(error.response.headers))
         if about := self._mistake(status, quoted):
@@ -105,6 +112,25 @@ class Client:
             404: f"no model {model} there, or no such address, which mostly ends in /v1 ({quoted})",
         }
         return about.get(status)
+
+
+async def _plain(request: Any) -> None:
+    """Ask for an uncompressed response, so that its size is what comes over the wire."""
+    request.headers["Accept-Encoding"] = "identity"
+
+
+async def _capped(response: Any) -> None:
+    """Read a response, up to ``LARGEST`` bytes."""
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise Failure("the endpoint's response is compressed, which was not asked for")
+    stream, whole = response.stream, bytearray()
+    async for part in stream:
+        whole += part
+        if len(whole) > LARGEST:
+            raise Refusal(f"the endpoint's response is larger than {LARGEST // 2**20} MiB")
+    await stream.aclose()  # its connection is free for another request
+    library = importlib.import_module(type(response).__module__.partition(".")[0])  # httpx, or what openai has for it
+    response.stream = library.ByteStream(bytes(whole))
 
 
 def _wait(headers: Mapping[str, str]) -> float | None:

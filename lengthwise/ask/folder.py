@@ -83,9 +83,7 @@ class Asked(InquiryFolder):
     def keep_scores(self, rows: Iterable[Row]) -> None:
         """Append new scores. Sizes with missing replies are not saved: prompts that fail repeatedly may be the hard
         ones, so these scores would be biased."""
-        known = self.rows("scores")
-        if new := [row for row in rows if row["count"] == row["asked"] and row not in known]:
-            self.append("scores", *new)
+        self.keep("scores", *(row for row in rows if row["count"] == row["asked"]))
 
     def spent(self) -> dict[str, int]:
         """The endpoint's token counts, summed over all replies."""

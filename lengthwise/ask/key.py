@@ -11,6 +11,7 @@ from lengthwise.base.types import UsageError
 
 PIECE = 12  # this many consecutive characters of the key are hidden like the full key
 SHORT = 4  # a shorter value is a dummy for a local endpoint, such as x, and not hidden
+NAME = re.compile(r"[A-Z]+(_[A-Z]+)*_?\d?")  # what is surely a variable's name
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,10 @@ class Key:
         name = variable or "OPENAI_API_KEY"
         value = os.environ.get(name, "").strip()
         if variable and not value:
-            raise UsageError(f"--key-variable: the environment has no {name}, or it is empty")
+            called = name if NAME.fullmatch(name) else "variable of that name"  # it may be the key: it is not repeated
+            raise UsageError(
+                f"--key-variable: the environment has no {called}, or it is empty; it takes a name, no key"
+            )
         if not (value.isascii() and value.isprintable()) or " " in value:
             raise UsageError(f"the key in {name} has characters that no key has: set it anew")
         return Key(name, value)

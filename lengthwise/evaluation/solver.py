@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lengthwise.evaluation.generate import respond
 from lengthwise.evaluation.scores import perplexity
+from lengthwise.recipe.demand import Demand, of_measuring
 from lengthwise.recipe.layout import up_to_end
 from lengthwise.recipe.stopping import Stopping
 from lengthwise.run import Run, Weights
@@ -40,6 +41,14 @@ class Solver:
 
     def __repr__(self) -> str:
         return f"Solver({self.weights.name!r})"
+
+    def demand(self, prompt: str, stopping: Stopping | None = None) -> Demand:
+        """What an answer would take. Raises UsageError if the task cannot parse the prompt, or no machine holds it."""
+        recipe = self.weights.recipe
+        size = recipe.task.parse(prompt.strip()).sizes[0].tolist()
+        found = of_measuring(recipe, [tuple(size)], 1, [stopping or recipe.stopping])
+        found.check(f"{recipe.task.name}: a prompt of size {'x'.join(map(str, size))}")
+        return found
 
     def solve(self, prompt: str, stopping: Stopping | None = None) -> Answer:
         """Answer a prompt, by the recipe's own rule or ``stopping``. Raises UsageError if the task cannot parse it."""

@@ -102,7 +102,7 @@ class LocalHeads(_Reaching):
 
     def build(self, width: int, heads: int) -> Encoding:
         self._fits(heads)
-        return LocalHeadsEncoding(torch.arange(heads) < self.count, self.reach)
+        return LocalHeadsEncoding(torch.arange(heads, device="cpu") < self.count, self.reach)
 
 
 class LocalHeadsEncoding(_Hiding):
@@ -128,7 +128,7 @@ class CoupledHeads(_Reaching):
 
     def build(self, width: int, heads: int) -> Encoding:
         self._fits(heads)
-        return CoupledHeadsEncoding(torch.arange(heads) >= heads - self.count, self.reach)
+        return CoupledHeadsEncoding(torch.arange(heads, device="cpu") >= heads - self.count, self.reach)
 
 
 class CoupledHeadsEncoding(LocalHeadsEncoding):
@@ -150,7 +150,7 @@ class EarlierHeads(_Heads):
 
     def build(self, width: int, heads: int) -> Encoding:
         self._fits(heads)
-        return EarlierHeadsEncoding(torch.arange(heads) >= heads - self.count)
+        return EarlierHeadsEncoding(torch.arange(heads, device="cpu") >= heads - self.count)
 
 
 class EarlierHeadsEncoding(_Hiding):

@@ -18,7 +18,7 @@ from typing import Any
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import Score
-from lengthwise.folder import Folder, InquiryFolder, RunFolder
+from lengthwise.folder import DIVERGED, Folder, InquiryFolder, RunFolder
 
 SOLVED = 0.99  # exact match from which a size counts as solved
 TRAINED = "▪"  # marks a size within the training range
@@ -73,6 +73,7 @@ class Curve:
     rows_by_seed: Mapping[Seed, Sequence[Row]]
     looked_at: tuple[int, ...] = ()  # sizes that may have chosen the recipe; none where that is not known
     most: tuple[int, ...] = ()  # the largest size trained on, on each axis
+    diverged: int = 0  # seeds whose loss became no number
 
     def points(self) -> list[Point]:
         """One per size, smallest first. A seed counts at the sizes it was measured at."""
@@ -120,9 +121,9 @@ def _curves(label: str, group: Sequence[RunFolder]) -> list[Curve]:
         for problems, row in [*alone, *((WORST, row) for row in worst_rows(rows))]:
             seeds = kinds.setdefault((problems, row["stopping"]), {})
             seeds.setdefault((run.outline.seed, run.outline.data_seed), []).append(row)
-    first = group[0].outline
+    first, diverged = group[0].outline, sum(run.diverged for run in group)
     return [
-        Curve(label, first.top, first.axes, problems, stopping, seeds, first.looked_at, first.tops)
+        Curve(label, first.top, first.axes, problems, stopping, seeds, first.looked_at, first.tops, diverged)
         for (problems, stopping), seeds in kinds.items()
     ]
 
@@ -210,6 +211,11 @@ def not_fitted(fit: float | None, size: int | str) -> str:
     return "" if fit is None or fit >= SOLVED else f"not fitted: {fit:.2f} at {size}"
 
 
+def lost(diverged: int) -> str:
+    """What is said where seeds diverged; nothing where none did."""
+    return f"{diverged} seed{'s' * (diverged > 1)} {DIVERGED}" if diverged else ""
+
+
 def fits_of(curves: Iterable[Curve]) -> dict[str, float]:
     """Exact match on uniform problems at the training length, by the stopping rule that is best there; of each recipe
     that was measured there."""
@@ -222,7 +228,7 @@ def fits_of(curves: Iterable[Curve]) -> dict[str, float]:
 
 def names(curves: Sequence[Curve]) -> list[str]:
     """What tells each curve from the others: its label, then its stopping rule and problems where these differ; and
-    whether it has not learned its training length."""
+    whether it has not learned its training length, or seeds of it diverged."""
     fits = fits_of(curves)
     rules = {curve.stopping for curve in curves if curve.stopping}
     sets = {curve.problems for curve in curves}
@@ -232,6 +238,7 @@ def names(curves: Sequence[Curve]) -> list[str]:
             + ([curve.stopping] if len(rules) > 1 and curve.stopping else [])
             + ([curve.problems] if len(sets) > 1 and curve.problems != "uniform" else [])
             + ([said] if (said := not_fitted(fits.get(curve.label), curve.top)) else [])
+            + ([said] if (said := lost(curve.diverged)) else [])
         )
         for curve in curves
     ]

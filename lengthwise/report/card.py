@@ -9,7 +9,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from lengthwise.folder import RunFolder
+from lengthwise.folder import DIVERGED, RunFolder
 from lengthwise.report import SOLVED, Row, by_recipe, latest, not_fitted, size_text, worst, worst_rows
 
 HEADINGS = (
@@ -34,16 +34,17 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
 
     Solving takes 381 problems, all answered right; sizes measured on fewer are no evidence. Where families of
     structured problems were measured, a size is solved only if exact match is 0.99 or more on every one of them too;
-    ``longest_uniform`` is the longest without them, and ``worst`` the worst family: within the training range or, where
-    none is wrong there, beyond. ``chosen_on`` are the sizes that may have chosen the recipe; ``fit`` is exact match on
-    uniform problems at the training length. Only the recipe's own stopping rule counts.
+    a seed that diverged is called so. ``longest_uniform`` is the longest without them, and ``worst`` the worst family:
+    within the training range or, where none is wrong there, beyond. ``chosen_on`` are the sizes that may have chosen
+    the recipe; ``fit`` is exact match on uniform problems at the training length. Only the recipe's own stopping rule
+    counts.
     """
     rows = []
     for label, group in by_recipe(runs).items():
         first = group[0].outline
-        measured = [run for run in group if run.rows("scores")]
-        found = [_longest(run, families=True) for run in measured]
-        alone = [_longest(run, families=False) for run in measured]
+        measured, diverged = [run for run in group if run.rows("scores")], [run for run in group if run.diverged]
+        found = [_longest(run, families=True) for run in measured if run not in diverged]
+        alone = [_longest(run, families=False) for run in measured if run not in diverged]
         abouts = [about for run in group if (about := run.about())]
         beyond = [size is not None and max(size) > first.top for size in found]
         steps = (operations or {}).get(first.name)
@@ -53,10 +54,10 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
                 "task": first.task,
                 "trained_to": size_text(first.tops),
                 "chosen_on": list(first.looked_at),
-                "seeds": len(found),
+                "seeds": len(found) + len(diverged),
                 "generalise": sum(beyond),
-                "longest": [None if size is None else size_text(size) for size in found],
-                "longest_uniform": [None if size is None else size_text(size) for size in alone],
+                "longest": [*map(_text, found), *[DIVERGED] * len(diverged)],
+                "longest_uniform": [*map(_text, alone), *[DIVERGED] * len(diverged)],
                 "worst": _worst(measured),
                 "fit": _fit(measured),
                 "parameters": abouts[0]["parameters"] if abouts else None,
@@ -65,6 +66,10 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
             }
         )
     return rows
+
+
+def _text(size: tuple[int, ...] | None) -> str | None:
+    return None if size is None else size_text(size)
 
 
 def _own(run: RunFolder) -> list[Row]:

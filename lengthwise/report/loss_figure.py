@@ -49,7 +49,7 @@ class _Training:
     @staticmethod
     def of(run: RunFolder) -> _Training:
         rows = run.rows("metrics")
-        losses = [(row["step"], float(row["loss"])) for row in rows if "loss" in row]
+        losses = [(row["step"], float(row["loss"])) for row in rows if row.get("loss") is not None]
         watched: dict[str, list[tuple[int, float]]] = {}
         for row in rows:
             for size, share in row.get("exact", {}).items():

@@ -22,7 +22,8 @@ def parameter_rows(runs: Iterable[RunFolder]) -> list[Row]:
     task's own distribution, where it was trained and beyond (None where it was not measured)."""
     found = []
     for run in runs:
-        losses = [row["validation_loss"] for row in run.rows("metrics") if "validation_loss" in row]
+        watched = (row.get("validation_loss") for row in run.rows("metrics"))
+        losses = [loss for loss in watched if loss is not None]
         if not losses or not (about := run.about()):
             continue
         top = run.outline.top

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from lengthwise.folder import InquiryFolder, RunFolder, write_json
+from lengthwise.folder import DIVERGED, InquiryFolder, RunFolder, write_json
 from lengthwise.report import ALONE, WORST, Claim, Row, asked_curves, by_recipe, curves
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.card import score_card
@@ -56,7 +56,7 @@ def _figures(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder], title: s
         cells = [row for row in _rows(group, "scores") if row["problems"] in ALONE]
         if any(len(set(row["sizes"])) == 2 for row in cells):
             figures[f"map-{label}"] = heat_map(cells, group[0].outline.top, label)
-    if any("loss" in row for row in _rows(runs, "metrics")):
+    if any(row.get("loss") is not None for row in _rows(runs, "metrics")):
         figures["loss"] = loss_figure(runs)
     for label, group in groups.items():
         if anatomies := _rows(group, "anatomy"):
@@ -71,7 +71,7 @@ def _write_data(
     operations: Mapping[str, float] | None,
 ) -> list[Path]:
     """The rows behind the figures, and where they are from."""
-    files = [_write(folder, "runs", [_run_of(run) | run.about() | {"recipe": run.config()} for run in runs])]
+    files = [_write(folder, "runs", [_run_of(run) | _about(run) | {"recipe": run.config()} for run in runs])]
     if asked:
         files.append(_write(folder, "inquiries", [_inquiry_of(one) | one.config() for one in asked]))
     rows = [_run_of(run) | row for run in runs for row in run.rows("scores")]
@@ -99,6 +99,10 @@ def _rows(folders: Sequence[RunFolder | InquiryFolder], name: str) -> list[Row]:
 
 def _run_of(run: RunFolder) -> Row:
     return {"recipe_name": run.outline.name, "id": run.outline.id, "train_seed": run.outline.seed}
+
+
+def _about(run: RunFolder) -> Row:
+    return run.about() | ({"verdict": DIVERGED} if run.diverged else {})
 
 
 def _inquiry_of(asked: InquiryFolder) -> Row:

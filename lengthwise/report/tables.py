@@ -27,6 +27,7 @@ from lengthwise.report import (
     Row,
     Sizes,
     fits_of,
+    lost,
     names,
     not_fitted,
     size_text,
@@ -154,6 +155,7 @@ def summary(panel: str, curves: Sequence[Curve], sizes: Sequence[int], claims: S
                         "count": point.count,
                         "fit": None if fit is None else round(fit, 5),
                         "trained_to": curve.top,
+                        **({"diverged": curve.diverged} if curve.diverged else {}),
                     }
                 )
     rows += [
@@ -179,7 +181,7 @@ def summary_table(rows: Sequence[Row]) -> Table:
             seeds = f"{row['solved']} of {row['seeds']}"
             kind = "" if row["problems"] == "uniform" else f", {row['problems']}"
             unfit = not_fitted(row["fit"], row["trained_to"])
-            note = ", ".join(filter(None, [f"{row['stopping']}{kind}", unfit]))
+            note = ", ".join(filter(None, [f"{row['stopping']}{kind}", unfit, lost(row.get("diverged", 0))]))
             table.add_row(row["who"], row["size"], f"{row['exact']:.3f}{error}", seeds, note)
     return table
 

@@ -9,9 +9,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from lengthwise.recipe.demand import SPEED, of_training, parameters
 from lengthwise.recipe.recipe import Recipe, Watch
 from lengthwise.recipe.source import Fresh
 from lengthwise.training.loop import Trainee, computing
+
+PATIENCE = 60.0  # seconds of one step
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,7 @@ class Cost:
     operations: float  # floating-point operations in matrix products, per step; a multiply–add counts as two
     seconds: float  # processor time per step, measured on one thread of this machine
     steps: int
+    measured: bool = True  # or estimated, where a step takes too long
 
     @property
     def minutes(self) -> float:
@@ -31,7 +35,7 @@ class Cost:
 
 def operations(recipe: Recipe) -> float:
     """``Cost.operations`` of a recipe, measured on an eighth of its batch and scaled up."""
-    return cost(recipe, rows=max(1, recipe.batch // 8)).operations
+    return cost(recipe, rows=max(1, recipe.batch // 8), timed=False).operations
 
 
 def operations_by_name(recipes: Iterable[Recipe]) -> dict[str, float]:
@@ -39,24 +43,31 @@ def operations_by_name(recipes: Iterable[Recipe]) -> dict[str, float]:
     return {name: operations(recipe) for name, recipe in {recipe.name: recipe for recipe in recipes}.items()}
 
 
-def cost(recipe: Recipe, moments: int = 4, rows: int | None = None) -> Cost:
+def cost(recipe: Recipe, moments: int = 4, rows: int | None = None, *, timed: bool = True) -> Cost:
     """Run a few steps at ``moments`` evenly spaced points of the training, since curricula make later steps dearer, and
-    average. With ``rows``, batches are smaller and results scaled up: faster, and slightly too high."""
+    average. With ``rows``, batches are smaller and results scaled up: faster, and slightly too high. Where a step takes
+    longer than ``PATIENCE``, nothing is run. ``seconds`` are 0 unless ``timed``."""
     rows = min(rows or recipe.batch, recipe.batch)
+    seconds_per_step = of_training(recipe).seconds / recipe.steps
+    if seconds_per_step * rows / recipe.batch > PATIENCE:
+        return Cost(parameters(recipe), seconds_per_step * SPEED, seconds_per_step, recipe.steps, measured=False)
     # A fixed set's problems cost about as much as new ones, but drawing the set takes longer than all these steps.
     small = replace(recipe, watch=Watch(), keep="last", batch=rows, source=Fresh())
     trainee = Trainee(small, torch.device("cpu"))
     operations, seconds = [], []
     with computing(1):
-        trainee.advance()  # the first step includes one-time allocations
+        if timed:
+            trainee.advance()  # the first step includes one-time allocations
         for moment in range(moments):
             trainee.step = int(recipe.steps * (moment + 0.5) / moments)
             with FlopCounterMode(display=False) as counter:
                 trainee.advance()
             operations.append(counter.get_total_flops())
-            start = time.process_time()
-            trainee.advance()
-            seconds.append(time.process_time() - start)
-    parameters = sum(p.numel() for p in trainee.model.parameters())
+            if timed:
+                start = time.process_time()
+                trainee.advance()
+                seconds.append(time.process_time() - start)
     times = recipe.batch / rows / moments
-    return Cost(parameters, sum(operations) * times, sum(seconds) * times, recipe.steps)
+    return Cost(
+        sum(p.numel() for p in trainee.model.parameters()), sum(operations) * times, sum(seconds) * times, recipe.steps
+    )

@@ -7,13 +7,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
 
 from lengthwise.base.lifeline import tied
 from lengthwise.base.types import UsageError
-from lengthwise.folder import clean, write_json
+from lengthwise.folder import clean
 from lengthwise.run import Run
 
 
@@ -76,13 +77,14 @@ class Fleet:
             if child.process.returncode:
                 reason = child.last_line().removeprefix("lengthwise: ")
                 self.failed[child.run.folder] = reason
-                write_json(child.run.folder / "failed.json", {"reason": reason})
+                _keep(child.run, reason)
             child.close()
         while self.waiting and len(self.running) < self.jobs:
             self.running.append(self._start(self.waiting.pop(0)))
         return bool(self.running)
 
     def _start(self, run: Run) -> _Child:
+        run.forgive()
         # -P: nothing in the working folder is imported in place of a library.
         command = [sys.executable, "-P", "-m", "lengthwise", "train", str(run.folder), "--quiet", *self.arguments(run)]
         log = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the process has ended)
@@ -97,3 +99,10 @@ class Fleet:
             start_new_session=True,
         )
         return _Child(run, process, log)
+
+
+def _keep(run: Run, reason: str) -> None:
+    """Keep why a run failed, unless it has said so itself; on a full disk that is only said."""
+    with suppress(UsageError):
+        if not run.diverged:
+            run.fail(reason)

@@ -64,4 +64,5 @@ def _progress(run: Run) -> tuple[int, str]:
     exact = "  ".join(f"{size}: {share:.2f}" for size, share in watched[-1].items()) if watched else ""
     if run.done:
         return steps, f"{exact}  trained in {seconds:.0f} s, {len(run.rows('scores'))} scores"
-    return steps, f"{exact}  loss {losses[-1]['loss']:.3f}  {(total - steps) * seconds / steps:.0f} s left"
+    loss = "diverged" if losses[-1]["loss"] is None else f"loss {losses[-1]['loss']:.3f}"
+    return steps, f"{exact}  {loss}  {(total - steps) * seconds / steps:.0f} s left"

@@ -23,12 +23,15 @@ from lengthwise.base.errors import Diverged, Interrupted, UsageError
 from lengthwise.base.lifeline import STOPS, ignored
 from lengthwise.base.types import Problems
 from lengthwise.evaluation import causality, scores
+from lengthwise.folder import DIVERGED
 from lengthwise.models import Model
 from lengthwise.recipe import data
+from lengthwise.recipe.demand import KEPT, of_model, of_training, parameters
 from lengthwise.recipe.lengths import Growing, Mastery
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.run import Run, commit, named_now, save
 from lengthwise.training.progress import Progress
+from lengthwise.training.resuming import changed, check_moments, lost, told
 
 LOG_EVERY = 10  # steps
 
@@ -42,17 +45,20 @@ def train(
     save_every: float = 60.0,
     quiet: bool = True,
     wait: bool = False,
+    allow_divergence: bool = False,
 ) -> Run:
     """Train a recipe to its end, resuming an earlier call if there is a checkpoint, and return its run.
 
     ``folder`` defaults to the recipe's folder among the runs; ``save_every`` is in seconds. On a CPU, a resumed run
     equals an uninterrupted one to the bit, for equal ``threads``; small models train fastest on one thread. Where
     another process trains this run, ``wait`` for it. Raises Interrupted at Ctrl-C, SIGTERM or SIGHUP, after saving;
-    Diverged where the loss is no number any more, with the last finite checkpoint kept; and UsageError if the model is
-    not causal where its layout is, the device is missing, the folder holds another recipe, or another process trains
-    it.
+    Diverged where the loss is no number any more, with the last finite checkpoint kept, unless to ``allow_divergence``:
+    then rows say null; and UsageError if the model is not causal where its layout is, the device is missing, the folder
+    holds another recipe, its log vanishes, or another process trains it.
     """
-    trainee = Trainee(recipe, choose_device(device))
+    if (at := choose_device(device)).type == "cpu":
+        of_training(recipe).check(f"{recipe.name}: its training")
+    trainee = Trainee(recipe, at, allow_divergence=allow_divergence)
     causality.check(trainee.model, recipe)
     run = Run.of(recipe, Path(folder) if folder else None)
     if run.done:
@@ -62,11 +68,12 @@ def train(
         computing(threads),
         stop_signal() as stopped,
         Progress(recipe.name, recipe.steps, quiet=quiet) as progress,
+        _verdict(run),
     ):
         if run.done:  # by whom we waited for
             return run
-        (run.folder / "failed.json").unlink(missing_ok=True)
-        trainee.restore(run)
+        for change in trainee.restore(run):
+            progress.note(change)
         saved = time.monotonic()
         while trainee.step < recipe.steps:
             trainee.advance()
@@ -92,11 +99,23 @@ def train(
     return run
 
 
+@contextmanager
+def _verdict(run: Run) -> Iterator[None]:
+    """Keep in the run's folder that its training diverged, if it does."""
+    run.forgive()
+    try:
+        yield
+    except Diverged as error:
+        run.fail(str(error), DIVERGED)
+        raise
+
+
 class Trainee:
     """A model in training, with the optimizer and everything else that a checkpoint holds."""
 
-    def __init__(self, recipe: Recipe, device: torch.device) -> None:
-        self.recipe, self.device = recipe, device
+    def __init__(self, recipe: Recipe, device: torch.device, *, allow_divergence: bool = False) -> None:
+        self.recipe, self.device, self.allow_divergence = recipe, device, allow_divergence
+        of_model(recipe, KEPT).check(f"{recipe.name}: training a model of {parameters(recipe):,} parameters")
         self.model = recipe.build().to(device)
         self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema)) if recipe.ema else None
         self.optimizer = recipe.optimizer.build(self.model.parameters())
@@ -104,6 +123,8 @@ class Trainee:
         self.passed = 0  # exams, with Mastery
         self.sums: dict[str, Tensor] = {}  # of logged values, since the last report
         self.last = (0, math.nan)  # step and loss of the last report
+        self.diverged = 0  # the step at which that was found
+        self.resumed: list[dict[str, Any]] = []  # with what each change of versions or threads came
         self.best: dict[str, Any] = {"merit": -math.inf, "step": 0, "weights": {}}
         self.spent = {"wall_s": 0.0, "cpu_s": 0.0}
         self.clock = Clock()
@@ -155,15 +176,21 @@ class Trainee:
         """A row of metrics: means over the steps since the last report."""
         self.check_finite()
         steps = (self.step - 1) % LOG_EVERY + 1
-        means = {name: float(value) / steps for name, value in self.sums.items()}
-        self.sums, self.last = {}, (self.step, means.get("loss", math.nan))
+        means = {name: _number(float(value) / steps) for name, value in self.sums.items()}
+        self.sums = {}
+        if (loss := means.get("loss")) is not None:
+            self.last = (self.step, loss)
         length = {"length": self.length()} if isinstance(self.recipe.lengths, Growing) else {}
         return {"step": self.step, **means, "rate": self.optimizer.param_groups[0]["lr"], **length, **self.time()}
 
     def check_finite(self) -> None:
-        """Diverged unless every weight, and every value logged since the last report, is a number."""
+        """Diverged unless every weight, and every value logged since the last report, is a number; where that is
+        allowed, it is noted."""
         weights = all(bool(parameter.isfinite().all()) for parameter in self.model.parameters())
         if weights and all(math.isfinite(value) for value in self.sums.values()):
+            return
+        self.diverged = self.diverged or self.step
+        if self.allow_divergence:
             return
         step, loss = self.last
         before = f"the last finite loss was {loss:.4g} at step {step}" if step else "it never was finite"
@@ -181,9 +208,9 @@ class Trainee:
         if watch.probes:
             row["perplexity"] = {probe: self._perplexity(model, probe) for probe in watch.probes}
         if watch.validation:
-            row["validation_loss"] = scores.loss(model, recipe, self.held_out)
+            row["validation_loss"] = _number(scores.loss(model, recipe, self.held_out))
         model.train()
-        merit = sum(exact.values()) / len(exact) if recipe.keep == "best" else -row.get("validation_loss", math.inf)
+        merit = sum(exact.values()) / len(exact) if recipe.keep == "best" else -(row.get("validation_loss") or math.inf)
         if recipe.keep != "last" and merit > self.best["merit"]:
             weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
             self.best = {"merit": merit, "step": self.step, "weights": weights}
@@ -194,11 +221,11 @@ class Trainee:
         """The problems of the validation loss."""
         return data.held_out(self.recipe, self.recipe.watch.validation)
 
-    def _perplexity(self, model: Model, probe: str) -> float:
+    def _perplexity(self, model: Model, probe: str) -> float | None:
         recipe = self.recipe
         batch = recipe.layout.write(recipe.task.parse(probe), recipe.task)
         loops = scores.answer(model, recipe, batch, recipe.stopping).loops
-        return float(scores.perplexity(model, batch, loops))
+        return _number(float(scores.perplexity(model, batch, loops)))
 
     def best_weights(self) -> dict[str, Tensor]:
         """The weights to save: the best or the last, as the recipe says."""
@@ -215,16 +242,20 @@ class Trainee:
         return {
             "lengthwise": __version__,
             "commit": commit(),
-            "torch": torch.__version__,
             "python": platform.python_version(),
-            "device": self.device.type,
-            "threads": torch.get_num_threads(),
+            **self.surroundings(),
             "runner": fast.described(self.model),
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "steps": self.step,
             "kept_step": self.best["step"] or self.step,
+            **({"diverged": self.diverged} if self.diverged else {}),
+            **({"resumed": self.resumed} if self.resumed else {}),
             **self.time(),
         }
+
+    def surroundings(self) -> dict[str, Any]:
+        """What the last bits of the weights may depend on, beside the recipe."""
+        return {"torch": str(torch.__version__), "device": self.device.type, "threads": torch.get_num_threads()}
 
     def state(self) -> dict[str, Any]:
         """The checkpoint: everything that resuming needs."""
@@ -237,39 +268,47 @@ class Trainee:
             "sums": self.sums,
             "best": self.best,
             "spent": self.time(),
+            "surroundings": self.surroundings(),
+            "resumed": self.resumed,
+            "diverged": self.diverged,
         }
 
-    def restore(self, run: Run) -> None:
-        """Load the run's checkpoint, if there is one, and drop metrics that were logged after it. Raises UsageError if
-        the checkpoint does not fit this recipe."""
-        state = run.state(self.device)
+    def restore(self, run: Run) -> list[str]:
+        """Load the run's checkpoint, if there is one, and drop metrics that were logged after it; what a user should
+        know of that, a line each. Raises UsageError if the checkpoint does not fit this recipe."""
+        state, before = run.state(self.device), self.surroundings()
         if state:
             try:
                 self.model.load_state_dict(named_now(state["model"]))
                 if self.average:
                     self.average.load_state_dict(named_now(state["average"]))
                 self.optimizer.load_state_dict(state["optimizer"])
-                _check_moments(self.optimizer)
+                check_moments(self.optimizer)
                 self.step, self.sums, self.best, self.spent = (state[k] for k in ("step", "sums", "best", "spent"))
                 self.passed = state.get("passed", 0)
                 if not isinstance(self.step, int):
                     raise TypeError(f"the step is a {type(self.step).__name__}")
+                self.diverged, self.resumed = int(state.get("diverged", 0)), list(state.get("resumed", []))
+                before |= dict(state.get("surroundings", {}))  # an older version has not kept them
             except (KeyError, TypeError, ValueError, RuntimeError, AttributeError):
                 raise UsageError(
                     f"{run.folder / 'state.pt'}: not a checkpoint of this recipe; delete it to start over"
                 ) from None
         run.cut("metrics", self.step)
-        losses = [(row["step"], row["loss"]) for row in run.rows("metrics") if "loss" in row]
+        rows = run.rows("metrics")
+        losses = [(row["step"], row["loss"]) for row in rows if row.get("loss") is not None]
         self.last = losses[-1] if losses else self.last
+        if not state:
+            return []
+        changes = changed(before, self.surroundings())
+        self.resumed += [{"step": self.step, **changes}] if changes else []
+        said = [told(changes, self.surroundings(), self.step), lost(rows, self.step // LOG_EVERY)]
+        return [f"{self.recipe.name}: {text}" for text in said if text]
 
 
-def _check_moments(optimizer: torch.optim.Optimizer) -> None:
-    """ValueError unless what an optimizer has kept of each parameter has its shape, or is one number: torch does not
-    look, and reads beyond the memory."""
-    for parameter, kept in optimizer.state.items():
-        for name, value in kept.items():
-            if isinstance(value, Tensor) and value.numel() != 1 and value.shape != parameter.shape:
-                raise ValueError(f"{name} has shape {tuple(value.shape)}, not {tuple(parameter.shape)}")
+def _number(value: float) -> float | None:
+    """The value if it is finite, for JSON."""
+    return value if math.isfinite(value) else None
 
 
 class Clock:

@@ -42,4 +42,9 @@ class Progress:
         speed = self.bar.tasks[0].speed
         rate = f"{speed:.1f} steps/s  " if speed else ""
         length = f"length {row['length']}  " if "length" in row else ""
-        self.bar.update(self.task, completed=step, note=f"{rate}{length}loss {row['loss']:.4f}{self.exact}")
+        loss = "diverged" if row["loss"] is None else f"loss {row['loss']:.4f}"
+        self.bar.update(self.task, completed=step, note=f"{rate}{length}{loss}{self.exact}")
+
+    def note(self, text: str) -> None:
+        """Say something that matters, ``quiet`` or not."""
+        self.bar.console.print(f"lengthwise: {text}", markup=False, highlight=False, soft_wrap=True)

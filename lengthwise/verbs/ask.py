@@ -20,6 +20,7 @@ from lengthwise.ask.key import Key
 from lengthwise.ask.scoring import scores
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.scores import default_sizes
+from lengthwise.recipe.demand import of_problems
 from lengthwise.report.tables import asked_table
 from lengthwise.verbs.console import progress, say
 from lengthwise.verbs.options import kind_of, parse_sizes, recipe_of
@@ -33,6 +34,8 @@ def run(args: argparse.Namespace) -> int:
     key = Key.read(args.key_variable)
     key.refuse(inquiry)
     manner = Manner(key, args.limit, args.concurrency, args.timeout, args.backoff)
+    largest = max((size if isinstance(size, tuple) else (size,) for size in sizes), key=sum)
+    of_problems(args.samples * len(sizes), largest).check(f"{args.samples} problems at each of {len(sizes)} sizes")
     wanted = items(inquiry, sizes, args.samples)
     client_library()  # fails here, before a folder is created, if it is not installed
     asked = Asked.of(inquiry, Path(args.out) if args.out else None)

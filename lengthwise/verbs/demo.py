@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from rich.text import Text
 from lengthwise import catalog
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.solver import Answer, Solver
-from lengthwise.folder import runs_folder
+from lengthwise.folder import json_text, runs_folder
 from lengthwise.recipe.data import fresh_problems
 from lengthwise.report import WORST, curves
 from lengthwise.report.publish import publish
@@ -59,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     fleet.check()
     files = publish(runs, Path(args.out or runs_folder() / "demo"), title=study.title)
     if args.json:
-        print(json.dumps({"files": [str(f) for f in files], "scores": {r.recipe.name: r.rows("scores") for r in runs}}))
+        print(json_text({"files": [str(f) for f in files], "scores": {r.recipe.name: r.rows("scores") for r in runs}}))
         return 0
     console.print(length_plot(runs), "", score_table(curves(runs)), study.note, "")
     console.print(worked(runs), "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ from rich.table import Table
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.anatomy import anatomy
 from lengthwise.evaluation.scores import default_sizes, evaluate
+from lengthwise.recipe.demand import of_measuring
 from lengthwise.recipe.stopping import Stopping
 from lengthwise.report import Row, latest, size_text
 from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_table
 from lengthwise.run import Run, Weights, load
 from lengthwise.training.loop import choose_device, computing
-from lengthwise.verbs.console import progress, say
+from lengthwise.verbs.console import foresee, progress, say
 from lengthwise.verbs.families import families_of, family_tables, with_families
 from lengthwise.verbs.options import Size, after, folder_of, kind_of, parse_sizes, stoppings
 
@@ -32,8 +34,16 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(folder_of(args.weights))
     own = Run.open(folder) if (folder / "metrics.jsonl").exists() else None
     rules = stoppings(args.stopping) + after(args.loops) or [weights.recipe.stopping]
-    rows = _scores(args, weights, own, sizes, rules)
-    top = weights.recipe.lengths.top
+    foresee(f"measuring {len(sizes)} sizes", of_measuring(weights.recipe, sizes, args.samples, rules))
+    with own.locked(wait=args.wait) if own else nullcontext():  # two that measure the same would both keep it
+        return _measure(args, weights, own, sizes, rules)
+
+
+def _measure(
+    args: argparse.Namespace, weights: Weights, own: Run | None, sizes: Sequence[Size], rules: Sequence[Stopping]
+) -> int:
+    """Measure, keep what a run shows in its folder, and print it."""
+    rows, top = _scores(args, weights, own, sizes, rules), weights.recipe.lengths.top
     tables: list[Any] = (_maps(rows, top) if args.grid else []) or [detail_table(rows, top)]
     if with_families(args):
         structured = families_of(args, weights, own, sizes, rules[0])
@@ -59,7 +69,7 @@ def _scores(
             status.update(f"measured {size_text(score.sizes)}: {number} of {len(missing) * len(rules)}")
             rows.append(score.row() | {"seed": seed})
             if own:
-                own.append("scores", rows[-1])
+                own.keep("scores", rows[-1])
     return rows
 
 
@@ -86,7 +96,7 @@ def _anatomies(
             status.update(f"looking into answers at {size}")
             rows.append(anatomy(weights, size, **asked))
             if own:
-                own.append("anatomy", rows[-1])
+                own.keep("anatomy", rows[-1])
     return rows
 
 

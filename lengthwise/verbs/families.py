@@ -38,7 +38,7 @@ def families_of(
             status.update(f"measured {size_text(score.sizes)}: {score.problems}")
             rows.append(score.row() | {"seed": seed})
     if run:
-        run.append("scores", *rows)
+        run.keep("scores", *rows)
     return rows
 
 

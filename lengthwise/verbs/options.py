@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from lengthwise import catalog
 from lengthwise.base import fields
 from lengthwise.base.types import Kind, UsageError
 from lengthwise.folder import runs_folder
+from lengthwise.recipe import demand
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.stopping import After, Stopping
 from lengthwise.run import Run
@@ -24,19 +25,24 @@ Size = int | tuple[int, ...]
 
 def parse_sizes(text: str) -> list[Size]:
     """``8,12,16`` · ``1-60`` · ``10-100:10`` (every tenth) · ``20x40`` (every pair up to 20 and 40), or several with
-    commas. UsageError in one line otherwise."""
-    return [size for part in text.split(",") for size in _sizes_of(part)]
+    commas. UsageError in one line otherwise, and where no machine holds as many."""
+    parts = [_sizes_of(part.strip()) for part in text.split(",")]
+    demand.of_sizes(sum(count for count, _ in parts)).check(f"{text[:40]}: a row for each size")
+    return [size for _, sizes in parts for size in sizes]
 
 
-def _sizes_of(part: str) -> list[Size]:
-    found: list[Size] = []
-    if match := re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part.strip()):
+def _sizes_of(part: str) -> tuple[int, Iterable[Size]]:
+    """How many sizes a part names, and these."""
+    found: tuple[int, Iterable[Size]] = (0, ())
+    if match := re.fullmatch(r"(\d{1,18})(?:-(\d{1,18})(?::(\d{1,18}))?)?", part):
         low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-        found += range(low, high + 1, step) if low and step else []
-    elif match := re.fullmatch(r"(\d+)x(\d+)", part.strip()):
-        found += [(i, j) for i in range(1, int(match[1]) + 1) for j in range(1, int(match[2]) + 1)]
-    if not found:
-        raise UsageError(f"{part!r} names no sizes: write 8,12,16 or 1-60 or 10-100:10 or 20x40, from 1 up")
+        if low and step and low <= high:
+            found = (high - low) // step + 1, range(low, high + 1, step)
+    elif match := re.fullmatch(r"(\d{1,18})x(\d{1,18})", part):
+        down, across = int(match[1]), int(match[2])
+        found = down * across, ((i, j) for i in range(1, down + 1) for j in range(1, across + 1))
+    if not found[0]:
+        raise UsageError(f"{part[:40]!r} names no sizes: write 8,12,16 or 1-60 or 10-100:10 or 20x40, from 1 up")
     return found
 
 
@@ -45,7 +51,7 @@ def parse_size(text: str, axes: int) -> tuple[int, ...]:
     try:
         size = tuple(int(part) for part in text.split("x"))
     except ValueError:
-        raise UsageError(f"{text!r} is no size: write 5, or 5x3 for a task of two sizes") from None
+        raise UsageError(f"{text[:40]!r} is no size: write 5, or 5x3 for a task of two sizes") from None
     return size * axes if len(size) == 1 else size
 
 
@@ -128,4 +134,5 @@ def jobs_of(args: argparse.Namespace) -> int:
 
 def passed_on(args: argparse.Namespace) -> list[str]:
     """The options that every process of training is given too."""
-    return ["--device", args.device, *(word for name in vars(args)["import"] for word in ("--import", name))]
+    allowed = ["--allow-divergence"] * args.allow_divergence
+    return ["--device", args.device, *allowed, *(word for name in vars(args)["import"] for word in ("--import", name))]

@@ -10,6 +10,9 @@ from typing import Any
 from lengthwise.ask.folder import Asked
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.depth import depths
+from lengthwise.folder import RunFolder, run_path
+from lengthwise.recipe.demand import of_measuring
+from lengthwise.recipe.stopping import MaxConfidence
 from lengthwise.report import asked_curves, curves
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.publish import publish, publish_depth
@@ -17,25 +20,26 @@ from lengthwise.report.tables import depth_rows, row_table, score_table
 from lengthwise.run import Run
 from lengthwise.training.cost import operations_by_name
 from lengthwise.training.loop import computing
-from lengthwise.verbs.console import progress, say
+from lengthwise.verbs.console import foresee, progress, say
 from lengthwise.verbs.options import parse_sizes
 
 
 def run(args: argparse.Namespace) -> int:
     """Tables and figures of runs; or what more loops do to them."""
-    found = [Asked.named(name) or Run.open(name) for name in args.runs]
-    runs, asked = [one for one in found if isinstance(one, Run)], [one for one in found if isinstance(one, Asked)]
+    found = [Asked.named(name) or RunFolder(run_path(name)) for name in args.runs]  # no recipe is read: quick
+    runs, asked = [one for one in found if isinstance(one, RunFolder)], [one for one in found if isinstance(one, Asked)]
     if args.stopping:
         if asked:
             raise UsageError(f"{asked[0].folder}: a language model that was asked has no loops to look at")
-        return _report_stopping(args, runs)
+        return _report_stopping(args, [Run.open(one.folder) for one in runs])
     if args.lengths:
         raise UsageError("--lengths goes with --stopping; `lengthwise evaluate` measures further lengths")
     return _report(args, runs, asked)
 
 
-def _report(args: argparse.Namespace, runs: Sequence[Run], asked: Sequence[Asked]) -> int:
-    price = operations_by_name(one.recipe for one in runs)
+def _report(args: argparse.Namespace, runs: Sequence[RunFolder], asked: Sequence[Asked]) -> int:
+    one_of_each = {one.outline.name: one for one in runs}.values()
+    price = operations_by_name(Run.open(one.folder).recipe for one in one_of_each)
     files = publish(runs, Path(args.out or "figures"), asked=asked, operations=price)
     scores, replied = ([row for one in group for row in one.rows("scores")] for group in (runs, asked))
     cards = score_card(runs, price) if runs else []
@@ -51,6 +55,8 @@ def _report_stopping(args: argparse.Namespace, runs: Sequence[Run]) -> int:
     for one in runs:
         top = one.recipe.lengths.top
         sizes = parse_sizes(args.lengths) if args.lengths else [top, 2 * top]
+        rule = MaxConfidence()
+        foresee(f"{one.recipe.name}: every loop", of_measuring(one.recipe, sizes, args.samples, [rule]))
         with computing(1), progress.status(f"{one.recipe.name}: every loop"):
             rows = depths(one, sizes, args.samples)
         files += publish_depth(rows, one.recipe.name, Path(args.out or "figures") / f"stopping-{one.folder.name}")

@@ -43,8 +43,11 @@ def run(args: argparse.Namespace) -> int:
         args.samples = study.samples
     runs = {panel.title: _runs(args, panel) for panel in study.panels}
     fleet = _train(args, study, runs)
-    runs = {title: [run for run in group if run.folder not in fleet.failed] for title, group in runs.items()}
-    if not any(runs.values()):
+    runs = {
+        title: [run for run in group if run.folder not in fleet.failed or run.diverged]  # which is a result too
+        for title, group in runs.items()
+    }
+    if not any(run.done for group in runs.values() for run in group):
         fleet.check()
     if args.publish:
         _seal(args, study, runs)
@@ -80,8 +83,8 @@ def _seal(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[Ru
     """Measure every run once on problems of its own sealed seed."""
     for panel in study.panels:
         kinds = ["uniform", *(["hard"] if panel.hard_sizes else []), *(["natural"] if panel.natural else [])]
-        for run in runs[panel.title]:
-            with computing(1), progress.status(f"{run.recipe.name}: sealed problems"):
+        for run in (run for run in runs[panel.title] if run.done):
+            with computing(1), progress.status(f"{run.recipe.name}: sealed problems"), run.locked(wait=True):
                 few, rules = max(1, args.samples // SHARE), panel.rules(run.recipe)
                 seal(run, panel.sizes, samples=args.samples, structured=few, rules=rules, kinds=kinds)
 
@@ -120,7 +123,7 @@ def _publish(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence
     prices: dict[str, float] = {}
     for panel in study.panels:
         group = runs[panel.title]
-        if not group:
+        if not any(run.done for run in group):
             continue
         prices |= operations_by_name(one.recipe for one in group)
         files += _publish_panel(panel, group, folder / panel.name, prices)
@@ -140,8 +143,8 @@ def _publish_panel(panel: Panel, runs: Sequence[Run], folder: Path, prices: Mapp
     """A panel's scores and figures; what loops do to adaptive recipes, and how long the problems of a set are."""
     files = publish(runs, folder, title=panel.title, operations=prices)
     for one in runs:
-        if panel.also and one.recipe.seed == 0 and one.recipe.loops.adapts:
-            with computing(1), progress.status(f"{one.recipe.name}: every loop"):
+        if panel.also and one.recipe.seed == 0 and one.recipe.loops.adapts and one.done:
+            with computing(1), progress.status(f"{one.recipe.name}: every loop"), one.locked(wait=True):
                 rows = depths(one, [one.recipe.lengths.top, *panel.sizes], DEPTH_SAMPLES)
             files += publish_depth(rows, one.recipe.name, folder / f"stopping-{one.recipe.name}")
     if panel.natural:

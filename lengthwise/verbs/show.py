@@ -18,7 +18,8 @@ from lengthwise.verbs.options import recipe_of
 def run(args: argparse.Namespace) -> int:
     """A recipe, and what it costs."""
     recipe = recipe_of(args.recipe, args.changes)
-    price, runner = cost(recipe), fast.described(recipe.build())
+    price = cost(recipe)
+    runner = fast.described(recipe.build()) if price.measured else "not looked at: a step takes too long"
     result = {
         "recipe": fields.encode(recipe),
         "id": recipe.id,
@@ -39,8 +40,7 @@ def _table(recipe: Recipe, price: Cost, runner: str) -> Table:
     table.add_section()
     table.add_row("[bold]parameters[/]", f"{price.parameters:,}")
     table.add_row("[bold]operations[/]", f"{price.operations / 1e9:.2f} GFLOP per step, forward and backward")
-    table.add_row(
-        "[bold]time[/]", f"about {price.minutes:.1f} min of processor time on one thread, measured here just now"
-    )
+    how = "measured here just now" if price.measured else "estimated"
+    table.add_row("[bold]time[/]", f"about {price.minutes:,.1f} min of processor time on one thread, {how}")
     table.add_row("[bold]runner[/]", escape(runner))
     return table

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable
 
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.solver import Solver
+from lengthwise.folder import json_text
 from lengthwise.run import load
 from lengthwise.training.loop import choose_device
+from lengthwise.verbs.console import waiting
 from lengthwise.verbs.options import folder_of, stoppings
 
 
@@ -23,11 +24,12 @@ def run(args: argparse.Namespace) -> int:
     count = bad = 0
     for count, prompt in enumerate(_prompts(args), 1):
         try:
-            solved = solver.solve(prompt, stopping)
-            print(json.dumps(vars(solved)) if args.json else solved.text, flush=True)
+            with waiting(f"prompt {count}", solver.demand(prompt, stopping)):
+                solved = solver.solve(prompt, stopping)
+            print(json_text(vars(solved)) if args.json else solved.text, flush=True)
         except UsageError as error:
             bad += 1
-            print(json.dumps({"prompt": prompt, "error": str(error)}) if args.json else "", flush=True)
+            print(json_text({"prompt": prompt, "error": str(error)}) if args.json else "", flush=True)
             print(f"lengthwise: prompt {count}: {error}", file=sys.stderr)
     if not count:
         raise UsageError("solve: standard input was empty: write one prompt a line")

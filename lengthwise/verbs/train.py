@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from lengthwise.base.types import Kind
 from lengthwise.evaluation.scores import default_sizes, evaluate
+from lengthwise.folder import DIVERGED
+from lengthwise.recipe.demand import of_measuring
 from lengthwise.recipe.recipe import Recipe, check_stopping
 from lengthwise.recipe.stopping import Stopping
 from lengthwise.report import curves
@@ -17,7 +19,7 @@ from lengthwise.run import Run
 from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow
 from lengthwise.training.loop import choose_device, computing, train
-from lengthwise.verbs.console import progress, say
+from lengthwise.verbs.console import foresee, progress, say
 from lengthwise.verbs.families import after_training
 from lengthwise.verbs.options import (
     Size,
@@ -53,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
         options = [*passed_on(args), *_own_options(args)]
         with Fleet(runs, lambda _: options, jobs=jobs_of(args)) as fleet:
             follow(fleet, runs, progress, quiet=args.quiet)
-        runs = [one for one in runs if one.folder not in fleet.failed]
-        if not runs:
+        runs = [one for one in runs if one.folder not in fleet.failed or one.diverged]
+        if not any(one.done for one in runs):
             fleet.check()
     else:
         fleet = None
@@ -64,12 +66,17 @@ def run(args: argparse.Namespace) -> int:
                 _measure(args, one, plan)
                 if args.families:
                     after_training(args, one, plan[0].sizes)
+                one.forgive()
     result = [{"run": str(run.folder), "about": run.about(), "scores": run.rows("scores")} for run in runs]
-    where = "\n".join(f"[dim]{run.folder}[/]  {run.about()['wall_s']:.0f} s" for run in runs)
+    where = "\n".join(f"[dim]{run.folder}[/]  {_time(run)}" for run in runs)
     say(args, result, score_table(curves(runs)), where)
     if fleet:
         fleet.check()
     return 0
+
+
+def _time(run: Run) -> str:
+    return f"{run.about()['wall_s']:.0f} s" if run.done else DIVERGED
 
 
 def _plan(args: argparse.Namespace, recipe: Recipe) -> list[Measurement]:
@@ -83,6 +90,8 @@ def _plan(args: argparse.Namespace, recipe: Recipe) -> list[Measurement]:
     if args.curve:
         only = rules if args.curve_samples == args.samples else rules[:1]
         plan.append(Measurement(parse_sizes(args.curve), args.curve_samples, "uniform", only))
+    for part in plan:
+        foresee(f"measuring {len(part.sizes)} sizes", of_measuring(recipe, part.sizes, part.samples, part.rules))
     return plan
 
 
@@ -105,6 +114,7 @@ def _train(args: argparse.Namespace, run: Run) -> None:
         threads=args.threads,
         save_every=args.save_every,
         quiet=args.quiet,
+        allow_divergence=args.allow_divergence,
     )
 
 
