@@ -1,0 +1,233 @@
+"""Processes of ``lengthwise``: fresh interpreters, or forks of this one, which has imported torch already.
+
+A fork starts in milliseconds where an interpreter takes seconds. It has its own session, files and memory, and ends
+like any process; what it cannot show is what happens while Python and torch are imported, so some cases start afresh.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+PATIENCE = 120.0  # seconds in which everything must end
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ROOT = Path(__file__).parents[2]
+
+
+class Child:
+    """A process in a session of its own, with its output in files of the folder above the one that it works in."""
+
+    def __init__(self, number: int, said: Path) -> None:
+        self.number, self.said, self.code = number, said, None
+        self._ended = os.pidfd_open(number)
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.number, number)
+
+    def poll(self) -> int | None:
+        """Its exit status, minus the signal that ended it; None if it runs."""
+        return self.wait(0)
+
+    def wait(self, seconds: float = PATIENCE) -> int | None:
+        """The same, after so many seconds at most."""
+        if self.code is None and select.select([self._ended], [], [], seconds)[0]:
+            _, status = os.waitpid(self.number, 0)
+            self.code = os.waitstatus_to_exitcode(status)
+            os.close(self._ended)
+        return self.code
+
+    @property
+    def errors(self) -> str:
+        """What it wrote to standard error."""
+        return self.said.with_suffix(".err").read_text(errors="replace")
+
+
+def fresh(words: Sequence[object], place: Path) -> Child:
+    """A new interpreter that works in ``place``."""
+    said = _said(place)
+    with said.with_suffix(".out").open("wb") as out, said.with_suffix(".err").open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "lengthwise", *map(str, words)],
+            cwd=place,
+            env=_environment(),
+            start_new_session=True,
+            preexec_fn=_heed_all,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=errors,
+        )
+    process.returncode = 0  # whoever holds the child waits for it
+    return Child(process.pid, said)
+
+
+def fork(words: Sequence[object], place: Path, before: Callable[[], None] | None = None) -> Child:
+    """A fork of this process that works in ``place``; ``before`` prepares it, e.g. by limits. Its own children are
+    forks too."""
+
+    def work() -> None:
+        os.chdir(place)
+        os.environ.update(_environment())
+        out, errors = (os.open(said.with_suffix(end), os.O_WRONLY | os.O_CREAT) for end in (".out", ".err"))
+        for target, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, out), (2, errors)):
+            os.dup2(source, target)
+        _become(words)
+        (before or (lambda: None))()
+
+    said = _said(place)
+    return Child(_forked(work, words), said)
+
+
+def inside(words: Sequence[object], place: Path) -> int:
+    """In this process, so that its forks find imported whatever that imports."""
+    with contextlib.ExitStack() as stack:
+        nothing = stack.enter_context(open(os.devnull, "w"))
+        for context in (contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing)):
+            stack.enter_context(context)
+        stack.enter_context(contextlib.chdir(place))
+        stack.enter_context(mock.patch.dict(os.environ, _environment()))
+        return _called(words)
+
+
+def _said(place: Path) -> Path:
+    """Where the next process that works there writes what it says."""
+    return place.parent / f"said-{len([*place.parent.glob('said-*.out')])}-{time.monotonic_ns()}"
+
+
+def _environment() -> dict[str, str]:
+    own = {"LENGTHWISE_RUNS": "runs", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+    return {**os.environ, **own}
+
+
+def _heed_all() -> None:
+    """Whoever runs this may have had signals ignored, as nohup does."""
+    for number in STOPS:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _forked(work: Callable[[], None], words: Sequence[object]) -> int:
+    """A process that does ``work`` and then what the words say, and never returns here."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    number = os.fork()
+    if number:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return number
+    code = 70
+    try:
+        os.setsid()
+        _heed_all()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        work()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+        code = _called(words)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _called(words: Sequence[object]) -> int:
+    """What the command line returns, as an interpreter would."""
+    from lengthwise import cli
+
+    try:
+        cli.main([*map(str, words)])
+    except SystemExit as ended:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return ended.code if isinstance(ended.code, int) else 0
+    raise AssertionError("main returned")
+
+
+def _become(words: Sequence[object]) -> None:
+    """Take the standard streams as they are now, close all other files, and start children as forks."""
+    from lengthwise.training import fleet
+
+    os.closerange(3, 1024)
+    sys.argv = ["lengthwise", *map(str, words)]
+    sys.stdin, sys.stdout, sys.stderr = (open(number, "rww"[number], closefd=False) for number in range(3))  # noqa: SIM115
+    fleet.subprocess = SimpleNamespace(Popen=_Forked, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
+
+
+class _Forked:
+    """What ``Fleet`` needs of a ``Popen``, for a command ``python -P -m lengthwise …``."""
+
+    def __init__(self, command: Sequence[str], *, env: dict[str, str], stderr: Any, **_: Any) -> None:
+        reads, writes = os.pipe()
+        words = command[command.index("lengthwise") + 1 :]
+
+        def work() -> None:
+            os.environ.update(env)
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            for target, source in ((0, reads), (1, nothing), (2, stderr.fileno())):
+                os.dup2(source, target)
+            _become(words)
+
+        self.pid, self.returncode = _forked(work, words), None
+        os.close(reads)
+        self.stdin = open(writes, "wb", buffering=0)  # noqa: SIM115
+
+    def poll(self, options: int = os.WNOHANG) -> int | None:
+        if self.returncode is None:
+            number, status = os.waitpid(self.pid, options)
+            self.returncode = os.waitstatus_to_exitcode(status) if number else None
+        return self.returncode
+
+    def wait(self) -> int | None:
+        return self.poll(0)
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+# Who runs
+
+
+def children_of(number: int) -> list[int]:
+    """The processes that a process has started and that still run."""
+    try:
+        text = Path(f"/proc/{number}/task/{number}/children").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return [child for child in map(int, text.split()) if _runs(child)]
+
+
+def workers_in(place: Path) -> Iterator[int]:
+    """Every process that works in this folder."""
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            if os.readlink(link) == str(place) and _runs(int(link.parent.name)):
+                yield int(link.parent.name)
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+
+
+def _runs(number: int) -> bool:
+    """Is it more than a remnant that nobody has asked about?"""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def orphans(place: Path, seconds: float = PATIENCE) -> list[int]:
+    """The processes that still work there after so many seconds; they are killed then."""
+    deadline = time.monotonic() + seconds
+    while (left := [*workers_in(place)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    for number in left:
+        os.kill(number, signal.SIGKILL)
+    return left

@@ -1,0 +1,94 @@
+"""Kills: SIGKILL at random moments, to a training, to a study, to one of a study's processes.
+
+Whatever was killed is started again until it ends. Then weights, rows and files must be those of an undisturbed one.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from .children import Child, children_of, fork, fresh, inside, orphans
+from .runs import RECIPES, complaints, differences, kept, study, training
+
+
+def plan(times: float) -> list[str]:
+    """Names of cases: of each recipe one of five kills, and of a study two of three."""
+    rounds = max(1, round(2 * times))
+    return [f"{what}-{n}" for n in range(rounds) for what in (*RECIPES, "looped-fresh", "study", "study-child")]
+
+
+def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
+    """One case: kill, start again, …, compare."""
+    what, *how = name.split("-")[:-1]
+    right, seconds = undisturbed(what, place.parent.parent)
+    place.mkdir(parents=True)
+    words = study(place) if what == "study" else training(what)
+    kills, faults = 0, []
+    for _ in range(3 if what == "study" or how else 5):
+        if "fresh" in how:
+            child, until = fresh(words, place), 4 * seconds
+        else:
+            child, until = _forked(words, place, draw), 1.1 * seconds
+        kills += _killed(child, draw, until, one_inside="child" in how)
+        faults += [f"process {number} lived on" for number in orphans(place)]
+    faults += complaints(fork(words, place), [0])
+    return {"kills": kills, "faults": faults + differences(kept(place), right)}
+
+
+def _forked(words: Sequence[str], place: Path, draw: random.Random) -> Child:
+    """Every other one kills itself at one of its file operations: between any two of them is where files are torn."""
+    operation = round(math.exp(draw.uniform(0, 7))) if draw.random() < 0.5 else 0
+    return fork(words, place, (lambda: _dies_at(operation)) if operation else None)
+
+
+def _dies_at(operation: int) -> None:
+    left = [operation]
+
+    def hook(event: str, _: Any) -> None:
+        if event in ("open", "os.rename", "os.remove", "os.truncate", "os.mkdir"):
+            left[0] -= 1
+            if not left[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def _killed(child: Child, draw: random.Random, seconds: float, *, one_inside: bool) -> int:
+    """Kill it, or one of its children, at a random moment; 1 if it was not done before."""
+    if child.wait(draw.uniform(0, seconds)) is None:
+        victims = children_of(child.number) if one_inside else []
+        if victims:
+            os.kill(draw.choice(victims), signal.SIGKILL)
+            child.wait()
+            return 1
+        child.kill()
+        child.wait()
+    return int(child.code == -signal.SIGKILL)
+
+
+@cache
+def undisturbed(what: str, folder: Path) -> tuple[dict[str, Any], float]:
+    """What one that nobody disturbs keeps, and its seconds. It runs here, so that forks find all that it imports."""
+    seconds = 0.0
+    for turn in ("first", "second"):
+        place = folder / f"undisturbed-{what}-{turn}-{os.getpid()}" / "work"
+        place.mkdir(parents=True)
+        words = study(place) if what == "study" else training(what)
+        start = time.monotonic()
+        if turn == "first" and what != "study":
+            inside(words, place)
+            continue
+        child = fork(words, place)
+        if child.wait() != 0:
+            raise RuntimeError(f"an undisturbed {what} fails: {child.errors}")
+        seconds = time.monotonic() - start
+    return kept(place), seconds

@@ -1,0 +1,50 @@
+"""Races: several processes on one folder at once, also after all were killed. One trains, and the log is whole."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+from .children import Child, fork, orphans
+from .kills import undisturbed
+from .runs import RECIPES, complaints, differences, kept, training
+
+AT_ONCE = 4
+
+
+def plan(times: float) -> list[str]:
+    """Names of cases: at once; after kills; those that wait for each other."""
+    kinds = ("once", "killed", "waiting")
+    return [f"{kinds[n % 3]}-{[*RECIPES][n % len(RECIPES)]}-{n}" for n in range(max(2, round(20 * times)))]
+
+
+def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
+    """One case."""
+    kind, what, _ = name.split("-")
+    right, seconds = undisturbed(what, place.parent.parent)
+    place.mkdir(parents=True)
+    words = training(what, *(["--wait"] if kind == "waiting" else []))
+    if kind == "killed":
+        first = [fork(words, place) for _ in range(AT_ONCE)]
+        time.sleep(draw.uniform(0, seconds))
+        for child in first:
+            child.kill()
+            child.wait()
+    racers = []
+    for _ in range(AT_ONCE):
+        racers.append(fork(words, place))
+        time.sleep(draw.choice([0, 0, 0.02]))
+    faults = [fault for one in racers for fault in _wrong(one, waits=kind == "waiting")]
+    if all(one.code for one in racers):
+        faults.append("none of them trained")
+    faults += [f"process {left} lived on" for left in orphans(place)]
+    return {"racers": AT_ONCE, "faults": [*faults, *differences(kept(place), right)]}
+
+
+def _wrong(child: Child, *, waits: bool) -> list[str]:
+    """One that lost the race says who works there; one that came when all was done has nothing to say."""
+    if not child.wait() or waits:
+        return complaints(child, [0])
+    return complaints(child, [2]) + ([] if "works on this run" in child.errors else [f"it says: {child.errors}"])

@@ -1,0 +1,128 @@
+"""Small trainings, and what must be the same of two of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .children import Child
+
+SMALL = ["model.width=8", "batch=4", "watch.count=4"]
+PARITY = [
+    *SMALL,
+    "model.heads=2",
+    "lengths=Curriculum(top=4,every=10)",
+    "watch.every=15",
+    "watch.sizes=(4,)",
+    "steps=45",
+]
+SUMS = [*SMALL, "model.heads=2", "watch.every=15", "watch.sizes=(2,)", "steps=45"]
+WORDS = ["batch=8", "source.rows=128", "lengths.top=14", "watch.every=8", "watch.validation=16", "steps=20"]
+
+# A recipe for each way in which a training keeps something: a moving average, the best weights, a fixed set, dropout,
+# decoding, rows of families, loops that are drawn, exams that were passed.
+RECIPES = {
+    "looped": ["looped-parity", *PARITY],
+    "best": ["undecided-parity", *PARITY, "keep=best", "lengths=Mastery(top=4,every=5,least=0.2,count=4)"],
+    "pairs": ["looped-pairs", *SUMS, "lengths=Uniform(top=2)"],
+    "decoder": ["ntp-parity", *PARITY, "model.layers=2"],
+    "retran": ["retran-small", *WORDS, "model.width=8", "model.hidden=8", "model.layers=2", "model.heads=2"],
+    "lstm": ["lstm-small", *WORDS, "model.width=8"],
+}
+
+STUDY = '''"""A study of two recipes that are trained in a second."""
+
+from lengthwise.recipes.window import looped_parity
+from lengthwise.studies import Panel, Study
+
+CHANGES = {changes!r}
+
+
+def tiny() -> Study:
+    """Small models on short rows."""
+    recipes = [looped_parity().change([*CHANGES, f"name=tiny-{{steps}}", f"steps={{steps}}"]) for steps in (30, 45)]
+    return Study("Tiny", (Panel("Tiny", tuple(recipes), (2, 4, 6)),))
+'''
+
+
+def training(name: str, *options: str) -> list[str]:
+    """The words that train and measure one of the recipes, with many checkpoints."""
+    measured = ["--lengths", "12,14"] if name in ("retran", "lstm") else ["--lengths", "2,4,6", "--families"]
+    return ["train", *RECIPES[name], *measured, "--samples", "4", "--quiet", "--save-every", "0.15", *options]
+
+
+def study(place: Path, *options: str) -> list[str]:
+    """The words that do a study of four runs, two at a time, which is written into ``place``."""
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "own_study.py").write_text(STUDY.format(changes=PARITY))
+    words = ["reproduce", "tiny", "--import", "own_study", "--seeds", "2", "--jobs", "2", "--samples", "8"]
+    return [*words, "--out", "results", "--publish", "--quiet", *options]
+
+
+# What must be the same
+
+TIMES = {"wall_s", "cpu_s"}
+NAMED_BY_PROCESS = re.compile(r"^\.(lock|owner)$")  # which say who works, and nothing of the run
+
+
+def kept(place: Path) -> dict[str, Any]:
+    """Everything that is kept below a folder and should not depend on when, or how often, it was worked on: by path,
+    the weights' bytes, rows, and the names of all other files."""
+    found: dict[str, Any] = {}
+    for path in sorted(place.rglob("*")):
+        if path.is_file() and not NAMED_BY_PROCESS.match(path.name) and "__pycache__" not in path.parts:
+            found[str(path.relative_to(place))] = _content(path)
+    return found
+
+
+def _content(path: Path) -> Any:
+    if path.suffix == ".jsonl":
+        return [_timeless(json.loads(line)) for line in path.read_text().splitlines()]
+    if path.suffix == ".csv":
+        return [_timeless(row) for row in csv.DictReader(path.read_text().splitlines())]
+    if path.name == "config.json" or path.suffix == ".safetensors":
+        return path.read_bytes()
+    return None
+
+
+def _timeless(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in TIMES}
+
+
+def differences(now: dict[str, Any], right: dict[str, Any]) -> list[str]:
+    """What is not as it should be, a line per file."""
+    found = [f"{path} is missing" for path in right.keys() - now.keys()]
+    found += [f"{path} was left behind" for path in now.keys() - right.keys()]
+    for path in sorted(now.keys() & right.keys()):
+        if now[path] != right[path]:
+            found.append(f"{path} {_difference(now[path], right[path])}")
+    return found
+
+
+def _difference(now: Any, right: Any) -> str:
+    if not isinstance(right, list):
+        return "is not the same to the bit"
+    have, want = (Counter(json.dumps(row, sort_keys=True) for row in rows) for rows in (now, right))
+    lost, more = (want - have).total(), (have - want).total()
+    return f"has {lost} rows lost and {more} too many" if lost or more else "has its rows in another order"
+
+
+def complaints(child: Child, expected: Sequence[int]) -> list[str]:
+    """What is wrong with how a process ends: its status, a traceback, more than one line."""
+    code, found = child.wait(), []
+    if code is None:
+        child.kill()
+        found.append("it did not end")
+    elif code not in expected:
+        found.append(f"exit {code}, not {' or '.join(map(str, expected))}")
+    lines = child.errors.strip().splitlines()
+    if "Traceback" in child.errors:
+        found.append(f"a traceback: {lines[-1]}")
+    elif len(lines) > 1:
+        found.append(f"{len(lines)} lines: {lines[-1]}")
+    return found

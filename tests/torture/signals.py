@@ -1,0 +1,134 @@
+"""Signals that ask a process to stop: to a training, to the parent of several, to one of its children, to a study, to
+one that asks a language model; in its first second, and when it is at work.
+
+It must end with the status that is documented, in one line, with nothing left running; and the same command goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from .children import STOPS, Child, children_of, fork, fresh, orphans
+from .kills import undisturbed
+from .runs import complaints, differences, kept, study, training
+
+WHOM = ("train", "parent", "child", "reproduce", "ask")
+
+
+def plan(times: float) -> list[str]:
+    """Names of cases: whom, which signal, when."""
+    every = [f"{whom}-{number.name}-{when}" for whom in WHOM for number in STOPS for when in ("early", "later")]
+    return [
+        f"{name}-{n}"
+        for n in range(max(1, round(times)))
+        for name in every
+        if name.split("-")[::2] != ["child", "early"]
+    ]
+
+
+def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
+    """One case."""
+    whom, which, when, _ = name.split("-")
+    place.mkdir(parents=True)
+    server = Endpoint() if whom == "ask" else None
+    try:
+        words = _words(whom, place, server)
+        child = (fresh if when == "early" else fork)(words, place)
+        if when == "early":
+            time.sleep(draw.uniform(0, 2))
+        else:
+            _wait_for_work(whom, child, place, draw)
+        number = signal.Signals[which]
+        victim = draw.choice(children_of(child.number) or [child.number]) if whom == "child" else child.number
+        with suppress(ProcessLookupError):
+            os.kill(victim, number)
+        expected = {"early": [130, -number, 0], "later": [2 if victim != child.number else 130, 0]}[when]
+        faults = complaints(child, expected)
+        faults += [f"process {left} lived on" for left in orphans(place)]
+        faults += [*complaints(fork(words, place), [0]), *_wrong(whom, place)]
+    finally:
+        if server:
+            server.child.kill()
+            server.child.wait()
+    return {"signals": 1, "faults": faults}
+
+
+def _words(whom: str, place: Path, server: Endpoint | None) -> list[str]:
+    if whom == "reproduce":
+        return study(place)
+    if server:
+        asked = [
+            "ask",
+            "parity",
+            "--endpoint",
+            server.address,
+            "--model",
+            "none",
+            "--lengths",
+            "4,5",
+            "--samples",
+            "12",
+        ]
+        return [*asked, "--concurrency", "2", "--quiet"]
+    return training("looped", *(["--seeds", "2", "--jobs", "2"] if whom != "train" else []))
+
+
+def _wait_for_work(whom: str, child: Child, place: Path, draw: random.Random) -> None:
+    """Until there is a checkpoint, or a reply; and somewhat longer."""
+    wanted = {"ask": "runs/*/replies.jsonl", "reproduce": "runs/*/metrics.jsonl"}.get(whom, "runs/*/state.pt")
+    while child.poll() is None and not any(place.glob(wanted)):
+        time.sleep(0.01)
+    time.sleep(draw.uniform(0, 0.3))
+
+
+def _wrong(whom: str, place: Path) -> list[str]:
+    """What the command has not done, now that it has ended."""
+    if whom == "ask":
+        (file,) = place.glob("runs/*/replies.jsonl")
+        prompts = [json.loads(line)["prompt"] for line in file.read_text().splitlines()]
+        return [] if len(prompts) == len({*prompts}) else ["a prompt was asked twice"]
+    if whom in ("parent", "child"):
+        whole = [*place.glob("runs/*/model.safetensors")]
+        return [] if len(whole) == 2 else [f"{len(whole)} of 2 runs are trained"]
+    right, _ = undisturbed("study" if whom == "reproduce" else "looped", place.parent.parent)
+    return differences(kept(place), right)
+
+
+class Endpoint:
+    """A language model that says 0 to everything, a tenth of a second later."""
+
+    def __init__(self) -> None:
+        server = ThreadingHTTPServer(("127.0.0.1", 0), _Says0)
+        self.address = f"http://127.0.0.1:{server.server_port}/v1"
+        number = os.fork()
+        if not number:
+            try:
+                server.serve_forever()
+            finally:
+                os._exit(0)
+        server.socket.close()
+        self.child = Child(number, Path(os.devnull))
+
+
+class _Says0(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        time.sleep(0.1)
+        body = json.dumps({"choices": [{"message": {"content": "0"}, "finish_reason": "stop"}]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        with suppress(BrokenPipeError):  # whoever asked has been stopped
+            self.end_headers()
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
