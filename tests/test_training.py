@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
@@ -653,12 +654,17 @@ def test_a_read_only_folder_is_a_usage_error(tmp_path):
         train(PLAIN, tmp_path)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-def test_rows_that_do_not_fit_on_the_disk_are_a_usage_error(tmp_path):
+def test_rows_that_do_not_fit_on_the_disk_are_added_all_or_none(tmp_path):
     run = Run.of(PLAIN, tmp_path)
-    (tmp_path / "scores.jsonl").symlink_to("/dev/full")
-    with pytest.raises(UsageError, match=r"cannot write there \(No space left on device\)"):
-        run.append("scores", {"exact": 1.0})
+    run.append("scores", {"row": 1})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40, limits[1]))
+    try:
+        with pytest.raises(UsageError, match=r"cannot write there"):
+            run.append("scores", {"row": 2}, {"row": 3}, {"row": 4})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / "scores.jsonl").read_text() == '{"row": 1}\n'
 
 
 def test_rows_come_back_and_a_line_cut_short_does_not_count(tmp_path):
