@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from lengthwise.base import lifeline
 from lengthwise.base.errors import Diverged, UsageError
 from lengthwise.folder import clean
 from lengthwise.models.transformer import Transformer
@@ -109,6 +110,19 @@ def test_whoever_waits_finds_the_run_done(monkeypatch):
 # Signals
 
 
+@pytest.mark.parametrize("number", lifeline.STOPS, ids=lambda number: number.name)
+def test_whatever_asks_a_process_to_stop_is_as_ctrl_c(number):
+    before = {known: signal.getsignal(known) for known in lifeline.STOPS}
+    try:
+        heed_all()
+        lifeline.heed()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+    finally:
+        for known, handler in before.items():
+            signal.signal(known, handler)
+
+
 def test_children_end_with_their_parent(runs):
     """After they have written their checkpoints, even if the parent is killed."""
     command = ["train", "looped-parity", "steps=1000000", "watch.every=0", "--seeds", "2", "--jobs", "2", *ENDLESS]
@@ -149,7 +163,8 @@ def test_no_file_of_rows_ever_holds_what_is_no_number():
         Run.of(SMALL).append("metrics", {"loss": math.nan})
 
 
-def test_a_run_that_fails_stops_no_other(runs):
+@pytest.mark.usefixtures("fleet_here")
+def test_a_run_that_fails_stops_no_other():
     wild, tame = replace(SMALL, name="wild", optimizer=AdamW(rate=1e30)), SMALL
     both = [Run.of(wild), Run.of(tame)]
     with Fleet(both, lambda _: ["--lengths", "2", "--samples", "4"], jobs=1) as fleet:
