@@ -163,8 +163,8 @@ def looped_multiplication() -> Recipe:
 
 def looped_unique_set() -> Recipe:
     """Our form of the unique set: n loops; one head sees the left neighbour, one all that came before, in which equal
-    symbols find each other, or nothing. Half of the problems have many repeats. What is done drifts in loops beyond
-    those of training, so it answers as soon as two loops more say the same."""
+    symbols find each other, or nothing. Half of the problems are of few symbols, in runs, or with an odd one at an end.
+    What is done drifts in loops beyond those of training, so it answers as soon as two loops more say the same."""
     return replace(
         WINDOWED,
         name="looped-unique-set",
@@ -176,7 +176,9 @@ def looped_unique_set() -> Recipe:
         batch=64,
         optimizer=AdamW(rate=1e-3),
         schedule=Schedule("cosine", cooldown=0.65),
-        hard=0.5,
+        ema=0.998,
+        families=0.5,
+        family_names=("few-symbols", "few-in-runs", "odd-end"),
         stopping=Converged(extra=5),
         watch=Watch(every=200, sizes=(20, 26), count=200),
         chosen_on=ChosenOn((20, 26, 30), ("uniform", "hard", "families")),
