@@ -15,6 +15,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.evaluation.anatomy import anatomy
 from lengthwise.evaluation.scores import default_sizes, evaluate
 from lengthwise.recipe.demand import of_measuring
+from lengthwise.recipe.recipe import check_stopping
 from lengthwise.recipe.stopping import Stopping
 from lengthwise.report import Row, latest, size_text
 from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_table
@@ -34,6 +35,8 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(folder_of(args.weights))
     own = Run.open(folder) if (folder / "metrics.jsonl").exists() else None
     rules = stoppings(args.stopping) + after(args.loops) or [weights.recipe.stopping]
+    for rule in rules:
+        check_stopping(weights.recipe.layout, rule)
     foresee(f"measuring {len(sizes)} sizes", of_measuring(weights.recipe, sizes, args.samples, rules))
     with own.locked(wait=args.wait) if own else nullcontext():  # two that measure the same would both keep it
         return _measure(args, weights, own, sizes, rules)
