@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.recipe.stopping import MaxConfidence, Oracle, Stopping
-from lengthwise.report.style import COLOURS, MARKERS, save, settled, styled
+from lengthwise.report.style import COLOURS, MARKERS, drawing, save, settled, style
 from lengthwise.run import Weights, load
 
 LENGTHS, SAMPLES, REPEATS = (5, 10, 20, 40, 60, 80, 100), 128, 5
@@ -34,17 +34,18 @@ def price(weights: Weights, length: int, rule: Stopping) -> tuple[float, float]:
     return statistics.median(seconds) / SAMPLES * 1e3, counter.get_total_flops() / SAMPLES / 1e6
 
 
-@styled()
+@style()
 def drawn(prices: dict[str, list[tuple[float, float]]]) -> Figure:
     """A figure of time and operations, both on logarithmic axes."""
-    figure = Figure((7.2, 3.2), layout="constrained")
+    figure = drawing("page", 3.2)
     for axes, part, unit in zip(figure.subplots(1, 2), (0, 1), ("milliseconds", "million operations"), strict=True):
         for (name, found), colour, marker in zip(prices.items(), COLOURS, MARKERS, strict=False):
             axes.plot(LENGTHS, [price[part] for price in found], color=colour, marker=marker, label=name)
         axes.set(xscale="log", yscale="log", xlabel="length", ylabel=f"{unit} per problem")
         axes.set_xticks(LENGTHS, [str(length) for length in LENGTHS])
         axes.minorticks_off()
-    figure.axes[0].legend(frameon=False)
+    figure.axes[0].legend()
+    figure.suptitle("What an answer costs: looped-parity, trained on up to 20 bits", fontsize=9, fontweight="bold")
     return settled(figure)
 
 

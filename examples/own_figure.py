@@ -3,11 +3,9 @@
 import sys
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from lengthwise.folder import RunFolder
 from lengthwise.report import SOLVED, by_recipe
-from lengthwise.report.style import COLOURS, WIDTH, save, settled, styled
+from lengthwise.report.style import COLOURS, drawing, save, settled, style
 
 
 def reach(run):
@@ -15,11 +13,11 @@ def reach(run):
     return max((max(row["sizes"]) for row in run.rows("scores") if row["exact"] >= SOLVED), default=0)
 
 
-@styled()
+@style()
 def reach_figure(runs):
     """A dot for each run, a line of dots for each recipe; the longest training length is a bar."""
     groups = by_recipe(run for run in runs if run.rows("scores"))
-    figure = Figure((WIDTH, 1 + 0.3 * len(groups)), layout="constrained")
+    figure = drawing("page", 1 + 0.3 * len(groups))
     axes = figure.add_subplot()
     for number, group in enumerate(groups.values()):
         colour = COLOURS[number % len(COLOURS)]

@@ -27,7 +27,7 @@ __all__ = [
     "NextToken", "NoPE", "Objective", "Optimizer", "Oracle", "Pairs", "Panel", "Parity", "PerRound", "Position",
     "Problems", "Progressive", "Recipe", "RoPE", "Run", "Runner", "Schedule", "Score", "Scores", "Sight", "Solver",
     "Stopping", "Study", "Task", "Trace", "Transformer", "Uniform", "UsageError", "Vocab", "Watch", "Weights",
-    "evaluate", "families", "find", "load", "plain", "stream", "train", "unroll",
+    "evaluate", "families", "find", "load", "plain", "stream", "style", "train", "unroll",
 ]  # fmt: skip
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lengthwise import catalog
 from lengthwise.base.fields import override
@@ -109,3 +110,18 @@ def families(task: Task | str, *changes: str) -> dict[str, str]:
     """A task's families of structured problems: what each is, by name."""
     found = catalog.task(task, list(changes)) if isinstance(task, str) else task
     return {family.name: family.about for family in found.families}
+
+
+def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[None]:
+    """Draw your own figures as the package draws its own::
+
+        with lw.style("column"):
+            figure, axes = pyplot.subplots()
+
+    ``width`` is that of new figures without a size: of a column (3.25 inches) or a page (6.75) of a paper. Lines take
+    colours that are told apart with any colour vision, then dashes: 35 lines before one looks like another. Raises
+    ValueError for another width.
+    """
+    from lengthwise.report import style as module  # late: it imports matplotlib
+
+    return module.style(width)

@@ -89,7 +89,12 @@ def parser() -> argparse.ArgumentParser:
                "seeds", "jobs", "curve-samples", "out", "device", "allow-divergence", "quiet", "json")  # fmt: skip
     _reproduce(sub)
     sub = verb("report", "tables, figures (PNG, SVG) and CSV of runs", "out", "json")
-    sub.add_argument("runs", nargs="+", metavar="RUN", help="run folders, and those of `ask`")
+    sub.add_argument(
+        "runs", nargs="+", metavar="RUN", help="run folders, and those of `ask`; or folders of results, to draw again"
+    )
+    sub.add_argument(
+        "--width", choices=("column", "page"), default="page", help="of figures: a column, or a page (default)"
+    )
     sub.add_argument("--stopping", action="store_true", help="accuracy and confidence against loops, a figure per run")
     sub.add_argument("--lengths", metavar="SIZES", help="with --stopping: at which lengths (default: 1 and 2 times)")
     sub.add_argument("--samples", type=int, default=512, metavar="N", help="with --stopping: problems per length")

@@ -349,7 +349,7 @@ def test_row_table_shows_rows_as_they_are():
 def test_a_rule_tried_at_one_size_is_no_line_of_the_figure_but_stands_in_the_csv(tmp_path):
     run = scored(recipe(), (8, 1.0), (16, 0.5), (16, 0.25, {"stopping": "Converged"}))
     written = publish([run], tmp_path / "new", title="Parity & more")
-    names_written = {"runs.json", "scores.csv", "card.json", "lengths.png", "lengths.svg"}
+    names_written = {"runs.json", "scores.csv", "card.json", "figures.json", "lengths.png", "lengths.svg"}
     assert {path.name for path in written} == {path.name for path in (tmp_path / "new").iterdir()} == names_written
     drawn = (tmp_path / "new" / "lengths.svg").read_text()
     assert "Parity &amp; more" in drawn and "Converged" not in drawn
@@ -531,7 +531,7 @@ def test_hard_problems_are_the_dashed_twin():
 def test_names_stand_apart_and_inside_the_picture():
     runs = [scored(recipe(f"a-recipe-with-quite-a-long-name-{i:02}"), (8, 1.0), (100, 0.0)) for i in range(14)]
     figure = length_figure(curves(runs))
-    boxes = [text.get_window_extent() for text in figure.axes[0].texts if text.get_text().startswith("a-recipe")]
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts if text.get_text().isdecimal()]
     assert len(boxes) == 14
     assert max(box.x1 for box in boxes) <= figure.bbox.x1
     assert min(box.y0 for box in boxes) >= 0
@@ -543,28 +543,29 @@ def test_heat_map_has_each_value_in_its_cell():
     run = two_axes({(4, 4): 1.0, (4, 12): 0.5, (8, 4): 0.75, (8, 12): 0.25, (20, 4): 0.0})
     figure = heat_map(run.rows("scores"), TOP, "sums")
     axes = figure.axes[0]
-    values = axes.images[0].get_array().filled(NAN)
-    np.testing.assert_array_equal(values, [[1.0, 0.75, 0.0], [0.5, 0.25, NAN]])  # rows: the second size
+    values = axes.collections[0].get_array().filled(NAN)
+    # Rows: the second size; a gap stands where the first one jumps.
+    np.testing.assert_array_equal(values, [[1.0, 0.75, NAN, 0.0], [0.5, 0.25, NAN, NAN]])
     assert [label.get_text() for label in axes.get_xticklabels()] == ["4", "8", "20"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["4", "12"]
-    outline = axes.patches[0]
-    assert (outline.get_xy(), outline.get_width(), outline.get_height()) == ((-0.5, -0.5), 2, 1)
-    assert axes.get_title(loc="left") == "mean 0.500 · best 1.00 at 4x4\nworst 0.00 at 20x4"
-    assert figure.get_supxlabel() == "digits of the first operand"
-    assert {text.get_text() for text in axes.texts} == {"1.00", "0.50", "0.75", "0.25", "0.00"}
+    outline = axes.patches[-1]
+    assert (outline.get_xy(), outline.get_width(), outline.get_height()) == ((0, 0), 2, 1)
+    assert axes.get_xlabel() == "digits of the first operand"
+    told = "mean 0.500\nworst 0.00 at 20x4"
+    assert {text.get_text() for text in axes.texts} == {"1.00", "0.50", "0.75", "0.25", "0.00", "//", told}
 
 
 def test_heat_map_takes_the_mean_over_weights_and_the_last_of_each():
     rows = two_axes({(4, 4): 0.0}).rows("scores") + two_axes({(4, 4): 0.5}).rows("scores")[-1:]
     rows += two_axes({(4, 4): 1.0}, name="other").rows("scores")
-    assert heat_map(rows, TOP).axes[0].images[0].get_array().tolist() == [[0.75]]
+    assert heat_map(rows, TOP).axes[0].collections[0].get_array().tolist() == [[0.75]]
 
 
 def test_heat_map_has_a_panel_per_rule():
     run = two_axes({(4, 4): 1.0})
     two_axes({(4, 4): 0.5}, stopping="After(loops=1)")
-    panels = [axes for axes in heat_map(run.rows("scores"), TOP).axes if axes.images and axes.get_title(loc="left")]
-    assert [axes.get_title(loc="left").split("\n")[0] for axes in panels] == ["Oracle", "After(loops=1)"]
+    panels = [axes for axes in heat_map(run.rows("scores"), TOP).axes if axes.get_title(loc="left")]
+    assert [axes.get_title(loc="left") for axes in panels] == ["Oracle", "After(loops=1)"]
 
 
 def test_length_figure_of_two_axes_takes_equal_sizes():
@@ -684,7 +685,7 @@ def test_of_language_models_alone_no_training_is_spoken(tmp_path):
     assert not any("train" in note.get_text() for note in length_figure(lines).axes[0].texts)
     files = publish([], tmp_path, asked=[replied((8, 0.7), (12, 0.2)), replied(seed=1)])
     assert sorted(path.name for path in files) == [
-        "inquiries.json", "lengths.png", "lengths.svg", "runs.json", "scores.csv"
+        "figures.json", "inquiries.json", "lengths.png", "lengths.svg", "runs.json", "scores.csv"
     ]  # fmt: skip
 
 
@@ -742,7 +743,6 @@ def test_the_parameter_figure_joins_the_means_over_seeds():
     assert [[100, pytest.approx(0.6)], [900, 0.9]] in lines
     assert [[100, 0.1], [900, 0.3]] in lines
     assert [line.get_ydata()[0] for line in left.lines if line.get_label() == "Somebody"] == [0.55]
-    assert len([line for line in left.lines if line.get_linestyle() == ":"]) == 1
     assert [[100, pytest.approx(0.2)], [900, 0.1]] in [line.get_xydata().tolist() for line in right.lines]
     assert [tick.get_text() for tick in left.get_xticklabels() if "×" in tick.get_text()] == []
     with pytest.raises(UsageError, match="no run has watched"):

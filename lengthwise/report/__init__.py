@@ -144,7 +144,7 @@ def asked_curves(folders: Iterable[InquiryFolder]) -> list[Curve]:
 
 def _checked(folder: Folder) -> list[Row]:
     """A folder's scores; a row that someone has cut fields from is named rather than tripped over."""
-    needed = {field.name for field in fields(Score)} | {"low", "high"}
+    needed = {field.name for field in fields(Score)} - {"whole_row"} | {"low", "high"}  # of which no report speaks
     rows = folder.rows("scores")
     for number, row in enumerate(rows, 1):
         if not needed <= row.keys():

@@ -3,38 +3,43 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from lengthwise.base.errors import UsageError
 from lengthwise.report import Row, size_text
-from lengthwise.report.style import COLOURS, settled, styled
+from lengthwise.report.lines import Look, legend, look
+from lengthwise.report.style import COLOURS, Drawing, Width, drawing, settled, style
 
 SHOWN = 4  # sizes in one figure, at most: the largest
 
 
-@styled()
-def anatomy_figure(rows: Sequence[Row], title: str) -> Figure:
+@style()
+def anatomy_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> Drawing:
     """A column per size, of several seeds' rows together: above, how many answers first go wrong at each position;
-    below, exact match against what may make a problem hard. UsageError without rows."""
+    below, exact match against what may make a problem hard, a line per ``train_seed`` of the rows. UsageError without
+    rows."""
     if not rows:
         raise UsageError("there is nothing to draw: no answers were looked into")
     columns = list(by_size(rows).values())[-SHOWN:]
     traits = list(columns[0][0]["by"])[:1]
-    figure = Figure((0.9 + 2.7 * len(columns), 2.1 + 1.7 * len(traits)), layout="constrained")
+    figure = drawing(width, 2.1 + 1.7 * len(traits))
     grid = figure.subplots(1 + len(traits), len(columns), squeeze=False, sharey="row")
+    seeds = list(dict.fromkeys(row.get("train_seed", 0) for group in columns for row in group))
+    looks = {seed: look(number, name=f"seed {seed}") for number, seed in enumerate(seeds)}
     for axes, group in zip(grid.T, columns, strict=True):
         _first_wrong(axes[0], group)
         for below, trait in zip(axes[1:], traits, strict=True):
-            _by_trait(below, group, trait)
+            _by_trait(below, group, trait, looks)
     grid[0, 0].set_ylabel("answers first wrong there")
     for row in grid[1:]:
         row[0].set_ylabel("exact match")
-    figure.suptitle(title, fontsize=9, fontweight="bold")
+    figure.suptitle(title, fontsize=9, fontweight="bold", x=0.01, ha="left")
+    if traits and len(looks) > 1:
+        legend(figure, list(looks.values()), columns=5)
     return settled(figure)
 
 
@@ -61,7 +66,7 @@ def _first_wrong(axes: Axes, group: Sequence[Row]) -> None:
     all_ = together(group)
     positions = sorted(all_["first_wrong"])
     axes.bar(positions, [all_["first_wrong"][position] for position in positions], color=COLOURS[1], width=0.8)
-    axes.set_title(f"length {size_text(group[0]['sizes'])}: {all_['exact']:.3f}", pad=14)
+    axes.set_title(f"length {size_text(group[0]['sizes'])}: {all_['exact']:.3f} right", pad=14, fontsize=8)
     axes.set_xlim(0.4, max(positions, default=1) + 0.6)
     axes.set_xlabel("position in the answer")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -73,10 +78,11 @@ def _first_wrong(axes: Axes, group: Sequence[Row]) -> None:
 ENDS = {"early": "end early", "late": "end late", "right": "a wrong symbol"}
 
 
-def _by_trait(axes: Axes, group: Sequence[Row], trait: str) -> None:
+def _by_trait(axes: Axes, group: Sequence[Row], trait: str, looks: Mapping[int, Look]) -> None:
     for row in group:
         middles = [(part["low"] + part["high"]) / 2 for part in row["by"][trait]]
-        axes.plot(middles, [part["exact"] for part in row["by"][trait]], color=COLOURS[0], marker="o", alpha=0.8)
+        shares = [part["exact"] for part in row["by"][trait]]
+        axes.plot(middles, shares, zorder=3, clip_on=False, **looks[row.get("train_seed", 0)].line())
     axes.set_ylim(-0.02, 1.02)
     axes.set_xlabel(trait)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))

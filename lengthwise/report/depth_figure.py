@@ -5,54 +5,54 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from lengthwise.base.errors import UsageError
 from lengthwise.report import Row, size_text
-from lengthwise.report.style import COLOURS, FAINT, INK, settled, styled
+from lengthwise.report.lines import Look, legend
+from lengthwise.report.style import COLOURS, FAINT, INK, Dash, Drawing, Width, drawing, settled, style
 
-RULES = {
+RULES: dict[str, tuple[str, str, Dash]] = {
     "oracle": ("T(n)", INK, "-"),
     "batch": ("most confident, per batch", COLOURS[1], (0.0, (4.0, 1.6))),
     "example": ("most confident, per example", COLOURS[2], (0.0, (1.2, 1.2))),
 }
 
 
-@styled()
-def depth_figure(rows: Sequence[Row], title: str) -> Figure:
+@style()
+def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> Drawing:
     """A column per size: above, exact match after each loop; below, the cross-entropy of its answer with itself,
     lowest where it is most confident. UsageError without rows."""
     if not rows:
         raise UsageError("there is nothing to draw: no loops were measured")
-    figure = Figure((0.9 + 2.7 * len(rows), 3.9), layout="constrained")
+    figure = drawing(width, 3.9)
     grid = figure.subplots(2, len(rows), squeeze=False, sharex="col", sharey="row", height_ratios=(3, 2))
     for (above, below), row in zip(grid.T, rows, strict=True):
         loops = range(1, len(row["exact"]) + 1)
-        _mark(above, row, own=True)
+        _mark(above, row)
         _mark(below, row)
-        above.plot(loops, row["exact"], color=COLOURS[0], zorder=3)
+        above.plot(loops, row["exact"], color=COLOURS[0], zorder=3, clip_on=False, label="_")
         # What rounds to certain has no logarithm; it is drawn at the lowest that single precision tells from it.
         unsure = [max(1e-8, -confidence) for confidence in row["confidence"]]
-        below.plot(loops, unsure, color=COLOURS[0], zorder=3)
-        above.set_title(f"length {size_text(row['sizes'])}")
+        below.plot(loops, unsure, color=COLOURS[0], zorder=3, clip_on=False, label="_")
+        above.set_title(f"length {size_text(row['sizes'])}", fontsize=8)
         above.set_ylim(-0.02, 1.02)
+        above.set_xlim(0, 1.02 * len(row["exact"]))
         below.set_yscale("log")
         below.set_xlabel("loops")
         below.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     grid[0, 0].set_ylabel("exact match")
     grid[1, 0].set_ylabel("cross-entropy\nwith its own answer")
-    figure.suptitle(title, fontsize=9, fontweight="bold")
-    handles, labels = grid[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=7.5)
+    figure.suptitle(title, fontsize=9, fontweight="bold", x=0.01, ha="left")
+    legend(figure, [Look(text, colour, "", dash) for text, colour, dash in RULES.values()], columns=3)
     return settled(figure)
 
 
-def _mark(axes: Axes, row: Row, *, own: bool = False) -> None:
+def _mark(axes: Axes, row: Row) -> None:
     """Where each rule stops: a line at the mean, and the middle eight tenths of the problems shaded."""
-    for name, (text, colour, dash) in RULES.items():
+    for name, (_, colour, dash) in RULES.items():
         chosen = row["chosen"][name]
-        axes.axvline(chosen["mean"], color=colour, linestyle=dash, linewidth=1.0, zorder=2, label=text if own else None)
+        axes.axvline(chosen["mean"], color=colour, linestyle=dash, linewidth=1.0, zorder=2, label="_")
         if chosen["high"] > chosen["low"]:
             axes.axvspan(chosen["low"], chosen["high"], color=colour, alpha=0.1, linewidth=0, zorder=1)
     axes.tick_params(color=FAINT)

@@ -7,50 +7,105 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from lengthwise.base.errors import UsageError
-from lengthwise.report import WORST, Curve, Point, names
-from lengthwise.report.lines import MARKS, Look, name_lines, up, width
-from lengthwise.report.style import COLOURS, DASHED, DOTTED, FAINT, MARKERS, SHADE, settled, styled
+from lengthwise.base.results import InquiryOutline, RunOutline
+from lengthwise.folder import InquiryFolder, RunFolder
+from lengthwise.report import WORST, Curve, Point, asked_curves, curves, size_text
+from lengthwise.report.lines import MARKS, Look, legend, name_lines
+from lengthwise.report.map_figure import heat_map
+from lengthwise.report.panels import panels
+from lengthwise.report.style import COLOURS, FAINT, SHADE, Drawing, Width, drawing, settled, style
+
+ACROSS: dict[Width, int] = {"column": 2, "page": 3}  # panels in a row
 
 
-@styled()
-def length_figure(curves: Sequence[Curve], title: str | None = None) -> Figure:
-    """Exact match against length, a line per curve, the training range shaded.
+def score_figure(
+    runs: Sequence[RunFolder],
+    title: str | None = None,
+    *,
+    asked: Sequence[InquiryFolder] = (),
+    strong: str | None = None,
+    width: Width = "page",
+) -> Drawing:
+    """The figure of what runs, and language models that were ``asked``, have scored: exact match against length,
+    uniform problems and the worst family apart; a heat map where no problem's sizes are equal. ``title`` is by default
+    the task; ``strong`` is the recipe that it is about; ``width`` is that of a "column" or a "page" of a paper.
+    UsageError without scores."""
+    title = title or usual_title([one.outline for one in [*runs, *asked]])
+    rows = [row for run in runs for row in run.rows("scores")]
+    if rows and not asked and not any(len(set(row["sizes"])) == 1 for row in rows):
+        return heat_map(rows, max(run.outline.top for run in runs), title, width=width)
+    lines = (curves(runs) if rows or not asked else []) + asked_curves(asked)
+    return length_figure(worth_drawing(lines), title, strong=strong, width=width)
+
+
+def usual_title(outlines: Sequence[RunOutline | InquiryOutline]) -> str:
+    """What is solved, and how far it was trained where all agree."""
+    tasks = ", ".join(dict.fromkeys(one.task.replace("-", " ").capitalize() for one in outlines))
+    tops = {size_text(one.tops) for one in outlines if isinstance(one, RunOutline)}
+    return f"{tasks}, trained on up to {min(tops)}" if len(tops) == 1 else tasks
+
+
+def worth_drawing(found: Sequence[Curve]) -> list[Curve]:
+    """Those that are lines. A rule that was tried at a single size is none, and natural problems are of many sizes:
+    tables have them. The harder set is one of the families, where these were measured."""
+    left_out = {"natural", *(["hard"] if any(curve.problems == WORST for curve in found) else [])}
+    lines = [curve for curve in found if curve.problems not in left_out]
+    return [curve for curve in lines if len(curve.points()) > 1] or lines or list(found)
+
+
+@style()
+def length_figure(
+    curves: Sequence[Curve], title: str | None = None, *, strong: str | None = None, width: Width = "page"
+) -> Drawing:
+    """Exact match against length, a line per curve, the training range shaded; ``strong`` is the recipe that the
+    figure is about.
 
     Bands: the mean over seeds ± its standard error, and faintly the worst and the best seed; of a single seed the
-    95 % interval. With two axes, the sizes at which both are equal, short of one that is kept short.
-    UsageError where there is nothing to draw.
+    95 % interval. With two axes, the sizes at which both are equal, short of one that is kept short. Many curves are
+    split among several panels (see ``panels``). UsageError where there is nothing to draw.
     """
-    drawn = [(curve, points) for curve in curves if (points := curve.diagonal())]
-    if not drawn:
+    curves = [curve for curve in curves if curve.diagonal()]
+    if not curves:
         raise UsageError("no scores along a length to draw: evaluate a run first (pairs of sizes make a heat map)")
-    looks = _looks([curve for curve, _ in drawn])
-    figure = Figure((width(look.name for look in looks), max(2.9, 1.0 + 0.16 * len(drawn))), layout="constrained")
-    axes = figure.add_subplot()
-    _length_axes(axes, [curve for curve, _ in drawn], max(points[-1].length for _, points in drawn))
-    for look, (_, points) in zip(looks, drawn, strict=True):
-        _draw_curve(axes, look, points)
-    name_lines(axes, looks, [up(points[-1].mean) for _, points in drawn])
+    parts, heading = panels(curves, strong)
+    figure, grid = _grid(len(parts), len(curves), width)
+    longest = max(curve.diagonal()[-1].length for curve in curves)
+    for axes, part in zip(grid, parts, strict=True):
+        _length_axes(axes, part.curves, longest)
+        for look, curve in zip(part.looks, part.curves, strict=True):
+            _draw_curve(axes, look, curve.diagonal(), banded=len(part.curves) <= len(COLOURS))
+    if len(parts) == 1:
+        ends = [(curve.diagonal()[-1].length, curve.diagonal()[-1].mean) for curve in curves]
+        name_lines(grid[0], parts[0].looks, ends, width, heading)
+        if title:
+            grid[0].set_title(title, pad=15)
+        return settled(figure)
+    for axes, part in zip(grid, parts, strict=True):
+        axes.set_title(part.title, pad=11, fontsize=8, fontweight="bold" if part.strong else "normal")
+    together = dict.fromkeys(look for part in parts for look in part.looks)
+    legend(figure, list(together), columns=2 if width == "column" else 5)
     if title:
-        axes.set_title(title, pad=15)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=9, fontweight="bold")
     return settled(figure)
 
 
-def _looks(curves: Sequence[Curve]) -> list[Look]:
-    """A colour and a marker for each recipe and rule; the worst family, or the harder problems, are its dashed twin."""
-    folded = any(curve.problems == WORST for curve in curves)
-    kinds = list(dict.fromkeys((curve.label, curve.stopping) for curve in curves))
-    looks = []
-    for curve, name in zip(curves, names(curves), strict=True):
-        number = kinds.index((curve.label, curve.stopping))
-        # The two cycles drift apart by one per turn, so that a second turn repeats no pair.
-        marker = MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
-        dash = "-" if curve.problems == "uniform" else DOTTED if curve.problems == "hard" and folded else DASHED
-        looks.append(Look(name, COLOURS[number % len(COLOURS)], marker, dash))
-    return looks
+def _grid(count: int, lines: int, width: Width) -> tuple[Drawing, list[Axes]]:
+    """A figure of so many panels."""
+    across = min(count, ACROSS[width])
+    down = math.ceil(count / across)
+    height = (2.9 if width == "page" else 2.4) if count == 1 else 0.8 + 1.7 * down
+    if count == 1:  # room for all names, beside or beneath
+        height = max(height, 0.8 + 0.17 * lines) if width == "page" else height + 0.08 * lines
+    figure = drawing(width, height)
+    grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
+    for axes in grid.ravel()[count:]:
+        axes.set_axis_off()
+    for number in range(count, down * across):  # those above an empty panel have its axis
+        grid.ravel()[number - across].xaxis.set_tick_params(labelbottom=True)
+    return figure, grid.ravel().tolist()[:count]
 
 
 def _length_axes(axes: Axes, curves: Sequence[Curve], longest: int) -> None:
@@ -60,8 +115,11 @@ def _length_axes(axes: Axes, curves: Sequence[Curve], longest: int) -> None:
     axes.set_ylim(-0.02, 1.02)
     axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 5, 10], integer=True))
     axes.set_yticks(np.linspace(0, 1, 6))
-    axes.set_xlabel(_length_label(curves))
-    axes.set_ylabel("exact match")
+    place = axes.get_subplotspec()
+    if place is None or place.is_last_row():
+        axes.set_xlabel(_length_label(curves))
+    if place is None or place.is_first_col():
+        axes.set_ylabel("exact match")
     if not tops:
         return
     for top in tops:
@@ -93,14 +151,18 @@ def _length_label(curves: Sequence[Curve]) -> str:
     return ", ".join([free, *(f"{name} up to {most}" for name, most in short.items())])
 
 
-def _draw_curve(axes: Axes, look: Look, points: Sequence[Point]) -> None:
+def _draw_curve(axes: Axes, look: Look, points: Sequence[Point], *, banded: bool) -> None:
+    """``banded``: with its bands, which hide each other where there are many."""
     sizes = [point.length for point in points]
     means = [point.mean for point in points]
-    band = {"color": look.colour, "linewidth": 0}
-    axes.fill_between(sizes, [p.low for p in points], [p.high for p in points], alpha=0.15, zorder=2, **band)
+    layer = 2.9 if look.strong else 3.0  # wide, so seen beneath the others, which it must not hide
+    axes.plot(sizes, means, markevery=math.ceil(len(sizes) / MARKS), zorder=layer, clip_on=False, **look.line())
+    if not (banded or look.strong):
+        return
+    band = {"color": look.colour, "linewidth": 0, "zorder": 2}
+    axes.fill_between(sizes, [p.low for p in points], [p.high for p in points], alpha=0.15, **band)
     errors = [point.error or 0.0 for point in points]
     if any(errors):
         low = [max(0.0, mean - error) for mean, error in zip(means, errors, strict=True)]
         high = [min(1.0, mean + error) for mean, error in zip(means, errors, strict=True)]
-        axes.fill_between(sizes, low, high, alpha=0.25, zorder=2, **band)
-    axes.plot(sizes, means, markevery=math.ceil(len(sizes) / MARKS), zorder=3, clip_on=False, **look.line())
+        axes.fill_between(sizes, low, high, alpha=0.25, **band)

@@ -5,38 +5,69 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
 from lengthwise.base.errors import UsageError
 from lengthwise.folder import RunFolder
 from lengthwise.report import by_recipe
-from lengthwise.report.lines import MARKS, Look, name_lines, up, width
-from lengthwise.report.style import COLOURS, INK, MARKERS, settled, styled
+from lengthwise.report.lines import MARKS, Look, look, name_lines, short
+from lengthwise.report.style import COLOURS, DASHES, INK, MARKERS, Drawing, Width, drawing, settled, style
+
+FEW = 4  # recipes up to which every logged loss is drawn beneath its mean
 
 
-@styled()
-def loss_figure(runs: Iterable[RunFolder], *, watch: bool = True) -> Figure:
-    """Loss against steps on a log axis: what was logged, thin, and its running geometric mean. With ``watch``, beneath
-    it the exact match measured while training, where there is any. UsageError if no run has logged a loss."""
+@style()
+def loss_figure(
+    runs: Iterable[RunFolder],
+    title: str | None = None,
+    *,
+    watch: bool = True,
+    strong: str | None = None,
+    width: Width = "page",
+) -> Drawing:
+    """Loss against steps on a log axis: its running geometric mean and, of few recipes, what was logged, thin. With
+    ``watch``, beneath it the exact match measured while training, where there is any. ``strong`` is the recipe that
+    the figure is about. UsageError if no run has logged a loss."""
     groups = {name: [_Training.of(run) for run in group] for name, group in by_recipe(runs).items()}
     groups = {name: logged for name, group in groups.items() if (logged := [one for one in group if one.losses])}
     if not groups:
         raise UsageError("no loss to draw: these runs have logged none that is finite and above 0")
+    heading, looks = _looks(groups, strong)
     sizes = list(dict.fromkeys(size for group in groups.values() for one in group for size in one.watched))
-    below = watch and bool(sizes)
-    figure = Figure((width(groups), 4.4 if below else 2.9), layout="constrained")
-    panels = figure.subplots(1 + below, 1, sharex=True, squeeze=False, height_ratios=[3, 2] if below else [1])[:, 0]
-    _draw_losses(panels[0], groups)
-    if below:
-        _draw_watched(panels[1], groups, sizes)
-    panels[-1].set_xlabel("steps")
-    panels[-1].xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    panels[-1].set_xlim(left=0)
+    sizes = sorted(sizes, key=lambda size: [int(part) for part in size.split("x")]) if watch else []
+    # Dashes tell sizes apart where they do not tell recipes apart; else each size has its own axes.
+    parts = [sizes] if sizes and len(groups) <= len(COLOURS) else [[size] for size in sizes]
+    high = max(2.6, 0.4 + 0.17 * len(groups))
+    figure = drawing(width, high + 1.4 * len(parts))
+    panels = figure.subplots(1 + len(parts), 1, sharex=True, squeeze=False, height_ratios=[high] + [1.4] * len(parts))
+    loss, *below = panels[:, 0]
+    ends = _draw_losses(loss, groups, looks)
+    for axes, part in zip(below, parts, strict=True):
+        _draw_watched(axes, groups, looks, part)
+    last = panels[-1, 0]
+    last.set_xlabel("steps")
+    last.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    last.set_xlim(left=0)
+    loss.set_title(title or "Training")
+    if width == "page" and parts and len(parts[0]) > 1:
+        _name_sizes(below[0], groups, sizes)
+    name_lines(loss, list(looks.values()), ends, width, heading)
     return settled(figure)
+
+
+def _looks(groups: dict[str, list[_Training]], strong: str | None) -> tuple[str, dict[str, Look]]:
+    """Every recipe's look, by its label; and what all names have in common."""
+    heading, names = short(list(groups))
+    order = sorted(groups, key=lambda label: label != strong)
+    looks = {}
+    for label, name in zip(groups, names, strict=True):
+        seeds = len(groups[label])
+        note = f"{seeds} seeds" if seeds > 1 else ""
+        looks[label] = replace(look(order.index(label), name=name, note=note, strong=label == strong), marker="")
+    return heading, looks
 
 
 @dataclass(frozen=True)
@@ -57,48 +88,71 @@ class _Training:
         return _Training([(step, loss) for step, loss in losses if 0 < loss < math.inf], watched)
 
 
-def _draw_losses(axes: Axes, groups: dict[str, list[_Training]]) -> None:
+def _draw_losses(axes: Axes, groups: dict[str, list[_Training]], looks: dict[str, Look]) -> list[tuple[float, float]]:
+    """Draws all losses; where each recipe's lines end, the mean of its seeds."""
     axes.set_yscale("log")
     axes.set_ylabel("loss (nats)")
-    looks, ends = [], []
-    for number, (name, group) in enumerate(groups.items()):
-        look = Look(name, COLOURS[number % len(COLOURS)], "")
+    ends = []
+    for label, group in groups.items():
         last = []
         for one in group:
             steps, losses = zip(*one.losses, strict=True)
-            smooth = _running_mean(losses)
-            axes.plot(steps, losses, color=look.colour, linewidth=0.4, alpha=0.35, zorder=2)
-            axes.plot(steps, smooth, color=look.colour, linewidth=1.3, zorder=3)
-            last.append(smooth[-1])
-        looks.append(look)
-        ends.append(statistics.geometric_mean(last))
-    low, high = (math.log(limit) for limit in axes.get_ylim())
-    name_lines(axes, looks, [(math.log(end) - low) / (high - low) for end in ends])
+            smooth = running_mean(losses)
+            if len(groups) <= FEW:
+                axes.plot(steps, losses, color=looks[label].colour, linewidth=0.4, alpha=0.35, zorder=2, label="_")
+            axes.plot(steps, smooth, zorder=2.9 if looks[label].strong else 3, **looks[label].line())
+            last.append((steps[-1], smooth[-1]))
+        ends.append((max(step for step, _ in last), statistics.geometric_mean(loss for _, loss in last)))
+    return ends
 
 
-def _draw_watched(axes: Axes, groups: dict[str, list[_Training]], sizes: Sequence[str]) -> None:
-    """Colours are the recipes' as above; a marker for each size."""
+def _draw_watched(axes: Axes, groups: dict[str, list[_Training]], looks: dict[str, Look], sizes: Sequence[str]) -> None:
+    """Colours are the recipes' as above; each size has a marker and a dash, or axes of its own."""
     axes.set_ylim(-0.02, 1.02)
-    axes.set_ylabel("exact match")
-    looks = [Look(f"at {size}", INK, MARKERS[number % len(MARKERS)]) for number, size in enumerate(sizes)]
-    ends: dict[str, list[float]] = {size: [] for size in sizes}
-    for number, group in enumerate(groups.values()):
-        for one in group:
-            for look, size in zip(looks, sizes, strict=True):
+    axes.set_ylabel("exact match" if len(sizes) > 1 else f"exact match\nat {sizes[0]}")
+    for label, group in groups.items():
+        for number, size in enumerate(sizes):
+            own = looks[label]
+            if len(sizes) > 1:
+                own = replace(_size_look(number, size), name=f"{own.name} at {size}", colour=own.colour)
+            for one in group:
                 if points := one.watched.get(size):
                     steps, shares = zip(*points, strict=True)
-                    line = look.line() | {"color": COLOURS[number % len(COLOURS)], "linewidth": 0.9}
-                    axes.plot(steps, shares, markevery=math.ceil(len(steps) / MARKS), zorder=3, **line)
-                    ends[size].append(shares[-1])
-    name_lines(axes, looks, [up(statistics.fmean(ends[size])) for size in sizes])
+                    line = own.line() | {"linewidth": 0.9, "markevery": math.ceil(len(steps) / MARKS)}
+                    axes.plot(steps, shares, zorder=3, clip_on=False, **line)
 
 
-def _running_mean(losses: Sequence[float], memory: float = 1 / 50) -> list[float]:
-    """The geometric mean of what went before, its weights halving every ``memory`` of all values."""
+def _size_look(number: int, size: str) -> Look:
+    marker, dash = MARKERS[number % len(MARKERS)], DASHES[number % len(DASHES)]
+    return Look(f"at {size}", INK, marker, dash, hollow=number > 0)
+
+
+def _name_sizes(axes: Axes, groups: dict[str, list[_Training]], sizes: Sequence[str]) -> None:
+    """Which marker and dash is of which size."""
+    ends = []
+    for size in sizes:
+        last = [points[-1] for group in groups.values() for one in group if (points := one.watched.get(size))]
+        ends.append((0.0, statistics.fmean(share for _, share in last)))
+    name_lines(axes, [_size_look(number, size) for number, size in enumerate(sizes)], ends, "page")
+
+
+def running_mean(losses: Sequence[float], memory: float = 1 / 50) -> list[float]:
+    """The geometric mean around each value, in both directions alike: weights halve every ``memory`` of all values."""
     decay = 0.5 ** (1 / max(1.0, memory * len(losses)))
+    logs = [math.log(loss) for loss in losses]
+    ahead = _decayed(logs, decay)
+    behind = _decayed(logs[::-1], decay)[::-1]
+    return [
+        math.exp((total + other - log) / (weight + its - 1))  # the value itself is in both
+        for (total, weight), (other, its), log in zip(ahead, behind, logs, strict=True)
+    ]
+
+
+def _decayed(values: Sequence[float], decay: float) -> list[tuple[float, float]]:
+    """Of each value, the weighted sum of all up to it, and the sum of their weights."""
     total = weight = 0.0
-    means = []
-    for loss in losses:
-        total, weight = decay * total + math.log(loss), decay * weight + 1
-        means.append(math.exp(total / weight))
-    return means
+    sums = []
+    for value in values:
+        total, weight = decay * total + value, decay * weight + 1
+        sums.append((total, weight))
+    return sums

@@ -2,47 +2,100 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import compress
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
+from matplotlib.collections import QuadMesh
 from matplotlib.patches import Rectangle
 
 from lengthwise.base.errors import UsageError
 from lengthwise.report import Row, Sizes, latest, size_text
-from lengthwise.report.style import settled, styled
+from lengthwise.report.style import INK, WIDTHS, Drawing, Width, drawing, settled, style
 
-WRITTEN = 10  # sizes per side up to which a heat map's cells hold their numbers
+ACROSS: dict[Width, int] = {"column": 2, "page": 3}  # panels in a row
+JUMP = 0.7  # how wide the gap is where sizes jump, in cells
 
 
-@styled()
-def heat_map(rows: Iterable[Row], top: int, title: str | None = None) -> Figure:
+@style()
+def heat_map(rows: Iterable[Row], top: int, title: str | None = None, *, width: Width = "page") -> Drawing:
     """Exact match for every pair of sizes, the training square outlined; a panel per stopping rule and set of problems.
 
-    Where the rows come from several weights, their mean. Rows of a single size are left out; UsageError if no others
-    are there.
+    Where the rows come from several weights, their mean. A gap stands where sizes jump. Sizes that were measured only
+    with themselves are left out and told in words. Rows of a single size are left out; UsageError if no others are
+    there.
     """
     pairs = [row for row in rows if len(row["sizes"]) == 2]
     if not pairs:
         raise UsageError("no scores of two sizes to map: evaluate a run of a task with two axes, on 20x40 for instance")
     panels = _panels(pairs)
-    sides = [sorted({row["sizes"][axis] for row in pairs}) for axis in (0, 1)]
-    figure, grid = _panel_grid(len(panels))
-    for axes, (name, cells) in zip(grid, panels.items(), strict=True):
-        image = _draw_map(axes, cells, sides, top)
-        axes.set_title(f"{name}\n{_summary(cells)}".strip(), fontsize=7, fontweight="normal", linespacing=1.4)
-    figure.supxlabel(_side_label(pairs, "first"), fontsize=8)
-    figure.supylabel(_side_label(pairs, "second"), fontsize=8)
-    bar = figure.colorbar(image, ax=grid, label="exact match", shrink=0.8, aspect=30, ticks=np.linspace(0, 1, 6))
+    sides = _sides({sizes for cells in panels.values() for sizes in cells})
+    heading = [title, f"trained to {top} x {top} (outlined)"] if title else [f"trained to {top} x {top} (outlined)"]
+    grid = _Grid.of(len(panels), width)
+    figure = grid.figure(width, ("\n" if width == "column" else ": ").join(heading))
+    for number, (name, cells) in enumerate(panels.items()):
+        axes = grid.panel(figure, number)
+        mesh = _draw_map(axes, cells, sides, top, grid.side)
+        axes.set_title(name, fontsize=7.5, pad=21)
+        axes.annotate(_summary(cells, sides), (0, 1), (0, 4), "axes fraction", "offset points", fontsize=6)
+        axes.set_xlabel(_side_label(pairs, "first") if grid.lowest(number) else "")
+        axes.set_ylabel(_side_label(pairs, "second") if number % grid.across == 0 else "")
+    bar = figure.colorbar(mesh, cax=grid.bar(figure), label="exact match", ticks=np.linspace(0, 1, 6))
     bar.outline.set_visible(False)
-    trained = f"trained to {top} x {top} (outlined)"
-    figure.suptitle(f"{title}: {trained}" if title else trained, fontsize=9, fontweight="bold")
     return settled(figure)
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Where square panels stand, in inches. matplotlib's own layouts leave gaps beside what keeps its shape."""
+
+    count: int
+    across: int
+    side: float  # of a panel
+    head: float  # of the title
+
+    LEFT, RIGHT, ABOVE, BELOW, GAP = 0.55, 0.8, 0.48, 0.42, 0.3
+
+    @staticmethod
+    def of(count: int, width: Width) -> _Grid:
+        across = min(count, ACROSS[width])
+        room = WIDTHS[width] - _Grid.LEFT - _Grid.RIGHT - _Grid.GAP * (across - 1)
+        return _Grid(count, across, min(3.0, room / across), 0.28 if width == "page" else 0.42)
+
+    @property
+    def size(self) -> tuple[float, float]:
+        down = math.ceil(self.count / self.across)
+        high = self.head + down * (self.ABOVE + self.side + self.BELOW)
+        return self.LEFT + self.across * (self.side + self.GAP) - self.GAP + self.RIGHT, high
+
+    def figure(self, width: Width, title: str) -> Drawing:
+        figure = drawing(width, self.size[1])
+        figure.set_layout_engine("none")
+        figure.set_figwidth(self.size[0])
+        figure.text(0.1 / self.size[0], 1 - 0.08 / self.size[1], title, va="top", fontsize=9, fontweight="bold")
+        return figure
+
+    def panel(self, figure: Drawing, number: int) -> Axes:
+        row, column = divmod(number, self.across)
+        low = self.size[1] - self.head - (row + 1) * (self.ABOVE + self.side) - row * self.BELOW
+        return figure.add_axes(self._share(self.LEFT + column * (self.side + self.GAP), low, self.side, self.side))
+
+    def lowest(self, number: int) -> bool:
+        """Does no panel stand beneath this one?"""
+        return number + self.across >= self.count
+
+    def bar(self, figure: Drawing) -> Axes:
+        """The scale of colours, to the right."""
+        high = min(2.2, self.size[1] - self.head - self.ABOVE - self.BELOW)
+        return figure.add_axes(self._share(self.size[0] - self.RIGHT + 0.2, self.BELOW, 0.09, high))
+
+    def _share(self, left: float, low: float, wide: float, high: float) -> tuple[float, float, float, float]:
+        return left / self.size[0], low / self.size[1], wide / self.size[0], high / self.size[1]
 
 
 def _panels(rows: Sequence[Row]) -> dict[str, dict[Sizes, float]]:
@@ -61,41 +114,89 @@ def _panels(rows: Sequence[Row]) -> dict[str, dict[Sizes, float]]:
     }
 
 
-def _panel_grid(count: int) -> tuple[Figure, list[Axes]]:
-    across = min(count, 3)
-    down = math.ceil(count / across)
-    size = (4.4, 4.1) if count == 1 else (0.9 + 2.3 * across, 0.7 + 2.4 * down)
-    figure = Figure(size, layout="compressed")  # cells are square
-    grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True).ravel().tolist()
-    for axes in grid[count:]:
-        axes.set_axis_off()
-    return figure, grid[:count]
+def _sides(measured: set[Sizes]) -> list[list[int]]:
+    """The sizes along each side: those measured with another size than themselves; all if there are none."""
+    mixed = {sizes for sizes in measured if sizes[0] != sizes[1]}
+    if not mixed:
+        return [sorted({sizes[axis] for sizes in measured}) for axis in (0, 1)]
+    return [sorted({sizes[axis] for sizes in mixed}) for axis in (0, 1)]
 
 
-def _draw_map(axes: Axes, cells: dict[Sizes, float], sides: Sequence[Sequence[int]], top: int) -> AxesImage:
+def _draw_map(
+    axes: Axes, cells: dict[Sizes, float], sides: Sequence[Sequence[int]], top: int, inches: float
+) -> QuadMesh:
     """The first size runs to the right, the second upwards, in the order of those measured."""
-    first, second = sides
-    values = np.array([[cells.get((i, j), math.nan) for i in first] for j in second])
-    image = axes.imshow(values, cmap="viridis", vmin=0, vmax=1, origin="lower", interpolation="nearest")
+    (first, left), (second, low) = [(side, _starts(side)) for side in sides]
+    values = np.full((len(_edges(low)) - 1, len(_edges(left)) - 1), math.nan)
+    for i, j in itertools.product(range(len(first)), range(len(second))):
+        values[_edges(low).index(low[j]), _edges(left).index(left[i])] = cells.get((first[i], second[j]), math.nan)
+    mesh = axes.pcolormesh(_edges(left), _edges(low), values, cmap="viridis", vmin=0, vmax=1, rasterized=True)
     axes.grid(visible=False)
+    axes.set_aspect("equal")
     axes.set_facecolor("#ececec")  # shows where nothing was measured
     axes.spines[:].set_visible(False)
-    axes.set_xticks(*_size_ticks(first))
-    axes.set_yticks(*_size_ticks(second))
-    if max(values.shape) <= WRITTEN:
-        for (j, i), share in np.ndenumerate(values):
-            if not math.isnan(share):
-                ink = "black" if share > 0.6 else "white"
-                axes.text(i, j, f"{share:.2f}", ha="center", va="center", fontsize=6, color=ink)
-    trained = [sum(size <= top for size in side) for side in sides]
-    for colour, linewidth in (("white", 2.6), ("black", 1.2)):  # seen on light cells and on dark ones
-        outline = Rectangle((-0.5, -0.5), *trained, fill=False, edgecolor=colour, linewidth=linewidth, clip_on=False)
-        axes.add_patch(outline)
-    return image
+    axes.set_xticks(*_size_ticks(first, left))
+    axes.set_yticks(*_size_ticks(second, low))
+    _mark_jumps(axes, left, low)
+    _write_cells(axes, cells, (first, second), (left, low), 72 * inches / max(*_edges(left), *_edges(low)))
+    ends = [
+        [start + 1 for size, start in zip(*side, strict=True) if size <= top] for side in ((first, left), (second, low))
+    ]
+    if all(ends):
+        for colour, linewidth in (("white", 2.6), ("black", 1.2)):  # seen on light cells and on dark ones
+            box = Rectangle((0, 0), ends[0][-1], ends[1][-1], fill=False, edgecolor=colour, linewidth=linewidth)
+            axes.add_patch(box)
+            box.set_clip_on(False)
+    return mesh
 
 
-def _size_ticks(sizes: Sequence[int], most: int = 9) -> tuple[list[int], list[str]]:
-    """Where to write sizes along a side, and what: all if they are few, else round ones."""
+def _starts(sizes: Sequence[int]) -> list[float]:
+    """Where the cell of each size begins, in cells: a gap stands where sizes jump by more than the smallest step."""
+    steps = [two - one for one, two in itertools.pairwise(sizes)]
+    gaps = [JUMP * (step > min(steps)) for step in steps]
+    return [number + sum(gaps[:number]) for number in range(len(sizes))]
+
+
+def _edges(starts: Sequence[float]) -> list[float]:
+    """The edges of cells and of the gaps between them."""
+    return sorted({*starts, *(start + 1 for start in starts)})
+
+
+def _mark_jumps(axes: Axes, left: Sequence[float], low: Sequence[float]) -> None:
+    """A white gap across the map, and two strokes on the axis."""
+    for starts, span, along in ((left, axes.axvspan, 0), (low, axes.axhspan, 1)):
+        for one, two in itertools.pairwise(starts):
+            if two - one > 1:
+                span(one + 1, two, color="white", linewidth=0)
+                middle = (one + 1 + two) / 2
+                at = (middle, 0) if along == 0 else (0, middle)
+                place = {"xycoords": axes.get_xaxis_transform() if along == 0 else axes.get_yaxis_transform()}
+                axes.annotate("//", at, ha="center", va="center", fontsize=6, color=INK, annotation_clip=False, **place)
+
+
+def _write_cells(
+    axes: Axes,
+    cells: dict[Sizes, float],
+    sides: Sequence[Sequence[int]],
+    starts: Sequence[Sequence[float]],
+    points: float,
+) -> None:
+    """Each cell's number, where its so many points hold it."""
+    if points < 9.5:
+        return
+    for i, j in itertools.product(range(len(sides[0])), range(len(sides[1]))):
+        share = cells.get((sides[0][i], sides[1][j]))
+        if share is not None:
+            text = (
+                f"{share:.2f}" if points >= 15 else "1" if share == 1 else f"{share:.2f}"[1 if share < 0.995 else 0 :]
+            )
+            middle, ink = (starts[0][i] + 0.5, starts[1][j] + 0.5), "black" if share > 0.6 else "white"
+            size = 6.0 if points >= 15 else 4.6
+            axes.annotate(text, middle, ha="center", va="center_baseline", fontsize=size, color=ink)
+
+
+def _size_ticks(sizes: Sequence[int], starts: Sequence[float], most: int = 9) -> tuple[list[float], list[str]]:
+    """Where to write sizes along a side whose cells begin there, and what: all if they are few, else round ones."""
     written = list(sizes)
     for step in (2, 5, 10, 20, 50, 100, 200, 500):
         if len(written) <= most:
@@ -106,19 +207,20 @@ def _size_ticks(sizes: Sequence[int], most: int = 9) -> tuple[list[int], list[st
         if not apart or apart[-1] - index >= len(sizes) / (2 * most):
             apart.append(index)
     apart.reverse()
-    return apart, [str(sizes[index]) for index in apart]
+    return [starts[index] + 0.5 for index in apart], [str(sizes[index]) for index in apart]
 
 
-def _summary(cells: dict[Sizes, float]) -> str:
-    """Mean, best and worst cell, in two lines."""
-    best, worst = max(cells.values()), min(cells.values())
-
-    def where(share: float) -> str:
-        there = [sizes for sizes, value in cells.items() if value == share]
-        return f"at {size_text(there[0])}" if len(there) == 1 else f"in {len(there)} of {len(cells)} cells"
-
-    mean = f"mean {statistics.fmean(cells.values()):.3f}"
-    return f"{mean} · best {best:.2f} {where(best)}\nworst {worst:.2f} {where(worst)}"
+def _summary(cells: dict[Sizes, float], sides: Sequence[Sequence[int]]) -> str:
+    """The mean and the worst of the cells drawn; and those that are not drawn."""
+    drawn = {sizes: share for sizes, share in cells.items() if sizes[0] in sides[0] and sizes[1] in sides[1]}
+    worst = min(drawn.values())
+    there = [sizes for sizes, share in drawn.items() if share == worst]
+    where = f"at {size_text(there[0])}" if len(there) == 1 else f"in {len(there)} of {len(drawn)} cells"
+    told = [f"mean {statistics.fmean(drawn.values()):.3f}", f"worst {worst:.2f} {where}"]
+    rest = [f"{cells[sizes]:.2f} at {size_text(sizes)}" for sizes in sorted(cells.keys() - drawn.keys())]
+    if rest:
+        told[0] += ", beyond: " + (", ".join(rest) if len(rest) <= 2 else f"… {rest[-1]}")
+    return "\n".join(told)
 
 
 def _side_label(rows: Sequence[Row], axis: str) -> str:

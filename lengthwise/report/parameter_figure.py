@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, Formatter, LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
 from lengthwise.base.errors import UsageError
 from lengthwise.folder import RunFolder
 from lengthwise.report import Claim, Row, latest
-from lengthwise.report.style import COLOURS, DASHED, FAINT, INK, MARKERS, settled, styled
+from lengthwise.report.lines import Look, legend, look, short
+from lengthwise.report.style import DASHED, DASHES, DOTTED, FAINT, INK, Drawing, Width, drawing, settled, style
 
 
 def parameter_rows(runs: Iterable[RunFolder]) -> list[Row]:
@@ -50,34 +51,51 @@ def _of_the_longest(rows: Iterable[Row]) -> float | None:
     return None if longest is None else longest["exact"]
 
 
-@styled()
-def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = ()) -> Figure:
+@style()
+def parameter_figure(
+    rows: Sequence[Row], claims: Sequence[Claim] = (), title: str | None = None, *, width: Width = "page"
+) -> Drawing:
     """Exact match, and validation loss, against parameters on a log axis: a line per kind of model through the means
-    over seeds, a mark per seed; what lies beyond the training range is dashed. Claims are dotted lines. UsageError
+    over seeds, a faint mark per seed; marks beyond the training range are hollow. Claims are dotted lines. UsageError
     without rows."""
     if not rows:
         raise UsageError("there is nothing to draw: no run has watched its validation loss")
-    figure = Figure((6.4, 2.9), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for number, (model, group) in enumerate(_grouped(rows, "model").items()):
-        look = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
-        _line(left, group, "within", look | {"label": model})
-        _line(left, group, "beyond", look | {"linestyle": DASHED, "markerfacecolor": "white"})
-        _line(right, group, "validation_loss", look)
-    for claim in claims:
-        if claim.exact is not None:
-            left.axhline(claim.exact, color=INK, linestyle=":", linewidth=1.0, label=claim.who)
+    wide = width == "page"
+    figure = drawing(width, 3.0 if wide else 5.0)
+    left, right = figure.subplots(1, 2) if wide else figure.subplots(2, 1)
+    kinds = _grouped(rows, "model")
+    looks = [look(number, name=_kind(group)) for number, group in enumerate(kinds.values())]
+    for own, group in zip(looks, kinds.values(), strict=True):
+        _line(left, group, "within", own)
+        _line(left, group, "beyond", replace(own, name=f"{own.name}, beyond", dash=DASHED, hollow=True))
+        _line(right, group, "validation_loss", own)
+    published = [claim for claim in claims if claim.exact is not None]
+    for claim, dash in zip(published, (DOTTED, *DASHES[3:]), strict=False):
+        left.axhline(claim.exact, color=INK, linestyle=dash, linewidth=1.0, label=claim.who)
+        looks.append(Look(claim.who, INK, "", dash))
     left.set_ylim(-0.02, 1.02)
-    left.set_ylabel("exact match (dashed: beyond training)")
+    left.set_title("exact match", fontsize=8)
     right.set_yscale("log")
-    right.set_ylabel("validation loss (nats)")
+    right.set_title("validation loss (nats)", fontsize=8)
     for axes in (left, right):
         axes.set_xscale("log")
         axes.set_xlabel("parameters")
+        axes.margins(x=0.12)
         _few_ticks(axes.xaxis, [row["parameters"] for row in rows], EngFormatter(sep=""))
     _few_ticks(right.yaxis, [row["validation_loss"] for row in rows], StrMethodFormatter("{x:g}"))
-    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=7.5)
+    figure.suptitle(title or "Accuracy and loss against size", fontsize=9, fontweight="bold", x=0.01, ha="left")
+    ranges = [Look("within the training lengths", FAINT, "o", ""), Look("beyond", FAINT, "o", "", hollow=True)]
+    joined = len({row["parameters"] for row in rows}) > len(kinds)  # else there are marks alone
+    shown = [one if joined or not one.marker else replace(one, dash="") for one in looks]
+    legend(figure, [*shown, *ranges], columns=6)
     return settled(figure)
+
+
+def _kind(rows: Sequence[Row]) -> str:
+    """What the recipes of one kind of model have in common, as ``gpt`` of gpt-small and gpt-large; else the class."""
+    recipes = list(dict.fromkeys(row["recipe"] for row in rows))
+    common = short(recipes)[0].split("…")[0].strip("-")
+    return recipes[0] if len(recipes) == 1 else common or str(rows[0]["model"])
 
 
 def _few_ticks(axis: Axis, values: Sequence[float], formatter: Formatter) -> None:
@@ -88,16 +106,17 @@ def _few_ticks(axis: Axis, values: Sequence[float], formatter: Formatter) -> Non
     axis.set_major_formatter(formatter)
 
 
-def _line(axes: Axes, group: Sequence[Row], measure: str, look: Mapping[str, Any]) -> None:
+def _line(axes: Axes, group: Sequence[Row], measure: str, own: Look) -> None:
     sizes = _grouped([row for row in group if row[measure] is not None], "parameters")
     if not sizes:
         return
     counts = sorted(sizes)
     means = [statistics.fmean(row[measure] for row in sizes[count]) for count in counts]
-    axes.plot(counts, means, zorder=3, clip_on=False, **look)
+    line = own.line()
+    axes.plot(counts, means, zorder=3, clip_on=False, **line)
     each = [(count, row[measure]) for count in counts for row in sizes[count]]
-    plain = {name: value for name, value in look.items() if name not in ("label", "linestyle")}
-    axes.plot(*zip(*each, strict=True), linestyle="none", alpha=0.5, zorder=2, clip_on=False, **plain)
+    faint = line | {"linestyle": "none", "label": "_"}
+    axes.plot(*zip(*each, strict=True), alpha=0.5, zorder=2, clip_on=False, **faint)
 
 
 def _grouped(rows: Sequence[Row], name: str) -> dict[Any, list[Row]]:
@@ -107,15 +126,16 @@ def _grouped(rows: Sequence[Row], name: str) -> dict[Any, list[Row]]:
     return groups
 
 
-@styled()
-def distribution_figure(counts: Mapping[int, int], title: str) -> Figure:
+@style()
+def distribution_figure(counts: Mapping[int, int], title: str, *, width: Width = "page") -> Drawing:
     """How many problems there are of each length. UsageError without any."""
     if not counts:
         raise UsageError("there is nothing to draw: no problems were counted")
-    figure = Figure((5.5, 2.4), layout="constrained")
+    figure = drawing(width, 2.2)
     axes = figure.add_subplot()
     axes.bar(list(counts), list(counts.values()), color=FAINT, width=0.8)
     axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.set_xlabel("length")
     axes.set_ylabel("problems")
     axes.set_title(title)

@@ -7,16 +7,18 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from lengthwise.base.fields import encode
 from lengthwise.folder import DIVERGED, InquiryFolder, RunFolder, write_json
-from lengthwise.report import ALONE, WORST, Claim, Row, asked_curves, by_recipe, curves
+from lengthwise.report import ALONE, Claim, Row, Sizes, by_recipe
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.card import score_card
 from lengthwise.report.depth_figure import depth_figure
-from lengthwise.report.length_figure import length_figure
+from lengthwise.report.length_figure import score_figure, usual_title
 from lengthwise.report.loss_figure import loss_figure
 from lengthwise.report.map_figure import heat_map
 from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
-from lengthwise.report.style import save
+from lengthwise.report.published import published, read_csv, read_json, told
+from lengthwise.report.style import Width, save
 from lengthwise.report.tables import write_csv
 
 
@@ -27,41 +29,71 @@ def publish(
     asked: Sequence[InquiryFolder] = (),
     title: str | None = None,
     operations: Mapping[str, float] | None = None,
+    strong: str | None = None,
+    width: Width = "page",
 ) -> list[Path]:
     """Write what these runs have shown, and language models that were ``asked``; the paths of what was written. Nothing
-    but files of theirs is read.
+    but files of theirs is read. ``strong`` is the recipe that the figures are about.
 
     ``runs.json`` holds recipes, versions and times; ``inquiries.json`` what was asked; ``scores.csv`` every score;
-    ``card.json`` the score card (see ``card.score_card``, which ``operations`` are for); ``lengths`` exact match
-    against length; ``map-<recipe>`` exact match on two axes, the mean over seeds; ``anatomy-<recipe>`` how answers go
-    wrong; ``loss`` the course of training.
+    ``metrics.csv`` the course of training; ``card.json`` the score card (see ``card.score_card``, which ``operations``
+    are for); ``figures.json`` what figures are called; ``lengths`` exact match against length; ``map-<recipe>`` exact
+    match on two axes, the mean over seeds; ``anatomy-<recipe>`` how answers go wrong; ``loss`` the course of training.
     """
-    figures = _figures(runs, asked, title)  # first: where they cannot be drawn, nothing is written
+    title = title or usual_title([one.outline for one in [*runs, *asked]])
+    figures = _figures(runs, asked, title, strong, width)  # first: where they cannot be drawn, nothing is written
     files = _write_data(runs, asked, folder, operations)
+    files.append(_write(folder, "figures", {"title": title} | ({"strong": strong} if strong else {})))
     return files + [file for name, figure in figures.items() for file in save(figure, folder / name)]
 
 
-def _figures(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder], title: str | None) -> dict[str, Figure]:
+def redraw(source: Path, folder: Path, *, width: Width = "page") -> list[Path]:
+    """Draw all figures of a folder of results again, from its rows, into ``folder``; the paths written."""
+    about, runs = told(source), published(source)
+    figures = _figures(runs, [], about.get("title"), about.get("strong"), width) if runs else {}
+    for path in sorted(source.glob("stopping-*.json")):
+        figures[path.stem] = depth_figure(read_json(path), _depth_title(path.stem), width=width)
+    if (path := source / "distribution.json").exists():
+        counts = {int(size): count for size, count in read_json(path).items()}
+        figures["distribution"] = distribution_figure(counts, _distribution_title(counts), width=width)
+    if rows := read_csv(source / "parameters.csv"):
+        claims = [Claim(one["who"], 0, "", "", one["exact"]) for one in about.get("claims", [])]
+        figures["parameters"] = parameter_figure(rows, claims, width=width)
+    return [file for name, figure in figures.items() for file in save(figure, folder / name)]
+
+
+def _figures(
+    runs: Sequence[RunFolder],
+    asked: Sequence[InquiryFolder],
+    title: str | None,
+    strong: str | None,
+    width: Width,
+) -> dict[str, Figure]:
     """All figures that there are rows for, by name."""
     figures: dict[str, Figure] = {}
     if any(len(set(row["sizes"])) == 1 for row in _rows([*runs, *asked], "scores")):
-        lines = (curves(runs) if _rows(runs, "scores") else []) + asked_curves(asked)
-        # A rule that was tried at a single size is no line, and natural problems are of many sizes; tables have them.
-        # The harder set is one of the families, where these were measured.
-        left_out = {"natural", *(["hard"] if any(line.problems == WORST for line in lines) else [])}
-        drawn = [line for line in lines if len(line.points()) > 1 and line.problems not in left_out]
-        figures["lengths"] = length_figure(drawn or lines, title)
+        figures["lengths"] = score_figure(runs, title, asked=asked, strong=strong, width=width)
     groups = by_recipe(runs) if runs else {}
     for label, group in groups.items():
         cells = [row for row in _rows(group, "scores") if row["problems"] in ALONE]
-        if any(len(set(row["sizes"])) == 2 for row in cells):
-            figures[f"map-{label}"] = heat_map(cells, group[0].outline.top, label)
+        if all(len({sizes[axis] for sizes in _mixed(cells)}) > 1 for axis in (0, 1)):
+            figures[f"map-{label}"] = heat_map(cells, group[0].outline.top, label, width=width)
     if any(row.get("loss") is not None for row in _rows(runs, "metrics")):
-        figures["loss"] = loss_figure(runs)
+        figures["loss"] = loss_figure(runs, title, strong=strong, width=width)
     for label, group in groups.items():
-        if anatomies := _rows(group, "anatomy"):
-            figures[f"anatomy-{label}"] = anatomy_figure(anatomies, label)
+        if anatomies := _anatomies(group):
+            figures[f"anatomy-{label}"] = anatomy_figure(anatomies, f"{label}: how answers go wrong", width=width)
     return figures
+
+
+def _mixed(rows: Sequence[Row]) -> set[Sizes]:
+    """Pairs of two different sizes; a map needs some on both axes."""
+    return {tuple(row["sizes"]) for row in rows if len(set(row["sizes"])) == 2}
+
+
+def _anatomies(runs: Sequence[RunFolder]) -> list[Row]:
+    """How answers of these runs go wrong, each row with its run's seed."""
+    return [{"train_seed": run.outline.seed} | row for run in runs for row in run.rows("anatomy")]
 
 
 def _write_data(
@@ -71,7 +103,8 @@ def _write_data(
     operations: Mapping[str, float] | None,
 ) -> list[Path]:
     """The rows behind the figures, and where they are from."""
-    files = [_write(folder, "runs", [_run_of(run) | _about(run) | {"recipe": run.config()} for run in runs])]
+    entries = [_run_of(run) | _about(run) | {"outline": encode(run.outline), "recipe": run.config()} for run in runs]
+    files = [_write(folder, "runs", entries)]
     if asked:
         files.append(_write(folder, "inquiries", [_inquiry_of(one) | one.config() for one in asked]))
     rows = [_run_of(run) | row for run in runs for row in run.rows("scores")]
@@ -79,12 +112,23 @@ def _write_data(
     if rows + replied:
         write_csv(folder / "scores.csv", rows + replied)
         files.append(folder / "scores.csv")
+    if metrics := [_run_of(run) | row for run in runs for row in map(_course, run.rows("metrics")) if row]:
+        write_csv(folder / "metrics.csv", metrics)
+        files.append(folder / "metrics.csv")
     if rows:
         files.append(_write(folder, "card", score_card(runs, operations)))
     for label, group in (by_recipe(runs) if runs else {}).items():
-        if anatomies := _rows(group, "anatomy"):
+        if anatomies := _anatomies(group):
             files.append(_write(folder, f"anatomy-{label}", anatomies))
     return files
+
+
+def _course(row: Row) -> Row:
+    """What figures draw of a row of metrics, losses in five digits; nothing if that is none of it."""
+    kept = {name: row[name] for name in ("loss", "exact", "validation_loss") if name in row}
+    if isinstance(kept.get("loss"), float):
+        kept["loss"] = float(f"{kept['loss']:.5g}")
+    return {"step": row["step"], **kept} if kept else {}
 
 
 def _write(folder: Path, name: str, tree: object) -> Path:
@@ -112,21 +156,33 @@ def _inquiry_of(asked: InquiryFolder) -> Row:
 # What studies add
 
 
-def publish_depth(rows: Sequence[Row], title: str, path: Path) -> list[Path]:
-    """Accuracy and confidence against loops: the numbers, and their picture."""
-    return [_write(path.parent, path.name, rows), *save(depth_figure(rows, title), path)]
+def publish_depth(rows: Sequence[Row], path: Path, *, width: Width = "page") -> list[Path]:
+    """Accuracy and confidence against loops: the numbers, and their picture. The path is ``stopping-<run>``."""
+    return [_write(path.parent, path.name, rows), *save(depth_figure(rows, _depth_title(path.name), width=width), path)]
 
 
-def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], path: Path) -> list[Path]:
+def _depth_title(name: str) -> str:
+    return f"{name.removeprefix('stopping-')}: after each loop"
+
+
+def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], folder: Path) -> list[Path]:
     """Accuracy and validation loss against parameters, of runs that have watched such a loss; nothing without any."""
     rows = parameter_rows(runs)
     if not rows:
         return []
-    table = path.with_name(path.name + ".csv")
-    write_csv(table, rows)
-    return [table, *save(parameter_figure(rows, claims), path)]
+    write_csv(folder / "parameters.csv", rows)
+    drawn = [{"who": claim.who, "exact": claim.exact} for claim in claims if claim.exact is not None]
+    about = _write(folder, "figures", told(folder) | {"claims": drawn})
+    return [folder / "parameters.csv", about, *save(parameter_figure(rows, claims), folder / "parameters")]
 
 
-def publish_distribution(counts: Mapping[int, int], title: str, path: Path) -> list[Path]:
+def publish_distribution(counts: Mapping[int, int], path: Path) -> list[Path]:
     """How many problems there are of each length: the numbers, and their picture."""
-    return [_write(path.parent, path.name, dict(counts)), *save(distribution_figure(counts, title), path)]
+    return [
+        _write(path.parent, path.name, dict(counts)),
+        *save(distribution_figure(counts, _distribution_title(counts)), path),
+    ]
+
+
+def _distribution_title(counts: Mapping[int, int]) -> str:
+    return f"{sum(counts.values()):,} problems to train on"

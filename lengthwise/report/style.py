@@ -7,25 +7,34 @@ matplotlib settings change nothing, and the same rows give the same bytes.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Literal
 
-from matplotlib import style
+import matplotlib.style
+from cycler import cycler
 from matplotlib.figure import Figure
+from PIL import Image
 
 from lengthwise.folder import write
+
+Width = Literal["column", "page"]
+WIDTHS: dict[Width, float] = {"column": 3.25, "page": 6.75}  # inches: of a page with two columns
 
 # Okabe and Ito (2008): told apart with any colour vision. Yellow is left out, as it is faint on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 INK, FAINT, SHADE = "#333333", "#8a8a8a", "#f1f0ec"
-WIDTH = 5.5  # inches: a one-column page's text
 DPI = 200
-DASHED = (0.0, (3.2, 1.6))
-DOTTED = (0.0, (1.0, 1.2))
+Dash = str | tuple[float, tuple[float, ...]]
+DASHED: Dash = (0.0, (3.2, 1.6))
+DOTTED: Dash = (0.0, (1.0, 1.2))
+DASHES: tuple[Dash, ...] = ("-", DASHED, DOTTED, (0.0, (6.0, 1.4, 1.0, 1.4)), (0.0, (3.0, 1.2, 1.0, 1.2, 1.0, 1.2)))
 
-STYLE = {
+STYLE: dict[str, Any] = {
+    "axes.prop_cycle": cycler(linestyle=DASHES) * cycler(color=COLOURS),  # 35 lines before one looks like another
+    "figure.constrained_layout.use": True,
     "figure.dpi": DPI,  # text is measured as it will be drawn
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib, so metrics are the same everywhere
@@ -44,6 +53,8 @@ STYLE = {
     "grid.color": "#e4e4e4",
     "grid.linewidth": 0.5,
     "text.color": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 7.5,
     "xtick.color": FAINT,
     "xtick.labelcolor": INK,
     "ytick.color": FAINT,
@@ -54,29 +65,61 @@ STYLE = {
     "lines.markersize": 4.2,
     "svg.fonttype": "none",  # text stays text: to be searched, and edited
     "svg.hashsalt": "lengthwise",
+    "pdf.fonttype": 42,  # TrueType, which publishers ask for
 }
 
 
 @contextmanager
-def styled() -> Iterator[None]:
-    """Drawing in our style, whatever the reader's own settings."""
-    with style.context(["default", STYLE]):
+def style(width: Width = "page") -> Iterator[None]:
+    """Draw as the package draws, whatever the reader's own settings; see ``lw.style``. Also a decorator."""
+    if width not in WIDTHS:
+        raise ValueError(f"width is 'column' or 'page', not {width!r}")
+    size = (WIDTHS[width], 0.62 * min(WIDTHS[width], 5.0))
+    with matplotlib.style.context(["default", STYLE | {"figure.figsize": size}]):
         yield
 
 
-def save(figure: Figure, path: Path | str) -> list[Path]:
-    """Write ``path`` + .png and ``path`` + .svg, each whole or not at all; the paths written."""
+class Drawing(Figure):
+    """A figure that notebooks show by itself, without pyplot."""
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        # Its size on a screen, where a pixel is a 96th of an inch.
+        return _png(self), {"width": round(96 * self.get_figwidth()), "height": round(96 * self.get_figheight())}
+
+
+def drawing(width: Width, height: float) -> Drawing:
+    """An empty figure of this width, ``height`` inches high."""
+    return Drawing((WIDTHS[width], height), layout="constrained")
+
+
+def save(figure: Figure, path: Path | str, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
+    """Write ``path`` + .png and ``path`` + .svg, each whole or not at all; the paths written. ``formats`` may name
+    others that matplotlib knows, such as "pdf"."""
     path, files = Path(path), []
-    for suffix, about in ((".png", {"Software": None}), (".svg", {"Date": None, "Creator": None})):
-        content = io.BytesIO()
-        with styled():
-            figure.savefig(content, format=suffix[1:], metadata=about)
-        files.append(path.with_name(path.name + suffix))
-        write(files[-1], content.getvalue())
+    for name in formats:
+        files.append(path.with_name(f"{path.name}.{name}"))
+        write(files[-1], _png(figure) if name == "png" else _vector(figure, name))
     return files
 
 
-def settled(figure: Figure) -> Figure:
+def _png(figure: Figure) -> bytes:
+    """256 colours are all that a figure has, text and its edges included, and take a third of the space."""
+    full, content = io.BytesIO(), io.BytesIO()
+    with style():
+        figure.savefig(full, format="png")
+    Image.open(full).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(content, "png", optimize=True)
+    return content.getvalue()
+
+
+def _vector(figure: Figure, name: str) -> bytes:
+    content = io.BytesIO()
+    about = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None, "Creator": None, "Producer": None}}
+    with style():
+        figure.savefig(content, format=name, metadata=about.get(name))
+    return content.getvalue()
+
+
+def settled(figure: Drawing) -> Drawing:
     """The figure with its layout worked out once and kept: both formats, and a second save, look the same."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")

@@ -38,6 +38,7 @@ class Panel:
     loops: tuple[int, ...] = ()  # further numbers of loops, for recipes that take the same whatever the problem
     also: tuple[Stopping, ...] = ()  # further rules at ``sizes``, for recipes whose loops grow with the problem
     claims: tuple[Claim, ...] = ()  # what has been published, to stand beside ours
+    strong: str = ""  # the recipe that its figures are about; they draw it stronger
     name: str = ""  # of its folder of results; a study's only panel needs none
 
     def rules(self, recipe: Recipe) -> tuple[Stopping, ...]:

@@ -49,6 +49,7 @@ def _map(recipes: tuple[Recipe, ...], loops: tuple[int, ...] = ()) -> Panel:
         grid=(40, 40),
         loops=loops,
         claims=CLAIMS,
+        strong=recipes[0].name,
         name="addition",
     )
 
@@ -57,8 +58,22 @@ def _cpu() -> tuple[Panel, ...]:
     short = tuple(range(1, 31))
     return (
         _map((abacus_addition(), abacus_addition_full())),
-        Panel("Positions, trained on up to 10 digits", tuple(positions().values()), short, name="positions"),
-        Panel("Layers and loops", tuple(splits().values()), short, grid=(20, 20), loops=LOOPS, name="splits"),
+        Panel(
+            "Positions, trained on up to 10 digits",
+            tuple(positions().values()),
+            short,
+            strong="abacus-positions-abacus",
+            name="positions",
+        ),
+        Panel(
+            "Layers and loops",
+            tuple(splits().values()),
+            short,
+            grid=(20, 20),
+            loops=LOOPS,
+            strong="abacus-split-4x1",
+            name="splits",
+        ),
         *(
             Panel(
                 f"{recipe.task.name.replace('-', ' ').capitalize()}, trained on up to {recipe.lengths.top}",

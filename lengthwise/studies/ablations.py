@@ -24,6 +24,7 @@ def _panel(task: str) -> Panel:
     return Panel(
         title=f"{task.replace('-', ' ').capitalize()}, trained on up to {top}: one part changed",
         recipes=tuple(recipe for name, recipe in recipes().items() if name.startswith(f"ablation-{task}-")),
-        sizes=(top, *(times * top for times in TIMES)),
+        sizes=(top // 2, top, *(times * top for times in TIMES)),
+        strong=f"ablation-{task}-ours",
         name=task,
     )

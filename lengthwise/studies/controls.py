@@ -28,6 +28,7 @@ def _panel(task: str, ours: Recipe) -> Panel:
     return Panel(
         title=f"{task.replace('-', ' ').capitalize()}, trained on up to {top}: loop, window, both or neither",
         recipes=(ours, *without),
-        sizes=(top, 2 * top, 3 * top),
+        sizes=(top // 2, top, 2 * top, 3 * top),
+        strong=ours.name,
         name=task,
     )

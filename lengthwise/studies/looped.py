@@ -14,6 +14,7 @@ TESTED = {"parity": 40, "copy": 30, "addition": 30, "binary-sum": 24, "multiplic
 LATE = ("multiplication", "unique-set")  # tasks whose most confident loop is looked for up to 30 loops further
 
 OURS = "looped"
+OWN = (OURS, "fop-loop-adaptive")  # what the figures are about, the first that is there
 
 PAPER, CSV = "text of the paper; per-point figures are in plots only", "released CSV"
 CLAIMS = {
@@ -58,6 +59,7 @@ def _panel(task: str, methods: list[str], scale: Scale) -> Panel:
         curve=tuple(range(1, 3 * top + 1)),
         also=(Oracle(), MaxConfidence(extra), MaxConfidence(extra, per="batch")),
         claims=(claim, *CLAIMS.get(task, ())),
+        strong=_recipe(task, next((name for name in OWN if name in methods), methods[-1]), scale).name,
         name=task,
     )
 

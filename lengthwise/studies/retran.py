@@ -24,6 +24,7 @@ def retran(scale: str = "cpu", sizes: str = "small") -> Study:
             natural=True,
             curve=tuple(range(8, 41)),
             claims=CLAIMS,
+            strong=f"{prefix}retran-{size}",
             name=size,
         )
         for size in chosen(sizes, SIZES, "sizes")

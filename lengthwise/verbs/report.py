@@ -15,7 +15,8 @@ from lengthwise.recipe.demand import of_measuring
 from lengthwise.recipe.stopping import MaxConfidence
 from lengthwise.report import asked_curves, curves
 from lengthwise.report.card import card_table, score_card
-from lengthwise.report.publish import publish, publish_depth
+from lengthwise.report.publish import publish, publish_depth, redraw
+from lengthwise.report.published import is_published
 from lengthwise.report.tables import depth_rows, row_table, score_table
 from lengthwise.run import Run
 from lengthwise.training.cost import operations_by_name
@@ -26,6 +27,9 @@ from lengthwise.verbs.options import parse_sizes
 
 def run(args: argparse.Namespace) -> int:
     """Tables and figures of runs; or what more loops do to them."""
+    folders = [Path(name) for name in args.runs if is_published(Path(name))]
+    if folders:
+        return _redraw(args, folders)
     found = [Asked.named(name) or RunFolder(run_path(name)) for name in args.runs]  # no recipe is read: quick
     runs, asked = [one for one in found if isinstance(one, RunFolder)], [one for one in found if isinstance(one, Asked)]
     if args.stopping:
@@ -40,13 +44,24 @@ def run(args: argparse.Namespace) -> int:
 def _report(args: argparse.Namespace, runs: Sequence[RunFolder], asked: Sequence[Asked]) -> int:
     one_of_each = {one.outline.name: one for one in runs}.values()
     price = operations_by_name(Run.open(one.folder).recipe for one in one_of_each)
-    files = publish(runs, Path(args.out or "figures"), asked=asked, operations=price)
+    files = publish(runs, Path(args.out or "figures"), asked=asked, operations=price, width=args.width)
     scores, replied = ([row for one in group for row in one.rows("scores")] for group in (runs, asked))
     cards = score_card(runs, price) if runs else []
     lines = (curves(runs) if scores else []) + asked_curves(asked)
     shown = [*([score_table(lines)] if lines else []), *(["", card_table(cards)] if scores else [])]
     result = {"files": [str(file) for file in files], "scores": scores + replied, "cards": cards}
     return say(args, result, *shown, "\n".join(map(str, files)))
+
+
+def _redraw(args: argparse.Namespace, folders: Sequence[Path]) -> int:
+    """Figures of folders of results again: in their places, or in a folder each of ``--out``."""
+    if len(folders) < len(args.runs) or args.stopping:
+        raise UsageError("a folder of results is drawn again by itself: name no runs beside it, and no --stopping")
+    targets = [Path(args.out) / folder.name if args.out else folder for folder in folders]
+    if len(set(targets)) < len(targets):
+        raise UsageError("folders of results with one name would overwrite each other: give them one at a time")
+    files = [file for pair in zip(folders, targets, strict=True) for file in redraw(*pair, width=args.width)]
+    return say(args, {"files": list(map(str, files))}, "\n".join(map(str, files)))
 
 
 def _report_stopping(args: argparse.Namespace, runs: Sequence[Run]) -> int:
@@ -59,7 +74,7 @@ def _report_stopping(args: argparse.Namespace, runs: Sequence[Run]) -> int:
         foresee(f"{one.recipe.name}: every loop", of_measuring(one.recipe, sizes, args.samples, [rule]))
         with computing(1), progress.status(f"{one.recipe.name}: every loop"):
             rows = depths(one, sizes, args.samples)
-        files += publish_depth(rows, one.recipe.name, Path(args.out or "figures") / f"stopping-{one.folder.name}")
+        files += publish_depth(rows, Path(args.out or "figures") / f"stopping-{one.folder.name}", width=args.width)
         found += [{"recipe": one.recipe.name} | row for row in depth_rows(rows)]
     result = {"files": [str(file) for file in files], "loops": found}
     return say(args, result, row_table(found), "\n".join(map(str, files)))

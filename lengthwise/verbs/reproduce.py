@@ -132,7 +132,7 @@ def _publish(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence
             write_csv(folder / panel.name / "summary.csv", found)
             files, rows = [*files, folder / panel.name / "summary.csv"], rows + found
     claims = dict.fromkeys(claim for panel in study.panels for claim in panel.claims)
-    files += publish_parameters(every, list(claims), folder / "parameters")
+    files += publish_parameters(every, list(claims), folder)
     table = summary_table(rows) if rows else score_table(curves(every))
     cards, scores = score_card(every, prices), [row for one in every for row in one.rows("scores")]
     result = {"files": list(map(str, files)), "summary": rows, "scores": scores, "cards": cards}
@@ -141,12 +141,12 @@ def _publish(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence
 
 def _publish_panel(panel: Panel, runs: Sequence[Run], folder: Path, prices: Mapping[str, float]) -> list[Path]:
     """A panel's scores and figures; what loops do to adaptive recipes, and how long the problems of a set are."""
-    files = publish(runs, folder, title=panel.title, operations=prices)
+    files = publish(runs, folder, title=panel.title, operations=prices, strong=panel.strong)
     for one in runs:
         if panel.also and one.recipe.seed == 0 and one.recipe.loops.adapts and one.done:
             with computing(1), progress.status(f"{one.recipe.name}: every loop"), one.locked(wait=True):
                 rows = depths(one, [one.recipe.lengths.top, *panel.sizes], DEPTH_SAMPLES)
-            files += publish_depth(rows, one.recipe.name, folder / f"stopping-{one.recipe.name}")
+            files += publish_depth(rows, folder / f"stopping-{one.recipe.name}")
     if panel.natural:
         files += _publish_set(runs[0].recipe, folder / "distribution")
     return files
@@ -159,4 +159,4 @@ def _publish_set(recipe: Recipe, path: Path) -> list[Path]:
     with progress.status(f"{recipe.name}: its set"):
         sizes = fixed_set(recipe.task, recipe.lengths, recipe.source).sizes.amax(1)
     counts = {size: count for size, count in enumerate(sizes.bincount().tolist()) if count}
-    return publish_distribution(counts, f"{recipe.source.rows:,} problems to train on", path)
+    return publish_distribution(counts, path)

@@ -1,0 +1,93 @@
+"""Which curves share axes, how each looks there, and what it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lengthwise.report import Curve, fits_of, not_fitted
+from lengthwise.report.lines import Look, look, short
+from lengthwise.report.style import COLOURS
+
+Part = Literal["label", "stopping", "problems"]  # fields of a curve, which together tell it from all others
+PARTS: tuple[Part, ...] = ("label", "stopping", "problems")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Axes with these curves; ``strong`` if they are what the figure is about."""
+
+    title: str
+    curves: list[Curve]
+    looks: list[Look]
+    strong: bool = False
+
+
+def panels(curves: Sequence[Curve], strong: str | None) -> tuple[list[Panel], str]:
+    """The panels, and what the names of all recipes have in common, which is said once. ``strong`` is the recipe that
+    the figure is about.
+
+    One panel, unless there are more recipes and rules than colours: then one for each recipe if these have several
+    stopping rules, or one for each set of problems if there are several.
+    """
+    heading, labels = short([curve.label for curve in curves])
+    brief = dict(zip((curve.label for curve in curves), labels, strict=True))
+    split = _split(curves)
+    looks = _looks(curves, split, brief, strong)
+    groups: dict[str, list[int]] = {}
+    for number, curve in enumerate(curves):
+        groups.setdefault(str(getattr(curve, split)) if split else "", []).append(number)
+    found = [
+        Panel(_title(key, split, brief), [curves[i] for i in group], [looks[i] for i in group], key == strong)
+        for key, group in groups.items()
+    ]
+    return found, heading
+
+
+def _split(curves: Sequence[Curve]) -> Part | None:
+    kinds = {(curve.label, curve.stopping) for curve in curves}
+    if len(kinds) <= len(COLOURS):
+        return None
+    if 1 < len({label for label, _ in kinds}) < len(kinds):
+        return "label"
+    return "problems" if len({curve.problems for curve in curves}) > 1 else None
+
+
+def _title(key: str, split: Part | None, brief: dict[str, str]) -> str:
+    return brief[key] if split == "label" else f"{key} problems" if split else ""
+
+
+def _looks(curves: Sequence[Curve], split: Part | None, brief: dict[str, str], strong: str | None) -> list[Look]:
+    """What tells a curve from the others of its panel is a colour, its set of problems a dash; where there are more
+    than colours, both are a number."""
+
+    def told(curve: Curve, *but: str | None) -> tuple[Any, ...]:
+        return tuple(getattr(curve, part) for part in PARTS if part not in (split, *but))
+
+    first = sorted(curves, key=lambda curve: curve.label != strong)  # colours are given in this order
+    colours = list(dict.fromkeys(told(curve, "problems") for curve in first))
+    numbers = list(dict.fromkeys(told(curve) for curve in first))
+    sets = sorted({curve.problems for curve in curves}, key=lambda problems: problems != "uniform")
+    twins = split != "problems" and len(colours) <= len(COLOURS)
+    fits = fits_of(curves)
+    return [
+        look(
+            colours.index(told(curve, "problems")) if twins else numbers.index(told(curve)),
+            sets.index(curve.problems) if twins else None,
+            name=_name(curve, curves, split, brief),
+            strong=curve.stopping == first[0].stopping if split == "label" else curve.label == strong and split is None,
+            note=not_fitted(fits.get(curve.label), curve.top) if curve.problems == "uniform" and not split else "",
+        )
+        for curve in curves
+    ]
+
+
+def _name(curve: Curve, curves: Sequence[Curve], split: Part | None, brief: dict[str, str]) -> str:
+    rules = {other.stopping for other in curves if other.label == curve.label}
+    parts = [
+        *([brief[curve.label]] if split != "label" else []),
+        *([curve.stopping] if curve.stopping and (split == "label" or len(rules) > 1) else []),
+        *([curve.problems] if curve.problems != "uniform" and split != "problems" else []),
+    ]
+    return ", ".join(parts)

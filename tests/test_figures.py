@@ -1,0 +1,183 @@
+"""What holds for all figures: their looks, their widths, and that they can be drawn again from what was published."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from test_report import TOP, logged, recipe, scored
+
+import lengthwise as lw
+from lengthwise import catalog
+from lengthwise.base.results import Score
+from lengthwise.cli import main
+from lengthwise.report import WORST, Curve
+from lengthwise.report.anatomy_figure import anatomy_figure
+from lengthwise.report.depth_figure import depth_figure
+from lengthwise.report.length_figure import score_figure
+from lengthwise.report.lines import look, short
+from lengthwise.report.loss_figure import loss_figure, running_mean
+from lengthwise.report.panels import panels
+from lengthwise.report.parameter_figure import parameter_figure
+from lengthwise.report.publish import publish, redraw
+from lengthwise.report.style import WIDTHS, drawing, save
+from lengthwise.tasks.addition import Addition
+
+
+def study_curves(panel):
+    """What the figure of a panel shows: every recipe by all its rules, on uniform problems and on families."""
+    kinds = [
+        (one, rule.name, kind) for one in panel.recipes for rule in panel.rules(one) for kind in ("uniform", WORST)
+    ]
+    score = Score("parity", "w", "", "", (4,), 100, 0.5, 0.5, 0.5, 1.0)
+    return [
+        Curve(one.name, 4, ("length",), kind, rule, {(0, 0): [replace(score, problems=kind, stopping=rule).row()]})
+        for one, rule, kind in kinds
+    ]
+
+
+HARD = {"problems": "a-family"}
+
+
+def repeated(figure):
+    """Colours and dashes that two lines of the same axes share, though their names differ."""
+    found = []
+    for axes in figure.axes:
+        seen = {}
+        for line in axes.lines:
+            if not line.get_label().startswith("_"):
+                seen.setdefault((line.get_color(), str(line._unscaled_dash_pattern)), set()).add(line.get_label())
+        found += [(axes.get_title(loc="left"), *names) for names in seen.values() if len(names) > 1]
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(catalog.studies()))
+def test_no_study_repeats_a_colour_and_dash(name):
+    study = catalog.study(name, **({"tasks": "all"} if name in ("looped", "controls") else {}))
+    for panel in study.panels:
+        assert panel.strong in ("", *(one.name for one in panel.recipes))
+        for part in panels(study_curves(panel), panel.strong)[0]:
+            pairs = [(one.colour, str(one.dash)) for one in part.looks]
+            assert len(set(pairs)) == len(pairs), f"{panel.title}: {part.title}"
+            assert len({one.name for one in part.looks}) == len(pairs)
+
+
+def test_no_figure_repeats_a_colour_and_dash():
+    names = [f"form-{number}" for number in range(16)]
+    runs = [scored(recipe(name), *((n, 0.5, changes) for n in (4, 8) for changes in ({}, HARD))) for name in names]
+    assert repeated(score_figure(runs)) == []
+    assert repeated(score_figure(runs[:7])) == []
+    runs = [logged(recipe(name), [0.5, 0.1], [(10, {"8": 0.5, "12": 0.1})]) for name in names[:9]]
+    assert repeated(loss_figure(runs)) == []
+    assert repeated(loss_figure(runs[:3])) == []
+    sizes = [{"recipe": name, "model": name, "parameters": 9, "validation_loss": 1.0, "within": 1.0, "beyond": 0.5}
+             for name in names[:8]]  # fmt: skip
+    assert repeated(parameter_figure(sizes)) == []
+
+
+def test_looks_never_repeat():
+    looks = [look(number, name="") for number in range(100)]
+    assert len({(one.colour, one.dash) for one in looks}) == 100
+    twins = [look(number, twin, name="") for number in range(7) for twin in range(3)]
+    assert len({(one.colour, one.dash) for one in twins}) == 21
+
+
+def test_seeds_of_one_recipe_are_told_apart():
+    part = {"low": 0, "high": 2, "count": 5, "exact": 1.0}
+    rows = [
+        {"sizes": [8], "count": 5, "exact": 1.0, "ends": {"early": 0, "late": 0, "right": 1}, "first_wrong": {"1": 1},
+         "by": {"ones": [part]}, "train_seed": seed}
+        for seed in (0, 1)
+    ]  # fmt: skip
+    figure = anatomy_figure(rows, "two")
+    assert repeated(figure) == []
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["seed 0", "seed 1"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "heading", "rest"),
+    [
+        (["ablation-parity-ours", "ablation-parity-once"], "ablation-parity-…", ["ours", "once"]),
+        (["ntp-parity", "fop-parity", "fop-loop-parity"], "…-parity", ["ntp", "fop", "fop-loop"]),
+        (["a-b", "a-b-c"], "a-…", ["b", "b-c"]),
+        (["same", "same"], "", ["same", "same"]),
+        (["looped", "standard"], "", ["looped", "standard"]),
+    ],
+)
+def test_what_names_have_in_common_is_said_once(labels, heading, rest):
+    assert short(labels) == (heading, rest)
+
+
+@pytest.mark.parametrize("width", ["column", "page"])
+def test_figures_have_the_width_of_a_column_or_a_page_and_hold_all_their_text(width):
+    names = [f"a-recipe-{name}" for name in ("of-ours", "of-others", "that-is-long")]
+    runs = [scored(recipe(name), (8, 1.0), (16, 0.5)) for name in names]
+    depth = {"sizes": [8], "exact": [0.5, 1.0], "confidence": [-1.0, 0.0],
+             "chosen": {rule: {"mean": 2, "low": 2, "high": 2} for rule in ("oracle", "batch", "example")}}  # fmt: skip
+    for figure in (score_figure(runs, width=width), depth_figure([depth], "loops", width=width)):
+        assert figure.get_figwidth() == WIDTHS[width]
+        box = figure.get_tightbbox()
+        assert box.x0 >= 0 and box.x1 <= WIDTHS[width]
+    pairs = scored(recipe("sums", task=Addition()), ((8, 4), 1.0), ((4, 8), 0.5))
+    assert score_figure([pairs], width=width).get_figwidth() <= WIDTHS[width]
+
+
+def test_the_figure_of_a_run_shows_uniform_problems_beside_the_worst_family():
+    run = scored(recipe("mine"), (8, 1.0), (16, 0.5), (8, 0.25, HARD), (16, 0.0, HARD))
+    figure = score_figure([run])
+    (axes,) = figure.axes
+    drawn = {line.get_label(): line.get_ydata().tolist() for line in axes.lines if not line.get_label().startswith("_")}
+    assert drawn == {"mine": [1.0, 0.5], "mine, worst family": [0.25, 0.0]}
+    assert axes.get_title(loc="left") == "Parity, trained on up to 8"
+    content, size = figure._repr_png_()  # what a notebook shows
+    assert content.startswith(b"\x89PNG") and size["width"] == 96 * WIDTHS["page"]
+
+
+def test_what_a_figure_is_about_is_drawn_stronger():
+    runs = [scored(recipe(name), (8, 1.0), (TOP * 2, 0.5)) for name in ("some-other", "some-ours")]
+    (axes,) = score_figure(runs, strong="some-ours").axes
+    widths = {line.get_label(): line.get_linewidth() for line in axes.lines if not line.get_label().startswith("_")}
+    assert widths["ours"] > widths["other"]
+
+
+def test_the_style_is_for_everyone(tmp_path):
+    with lw.style("column"):
+        figure = drawing("column", 2)
+        axes = figure.add_subplot()
+        for height in range(35):
+            axes.plot([0, 1], [height, height], label=str(height))
+    assert repeated(figure) == []
+    assert [path.read_bytes()[:4] for path in save(figure, tmp_path / "mine", ("png", "pdf"))] == [b"\x89PNG", b"%PDF"]
+    with pytest.raises(ValueError, match="'column' or 'page'"), lw.style("half"):
+        pass
+
+
+def test_smoothing_is_centred():
+    losses = [1.0, 0.5, 0.25, 0.9, 0.1, 0.3] * 20
+    assert running_mean(losses)[::-1] == pytest.approx(running_mean(losses[::-1]))
+    fall = [2.0**-step for step in range(200)]
+    assert running_mean(fall)[90:110] == pytest.approx(fall[90:110], rel=1e-3)  # what goes before would lag
+
+
+def told(capsys, *words):
+    with pytest.raises(SystemExit) as stopped:
+        main([*map(str, words)])
+    return stopped.value.code, *capsys.readouterr()
+
+
+def test_what_is_published_can_be_drawn_again(tmp_path, capsys):
+    run = scored(recipe(), (8, 1.0), (16, 0.5), (8, 0.25, {"problems": "a-family"}))
+    rows = [{"step": step, "loss": 1 / step, "exact": {"8": 0.5}} for step in (10, 20)]
+    run.append("metrics", *rows)
+    other = scored(recipe("other", seed=1), (8, 0.5), (16, 0.25))
+    publish([run, other], tmp_path / "first", strong="other")
+    again = redraw(tmp_path / "first", tmp_path / "second")
+    assert {path.name for path in again} == {"lengths.png", "lengths.svg", "loss.png", "loss.svg"}
+    for path in again:
+        assert path.read_bytes() == (tmp_path / "first" / path.name).read_bytes()
+    status, out, _ = told(
+        capsys, "report", tmp_path / "first", "--out", tmp_path / "third", "--width", "column", "--json"
+    )
+    assert status == 0 and len(json.loads(out)["files"]) == 4
+    assert (tmp_path / "third" / "first" / "lengths.png").exists()
+    status, _, err = told(capsys, "report", tmp_path / "first", run.folder)
+    assert status == 2 and len(err.splitlines()) == 1 and "name no runs beside it" in err
