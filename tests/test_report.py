@@ -550,7 +550,7 @@ def test_heat_map_has_each_value_in_its_cell():
     assert [label.get_text() for label in axes.get_yticklabels()] == ["4", "12"]
     outline = axes.patches[-1]
     assert (outline.get_xy(), outline.get_width(), outline.get_height()) == ((0, 0), 2, 1)
-    assert axes.get_xlabel() == "digits of the first operand"
+    assert axes.get_xlabel() == "first operand's digits"
     told = "mean 0.500\nworst 0.00 at 20x4"
     assert {text.get_text() for text in axes.texts} == {"1.00", "0.50", "0.75", "0.25", "0.00", "//", told}
 

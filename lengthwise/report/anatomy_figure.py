@@ -12,9 +12,9 @@ from matplotlib.ticker import MaxNLocator
 from lengthwise.base.errors import UsageError
 from lengthwise.report import Row, size_text
 from lengthwise.report.lines import Look, legend, look
-from lengthwise.report.style import COLOURS, Drawing, Width, drawing, settled, style
+from lengthwise.report.style import COLOURS, Drawing, Width, drawing, settled, style, wrapped
 
-SHOWN = 4  # sizes in one figure, at most: the largest
+SHOWN: dict[Width, int] = {"column": 1, "page": 3}  # sizes in one figure, at most: the largest
 
 
 @style()
@@ -24,7 +24,7 @@ def anatomy_figure(rows: Sequence[Row], title: str, *, width: Width = "page") ->
     rows."""
     if not rows:
         raise UsageError("there is nothing to draw: no answers were looked into")
-    columns = list(by_size(rows).values())[-SHOWN:]
+    columns = list(by_size(rows).values())[-SHOWN[width] :]
     traits = list(columns[0][0]["by"])[:1]
     figure = drawing(width, 2.1 + 1.7 * len(traits))
     grid = figure.subplots(1 + len(traits), len(columns), squeeze=False, sharey="row")
@@ -37,7 +37,7 @@ def anatomy_figure(rows: Sequence[Row], title: str, *, width: Width = "page") ->
     grid[0, 0].set_ylabel("answers first wrong there")
     for row in grid[1:]:
         row[0].set_ylabel("exact match")
-    figure.suptitle(title, fontsize=9, fontweight="bold", x=0.01, ha="left")
+    figure.suptitle(wrapped(title, width), fontsize=9, fontweight="bold", x=0.01, ha="left")
     if traits and len(looks) > 1:
         legend(figure, list(looks.values()), columns=5)
     return settled(figure)
@@ -66,12 +66,12 @@ def _first_wrong(axes: Axes, group: Sequence[Row]) -> None:
     all_ = together(group)
     positions = sorted(all_["first_wrong"])
     axes.bar(positions, [all_["first_wrong"][position] for position in positions], color=COLOURS[1], width=0.8)
-    axes.set_title(f"length {size_text(group[0]['sizes'])}: {all_['exact']:.3f} right", pad=14, fontsize=8)
+    axes.set_title(f"length {size_text(group[0]['sizes'])}: {all_['exact']:.3f} right", pad=29, fontsize=8)
     axes.set_xlim(0.4, max(positions, default=1) + 0.6)
     axes.set_xlabel("position in the answer")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-    ends = ", ".join(f"{all_['ends'][name]} {text}" for name, text in ENDS.items())
+    ends = ",\n".join(f"{all_['ends'][name]} {text}" for name, text in ENDS.items())
     axes.annotate(ends, (0, 1), (0, 4), xycoords="axes fraction", textcoords="offset points", fontsize=6.5)
 
 

@@ -16,7 +16,7 @@ from lengthwise.report import WORST, Curve, Point, asked_curves, curves, size_te
 from lengthwise.report.lines import MARKS, Look, legend, name_lines
 from lengthwise.report.map_figure import heat_map
 from lengthwise.report.panels import panels
-from lengthwise.report.style import COLOURS, FAINT, SHADE, Drawing, Width, drawing, settled, style
+from lengthwise.report.style import COLOURS, FAINT, SHADE, Drawing, Width, drawing, settled, style, wrapped
 
 ACROSS: dict[Width, int] = {"column": 2, "page": 3}  # panels in a row
 
@@ -81,14 +81,14 @@ def length_figure(
         ends = [(curve.diagonal()[-1].length, curve.diagonal()[-1].mean) for curve in curves]
         name_lines(grid[0], parts[0].looks, ends, width, heading)
         if title:
-            grid[0].set_title(title, pad=15)
+            grid[0].set_title(wrapped(title, width), pad=15)
         return settled(figure)
     for axes, part in zip(grid, parts, strict=True):
         axes.set_title(part.title, pad=11, fontsize=8, fontweight="bold" if part.strong else "normal")
     together = dict.fromkeys(look for part in parts for look in part.looks)
     legend(figure, list(together), columns=2 if width == "column" else 5)
     if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=9, fontweight="bold")
+        figure.suptitle(wrapped(title, width), x=0.01, ha="left", fontsize=9, fontweight="bold")
     return settled(figure)
 
 
@@ -98,7 +98,7 @@ def _grid(count: int, lines: int, width: Width) -> tuple[Drawing, list[Axes]]:
     down = math.ceil(count / across)
     height = (2.9 if width == "page" else 2.4) if count == 1 else 0.8 + 1.7 * down
     if count == 1:  # room for all names, beside or beneath
-        height = max(height, 0.8 + 0.17 * lines) if width == "page" else height + 0.08 * lines
+        height = max(height, 0.8 + 0.17 * lines) if width == "page" else height + 0.17 * lines
     figure = drawing(width, height)
     grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
     for axes in grid.ravel()[count:]:

@@ -14,7 +14,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.folder import RunFolder
 from lengthwise.report import by_recipe
 from lengthwise.report.lines import MARKS, Look, look, name_lines, short
-from lengthwise.report.style import COLOURS, DASHES, INK, MARKERS, Drawing, Width, drawing, settled, style
+from lengthwise.report.style import COLOURS, DASHES, INK, MARKERS, Drawing, Width, drawing, settled, style, wrapped
 
 FEW = 4  # recipes up to which every logged loss is drawn beneath its mean
 
@@ -41,7 +41,8 @@ def loss_figure(
     # Dashes tell sizes apart where they do not tell recipes apart; else each size has its own axes.
     parts = [sizes] if sizes and len(groups) <= len(COLOURS) else [[size] for size in sizes]
     high = max(2.6, 0.4 + 0.17 * len(groups))
-    figure = drawing(width, high + 1.4 * len(parts))
+    beneath = 0.17 * len(groups) if width == "column" else 0.0  # names stand there
+    figure = drawing(width, high + 1.4 * len(parts) + beneath)
     panels = figure.subplots(1 + len(parts), 1, sharex=True, squeeze=False, height_ratios=[high] + [1.4] * len(parts))
     loss, *below = panels[:, 0]
     ends = _draw_losses(loss, groups, looks)
@@ -51,7 +52,7 @@ def loss_figure(
     last.set_xlabel("steps")
     last.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     last.set_xlim(left=0)
-    loss.set_title(title or "Training")
+    loss.set_title(wrapped(title or "Training", width))
     if width == "page" and parts and len(parts[0]) > 1:
         _name_sizes(below[0], groups, sizes)
     name_lines(loss, list(looks.values()), ends, width, heading)

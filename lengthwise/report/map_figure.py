@@ -42,7 +42,8 @@ def heat_map(rows: Iterable[Row], top: int, title: str | None = None, *, width: 
         axes = grid.panel(figure, number)
         mesh = _draw_map(axes, cells, sides, top, grid.side)
         axes.set_title(name, fontsize=7.5, pad=21)
-        axes.annotate(_summary(cells, sides), (0, 1), (0, 4), "axes fraction", "offset points", fontsize=6)
+        size = 6 if grid.side > 1.2 else 5
+        axes.annotate(_summary(cells, sides), (0, 1), (0, 4), "axes fraction", "offset points", fontsize=size)
         axes.set_xlabel(_side_label(pairs, "first") if grid.lowest(number) else "")
         axes.set_ylabel(_side_label(pairs, "second") if number % grid.across == 0 else "")
     bar = figure.colorbar(mesh, cax=grid.bar(figure), label="exact match", ticks=np.linspace(0, 1, 6))
@@ -215,13 +216,13 @@ def _summary(cells: dict[Sizes, float], sides: Sequence[Sequence[int]]) -> str:
     drawn = {sizes: share for sizes, share in cells.items() if sizes[0] in sides[0] and sizes[1] in sides[1]}
     worst = min(drawn.values())
     there = [sizes for sizes, share in drawn.items() if share == worst]
-    where = f"at {size_text(there[0])}" if len(there) == 1 else f"in {len(there)} of {len(drawn)} cells"
+    where = f"at {size_text(there[0])}" if len(there) == 1 else f"in {len(there)} of {len(drawn)}"
     told = [f"mean {statistics.fmean(drawn.values()):.3f}", f"worst {worst:.2f} {where}"]
     rest = [f"{cells[sizes]:.2f} at {size_text(sizes)}" for sizes in sorted(cells.keys() - drawn.keys())]
-    if rest:
-        told[0] += ", beyond: " + (", ".join(rest) if len(rest) <= 2 else f"… {rest[-1]}")
+    if 0 < len(rest) <= 2:  # more of them are a line, which stands in another figure
+        told[0] += f", beyond: {', '.join(rest)}"
     return "\n".join(told)
 
 
 def _side_label(rows: Sequence[Row], axis: str) -> str:
-    return f"digits of the {axis} operand" if {row["task"] for row in rows} == {"addition"} else f"{axis} size"
+    return f"{axis} operand's digits" if {row["task"] for row in rows} == {"addition"} else f"{axis} size"

@@ -15,7 +15,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.folder import RunFolder
 from lengthwise.report import Claim, Row, latest
 from lengthwise.report.lines import Look, legend, look, short
-from lengthwise.report.style import DASHED, DASHES, DOTTED, FAINT, INK, Drawing, Width, drawing, settled, style
+from lengthwise.report.style import DASHED, DASHES, DOTTED, FAINT, INK, Drawing, Width, drawing, settled, style, wrapped
 
 
 def parameter_rows(runs: Iterable[RunFolder]) -> list[Row]:
@@ -83,7 +83,9 @@ def parameter_figure(
         axes.margins(x=0.12)
         _few_ticks(axes.xaxis, [row["parameters"] for row in rows], EngFormatter(sep=""))
     _few_ticks(right.yaxis, [row["validation_loss"] for row in rows], StrMethodFormatter("{x:g}"))
-    figure.suptitle(title or "Accuracy and loss against size", fontsize=9, fontweight="bold", x=0.01, ha="left")
+    figure.suptitle(
+        wrapped(title or "Accuracy and loss against size", width), fontsize=9, fontweight="bold", x=0.01, ha="left"
+    )
     ranges = [Look("within the training lengths", FAINT, "o", ""), Look("beyond", FAINT, "o", "", hollow=True)]
     joined = len({row["parameters"] for row in rows}) > len(kinds)  # else there are marks alone
     shown = [one if joined or not one.marker else replace(one, dash="") for one in looks]
@@ -138,5 +140,5 @@ def distribution_figure(counts: Mapping[int, int], title: str, *, width: Width =
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.set_xlabel("length")
     axes.set_ylabel("problems")
-    axes.set_title(title)
+    axes.set_title(wrapped(title, width))
     return settled(figure)

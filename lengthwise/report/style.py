@@ -7,6 +7,7 @@ matplotlib settings change nothing, and the same rows give the same bytes.
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,6 +91,11 @@ class Drawing(Figure):
 def drawing(width: Width, height: float) -> Drawing:
     """An empty figure of this width, ``height`` inches high."""
     return Drawing((WIDTHS[width], height), layout="constrained")
+
+
+def wrapped(title: str, width: Width) -> str:
+    """A title in as many lines as it takes."""
+    return "\n".join(textwrap.wrap(title, 34 if width == "column" else 80))
 
 
 def save(figure: Figure, path: Path | str, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
