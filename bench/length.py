@@ -13,12 +13,17 @@ from matplotlib.figure import Figure
 from torch.utils.flop_counter import FlopCounterMode
 
 from lengthwise.evaluation.scores import evaluate
+from lengthwise.folder import write_json
 from lengthwise.recipe.stopping import MaxConfidence, Oracle, Stopping
-from lengthwise.report.style import COLOURS, MARKERS, drawing, save, settled, style
+from lengthwise.report.lines import look
+from lengthwise.report.style import drawing, save, settled, style
 from lengthwise.run import Weights, load
 
 LENGTHS, SAMPLES, REPEATS = (5, 10, 20, 40, 60, 80, 100), 128, 5
 RULES: dict[str, Stopping] = {"known loops": Oracle(), "most confident": MaxConfidence(extra=20)}
+
+
+Prices = dict[str, list[tuple[float, float]]]  # of each rule, milliseconds and millions of operations by length
 
 
 def price(weights: Weights, length: int, rule: Stopping) -> tuple[float, float]:
@@ -35,29 +40,34 @@ def price(weights: Weights, length: int, rule: Stopping) -> tuple[float, float]:
 
 
 @style()
-def drawn(prices: dict[str, list[tuple[float, float]]]) -> Figure:
+def drawn(prices: Prices) -> Figure:
     """A figure of time and operations, both on logarithmic axes."""
-    figure = drawing("page", 3.2)
+    figure = drawing("page", 3.0)
     for axes, part, unit in zip(figure.subplots(1, 2), (0, 1), ("milliseconds", "million operations"), strict=True):
-        for (name, found), colour, marker in zip(prices.items(), COLOURS, MARKERS, strict=False):
-            axes.plot(LENGTHS, [price[part] for price in found], color=colour, marker=marker, label=name)
+        for number, (name, found) in enumerate(prices.items()):
+            axes.plot(LENGTHS, [price[part] for price in found], **look(number, name=name).line())
         axes.set(xscale="log", yscale="log", xlabel="length", ylabel=f"{unit} per problem")
         axes.set_xticks(LENGTHS, [str(length) for length in LENGTHS])
         axes.minorticks_off()
     figure.axes[0].legend()
-    figure.suptitle("What an answer costs: looped-parity, trained on up to 20 bits", fontsize=9, fontweight="bold")
+    title = "What an answer of looped-parity costs; it is trained on up to 20 bits"
+    figure.suptitle(title, fontsize=9, fontweight="bold", x=0.01, ha="left")
     return settled(figure)
 
 
 def main() -> None:
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path, help="folder for length.png and length.svg")
+    parser.add_argument("--out", type=Path, help="folder for length.json, length.png and length.svg")
+    parser.add_argument("--rows", type=Path, help="a length.json to draw again, instead of measuring")
     args = parser.parse_args()
-    weights = load("looped-parity")
-    prices = {name: [price(weights, length, rule) for length in LENGTHS] for name, rule in RULES.items()}
+    if args.rows:
+        prices: Prices = json.loads(args.rows.read_text())
+    else:
+        weights = load("looped-parity")
+        prices = {name: [price(weights, length, rule) for length in LENGTHS] for name, rule in RULES.items()}
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
+        write_json(args.out / "length.json", prices)
         save(drawn(prices), args.out / "length")
     shown = {
         name: {"ms": [round(ms, 3) for ms, _ in found], "million_operations": [round(count, 2) for _, count in found]}
