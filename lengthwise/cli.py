@@ -89,6 +89,11 @@ def parser() -> argparse.ArgumentParser:
                "seeds", "jobs", "curve-samples", "out", "device", "allow-divergence", "quiet", "json")  # fmt: skip
     _reproduce(sub)
     sub = verb("report", "tables, figures (PNG, SVG) and CSV of runs", "out", "json")
+    _report(sub)
+    return top
+
+
+def _report(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "runs", nargs="+", metavar="RUN", help="run folders, and those of `ask`; or folders of results, to draw again"
     )
@@ -98,7 +103,6 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--stopping", action="store_true", help="accuracy and confidence against loops, a figure per run")
     sub.add_argument("--lengths", metavar="SIZES", help="with --stopping: at which lengths (default: 1 and 2 times)")
     sub.add_argument("--samples", type=int, default=512, metavar="N", help="with --stopping: problems per length")
-    return top
 
 
 def _reproduce(sub: argparse.ArgumentParser) -> None:
