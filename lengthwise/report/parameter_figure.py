@@ -15,7 +15,19 @@ from lengthwise.base.errors import UsageError
 from lengthwise.folder import RunFolder
 from lengthwise.report import Claim, Row, latest
 from lengthwise.report.lines import Look, legend, look, short
-from lengthwise.report.style import DASHED, DASHES, DOTTED, FAINT, INK, Drawing, Width, drawing, settled, style, wrapped
+from lengthwise.report.style import (
+    COLOURS,
+    DASHES,
+    DOTTED,
+    FAINT,
+    INK,
+    Drawing,
+    Width,
+    drawing,
+    settled,
+    style,
+    wrapped,
+)
 
 
 def parameter_rows(runs: Iterable[RunFolder]) -> list[Row]:
@@ -64,10 +76,15 @@ def parameter_figure(
     figure = drawing(width, 3.0 if wide else 5.0)
     left, right = figure.subplots(1, 2) if wide else figure.subplots(2, 1)
     kinds = _grouped(rows, "model")
-    looks = [look(number, name=_kind(group)) for number, group in enumerate(kinds.values())]
-    for own, group in zip(looks, kinds.values(), strict=True):
+    twins = len(kinds) <= len(COLOURS)  # beyond the training range a line keeps its colour, if these are enough
+    looks = []
+    for number, group in enumerate(kinds.values()):
+        name = _kind(group)
+        numbers = [(number, 0), (number, 1)] if twins else [(2 * number,), (2 * number + 1,)]
+        own, beyond = (look(*one, name=name) for one in numbers)
+        looks.append(own)
         _line(left, group, "within", own)
-        _line(left, group, "beyond", replace(own, name=f"{own.name}, beyond", dash=DASHED, hollow=True))
+        _line(left, group, "beyond", replace(beyond, name=f"{name}, beyond", hollow=True))
         _line(right, group, "validation_loss", own)
     published = [claim for claim in claims if claim.exact is not None]
     for claim, dash in zip(published, (DOTTED, *DASHES[3:]), strict=False):
