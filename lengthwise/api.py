@@ -120,7 +120,7 @@ def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[N
 
     ``width`` is that of new figures without a size: of a column (3.25 inches) or a page (6.75) of a paper. Lines take
     colours that are told apart with any colour vision, then dashes: 35 lines before one looks like another. Raises
-    ValueError for another width.
+    UsageError for another width.
     """
     from lengthwise.report import style as module  # late: it imports matplotlib
 

@@ -18,6 +18,7 @@ from cycler import cycler
 from matplotlib.figure import Figure
 from PIL import Image
 
+from lengthwise.base.errors import UsageError
 from lengthwise.folder import write
 
 Width = Literal["column", "page"]
@@ -74,7 +75,7 @@ STYLE: dict[str, Any] = {
 def style(width: Width = "page") -> Iterator[None]:
     """Draw as the package draws, whatever the reader's own settings; see ``lw.style``. Also a decorator."""
     if width not in WIDTHS:
-        raise ValueError(f"width is 'column' or 'page', not {width!r}")
+        raise UsageError(f"width is 'column' or 'page', not {width!r}")
     size = (WIDTHS[width], 0.62 * min(WIDTHS[width], 5.0))
     with matplotlib.style.context(["default", STYLE | {"figure.figsize": size}]):
         yield
