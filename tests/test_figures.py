@@ -148,7 +148,8 @@ def test_the_style_is_for_everyone(tmp_path):
         for height in range(35):
             axes.plot([0, 1], [height, height], label=str(height))
     assert repeated(figure) == []
-    assert [path.read_bytes()[:4] for path in save(figure, tmp_path / "mine", ("png", "pdf"))] == [b"\x89PNG", b"%PDF"]
+    (path,) = save(drawing("column", 1), tmp_path / "mine", ("pdf",))
+    assert path.read_bytes().startswith(b"%PDF")
     config.update("jaxtyping_disable", True)  # as for a user, whose types nobody checks
     with pytest.raises(lw.UsageError, match="'column' or 'page', not 'half'"), lw.style("half"):
         pass
