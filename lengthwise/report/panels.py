@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lengthwise.report import Curve, fits_of, not_fitted
+from lengthwise.report import Curve, fits_of, lost, not_fitted
 from lengthwise.report.lines import Look, look, short
 from lengthwise.report.style import COLOURS
 
@@ -77,10 +77,14 @@ def _looks(curves: Sequence[Curve], split: Part | None, brief: dict[str, str], s
             sets.index(curve.problems) if twins else None,
             name=_name(curve, curves, split, brief),
             strong=curve.stopping == first[0].stopping if split == "label" else curve.label == strong and split is None,
-            note=not_fitted(fits.get(curve.label), curve.top) if curve.problems == "uniform" and not split else "",
+            note=_note(curve, fits.get(curve.label)) if curve.problems == "uniform" and not split else "",
         )
         for curve in curves
     ]
+
+
+def _note(curve: Curve, fit: float | None) -> str:
+    return ", ".join(filter(None, [not_fitted(fit, curve.top), lost(curve.diverged)]))
 
 
 def _name(curve: Curve, curves: Sequence[Curve], split: Part | None, brief: dict[str, str]) -> str:

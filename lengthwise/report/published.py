@@ -12,7 +12,7 @@ from typing import Any
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import RunOutline
-from lengthwise.folder import RunFolder, one_line, read_text, read_tree
+from lengthwise.folder import DIVERGED, RunFolder, one_line, read_text, read_tree
 from lengthwise.report import Row, by_recipe
 
 PLAIN: tuple[Callable[[str], Any], ...] = (int, float, str)  # what a cell may be, first what is narrowest
@@ -39,6 +39,11 @@ class PublishedRun(RunFolder):
     def config(self) -> Row:
         """The recipe as plain values."""
         return self._entry["recipe"]
+
+    @property
+    def diverged(self) -> bool:
+        """True if training ended, or went on, with a loss that is no number."""
+        return self._entry.get("verdict") == DIVERGED or bool(self._entry.get("diverged"))
 
     def about(self) -> Row:
         """Versions, commit, device and time."""
