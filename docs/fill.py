@@ -93,8 +93,8 @@ def table(folder: str, problems: str, *only: str) -> str:
             [f"`{name}`{unfit.get(name, '')}", *(_spread(by_size[size]) if size in by_size else "" for size in sizes)]
         )
     seeds = {len(values) for by_size in shares.values() for values in by_size.values() if values}
-    many = f"Median of {_one(seeds)} seeds (worst–best)" if seeds != {1} else "One seed"
-    note = f"{many}, {_one(counts):,} fresh problems per length and seed.\n"
+    many = f"Median of {_range(seeds)} seeds (worst–best)" if seeds != {1} else "One seed"
+    note = f"{many}, {_range(counts)} fresh problems per length and seed.\n"
     return "".join(f"| {' | '.join(line)} |\n" for line in lines) + "\n" + note
 
 
@@ -109,9 +109,9 @@ def _spread(values: list[float]) -> str:
     return f"{statistics.median(values):.3f}{spread}"
 
 
-def _one(values: set[int]) -> int:
-    (value,) = values
-    return value
+def _range(values: set[int]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def summary(folder: str) -> str:
