@@ -29,6 +29,7 @@ from pathlib import Path
 import torch
 
 from lengthwise import catalog
+from lengthwise.base import listing
 from lengthwise.base.rng import stream
 from lengthwise.report import not_fitted
 from lengthwise.report.card import card_cells
@@ -290,6 +291,12 @@ def main() -> None:
         if (new := filled(text)) != text:
             page.write_text(new)
             print(f"filled {page.relative_to(ROOT)}", file=sys.stderr)
+    listing.MEMBERS.write_text(members())
+
+
+def members() -> str:
+    """The names of all families' recipes, for `lengthwise list`, which cannot wait for the recipes to be built."""
+    return json.dumps({"files": listing.fingerprints(), "families": catalog.members()}, indent=1) + "\n"
 
 
 if __name__ == "__main__":

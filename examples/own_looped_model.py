@@ -56,5 +56,5 @@ def convolution_parity() -> lw.Recipe:
 
 
 if __name__ == "__main__":
-    run = lw.train(convolution_parity(), quiet=False)
+    run = lw.train(convolution_parity())
     print(*(f"{score.sizes[0]}: {score.exact:.2f}" for score in lw.evaluate(run, [4, 8, 12, 16, 24])))

@@ -50,5 +50,5 @@ def linear_parity() -> lw.Recipe:
 
 
 if __name__ == "__main__":
-    run = lw.train(linear_parity(), quiet=False)
+    run = lw.train(linear_parity())
     print(*(f"{score.sizes[0]}: {score.exact:.2f}" for score in lw.evaluate(run, range(1, 13))))

@@ -39,5 +39,5 @@ def gru_parity() -> lw.Recipe:
 
 
 if __name__ == "__main__":
-    run = lw.train(gru_parity(), quiet=False)
+    run = lw.train(gru_parity())
     print(*(f"{score.sizes[0]}: {score.exact:.2f}" for score in lw.evaluate(run, [20, 40, 60])))

@@ -37,7 +37,7 @@ def still_parity() -> lw.Recipe:
 
 
 if __name__ == "__main__":
-    run = lw.train(still_parity(), quiet=False)
+    run = lw.train(still_parity())
     for more in (0, 2, 6):
         scores = lw.evaluate(run, [8, 12], stopping=lw.Oracle(more=more))
         print(f"{more} more loops:", *(f"{score.sizes[0]}: {score.exact:.2f}" for score in scores))

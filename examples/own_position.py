@@ -44,5 +44,5 @@ def octave_parity() -> lw.Recipe:
 
 
 if __name__ == "__main__":
-    run = lw.train(octave_parity(), quiet=False)
+    run = lw.train(octave_parity())
     print(*(f"{score.sizes[0]}: {score.exact:.2f}" for score in lw.evaluate(run, range(1, 13))))

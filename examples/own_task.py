@@ -32,5 +32,5 @@ def looped_reverse() -> lw.Recipe:
 
 
 if __name__ == "__main__":
-    run = lw.train(looped_reverse(), quiet=False)
+    run = lw.train(looped_reverse())
     print(*(f"{score.sizes[0]}: {score.exact:.2f}" for score in lw.evaluate(run, range(1, 9))))

@@ -8,12 +8,14 @@ import pkgutil
 import typing
 from collections.abc import Callable, Iterable
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import lengthwise.recipes
 import lengthwise.studies
-from lengthwise.base.fields import kinds, override, suggest
+from lengthwise.base import listing
+from lengthwise.base.fields import kebab, kinds, override, suggest
 from lengthwise.base.types import UsageError
 from lengthwise.models import ModelSpec
 from lengthwise.nn.mixer import MixerSpec
@@ -27,7 +29,7 @@ from lengthwise.recipe.recipe import Recipe, import_parts
 from lengthwise.recipe.source import Source
 from lengthwise.recipe.stopping import Stopping
 from lengthwise.studies import Study
-from lengthwise.tasks import Task, kebab
+from lengthwise.tasks import Task
 
 PARTS = {
     "tasks": Task,
@@ -112,6 +114,32 @@ def add(module: ModuleType) -> None:
     """Make the recipes and studies of a user's own module known by name. Its classes are known once it is imported."""
     _OWN.update(_recipes([module]))
     _OWN_STUDIES.update(_functions([module], Study))
+    if module.__file__:
+        listing.add(Path(module.__file__))
+
+
+def own_recipes() -> dict[str, str]:
+    """A user's own recipes, and what each is."""
+    return {name: summary_of(function) for name, function in _OWN.items()}
+
+
+def own_studies() -> dict[str, str]:
+    """A user's own studies, and what each is."""
+    return {name: summary_of(function) for name, function in _OWN_STUDIES.items()}
+
+
+def members() -> dict[str, dict[str, list[str]]]:
+    """The names of all families' recipes, file by file and function by function: what sources alone do not tell."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for module in _modules(lengthwise.recipes):
+        families = {function.__name__: function() for function in _functions([module], dict[str, Recipe]).values()}
+        found[module.__name__.rpartition(".")[2]] = {name: list(family) for name, family in families.items()}
+    return found
+
+
+def summary_of(function: Callable[..., Any]) -> str:
+    """The first paragraph of a function's docstring, on one line."""
+    return " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
 
 
 FEW = 40  # names that an error message still lists

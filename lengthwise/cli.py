@@ -20,6 +20,9 @@ EPILOG = """examples:
   lengthwise evaluate runs/looped-pairs-1234567890 --lengths 8-100:4
   lengthwise attack looped-pairs                     search for problems that it gets wrong
   lengthwise report runs/*                           tables, figures and CSV
+  lengthwise show RoPE                               what a part is, and its fields; also a field: show model.positions
+
+completion in the shell: pip install 'lengthwise[complete]', then eval "$(register-python-argcomplete lengthwise)"
 """
 
 
@@ -27,7 +30,15 @@ class _Parser(argparse.ArgumentParser):
     """Errors in one line."""
 
     def error(self, message: str) -> NoReturn:
+        from lengthwise.base.fields import suggest  # here, as `--help` need not wait for it
+
+        if wrong := re.search(r"VERB: invalid choice: '([^']*)'", message):
+            message = f"there is no verb {wrong[1]!r}{suggest(wrong[1], _verbs(self))}"
         self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n")
+
+
+def _verbs(top: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    return next(action.choices for action in top._actions if isinstance(action, argparse._SubParsersAction))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -46,15 +57,19 @@ def parser() -> argparse.ArgumentParser:
         sub = verbs.add_parser(name, help=text, description=text, allow_abbrev=False)
         for option in (*options, "import"):
             flags = dict(_OPTIONS[option])
-            sub.add_argument(f"--{option}", **flags)
+            sub.add_argument("--stopping" if option == "rule" else f"--{option}", **flags)
         return sub
 
     sub = verb("demo", "train a looped and a standard model on sums of up to 8 digits; show how far each carries",
                "seed", "jobs", "steps", "out", "quiet", "json")  # fmt: skip
     sub.add_argument("--samples", type=int, default=300, metavar="N", help="fresh problems per length (default: 300)")
-    verb("list", "recipes, studies, shipped weights, parts and runs", "json")
-    sub = verb("show", "a recipe with its parameters, operations and an estimate of time", "json")
-    _recipe(sub)
+    sub = verb("list", "recipes, studies, shipped weights, parts and runs", "json")
+    sub.add_argument("words", nargs="*", metavar="WORD", help="only what has every word, each with a sentence")
+    sub = verb(
+        "show", "a recipe with its parameters, operations and an estimate of time; or a part, or a field", "json"
+    )
+    _recipe(sub, "; or a part (Transformer), or a field (model.positions)")
+    sub.add_argument("--all", action="store_true", help="every field, with its meaning, not only those set otherwise")
     sub = verb("sample", "problems of a task", "seed", "hard", "natural", "family", "json")
     sub.add_argument("task", metavar="TASK", help="e.g. addition")
     sub.add_argument("size", metavar="SIZE", help="e.g. 5, or 5x3 for a task of two sizes")
@@ -67,14 +82,13 @@ def parser() -> argparse.ArgumentParser:
     _recipe(sub)
     sub = verb("evaluate", "exact match on fresh problems, length by length",
                "seed", "wait", "lengths", "grid", "samples", "stopping", "loops", "hard", "natural", "family",
-               "families", "uniform-only", "device", "threads", "json")  # fmt: skip
-    sub.add_argument("weights", metavar="RUN", help="a run's folder, any folder of weights, or shipped weights by name")
-    sub.add_argument("--anatomy", action="store_true", help="how answers go wrong: where, and on which problems")
+               "families", "uniform-only", "device", "threads", "quiet", "json")  # fmt: skip
+    _evaluate(sub)
     sub = verb("attack", "search for problems that a model gets wrong, short ones first",
-               "seed", "lengths", "seconds", "tries", "stopping", "device", "threads", "json")  # fmt: skip
+               "seed", "lengths", "seconds", "tries", "rule", "device", "threads", "json")  # fmt: skip
     sub.add_argument("weights", metavar="WEIGHTS", help="shipped weights by name, or a folder")
     sub = verb("solve", "answer prompts, from arguments or from standard input, one a line",
-               "stopping", "device", "json")  # fmt: skip
+               "rule", "device", "json")  # fmt: skip
     sub.add_argument("weights", metavar="WEIGHTS", help="shipped weights by name, or a folder")
     sub.add_argument("prompts", nargs="*", metavar="PROMPT", help="e.g. 128+9")
     sub = verb("ask", "exact match of a large language model, behind any OpenAI-compatible endpoint, length by length",
@@ -88,9 +102,18 @@ def parser() -> argparse.ArgumentParser:
     sub = verb("reproduce", "train and evaluate all of a study, then write its table and figures",
                "seeds", "jobs", "curve-samples", "out", "device", "allow-divergence", "quiet", "json")  # fmt: skip
     _reproduce(sub)
-    sub = verb("report", "tables, figures (PNG, SVG) and CSV of runs", "out", "json")
+    sub = verb("report", "tables, figures (PNG, SVG) and CSV of runs", "out", "quiet", "json")
     _report(sub)
     return top
+
+
+def _evaluate(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("weights", metavar="RUN", help="a run's folder, any folder of weights, or shipped weights by name")
+    sub.add_argument(
+        "--precision", type=float, metavar="H", help="end a length as soon as its 95 %% interval is ±H, e.g. 0.01"
+    )
+    sub.set_defaults(samples=None)
+    sub.add_argument("--anatomy", action="store_true", help="how answers go wrong: where, and on which problems")
 
 
 def _report(sub: argparse.ArgumentParser) -> None:
@@ -136,12 +159,19 @@ def _ask(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--backoff", type=float, default=1.0, metavar="S", help="seconds before a second try, then doubled (default: 1)"
     )
+    sub.add_argument("--dry-run", action="store_true", help="say how many requests and about how many tokens, and stop")
+    sub.add_argument("--max-tokens", type=int, metavar="N", help="tokens of a reply, at most (default: no limit)")
+    sub.add_argument(
+        "--no-temperature", action="store_true", help="send no temperature, for models that refuse 0 (default: 0)"
+    )
+    sub.add_argument("--examples", type=int, default=0, metavar="N", help="show N short solved problems (default: 0)")
     sub.add_argument("--question", metavar="TEXT", help="what to ask, instead of the task's own sentence")
     sub.add_argument("--out", metavar="FOLDER", help="where replies and scores go (default: runs/ask-MODEL-TASK-ID)")
 
 
-def _recipe(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("recipe", metavar="RECIPE", help="a recipe's name, a recipe in a JSON file, or a run's folder")
+def _recipe(sub: argparse.ArgumentParser, further: str = "") -> None:
+    text = f"a recipe's name, a recipe in a JSON file, or a run's folder{further}"
+    sub.add_argument("recipe", metavar="RECIPE", help=text)
     sub.add_argument("changes", nargs="*", metavar="name=value", help="changed fields, e.g. model.width=32 steps=500")
 
 
@@ -185,6 +215,13 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "default": [],
         "help": "e.g. Oracle, After(loops=10), MaxConfidence(extra=20), Converged; may be given several times",
     },
+    "rule": {
+        "metavar": "RULE",
+        "action": "append",
+        "default": [],
+        "dest": "stopping",
+        "help": "another stopping rule than the recipe's, e.g. Oracle, After(loops=10), MaxConfidence(extra=20)",
+    },
     "out": {"metavar": "FOLDER", "help": "where tables and figures go"},
     "import": {
         "metavar": "MODULE",
@@ -198,19 +235,40 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Options may stand anywhere, and a prompt may start with a minus sign: argparse alone would refuse ``solve WEIGHTS
     --json PROMPT`` and ``solve WEIGHTS -3+12``."""
-    args, rest = parser().parse_known_args(arguments)
+    top = parser()
+    args, rest = top.parse_known_args(arguments)
     for name in ("prompts", "changes"):
         if hasattr(args, name) and not any(re.match("--|-[a-zA-Z]", word) for word in rest):
             setattr(args, name, getattr(args, name) + rest)
             rest = []
     if rest:
-        parser().error(f"unrecognized arguments: {' '.join(rest)}")
+        top.error(_unknown(rest, _verbs(top).get(args.verb, top), hasattr(args, "recipe")))
     return args
+
+
+def _unknown(rest: list[str], sub: argparse.ArgumentParser, with_fields: bool) -> str:
+    """What is said of words that no option takes: the option that was meant, or the field of the recipe."""
+    from lengthwise.base import listing
+    from lengthwise.base.fields import suggest
+
+    said = f"unrecognized arguments: {' '.join(rest)}"
+    name, equals, value = rest[0].lstrip("-").partition("=")
+    if not rest[0].startswith("--"):
+        return said
+    if with_fields and (path := listing.field_path(name)):
+        value = value if equals else rest[1] if len(rest) > 1 else "…"
+        return f"{said}; {name} is a field of the recipe: write {path}={value}, without dashes"
+    options = [option for action in sub._actions for option in action.option_strings if option.startswith("--")]
+    return said + suggest(f"--{name}", options)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run a verb and exit: 0 done, 1 some prompts were bad or have no reply, 2 a mistake of the user's, 130
     interrupted."""
+    if "_ARGCOMPLETE" in os.environ:
+        from lengthwise.verbs.completion import complete
+
+        complete(parser())
     args = parse(arguments)
     if args.version:
         from lengthwise import __version__

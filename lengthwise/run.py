@@ -7,10 +7,10 @@ import json
 import pickle
 import re
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -18,13 +18,21 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
-from lengthwise.base.results import RunOutline
-from lengthwise.base.types import UsageError
+from lengthwise.base.errors import UsageError
+from lengthwise.base.fields import suggest
+from lengthwise.base.progress import duration
+from lengthwise.base.results import RunOutline, Score
+from lengthwise.base.shown import as_html, as_text
 from lengthwise.folder import SHIPPED, RunFolder, one_line, read_text, regular, run_path, runs_folder, shipped, write
 from lengthwise.models import Model
 from lengthwise.recipe.demand import of_model
 from lengthwise.recipe.outline import outline
 from lengthwise.recipe.recipe import Recipe
+from lengthwise.report import latest, size_text
+from lengthwise.report.scored import Scores
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,10 @@ def load(weights: str | Path, device: str | torch.device = "cpu") -> Weights:
     folder = Path(weights)
     if not folder.is_dir():
         if str(weights) not in shipped():
-            raise UsageError(f"{weights}: neither a folder nor one of the shipped weights: {', '.join(shipped())}")
+            near = suggest(str(weights), shipped())
+            raise UsageError(
+                f"{weights}: neither a folder nor one of the shipped weights: {', '.join(shipped())}{near}"
+            )
         folder = SHIPPED / str(weights)
     recipe = read_recipe(folder)
     path = regular(folder / "model.safetensors")
@@ -123,6 +134,41 @@ class Run(RunFolder):
     def outline(self) -> RunOutline:
         """The facts of the recipe that a report shows."""
         return outline(self.recipe)
+
+    @cached_property
+    def model(self) -> Model:
+        """The trained model, on the CPU. UsageError if training has not ended."""
+        return self.weights().model
+
+    @property
+    def scores(self) -> Scores:
+        """What it was measured on, and kept: empty before it is. Of a size measured more than once, the score that
+        counts."""
+        names = [field.name for field in fields(Score)]
+        rows = [{name: row[name] for name in names if name in row} for row in latest(self.rows("scores"))]
+        return Scores([Score(**row | {"sizes": tuple(row["sizes"])}) for row in rows], self.outline)
+
+    def plot(self, title: str | None = None) -> Figure:
+        """Exact match against length or, before it is measured, the loss against steps. UsageError where there is
+        neither."""
+        if self.rows("scores"):
+            return self.scores.plot(title)
+        from lengthwise.report.loss_figure import loss_figure  # late: matplotlib is slow to import
+
+        return loss_figure([self])
+
+    def _repr_html_(self) -> str:
+        return as_html(repr(self), self._told())
+
+    def __str__(self) -> str:
+        return as_text(repr(self), self._told())
+
+    def _told(self) -> list[tuple[str, str]]:
+        about, scores = self.about(), self.scores
+        ended = f"trained in {duration(about['wall_s'])}" if about else "training has not ended"
+        shares = [f"{size_text(one.sizes)}: {one.exact:.3f}" for one in scores if one.problems == "uniform"]
+        return [("recipe", self.recipe.name), ("seed", str(self.recipe.seed)), ("training", ended),
+                ("exact match", ", ".join(shares) or "not measured yet")]  # fmt: skip
 
     def weights(self, device: str | torch.device = "cpu") -> Weights:
         """Load the trained model. Raises UsageError if training has not ended."""

@@ -22,7 +22,7 @@ from lengthwise.ask.client import read_reply
 from lengthwise.ask.folder import Asked
 from lengthwise.ask.inquiry import ALONE, Inquiry, items
 from lengthwise.ask.key import Key
-from lengthwise.ask.scoring import judged
+from lengthwise.ask.scoring import judged, lenient
 from lengthwise.base.fields import kinds
 from lengthwise.base.types import UsageError, wilson
 from lengthwise.cli import main, parse
@@ -303,6 +303,72 @@ def test_numbers_written_least_digit_first_are_asked_most_digit_first(endpoint, 
 def test_only_the_whole_answer_is_right(said, answer, correct):
     row = judged(catalog.task("addition"), said, "42")
     assert row == {"said": said, "answer": answer, "correct": correct}
+
+
+@pytest.mark.parametrize(
+    ("said", "right", "counts"),
+    [
+        ("The answer is **137**.", "137", True),
+        ("128+9 = 137", "137", True),
+        ("\\boxed{137}", "137", True),
+        ("1,234,567", "1234567", True),
+        ("+137", "137", True),
+        ("0137", "137", True),
+        ("137", "137", True),
+        ("First 137, or rather 138", "137", False),
+        ("The answer is 13.7", "137", False),
+        ("I cannot add.", "137", False),
+        ("", "137", False),
+    ],
+)
+def test_a_lenient_score_takes_the_last_thing_that_could_be_an_answer(said, right, counts):
+    assert lenient(catalog.task("addition"), said, right) == counts
+
+
+def test_a_lenient_score_knows_signs_and_lists():
+    assert lenient(catalog.task("expression"), "It is -3.", "-3")
+    assert not lenient(catalog.task("expression"), "It is 3.", "-3")
+    assert lenient(catalog.task("sorting"), "In ascending order: B,A.", "B,A")
+    assert not lenient(catalog.task("sorting"), "In ascending order: A,B.", "B,A")
+    assert lenient(catalog.task("parity"), "There are 2 ones, so: 0", "0")
+
+
+def test_strict_and_lenient_scores_stand_side_by_side(endpoint, asked, told):
+    server = endpoint(lambda prompt, _: f"The answer is **{sum_of(prompt)}**.")
+    (row,) = asked(*words(server.url, "--lengths", "3", "--samples", 4))["scores"]
+    assert (row["exact"], row["lenient"], row["chatter"]) == (0, 1, 4)
+    assert "lenient" in told(*words(server.url, "--lengths", "3", "--samples", 4))[1]
+
+
+def test_a_dry_run_sends_nothing_and_makes_nothing(endpoint, asked, told, runs):
+    server = endpoint(right)
+    given = words(server.url, "--lengths", "2,4", "--samples", 10)
+    plan = asked(*given, "--dry-run")
+    assert (plan["requests"], server.asked.total(), runs.exists()) == (20, 0, False)
+    assert plan["prompt_tokens"] > 20 * 20 and plan["completion_tokens"] >= 40
+    assert asked(*given, "--dry-run", "--limit", 5)["requests"] == 5
+    told_of = told(*given, "--dry-run", "--max-tokens", 7)[1]
+    assert "20 requests, about" in told_of and "at most 140 out" in told_of
+    asked(*words(server.url, "--lengths", "2", "--samples", 10))
+    after = asked(*given, "--dry-run")  # 30 in and 2 out each, says the endpoint
+    assert after["requests"] == 10 and after["prompt_tokens"] == pytest.approx(300, rel=0.1)
+
+
+def test_requests_say_what_was_chosen(endpoint, asked, told):
+    server = endpoint(right)
+    one = ["--lengths", "2", "--samples", 1]
+    asked(*words(server.url, *one))
+    asked(*words(server.url, *one, "--no-temperature", "--max-tokens", 9))
+    asked(*words(server.url, *one, "--examples", 2))
+    plain, free, shown = server.bodies
+    assert (plain["temperature"], "max_tokens" in plain) == (0, False)
+    assert ("temperature" in free, free["max_tokens"]) == (False, 9)
+    assert [message["role"] for message in shown["messages"]] == ["user", "assistant", "user", "assistant", "user"]
+    for asked_of, answer in zip(shown["messages"][:-1:2], shown["messages"][1::2], strict=True):
+        assert sum_of(asked_of["content"].split("\n\n")[-1]) == answer["content"]
+    assert [message["content"] for message in plain["messages"]] == [shown["messages"][-1]["content"]]
+    assert "--max-tokens must be 1 or more" in one_line(told, *words(server.url, "--max-tokens", 0))
+    assert "--examples must be 0 or more" in one_line(told, *words(server.url, "--examples", -1))
 
 
 def test_an_answer_below_zero_is_one_too():

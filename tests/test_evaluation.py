@@ -11,7 +11,7 @@ from torch import nn
 
 from lengthwise import catalog
 from lengthwise.base.rng import stream
-from lengthwise.base.types import Inputs, Problems, UsageError
+from lengthwise.base.types import Inputs, Problems, UsageError, wilson
 from lengthwise.evaluation import scores as evaluation
 from lengthwise.evaluation.scores import answer, answers, default_sizes, evaluate, exact_match, loops_right
 from lengthwise.evaluation.solver import Solver
@@ -27,7 +27,7 @@ from lengthwise.recipe.lengths import Uniform
 from lengthwise.recipe.loops import Constant, ExtraLoops, PerRound
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.stopping import After, Converged, MaxConfidence, Oracle
-from lengthwise.run import Weights
+from lengthwise.run import Weights, load
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.parity import Parity
@@ -561,3 +561,46 @@ def test_default_sizes_end_where_the_task_does():
     assert default_sizes(recipe) == [30, 45, 60, 90, 128]
     assert len(recipe.task.sample(torch.tensor([[128]]), stream(0, "x"))) == 1
     assert default_sizes(replace(PARITY, lengths=Uniform(1))) == [1, 2, 3, 5]
+
+
+# As many problems as an interval takes
+
+
+def drawn(share, seed, count=12_000):
+    """How many of the first n problems are right, n = 1, 2, …, by a coin of this share."""
+    return (torch.rand(count, generator=torch.Generator().manual_seed(seed)) < share).cumsum(0).tolist()
+
+
+def counted(right, precision, most=10_000):
+    """Where a count ends, and how many were right by then."""
+    count = evaluation.first_count(precision)
+    while (more := min(most, evaluation.next_count(right[count - 1], count, precision))) > count:
+        count = more
+    return count, right[count - 1]
+
+
+@pytest.mark.parametrize("precision", [0.02, 0.1])
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.97, 1.0])
+def test_a_count_that_ends_early_still_covers(share, precision):
+    """Its interval is as narrow as was asked for, and holds the share as often as one of a fixed count, about."""
+    ends = [counted(drawn(share, seed), precision) for seed in range(200)]
+    intervals = [wilson(right / count, count) for count, right in ends]
+    assert all(high - low <= 2 * precision for low, high in intervals)
+    assert sum(low - 1e-9 <= share <= high + 1e-9 for low, high in intervals) >= 0.9 * len(ends)
+    fixed = 0.97 / precision**2  # what the worst share takes, about
+    assert share == 0.3 or sum(count for count, _ in ends) / len(ends) < fixed / 4
+
+
+def test_precision_decides_how_many_problems_are_looked_at():
+    weights = load("looped-parity")
+    (easy,) = evaluate(weights, [3], samples=1000, precision=0.1)
+    assert (easy.exact, easy.count, easy.precision) == (1.0, evaluation.first_count(0.1), 0.1)
+    (few,) = evaluate(weights, [3], samples=10, precision=0.1)
+    assert (few.count, few.precision) == (10, None)  # it has not ended early: there are no more
+    (same,) = evaluate(weights, [3], samples=easy.count)
+    assert same.row() == {name: value for name, value in easy.row().items() if name != "precision"}
+    hard, other = evaluate(weights, [3], samples=600, precision=0.1, stopping=[After(1), Oracle()])
+    assert hard.count == other.count > easy.count  # all rules see the same problems
+    for wrong in (0, 0.5, -1):
+        with pytest.raises(UsageError, match=r"precision is half the width of an interval, between 0 and 0\.5"):
+            list(evaluate(weights, [3], precision=wrong))

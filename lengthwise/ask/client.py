@@ -66,14 +66,13 @@ class Client:
             yield Client(connection, inquiry, key, timeout)
 
     async def ask(self, prompt: str) -> Row:
-        """Send one request, with temperature 0; see ``read_reply``. Raises Failure, Refusal, or UsageError."""
-        openai = client_library()
-        message = {"role": "user", "content": self.inquiry.message(prompt)}
+        """Send one request; see ``read_reply``. Raises Failure, Refusal, or UsageError."""
+        openai, inquiry = client_library(), self.inquiry
         try:
             # The client's own limit applies to each read, so a slow stream of bytes would never time out.
             async with asyncio.timeout(self.timeout):
                 response = await self.connection.chat.completions.with_raw_response.create(
-                    model=self.inquiry.model, messages=[message], temperature=0
+                    model=inquiry.model, messages=inquiry.messages(prompt), **inquiry.options()
                 )
             return read_reply(response.text)
         except (TimeoutError, openai.APITimeoutError):

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from lengthwise.base import fields
 from lengthwise.base.results import InquiryOutline
-from lengthwise.base.types import Kind, UsageError
+from lengthwise.base.types import Kind, Problems, UsageError
 from lengthwise.recipe.data import fresh_problems
 from lengthwise.recipe.source import FRESH, Source
 from lengthwise.tasks import Task
@@ -36,6 +36,9 @@ class Inquiry:
     problems: Kind = "uniform"
     bottom: int = 1
     source: Source = FRESH
+    temperature: float | None = 0.0  # None: the endpoint's own
+    max_tokens: int | None = None  # of a reply; None: as many as the endpoint lets it have
+    examples: tuple[tuple[str, str], ...] = ()  # prompts with their answers, shown before each question
 
     def __post_init__(self) -> None:
         if not _is_address(self.endpoint):  # the error does not quote it, as it may contain a password
@@ -45,12 +48,20 @@ class Inquiry:
             )
         if not self.model.strip():
             raise UsageError("--model: name the model as its endpoint does")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise UsageError(f"--max-tokens must be 1 or more, not {self.max_tokens}")
 
     @staticmethod
-    def of(endpoint: str, model: str, task: Task, *, question: str | None = None, **choices: Any) -> Inquiry:
-        """Build an inquiry with the task's question, or another one, and the request to reply with the answer only.
-        ``choices`` are the fields from ``seed`` on."""
-        return Inquiry(endpoint.rstrip("/"), model, task, f"{question or task.question} {ALONE}", **choices)
+    def of(
+        endpoint: str, model: str, task: Task, *, question: str | None = None, examples: int = 0, **choices: Any
+    ) -> Inquiry:
+        """Build an inquiry with the task's question, or another one, and the request to reply with the answer only;
+        with so many examples, of the task's shortest sizes. ``choices`` are the fields from ``seed`` on."""
+        if examples < 0:
+            raise UsageError(f"--examples must be 0 or more, not {examples}")
+        drawn = tuple(_example(task, task.smallest + number) for number in range(examples))
+        instruction = f"{question or task.question} {ALONE}"
+        return Inquiry(endpoint.rstrip("/"), model, task, instruction, examples=drawn, **choices)
 
     @property
     def id(self) -> str:
@@ -73,6 +84,20 @@ class Inquiry:
         """The message to the model for one prompt."""
         return f"{self.instruction}\n\n{prompt}"
 
+    def messages(self, prompt: str) -> list[dict[str, str]]:
+        """All messages of one request: examples are turns of a conversation, as endpoints have them."""
+        shown = [
+            {"role": role, "content": text}
+            for example, answer in self.examples
+            for role, text in (("user", self.message(example)), ("assistant", answer))
+        ]
+        return [*shown, {"role": "user", "content": self.message(prompt)}]
+
+    def options(self) -> dict[str, Any]:
+        """What a request says beside its messages; what is None is left to the endpoint."""
+        said = {"temperature": self.temperature, "max_tokens": self.max_tokens}
+        return {name: value for name, value in said.items() if value is not None}
+
 
 def _is_address(text: str) -> bool:
     try:
@@ -82,6 +107,13 @@ def _is_address(text: str) -> bool:
         return False
     plain = not (parts.username or parts.password or parts.query or parts.fragment) and text.isprintable()
     return parts.scheme in ("http", "https") and bool(parts.hostname) and plain and " " not in text
+
+
+def _example(task: Task, size: int) -> tuple[str, str]:
+    """A problem with its answer, drawn apart from those that are asked; of a short size it may be one of them all the
+    same."""
+    (item,) = _written(task, fresh_problems(task, (size,) * len(task.axes), 1, seed=0, part=0))
+    return item
 
 
 @dataclass(frozen=True)
@@ -104,9 +136,14 @@ def items(inquiry: Inquiry, sizes: Iterable[int | tuple[int, ...]], samples: int
 def _items_of(inquiry: Inquiry, size: tuple[int, ...], samples: int) -> list[Item]:
     task, chosen = inquiry.task, {"kind": inquiry.problems, "bottom": inquiry.bottom, "source": inquiry.source}
     problems = fresh_problems(task, size, samples, seed=inquiry.seed, **chosen)
+    return [Item(size, prompt, answer) for prompt, answer in _written(task, problems)]
+
+
+def _written(task: Task, problems: Problems) -> list[tuple[str, str]]:
+    """Prompts and answers as people write them."""
     found = []
-    for row in range(samples):
+    for row in range(len(problems)):
         prompt = problems.prompt[row, : int(problems.prompt_length[row])]
         answer = problems.answer[row, : int(problems.answer_length[row])]
-        found.append(Item(size, task.typed(prompt), task.format(answer)))
+        found.append((task.typed(prompt), task.format(answer)))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
@@ -22,16 +23,36 @@ def judged(task: Task, reply: str, right: str) -> Row:
     return {"said": reply, "answer": text if written else None, "correct": text == right}
 
 
+def lenient(task: Task, reply: str, right: str) -> bool:
+    """Is the last thing in a reply that could be an answer the right one? Words around it, marks of Markdown and LaTeX,
+    thousands separators, a plus sign and leading zeros count for nothing: so a model that knows the answer is told
+    apart from one that does not."""
+    symbols = "".join(symbol for symbol in task.symbols if len(symbol) == 1)
+    text = re.sub(r"(?<=\d)[,_](?=\d{3}(?!\d))", "", reply) if "," not in symbols else reply
+    found = re.findall(f"[{re.escape(symbols)}-]+", text)
+    said = [part.strip(",:;") for part in found if part.strip(",:;-")]
+    return bool(said) and _plain(said[-1]) == _plain(right)
+
+
+def _plain(answer: str) -> str:
+    """A number without what does not change it; anything else as it is."""
+    number = re.fullmatch(r"([+-]?)0*(\d+)", answer)
+    return f"{number[1].strip('+')}{number[2]}" if number else answer
+
+
 def scores(inquiry: Inquiry, items: Iterable[Item], replies: Mapping[str, Row]) -> list[Row]:
     """A row per size with any replies: ``Score.row`` plus ``asked``, the number of problems, of which ``count`` have
-    replies, and ``chatter``, the number of replies that are no answer."""
+    replies; ``chatter``, the number of replies that are no answer; and ``lenient``, the share of replies that end in
+    the right one."""
     rows = []
     for sizes, group in groupby(items, lambda item: item.sizes):
         wanted = list(group)
         if known := [(item.right, replies[item.prompt]) for item in wanted if item.prompt in replies]:
             row = _score(inquiry, sizes, known).row()
             chatter = sum(reply.get("answer") is None for _, reply in known)
-            rows.append(row | {"seed": inquiry.seed, "asked": len(wanted), "chatter": chatter})
+            right = sum(lenient(inquiry.task, reply.get("said", ""), right) for right, reply in known)
+            more = {"asked": len(wanted), "chatter": chatter, "lenient": right / len(known)}
+            rows.append(row | {"seed": inquiry.seed} | more)
     return rows
 
 

@@ -5,6 +5,10 @@ class UsageError(ValueError):
     """An error that the user can correct. Its message is one line: what is wrong, and what would be right."""
 
 
+class UnknownPart(UsageError):
+    """A kind of part that nobody has imported. It may be a user's own."""
+
+
 class Diverged(UsageError):
     """Training whose loss is no number any more. Its last finite checkpoint is kept."""
 

@@ -17,7 +17,7 @@ import typing
 from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 
-from lengthwise.base.errors import UsageError
+from lengthwise.base.errors import UnknownPart, UsageError
 
 T = TypeVar("T")
 
@@ -76,6 +76,12 @@ def text(part: Any) -> str:
         return str(part)
     inside = ", ".join(f"{f.name}={text(getattr(part, f.name))}" for f in _changed(part))
     return type(part).__name__ + (f"({inside})" if inside else "")
+
+
+def lines(part: Any) -> list[tuple[str, str]]:
+    """The fields of a part by name, as a user would type them: those that its class gives no default, or another."""
+    told = [f for f in dataclasses.fields(part) if f in _changed(part)]
+    return [(f.name, text(getattr(part, f.name))) for f in told]
 
 
 def parse(text: str, name: str = "value") -> Any:
@@ -183,7 +189,8 @@ def _decode_part(base: type, value: Any, path: str) -> Any:
         raise UsageError(f"{here}: {value!r} is not one of: {', '.join(kinds(base))}")
     known = kinds(base)
     if value["kind"] not in known:
-        raise UsageError(f"{here}: {value['kind']!r} is not one of: {', '.join(known)}{suggest(value['kind'], known)}")
+        said = f"{here}: {value['kind']!r} is not one of: {', '.join(known)}{suggest(value['kind'], known)}"
+        raise UnknownPart(said)
     cls = known[value["kind"]]
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls)}
@@ -212,7 +219,13 @@ def kinds(base: type) -> dict[str, type]:
     return {cls.__name__: cls for cls in sorted(found, key=lambda c: c.__name__) if not cls.__name__.startswith("_")}
 
 
+def kebab(name: str) -> str:
+    """The name by which a class is called from the shell: ``BinarySum`` → ``binary-sum``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
+
+
 def suggest(name: str, names: Iterable[str]) -> str:
-    """``" (did you mean …?)"`` with the closest of ``names``, or ``""`` if none is close."""
-    close = difflib.get_close_matches(name, list(names), 1)
-    return f" (did you mean {close[0]}?)" if close else ""
+    """``" (did you mean …?)"`` with the closest of ``names``, whatever its capitals, or ``""`` if none is close."""
+    known = {other.lower(): other for other in names}
+    close = difflib.get_close_matches(name.lower(), known, 1)
+    return f" (did you mean {known[close[0]]}?)" if close else ""

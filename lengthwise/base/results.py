@@ -26,10 +26,17 @@ class Score:
     whole_row: float  # fraction that is also correct at every position after the end (the official code's measure)
     token_accuracy: float  # fraction of answer symbols that are correct
     loops: float  # loops used, mean over problems
+    precision: float | None = None  # half the width of an interval that ended the count early; None: it did not
 
     @staticmethod
     def counted(
-        hits: Sequence[Sequence[int]], task: str, weights: str, stopping: str, problems: Kind, sizes: tuple[int, ...]
+        hits: Sequence[Sequence[int]],
+        task: str,
+        weights: str,
+        stopping: str,
+        problems: Kind,
+        sizes: tuple[int, ...],
+        precision: float | None = None,
     ) -> Score:
         """From what is counted in each row: is it right, is all that follows right too, how many symbols of its answer
         are right, how many there are, and its loops."""
@@ -46,6 +53,7 @@ class Score:
             whole_row=whole_row / count,
             token_accuracy=tokens / total,
             loops=loops / count,
+            precision=precision,
         )
 
     @property
@@ -56,7 +64,8 @@ class Score:
     def row(self) -> dict[str, Any]:
         """Plain values, for JSON and CSV."""
         low, high = self.interval
-        return {**asdict(self), "sizes": list(self.sizes), "low": low, "high": high}
+        told = {name: value for name, value in asdict(self).items() if value is not None}
+        return {**told, "sizes": list(self.sizes), "low": low, "high": high}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.depth.plain import Plain
-from lengthwise.models import Model, Once
+from lengthwise.models import Model, Once, device_of
 from lengthwise.models.lstm import LSTMModel
 from lengthwise.models.retran import ReTranModel
 from lengthwise.models.transformer import TransformerModel
@@ -36,7 +36,8 @@ def check(model: Model, recipe: Recipe) -> None:
     training = model.training
     model.eval()
     try:
-        inputs = _rows(recipe).to(next(model.parameters(), torch.empty(0)).device)
+        inputs = _rows(recipe).to(device_of(model))
+        _check_symbols(model, inputs, recipe)
         if recipe.layout.causal:
             _check_causality(model, inputs)
         _check_padding(model, inputs)
@@ -59,6 +60,22 @@ def _logits(model: Model, inputs: Inputs) -> Float[Tensor, "b t v"]:
     loops = torch.full((len(inputs),), LOOPS if not isinstance(model, Once) else 1)
     logits = Plain(model).last(inputs, loops, torch.ones_like(inputs.padding_mask))
     return logits.view(*inputs.tokens.shape, -1)
+
+
+def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
+    """It must know every symbol that it reads, and have a logit for every symbol that it writes."""
+    (reads, writes), name = recipe.layout.vocabs(recipe.task), type(getattr(model, "module", model)).__name__
+    try:
+        logits = _logits(model, inputs)
+    except IndexError:
+        raise UsageError(
+            f"{name} does not know all {len(reads)} symbols of {recipe.task.name} in {type(recipe.layout).__name__}"
+        ) from None
+    if logits.shape[-1] < len(writes):
+        raise UsageError(
+            f"{name} gives {logits.shape[-1]} logits a position, but {recipe.task.name} in "
+            f"{type(recipe.layout).__name__} writes {len(writes)} symbols: {' '.join(writes.symbols)}"
+        )
 
 
 def _check_causality(model: Model, inputs: Inputs) -> None:

@@ -9,7 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lengthwise.base.progress import Progress
 from lengthwise.base.types import UsageError
+from lengthwise.evaluation.follow import followed_sizes
 from lengthwise.evaluation.scores import loops_right
 from lengthwise.recipe.data import unseen
 from lengthwise.recipe.stopping import MaxConfidence, Oracle
@@ -54,13 +56,15 @@ def depth(weights: Weights, size: int | tuple[int, ...], *, samples: int = 512, 
     }
 
 
-def depths(run: Run, sizes: Iterable[int | tuple[int, ...]], samples: int) -> list[dict[str, Any]]:
+def depths(
+    run: Run, sizes: Iterable[int | tuple[int, ...]], samples: int, progress: Progress | None = None
+) -> list[dict[str, Any]]:
     """A row per size; sizes that the run's folder lacks for this number of ``samples`` are measured and appended."""
     known = {tuple(row["sizes"]): row for row in run.rows("depth") if row["count"] == samples}
     wanted = [run.recipe.sizes(size) for size in sizes]
     if missing := [size for size in wanted if size not in known]:
-        weights = run.weights()
-        for size in missing:
+        weights, shown = run.weights(), progress or Progress(quiet=True)
+        for size in followed_sizes(shown, run.recipe, missing, what=f"{run.recipe.name}: every loop"):
             known[size] = depth(weights, size, samples=samples)
             run.append("depth", known[size])
     return [known[size] for size in wanted]

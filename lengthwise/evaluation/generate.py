@@ -12,7 +12,7 @@ from lengthwise.base.types import Batch, Problems
 from lengthwise.evaluation.scores import Predictions, answer, slots
 from lengthwise.fast import reader
 from lengthwise.fast.cached import Reader
-from lengthwise.models import Model
+from lengthwise.models import Model, device_of
 from lengthwise.recipe.layout import up_to_end
 from lengthwise.recipe.recipe import Recipe, check_stopping
 from lengthwise.recipe.stopping import Stopping
@@ -35,7 +35,7 @@ def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Pr
     model.eval()
     limit = stopping.limit(recipe.loops.planned(batch.rounds))
     end = recipe.layout.end(recipe.task)
-    here = batch.to(next(model.parameters()).device)
+    here = batch.to(device_of(model))
     predicted = torch.zeros_like(here.targets)
     log_probability = torch.zeros(predicted.shape, device=predicted.device)
     for loops in limit.unique():  # a cache serves rows with the same number of loops

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,10 +10,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lengthwise.base.types import Batch, Kind, Problems, Score, Trace, UsageError
+from lengthwise.base.types import Batch, Kind, Problems, Score, Trace, UsageError, wilson
 from lengthwise.evaluation.causality import check
 from lengthwise.fast import choose
-from lengthwise.models import Model
+from lengthwise.models import Model, device_of
 from lengthwise.recipe.data import unseen
 from lengthwise.recipe.layout import up_to_end
 from lengthwise.recipe.recipe import Recipe, check_stopping
@@ -20,6 +21,9 @@ from lengthwise.recipe.stopping import Stopping
 from lengthwise.run import Weights
 
 TOKENS = 32_768  # per forward pass, so that memory does not grow with length
+SAMPLES = 1000  # problems per length, unless said otherwise
+MOST = 10_000  # where an interval is asked for instead: enough for ±0.01
+Z = 1.959964  # the normal quantile of a 95 % interval
 FEW = 8_192  # where rows need not be looked at together: what a forward pass takes then fits the processor's cache
 
 
@@ -40,13 +44,18 @@ def evaluate(
     stopping: Stopping | Sequence[Stopping] | None = None,
     kind: Kind = "uniform",
     seed: int = 0,
+    precision: float | None = None,
 ) -> Iterator[Score]:
     """One Score per size and stopping rule, as each is measured: exact match of the whole answer on fresh problems.
 
     A bare number is taken on all of the task's axes (see ``Recipe.sizes``). ``stopping`` is the recipe's own unless
-    given; several rules look at the same answers, so that more of them cost little.
+    given; several rules look at the same answers, so that more of them cost little. With ``precision`` a size is done
+    as soon as half of every rule's 95 % interval is as small as that, on ``samples`` problems at most.
     """
     recipe, rules = weights.recipe, checked(weights, samples, stopping)
+    if precision is not None:
+        yield from _precise(weights, sizes, rules, samples, precision, kind=kind, seed=seed)
+        return
     for group in _groups(recipe, sizes, samples, kind=kind, seed=seed):
         counts = _counts(weights.model, recipe, [found for _, found in group], rules)
         for number, (size, _) in enumerate(group):
@@ -64,6 +73,51 @@ def evaluate(
                     token_accuracy=tokens / total,
                     loops=loops / samples,
                 )
+
+
+def _precise(
+    weights: Weights,
+    sizes: Iterable[int | tuple[int, ...]],
+    rules: Sequence[Stopping],
+    samples: int,
+    precision: float,
+    *,
+    kind: Kind,
+    seed: int,
+) -> Iterator[Score]:
+    """Scores on as many problems as an interval takes; a score that did not need all of them says so."""
+    if not 0 < precision < 0.5:
+        raise UsageError(f"precision is half the width of an interval, between 0 and 0.5, not {precision}")
+    recipe, together = weights.recipe, max(rule.together for rule in rules)
+    for size in sizes:
+        problems = unseen(recipe, size, samples, seed=seed, kind=kind)
+        found: list[list[list[int]]] = [[] for _ in rules]
+        done, until = 0, first_count(precision)
+        while done < samples and until > done:
+            part = slice(done, min(samples, -(-until // together) * together))
+            for rows, more in zip(found, hits_by_row(weights.model, recipe, problems.take(part), rules), strict=True):
+                rows += more.tolist()
+            done = part.stop
+            until = max(next_count(sum(row[0] for row in rows), done, precision) for rows in found)
+        for rule, rows in zip(rules, found, strict=True):
+            early = precision if done < samples else None
+            names = recipe.task.name, weights.name, rule.name, kind, recipe.sizes(size)
+            yield Score.counted(rows, *names, precision=early)
+
+
+def first_count(precision: float) -> int:
+    """The fewest problems whose interval can be so narrow: if all are right, or none."""
+    return math.ceil(Z * Z * (0.5 / precision - 1))
+
+
+def next_count(right: int, count: int, precision: float) -> int:
+    """How many problems to look at in all, with so many right of the first ``count``; no more if the interval is narrow
+    enough. Never more than twice as many: the share itself is only an estimate."""
+    low, high = wilson(right / count, count)
+    if high - low <= 2 * precision:
+        return count
+    share = (low + high) / 2
+    return min(2 * count, max(count + 1, math.ceil(Z * Z * share * (1 - share) / precision**2)))
 
 
 def checked(weights: Weights, samples: int, stopping: Stopping | Sequence[Stopping] | None) -> list[Stopping]:
@@ -159,7 +213,7 @@ def answer(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Pr
 def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping]) -> list[Predictions]:
     """The same under several stopping rules, from one run of the model as far as the furthest looks."""
     model.eval()
-    device = next(model.parameters()).device
+    device = device_of(model)
     planned = recipe.loops.planned(batch.rounds)
     limits, end, batch = [rule.limit(planned) for rule in rules], recipe.layout.end(recipe.task), batch.to(device)
     if len(rules) == 1 and not rules[0].reads_output:
@@ -199,7 +253,7 @@ def loss(model: Model, recipe: Recipe, problems: Problems) -> float:
 
 def _likelihood(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Float[Tensor, " n"]:
     """The log probability, in nats, of each symbol of the right answers after each row's own loops, row by row."""
-    batch = batch.to(next(model.parameters()).device)
+    batch = batch.to(device_of(model))
     logs = choose(model).last(batch.inputs, loops, batch.loss_mask).log_softmax(-1)
     return logs.gather(1, batch.targets[batch.loss_mask][:, None])[:, 0]
 
@@ -244,7 +298,7 @@ def loops_right(
 ) -> tuple[Trace, Bool[Tensor, "k b"]]:
     """A trace, in parts that fit the memory, and whether each loop's answer is right. ``limit`` is on the CPU."""
     model.eval()
-    batch = batch.to(next(model.parameters()).device)
+    batch = batch.to(device_of(model))
     end = recipe.layout.end(recipe.task)
     traces = [trace(model, batch.take(part), limit[part], end) for part in _parts(*batch.targets.shape)]
     traced = Trace(

@@ -8,6 +8,8 @@ from pathlib import Path
 from jaxtyping import Int
 from torch import Tensor
 
+from lengthwise.base.shown import as_html
+from lengthwise.base.types import UsageError
 from lengthwise.evaluation.generate import respond
 from lengthwise.evaluation.scores import perplexity
 from lengthwise.recipe.demand import Demand, of_measuring
@@ -32,6 +34,11 @@ class Answer:
     def __str__(self) -> str:
         return self.text
 
+    def _repr_html_(self) -> str:
+        told = [("answer", self.text), ("right answer", self.right), ("loops", str(self.loops)),
+                ("confidence", f"{self.confidence:.3f}"), ("its perplexity", f"{self.perplexity:.3f}")]  # fmt: skip
+        return as_html(f"{self.prompt}: {'right' if self.correct else 'wrong'}", told)
+
 
 class Solver:
     """Answers prompts, written as a person writes them, with trained weights."""
@@ -52,6 +59,10 @@ class Solver:
 
     def solve(self, prompt: str, stopping: Stopping | None = None) -> Answer:
         """Answer a prompt, by the recipe's own rule or ``stopping``. Raises UsageError if the task cannot parse it."""
+        if not isinstance(prompt, str):
+            raise UsageError(
+                f"solve takes one prompt as text, not a {type(prompt).__name__}; call it for each of several"
+            )
         recipe, prompt = self.weights.recipe, prompt.strip()
         problems = recipe.task.parse(prompt)
         predicted = respond(self.weights.model, recipe, problems, stopping or recipe.stopping)

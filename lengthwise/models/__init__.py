@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
+from itertools import chain
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
+from lengthwise.base.callable import lists_itself
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import Vocab
 
@@ -38,6 +41,11 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def read(self, state: State) -> Float[Tensor, "r t v"]:
         """The logits of every position."""
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where a model computes; the CPU if it has neither parameters nor buffers."""
+    return next(chain(model.parameters(), model.buffers()), torch.empty(0)).device
 
 
 class ModelSpec(ABC):
@@ -83,3 +91,6 @@ class Once(Model):
 
     def read(self, state: State) -> Float[Tensor, "r t v"]:
         return state
+
+
+lists_itself(__name__)  # lw.models()

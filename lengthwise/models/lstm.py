@@ -18,7 +18,7 @@ from lengthwise.nn.readout import Scaled
 
 @dataclass(frozen=True)
 class LSTM(ModelSpec):
-    """``layers`` LSTM cells with short states of ``width`` and long states of ``hidden`` numbers.
+    """LSTM cells, ``layers`` of them, with short states of ``width`` and long states of ``hidden`` numbers.
 
     In a second loop the input is the output of the first. The model reads from left to right, so ``build`` raises
     UsageError for a layout that is not causal.

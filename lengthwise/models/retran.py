@@ -22,7 +22,7 @@ from lengthwise.nn.readout import Scaled
 
 @dataclass(frozen=True)
 class ReTran(ModelSpec):
-    """``layers`` layers with ``heads`` heads and LSTM cells whose long state has ``hidden`` numbers.
+    """A recurrent transformer: ``layers`` with ``heads`` heads and LSTM cells whose long state has ``hidden`` numbers.
 
     A layer at position t, with input x_t and outputs y:
 

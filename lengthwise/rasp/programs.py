@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 from jaxtyping import Int
 from torch import Tensor
 
+from lengthwise.base.fields import kebab
 from lengthwise.base.types import UsageError
 from lengthwise.rasp.language import (
     Row,
@@ -27,7 +28,7 @@ from lengthwise.rasp.language import (
 )
 from lengthwise.rasp.program import Program, State
 from lengthwise.recipe.layout import END, EQUALS
-from lengthwise.tasks import Task, kebab
+from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum
 from lengthwise.tasks.copy import Copy

@@ -131,13 +131,13 @@ class Mastery(Growing):
     So a hard task's short problems get the steps that they need, and no schedule has to be guessed.
     """
 
-    top: int
-    start: int = 1
-    bottom: int = 1
-    most: tuple[int, ...] = ()
-    every: int = 50  # steps
-    least: float = 0.9  # exact match
-    count: int = 64  # problems
+    top: int  # the largest training size in the end
+    start: int = 1  # the first maximum
+    bottom: int = 1  # the smallest size
+    most: tuple[int, ...] = ()  # the largest size on each axis; none: top on all
+    every: int = 50  # steps from one exam to the next
+    least: float = 0.9  # exact match that passes
+    count: int = 64  # problems of an exam
 
     def __post_init__(self) -> None:
         self._check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib
 import json
@@ -14,9 +15,9 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-import lengthwise.nn
-from lengthwise import models, objectives, tasks
-from lengthwise.base import fields, rng
+from lengthwise.base import fields, listing, rng
+from lengthwise.base.errors import UnknownPart
+from lengthwise.base.shown import as_html, as_text
 from lengthwise.base.types import UsageError
 from lengthwise.models import Model, ModelSpec, Once
 from lengthwise.objectives import Objective
@@ -61,7 +62,7 @@ class ChosenOn:
     problems: tuple[str, ...] = ("uniform",)  # sets of problems that were looked at
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Recipe:
     """One run of training. Vary it with ``dataclasses.replace`` or ``change``."""
 
@@ -97,6 +98,11 @@ class Recipe:
         for name in ("steps", "batch"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be 1 or more, not {getattr(self, name)}")
+        for part in (self.task, self.layout, self.lengths, self.loops, self.model, self.objective):
+            if not getattr(getattr(type(part), "__dataclass_params__", None), "frozen", False):
+                raise UsageError(
+                    f"{type(part).__name__} is no frozen dataclass: write @dataclass(frozen=True) above it"
+                )
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", self.name):
             raise UsageError(f"name: {self.name!r} has to name a folder: letters, digits and dashes")
         if not 0 <= self.ema < 1 or not 0 <= self.hard <= 1:
@@ -141,6 +147,15 @@ class Recipe:
         field that a later version adds leaves the runs of before where they are found."""
         return hashlib.blake2b(json.dumps(fields.essence(self._plain())).encode(), digest_size=5).hexdigest()
 
+    def __str__(self) -> str:
+        """A readable block: each field that is not the default, as a user would type it."""
+        return as_text(f"Recipe {self.name} ({self.id})", fields.lines(self))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return as_html(f"Recipe {self.name} ({self.id})", fields.lines(self))
+
     def json(self) -> str:
         """All of it, for a file; ``read`` is its inverse. UsageError where a field holds what it may not."""
         return json.dumps(fields.encode(self._plain()), indent=1)
@@ -157,11 +172,20 @@ class Recipe:
         except (ValueError, RecursionError) as error:
             raise UsageError(f"this is not a recipe in JSON: {error}") from None
         import_parts()
-        return fields.decode(Recipe, tree)
+        try:
+            return fields.decode(Recipe, tree)
+        except UnknownPart as error:
+            raise UsageError(f"{error}; if it is your own, import its module first: --import MODULE") from None
 
     def change(self, changes: Iterable[str] = (), **values: Any) -> Recipe:
-        """A copy with ``name=value`` texts applied, then keyword values."""
+        """A copy with ``name=value`` texts applied, then keyword values. UsageError where a name, a type or a value is
+        wrong; names that others use (``lr=…``) are answered with the field's path."""
         import_parts()
+        changes = list(changes)
+        known = {field.name for field in dataclasses.fields(self)}
+        for name, _, value in (change.partition("=") for change in changes):
+            if "." not in name and name not in known and (path := listing.field_path(name)):
+                raise UsageError(f"{name}: a recipe has no such field; write {path}={value}")
         return replace(fields.override(self, changes), **values)
 
     def sizes(self, size: int | tuple[int, ...]) -> tuple[int, ...]:
@@ -190,7 +214,8 @@ class Recipe:
 
 def import_parts() -> None:
     """Import every shipped task, position, model and objective, so that their kinds can be named."""
-    for package in (tasks, lengthwise.nn, models, objectives):
+    for name in ("tasks", "nn", "models", "objectives"):
+        package = importlib.import_module(f"lengthwise.{name}")
         for module in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{package.__name__}.{module.name}")
 

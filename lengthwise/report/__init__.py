@@ -13,7 +13,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from lengthwise.base.errors import UsageError
@@ -144,7 +144,8 @@ def asked_curves(folders: Iterable[InquiryFolder]) -> list[Curve]:
 
 def _checked(folder: Folder) -> list[Row]:
     """A folder's scores; a row that someone has cut fields from is named rather than tripped over."""
-    needed = {field.name for field in fields(Score)} - {"whole_row"} | {"low", "high"}  # of which no report speaks
+    # Of the share that is right in the whole row no report speaks.
+    needed = {field.name for field in fields(Score) if field.default is MISSING} - {"whole_row"} | {"low", "high"}
     rows = folder.rows("scores")
     for number, row in enumerate(rows, 1):
         if not needed <= row.keys():

@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
 from lengthwise.folder import DIVERGED, RunFolder
 from lengthwise.report import SOLVED, Row, by_recipe, latest, not_fitted, size_text, worst, worst_rows
+from lengthwise.report.sheet import Sheet
 
 HEADINGS = (
     "recipe",
@@ -119,12 +119,12 @@ def _fit(runs: Sequence[RunFolder]) -> float | None:
 
 def card_table(rows: Sequence[Row]) -> Table:
     """The same for the terminal."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
+    table = Sheet()
     table.caption = (
         f"longest: where exact match is surely {SOLVED} or more (95 % interval), per seed, and {SOLVED} on every family"
     )
     for heading in HEADINGS:
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading)
     for row in rows:
         table.add_row(*card_cells(row))
     return table

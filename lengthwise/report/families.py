@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from lengthwise.report import SOLVED, TRAINED, Row, Sizes, families_in, latest, size_text, worst
+from lengthwise.report.sheet import Sheet
 
 
 def worst_table(rows: Iterable[Row], top: int) -> Table:
@@ -78,7 +78,7 @@ def _share(row: Row | None) -> Text:
 
 
 def _table(headings: Sequence[str]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
+    table = Sheet()
     for number, heading in enumerate(headings):
         left = number in (0, 2) if "uniform" in headings else number == 0
         table.add_column(heading, justify="left" if left else "right", no_wrap=True)

@@ -6,12 +6,10 @@ import csv
 import io
 import math
 import statistics
-import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -32,10 +30,11 @@ from lengthwise.report import (
     not_fitted,
     size_text,
 )
+from lengthwise.report.sheet import Sheet
 
 ROUNDING = 1e-9  # what arithmetic may have added to a share such as 0.07
 BLOCKS = 8  # on a side of a map: they fit 80 characters
-LABEL, COLUMNS = 16, 7  # a label's width and the number of sizes: together they fit 80 characters
+COLUMNS = 7  # sizes that are shown: beside a name they fit 80 characters
 
 
 def score_table(curves: Sequence[Curve]) -> Table:
@@ -58,14 +57,14 @@ def score_table(curves: Sequence[Curve]) -> Table:
     line = {point.sizes for curve in curves for point in curve.diagonal()}
     columns = [size for size in sizes if size in line] or sizes
     shown = _selection(columns, {curve.top for curve in curves}, COLUMNS - len(own))
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
+    table = Sheet()
     table.caption = _caption(curves, points, len(shown), len(sizes))
-    table.add_column("exact match at", no_wrap=True)
+    table.add_column("exact match at")
     for heading in [*own, *map(size_text, shown)]:
-        table.add_column(heading, justify="right", min_width=7)
+        table.add_column(heading, justify="right")
     for number, (curve, name) in enumerate(zip(curves, names(curves), strict=True)):
         cells = [_cell(points[number].get(size), trained=curve.trained_at(size)) for size in shown]
-        table.add_row(Text(textwrap.fill(name, LABEL)), *(column[number] for column in own.values()), *cells)
+        table.add_row(Text(name), *(column[number] for column in own.values()), *cells)
     return table
 
 
@@ -76,7 +75,7 @@ def detail_table(rows: Iterable[Row], top: int | None = None) -> Table:
         raise UsageError("there are no scores to tabulate: evaluate a run first")
     # What is the same in all rows is said once, in the caption: so the table fits 80 characters.
     own = [name for name in ("problems", "stopping") if len({row[name] for row in rows}) > 1]
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
+    table = Sheet(ornament=1 + len(own))
     for heading in ("size", *own, "", "exact match", "95 % interval", "per token", "loops", "count"):
         table.add_column(heading, justify="left" if heading in (*own, "") else "right", no_wrap=heading not in own)
     for row in rows:
@@ -84,6 +83,8 @@ def detail_table(rows: Iterable[Row], top: int | None = None) -> Table:
         table.add_row(size, *(row[name] for name in own), *rest)
     said = [f"{name}: {rows[0][name]}" for name in ("problems", "stopping") if name not in own]
     said += [f"{TRAINED} within the training range, up to {top}"] if top is not None else []
+    early = sorted({row["precision"] for row in rows if "precision" in row})
+    said += [f"ended as soon as the interval is ±{width:g}" for width in early]
     table.caption = Text("; ".join(said))
     return table
 
@@ -92,7 +93,7 @@ def map_table(rows: Sequence[Row], top: int) -> Table:
     """Many pairs of sizes, under one rule: the mean exact match over blocks of them, at most ``BLOCKS`` on a side."""
     cells = {tuple(row["sizes"]): row["exact"] for row in rows}
     downs, acrosses = (_blocks(sorted({size[axis] for size in cells})) for axis in (0, 1))
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
+    table = Sheet()
     for heading in ("", *map(_span, acrosses)):
         table.add_column(heading, justify="right", no_wrap=True)
     for down in downs:
@@ -120,14 +121,18 @@ def _span(block: Sequence[int]) -> str:
 def asked_table(rows: Iterable[Row]) -> Table:
     """What a language model was asked, a row per size; where replies are still missing, it says of how many."""
     rows = list(rows)
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
-    for heading in ("size", "", "exact match", "95 % interval", "per token", "chatter", "count"):
+    table = Sheet(ornament=1)
+    for heading in ("size", "", "exact match", "95 % interval", "lenient", "per token", "chatter", "count"):
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for row in rows:
-        *cells, _, count = _details(row, trained=False)
+        *cells, tokens, _, count = _details(row, trained=False)
         count = count if row["count"] == row["asked"] else Text(f"{row['count']} of {row['asked']}", "yellow")
-        table.add_row(*cells, str(row["chatter"]), count)
-    said = f"{rows[0]['weights']}, {rows[0]['task']}, {rows[0]['problems']} problems; chatter: no answer at all"
+        lenient = Text(f"{row['lenient']:.3f}" if "lenient" in row else "–")
+        table.add_row(*cells, lenient, tokens, str(row["chatter"]), count)
+    said = (
+        f"{rows[0]['weights']}, {rows[0]['task']}, {rows[0]['problems']} problems; "
+        "lenient: the reply ends in the right answer; chatter: it is not an answer alone"
+    )
     table.caption = Text(said)
     return table
 
@@ -166,7 +171,7 @@ def summary(panel: str, curves: Sequence[Curve], sizes: Sequence[int], claims: S
 
 def summary_table(rows: Sequence[Row]) -> Table:
     """The same for the terminal."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
+    table = Sheet()
     for heading in ("", "at", "exact match", f"seeds ≥ {SOLVED}", "stopping, or standing"):
         table.add_column(heading)
     panel = None
@@ -204,7 +209,7 @@ def _numbers(exact: Sequence[float], planned: int, row: Row) -> Row:
 
 def anatomy_table(rows: Sequence[Row]) -> Table:
     """How answers go wrong: a line per size, and below it one per group of problems, easiest measured first."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
+    table = Sheet()
     for heading in ("size", "exact match", "wrong", "end early", "end late", "a wrong symbol", "first wrong at"):
         left = heading in ("size", "first wrong at")
         table.add_column(heading, justify="left" if left else "right", no_wrap=heading == "size")
@@ -224,10 +229,10 @@ def anatomy_table(rows: Sequence[Row]) -> Table:
 
 def row_table(rows: Sequence[Row]) -> Table:
     """Any rows of like fields, as they are."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    table = Sheet()
     names = list(dict.fromkeys(name for row in rows for name in row))
     for name in names:
-        table.add_column(name.replace("_", " "), overflow="fold")
+        table.add_column(name.replace("_", " "))
     for row in rows:
         values = [row.get(name, "") for name in names]
         table.add_row(*(f"{value:.3f}" if isinstance(value, float) else str(value) for value in values))

@@ -11,16 +11,13 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 
+from lengthwise.base.callable import lists_itself
+from lengthwise.base.fields import kebab
 from lengthwise.base.rows import clipped
 from lengthwise.base.types import Problems, UsageError, integer_type
 from lengthwise.base.vocab import Vocab
 from lengthwise.tasks.family import Family
 from lengthwise.tasks.patterns import Pattern, every_row, suited
-
-
-def kebab(name: str) -> str:
-    """The name by which a class is called from the shell: ``BinarySum`` → ``binary-sum``."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
 
 
 class Task(ABC):
@@ -188,3 +185,6 @@ def first_symbols(task: str, known: str, count: int) -> tuple[str, ...]:
     if not 2 <= count <= len(known):
         raise UsageError(f"{task}: alphabet must be 2 to {len(known)}, not {count}")
     return tuple(known[:count])
+
+
+lists_itself(__name__)  # lw.tasks()

@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from lengthwise.base.progress import Progress
+from lengthwise.evaluation.follow import work
+from lengthwise.evaluation.scores import default_sizes, exact_match
 from lengthwise.recipe.demand import SPEED, of_training, parameters
 from lengthwise.recipe.recipe import Recipe, Watch
 from lengthwise.recipe.source import Fresh
@@ -33,14 +36,32 @@ class Cost:
         return self.steps * self.seconds / 60
 
 
+def evaluation_seconds(recipe: Recipe, samples: int = 1000) -> float:
+    """Processor seconds of evaluating a trained model at the default lengths, on so many problems each: what a few
+    problems of the training length take, scaled up."""
+    sizes, few = default_sizes(recipe), min(samples, 16)
+    top = recipe.sizes(recipe.lengths.top)
+    with computing(1):
+        start = time.process_time()
+        exact_match(recipe.build().eval(), recipe, top, few)
+        seconds = time.process_time() - start
+    return seconds * samples / few * sum(work(recipe, size) for size in sizes) / work(recipe, top)
+
+
 def operations(recipe: Recipe) -> float:
     """``Cost.operations`` of a recipe, measured on an eighth of its batch and scaled up."""
     return cost(recipe, rows=max(1, recipe.batch // 8), timed=False).operations
 
 
-def operations_by_name(recipes: Iterable[Recipe]) -> dict[str, float]:
+def operations_by_name(recipes: Iterable[Recipe], progress: Progress | None = None) -> dict[str, float]:
     """``operations`` of each recipe, by name; the last one counts if several share a name."""
-    return {name: operations(recipe) for name, recipe in {recipe.name: recipe for recipe in recipes}.items()}
+    named = {recipe.name: recipe for recipe in recipes}
+    line, found = (progress or Progress(quiet=True)).line("operations of a step", len(named)), {}
+    for number, (name, recipe) in enumerate(named.items()):
+        line.show(number, name)
+        found[name] = operations(recipe)
+    line.show(len(named))
+    return found
 
 
 def cost(recipe: Recipe, moments: int = 4, rows: int | None = None, *, timed: bool = True) -> Cost:

@@ -11,10 +11,9 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from lengthwise.base.progress import EVERY, duration
 from lengthwise.run import Run
 from lengthwise.training.fleet import Fleet
-
-PRINT_EVERY = 30.0  # seconds between prints if the output is not a terminal
 
 
 def follow(
@@ -26,7 +25,7 @@ def follow(
     extra: Callable[[], RenderableType] | None = None,
 ) -> None:
     """Poll the fleet until all runs are done, and show their progress, with ``extra`` below if given. If the output is
-    not a terminal, the status is printed every ``PRINT_EVERY`` seconds."""
+    not a terminal, the status is printed every ``EVERY`` seconds."""
 
     def picture() -> RenderableType:
         return Group(status(runs), extra()) if extra else status(runs)
@@ -36,7 +35,7 @@ def follow(
         while fleet.poll():
             if live and console.is_terminal:
                 live.update(picture(), refresh=True)
-            elif live and time.monotonic() - printed > PRINT_EVERY:
+            elif live and time.monotonic() - printed > EVERY:
                 console.print(status(runs))
                 printed = time.monotonic()
             time.sleep(0.25)
@@ -64,5 +63,6 @@ def _progress(run: Run) -> tuple[int, str]:
     exact = "  ".join(f"{size}: {share:.2f}" for size, share in watched[-1].items()) if watched else ""
     if run.done:
         return steps, f"{exact}  trained in {seconds:.0f} s, {len(run.rows('scores'))} scores"
+    length = f"length {losses[-1]['length']}  " if "length" in losses[-1] else ""
     loss = "diverged" if losses[-1]["loss"] is None else f"loss {losses[-1]['loss']:.3f}"
-    return steps, f"{exact}  {loss}  {(total - steps) * seconds / steps:.0f} s left"
+    return steps, f"{exact}  {length}{loss}  {duration((total - steps) * seconds / steps)} left"

@@ -21,6 +21,7 @@ from lengthwise import fast
 from lengthwise.base import rng
 from lengthwise.base.errors import Diverged, Interrupted, UsageError
 from lengthwise.base.lifeline import STOPS, ignored
+from lengthwise.base.progress import Progress
 from lengthwise.base.types import Problems
 from lengthwise.evaluation import causality, scores
 from lengthwise.folder import DIVERGED
@@ -30,7 +31,7 @@ from lengthwise.recipe.demand import KEPT, of_model, of_training, parameters
 from lengthwise.recipe.lengths import Growing, Mastery
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.run import Run, commit, named_now, save
-from lengthwise.training.progress import Progress
+from lengthwise.training.progress import Course
 from lengthwise.training.resuming import changed, check_moments, lost, told
 
 LOG_EVERY = 10  # steps
@@ -43,14 +44,15 @@ def train(
     device: str = "auto",
     threads: int = 1,
     save_every: float = 60.0,
-    quiet: bool = True,
+    progress: Progress | None = None,
     wait: bool = False,
     allow_divergence: bool = False,
 ) -> Run:
     """Train a recipe to its end, resuming an earlier call if there is a checkpoint, and return its run.
 
     ``folder`` defaults to the recipe's folder among the runs; ``save_every`` is in seconds. On a CPU, a resumed run
-    equals an uninterrupted one to the bit, for equal ``threads``; small models train fastest on one thread. Where
+    equals an uninterrupted one to the bit, for equal ``threads``; small models train fastest on one thread. Steps are
+    shown on a line of ``progress``. Where
     another process trains this run, ``wait`` for it. Raises Interrupted at Ctrl-C, SIGTERM or SIGHUP, after saving;
     Diverged where the loss is no number any more, with the last finite checkpoint kept, unless to ``allow_divergence``:
     then rows say null; and UsageError if the model is not causal where its layout is, the device is missing, the folder
@@ -63,17 +65,13 @@ def train(
     run = Run.of(recipe, Path(folder) if folder else None)
     if run.done:
         return run
-    with (
-        run.locked(wait=wait),
-        computing(threads),
-        stop_signal() as stopped,
-        Progress(recipe.name, recipe.steps, quiet=quiet) as progress,
-        _verdict(run),
-    ):
+    with run.locked(wait=wait), computing(threads), stop_signal() as stopped, _verdict(run):
         if run.done:  # by whom we waited for
             return run
+        shown = progress or Progress(quiet=True)
         for change in trainee.restore(run):
-            progress.note(change)
+            shown.note(change)
+        course = Course(shown.line(recipe.name, recipe.steps, trainee.step))
         saved = time.monotonic()
         while trainee.step < recipe.steps:
             trainee.advance()
@@ -81,11 +79,11 @@ def train(
             if trainee.step % LOG_EVERY == 0 or trainee.step == recipe.steps:
                 row = trainee.report()
                 run.append("metrics", row)
-                progress.show(trainee.step, row)
+                course.show(trainee.step, row)
             if recipe.watch.every and trainee.step % recipe.watch.every == 0:
                 row = trainee.watch()
                 run.append("metrics", row)
-                progress.show(trainee.step, row)
+                course.show(trainee.step, row)
             if stopped() or time.monotonic() - saved > save_every:
                 trainee.check_finite()
                 run.save_state(trainee.state())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from lengthwise.ask.folder import Asked
 from lengthwise.ask.inquiry import Inquiry, Item, items
 from lengthwise.ask.key import Key
 from lengthwise.ask.scoring import scores
+from lengthwise.ask.tokens import estimate
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.scores import default_sizes
+from lengthwise.folder import runs_folder
 from lengthwise.recipe.demand import of_problems
 from lengthwise.report.tables import asked_table
 from lengthwise.verbs.console import progress, say
@@ -37,6 +40,8 @@ def run(args: argparse.Namespace) -> int:
     largest = max((size if isinstance(size, tuple) else (size,) for size in sizes), key=sum)
     of_problems(args.samples * len(sizes), largest).check(f"{args.samples} problems at each of {len(sizes)} sizes")
     wanted = items(inquiry, sizes, args.samples)
+    if args.dry_run:
+        return _dry_run(args, inquiry, wanted)
     client_library()  # fails here, before a folder is created, if it is not installed
     asked = Asked.of(inquiry, Path(args.out) if args.out else None)
     before = asked.spent()
@@ -55,6 +60,8 @@ def _inquiry(args: argparse.Namespace) -> tuple[Inquiry, Sequence[Any]]:
     """The inquiry and its sizes; with --like, those on which a recipe's models are measured."""
     sizes = parse_sizes(args.lengths) if args.lengths else None
     choices: dict[str, Any] = {"question": args.question, "seed": args.seed or 0, "problems": kind_of(args)}
+    choices |= {"examples": args.examples, "max_tokens": args.max_tokens}
+    choices |= {"temperature": None} if args.no_temperature else {}
     task = catalog.task(args.task, args.changes)
     if args.like is None:
         sizes = sizes or [size for size in LENGTHS if size >= task.smallest]
@@ -67,6 +74,20 @@ def _inquiry(args: argparse.Namespace) -> tuple[Inquiry, Sequence[Any]]:
     choices |= {"bottom": recipe.lengths.bottom, "source": recipe.source}
     inquiry = Inquiry.of(args.endpoint, args.model, recipe.task, **choices)
     return inquiry, [recipe.sizes(size) for size in sizes or default_sizes(recipe)]
+
+
+def _dry_run(args: argparse.Namespace, inquiry: Inquiry, wanted: list[Item]) -> int:
+    """What asking would take. Nothing is sent, no folder is made."""
+    asked = Asked(Path(args.out) if args.out else runs_folder() / inquiry.name, inquiry)
+    known = asked.replies()
+    lacking = {item.prompt: item.right for item in wanted if item.prompt not in known}
+    missing = dict(islice(lacking.items(), args.limit))
+    requests = len(missing)
+    tokens = estimate(inquiry, missing, known)
+    result = {"requests": requests, "replies": len(known)} | tokens
+    told = f"{requests} requests, about {tokens['prompt_tokens']:,} tokens in and {tokens['completion_tokens']:,} out"
+    more = f"; at most {requests * args.max_tokens:,} out" if args.max_tokens else ""
+    return say(args, result, Text(f"{told}{more}, further tries not counted"))
 
 
 def _collected(args: argparse.Namespace, asked: Asked, wanted: list[Item], manner: Manner) -> Outcome:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.attack import attack
+from lengthwise.report.sheet import Sheet
 from lengthwise.run import load
 from lengthwise.training.loop import choose_device, computing
-from lengthwise.verbs.console import progress, say
+from lengthwise.verbs.console import doing, say
 from lengthwise.verbs.options import folder_of, parse_sizes, stoppings
 
 WIDEST = 34  # characters of a prompt or an answer that are shown
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("attack answers by one rule: give --stopping once")
     rule = next(iter(stoppings(args.stopping)), None)
     sizes = parse_sizes(args.lengths) if args.lengths else None
-    with computing(args.threads), progress.status(f"{weights.name}: looking for what it gets wrong"):
+    with computing(args.threads), doing(f"{weights.name}: looking for what it gets wrong"):
         found = attack(weights, sizes, seconds=args.seconds, tries=args.tries, stopping=rule, seed=args.seed or 0)
     said = f"{found['failed']} of {found['tries']} tries fail ({found['share']:.1%})"
     if not found["failed"]:
@@ -57,7 +57,7 @@ def _cut(text: str) -> Text:
 
 
 def _table(title: str, *headings: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    table = Sheet(title=title)
     for heading in headings:
         table.add_column(heading, justify="right" if heading in ("sure", "tries", "fail") else "left")
     return table

@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import argparse
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.progress import Progress as Bars
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
 
+from lengthwise.base.progress import Progress
 from lengthwise.folder import json_text
-from lengthwise.recipe.demand import Demand, time_text
+
+if TYPE_CHECKING:
+    from lengthwise.recipe.demand import Demand
 
 LONG = 60.0  # seconds that are said beforehand
 SOON = 2.0  # seconds after which one wants to know that something happens
 
 out = Console()
 progress = Console(stderr=True)
+
+
+@contextmanager
+def doing(what: str, *, quiet: bool = False) -> Iterator[Progress]:
+    """Say what takes long, and for how long already; further lines may be added."""
+    with Progress(quiet=quiet, console=progress) as shown:
+        shown.line(what)
+        yield shown
 
 
 def say(args: argparse.Namespace, result: Any, *renderables: Any) -> int:
@@ -35,7 +50,7 @@ def foresee(what: str, demand: Demand) -> None:
     """Say how long something takes, if that is long. UsageError if this machine cannot hold it."""
     demand.check(what)
     if demand.seconds > LONG:
-        progress.print(f"{what} takes about {time_text(demand.seconds)} of one thread", highlight=False, markup=False)
+        progress.print(f"{what} takes about {_time_text(demand)} of one thread", highlight=False, markup=False)
 
 
 @contextmanager
@@ -43,8 +58,8 @@ def waiting(what: str, demand: Demand) -> Iterator[None]:
     """Say after some seconds that something is at work, and how long it takes, on standard error: on a terminal with
     the time that has passed."""
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    bar = Progress(*columns, console=progress, transient=True, disable=not progress.is_terminal)
-    text = f"{what}: about {time_text(demand.seconds)}"
+    bar = Bars(*columns, console=progress, transient=True, disable=not progress.is_terminal)
+    text = f"{what}: about {_time_text(demand)}"
 
     def begin() -> None:
         bar.add_task(text, total=None)
@@ -62,6 +77,19 @@ def waiting(what: str, demand: Demand) -> Iterator[None]:
         bar.stop()
 
 
-def summary_of(function: Callable[..., Any]) -> str:
-    """The first paragraph of a function's docstring."""
-    return (function.__doc__ or "").strip().split("\n\n")[0].replace("\n    ", " ")
+def _time_text(demand: Demand) -> str:
+    from lengthwise.recipe.demand import time_text  # late: it imports torch, for which `list` need not wait
+
+    return time_text(demand.seconds)
+
+
+def columns(head: Text, rows: Sequence[tuple[str, Text]], *, gap: bool = False) -> RenderableType:
+    """Names with what is said of each beside it; below it where the names are long beside the terminal."""
+    longest = max((len(name) for name, _ in rows), default=0)
+    if longest > out.width // 3:
+        stacked = [Group(Text(name, "bold"), Padding(said, (0, 0, 0, 4))) for name, said in rows]
+        return Group(head, *stacked, *([""] * gap))
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for name, said in rows:
+        table.add_row(Text(f"  {name}", "bold", no_wrap=True), said)
+    return Group(head, table, *([""] * gap))

@@ -11,23 +11,27 @@ from typing import Any
 
 from rich.table import Table
 
+from lengthwise.base.progress import Progress
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.anatomy import anatomy
-from lengthwise.evaluation.scores import default_sizes, evaluate
+from lengthwise.evaluation.follow import followed, followed_sizes
+from lengthwise.evaluation.scores import MOST, SAMPLES, default_sizes, evaluate
 from lengthwise.recipe.demand import of_measuring
 from lengthwise.recipe.recipe import check_stopping
 from lengthwise.recipe.stopping import Stopping
-from lengthwise.report import Row, latest, size_text
+from lengthwise.report import Row, latest
 from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_table
 from lengthwise.run import Run, Weights, load
 from lengthwise.training.loop import choose_device, computing
-from lengthwise.verbs.console import foresee, progress, say
+from lengthwise.verbs.console import foresee, say
 from lengthwise.verbs.families import families_of, family_tables, with_families
 from lengthwise.verbs.options import Size, after, folder_of, kind_of, parse_sizes, stoppings
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure weights on fresh problems."""
+    most = args.samples or (MOST if args.precision else SAMPLES)
+    args.samples = args.samples or SAMPLES  # of families and anatomies, which have no precision
     weights = load(folder_of(args.weights), choose_device(args.device))
     if args.lengths and args.grid:
         raise UsageError("give --lengths or --grid, not both")
@@ -37,42 +41,56 @@ def run(args: argparse.Namespace) -> int:
     rules = stoppings(args.stopping) + after(args.loops) or [weights.recipe.stopping]
     for rule in rules:
         check_stopping(weights.recipe.layout, rule)
-    foresee(f"measuring {len(sizes)} sizes", of_measuring(weights.recipe, sizes, args.samples, rules))
-    with own.locked(wait=args.wait) if own else nullcontext():  # two that measure the same would both keep it
-        return _measure(args, weights, own, sizes, rules)
+    foresee(f"measuring {len(sizes)} sizes", of_measuring(weights.recipe, sizes, most, rules))
+    alone = own.locked(wait=args.wait) if own else nullcontext()  # two that measure the same would both keep it
+    with alone, computing(args.threads), Progress(quiet=args.quiet) as progress:
+        asked: dict[str, Any] = {"samples": most, "precision": args.precision, "kind": kind_of(args)}
+        return _measure(args, weights, own, sizes, rules, asked, progress)
 
 
 def _measure(
-    args: argparse.Namespace, weights: Weights, own: Run | None, sizes: Sequence[Size], rules: Sequence[Stopping]
+    args: argparse.Namespace,
+    weights: Weights,
+    own: Run | None,
+    sizes: Sequence[Size],
+    rules: Sequence[Stopping],
+    asked: dict[str, Any],
+    progress: Progress,
 ) -> int:
     """Measure, keep what a run shows in its folder, and print it."""
-    rows, top = _scores(args, weights, own, sizes, rules), weights.recipe.lengths.top
+    rows = _scores(args, weights, own, sizes, rules, asked, progress)
+    top = weights.recipe.lengths.top
     tables: list[Any] = (_maps(rows, top) if args.grid else []) or [detail_table(rows, top)]
     if with_families(args):
-        structured = families_of(args, weights, own, sizes, rules[0])
+        structured = families_of(args, weights, own, sizes, rules[0], progress)
         tables += family_tables(rows, structured, top, whole=args.families)
         rows = rows + structured
     if not args.anatomy:
         return say(args, rows, *tables)
-    parts = _anatomies(args, weights, own, sizes, rules[0])
+    parts = _anatomies(args, weights, own, sizes, rules[0], progress)
     return say(args, {"scores": rows, "anatomy": parts}, *tables, "", anatomy_table(parts))
 
 
 def _scores(
-    args: argparse.Namespace, weights: Weights, own: Run | None, sizes: Sequence[Size], rules: Sequence[Stopping]
+    args: argparse.Namespace,
+    weights: Weights,
+    own: Run | None,
+    sizes: Sequence[Size],
+    rules: Sequence[Stopping],
+    asked: dict[str, Any],
+    progress: Progress,
 ) -> list[Row]:
     """A row per size and rule; what a run measures is kept in its folder."""
     seed = args.seed or 0
     rows = _measured(args, own, rules) if args.grid and own else []
     known = Counter(tuple(row["sizes"]) for row in rows)
     missing = [size for size in sizes if known[weights.recipe.sizes(size)] < len(rules)]
-    asked: dict[str, Any] = {"samples": args.samples, "stopping": rules, "kind": kind_of(args), "seed": seed}
-    with computing(args.threads), progress.status("") as status:
-        for number, score in enumerate(evaluate(weights, missing, **asked), 1):
-            status.update(f"measured {size_text(score.sizes)}: {number} of {len(missing) * len(rules)}")
-            rows.append(score.row() | {"seed": seed})
-            if own:
-                own.keep("scores", rows[-1])
+    what = f"{weights.name}: exact match"
+    scores = evaluate(weights, missing, stopping=rules, seed=seed, **asked)
+    for score in followed(scores, progress, weights.recipe, missing, what=what, each=len(rules)):
+        rows.append(score.row() | {"seed": seed})
+        if own:
+            own.keep("scores", rows[-1])
     return rows
 
 
@@ -89,17 +107,20 @@ def _measured(args: argparse.Namespace, run: Run, rules: Sequence[Stopping]) -> 
 
 
 def _anatomies(
-    args: argparse.Namespace, weights: Weights, own: Run | None, sizes: Sequence[Size], rule: Stopping
+    args: argparse.Namespace,
+    weights: Weights,
+    own: Run | None,
+    sizes: Sequence[Size],
+    rule: Stopping,
+    progress: Progress,
 ) -> list[Row]:
     """How the same answers go wrong, under the first of the rules asked for."""
     asked: dict[str, Any] = {"samples": args.samples, "stopping": rule, "kind": kind_of(args), "seed": args.seed or 0}
     rows = []
-    with computing(args.threads), progress.status("") as status:
-        for size in sizes:
-            status.update(f"looking into answers at {size}")
-            rows.append(anatomy(weights, size, **asked))
-            if own:
-                own.keep("anatomy", rows[-1])
+    for size in followed_sizes(progress, weights.recipe, sizes, what=f"{weights.name}: how answers go wrong"):
+        rows.append(anatomy(weights, size, **asked))
+        if own:
+            own.keep("anatomy", rows[-1])
     return rows
 
 

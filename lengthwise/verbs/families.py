@@ -8,13 +8,14 @@ from typing import Any
 
 from rich.table import Table
 
+from lengthwise.base.progress import Progress
 from lengthwise.evaluation.families import SHARE, evaluate_families, short_sizes
+from lengthwise.evaluation.follow import followed, followed_sizes
 from lengthwise.recipe.stopping import Stopping
-from lengthwise.report import ALONE, Row, size_text
+from lengthwise.report import ALONE, Row
 from lengthwise.report.families import family_table, worst_table
 from lengthwise.run import Run, Weights
 from lengthwise.training.loop import choose_device, computing
-from lengthwise.verbs.console import progress
 
 BEYOND = 2  # times the training length: farther out, families would cost more than all else
 
@@ -26,23 +27,28 @@ def with_families(args: argparse.Namespace) -> bool:
 
 
 def families_of(
-    args: argparse.Namespace, weights: Weights, run: Run | None, sizes: Sequence[Any], rule: Stopping
+    args: argparse.Namespace,
+    weights: Weights,
+    run: Run | None,
+    sizes: Sequence[Any],
+    rule: Stopping,
+    progress: Progress,
 ) -> list[Row]:
     """A row per size and family, under one stopping rule; and all problems of the shortest sizes."""
-    rows, seed = [], args.seed or 0
+    seed = args.seed or 0
     recipe = weights.recipe
     everywhere = list(dict.fromkeys([*map(recipe.sizes, short_sizes(recipe, few(args))), *map(recipe.sizes, sizes)]))
     asked = {"samples": few(args), "stopping": rule, "seed": seed}
-    with computing(args.threads), progress.status("") as status:
-        for score in evaluate_families(weights, everywhere, **asked):
-            status.update(f"measured {size_text(score.sizes)}: {score.problems}")
-            rows.append(score.row() | {"seed": seed})
+    scores = evaluate_families(weights, everywhere, **asked)
+    what, each = f"{weights.name}: families", len(recipe.task.families)
+    found = followed(scores, progress, recipe, everywhere, what=what, each=each)
+    rows = [score.row() | {"seed": seed} for score in found]
     if run:
         run.keep("scores", *rows)
     return rows
 
 
-def after_training(args: argparse.Namespace, run: Run, sizes: Sequence[Any]) -> None:
+def after_training(args: argparse.Namespace, run: Run, sizes: Sequence[Any], progress: Progress) -> None:
     """Measure what a trained run lacks: families at the sizes that are one number, up to twice the training length, and
     the shortest sizes."""
     weights, recipe = run.weights(choose_device(args.device)), run.recipe
@@ -53,7 +59,8 @@ def after_training(args: argparse.Namespace, run: Run, sizes: Sequence[Any]) -> 
     ]
     missing = [at for at in dict.fromkeys(map(recipe.sizes, wanted)) if at not in known]
     with computing(args.threads):
-        for at in missing:  # a size at a time, so that a command given again goes on where it was cut
+        # A size at a time, so that a command given again goes on where it was cut.
+        for at in followed_sizes(progress, recipe, missing, what=f"{recipe.name}: families"):
             rows = [score.row() | {"seed": 0} for score in evaluate_families(weights, [at], samples=few(args))]
             run.append("scores", *rows)
 

@@ -1,83 +1,170 @@
-"""What there is: recipes, studies, weights, runs and parts."""
+"""What there is: recipes, studies, weights, runs and parts. Nothing here waits for torch unless it has to."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
-from lengthwise import catalog
-from lengthwise.ask.folder import Asked
-from lengthwise.base.types import UsageError
-from lengthwise.folder import SHIPPED, RunFolder, runs_folder, shipped
-from lengthwise.run import Run
-from lengthwise.tasks import kebab
-from lengthwise.verbs.console import say, summary_of
+from lengthwise.base import fields, listing
+from lengthwise.base.errors import UsageError
+from lengthwise.folder import SHIPPED, InquiryFolder, RunFolder, read_text, runs_folder, shipped
+from lengthwise.verbs.console import columns, say
+
+FEW = 6  # recipes of one sentence that are still named one by one
+LATEST = 5  # runs that are named where no word asks for them
+Sections = dict[str, dict[str, str]]
 
 
 def run(args: argparse.Namespace) -> int:
-    """Recipes, studies, weights, runs and parts."""
+    """Recipes, studies, weights, runs and parts; those that have every word asked for."""
+    systems, studies = _recipes(), listing.studies()
+    if vars(args)["import"]:
+        from lengthwise import catalog  # imports torch, as the user's module has done
+
+        systems.append(listing.System("yours", "Recipes of what was imported", catalog.own_recipes()))
+        studies |= catalog.own_studies()
+    everything = {"recipes": {name: about for system in systems for name, about in system.recipes.items()}}
+    everything |= {"studies": studies} | _kept()
+    words = [word.lower() for word in args.words]
+    found = {title: _with(words, title, entries) for title, entries in everything.items()}
+    parts = {kind: _with(words, f"parts {kind}", about) for kind, about in _parts().items()}
+    if args.json:
+        return say(args, found | {"parts": {kind: list(about) for kind, about in parts.items() if about or not words}})
+    if not words:
+        return say(args, None, _overview(systems, found), "", _parts_line(parts))
+    said = [_section(title, _grouped(entries)) for title, entries in (found | parts).items() if entries]
+    if not said:
+        raise UsageError(f"list: nothing has {' and '.join(args.words)} in its name or its sentence")
+    return say(args, None, *said)
+
+
+def _recipes() -> list[listing.System]:
+    """Shipped recipes by system."""
+    if (found := listing.systems()) is None:  # where their files have changed, they have to be asked
+        from lengthwise import catalog
+
+        found = listing.systems(catalog.members())
+    return found or []
+
+
+def _kept() -> Sections:
+    """What is on the disk."""
     runs, asked = (sorted(runs_folder().glob(f"*/{name}.json")) for name in ("config", "asked"))
-    result = {
-        "recipes": {name: summary_of(function) for name, function in catalog.recipes().items()},
-        "studies": {name: summary_of(function) for name, function in catalog.studies().items()},
+    return {
         "weights": {name: _summary_of_weights(name) for name in shipped()},
         "runs": {path.parent.name: _standing(path.parent) for path in runs},
         "asked": {path.parent.name: _replies(path.parent) for path in asked},
-        "parts": {name: list(kinds) for name, kinds in catalog.parts().items()},
     }
-    return say(args, result, *_tables(result))
 
 
-def _tables(result: Mapping[str, dict[str, Any]]) -> list[Table | str]:
-    tables: list[Table | str] = []
-    for title in ("recipes", "studies", "weights", "runs", "asked"):
-        if result[title]:
-            shown = {escape(name): escape(text) for name, text in _grouped(result[title]).items()}
-            tables += [_table(title, shown), ""]
-    parts = {name: ", ".join(kinds) for name, kinds in result["parts"].items()}
-    return [*tables, _table("parts of a recipe", parts)]
+def _parts() -> Sections:
+    return {kind: {name: one.summary for name, one in found.items()} for kind, found in listing.parts().items()}
 
 
-def _table(title: str, rows: Mapping[str, str]) -> Table:
-    table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, text in rows.items():
-        table.add_row(f"[bold]{name}[/]", text)
-    return table
+def _with(words: Iterable[str], title: str, entries: Mapping[str, str]) -> dict[str, str]:
+    """Entries that have every word: in their name, their sentence, or the title above them."""
+    return {
+        name: text for name, text in entries.items() if all(word in f"{title} {name} {text}".lower() for word in words)
+    }
 
 
-def _standing(folder: Path) -> str:
-    try:
-        return "done" if Run.open(folder).done else "begun"
-    except UsageError as error:  # of another version, or with parts that --import would make known
-        return str(error).removeprefix(f"{folder / 'config.json'}: ")
+# What is printed
 
 
-def _replies(folder: Path) -> str:
-    try:
-        asked = Asked.open(folder)
-        return f"{asked.inquiry.model} on {asked.inquiry.task.name}, {len(asked.replies())} replies"
-    except UsageError as error:
-        return str(error).removeprefix(f"{folder / 'asked.json'}: ")
+def _overview(systems: Iterable[listing.System], found: Sections) -> Any:
+    """All names, recipes by system; weights that are shipped are marked."""
+    rows: list[tuple[str, Text]] = []
+    for system in systems:
+        about = Text(system.about.partition(":")[0].rstrip("."), "dim")
+        names = ", ".join(_short(system.recipes, found["weights"]))
+        rows.append((system.name, Text.assemble(about, "\n", names)))
+    rows.append(("studies", Text(", ".join(found["studies"]))))
+    rows += [("runs", Text(_latest(found["runs"])))] if found["runs"] else []
+    rows += [("asked", Text(_latest(found["asked"])))] if found["asked"] else []
+    head = Text("Recipes by system; * has weights, which answer at once (lengthwise solve)", "bold")
+    return columns(head, rows)
 
 
-def _grouped(summaries: dict[str, str]) -> dict[str, str]:
+def _short(recipes: Mapping[str, str], weights: Mapping[str, str]) -> list[str]:
+    """Names; of many with one sentence the first, and how many there are."""
+    groups: dict[str, list[str]] = {}
+    for name, about in recipes.items():
+        groups.setdefault(about, []).append(name)
+    shown = []
+    for names in groups.values():
+        marked = [name + "*" * (name in weights) for name in names]
+        shown += marked if len(names) < FEW else [f"{marked[0]} … ({len(names)})"]
+    return shown
+
+
+def _latest(entries: Mapping[str, str]) -> str:
+    """How many there are, and the last of them."""
+    if len(entries) <= LATEST:
+        return "\n".join(f"{name}: {text}" for name, text in entries.items())
+    standing = [text for text in entries.values() if text in ("done", "begun")]
+    return f"{len(entries)} in {runs_folder()}, {standing.count('begun')} of them begun: lengthwise list runs"
+
+
+def _parts_line(parts: Sections) -> Any:
+    rows = [(kind, Text(", ".join(about))) for kind, about in parts.items()]
+    head = Text("Parts of a recipe (lengthwise show Transformer; lengthwise list WORD says what each is)", "bold")
+    return columns(head, rows)
+
+
+def _section(title: str, entries: Mapping[str, str]) -> Any:
+    return columns(Text(title, "bold"), [(name, Text(text)) for name, text in entries.items()], gap=True)
+
+
+def _grouped(summaries: Mapping[str, str]) -> dict[str, str]:
     """Names that share a summary, as a family's members do, on one line."""
     groups: dict[str, list[str]] = {}
     for name, text in summaries.items():
         groups.setdefault(text, []).append(name)
     shown = {}
     for text, names in groups.items():
-        few = len(names) < 6 or text in ("done", "begun")
+        few = len(names) < FEW or text in ("done", "begun")
         shown |= dict.fromkeys(names, text) if few else {f"{names[0]} … {names[-1]}": f"{len(names)} recipes. {text}"}
     return shown
 
 
+# Runs
+
+
+def _standing(folder: Path) -> str:
+    """Whether a run is done; what is wrong with one that cannot be read."""
+    if not _plain(folder):
+        from lengthwise.run import Run  # imports torch: it says exactly what is wrong
+
+        try:
+            Run.open(folder)
+        except UsageError as error:  # of another version, or with parts that --import would make known
+            return str(error).removeprefix(f"{folder / 'config.json'}: ")
+    return "done" if RunFolder(folder).done else "begun"
+
+
+def _plain(folder: Path) -> bool:
+    """Is its recipe of known parts, with known fields, and nothing missing?"""
+    try:
+        tree = json.loads(read_text(folder / "config.json"))
+    except (UsageError, ValueError, RecursionError):
+        return False
+    return isinstance(tree, dict) and tree.get("kind") == "Recipe" and listing.fits(tree)
+
+
+def _replies(folder: Path) -> str:
+    try:
+        asked = InquiryFolder(folder)
+        replies = {row.get("prompt") for row in asked.rows("replies")}
+        return f"{asked.outline.model} on {asked.outline.task}, {len(replies)} replies"
+    except UsageError as error:
+        return str(error).removeprefix(f"{folder / 'asked.json'}: ")
+
+
 def _summary_of_weights(name: str) -> str:
-    """Read from config.json alone: to build a model takes half a second."""
     config = RunFolder(SHIPPED / name).config()
-    return f"{kebab(config['task']['kind'])}, trained up to {config['lengths']['top']}"
+    return f"{fields.kebab(config['task']['kind'])}, trained up to {config['lengths']['top']}"

@@ -14,7 +14,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.rasp.program import answer, execute, rounds_shown, shown
 from lengthwise.rasp.programs import PUBLISHED, program
 from lengthwise.tasks import Task
-from lengthwise.verbs.console import out, say, summary_of
+from lengthwise.verbs.console import out, say
 
 
 def run(args: argparse.Namespace) -> int:
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace, tasks: dict[str, Task]) -> int:
-    known = {name: summary_of(type(program(task))) for name, task in tasks.items()}
+    known = {name: catalog.summary_of(type(program(task))) for name, task in tasks.items()}
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, text in known.items():
         table.add_row(f"[bold]{name}[/]", text)

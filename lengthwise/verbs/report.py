@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lengthwise.ask.folder import Asked
+from lengthwise.base.progress import Progress
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.depth import depths
 from lengthwise.folder import RunFolder, run_path
@@ -21,7 +22,7 @@ from lengthwise.report.tables import depth_rows, row_table, score_table
 from lengthwise.run import Run
 from lengthwise.training.cost import operations_by_name
 from lengthwise.training.loop import computing
-from lengthwise.verbs.console import foresee, progress, say
+from lengthwise.verbs.console import doing, foresee, say
 from lengthwise.verbs.options import parse_sizes
 
 
@@ -43,8 +44,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _report(args: argparse.Namespace, runs: Sequence[RunFolder], asked: Sequence[Asked]) -> int:
     one_of_each = {one.outline.name: one for one in runs}.values()
-    price = operations_by_name(Run.open(one.folder).recipe for one in one_of_each)
-    files = publish(runs, Path(args.out or "figures"), asked=asked, operations=price, width=args.width)
+    with Progress(quiet=args.quiet) as progress:
+        price = operations_by_name((Run.open(one.folder).recipe for one in one_of_each), progress)
+    with doing("figures", quiet=args.quiet):
+        files = publish(runs, Path(args.out or "figures"), asked=asked, operations=price, width=args.width)
     scores, replied = ([row for one in group for row in one.rows("scores")] for group in (runs, asked))
     cards = score_card(runs, price) if runs else []
     lines = (curves(runs) if scores else []) + asked_curves(asked)
@@ -72,8 +75,8 @@ def _report_stopping(args: argparse.Namespace, runs: Sequence[Run]) -> int:
         sizes = parse_sizes(args.lengths) if args.lengths else [top, 2 * top]
         rule = MaxConfidence()
         foresee(f"{one.recipe.name}: every loop", of_measuring(one.recipe, sizes, args.samples, [rule]))
-        with computing(1), progress.status(f"{one.recipe.name}: every loop"):
-            rows = depths(one, sizes, args.samples)
+        with computing(1), Progress(quiet=args.quiet) as progress:
+            rows = depths(one, sizes, args.samples, progress)
         files += publish_depth(rows, Path(args.out or "figures") / f"stopping-{one.folder.name}", width=args.width)
         found += [{"recipe": one.recipe.name} | row for row in depth_rows(rows)]
     result = {"files": [str(file) for file in files], "loops": found}

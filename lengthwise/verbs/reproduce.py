@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, count, takewhile
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from lengthwise import catalog
+from lengthwise.base.progress import Progress
 from lengthwise.evaluation.depth import depths
 from lengthwise.evaluation.families import SHARE
 from lengthwise.evaluation.sealed import seal
@@ -20,6 +19,7 @@ from lengthwise.recipe.source import Finite
 from lengthwise.report import Row, curves
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.publish import publish, publish_depth, publish_distribution, publish_parameters
+from lengthwise.report.sheet import Sheet
 from lengthwise.report.tables import score_table, summary, summary_table, write_csv
 from lengthwise.run import Run
 from lengthwise.studies import Panel, Study
@@ -27,7 +27,7 @@ from lengthwise.training.cost import cost, operations_by_name
 from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow
 from lengthwise.training.loop import computing
-from lengthwise.verbs.console import progress, say
+from lengthwise.verbs.console import doing, progress, say
 from lengthwise.verbs.options import jobs_of, passed_on, seeds_of
 
 DEPTH_SAMPLES = 512  # problems on which every loop is looked at: the published code's batch
@@ -84,7 +84,8 @@ def _seal(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[Ru
     for panel in study.panels:
         kinds = ["uniform", *(["hard"] if panel.hard_sizes else []), *(["natural"] if panel.natural else [])]
         for run in (run for run in runs[panel.title] if run.done):
-            with computing(1), progress.status(f"{run.recipe.name}: sealed problems"), run.locked(wait=True):
+            what = f"{run.recipe.name}: sealed problems"
+            with computing(1), doing(what, quiet=args.quiet), run.locked(wait=True):
                 few, rules = max(1, args.samples // SHARE), panel.rules(run.recipe)
                 seal(run, panel.sizes, samples=args.samples, structured=few, rules=rules, kinds=kinds)
 
@@ -101,9 +102,9 @@ def _measured_on(args: argparse.Namespace, panel: Panel, run: Run) -> list[str]:
 
 
 def _dry_run(args: argparse.Namespace, study: Study) -> int:
-    table = Table("recipe", "seeds", "to train", "minutes each", title=study.title, title_justify="left", box=None)
+    table = Sheet("recipe", "seeds", "to train", "minutes each", title=study.title)
     result: list[dict[str, Any]] = []
-    for recipe in study.recipes:
+    for recipe in _shown(study.recipes, args.quiet):
         missing = sum(not Run.expected(one).done for one in seeds_of(recipe, 0, args.seeds))
         minutes = cost(recipe, moments=2, rows=4 if args.scale == "paper" else None).minutes
         result.append({"recipe": recipe.name, "seeds": args.seeds, "missing": missing, "minutes_each": minutes})
@@ -111,6 +112,15 @@ def _dry_run(args: argparse.Namespace, study: Study) -> int:
     total = sum(row["missing"] * row["minutes_each"] for row in result) / jobs_of(args)
     note = f"about {total:.0f} minutes of training in {jobs_of(args)} processes, evaluation not counted"
     return say(args, result, table, note)
+
+
+def _shown(recipes: Sequence[Recipe], quiet: bool) -> Iterator[Recipe]:
+    """Recipes one by one, with how far that is."""
+    with Progress(quiet=quiet) as progress:
+        line = progress.line("what each would cost", len(recipes))
+        for number, recipe in enumerate(recipes):
+            line.show(number, recipe.name)
+            yield recipe
 
 
 # Publishing
@@ -125,7 +135,8 @@ def _publish(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence
         group = runs[panel.title]
         if not any(run.done for run in group):
             continue
-        prices |= operations_by_name(one.recipe for one in group)
+        with Progress(quiet=args.quiet) as shown:
+            prices |= operations_by_name((one.recipe for one in group), shown)
         files += _publish_panel(panel, group, folder / panel.name, prices)
         if panel.claims:
             found = summary(panel.title, curves(group), panel.sizes, panel.claims)
@@ -144,8 +155,8 @@ def _publish_panel(panel: Panel, runs: Sequence[Run], folder: Path, prices: Mapp
     files = publish(runs, folder, title=panel.title, operations=prices, strong=panel.strong)
     for one in runs:
         if panel.also and one.recipe.seed == 0 and one.recipe.loops.adapts and one.done:
-            with computing(1), progress.status(f"{one.recipe.name}: every loop"), one.locked(wait=True):
-                rows = depths(one, [one.recipe.lengths.top, *panel.sizes], DEPTH_SAMPLES)
+            with computing(1), Progress() as shown, one.locked(wait=True):
+                rows = depths(one, [one.recipe.lengths.top, *panel.sizes], DEPTH_SAMPLES, shown)
             files += publish_depth(rows, folder / f"stopping-{one.recipe.name}")
     if panel.natural:
         files += _publish_set(runs[0].recipe, folder / "distribution")
@@ -156,7 +167,7 @@ def _publish_set(recipe: Recipe, path: Path) -> list[Path]:
     """How long the problems of a fixed set are; nothing where there is none."""
     if not isinstance(recipe.source, Finite):
         return []
-    with progress.status(f"{recipe.name}: its set"):
+    with doing(f"{recipe.name}: its set"):
         sizes = fixed_set(recipe.task, recipe.lengths, recipe.source).sizes.amax(1)
     counts = {size: count for size, count in enumerate(sizes.bincount().tolist()) if count}
     return publish_distribution(counts, path)

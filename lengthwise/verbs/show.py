@@ -1,25 +1,49 @@
-"""A recipe, and what it costs."""
+"""A recipe and what it costs; or a part or a field: what it means, what it may hold, where it is defined."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import re
+from typing import Any
 
-from rich.markup import escape
-from rich.table import Table
+from rich.console import Group, RenderableType
+from rich.text import Text
 
-from lengthwise import fast
-from lengthwise.base import fields
-from lengthwise.recipe.recipe import Recipe
-from lengthwise.training.cost import Cost, cost
-from lengthwise.verbs.console import say
-from lengthwise.verbs.options import recipe_of
+from lengthwise.base import fields, listing
+from lengthwise.base.errors import UsageError
+from lengthwise.verbs.console import columns, doing, say
+
+EACH = "on 1,000 problems of each default length"
 
 
 def run(args: argparse.Namespace) -> int:
-    """A recipe, and what it costs."""
+    """A recipe, and what it costs; or a part, or a field."""
+    if re.fullmatch(r"[A-Z]\w*", args.recipe) and not args.changes:
+        return _part(args)
+    if path := _field_path(args.recipe):
+        return _field(args, path)
+    if args.recipe in listing.BASES:
+        args.recipe = listing.BASES[args.recipe]
+        return _part(args)
+    return _recipe(args)
+
+
+# Recipes
+
+
+def _recipe(args: argparse.Namespace) -> int:
+    # Here, as they import torch, for which parts need not wait.
+    from lengthwise import fast
+    from lengthwise.training.cost import cost, evaluation_seconds
+    from lengthwise.verbs.options import recipe_of
+
     recipe = recipe_of(args.recipe, args.changes)
-    price = cost(recipe)
-    runner = fast.described(recipe.build()) if price.measured else "not looked at: a step takes too long"
+    with doing(f"{recipe.name}: some steps, to see what they cost"):
+        price = cost(recipe)
+        runner = fast.described(recipe.build()) if price.measured else "not looked at: a step takes too long"
+        evaluation = evaluation_seconds(recipe) / 60 if price.measured else None
+    how = "measured here just now" if price.measured else "estimated"
     result = {
         "recipe": fields.encode(recipe),
         "id": recipe.id,
@@ -27,20 +51,108 @@ def run(args: argparse.Namespace) -> int:
         "operations_per_step": price.operations,
         "seconds_per_step": price.seconds,
         "minutes": price.minutes,
+        "evaluation_minutes": evaluation,
         "runner": runner,
     }
-    return say(args, result, _table(recipe, price, runner))
+    rows = _all_fields(recipe) if args.all else _changed_fields(recipe)
+    rows += [
+        ("parameters", Text(f"{price.parameters:,}")),
+        ("operations", Text(f"{price.operations / 1e9:.2f} GFLOP per step, forward and backward")),
+        ("training", Text(f"about {price.minutes:,.1f} min of processor time on one thread, {how}")),
+        *([] if evaluation is None else [("evaluation", Text(f"about {evaluation:.1f} min more, {EACH}"))]),
+        ("runner", Text(runner)),
+    ]
+    return say(args, result, columns(Text(f"{recipe.name}  {recipe.id}", "bold"), rows))
 
 
-def _table(recipe: Recipe, price: Cost, runner: str) -> Table:
-    table = Table(title=f"{recipe.name}  {recipe.id}", title_justify="left", show_header=False, box=None)
-    for name in fields.encode(recipe):
-        if name not in ("kind", "name"):
-            table.add_row(f"[bold]{name}[/]", fields.text(getattr(recipe, name)))
-    table.add_section()
-    table.add_row("[bold]parameters[/]", f"{price.parameters:,}")
-    table.add_row("[bold]operations[/]", f"{price.operations / 1e9:.2f} GFLOP per step, forward and backward")
-    how = "measured here just now" if price.measured else "estimated"
-    table.add_row("[bold]time[/]", f"about {price.minutes:,.1f} min of processor time on one thread, {how}")
-    table.add_row("[bold]runner[/]", escape(runner))
-    return table
+def _changed_fields(recipe: Any) -> list[tuple[str, Text]]:
+    """Every field of a recipe; parts without their defaults."""
+    return [(name, Text(text)) for name, text in fields.lines(recipe) if name != "name"]
+
+
+def _all_fields(part: Any, path: str = "") -> list[tuple[str, Text]]:
+    """Every field of a part and of its parts, with what it means; what is not the default stands out."""
+    rows, usual = [], {field.name: field.default for field in dataclasses.fields(part)}
+    for field in _declared(type(part).__name__).fields:
+        value, name = getattr(part, field.name), f"{path}{field.name}"
+        style = "" if value == usual[field.name] else "bold"
+        rows.append((name, Text.assemble((fields.text(value), style), (f"  {field.about}", "dim"))))
+        if listing.find(type(value).__name__):
+            rows += _all_fields(value, f"{name}.")
+    return rows
+
+
+# Parts
+
+
+def _declared(name: str) -> listing.Declared:
+    if found := listing.find(name):
+        return found
+    known = [kind for kinds in listing.parts().values() for kind in kinds]
+    raise UsageError(
+        f"show: there is no part {name}; `lengthwise list` shows those there are{fields.suggest(name, known)}"
+    )
+
+
+def _part(args: argparse.Namespace) -> int:
+    """A part's fields, with their defaults and what they mean."""
+    part = _declared(args.recipe)
+    kinds = [kind for kind, base in listing.BASES.items() if base == part.name]
+    result = {
+        "part": part.name,
+        "about": part.about,
+        "fields": [vars(field) for field in part.fields],
+        "source": part.where,
+        "kinds": list(listing.parts()[kinds[0]]) if kinds else [],
+    }
+    shown: list[RenderableType] = [
+        Text.assemble((part.name, "bold"), f"  {part.where}"),
+        Text(_paragraphs(part.about)),
+        "",
+    ]
+    if part.fields:
+        shown.append(columns(Text("fields", "bold"), [(field.name, _about(field)) for field in part.fields]))
+    elif kinds:
+        shown.append(_kinds(kinds[0]))
+    return say(args, result, *shown)
+
+
+def _paragraphs(about: str) -> str:
+    """A docstring whose paragraphs the terminal may break where it likes, without marks of code."""
+    joined = re.sub(r"(?<=[^\n])\n(?=[^\n\s-])(?!- )", " ", about)
+    return re.sub(r"(?<=[^\n])\n +", " ", joined).replace("``", "")
+
+
+def _about(field: listing.Field) -> Text:
+    """A field's type, its default, and what it means."""
+    given = "must be given" if field.default is None else f"= {field.default}"
+    return Text.assemble(f"{field.type} {given}", "\n" * bool(field.about), (field.about, "dim"))
+
+
+def _kinds(kind: str) -> RenderableType:
+    """The parts of one kind, with a sentence each."""
+    rows = [(name, Text(one.summary)) for name, one in listing.parts()[kind].items()]
+    return columns(Text("one of", "bold"), rows)
+
+
+# Fields
+
+
+def _field_path(name: str) -> list[tuple[listing.Declared, listing.Field]] | None:
+    """Where a path such as ``model.positions`` leads: the classes that have such a field; None if it is no path."""
+    *parents, last = name.split(".")
+    owners = [listing.find("Recipe")]
+    for step in parents:
+        types = [field.type for owner in owners if owner for field in owner.fields if field.name == step]
+        owners = [one for text in types for one in listing.may_hold(text)]
+    return [(one, field) for one in owners if one for field in one.fields if field.name == last] or None
+
+
+def _field(args: argparse.Namespace, owners: list[tuple[listing.Declared, listing.Field]]) -> int:
+    """What a field means in every part that has it, and what may stand there."""
+    result = [vars(field) | {"of": owner.name, "source": owner.where} for owner, field in owners]
+    rows = [(f"{owner.name}.{field.name}", _about(field)) for owner, field in owners]
+    words = set(re.findall(r"\w+", " ".join(field.type for _, field in owners)))
+    kinds = [kind for kind, base in listing.BASES.items() if base in words]
+    head = Text(f"{args.recipe}  {owners[0][0].where}", "bold")
+    return say(args, result, Group(columns(head, rows), *(_kinds(kind) for kind in kinds)))

@@ -7,9 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from lengthwise.base.progress import Progress
 from lengthwise.base.types import Kind
+from lengthwise.evaluation.follow import followed
 from lengthwise.evaluation.scores import default_sizes, evaluate
 from lengthwise.folder import DIVERGED
+from lengthwise.recipe.data import unseen
 from lengthwise.recipe.demand import of_measuring
 from lengthwise.recipe.recipe import Recipe, check_stopping
 from lengthwise.recipe.stopping import Stopping
@@ -19,7 +22,8 @@ from lengthwise.run import Run
 from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow
 from lengthwise.training.loop import choose_device, computing, train
-from lengthwise.verbs.console import foresee, progress, say
+from lengthwise.verbs import console
+from lengthwise.verbs.console import foresee, say
 from lengthwise.verbs.families import after_training
 from lengthwise.verbs.options import (
     Size,
@@ -54,18 +58,18 @@ def run(args: argparse.Namespace) -> int:
     if len(runs) > 1 and jobs_of(args) > 1:
         options = [*passed_on(args), *_own_options(args)]
         with Fleet(runs, lambda _: options, jobs=jobs_of(args)) as fleet:
-            follow(fleet, runs, progress, quiet=args.quiet)
+            follow(fleet, runs, console.progress, quiet=args.quiet)
         runs = [one for one in runs if one.folder not in fleet.failed or one.diverged]
         if not any(one.done for one in runs):
             fleet.check()
     else:
         fleet = None
         for one in runs:
-            with one.locked(wait=args.wait):
-                _train(args, one)
-                _measure(args, one, plan)
+            with one.locked(wait=args.wait), Progress(quiet=args.quiet) as progress:
+                _train(args, one, progress)
+                _measure(args, one, plan, progress)
                 if args.families:
-                    after_training(args, one, plan[0].sizes)
+                    after_training(args, one, plan[0].sizes, progress)
                 one.forgive()
     result = [{"run": str(run.folder), "about": run.about(), "scores": run.rows("scores")} for run in runs]
     where = "\n".join(f"[dim]{run.folder}[/]  {_time(run)}" for run in runs)
@@ -86,6 +90,8 @@ def _plan(args: argparse.Namespace, recipe: Recipe) -> list[Measurement]:
         check_stopping(recipe.layout, rule)
     sizes = parse_sizes(args.lengths) if args.lengths else default_sizes(recipe)
     kinds: list[Kind] = ["uniform", *further_kinds(args)]
+    for kind in kinds:
+        unseen(recipe, sizes[0], 1, seed=0, kind=kind)  # says whether there are such problems
     plan = [Measurement(sizes, args.samples, kind, rules) for kind in kinds]
     if args.curve:
         only = rules if args.curve_samples == args.samples else rules[:1]
@@ -106,25 +112,27 @@ def _own_options(args: argparse.Namespace) -> list[str]:
     return options + [f"--{kind}" for kind in further_kinds(args)] + ["--families"] * args.families
 
 
-def _train(args: argparse.Namespace, run: Run) -> None:
+def _train(args: argparse.Namespace, run: Run, progress: Progress) -> None:
     train(
         run.recipe,
         run.folder,
         device=args.device,
         threads=args.threads,
         save_every=args.save_every,
-        quiet=args.quiet,
+        progress=progress,
         allow_divergence=args.allow_divergence,
     )
 
 
-def _measure(args: argparse.Namespace, run: Run, plan: Sequence[Measurement]) -> None:
+def _measure(args: argparse.Namespace, run: Run, plan: Sequence[Measurement], progress: Progress) -> None:
     """Evaluate a run where it has not been, so that a command given again goes on where it was cut."""
     weights = run.weights(choose_device(args.device))
     for asked in plan:
         for sizes, samples, rules in _missing(run, asked):
+            what = f"{run.recipe.name}: exact match, {asked.kind}"
             with computing(args.threads):
-                for score in evaluate(weights, sizes, samples=samples, stopping=rules, kind=asked.kind):
+                scores = evaluate(weights, sizes, samples=samples, stopping=rules, kind=asked.kind)
+                for score in followed(scores, progress, run.recipe, sizes, what=what, each=len(rules)):
                     run.append("scores", score.row() | {"seed": 0})
 
 

@@ -1,0 +1,211 @@
+"""What takes long says what it does, how far it is, and when it ends.
+
+In a terminal a line that moves, in a notebook a bar of plain HTML, elsewhere (a pipe, a log) a line of text every ten
+seconds. All of it on standard error; nothing of it stays in a terminal.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, Protocol, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.text import Text
+
+EVERY = 10.0  # seconds between lines where nothing can move
+BAR = 12  # characters of a bar
+SOON = 1.0  # seconds after which a notebook shows something
+
+
+class Line:
+    """One piece of work: ``done`` of ``total``, in any unit, and what there is to say of it."""
+
+    def __init__(self, what: str, total: float | None, done: float = 0.0) -> None:
+        self.what, self.total, self.note = what, total, ""
+        self.done = self.first = done
+        self.start, self.end = time.monotonic(), math.inf
+
+    def show(self, done: float, note: str = "") -> None:
+        """What is done by now, and what there is to say of it."""
+        self.done, self.note = done, note
+        if self.total and done >= self.total:
+            self.end = min(self.end, time.monotonic())
+
+    @property
+    def seconds(self) -> float:
+        """Since it began, until it was done."""
+        return min(self.end, time.monotonic()) - self.start
+
+    @property
+    def share(self) -> float:
+        """How much is done, 0 to 1."""
+        return min(1.0, self.done / self.total) if self.total else 0.0
+
+    def left(self) -> float | None:
+        """Seconds until it ends, as far as can be told."""
+        gone = self.done - self.first
+        return self.seconds * (self.total - self.done) / gone if self.total and gone > 0 else None
+
+    def when(self) -> str:
+        """How far it is, and when it ends."""
+        left = self.left()
+        share = [f"{self.share:.0%}"] if self.total else []
+        if self.end < math.inf:
+            return f"done in {duration(self.seconds)}"
+        return "  ".join([*share, f"{duration(self.seconds)} so far" if left is None else f"{duration(left)} left"])
+
+    def said(self) -> str:
+        """All of it in one line."""
+        return "  ".join(filter(None, [self.when(), self.note]))
+
+
+class View(Protocol):
+    """Where progress is shown."""
+
+    def add(self, line: Line) -> None:
+        """A further line."""
+
+    def close(self) -> None:
+        """Nothing more will come."""
+
+
+class Progress:
+    """A context in which pieces of work say how far they are; nothing if ``quiet``."""
+
+    def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
+        self.quiet, self.console = quiet, console or Console(stderr=True)
+        self.view: View | None = None
+
+    def __enter__(self) -> Self:
+        if not self.quiet:
+            moving = _Moving if self.console.is_terminal else _Log
+            self.view = _Page() if _in_notebook() else moving(self.console)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.view:
+            self.view.close()
+            self.view = None
+
+    def note(self, text: str) -> None:
+        """Say something that matters, ``quiet`` or not."""
+        self.console.print(f"lengthwise: {text}", markup=False, highlight=False, soft_wrap=True)
+
+    def line(self, what: str, total: float | None = None, done: float = 0.0) -> Line:
+        """Begin a piece of work, of which so much was done by an earlier call; without ``total`` nobody knows how long
+        it takes."""
+        line = Line(what, total, done)
+        if self.view:
+            self.view.add(line)
+        return line
+
+
+class _Moving:
+    """A terminal. Every line is drawn anew a few times a second, so its time goes on where nothing is reported."""
+
+    def __init__(self, console: Console) -> None:
+        self.lines: list[Line] = []
+        self.live = Live(console=console, get_renderable=self._drawn, transient=True, refresh_per_second=4)
+        self.live.start()
+
+    def add(self, line: Line) -> None:
+        self.lines.append(line)
+
+    def close(self) -> None:
+        self.live.stop()
+
+    def _drawn(self) -> RenderableType:
+        return Group(*(part for line in self.lines for part in _as_text(line)))
+
+
+def _as_text(line: Line) -> Iterator[RenderableType]:
+    """A name with a bar, and the note below."""
+    full = round(line.share * BAR)
+    bar = [("━" * full, "green"), ("━" * (BAR - full), "dim")] if line.total else []
+    yield Text(" ").join([Text(line.what), *([Text.assemble(*bar)] if bar else []), Text(line.when(), "cyan")])
+    if line.note and line.end == math.inf:
+        yield Padding(Text(line.note), (0, 0, 0, 2))
+
+
+class _Ticking:
+    """Something that is shown anew every so many seconds, by a thread of its own."""
+
+    def __init__(self, every: float) -> None:
+        self.lines: list[Line] = []
+        self.every, self.over = every, threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def add(self, line: Line) -> None:
+        self.lines.append(line)
+
+    def close(self) -> None:
+        self.over.set()
+        self.thread.join()
+
+    def _run(self) -> None:
+        while not self.over.wait(self.every):
+            self.tick()
+
+    def tick(self) -> None:
+        raise NotImplementedError
+
+
+class _Log(_Ticking):
+    """A pipe or a file."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        super().__init__(EVERY)
+
+    def tick(self) -> None:
+        for line in self.lines[-1:]:  # those before it are done
+            self.console.print(f"{line.what}: {line.said()}", highlight=False, markup=False, soft_wrap=True)
+
+
+class _Page(_Ticking):
+    """A notebook: one output that is replaced, and taken away in the end."""
+
+    def __init__(self) -> None:
+        self.handle: Any = None
+        super().__init__(SOON)
+
+    def tick(self) -> None:
+        from IPython.display import HTML, display  # type: ignore[import-not-found] (a notebook has it)
+
+        rows = "".join(as_bar(line) for line in self.lines)
+        if self.handle is None:
+            self.handle = display(HTML(rows), display_id=True)
+        else:
+            self.handle.update(HTML(rows))
+
+    def close(self) -> None:
+        super().close()
+        if self.handle is not None:
+            self.tick()
+
+
+def as_bar(line: Line) -> str:
+    """A line as plain HTML."""
+    value = f' value="{line.share:.4f}"' if line.total else ""
+    return f"<div>{html.escape(line.what)} <progress{value}></progress> {html.escape(line.said())}</div>"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: ``8 s``, ``3 min``, ``2.5 h``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _in_notebook() -> bool:
+    """Is this a kernel of Jupyter's? It has imported IPython then."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell is not None and hasattr(shell, "kernel")

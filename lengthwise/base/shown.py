@@ -1,0 +1,36 @@
+"""Small tables of text, as notebooks and Python's prompt show them."""
+
+from __future__ import annotations
+
+import html
+import textwrap
+from collections.abc import Iterable, Sequence
+
+WIDE = 100  # characters of a line
+
+
+def as_text(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    """A title, and a name with its text on each line below; long texts go on below themselves."""
+    rows = list(rows)
+    width = max((len(name) for name, _ in rows), default=0) + 4
+    lines = [textwrap.fill(text, WIDE, initial_indent=f"  {name}".ljust(width), subsequent_indent=" " * width)
+             for name, text in rows]  # fmt: skip
+    return "\n".join([title, *lines])
+
+
+def as_grid(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns under their heads, aligned to the right."""
+    cells = [list(heads), *map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in cells)
+
+
+def as_html(title: str, rows: Iterable[Sequence[str]], heads: Sequence[str] = ()) -> str:
+    """The same for a notebook; every text is escaped."""
+    top = "".join(f"<th>{html.escape(head)}</th>" for head in heads)
+    body = "".join(
+        "<tr>" + "".join(f'<td style="text-align:left">{html.escape(text)}</td>' for text in row) + "</tr>"
+        for row in rows
+    )
+    head = f"<thead><tr>{top}</tr></thead>" if heads else ""
+    return f"<p><b>{html.escape(title)}</b></p><table>{head}<tbody>{body}</tbody></table>"

@@ -1,0 +1,106 @@
+"""Tables that fit their terminal: no number is cut, no word is split, whatever the width."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.padding import Padding
+from rich.table import Column, Table
+from rich.text import Text
+
+GAP = 2  # characters between columns
+NAME = 16  # characters of a name on the left that need not be broken, where there is room
+
+Grid = list[list[Text]]  # cells, column by column, headings first
+
+
+class Sheet(Table):
+    """A table whose columns are never narrower than their longest word; names on the left may be broken behind a
+    hyphen. Where that does not fit, a column that only decorates (its number is ``ornament``) is left out; where even
+    that does not, each row is written as a paragraph: its first cell, and below it every other one behind its heading.
+    """
+
+    def __init__(self, *headings: str, title: str | None = None, ornament: int | None = None) -> None:
+        super().__init__(*headings, title=title, caption_justify="left")
+        self.ornament = ornament
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        if self.title:
+            yield _text(self.title)
+        plain = [column for number, column in enumerate(self.columns) if number != self.ornament]
+        for columns, words in ((self.columns, str.split), (self.columns, _broken), (plain, _broken)):
+            grid = [[_text(cell) for cell in (column.header, *column.cells)] for column in columns]
+            breaks = [str.splitlines if column.no_wrap else words for column in columns]
+            least = [_widest(cells, how) for cells, how in zip(grid, breaks, strict=True)]
+            if sum(least) <= options.max_width - GAP * len(grid):
+                most = [_widest(cells, str.splitlines) for cells in grid]
+                yield _table(columns, grid, _shared(least, most, options))
+                break
+        else:
+            yield from _paragraphs(grid, options.max_width)
+        if self.caption:
+            yield _text(self.caption)
+
+
+def _table(columns: Sequence[Column], grid: Grid, widths: Sequence[int]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    fitted = [[_fill(cell, width) for cell in cells] for cells, width in zip(grid, widths, strict=True)]
+    for column, cells, width in zip(columns, fitted, widths, strict=True):
+        table.add_column(cells[0], width=width, justify=column.justify)
+    for row in zip(*(cells[1:] for cells in fitted), strict=True):
+        table.add_row(*row)
+    return table
+
+
+def _text(cell: Any) -> Text:
+    return cell if isinstance(cell, Text) else Text.from_markup(str(cell))
+
+
+def _broken(text: str) -> list[str]:
+    """Words, and parts of words that a line may end with."""
+    return re.split(r"\s+|(?<=[a-z]-)(?=[a-z])", text)
+
+
+def _widest(cells: Iterable[Text], pieces: Callable[[str], list[str]]) -> int:
+    return max((Text(piece).cell_len for cell in cells for piece in pieces(cell.plain)), default=0)
+
+
+def _shared(least: Sequence[int], most: Sequence[int], options: ConsoleOptions) -> list[int]:
+    """A width for each column: what it needs least, and more where there is room; first for names, then for columns
+    that want little more."""
+    widths, spare = list(least), options.max_width - GAP * len(least) - sum(least)
+    wanted = sorted(range(len(widths)), key=lambda number: most[number] - least[number])
+    for number, upto in [(0, min(NAME, most[0])), *((number, most[number]) for number in wanted)]:
+        more = min(spare, max(0, upto - widths[number]))
+        widths[number], spare = widths[number] + more, spare - more
+    return widths
+
+
+def _fill(cell: Text, width: int) -> Text:
+    """A cell with its long words broken behind hyphens."""
+    if _widest([cell], str.split) <= width:
+        return cell
+    return Text(textwrap.fill(cell.plain, width, break_long_words=False), cell.style)
+
+
+def _paragraphs(grid: Grid, width: int) -> Iterable[Text | Padding]:
+    """Row by row: no cell is parted from its heading unless a line is too short for both."""
+    heads = [cells[0].plain for cells in grid]
+    for first, *others in zip(*(cells[1:] for cells in grid), strict=True):
+        named = " ".join(first.plain.split())
+        yield Text.assemble((f"{heads[0]} " if heads[0] else "", "dim"), (named, "bold"))
+        line = Text()
+        for head, cell in zip(heads[1:], others, strict=True):
+            if not (said := " ".join(cell.plain.split())):
+                continue
+            told = Text.assemble((f"{head} " if head else "", "dim"), (said, cell.style))
+            if line and line.cell_len + 3 + told.cell_len > width - 2:
+                yield Padding(line, (0, 0, 0, 2))
+                line = Text()
+            line.append("   " if line else "").append_text(told)
+        yield Padding(line, (0, 0, 0, 2))

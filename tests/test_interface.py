@@ -1,0 +1,281 @@
+"""``import lengthwise as lw``: what it takes, what it hands out, and what it says of what it cannot take."""
+
+import inspect
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import lengthwise as lw
+from lengthwise import catalog, interface
+from lengthwise.base.results import Score
+from lengthwise.report.scored import newcombe
+
+ROOT = Path(__file__).parents[1]
+FEW = {"steps": 3, "batch": 4, "lengths": 3, "quiet": True}
+
+
+class Gru(nn.Module):
+    """A stranger's module."""
+
+    def __init__(self, reads=4, writes=4, wrapped=False):
+        super().__init__()
+        self.embedding, self.cell, self.head = (
+            nn.Embedding(reads, 8),
+            nn.GRU(8, 8, batch_first=True),
+            nn.Linear(8, writes),
+        )
+        self.wrapped = wrapped
+
+    def forward(self, tokens):
+        logits = self.head(self.cell(self.embedding(tokens))[0])
+        return {"logits": logits} if self.wrapped else logits
+
+
+class Loose(lw.ModelSpec):
+    """A configuration that nobody froze."""
+
+    def build(self, reads, writes, *, causal):
+        return Gru()
+
+
+@dataclass(frozen=True)
+class Frozen(lw.ModelSpec):
+    """One that is as it must be."""
+
+    width: int = 8  # numbers per position
+
+    def build(self, reads, writes, *, causal):
+        return Gru(len(reads), len(writes))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("interface")
+
+
+@pytest.fixture(scope="module")
+def run(folder):
+    run = lw.train(lw.Transformer(width=8, heads=2), task="parity", folder=folder / "transformer", **FEW)
+    run.append("scores", *(score.row() | {"seed": 0} for score in lw.evaluate(run, [2, 3, 6], samples=10, quiet=True)))
+    return run
+
+
+# What it takes
+
+
+def test_any_module_is_measured():
+    module = Gru().train()
+    scores = lw.evaluate(module, [2, 5], task="parity", samples=10, trained_to=4, quiet=True)
+    assert [(score.sizes, score.count) for score in scores] == [((2,), 10), ((5,), 10)]
+    assert (scores.outline.name, scores.outline.top) == ("Gru", 4)
+    assert module.training  # as it was
+
+
+def test_a_module_is_measured_as_its_answers_are():
+    """One that answers parity by counting is right at every length."""
+
+    class Counts(nn.Module):
+        def forward(self, tokens):
+            ones = (tokens == 1).cumsum(1)
+            said = nn.functional.one_hot(ones % 2, 4).float()
+            after = (tokens == 2).cumsum(1) - (tokens == 2).long() > 0  # behind the equals sign comes the end
+            return torch.where(after[..., None], torch.tensor([0.0, 0.0, 0.0, 1.0]), said)
+
+    scores = lw.evaluate(Counts(), [1, 9], task="parity", samples=20, quiet=True)
+    assert [score.exact for score in scores] == [1.0, 1.0]
+
+
+def test_a_module_is_trained_and_holds_the_weights(folder):
+    module = Gru()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    run = lw.train(module, task="parity", folder=folder / "gru", **FEW)
+    after = module.state_dict()
+    assert any((after[name] != before[name]).any() for name in before)
+    assert all((run.model.module.state_dict()[name] == after[name]).all() for name in after)
+    assert run.recipe.model.name == "Gru"
+    interface.Given.of(module)  # another module, with other weights, is another model
+    assert interface.Given.of(module) != run.recipe.model
+
+
+def test_a_module_of_another_process_cannot_be_built(folder, monkeypatch):
+    monkeypatch.setattr("lengthwise.models.given._MODULES", {})
+    with pytest.raises(lw.UsageError, match="which no file can build"):
+        lw.models.given.Given("Gru", "0" * 10).build(None, None, causal=True)
+
+
+def test_fields_of_a_recipe_are_keywords(folder):
+    run = lw.train("looped-parity", "watch.every=0", "model.width=8", folder=folder / "looped", **FEW, seed=5)
+    recipe = run.recipe
+    assert (recipe.steps, recipe.batch, recipe.seed, recipe.data_seed, recipe.lengths) == (
+        3,
+        4,
+        5,
+        5,
+        lw.Uniform(top=3),
+    )
+    spec = lw.train(Frozen(), task=lw.Copy(), folder=folder / "frozen", **FEW)
+    assert spec.recipe.name == "frozen-copy"
+
+
+def test_every_argument_is_explained():
+    for name in dir(lw):
+        function = getattr(lw, name)
+        if inspect.isfunction(function) and function.__module__ == "lengthwise.interface":
+            for parameter in inspect.signature(function).parameters:
+                assert f"``{parameter}``" in function.__doc__, f"help(lw.{name}) does not explain {parameter}"
+
+
+# What it hands out
+
+
+def test_a_run_has_all_that_belongs_to_it(run):
+    assert [score.sizes for score in run.scores] == [(2,), (3,), (6,)]
+    assert isinstance(run.model, lw.Model)
+    assert run.plot().axes  # exact match against length
+    assert "exact match" in str(run) and run.recipe.name in str(run)
+
+
+def test_a_run_that_is_not_measured_draws_its_loss(folder):
+    run = lw.train(lw.Transformer(width=8, heads=2), task="copy", folder=folder / "unmeasured", **FEW)
+    assert not run.scores
+    assert run.plot().axes[0].get_yscale() == "log"
+
+
+def test_scores_are_rows_frames_and_pictures(run):
+    scores = lw.evaluate("looped-multiplication", [(1, 2), (2, 2)], samples=4, quiet=True)
+    frame = scores.frame()
+    assert list(frame.columns[:2]) == ["first", "second"] and "sizes" not in frame
+    assert frame["exact"].tolist() == [score.exact for score in scores]
+    assert run.scores.plot().axes
+    assert "6" in str(run.scores)
+
+
+def test_scores_are_compared(run):
+    other = lw.evaluate("looped-parity", [6, 2, 7], samples=10, quiet=True)
+    both = lw.compare(run, other)
+    assert [row["size"] for row in both.rows()] == ["2", "6"]
+    assert run.scores.compare(other).rows() == both.rows()
+    row = both.rows()[1]
+    assert row["difference"] == row["looped-parity"] - row[run.recipe.name]
+    assert row["low"] <= row["difference"] <= row["high"]
+    assert both.plot().axes and len(both.frame()) == 2
+    with pytest.raises(lw.UsageError, match="no size and set of problems is in all of them: 2, 3, 6; 7"):
+        lw.compare(run, lw.evaluate("looped-parity", 7, samples=2, quiet=True))
+    with pytest.raises(lw.UsageError, match="two runs or scores"):
+        lw.compare(run)
+    assert list(lw.compare(run, run).rows()[0])[2:4] == [f"{run.recipe.name} 0 (1)", f"{run.recipe.name} 0 (2)"]
+
+
+def test_the_difference_has_newcombe_s_interval():
+    """Newcombe (1998), Statistics in Medicine 17, 873–890, table II, method 10: 56/70 − 48/80."""
+
+    def score(share, count):
+        return Score("", "", "", "", (1,), count, share, share, share, 1.0)
+
+    assert newcombe(score(48 / 80, 80), score(56 / 70, 70)) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
+
+
+SHOWN = ["run", "recipe", "scores", "answer", "comparison", "list"]
+
+
+@pytest.fixture
+def shown(run):
+    answer = lw.Answer("<b>1+1", "2", "2", True, 3, 0.5, 1.5)
+    both = lw.compare(run, run)
+    return dict(zip(SHOWN, [run, run.recipe, run.scores, answer, both, lw.tasks()], strict=True))
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_notebook_shows_it(shown, name):
+    page = shown[name]._repr_html_()
+    assert page.count("<tr>") == page.count("</tr>") > 1
+    assert "<b>1+1" not in page
+
+
+def test_a_recipe_prints_as_a_block(run):
+    lines = str(lw.find("looped-pairs")).splitlines()
+    assert len(lines) > 10 and max(map(len, lines)) <= 100
+    assert any(re.match(r"  model +Transformer\(", line) for line in lines)
+    assert repr(run.recipe) == str(run.recipe)
+
+
+def test_lists_have_a_sentence_each_and_are_filtered():
+    for found, known in ((lw.recipes(), catalog.recipes()), (lw.models(), catalog.parts()["models"])):
+        assert set(found) == set(known) and all(found.values())
+    assert list(lw.tasks("ones", "binary")) == ["binary-sum"]
+    assert "looped-parity" in lw.recipes("PARITY") and "looped-copy" not in lw.recipes("parity")
+    assert lw.tasks.__name__ == "lengthwise.tasks"  # it is the folder too
+    assert "binary-sum" in str(lw.tasks())
+
+
+# What it cannot take
+
+WRONG = [
+    (lambda: lw.evaluate("looped-pairs", [8.5]), "lengths: 8.5 is no size"),
+    (lambda: lw.evaluate("looped-pairs", [True]), "lengths: True is no size"),
+    (lambda: lw.evaluate("looped-pairs", 0), "lengths: 0 is no size"),
+    (lambda: lw.evaluate("looped-pairs", []), "lengths: there is none"),
+    (lambda: lw.evaluate("looped-pairs", "8,12"), r"'8,12' is text; write \[8, 12\]"),
+    (lambda: lw.evaluate("looped-pairs", 3.5), "lengths: 3.5 is neither a size nor several"),
+    (lambda: lw.evaluate("looped-pairs", 8, samples=2.5), "samples: 2.5 is not a whole number"),
+    (lambda: lw.evaluate("looped-pairs", 8, samples=0), "samples must be 1 or more"),
+    (lambda: lw.evaluate("looped-pairs", 8, stopping="Orcale"), "did you mean Oracle"),
+    (lambda: lw.evaluate("looped-pairs", 8, kind="hrad"), "did you mean hard"),
+    (lambda: lw.evaluate("looped-pairs", 8, task="parity"), "are for a module"),
+    (lambda: lw.evaluate("loped-pairs", 8), "did you mean looped-pairs"),
+    (lambda: lw.evaluate(7, 8), "evaluate takes a run, weights, a name, a folder or a torch module, not 7"),
+    (lambda: lw.evaluate(Gru(), 2), "Gru: name the task"),
+    (lambda: lw.evaluate(Gru(), 2, task="partiy"), "did you mean parity"),
+    (lambda: lw.evaluate(Gru(), 2, task=3), "task: 3 is neither a task nor the name of one"),
+    (lambda: lw.evaluate(Gru(wrapped=True), 2, task="parity"), "but Gru gave dict"),
+    (lambda: lw.evaluate(Gru(reads=3), 2, task="parity"), "Gru does not know all 4 symbols of parity in NextToken"),
+    (lambda: lw.evaluate(Gru(writes=3), 2, task="parity"), "Gru gives 3 logits a position.* 4 symbols: 0 1 = "),
+    (lambda: lw.train(Loose(), task="parity"), "Loose is no frozen dataclass"),
+    (lambda: lw.train(Frozen()), "Frozen: name the task"),
+    (lambda: lw.train(5), "train takes a recipe, its name, a model's configuration or a torch module, not 5"),
+    (lambda: lw.train("looped-party"), "did you mean looped-parity"),
+    (lambda: lw.train("looped-parity", "lr=3"), "write optimizer.rate=3"),
+    (lambda: lw.train("looped-parity", steps=0), "steps must be 1 or more"),
+    (lambda: lw.load("looped-pairs").solve(["1+1"]), "solve takes one prompt as text, not a list"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "said"), WRONG, ids=[said for _, said in WRONG])
+def test_wrong_arguments_are_answered_in_one_line(call, said):
+    with pytest.raises(lw.UsageError, match=said) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+SCRIPT = """
+import lengthwise as lw
+
+run = lw.train("looped-parity", seed=1, {word}=True)
+scores: lw.Scores = lw.evaluate(run, [8, 16], stopping=lw.Oracle())
+print(scores.plot(), scores.compare(lw.evaluate("looped-pairs", 8)), run.model, lw.ALiBi(), lw.tasks("sum"))
+"""
+
+
+def test_a_misspelt_keyword_fails_in_a_type_checker(tmp_path):
+    """The package is typed, for whoever has it installed."""
+    assert (ROOT / "lengthwise" / "py.typed").exists()
+    for word, wrong in (("quiet", 0), ("quite", 1)):
+        (tmp_path / f"{word}.py").write_text(SCRIPT.format(word=word))
+        command = [
+            Path(sys.executable).with_name("pyrefly"),
+            "check",
+            f"{word}.py",
+            "--python-interpreter-path",
+            sys.executable,
+        ]
+        done = subprocess.run(
+            [*command, "--search-path", ROOT], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == wrong, done.stdout
+        assert ("quite" in done.stdout) == bool(wrong)

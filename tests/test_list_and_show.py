@@ -1,0 +1,180 @@
+"""What there is, found without waiting: names, sentences, fields."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import argcomplete
+import pytest
+
+from lengthwise import catalog, cli
+from lengthwise.base import listing
+from lengthwise.recipe.recipe import Recipe
+from lengthwise.verbs import console
+from lengthwise.verbs.completion import completed
+
+WIDTHS = (60, 80, 200)
+
+
+@pytest.fixture
+def told(capsys, monkeypatch):
+    """A command's output at a width."""
+
+    def at(width, *words):
+        monkeypatch.setattr(console.out, "width", width)
+        assert cli._run(cli.parse(list(words))) == 0
+        return capsys.readouterr().out
+
+    return at
+
+
+# Sources say what imported code says
+
+
+def test_sources_and_imported_code_agree():
+    parts = {kind: list(found) for kind, found in listing.parts().items()}
+    ours = {
+        kind: [name for name, cls in found.items() if cls.__module__.startswith("lengthwise")]
+        for kind, found in catalog.parts().items()
+    }
+    assert parts == ours
+    systems = listing.systems()
+    assert systems is not None, "run `make docs`"
+    assert {name: about for one in systems for name, about in one.recipes.items()} == {
+        name: catalog.summary_of(function) for name, function in catalog._shipped().items()
+    }
+    assert listing.studies() == {name: catalog.summary_of(function) for name, function in catalog.studies().items()}
+
+
+def test_every_field_has_its_type_its_default_and_a_comment():
+    classes = [cls for kinds in catalog.parts().values() for cls in kinds.values()]
+    for cls in [Recipe, *(cls for cls in classes if cls.__module__.startswith("lengthwise"))]:
+        declared = {field.name: field for field in listing.find(cls.__name__).fields}
+        assert list(declared) == [field.name for field in dataclasses.fields(cls)]
+        for field in dataclasses.fields(cls):
+            told = declared[field.name]
+            assert told.about, f"{cls.__name__}.{field.name} says nowhere what it is: write a comment beside it"
+            assert told.type == field.type.replace('"', "'")
+            if field.default is dataclasses.MISSING:
+                assert told.default is None
+            else:
+                assert told.default.partition("(")[0] == repr(field.default).partition("(")[0]
+
+
+def test_changed_recipes_are_asked_themselves(tmp_path, monkeypatch):
+    """What is kept of families counts only for the very files that it was made from."""
+    monkeypatch.setattr(listing, "MEMBERS", tmp_path / "members.json")
+    assert listing.systems() is None
+    (tmp_path / "members.json").write_text(json.dumps({"files": {}, "families": {}}))
+    assert listing.systems() is None
+    assert sum(len(one.recipes) for one in listing.systems(catalog.members())) == len(catalog._shipped())
+
+
+def test_a_list_waits_for_nothing(tmp_path):
+    """Nor does it where runs are kept; and so does a part that is shown."""
+    (tmp_path / "a-run").mkdir()
+    (tmp_path / "a-run" / "config.json").write_text(catalog.recipe("looped-parity").json())
+    code = """
+import sys
+from lengthwise import cli
+for words in (["list"], ["list", "rope"], ["show", "Transformer"], ["show", "model.positions"]):
+    assert cli._run(cli.parse(words)) == 0
+assert not {"torch", "numpy", "matplotlib"} & set(sys.modules)
+"""
+    env = {"LENGTHWISE_RUNS": str(tmp_path), "PYTHONPATH": str(listing.PACKAGE.parent)}
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True, env=env)
+    assert "a-run: begun" in done.stdout
+
+
+# What is printed
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_list_fits_a_screen(told, width):
+    text = told(width, "list")
+    assert max(map(len, text.splitlines())) <= width
+    assert len(text.splitlines()) <= {60: 62, 80: 48, 200: 40}[width]
+    for name in ("looped-pairs*", "ntp-parity … (48)", "looped-unique-set*", "Transformer"):
+        assert name in text  # whole, whatever the width
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_words_filter(told, width):
+    text = told(width, "list", "rope")
+    assert "abacus-positions-rope" in text.split() and "RoPE" in text
+    assert "looped-pairs" not in text and "studies" not in text
+    found = json.loads(told(width, "list", "rope", "addition", "--json"))
+    assert list(found["recipes"]) == ["ablation-addition-rope"]
+    assert found["parts"] == {}
+
+
+def test_a_part_is_explained(told):
+    text = told(80, "show", "Transformer")
+    assert "lengthwise/models/transformer.py:" in text
+    for field in listing.find("Transformer").fields:
+        assert field.name in text and f"= {field.default}" in text
+    told_of = json.loads(told(80, "show", "NextToken", "--json"))["fields"]
+    assert [field["name"] for field in told_of] == ["pauses", "framed"]  # those of its base
+
+
+def test_a_field_is_explained_with_what_may_stand_there(told):
+    text = told(80, "show", "model.positions")
+    assert "tuple[Position, ...] = (NoPE(),)" in text
+    for name in listing.parts()["positions"]:
+        assert f"  {name} " in text
+    assert told(80, "show", "positions").count("RoPE ") == 1
+
+
+def test_all_fields_of_a_recipe(told):
+    rows = told(200, "show", "looped-parity", "--all").splitlines()
+    names = [row.split()[0] for row in rows if row.startswith("  ") and not row.startswith("   ")]
+    assert {"task", "optimizer.weight_decay", "model.mixer", "watch.count", "keep"} <= set(names)
+
+
+# Names that others use
+
+
+@pytest.mark.parametrize("path", listing.SYNONYMS)
+def test_synonyms_lead_to_fields(path):
+    assert path in listing.field_paths()
+    for name in listing.SYNONYMS[path].split():
+        assert listing.field_path(name) == listing.field_path(name.replace("_", "-")) == path
+
+
+def test_every_path_is_a_field():
+    recipe = catalog.recipe("looped-parity", ["lengths=Curriculum(top=20, every=60)"])
+    for path in ("batch", "model.width", "optimizer.rate", "lengths.every", "watch.every"):
+        assert path in listing.field_paths()
+        assert recipe.change([f"{path}=8"]) != recipe
+
+
+def test_a_run_of_one_s_own_part_names_the_way_to_it(tmp_path, capsys):
+    text = catalog.recipe("looped-parity").json().replace('"Parity"', '"MyTask"')
+    (tmp_path / "config.json").write_text(text)
+    for verb in ("report", "train"):
+        assert cli._run(cli.parse([verb, str(tmp_path)])) == 2
+        assert "'MyTask' is not one of" in (said := capsys.readouterr().err)
+        assert said.endswith("if it is your own, import its module first: --import MODULE\n")
+
+
+# Completion
+
+
+COMPLETED = [
+    ("sh", "show"),
+    ("train looped-pai", "looped-pairs"),
+    ("train looped-parity model.wid", "model.width="),
+    ("solve retran", "retran-small"),
+    ("sample multi", "multiplication"),
+    ("evaluate looped-pairs --stopping Max", "MaxConfidence"),
+    ("evaluate looped-pairs --fam", "--families"),
+    ("reproduce abl", "ablations"),
+]
+
+
+@pytest.mark.parametrize(("typed", "wanted"), COMPLETED)
+def test_a_shell_can_complete(typed, wanted):
+    *before, last = ["lengthwise", *typed.split()]
+    finder = argcomplete.CompletionFinder(completed(cli.parser()), always_complete_options=True)
+    assert wanted in [found.strip() for found in finder._get_completions(before, last, "", None)]

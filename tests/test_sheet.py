@@ -1,0 +1,93 @@
+"""Tables at any width: numbers whole, words whole."""
+
+import io
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from lengthwise.base.results import wilson
+from lengthwise.report.card import card_table
+from lengthwise.report.families import family_table, worst_table
+from lengthwise.report.sheet import Sheet
+from lengthwise.report.tables import anatomy_table, asked_table, detail_table, map_table, row_table, summary_table
+
+WIDTHS = (60, 80, 200)
+
+
+def printed(table, width):
+    console = Console(file=io.StringIO(), width=width)
+    console.print(table)
+    return console.file.getvalue()
+
+
+def score(size, exact, problems="uniform", **more):
+    low, high = wilson(exact, 1000)
+    row = {"sizes": [size], "problems": problems, "stopping": "MaxConfidence(extra=20, per=batch)", "exact": exact}
+    return row | {"low": low, "high": high, "token_accuracy": 0.98765, "loops": 123.4, "count": 1000} | more
+
+
+CARD = {"recipe": "fop-loop-adaptive-wo-unique-set", "task": "unique-set", "trained_to": "20x100", "chosen_on": [20],
+        "seeds": 5, "generalise": 3, "longest": ["1000", None, "25"], "longest_uniform": ["1000", None, "2500"],
+        "worst": {"family": "rich-in-one-digit", "size": "20x100", "exact": 0.125}, "fit": 0.5,
+        "parameters": 12_345_678, "operations": 1.2e15, "cpu_s": 123_456.7}  # fmt: skip
+SUMMARY = {"panel": "unique-set", "who": "fop-loop-adaptive-wo-unique-set", "stopping": "MaxConfidence(per=batch)",
+           "problems": "uniform", "size": "100x100", "exact": 0.98765, "error": 0.01234, "solved": 3, "seeds": 5,
+           "count": 1000, "fit": 0.5, "trained_to": 20}  # fmt: skip
+ROWS = [score(size, share) for size, share in ((8, 1.0), (1000, 0.123))]
+STRUCTURED = [score(size, 0.25, "every-column-carries") for size in (8, 16, 32, 64, 128, 256, 512, 1000)]
+ASKED = [
+    row | {"weights": "org/model", "task": "addition", "chatter": 998, "asked": 1000, "lenient": 0.9} for row in ROWS
+]
+GROUP = {"low": 1, "high": 1000, "count": 1000, "exact": 0.394}
+ANATOMY = {"sizes": [1000], "ends": {"early": 101, "late": 202, "right": 303}, "first_wrong": {"1": 500, "999": 106},
+           "exact": 0.394, "by": {"longest-carry": [GROUP]}}  # fmt: skip
+PAIRS = [score(1, 0.5) | {"sizes": [i, j]} for i in range(1, 101, 10) for j in range(1, 101, 10)]
+
+TABLES = {
+    "card": card_table([CARD]),
+    "detail": detail_table([*ROWS, *STRUCTURED[:2]], 20),
+    "asked": asked_table(ASKED),
+    "anatomy": anatomy_table([ANATOMY]),
+    "map": map_table(PAIRS, 20),
+    "summary": summary_table([SUMMARY]),
+    "families": family_table(STRUCTURED, 20),
+    "worst": worst_table([*ROWS, *STRUCTURED], 20),
+    "rows": row_table([{"recipe": CARD["recipe"], "size": "100x100", "T": 1000, "oracle": 0.123, "batch_loops": 12.5}]),
+}
+
+
+def words_of(table):
+    cells = [cell for column in table.columns for cell in (column.header, *column.cells)]
+    texts = [cell if isinstance(cell, Text) else Text.from_markup(str(cell)) for cell in cells]
+    return {word for text in texts for word in text.plain.split()}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", TABLES)
+def test_no_number_is_cut_and_no_word_split(name, width):
+    text = printed(TABLES[name], width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text.replace(" … ", "")
+    found = set(text.split())
+    for word in words_of(TABLES[name]):
+        assert whole(word, found), word
+
+
+def whole(word, found):
+    """Is it there, or broken behind hyphens? What only decorates may be missing."""
+    pieces = {part for part in found if part.endswith("-") and word.startswith(part)}
+    return word in found or set(word) <= set("█▏▎▍▌▋▊▉·") or any(whole(word[len(part) :], found) for part in pieces)
+
+
+def test_where_a_table_fits_it_is_one():
+    table = Sheet("name", "share")
+    table.add_row("a-long-name", "0.123")
+    assert len(printed(table, 60).splitlines()) == 3  # heading, rule, row
+    assert printed(table, 16).split() == ["name", "share", "─" * 15, "a-long-", "0.123", "name"]
+    assert printed(table, 12).split() == ["name", "a-long-name", "share", "0.123"]
+
+
+def test_a_sheet_may_be_printed_at_any_width_in_any_order():
+    table = TABLES["card"]
+    assert printed(table, 200) == (printed(table, 60), printed(table, 200))[1]
