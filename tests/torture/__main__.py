@@ -19,7 +19,7 @@ from typing import Any
 
 from .children import ROOT
 
-CAMPAIGNS = ("kills", "signals", "races", "disks", "fuzzing")
+CAMPAIGNS = ("kills", "signals", "races", "disks")
 
 Row = dict[str, Any]
 
