@@ -56,7 +56,12 @@ def _(Figure, batch, lw, odd, prompt, recipe):
         read = Figure(figsize=(6.75, 3.2))
         panel = read.add_subplot()
         drawn = panel.imshow(
-            odd, cmap="RdBu_r", vmin=0, vmax=1, aspect="auto", extent=(-0.5, odd.shape[1] - 0.5, len(odd) + 0.5, 0.5)
+            odd.numpy(),
+            cmap="RdBu_r",
+            vmin=0,
+            vmax=1,
+            aspect="auto",
+            extent=(-0.5, odd.shape[1] - 0.5, len(odd) + 0.5, 0.5),
         )
         panel.grid(visible=False)
         panel.set_xticks(range(odd.shape[1]), written)

@@ -24,7 +24,7 @@ from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 READS, WRITES = Vocab(tuple("abcdef")), Vocab(tuple("xyz"))
 LENGTHS, LOOPS = [5, 9, 2], [2, 1, 3]
 BASE = Transformer(width=8, heads=2, layers=1)
-MADE = {int: 1, Position: RoPE()}  # what a field without a default is given
+MADE = {int: 1, str: "x", Position: RoPE()}  # what a field without a default is given
 
 
 def shipped(kind):

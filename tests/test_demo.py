@@ -17,8 +17,8 @@ def test_demo_shows_its_pictures_and_can_be_given_again(runs):
     again = command(*words, "--json")
     scores = json.loads(again.stdout)["scores"]
     alone = [row for row in scores["looped-pairs"] if row["problems"] in ("uniform", "hard")]
-    assert {row["sizes"][0] for row in alone} == {8, 12, 16, 20, 24, 50, 100}
-    assert len(alone) == 14  # nothing was measured twice
+    assert {row["sizes"][0] for row in alone} == {4, 8, 12, 16, 20, 24, 50, 100}
+    assert len(alone) == 16  # nothing was measured twice
     names = [row["problems"] for row in scores["looped-pairs"] if row["sizes"] == [16]]
     assert {"all-highest", "twice"} < set(names) and len(names) == len(set(names))
     assert "worst family" in shown.stdout

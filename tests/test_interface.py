@@ -106,7 +106,7 @@ def test_a_module_is_trained_and_holds_the_weights(folder):
 def test_a_module_of_another_process_cannot_be_built(folder, monkeypatch):
     monkeypatch.setattr("lengthwise.models.given._MODULES", {})
     with pytest.raises(lw.UsageError, match="which no file can build"):
-        lw.models.given.Given("Gru", "0" * 10).build(None, None, causal=True)
+        lw.models.given.Given("Gru", "0" * 10).build(lw.Vocab(("a",)), lw.Vocab(("a",)), causal=True)
 
 
 def test_fields_of_a_recipe_are_keywords(folder):
@@ -217,7 +217,7 @@ def test_lists_have_a_sentence_each_and_are_filtered():
 # What it cannot take
 
 WRONG = [
-    (lambda: lw.evaluate("looped-pairs", [8.5]), "lengths: 8.5 is no size"),
+    (lambda: lw.evaluate("looped-pairs", iter([8.5])), "lengths: 8.5 is no size"),
     (lambda: lw.evaluate("looped-pairs", [True]), "lengths: True is no size"),
     (lambda: lw.evaluate("looped-pairs", 0), "lengths: 0 is no size"),
     (lambda: lw.evaluate("looped-pairs", []), "lengths: there is none"),

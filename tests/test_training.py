@@ -316,7 +316,7 @@ def stop_at(monkeypatch, steps, how):
     monkeypatch.setattr(training.Trainee, "advance", advance_and_stop)
 
 
-STOPPED = [(PLAIN, signal.SIGINT), (RICH, signal.SIGTERM), (MASTERED, signal.SIGHUP)]
+STOPPED = [(PLAIN, signal.SIGINT), (RICH, signal.SIGTERM), (MASTERED, signal.SIGTERM)]
 
 
 @pytest.mark.parametrize(("recipe", "number"), STOPPED, ids=["plain", "rich", "mastered"])
