@@ -76,6 +76,12 @@ def _types(request):
     config.update("jaxtyping_disable", CASES[test] > CHECKED)
 
 
+@pytest.fixture
+def untyped(_types):
+    """Types are not checked: the test gives wrong ones on purpose, as a user would."""
+    config.update("jaxtyping_disable", True)
+
+
 def command(*words, stdin="", env=None):
     """A command of the command line, run in this process: one of its own takes three seconds to start."""
     from lengthwise import cli

@@ -87,6 +87,7 @@ FOUND = [
     *(replace(BASE, positions=(), mixer=mixer) for mixer in shipped("mixers")),
     *(spec for spec in shipped("models") if not isinstance(spec, (Transformer, LSTM, ReTran))),
 ]
+FOUND = [spec for spec in FOUND if accepted(spec, True) or accepted(spec, False)]  # not what only a module makes
 EVERY = [
     (spec, causal)
     for spec, causal in itertools.product(dict.fromkeys([*SPECS, *RECURRENT, *FOUND]), [False, True])

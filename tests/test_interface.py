@@ -217,7 +217,7 @@ def test_lists_have_a_sentence_each_and_are_filtered():
 # What it cannot take
 
 WRONG = [
-    (lambda: lw.evaluate("looped-pairs", iter([8.5])), "lengths: 8.5 is no size"),
+    (lambda: lw.evaluate("looped-pairs", [8.5]), "lengths: 8.5 is no size"),
     (lambda: lw.evaluate("looped-pairs", [True]), "lengths: True is no size"),
     (lambda: lw.evaluate("looped-pairs", 0), "lengths: 0 is no size"),
     (lambda: lw.evaluate("looped-pairs", []), "lengths: there is none"),
@@ -246,6 +246,7 @@ WRONG = [
 ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("untyped")
 @pytest.mark.parametrize(("call", "said"), WRONG, ids=[said for _, said in WRONG])
 def test_wrong_arguments_are_answered_in_one_line(call, said):
     with pytest.raises(lw.UsageError, match=said) as error:
