@@ -4,6 +4,7 @@ Or: `lengthwise train looped-parity --import own_objective "objective=StandStill
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch.nn import functional as F
@@ -15,11 +16,7 @@ import lengthwise as lw
 class StandStill(lw.Objective):
     """The mean of two losses: after each row's own loops, and after ``more`` further ones."""
 
-    more: int = 2
-
-    def __post_init__(self):
-        if self.more < 1:
-            raise lw.UsageError(f"more must be 1 or more, not {self.more}")
+    more: Annotated[int, lw.Range(1)] = 2
 
     def __call__(self, runner, batch, loops, generator):
         targets, losses = batch.targets[batch.loss_mask], []

@@ -5,6 +5,7 @@ Or: `lengthwise evaluate looped-binary-sum --import own_stopping --stopping "Con
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 
@@ -15,14 +16,10 @@ import lengthwise as lw
 class Confident(lw.Stopping):
     """The first loop whose answer has a mean probability of ``least`` per token; if there is none, the last one run."""
 
-    least: float = 0.99
-    extra: int = 20  # loops beyond the planned ones that may be run
+    least: Annotated[float, lw.Range(0, 1, "open")] = 0.99
+    extra: Annotated[int, lw.Range(0)] = 20  # loops beyond the planned ones that may be run
 
     reads_output = True  # the choice depends on the answers, so next-token layouts refuse it
-
-    def __post_init__(self):
-        if not 0 < self.least <= 1:
-            raise lw.UsageError(f"least must be above 0 and at most 1, not {self.least}")
 
     def limit(self, planned):  # (rows) → (rows): how many loops are run before choosing
         return planned + self.extra

@@ -71,6 +71,7 @@ __all__ = [
     "Position",
     "Problems",
     "Progressive",
+    "Range",
     "ReTran",
     "Recipe",
     "RoPE",

@@ -1,6 +1,9 @@
-"""``python -m lengthwise``."""
+"""``python -m lengthwise``, and the command ``lengthwise``."""
 
-from lengthwise.cli import main
+from lengthwise.base import lifeline
+
+with lifeline.leaving():
+    from lengthwise.cli import main
 
 if __name__ == "__main__":
     main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lengthwise.base.ranges import Range
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Inputs, Loss, Problems, Score, Trace, UsageError
 from lengthwise.base.vocab import Vocab

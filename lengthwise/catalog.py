@@ -15,6 +15,7 @@ from typing import Any
 import lengthwise.recipes
 import lengthwise.studies
 from lengthwise.base import listing
+from lengthwise.base.errors import shown
 from lengthwise.base.fields import kebab, kinds, override, suggest
 from lengthwise.base.types import UsageError
 from lengthwise.models import ModelSpec
@@ -146,13 +147,14 @@ FEW = 40  # names that an error message still lists
 
 
 def _find(what: str, name: str, known: dict[str, Any]) -> Any:
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         few = (
             f"one of: {', '.join(known)}"
             if len(known) <= FEW
             else f"one of the {len(known)} that `lengthwise list` has"
         )
-        raise UsageError(f"{what}: {name!r} is not {few}{suggest(name, known)}")
+        near = suggest(name, known) if isinstance(name, str) else ""
+        raise UsageError(f"{what}: {shown(name)} is not {few}{near}")
     return known[name]
 
 

@@ -4,13 +4,16 @@ import and ``--help`` should not be."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import sys
-import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
-from lengthwise.base import lifeline
+from lengthwise.base import lifeline, streams
+from lengthwise.base.errors import Interrupted, UsageError, clean
 
 EPILOG = """examples:
   lengthwise demo                                    train two models on short sums, test them on long ones
@@ -34,7 +37,7 @@ class _Parser(argparse.ArgumentParser):
 
         if wrong := re.search(r"VERB: invalid choice: '([^']*)'", message):
             message = f"there is no verb {wrong[1]!r}{suggest(wrong[1], _verbs(self))}"
-        self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n")
+        self.exit(2, f"{UsageError(f'{self.prog}: {message}; see `{self.prog} --help`')}\n")
 
 
 def _verbs(top: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
@@ -236,6 +239,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Options may stand anywhere, and a prompt may start with a minus sign: argparse alone would refuse ``solve WEIGHTS
     --json PROMPT`` and ``solve WEIGHTS -3+12``."""
     top = parser()
+    if arguments and any("\0" in word for word in arguments):
+        top.error("an argument holds a null character")
     args, rest = top.parse_known_args(arguments)
     for name in ("prompts", "changes"):
         if hasattr(args, name) and not any(re.match("--|-[a-zA-Z]", word) for word in rest):
@@ -264,44 +269,62 @@ def _unknown(rest: list[str], sub: argparse.ArgumentParser, with_fields: bool) -
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run a verb and exit: 0 done, 1 some prompts were bad or have no reply, 2 a mistake of the user's, 130
-    interrupted."""
+    interrupted, 141 the reader of the output has gone."""
+    streams.tolerate_encodings()
     if "_ARGCOMPLETE" in os.environ:
         from lengthwise.verbs.completion import complete
 
         complete(parser())
-    args = parse(arguments)
-    if args.version:
-        from lengthwise import __version__
-
-        print(__version__)
-        sys.exit(0)
-    if args.verb is None:
-        parser().print_help()
-        sys.exit(0)
-    if threading.current_thread() is threading.main_thread():
-        lifeline.heed()
+    with lifeline.leaving():
+        args = parse(arguments)
     sys.exit(_run(args))
 
 
 def _run(args: argparse.Namespace) -> int:
-    from lengthwise import verbs
-    from lengthwise.base.errors import Interrupted, UsageError
-
     try:
-        return verbs.run(args)
+        with lifeline.leaving():
+            work = _work(args)
+        lifeline.heed()
+        status = work()
+        sys.stdout.flush()  # here, where an error can still be told
+        return status
     except Interrupted as stopped:
-        print(f"lengthwise: {stopped}", file=sys.stderr)
-        return 130
+        return _told(stopped, 130)
     except UsageError as error:
-        print(f"lengthwise: {error}", file=sys.stderr)
-        return 2
+        return _told(error, 2)
     except KeyboardInterrupt:
-        print("lengthwise: interrupted; the same command goes on from here", file=sys.stderr)
-        return 130
+        return _told("interrupted; the same command goes on from here", 130)
     except BrokenPipeError:
-        # The reader has gone; what Python would still flush has nowhere to go either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.discard_output()
         return 141
+    except OSError as error:
+        if error.filename is None:
+            streams.discard_output()
+        return _told(f"{error.filename or 'the output cannot be written'}: {error.strerror or error}", 2)
+
+
+def _work(args: argparse.Namespace) -> Callable[[], int]:
+    """What the arguments ask for, with all that it imports at hand."""
+    if args.version:
+        from lengthwise import __version__
+
+        return partial(_print, __version__)
+    if args.verb is None:
+        return partial(_print, parser().format_help().rstrip("\n"))
+    from lengthwise import verbs
+
+    return partial(verbs.load(args), args)
+
+
+def _print(text: str) -> int:
+    print(text)
+    return 0
+
+
+def _told(message: object, status: int) -> int:
+    with contextlib.suppress(OSError):
+        print(f"lengthwise: {clean(str(message))}", file=sys.stderr)
+    return status
 
 
 if __name__ == "__main__":

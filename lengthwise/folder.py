@@ -37,8 +37,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lengthwise.base import fields
-from lengthwise.base.errors import UsageError
+from lengthwise.base.errors import UsageError, clean, shown
 from lengthwise.base.results import InquiryOutline, RunOutline
+from lengthwise.base.schemas import ROWS, About
 
 DIVERGED = "diverged"  # the verdict on a training whose loss is no number any more
 SHIPPED = Path(__file__).parent / "weights"
@@ -51,8 +52,8 @@ def runs_folder() -> Path:
 
 def run_path(name: str | Path) -> Path:
     """The folder of an existing run, by its path or its name among the runs. Raises UsageError if there is none."""
-    for path in (Path(name), runs_folder() / name):
-        if path.is_dir():
+    for path in (path_of(name), runs_folder() / name):
+        if is_folder(path):
             return path
     raise UsageError(f"{name}: there is no such run; `lengthwise list` shows those that are there")
 
@@ -111,10 +112,25 @@ def regular(path: Path) -> Path:
     return path
 
 
+def path_of(value: str | Path) -> Path:
+    """What was passed as a path. Raises UsageError if it is none."""
+    if not isinstance(value, (str, Path)) or "\0" in str(value):
+        raise UsageError(f"a name or a folder is needed, not {shown(value)}")
+    return Path(value)
+
+
+def is_folder(path: Path) -> bool:
+    """Is there such a folder? No, where the system cannot say: a name may be too long, or a folder closed."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
 def read_text(path: Path) -> str:
     """Read a text file. Raises UsageError if it cannot be read."""
     try:
-        return regular(path).read_text()
+        return regular(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise UsageError(f"{path.parent}: its {path.name} cannot be read ({reason})") from None
@@ -122,24 +138,31 @@ def read_text(path: Path) -> str:
 
 def read_tree(path: Path) -> dict[str, Any]:
     """Read a JSON object. Raises UsageError if the file cannot be read or holds something else."""
-    text = read_text(path)
+    return parsed(read_text(path), str(path))
+
+
+def parsed(text: str | bytes, where: str) -> dict[str, Any]:
+    """A JSON object, its numbers that are not finite as null. Raises UsageError, with ``where`` it stands, if it is
+    something else."""
     try:
-        tree = json.loads(text)
+        tree = _DECODER.decode(text if isinstance(text, str) else text.decode())
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not JSON ({one_line(error)})") from None
+        raise UsageError(f"{where}: not JSON ({one_line(error)})") from None
     if not isinstance(tree, dict):
-        raise UsageError(f"{path}: not a JSON object")
+        raise UsageError(f"{where}: not a JSON object")
     return tree
+
+
+def _number(text: str) -> float | None:
+    return value if math.isfinite(value := float(text)) else None
+
+
+_DECODER = json.JSONDecoder(parse_float=_number, parse_constant=_number)  # earlier versions wrote NaN
 
 
 def one_line(error: Exception) -> str:
     """An error's message, shortened to one line."""
     return clean(str(error))[:200]
-
-
-def clean(text: str) -> str:
-    """Foreign text that can be printed on one line: control characters, escape sequences with them, are left out."""
-    return "".join(character for character in " ".join(text.split()) if character.isprintable())
 
 
 def _cut_short(file: BinaryIO) -> bool:
@@ -187,6 +210,13 @@ def _disk(folder: Path) -> Iterator[None]:
         raise UsageError(f"{folder}: cannot write there ({error.strerror or error})") from None
 
 
+def _row(schema: Any, line: bytes, where: str) -> dict[str, Any]:
+    try:
+        return fields.decode(schema, parsed(line, where), where)
+    except UsageError as error:
+        raise UsageError(f"{error}; take that line out") from None
+
+
 # Folders
 
 
@@ -225,25 +255,19 @@ class Folder:
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """All rows of ``<name>.jsonl``, without an incomplete last line; empty if there is no file. Raises UsageError
-        if a line is not a JSON object."""
+        if a line is not as ``schemas`` has it."""
         path = regular(self.folder / f"{name}.jsonl")
         try:
             state = path.stat()
             now = state.st_ino, state.st_size, state.st_mtime_ns
             if name not in self._read or self._read[name][0] != now:
-                self._read[name] = now, self._parsed(path)
+                lines = enumerate(path.read_bytes().split(b"\n")[:-1], 1)
+                self._read[name] = now, [_row(ROWS[name], line, f"{path}: line {number}") for number, line in lines]
             return [*self._read[name][1]]
         except FileNotFoundError:
             return []
-
-    def _parsed(self, path: Path) -> list[dict[str, Any]]:
-        try:
-            rows = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
-        except ValueError as error:
-            raise UsageError(f"{path}: a line is not JSON ({one_line(error)})") from None
-        if not all(isinstance(row, dict) for row in rows):
-            raise UsageError(f"{path}: a line is not a row")
-        return rows
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 class RunFolder(Folder):
@@ -302,7 +326,7 @@ class RunFolder(Folder):
     def outline(self) -> RunOutline:
         """The facts of the recipe that a report shows, from about.json once the run is done."""
         if kept := self._about().get("outline"):
-            return fields.decode(RunOutline, kept, f"{self.folder / 'about.json'}: outline")
+            return self._held(RunOutline, kept, "outline")
         # For unfinished runs and folders of earlier versions, the recipe's classes compute them: they import torch.
         from lengthwise.recipe.outline import outline
         from lengthwise.recipe.recipe import Recipe
@@ -311,7 +335,15 @@ class RunFolder(Folder):
 
     def about(self) -> dict[str, Any]:
         """Versions, commit, device and time of a finished run; empty before. Raises UsageError if it is damaged."""
-        return {name: value for name, value in self._about().items() if name != "outline"}
+        about = {name: value for name, value in self._about().items() if name != "outline"}
+        return self._held(About, about, "it") if about else {}
+
+    def _held(self, kind: Any, value: Any, where: str) -> Any:
+        path = self.folder / "about.json"
+        try:
+            return fields.decode(kind, value, f"{path}: {where}")
+        except UsageError as error:
+            raise UsageError(f"{error}; delete {path.name}: a report does without it") from None
 
     def describe(self, about: dict[str, Any]) -> None:
         """Write about.json."""
@@ -322,11 +354,8 @@ class RunFolder(Folder):
         return read_tree(path) if path.exists() else {}
 
     def cut(self, name: str, step: int) -> None:
-        """Remove the rows of steps after ``step``, which a resumed run will log again. Raises UsageError if a row has
-        no step."""
+        """Remove the rows of steps after ``step``, which a resumed run will log again."""
         rows = self.rows(name)
-        if not all(isinstance(row.get("step"), int) for row in rows):
-            raise UsageError(f"{self.folder / name}.jsonl: a row has no step")
         kept = [json.dumps(row) + "\n" for row in rows if row["step"] <= step]
         self._written.pop(name, None)
         write(self.folder / f"{name}.jsonl", "".join(kept).encode())

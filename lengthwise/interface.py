@@ -13,6 +13,7 @@ from torch import nn
 
 from lengthwise import catalog
 from lengthwise.base import fields, listing
+from lengthwise.base.errors import shown
 from lengthwise.base.progress import Progress
 from lengthwise.base.shown import as_html, as_text
 from lengthwise.base.types import Kind, UsageError
@@ -37,6 +38,7 @@ from lengthwise.run import load as load_weights
 from lengthwise.tasks import Task
 from lengthwise.training import loop
 
+LARGEST = 10**6  # a size
 Size = int | tuple[int, ...]
 Trained = Run | Weights | str | Path | nn.Module
 
@@ -44,6 +46,7 @@ Trained = Run | Weights | str | Path | nn.Module
 # Training
 
 
+@fields.checked
 def train(
     recipe: Recipe | str | ModelSpec | nn.Module,
     *changes: str,
@@ -140,6 +143,7 @@ def _task(task: Task | str) -> Task:
 # Evaluation
 
 
+@fields.checked
 def evaluate(
     weights: Trained,
     lengths: Size | Iterable[Size] | None = None,
@@ -238,8 +242,10 @@ def _sizes(lengths: object, recipe: Recipe) -> list[Size]:
     sizes: list[Size] = []
     for size in given:
         whole = size if isinstance(size, tuple) else (size,)
-        if not all(isinstance(part, int) and not isinstance(part, bool) and part > 0 for part in whole):
-            raise UsageError(f"lengths: {_shown(size)} is no size: sizes are whole numbers from 1 up")
+        if not all(isinstance(part, int) and not isinstance(part, bool) and 0 < part <= LARGEST for part in whole):
+            raise UsageError(
+                f"lengths: {_shown(size)} is no size: sizes are whole numbers from 1 up, to a million at most"
+            )
         sizes.append(size if isinstance(size, tuple) else int(size))
     if not sizes:
         raise UsageError("lengths: there is none: give a size or several, or leave it out")
@@ -249,7 +255,7 @@ def _sizes(lengths: object, recipe: Recipe) -> list[Size]:
 def _rules(stopping: Stopping | str | Sequence[Stopping | str] | None) -> list[Stopping] | None:
     if stopping is None:
         return None
-    several = [stopping] if isinstance(stopping, (str, Stopping)) else stopping
+    several = stopping if isinstance(stopping, (list, tuple)) else [stopping]
     rules = []
     for rule in several:
         text = fields.parse(rule, "stopping") if isinstance(rule, str) else rule
@@ -259,7 +265,7 @@ def _rules(stopping: Stopping | str | Sequence[Stopping | str] | None) -> list[S
 
 def _shown(value: object) -> str:
     """A value as a message quotes it: short."""
-    text = repr(value)
+    text = shown(value, longest=61)
     return text if len(text) <= 60 else f"{type(value).__name__} {text[:40]}…"
 
 
@@ -329,6 +335,7 @@ def _listed(entries: Mapping[str, str], words: Iterable[str]) -> Listing:
     )
 
 
+@fields.checked
 def families(task: Task | str, *changes: str) -> dict[str, str]:
     """A task's families of structured problems: what each is, by name. ``task`` is a Task or its name, ``changes`` are
     texts such as ``"base=2"``."""
@@ -336,6 +343,7 @@ def families(task: Task | str, *changes: str) -> dict[str, str]:
     return {family.name: family.about for family in found.families}
 
 
+@fields.checked
 def find(name: str, *changes: str) -> Recipe:
     """A recipe by its ``name``, with ``changes`` as on the command line: ``find("looped-parity", "model.width=32")``.
     UsageError answers a wrong name with the closest right one."""

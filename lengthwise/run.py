@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-import pickle
 import re
 import subprocess
+import warnings
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -18,12 +18,24 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
-from lengthwise.base.errors import UsageError
+from lengthwise.base.errors import UsageError, clean, shown
 from lengthwise.base.fields import suggest
 from lengthwise.base.progress import duration
 from lengthwise.base.results import RunOutline, Score
 from lengthwise.base.shown import as_html, as_text
-from lengthwise.folder import SHIPPED, RunFolder, one_line, read_text, regular, run_path, runs_folder, shipped, write
+from lengthwise.folder import (
+    SHIPPED,
+    RunFolder,
+    is_folder,
+    one_line,
+    path_of,
+    read_text,
+    regular,
+    run_path,
+    runs_folder,
+    shipped,
+    write,
+)
 from lengthwise.models import Model
 from lengthwise.recipe.demand import of_model
 from lengthwise.recipe.outline import outline
@@ -49,8 +61,8 @@ def load(weights: str | Path, device: str | torch.device = "cpu") -> Weights:
 
     Raises UsageError if a file is missing, damaged, or does not fit the recipe. No file can run code.
     """
-    folder = Path(weights)
-    if not folder.is_dir():
+    chosen, folder = choose_device(device), path_of(weights)
+    if not is_folder(folder):
         if str(weights) not in shipped():
             near = suggest(str(weights), shipped())
             raise UsageError(
@@ -69,7 +81,19 @@ def load(weights: str | Path, device: str | torch.device = "cpu") -> Weights:
         raise UsageError(f"{path}: not a whole safetensors file ({one_line(error)})") from None
     except RuntimeError as error:
         raise UsageError(f"{path}: these weights do not fit the recipe beside them ({one_line(error)})") from None
-    return Weights(folder.resolve().name, recipe, model.to(device).eval())
+    return Weights(clean(folder.resolve().name), recipe, model.to(chosen).eval())
+
+
+def choose_device(name: str | torch.device) -> torch.device:
+    """The device with this name; ``auto`` is the GPU if there is one. Raises UsageError if the device is missing."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()  # some devices, e.g. meta, compute nothing
+    except (RuntimeError, AssertionError, TypeError, ValueError):
+        raise UsageError(f"device: {shown(name)} is not here; use auto, cpu or cuda") from None
+    return device
 
 
 def read_recipe(folder: Path) -> Recipe:
@@ -188,14 +212,17 @@ class Run(RunFolder):
         if not path.exists():
             return None
         try:
-            state = torch.load(path, map_location=device, weights_only=True)
-            if not isinstance(state, dict):
-                raise ValueError(f"it holds a {type(state).__name__}")
-            return state
-        except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-            raise UsageError(
-                f"{path}: not a checkpoint that can be resumed ({one_line(error)}); delete it to start over"
-            ) from None
+            content = path.read_bytes()
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                state = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
+        except Exception:  # whatever torch says of foreign bytes, often advice to trust them
+            state = None
+        if not isinstance(state, dict):
+            raise UsageError(f"{path}: not a checkpoint, or a damaged one; delete it to start over")
+        return state
 
 
 def commit() -> str:

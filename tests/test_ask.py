@@ -822,7 +822,11 @@ def test_a_row_that_is_none_is_named(endpoint, asked, told):
     given = words(server.url, "--lengths", "3", "--samples", 3)
     path = Path(asked(*given)["run"]) / "replies.jsonl"
     whole = path.read_text()
-    for line, part in (('{"prompt": "1+1"}', "row 4 is not a reply"), ("{", "a line is not JSON"), ("[]", "not a row")):
+    for line, part in (
+        ('{"prompt": "1+1"}', "line 4: it has no correct"),
+        ("{", "line 4: not JSON"),
+        ("[]", "not a JSON object"),
+    ):
         path.write_text(f"{whole}{line}\n")
         assert part in one_line(told, *given)
     (path.parent / "asked.json").write_text("{")

@@ -43,6 +43,8 @@ RECIPE = Recipe(
 )
 
 SHARE = st.floats(0, 1)
+DECAY = st.floats(0, 1, exclude_max=True)
+CHANGE = st.integers(-(10**6), 10**6)
 COUNT = st.integers(1, 1000)
 POSITIONS = st.one_of(
     st.just(NoPE()), st.builds(Learned, COUNT), st.builds(RoPE, st.floats(1, 1e6)), st.builds(Local, st.integers(0, 9))
@@ -61,7 +63,7 @@ PARTS = {
     "loops": st.one_of(
         st.builds(Constant, COUNT),
         st.builds(PerRound, st.integers(-5, 5), COUNT),
-        st.builds(ExtraLoops, st.integers(), COUNT),
+        st.builds(ExtraLoops, CHANGE, COUNT),
     ),
     "model": st.builds(
         Transformer,
@@ -73,7 +75,7 @@ PARTS = {
         dropout=st.floats(0, 0.9),
     ),
     "objective": st.one_of(st.just(Final()), st.just(Every()), st.builds(Progressive, SHARE, st.booleans())),
-    "optimizer": st.builds(AdamW, st.floats(1e-9, 1), st.tuples(SHARE, SHARE), st.floats(1e-12, 1), SHARE),
+    "optimizer": st.builds(AdamW, st.floats(1e-9, 1), st.tuples(DECAY, DECAY), st.floats(1e-12, 1), SHARE),
     "schedule": st.builds(
         Schedule,
         st.sampled_from(["constant", "cosine", "linear", "trapezoid"]),
@@ -82,7 +84,7 @@ PARTS = {
         SHARE,
     ),
     "stopping": st.one_of(
-        st.builds(Oracle, st.integers()), st.builds(After, COUNT), st.builds(Converged, COUNT, COUNT),
+        st.builds(Oracle, CHANGE), st.builds(After, COUNT), st.builds(Converged, COUNT, COUNT),
         st.builds(MaxConfidence, COUNT, st.sampled_from(["example", "batch"])),
     ),
     "watch": st.builds(Watch, COUNT, st.lists(COUNT, min_size=1, max_size=4).map(tuple), COUNT),

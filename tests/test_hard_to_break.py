@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from lengthwise.base import lifeline
-from lengthwise.base.errors import Diverged, UsageError
-from lengthwise.folder import clean
+from lengthwise.base.errors import Diverged, UsageError, clean
 from lengthwise.models.transformer import Transformer
 from lengthwise.objectives.final import Final
 from lengthwise.recipe.layout import FullOutput

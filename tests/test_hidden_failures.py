@@ -142,7 +142,7 @@ def test_without_a_share_of_families_nothing_changes():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["families=1.5"], "families is a share"),
+        (["families=1.5"], "families must be 0 to 1"),
         (["families=0.8", "hard=0.33"], "families is a share"),
         (["families=0.1", "family_names=(twce,)"], "did you mean twice"),
     ],

@@ -297,5 +297,5 @@ def test_rows_that_stop_early_are_held_to_no_answer(run):
 
 @pytest.mark.parametrize("weight", [-0.1, 1.1])
 def test_a_weight_is_a_share(weight):
-    with pytest.raises(UsageError, match="weight is a share"):
+    with pytest.raises(UsageError, match=r"Progressive\.weight must be 0 to 1"):
         Progressive(weight)

@@ -583,7 +583,7 @@ def test_operands_of_a_product_have_no_leading_zeros_unless_they_may():
 
 @pytest.mark.parametrize("base", [1, 11])
 def test_multiplication_in_a_base_that_is_none(base):
-    with pytest.raises(UsageError, match="multiplication: base must be 2 to 10"):
+    with pytest.raises(UsageError, match=r"Multiplication\.base must be 2 to 10"):
         Multiplication(base)
 
 
@@ -660,7 +660,7 @@ def test_the_first_foreign_symbol_is_named_in_one_line(task, text, predicted):
 
 @pytest.mark.parametrize("size", [-1, 0, 1, 63])
 def test_other_alphabets_of_sets_are_refused(size):
-    with pytest.raises(UsageError, match="unique-set: alphabet must be 2 to 62"):
+    with pytest.raises(UsageError, match=r"UniqueSet\.alphabet must be 2 to 62"):
         UniqueSet(size)
 
 

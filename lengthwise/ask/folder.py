@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +11,7 @@ from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base import fields
 from lengthwise.base.results import InquiryOutline
 from lengthwise.base.types import UsageError
-from lengthwise.folder import InquiryFolder, runs_folder, write_json
+from lengthwise.folder import InquiryFolder, is_folder, read_tree, runs_folder, write_json
 from lengthwise.recipe.recipe import import_parts
 
 TOKENS = ("prompt_tokens", "completion_tokens")  # as endpoints call them
@@ -45,21 +44,18 @@ class Asked(InquiryFolder):
         """Open an existing folder. Raises UsageError if it is not an inquiry's."""
         path = folder / "asked.json"
         import_parts()
+        tree = read_tree(path)
+        tree.pop("outline", None)
         try:
-            tree = json.loads(path.read_bytes())
-            if isinstance(tree, dict):
-                tree.pop("outline", None)
             return Asked(folder, fields.decode(Inquiry, tree))
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
-        except (OSError, ValueError, RecursionError):
-            raise UsageError(f"{path}: cannot be read as what was asked") from None
 
     @staticmethod
     def named(name: str | Path) -> Asked | None:
         """Open a folder by its path, or by its name among the runs; None if there is no inquiry."""
         paths = (Path(name), runs_folder() / name)
-        return next((Asked.open(path) for path in paths if (path / "asked.json").is_file()), None)
+        return next((Asked.open(path) for path in paths if is_folder(path) and (path / "asked.json").is_file()), None)
 
     def config(self) -> Row:
         """The inquiry as plain values, with defaults for fields that its file lacks."""
@@ -72,11 +68,8 @@ class Asked(InquiryFolder):
 
     def replies(self) -> dict[str, Row]:
         """The rows of ``replies``, by prompt. Raises UsageError if a row is incomplete."""
-        needed = {"prompt": str, "correct": bool, **dict.fromkeys(TOKENS, int)}
         found: dict[str, Row] = {}
-        for number, row in enumerate(self.rows("replies"), 1):
-            if not all(isinstance(row.get(name), kind) for name, kind in needed.items()):
-                raise UsageError(f"{self.folder / 'replies.jsonl'}: row {number} is not a reply; take it out")
+        for row in self.rows("replies"):
             found.setdefault(row["prompt"], row)
         return found
 

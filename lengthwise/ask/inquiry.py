@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lengthwise.base import fields
+from lengthwise.base.ranges import Line, Seed, Size
 from lengthwise.base.results import InquiryOutline
 from lengthwise.base.types import Kind, Problems, UsageError
 from lengthwise.recipe.data import fresh_problems
@@ -21,7 +22,7 @@ ALONE = "Reply with the answer alone: no other words, no spaces, no punctuation 
 
 
 @dataclass(frozen=True)
-class Inquiry:
+class Inquiry(fields.Part):
     """The endpoint, the model, and what it is asked. Sizes and numbers of problems are not part of it, so that a folder
     can grow. ``problems`` (there ``kind``), ``bottom`` and ``source`` are those of ``data.fresh_problems``.
 
@@ -29,18 +30,19 @@ class Inquiry:
     """
 
     endpoint: str
-    model: str
+    model: Line
     task: Task
     instruction: str
-    seed: int = 0
+    seed: Seed = 0
     problems: Kind = "uniform"
-    bottom: int = 1
+    bottom: Size = 1
     source: Source = FRESH
     temperature: float | None = 0.0  # None: the endpoint's own
     max_tokens: int | None = None  # of a reply; None: as many as the endpoint lets it have
     examples: tuple[tuple[str, str], ...] = ()  # prompts with their answers, shown before each question
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not _is_address(self.endpoint):  # the error does not quote it, as it may contain a password
             raise UsageError(
                 "--endpoint: an address such as http://localhost:8000/v1, without user, password or question mark; "

@@ -1,8 +1,17 @@
-"""The exceptions that a user is meant to see."""
+"""The exceptions that a user is meant to see, and how text that did not come from us is shown in them."""
+
+LONGEST = 2000  # characters of a message
 
 
 class UsageError(ValueError):
-    """An error that the user can correct. Its message is one line: what is wrong, and what would be right."""
+    """An error that the user can correct. Its message is one line: what is wrong, and what would be right.
+
+    Messages quote names and files, so whatever they quote is made fit for a terminal here.
+    """
+
+    def __init__(self, message: object = "") -> None:
+        text = clean(str(message))
+        super().__init__(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…")
 
 
 class UnknownPart(UsageError):
@@ -15,3 +24,17 @@ class Diverged(UsageError):
 
 class Interrupted(Exception):
     """Training was asked to stop. Its checkpoint is written, and the same call goes on from there."""
+
+
+def clean(text: str) -> str:
+    """Foreign text that can be printed on one line: control characters, escape sequences with them, are left out."""
+    return "".join(character for character in " ".join(text.split()) if character.isprintable())
+
+
+def shown(value: object, *, quoted: bool = True, longest: int = 80) -> str:
+    """A foreign value as an error quotes it, shortened."""
+    try:
+        text = repr(value) if quoted or not isinstance(value, str) else value
+    except ValueError:  # Python writes out no number of thousands of digits
+        return f"a {type(value).__name__} of thousands of digits"
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"

@@ -1,8 +1,11 @@
-"""Converts frozen dataclasses to and from JSON and applies ``name=value`` overrides, with type checks.
+"""Converts frozen dataclasses to and from JSON and applies ``name=value`` overrides, with checks of types and ranges.
 
 A dataclass is written as ``{"kind": "Parity", …}``. The kind is looked up among the imported subclasses of the field's
 declared type, so a file can only name classes that the program has already imported, and it cannot run code. A wrong
 name raises UsageError, which suggests the closest valid one.
+
+A field's type is a number, a word, ``Literal``, a tuple, a part, or one of these or None; ``Annotated`` adds a range
+(see ``ranges``). Rows of files are described by ``TypedDict``, which may also hold dictionaries.
 """
 
 from __future__ import annotations
@@ -10,16 +13,73 @@ from __future__ import annotations
 import ast
 import dataclasses
 import difflib
+import functools
+import inspect
 import math
 import re
 import types
 import typing
-from collections.abc import Iterable
-from typing import Any, Literal, TypeVar
+from abc import ABC
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Annotated, Any, Literal, NotRequired, ParamSpec, TypeVar
 
-from lengthwise.base.errors import UnknownPart, UsageError
+from lengthwise.base.errors import UnknownPart, UsageError, shown
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class Part(ABC):  # noqa: B024 (its subclasses are abstract)
+    """Base of all that recipes are made of. Subclasses are frozen dataclasses of plain values, tuples and other parts.
+
+    Each field is held to its declared type and range, whoever makes the part: UsageError where it does not fit. A
+    subclass with a ``__post_init__`` of its own calls this one first.
+    """
+
+    def __post_init__(self) -> None:
+        for name, hint in hints(type(self)).items():
+            object.__setattr__(self, name, conform(hint, getattr(self, name), f"{type(self).__name__}.{name}"))
+
+
+def checked(function: Callable[P, T]) -> Callable[P, T]:
+    """Hold a function's arguments to its annotations, as fields are; those that are neither plain nor parts are the
+    function's own to check."""
+    signature, kinds = inspect.signature(function), typing.get_type_hints(function, include_extras=True)
+    single = {
+        name for name, one in signature.parameters.items() if one.kind.name not in ("VAR_POSITIONAL", "VAR_KEYWORD")
+    }
+    held = {name: kind for name, kind in kinds.items() if name in single and _can_hold(kind)}
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        bound = signature.bind(*args, **kwargs)
+        for name in held.keys() & bound.arguments.keys():
+            bound.arguments[name] = conform(held[name], bound.arguments[name], name)
+        return function(*bound.args, **bound.kwargs)
+
+    return call
+
+
+def _can_hold(kind: Any) -> bool:
+    options = [option for option in typing.get_args(kind) if option is not type(None)]
+    if typing.get_origin(kind) in (Annotated, typing.Union, types.UnionType):
+        single = typing.get_origin(kind) is Annotated or len(options) == 1
+        return single and _can_hold(options[0])
+    return kind in (bool, int, float, str) or (isinstance(kind, type) and issubclass(kind, Part))
+
+
+@cache
+def hints(kind: type) -> Mapping[str, Any]:
+    """The declared types of a dataclass's fields, or of a TypedDict's keys."""
+    found = typing.get_type_hints(kind, include_extras=True)
+    if dataclasses.is_dataclass(kind):
+        return {f.name: found[f.name] for f in dataclasses.fields(kind)}
+    # What is not required may be missing, and is as declared where it is there.
+    return {
+        name: typing.get_args(hint)[0] if typing.get_origin(hint) is NotRequired else hint
+        for name, hint in found.items()
+    }
 
 
 def encode(value: Any) -> Any:
@@ -50,7 +110,10 @@ def _changed(part: Any) -> list[dataclasses.Field[Any]]:
 
 def decode(kind: type[T], value: Any, path: str = "") -> T:
     """Build a ``kind`` from JSON values. Raises UsageError, with the field's path, if a value does not fit."""
-    return _decode(kind, value, path)
+    try:
+        return conform(kind, value, path)
+    except RecursionError:
+        raise UsageError(f"{path or 'recipe'}: it is nested too deep") from None
 
 
 def override(part: T, changes: Iterable[str]) -> T:
@@ -61,9 +124,10 @@ def override(part: T, changes: Iterable[str]) -> T:
     """
     tree = encode(part)
     for change in changes:
+        conform(str, change, "a change")
         name, equals, text = change.partition("=")
         if not equals or not name:
-            raise UsageError(f"a change is written name=value, not {change!r}")
+            raise UsageError(f"a change is written name=value, not {shown(change)}")
         _put(tree, name.split("."), parse(text, name), name)
     return decode(type(part), tree)
 
@@ -95,7 +159,7 @@ def parse(text: str, name: str = "value") -> Any:
         return _read(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise UsageError(
-            f"{name}: {text!r} is neither a number, a word, a kind like Uniform(top=20), nor a tuple"
+            f"{name}: {shown(text)} is neither a number, a word, a kind like Uniform(top=20), nor a tuple"
         ) from None
 
 
@@ -141,73 +205,129 @@ def _put(tree: Any, path: list[str], value: Any, name: str) -> None:
 
 
 def _indexes(parts: list[Any], step: str) -> bool:
-    return step.isdecimal() and int(step) < len(parts)
+    return step in map(str, range(len(parts)))
 
 
-def _decode(kind: Any, value: Any, path: str) -> Any:
+def conform(kind: Any, value: Any, path: str) -> Any:
+    """A value as its declared type has it: a whole number in a float's place is one, a kind's name is the part, a
+    single value in a tuple's place is a tuple of one. UsageError, with the path, if it does not fit."""
     origin, options = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        return _ranged(conform(options[0], value, path), options[1:], path)
     if origin is Literal:
-        if value in options and isinstance(value, tuple({type(option) for option in options})):
+        if any(type(value) is type(option) and value == option for option in options):
             return value
-        raise UsageError(f"{path}: {value!r} is not one of: {', '.join(map(str, options))}")
+        raise UsageError(f"{path}: {shown(value)} is not one of: {', '.join(map(str, options))}")
     if origin in (typing.Union, types.UnionType):
-        if value is None and type(None) in options:
-            return None
         (some,) = [option for option in options if option is not type(None)]
-        return _decode(some, value, path)
+        return None if value is None and type(None) in options else conform(some, value, path)
     if origin is tuple:
-        return _decode_tuple(options, value, path)
+        return _tuple(options, value, path)
     if kind in (bool, int, float, str):
-        return _decode_plain(kind, value, path)
-    return _decode_part(kind, value, path)
+        return _plain(kind, value, path)
+    if origin is dict or typing.is_typeddict(kind):
+        return _row(kind, options, value, path)
+    return _part(kind, value, path)
 
 
-def _decode_plain(kind: type, value: Any, path: str) -> Any:
+def _ranged(value: Any, rules: tuple[Any, ...], path: str) -> Any:
+    for rule in rules:
+        if demand := rule.demand(value):
+            raise UsageError(f"{path} must be {demand}, not {shown(value)}")
+    return value
+
+
+def _plain(kind: type, value: Any, path: str) -> Any:
     if kind is float and type(value) is int and abs(value) < 2**53:  # larger integers are not exact as floats
         value = float(value)
     if type(value) is not kind or (kind is float and not math.isfinite(value)):
         names = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
-        raise UsageError(f"{path}: {value!r} is not {names[kind]}")
+        raise UsageError(f"{path}: {shown(value)} is not {names[kind]}")
     return value
 
 
-def _decode_tuple(options: tuple[Any, ...], value: Any, path: str) -> tuple[Any, ...]:
+def _tuple(options: tuple[Any, ...], value: Any, path: str) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
         value = [value]
     if len(options) == 2 and options[1] is Ellipsis:
         options = (options[0],) * len(value)
     if len(options) != len(value):
         raise UsageError(f"{path}: needs {len(options)} values, not {len(value)}")
-    return tuple(_decode(o, v, f"{path}.{i}") for i, (o, v) in enumerate(zip(options, value, strict=True)))
+    return tuple(conform(o, v, f"{path}.{i}") for i, (o, v) in enumerate(zip(options, value, strict=True)))
 
 
-def _decode_part(base: type, value: Any, path: str) -> Any:
+def _row(kind: Any, options: tuple[Any, ...], value: Any, path: str) -> Any:
+    """A dictionary, as it is; a TypedDict may have further keys."""
+    if not isinstance(value, dict):
+        raise UsageError(f"{path}: {shown(value)} is not a JSON object")
+    if options:
+        for name, part in value.items():
+            conform(options[1], part, f"{path}.{name}")
+        return value
+    for name, hint, fits, required in _keys(kind):
+        if name not in value:
+            if required:
+                raise UsageError(f"{path}: it has no {name}")
+        elif not fits(value[name]):
+            conform(hint, value[name], f"{path}: {name}")
+    return value
+
+
+@cache
+def _keys(kind: Any) -> list[tuple[str, Any, Callable[[Any], bool], bool]]:
+    return [(name, hint, _quick(hint), name in kind.__required_keys__) for name, hint in hints(kind).items()]
+
+
+def _quick(kind: Any) -> Callable[[Any], bool]:
+    """Tells of most values that fit that they do, ten times as fast as ``conform``: a report reads many rows."""
+    kind, *rules = typing.get_args(kind) if typing.get_origin(kind) is Annotated else (kind,)
+    if kind in (int, float):
+        low, high = (rules[0].low, rules[0].high) if rules and rules[0].ends == "closed" else (math.inf, -math.inf)
+        return lambda value: type(value) is kind and low <= value <= high
+    if kind is str:
+        return lambda value: type(value) is str and not any(rule.demand(value) for rule in rules)
+    if typing.get_origin(kind) is tuple and typing.get_args(kind)[1:] == (Ellipsis,):
+        inner = _quick(typing.get_args(kind)[0])
+        return lambda value: type(value) is list and all(map(inner, value)) and not any(r.demand(value) for r in rules)
+    return lambda value: False
+
+
+def _part(base: Any, value: Any, path: str) -> Any:
     here = path or "recipe"
+    if not isinstance(base, type) or base is Any:
+        raise UsageError(f"{here}: a field is a number, a word, a tuple or a part, not {base}")
+    if isinstance(value, base):
+        if not getattr(getattr(type(value), "__dataclass_params__", None), "frozen", False):
+            name = type(value).__name__
+            raise UsageError(f"{name} is no frozen dataclass: write @dataclass(frozen=True) above it")
+        return value
     if isinstance(value, str):
         value = {"kind": value}
-    if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-        raise UsageError(f"{here}: {value!r} is not one of: {', '.join(kinds(base))}")
     known = kinds(base)
-    if value["kind"] not in known:
-        said = f"{here}: {value['kind']!r} is not one of: {', '.join(known)}{suggest(value['kind'], known)}"
-        raise UnknownPart(said)
-    cls = known[value["kind"]]
-    hints = typing.get_type_hints(cls)
-    fields = {f.name: f for f in dataclasses.fields(cls)}
+    if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
+        raise UsageError(f"{here}: {shown(value)} is not one of: {', '.join(known)}")
+    name = value["kind"]
+    if name not in known:
+        raise UnknownPart(f"{here}: {shown(name)} is not one of: {', '.join(known)}{suggest(name, known)}")
+    return _built(known[name], {name: part for name, part in value.items() if name != "kind"}, path)
+
+
+def _built(cls: type, values: Mapping[str, Any], path: str) -> Any:
     inside = f"{path}." if path else ""
     given = {}
-    for name, part in value.items():
-        if name == "kind":
-            continue
-        if name not in fields:
+    for name, value in values.items():
+        if name not in hints(cls):
             raise UsageError(
-                f"{inside}{name}: there is no such field; {cls.__name__} has: "
-                f"{', '.join(fields) or 'none'}{suggest(name, fields)}"
+                f"{inside}{shown(name, quoted=False)}: there is no such field; {cls.__name__} has: "
+                f"{', '.join(hints(cls)) or 'none'}{suggest(name, hints(cls))}"
             )
-        given[name] = _decode(hints[name], part, f"{inside}{name}")
-    missing = [n for n, f in fields.items() if n not in given and f.default is f.default_factory is dataclasses.MISSING]
-    if missing:
-        raise UsageError(f"{here}: {cls.__name__} needs {', '.join(missing)}, e.g. {cls.__name__}({missing[0]}=…)")
+        given[name] = conform(hints(cls)[name], value, f"{inside}{name}")
+    fields = dataclasses.fields(cls)
+    needed = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
+    if missing := [name for name in needed if name not in given]:
+        raise UsageError(
+            f"{path or 'recipe'}: {cls.__name__} needs {', '.join(missing)}, e.g. {cls.__name__}({missing[0]}=…)"
+        )
     return cls(**given)
 
 
@@ -227,5 +347,5 @@ def kebab(name: str) -> str:
 def suggest(name: str, names: Iterable[str]) -> str:
     """``" (did you mean …?)"`` with the closest of ``names``, whatever its capitals, or ``""`` if none is close."""
     known = {other.lower(): other for other in names}
-    close = difflib.get_close_matches(name.lower(), known, 1)
+    close = difflib.get_close_matches(name[:100].lower(), known, 1)  # its time grows with both lengths
     return f" (did you mean {known[close[0]]}?)" if close else ""

@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 STOPS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -19,11 +21,24 @@ def tied() -> dict[str, str]:
     return {**os.environ, _VARIABLE: "1"}
 
 
+@contextmanager
+def leaving() -> Iterator[None]:
+    """A context in which nothing is begun yet, e.g. torch is imported: a signal that asks the process to stop ends it
+    at once, with exit status 130. An exception would be raised inside a library, which may lose it."""
+    before = {number: signal.getsignal(number) for number in STOPS if _may_catch(number)}
+    try:
+        for number in before:
+            signal.signal(number, _leave)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def heed() -> None:
-    """In a process's main thread: take every signal that asks it to stop as Ctrl-C and, where the parent said so, end
-    with it."""
+    """Take every signal that asks the process to stop as Ctrl-C and, where the parent said so, end with it."""
     for number in STOPS:
-        if not ignored(number):
+        if _may_catch(number):
             signal.signal(number, _interrupt)
     if os.environ.pop(_VARIABLE, None):
         threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -32,6 +47,15 @@ def heed() -> None:
 def ignored(number: int) -> bool:
     """Was the process told to go on when its terminal goes (``nohup``)?"""
     return number == getattr(signal, "SIGHUP", None) and signal.getsignal(number) == signal.SIG_IGN
+
+
+def _may_catch(number: int) -> bool:
+    return threading.current_thread() is threading.main_thread() and not ignored(number)
+
+
+def _leave(number: int, frame: object) -> NoReturn:
+    os.write(2, b"lengthwise: interrupted; nothing was begun\n")
+    os._exit(130)
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

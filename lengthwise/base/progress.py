@@ -19,6 +19,8 @@ from rich.live import Live
 from rich.padding import Padding
 from rich.text import Text
 
+from lengthwise.base.terminal import Terminal
+
 EVERY = 10.0  # seconds between lines where nothing can move
 BAR = 12  # characters of a bar
 SOON = 1.0  # seconds after which a notebook shows something
@@ -80,7 +82,7 @@ class Progress:
     """A context in which pieces of work say how far they are; nothing if ``quiet``."""
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
-        self.quiet, self.console = quiet, console or Console(stderr=True)
+        self.quiet, self.console = quiet, console or Terminal(stderr=True)
         self.view: View | None = None
 
     def __enter__(self) -> Self:

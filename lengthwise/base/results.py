@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from lengthwise.base.errors import UsageError
+from lengthwise.base.ranges import Count, Line, Name, Seed, Size, Sizes
+
 # Which problems are drawn: "uniform" at given sizes; "natural" from the task's own distribution over sizes; a family's,
 # by its name; "hard", from the family that is the task's harder set; or "every" one of a size.
 Kind = str
@@ -72,31 +75,35 @@ class Score:
 class RunOutline:
     """The facts of a run's recipe that a report shows, as plain values."""
 
-    id: str
-    seedless_id: str  # the id of the recipe with both seeds 0: runs that differ only in their seeds share it
-    name: str
-    seed: int
-    data_seed: int
-    task: str
-    axes: tuple[str, ...]
-    top: int  # the largest training size
-    tops: tuple[int, ...]  # the largest training size on each axis
-    steps: int
-    stopping: str  # the recipe's own stopping rule
-    model: str
-    looked_at: tuple[int, ...] = ()  # sizes that may have chosen the recipe; none where that is not known
+    id: Name
+    seedless_id: Name  # the id of the recipe with both seeds 0: runs that differ only in their seeds share it
+    name: Name
+    seed: Seed
+    data_seed: Seed
+    task: Line
+    axes: tuple[Line, ...]
+    top: Size  # the largest training size
+    tops: Sizes  # the largest training size on each axis
+    steps: Count
+    stopping: Line  # the recipe's own stopping rule
+    model: Line
+    looked_at: tuple[Size, ...] = ()  # sizes that may have chosen the recipe; none where that is not known
+
+    def __post_init__(self) -> None:
+        if len(self.axes) != len(self.tops):
+            raise UsageError(f"an outline has a largest size on each axis, not {len(self.tops)} on {len(self.axes)}")
 
 
 @dataclass(frozen=True)
 class InquiryOutline:
     """The facts that a report shows about a language model that was asked."""
 
-    id: str
-    model: str
-    task: str
-    axes: tuple[str, ...]
-    problems: Kind
-    seed: int
+    id: Name
+    model: Line
+    task: Line
+    axes: tuple[Line, ...]
+    problems: Line
+    seed: Seed
 
 
 def wilson(share: float, count: int, z: float = 1.959964) -> tuple[float, float]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from jaxtyping import Int
 from torch import Tensor
 
+from lengthwise.base.fields import conform
 from lengthwise.base.shown import as_html
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.generate import respond
@@ -65,7 +66,8 @@ class Solver:
             )
         recipe, prompt = self.weights.recipe, prompt.strip()
         problems = recipe.task.parse(prompt)
-        predicted = respond(self.weights.model, recipe, problems, stopping or recipe.stopping)
+        rule = recipe.stopping if stopping is None else conform(Stopping, stopping, "stopping")
+        predicted = respond(self.weights.model, recipe, problems, rule)
         row = recipe.layout.write(problems, recipe.task)
         symbols = predicted.symbols[0, : int(row.answer_slots.sum())]
         wanted = row.targets[row.answer_slots]

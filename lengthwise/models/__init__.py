@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from lengthwise.base.callable import lists_itself
+from lengthwise.base.fields import Part
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import Vocab
 
@@ -48,7 +49,7 @@ def device_of(model: nn.Module) -> torch.device:
     return next(chain(model.parameters(), model.buffers()), torch.empty(0)).device
 
 
-class ModelSpec(ABC):
+class ModelSpec(Part):
     """The configuration of a model. Subclasses are frozen dataclasses."""
 
     @abstractmethod

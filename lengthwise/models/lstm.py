@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from lengthwise.base.ranges import Decay, Size
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import Vocab
 from lengthwise.models import Model, ModelSpec
@@ -24,17 +25,10 @@ class LSTM(ModelSpec):
     UsageError for a layout that is not causal.
     """
 
-    width: int = 16  # numbers of the input and of a short state
-    hidden: int = 64  # numbers of a long state
-    layers: int = 3  # cells, one above the other
-    dropout: float = 0.1  # share of values dropped in training
-
-    def __post_init__(self) -> None:
-        for name in ("width", "hidden", "layers"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be 1 or more, not {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise UsageError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+    width: Size = 16  # numbers of the input and of a short state
+    hidden: Size = 64  # numbers of a long state
+    layers: Size = 3  # cells, one above the other
+    dropout: Decay = 0.1  # share of values dropped in training
 
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model:
         if not causal:

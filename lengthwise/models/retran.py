@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lengthwise.base.ranges import Decay, Positive, Size
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import Vocab
 from lengthwise.models import Model, ModelSpec
@@ -34,21 +35,17 @@ class ReTran(ModelSpec):
     input is the output of the first.
     """
 
-    width: int = 16  # numbers per position
-    hidden: int = 64  # numbers of a cell's long state
-    layers: int = 3  # layers, one above the other
-    heads: int = 8  # of the attention; width must be a multiple
-    dropout: float = 0.1  # share of values dropped in training
-    base: float = 10_000.0  # of the rotary encoding
+    width: Size = 16  # numbers per position
+    hidden: Size = 64  # numbers of a cell's long state
+    layers: Size = 3  # layers, one above the other
+    heads: Size = 8  # of the attention; width must be a multiple
+    dropout: Decay = 0.1  # share of values dropped in training
+    base: Positive = 10_000.0  # of the rotary encoding
 
     def __post_init__(self) -> None:
-        for name in ("width", "hidden", "layers", "heads"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be 1 or more, not {getattr(self, name)}")
+        super().__post_init__()
         if self.width % (2 * self.heads):
             raise UsageError(f"width must be a multiple of 2 · heads, not {self.width} / {self.heads}")
-        if not 0 <= self.dropout < 1:
-            raise UsageError(f"dropout must be at least 0 and below 1, not {self.dropout}")
 
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model:
         if not causal:

@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn
 
+from lengthwise.base.ranges import Decay, NotNegative, Positive, Size
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import Vocab
 from lengthwise.models import Model, ModelSpec
@@ -53,44 +54,38 @@ class Transformer(ModelSpec):
     ``scaled``, a linear layer without bias, its logits divided by √width, initialised N(0, init_std²). ``init``: which
     output layers start smaller by √(2 · layers), those of mixer and MLP or the mixer's only.
 
-    Raises UsageError if a size is below 1, ``width`` is not a multiple of ``heads``, or encodings are incompatible.
+    Raises UsageError if ``width`` is not a multiple of ``heads``, or encodings are incompatible.
     """
 
-    width: int = 64  # numbers per position; a multiple of heads
-    layers: int = 1  # blocks that one loop applies
-    heads: int = 4  # attention heads per block
-    mlp: int = 4  # the hidden width of the MLP, in multiples of width
+    width: Size = 64  # numbers per position; a multiple of heads
+    layers: Size = 1  # blocks that one loop applies
+    heads: Size = 4  # attention heads per block
+    mlp: Size = 4  # the hidden width of the MLP, in multiples of width
     activation: Activation = "gelu"  # gelu: its tanh form; relu takes a sixth off a small step on a CPU
     gated: bool = False  # use a gated MLP (GEGLU)
     norm: Literal["pre", "post"] = "pre"  # before each part of a block, or after its residual connection
     # The last norm: inside the loop, before the readout, or nowhere.
     final_norm: Literal["loop", "readout", "none"] = "loop"
     embedding_norm: bool = False  # normalise the embedded input
-    eps: float = 1e-5  # of the norms
+    eps: Positive = 1e-5  # of the norms
     biases: bool = True  # of the linear layers
     # From state to logits: a linear layer, an MLP before it, or logits / √width.
     readout: Literal["linear", "mlp", "scaled"] = "linear"
     positions: tuple[Position, ...] = (NoPE(),)  # positional encodings; see `lengthwise list positions`
     mixer: MixerSpec = Attention()  # what a block does across positions
     injection: Injection = "add"  # how the embedded input enters the state in every loop; once: not at all
-    noise: float = 0.0  # standard deviation of the first state in training
-    dropout: float = 0.0  # share of values dropped in training
-    init_std: float = 0.02  # of the blocks' initial weights; small widths learn faster with more
+    noise: NotNegative = 0.0  # standard deviation of the first state in training
+    dropout: Decay = 0.0  # share of values dropped in training
+    init_std: NotNegative = 0.02  # of the blocks' initial weights; small widths learn faster with more
     init: Literal["all", "attention"] = "all"  # which output layers start smaller by √(2 · layers)
-    embedding_std: float = 1.0  # of the initial embedding
+    embedding_std: NotNegative = 1.0  # of the initial embedding
 
     def __post_init__(self) -> None:
-        for name in ("width", "layers", "heads", "mlp"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be 1 or more, not {getattr(self, name)}")
+        super().__post_init__()
         if self.width % self.heads:
             raise UsageError(f"width must be a multiple of heads, not {self.width} / {self.heads}")
-        if not 0 <= self.dropout < 1:
-            raise UsageError(f"dropout must be at least 0 and below 1, not {self.dropout}")
         if sum(p.indexed for p in self.positions) > 1 and any(isinstance(p, Randomized) for p in self.positions):
             raise UsageError("Randomized(of=…) changes the positions of all: no other encoding of them beside it")
-        if self.eps <= 0 or self.noise < 0:
-            raise UsageError(f"eps must be above 0 and noise 0 or more, not {self.eps} and {self.noise}")
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
         for position in self.positions:

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn
 
+from lengthwise.base.ranges import NotNegative, Size
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.nn.position import Encoding, Position
 
@@ -25,18 +26,12 @@ class _ByDigitPosition(Position):
     least the largest digit position + ``offset`` − 1; the model raises UsageError for a digit position above ``size``.
     """
 
-    size: int = 128  # digit positions in the table: the longest number in training, plus offset
-    offset: int = 100  # in training, a random number below this is added to digit positions
+    size: Size = 128  # digit positions in the table: the longest number in training, plus offset
+    offset: Size = 100  # in training, a random number below this is added to digit positions
     each_row: bool = False  # draw the offset for each row, not for the batch
     at: Literal["input", "attention"] = "input"  # add the vectors to the input, or to queries and keys of every layer
-    std: float = 0.02  # of the vectors at the start
+    std: NotNegative = 0.02  # of the vectors at the start
     start: Literal["random", "sines"] = "random"  # the vectors at the start: random, or sines of the digit position
-
-    def __post_init__(self) -> None:
-        if self.size < 1 or self.offset < 1:
-            raise UsageError(f"size and offset must be 1 or more, not {self.size} and {self.offset}")
-        if self.std < 0:
-            raise UsageError(f"std must be 0 or more, not {self.std}")
 
     def build(self, width: int, heads: int) -> Encoding:
         return (_TableAtInput if self.at == "input" else _TableAtAttention)(self, width)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from lengthwise.base.fields import Part
 from lengthwise.nn.sight import Sight
 
 
@@ -24,7 +25,7 @@ class Mixer(nn.Module, ABC):
         key–value ``cache``."""
 
 
-class MixerSpec(ABC):
+class MixerSpec(Part):
     """The configuration of a mixer. Subclasses are frozen dataclasses."""
 
     @abstractmethod

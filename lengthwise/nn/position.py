@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor, nn
 
+from lengthwise.base.fields import Part
+from lengthwise.base.ranges import NotNegative, Positive, Size
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Inputs, UsageError
 
@@ -49,7 +51,7 @@ class Encoding(nn.Module):
         return any(getattr(type(self), name) is not getattr(Encoding, name) for name in inside)
 
 
-class Position(ABC):
+class Position(Part):
     """The configuration of a positional encoding. Subclasses are frozen dataclasses."""
 
     indexed: ClassVar[bool] = False  # True if it encodes ``Inputs.position``, the position in the row
@@ -78,7 +80,7 @@ class Learned(Position):
 
     indexed = True
 
-    size: int = 512  # positions in the table: the longest row
+    size: Size = 512  # positions in the table: the longest row
 
     def build(self, width: int, heads: int) -> Encoding:
         return _Learned(self.size, width)
@@ -105,11 +107,7 @@ class Mark(Position):
     """A learned vector added to the first position of a row. In a run of equal symbols, a window that averages its
     neighbours gives the edge the same state as the next position, whatever the weights; the mark tells them apart."""
 
-    std: float = 0.3  # of the vector at the start
-
-    def __post_init__(self) -> None:
-        if self.std < 0:
-            raise UsageError(f"std must be 0 or more, not {self.std}")
+    std: NotNegative = 0.3  # of the vector at the start
 
     def build(self, width: int, heads: int) -> Encoding:
         return _Mark(self.std, width)
@@ -132,7 +130,7 @@ class Sinusoidal(Position):
 
     indexed = True
 
-    base: float = 10_000.0  # the longest wavelength is 2π times this
+    base: Positive = 10_000.0  # the longest wavelength is 2π times this
 
     def build(self, width: int, heads: int) -> Encoding:
         if width % 2:
@@ -161,11 +159,14 @@ class Randomized(Position):
     indexed = True
 
     of: Position  # the encoding that gets these positions
-    most: int = 1024  # positions are below this
+    most: Size = 1024  # positions are below this
 
     def __post_init__(self) -> None:
-        if self.most < 1:
-            raise UsageError(f"most must be 1 or more, not {self.most}")
+        super().__post_init__()
+        if isinstance(self.of, Learned) and self.of.size < self.most:
+            raise UsageError(
+                f"Randomized(most={self.most}) needs Learned(size={self.most}) or more, not {self.of.size}"
+            )
 
     def build(self, width: int, heads: int) -> Encoding:
         return _Randomized(self.of.build(width, heads), self.most)
@@ -220,7 +221,7 @@ class RoPE(Position):
 
     indexed = True
 
-    base: float = 10_000.0  # the longest wavelength is about 2π times this
+    base: Positive = 10_000.0  # the longest wavelength is about 2π times this
 
     def build(self, width: int, heads: int) -> Encoding:
         if width // heads % 2:
@@ -256,12 +257,8 @@ class FIRE(Position):
 
     indexed = True
 
-    hidden: int = 32  # width of the network's hidden layer
-    threshold: float = 512.0  # L at initialisation
-
-    def __post_init__(self) -> None:
-        if self.hidden < 1 or self.threshold <= 0:
-            raise UsageError(f"hidden must be 1 or more and threshold above 0, not {self.hidden} and {self.threshold}")
+    hidden: Size = 32  # width of the network's hidden layer
+    threshold: Positive = 512.0  # L at initialisation
 
     def build(self, width: int, heads: int) -> Encoding:
         return _FIRE(self, heads)
@@ -292,11 +289,7 @@ class ALiBi(Position):
 
     indexed = True
 
-    steepest: float | None = None  # slope of the first head; None: the published one
-
-    def __post_init__(self) -> None:
-        if self.steepest is not None and self.steepest <= 0:
-            raise UsageError(f"steepest must be above 0, not {self.steepest}")
+    steepest: Positive | None = None  # slope of the first head; None: the published one
 
     def build(self, width: int, heads: int) -> Encoding:
         ratio = 2.0 ** (-8 / heads)

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from lengthwise.base.ranges import Extra, Size
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.nn.position import Encoding, Position, distance, gaps
 
@@ -18,11 +19,7 @@ class Local(Position):
     """Attention to ``reach`` neighbours on either side, with a learned bias per head and relative offset
     (Shaw et al. 2018; Raffel et al. 2020, without their buckets)."""
 
-    reach: int = 1  # neighbours on either side that are seen
-
-    def __post_init__(self) -> None:
-        if self.reach < 0:
-            raise UsageError(f"reach must be 0 or more, not {self.reach}")
+    reach: Extra = 1  # neighbours on either side that are seen
 
     def build(self, width: int, heads: int) -> Encoding:
         return LocalEncoding(self.reach, heads)
@@ -46,14 +43,10 @@ class LocalEncoding(Encoding):
 class _Heads(Position):
     """Base of windows that apply to ``count`` of a model's heads; they have no parameters.
 
-    Raises UsageError if ``count`` is below 1 or above the model's number of heads.
+    ``build`` raises UsageError if ``count`` is above the model's number of heads.
     """
 
-    count: int  # heads that have this window
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise UsageError(f"count must be 1 or more, not {self.count}")
+    count: Size  # heads that have this window
 
     def _fits(self, heads: int) -> None:
         if self.count > heads:
@@ -66,11 +59,7 @@ class _Heads(Position):
 class _Reaching(_Heads):
     """Base of windows that hide keys at a distance above ``reach``."""
 
-    reach: int  # the largest distance that is seen
-
-    def __post_init__(self) -> None:
-        if self.reach < 0 or self.count < 1:
-            raise UsageError(f"reach must be 0 or more and count 1 or more, not {self.reach} and {self.count}")
+    reach: Extra  # the largest distance that is seen
 
 
 class _Hiding(Encoding):
@@ -98,7 +87,7 @@ class LocalHeads(_Reaching):
     """The first ``count`` heads see ``reach`` neighbours on either side, the others all positions; no parameters (as in
     Longformer, Beltagy et al. 2020, by head instead of by position)."""
 
-    reach: int = 1  # neighbours on either side that are seen
+    reach: Extra = 1  # neighbours on either side that are seen
 
     def build(self, width: int, heads: int) -> Encoding:
         self._fits(heads)
@@ -124,7 +113,7 @@ class CoupledHeads(_Reaching):
     numbers of any length.
     """
 
-    reach: int = 0  # the largest difference of digit positions that is seen
+    reach: Extra = 0  # the largest difference of digit positions that is seen
 
     def build(self, width: int, heads: int) -> Encoding:
         self._fits(heads)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
+from lengthwise.base.fields import Part
 from lengthwise.base.types import Batch, Loss
 from lengthwise.depth import Runner
 
 
-class Objective(ABC):
+class Objective(Part):
     """Computes the loss of a batch, given each row's number of loops. Subclasses are frozen dataclasses."""
 
     @abstractmethod

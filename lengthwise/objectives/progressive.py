@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.base.types import Batch, Loss, UsageError
+from lengthwise.base.ranges import Share
+from lengthwise.base.types import Batch, Loss
 from lengthwise.depth import Runner
 from lengthwise.objectives import Objective, supervise
 
@@ -21,15 +22,11 @@ class Progressive(Objective):
     By default r is uniform in 1 … R, with gradients through all r loops. ``truncated`` is the published form,
     r = n + k: first n loops without gradients, n uniform in 0 … R − 1, then k loops with gradients, k uniform in
     1 … min(R − n, max(⌊R/2⌋, 1)); the pass of R loops has gradients in its last max(⌊R/2⌋, 1) loops only. A row with
-    fewer loops stops after its own number. Raises UsageError if ``weight`` is outside 0 … 1.
+    fewer loops stops after its own number.
     """
 
-    weight: float = 0.5  # of the loss after fewer loops
+    weight: Share = 0.5  # of the loss after fewer loops
     truncated: bool = False  # the published form: gradients through the last loops only
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.weight <= 1:
-            raise UsageError(f"weight is a share, 0 to 1, not {self.weight}")
 
     def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
         full = int(loops.max())

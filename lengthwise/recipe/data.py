@@ -15,7 +15,7 @@ from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Kind, Problems, UsageError
 from lengthwise.recipe.lengths import Lengths
 from lengthwise.recipe.recipe import Recipe
-from lengthwise.recipe.source import FRESH, Finite, Part, Source, hashed
+from lengthwise.recipe.source import FRESH, Finite, Purpose, Source, hashed
 from lengthwise.tasks import Task
 from lengthwise.tasks.family import Sampler, chosen, mixed
 
@@ -156,7 +156,7 @@ def unseen(
     return fresh_problems(recipe.task, sizes, count, seed=seed, part=part, kind=kind, **where)
 
 
-def _only(part: Part, source: Source, more: Callable[[int], Problems], count: int) -> Problems:
+def _only(part: Purpose, source: Source, more: Callable[[int], Problems], count: int) -> Problems:
     """So many problems for this part. UsageError where there are none to be found."""
     found: list[Problems] = []
     kept, tried = 0, 0

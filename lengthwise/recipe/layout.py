@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from itertools import pairwise
@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from lengthwise.base.fields import Part
+from lengthwise.base.ranges import Extra
 from lengthwise.base.rows import clipped, shifted, windows, within
 from lengthwise.base.types import Batch, Inputs, Problems, UsageError, integer_type
 from lengthwise.base.vocab import Vocab
@@ -21,7 +23,7 @@ from lengthwise.tasks import Stackable, Task
 EQUALS, END, PAUSE, START, PAD = "=", "$", "#", "^", "_"
 
 
-class Layout(ABC):
+class Layout(Part):
     """Writes problems as a batch. Subclasses are frozen dataclasses."""
 
     causal: ClassVar[bool]  # True if a position sees only itself and earlier positions
@@ -61,14 +63,10 @@ class _Row(Layout):
     """Rows ``prompt = answer $``. The position before each symbol predicts it: the ``=``, or the last pause, predicts
     the answer's first symbol. A row has the task's number of answer slots + 1, for the end."""
 
-    pauses: int = 0  # number of pause tokens between the equals sign and the answer (Goyal et al. 2024)
+    pauses: Extra = 0  # number of pause tokens between the equals sign and the answer (Goyal et al. 2024)
     framed: bool = False  # add a start symbol before the prompt, and use a padding symbol instead of the end symbol
 
     causal = True
-
-    def __post_init__(self) -> None:
-        if self.pauses < 0:
-            raise UsageError(f"pauses must be 0 or more, not {self.pauses}")
 
     def accepts(self, task: Task) -> bool:
         return not {EQUALS, END, PAUSE, START, PAD} & set(task.symbols)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
+from lengthwise.base.fields import Part
+from lengthwise.base.ranges import Count, Share, Size, Whole
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.tasks import Task
 
 
-class Lengths(ABC):
+class Lengths(Part):
     """The distribution of problems' sizes at every training step. Subclasses are frozen dataclasses."""
 
     top: int  # the largest size of the whole training
@@ -53,6 +55,12 @@ class Drawn(Lengths):
         return Problems.join(parts)
 
 
+def _check_order(**sizes: int) -> None:
+    if sorted(sizes.values()) != list(sizes.values()):
+        given = " ".join(f"{name}={size}" for name, size in sizes.items())
+        raise UsageError(f"lengths need {' <= '.join(sizes)}, not {given}")
+
+
 def _uniform(low: int, high: int, rows: int, axes: int, generator: Generator) -> Tensor:
     return torch.randint(low, high + 1, (rows, axes), generator=generator)
 
@@ -61,15 +69,13 @@ def _uniform(low: int, high: int, rows: int, axes: int, generator: Generator) ->
 class Uniform(Drawn):
     """Uniform from ``bottom`` to ``top``; a fraction ``longest`` of the rows has size ``top`` instead."""
 
-    top: int  # the largest training size
-    bottom: int = 1  # the smallest
-    longest: float = 0.0  # share of the rows that have the largest size
+    top: Size  # the largest training size
+    bottom: Size = 1  # the smallest
+    longest: Share = 0.0  # share of the rows that have the largest size
 
     def __post_init__(self) -> None:
-        if not 1 <= self.bottom <= self.top:
-            raise UsageError(f"lengths need 1 <= bottom <= top, not bottom={self.bottom} top={self.top}")
-        if not 0 <= self.longest <= 1:
-            raise UsageError(f"longest is a share, 0 to 1, not {self.longest}")
+        super().__post_init__()
+        _check_order(bottom=self.bottom, top=self.top)
 
     def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
         sizes = _uniform(self.bottom, self.top, rows, axes, generator)
@@ -82,6 +88,12 @@ class Growing(Drawn):
 
     start: int  # the first maximum
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_order(bottom=self.bottom, start=self.start, top=self.top)
+        if any(most < self.bottom for most in self.most):
+            raise UsageError(f"most must be at least bottom={self.bottom} on each axis, not {self.most}")
+
     @abstractmethod
     def maximum(self, step: int) -> int:
         """The largest size at a step, counted from 0."""
@@ -93,31 +105,18 @@ class Growing(Drawn):
                 sizes[:, axis] = _uniform(self.bottom, top, rows, 1, generator)[:, 0]
         return sizes
 
-    def _check(self) -> None:
-        if not 1 <= self.bottom <= self.start <= self.top:
-            raise UsageError(
-                f"lengths need 1 <= bottom <= start <= top, not bottom={self.bottom} start={self.start} top={self.top}"
-            )
-        if any(most < self.bottom for most in self.most):
-            raise UsageError(f"most must be at least bottom={self.bottom} on each axis, not {self.most}")
-
 
 @dataclass(frozen=True)
 class Curriculum(Growing):
     """Uniform from ``bottom`` to a maximum that grows: ``start`` for ``hold`` steps, then 1 more every ``every`` steps,
     up to ``top`` (Garg et al. 2022; Fan et al. 2025, section 6). ``most`` limits each axis, e.g. ``most=(2,11)``."""
 
-    top: int  # the largest training size in the end
-    every: int  # steps until the maximum grows by 1
-    start: int = 1  # the first maximum
-    bottom: int = 1  # the smallest size
-    most: tuple[int, ...] = ()  # the largest size on each axis; none: top on all
-    hold: int = 0  # steps before the maximum grows at all
-
-    def __post_init__(self) -> None:
-        self._check()
-        if self.every < 1 or self.hold < 0:
-            raise UsageError(f"every must be 1 step or more and hold 0 or more, not {self.every} and {self.hold}")
+    top: Size  # the largest training size in the end
+    every: Count  # steps until the maximum grows by 1
+    start: Size = 1  # the first maximum
+    bottom: Size = 1  # the smallest size
+    most: tuple[Size, ...] = ()  # the largest size on each axis; none: top on all
+    hold: Whole = 0  # steps before the maximum grows at all
 
     def maximum(self, step: int) -> int:
         return min(self.top, self.start + max(0, step - self.hold) // self.every)
@@ -131,20 +130,13 @@ class Mastery(Growing):
     So a hard task's short problems get the steps that they need, and no schedule has to be guessed.
     """
 
-    top: int  # the largest training size in the end
-    start: int = 1  # the first maximum
-    bottom: int = 1  # the smallest size
-    most: tuple[int, ...] = ()  # the largest size on each axis; none: top on all
-    every: int = 50  # steps from one exam to the next
-    least: float = 0.9  # exact match that passes
-    count: int = 64  # problems of an exam
-
-    def __post_init__(self) -> None:
-        self._check()
-        if self.every < 1 or self.count < 1:
-            raise UsageError(f"every and count must be 1 or more, not {self.every} and {self.count}")
-        if not 0 <= self.least <= 1:
-            raise UsageError(f"least is a share, 0 to 1, not {self.least}")
+    top: Size  # the largest training size in the end
+    start: Size = 1  # the first maximum
+    bottom: Size = 1  # the smallest size
+    most: tuple[Size, ...] = ()  # the largest size on each axis; none: top on all
+    every: Count = 50  # steps from one exam to the next
+    least: Share = 0.9  # exact match that passes
+    count: Size = 64  # problems of an exam
 
     def maximum(self, step: int) -> int:
         return min(self.top, self.start + step)
@@ -157,12 +149,12 @@ class Mastery(Growing):
 class Natural(Lengths):
     """Sizes from ``bottom`` to ``top`` in the task's own distribution (``Task.pool``)."""
 
-    top: int  # the largest training size
-    bottom: int = 1  # the smallest
+    top: Size  # the largest training size
+    bottom: Size = 1  # the smallest
 
     def __post_init__(self) -> None:
-        if not 1 <= self.bottom <= self.top:
-            raise UsageError(f"lengths need 1 <= bottom <= top, not bottom={self.bottom} top={self.top}")
+        super().__post_init__()
+        _check_order(bottom=self.bottom, top=self.top)
 
     def problems(self, task: Task, step: int, rows: int, generator: Generator, hard: int = 0) -> Problems:
         assert not hard, "Recipe refuses it"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,10 +10,11 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.base.types import UsageError
+from lengthwise.base.fields import Part
+from lengthwise.base.ranges import Change, Extra, Share, Size
 
 
-class Loops(ABC):
+class Loops(Part):
     """Maps T(n), the rounds of the reference algorithm, to a model's loops; both on the CPU. Subclasses are frozen
     dataclasses."""
 
@@ -32,13 +33,9 @@ class Loops(ABC):
 class Constant(Loops):
     """The same number of loops for every problem: 1 for a standard model, more for FOP-Loop-Fixed and NTP-Loop."""
 
-    count: int = 1  # loops of every problem
+    count: Size = 1  # loops of every problem
 
     adapts = False
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise UsageError(f"count must be 1 loop or more, not {self.count}")
 
     def planned(self, rounds: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         return torch.full_like(rounds, self.count)
@@ -48,12 +45,8 @@ class Constant(Loops):
 class PerRound(Loops):
     """max(1, ``times`` · T(n) + ``more``) loops: step-dependent supervision (Fan et al. 2025, section 4)."""
 
-    more: int = 0  # loops beyond times · T(n)
-    times: int = 1  # loops per round of the reference algorithm
-
-    def __post_init__(self) -> None:
-        if self.times < 1:
-            raise UsageError(f"times must be 1 or more, not {self.times}")
+    more: Change = 0  # loops beyond times · T(n)
+    times: Size = 1  # loops per round of the reference algorithm
 
     def planned(self, rounds: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         return (self.times * rounds + self.more).clamp(min=1)
@@ -64,12 +57,8 @@ class ExtraLoops(Loops):
     """max(1, T(n) + ``more``) loops, and in training 0 … ``extra`` further ones, uniform per row, so that the model
     learns to keep its answer."""
 
-    more: int = 0  # loops beyond T(n)
-    extra: int = 5  # further loops in training, at most
-
-    def __post_init__(self) -> None:
-        if self.extra < 0:
-            raise UsageError(f"extra must be 0 or more, not {self.extra}")
+    more: Change = 0  # loops beyond T(n)
+    extra: Extra = 5  # further loops in training, at most
 
     def planned(self, rounds: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         return (rounds + self.more).clamp(min=1)
@@ -83,12 +72,7 @@ class AnyLoops(ExtraLoops):
     """``ExtraLoops``, but in training a fraction ``early`` of the rows stops at a uniform loop before the planned one.
     Meant for ``Undecided``, which teaches the model that such rows are not done."""
 
-    early: float = 0.25  # share of training rows that stop before their planned loop
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.early <= 1:
-            raise UsageError(f"early is a fraction, 0 to 1, not {self.early}")
+    early: Share = 0.25  # share of training rows that stop before their planned loop
 
     def draw(self, rounds: Int[Tensor, " b"], generator: Generator) -> Int[Tensor, " b"]:
         planned, late = self.planned(rounds), super().draw(rounds, generator)

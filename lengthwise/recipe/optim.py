@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -11,10 +11,12 @@ from typing import Literal
 import torch
 from torch import nn
 
-from lengthwise.base.types import UsageError
+from lengthwise.base.errors import UsageError
+from lengthwise.base.fields import Part
+from lengthwise.base.ranges import Decay, NotNegative, Positive, Share
 
 
-class Optimizer(ABC):
+class Optimizer(Part):
     """Builds a torch optimizer. ``rate`` is the peak learning rate, which the schedule scales."""
 
     rate: float
@@ -28,10 +30,10 @@ class Optimizer(ABC):
 class AdamW(Optimizer):
     """Adam with decoupled weight decay on all parameters (Loshchilov and Hutter 2019)."""
 
-    rate: float = 1e-3  # the peak of the learning rate
-    betas: tuple[float, float] = (0.9, 0.999)  # decays of the means of gradients and of their squares
-    eps: float = 1e-8  # added to the root of the mean square
-    weight_decay: float = 0.01  # share of the weights taken off per step, times the learning rate
+    rate: NotNegative = 1e-3  # the peak of the learning rate
+    betas: tuple[Decay, Decay] = (0.9, 0.999)  # decays of the means of gradients and of their squares
+    eps: Positive = 1e-8  # added to the root of the mean square
+    weight_decay: NotNegative = 0.01  # share of the weights taken off per step, times the learning rate
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(
@@ -43,10 +45,10 @@ class AdamW(Optimizer):
 class LAMB(Optimizer):
     """Adam whose steps are scaled per layer to the norm of the weights, for large batches (You et al. 2020)."""
 
-    rate: float = 1e-3  # the peak of the learning rate
-    betas: tuple[float, float] = (0.9, 0.999)  # decays of the means of gradients and of their squares
-    eps: float = 1e-6  # added to the root of the mean square
-    weight_decay: float = 0.0  # share of the weights added to the step
+    rate: NotNegative = 1e-3  # the peak of the learning rate
+    betas: tuple[Decay, Decay] = (0.9, 0.999)  # decays of the means of gradients and of their squares
+    eps: Positive = 1e-6  # added to the root of the mean square
+    weight_decay: NotNegative = 0.0  # share of the weights added to the step
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         from pytorch_optimizer import Lamb  # here because it is slow to import
@@ -56,24 +58,22 @@ class LAMB(Optimizer):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(Part):
     """The learning rate over a run, as a fraction of its peak. Times are fractions of all steps.
 
     A linear ``warmup``, then the peak, then a decay to ``floor`` over the last ``cooldown``. By default the decay takes
     all steps after the warm-up (cosine, linear, exponential) or a tenth of the run (trapezoid). ``constant`` does not
-    decay. Raises UsageError if a value is outside 0 … 1, or for ``exponential`` with a floor of 0.
+    decay. Raises UsageError for ``exponential`` with a floor of 0.
     """
 
     # How the rate falls after its peak.
     shape: Literal["constant", "cosine", "linear", "exponential", "trapezoid"] = "constant"
-    warmup: float = 0.0  # of the steps: the rate rises linearly
-    cooldown: float | None = None  # of the steps, at the end: the rate falls; None: as the shape has it
-    floor: float = 0.0  # the last rate, as a fraction of the peak
+    warmup: Share = 0.0  # of the steps: the rate rises linearly
+    cooldown: Share | None = None  # of the steps, at the end: the rate falls; None: as the shape has it
+    floor: Share = 0.0  # the last rate, as a fraction of the peak
 
     def __post_init__(self) -> None:
-        for name in ("warmup", "cooldown", "floor"):
-            if not 0 <= (getattr(self, name) or 0) <= 1:
-                raise UsageError(f"{name} is a share, 0 to 1, not {getattr(self, name)}")
+        super().__post_init__()
         if self.warmup + (self.cooldown or 0) > 1:
             raise UsageError(f"warmup and cooldown together pass the whole run: {self.warmup} + {self.cooldown}")
         if self.shape == "exponential" and not self.floor:

@@ -7,7 +7,6 @@ import hashlib
 import importlib
 import json
 import pkgutil
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -17,6 +16,7 @@ from torch import nn
 
 from lengthwise.base import fields, listing, rng
 from lengthwise.base.errors import UnknownPart
+from lengthwise.base.ranges import Count, Decay, Extra, Name, Positive, Seed, Share, Size, Whole
 from lengthwise.base.shown import as_html, as_text
 from lengthwise.base.types import UsageError
 from lengthwise.models import Model, ModelSpec, Once
@@ -32,7 +32,7 @@ from lengthwise.tasks.family import chosen
 
 
 @dataclass(frozen=True)
-class Watch:
+class Watch(fields.Part):
     """What is measured while training, every so many steps: exact match on ``count`` fresh problems at each size, the
     loss of ``validation`` problems like those trained on, and the perplexity of the right answer to each of the
     ``probes``, prompts as a person types them.
@@ -41,74 +41,60 @@ class Watch:
     choose.
     """
 
-    every: int = 0  # steps; 0: never
-    sizes: tuple[int, ...] = ()  # exact match is measured at these
-    count: int = 200  # fresh problems per size
+    every: Whole = 0  # steps; 0: never
+    sizes: tuple[Size, ...] = ()  # exact match is measured at these
+    count: Size = 200  # fresh problems per size
     probes: tuple[str, ...] = ()  # prompts whose right answer's perplexity is measured
-    validation: int = 0  # problems of the validation loss; 0: none
+    validation: Extra = 0  # problems of the validation loss; 0: none
 
     def __post_init__(self) -> None:
-        if min(self.every, self.validation) < 0 or self.count < 1 or any(size < 1 for size in self.sizes):
-            raise UsageError("watch needs every >= 0, count >= 1, sizes >= 1 and validation >= 0")
+        super().__post_init__()
         if self.every and not (self.sizes or self.validation):
             raise UsageError("watch.every is set, so watch.sizes must name a size, e.g. watch.sizes=(8,12)")
 
 
 @dataclass(frozen=True)
-class ChosenOn:
+class ChosenOn(fields.Part):
     """What was looked at while a recipe was chosen: sizes, and sets of problems. Scores there are no surprise."""
 
-    sizes: tuple[int, ...] = ()  # sizes that were looked at
+    sizes: tuple[Size, ...] = ()  # sizes that were looked at
     problems: tuple[str, ...] = ("uniform",)  # sets of problems that were looked at
 
 
 @dataclass(frozen=True, repr=False)
-class Recipe:
+class Recipe(fields.Part):
     """One run of training. Vary it with ``dataclasses.replace`` or ``change``."""
 
-    name: str  # what it is called; the run's folder begins with it
+    name: Name  # what it is called; the run's folder begins with it
     task: Task  # the problems
     layout: Layout  # how a problem is written as a row of tokens
     lengths: Lengths  # sizes of the training problems
     loops: Loops  # how often each row passes through the model
     model: ModelSpec  # what one loop computes
     objective: Objective  # the loss
-    steps: int  # optimizer steps
-    batch: int = 64  # rows per step
+    steps: Count  # optimizer steps
+    batch: Size = 64  # rows per step
     optimizer: Optimizer = AdamW()  # how the loss is descended
     schedule: Schedule = Schedule()  # the learning rate over the run
-    clip: float | None = 1.0  # the gradient's largest norm
-    ema: float = 0.0  # decay of the weights' moving average, which is then what is evaluated; 0: none
-    ema_start: int = 0  # the step from which it averages
+    clip: Positive | None = 1.0  # the gradient's largest norm
+    ema: Decay = 0.0  # decay of the weights' moving average, which is then what is evaluated; 0: none
+    ema_start: Whole = 0  # the step from which it averages
     source: Source = Fresh()  # new problems in every batch, or a fixed set
-    hard: float = 0.0  # share of every training batch drawn from the task's harder set
-    families: float = 0.0  # share of every training batch drawn from the task's families of structured problems
+    hard: Share = 0.0  # share of every training batch drawn from the task's harder set
+    families: Share = 0.0  # share of every training batch drawn from the task's families of structured problems
     family_names: tuple[str, ...] = ()  # from these of them; none: from all
     stopping: Stopping = Oracle()  # the rule by which its weights answer, unless another is asked for
     watch: Watch = Watch()  # what is measured while training
     # Which weights come out: of the last step; or of those that `watch` saw, those of the best exact match (the mean
     # over its sizes), or of the lowest validation loss.
     keep: Literal["last", "best", "lowest-loss"] = "last"
-    seed: int = 0  # initial weights, dropout, loops
-    data_seed: int = 0  # problems
+    seed: Seed = 0  # initial weights, dropout, loops
+    data_seed: Seed = 0  # problems
     # What chose it; no part of its id, as it changes nothing of what is trained.
     chosen_on: ChosenOn = field(default=ChosenOn(), metadata={"identity": False})
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be 1 or more, not {getattr(self, name)}")
-        for part in (self.task, self.layout, self.lengths, self.loops, self.model, self.objective):
-            if not getattr(getattr(type(part), "__dataclass_params__", None), "frozen", False):
-                raise UsageError(
-                    f"{type(part).__name__} is no frozen dataclass: write @dataclass(frozen=True) above it"
-                )
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", self.name):
-            raise UsageError(f"name: {self.name!r} has to name a folder: letters, digits and dashes")
-        if not 0 <= self.ema < 1 or not 0 <= self.hard <= 1:
-            raise UsageError(f"ema must be in [0, 1) and hard in [0, 1], not {self.ema} and {self.hard}")
-        if self.clip is not None and self.clip <= 0:
-            raise UsageError(f"clip must be above 0, or none, not {self.clip}")
+        super().__post_init__()
         needed = {"best": ("sizes", self.watch.sizes), "lowest-loss": ("validation", self.watch.validation)}
         if self.keep != "last" and not (self.watch.every and needed[self.keep][1]):
             raise UsageError(
@@ -123,7 +109,9 @@ class Recipe:
         check_stopping(self.layout, self.stopping)
 
     def _check_families(self) -> None:
-        if not 0 <= self.families <= 1 - self.hard:
+        if self.hard and not self.task.has_harder:
+            raise UsageError(f"{self.task.name} has no harder set of problems: leave hard at 0")
+        if self.families > 1 - self.hard:
             raise UsageError(f"families is a share, 0 to 1 with hard, not {self.families} beside hard={self.hard}")
         chosen(self.task.families, self.family_names, self.task.name)
         if self.families and not self.task.families:
@@ -168,7 +156,7 @@ class Recipe:
     def read(text: str) -> Recipe:
         """A recipe from JSON. UsageError says what is wrong."""
         try:
-            tree = json.loads(text)
+            tree = json.loads(fields.conform(str, text, "a recipe in JSON"))
         except (ValueError, RecursionError) as error:
             raise UsageError(f"this is not a recipe in JSON: {error}") from None
         import_parts()

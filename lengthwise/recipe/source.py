@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,16 +10,18 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from lengthwise.base.types import Problems, UsageError
+from lengthwise.base.fields import Part
+from lengthwise.base.ranges import Count, Seed
+from lengthwise.base.types import Problems
 
-Part = Literal["train", "validation", "test"]
+Purpose = Literal["train", "validation", "test"]
 
 
-class Source(ABC):
+class Source(Part):
     """Decides which problems belong to training, validation and test. Subclasses are frozen dataclasses."""
 
     @abstractmethod
-    def of(self, part: Part, problems: Problems) -> Bool[Tensor, " b"]:
+    def of(self, part: Purpose, problems: Problems) -> Bool[Tensor, " b"]:
         """True for the problems that may be used for ``part``."""
 
 
@@ -28,12 +30,12 @@ class Fresh(Source):
     """New problems in every batch, drawn from separate random streams for training and test. At sizes with few
     different problems, test problems also occur in training."""
 
-    def of(self, part: Part, problems: Problems) -> Bool[Tensor, " b"]:
+    def of(self, part: Purpose, problems: Problems) -> Bool[Tensor, " b"]:
         return torch.ones(len(problems), dtype=torch.bool)
 
 
 FRESH = Fresh()
-SHARES: dict[Part, range] = {"train": range(10), "validation": range(10, 12), "test": range(12, 13)}  # of 13
+SHARES: dict[Purpose, range] = {"train": range(10), "validation": range(10, 12), "test": range(12, 13)}  # of 13
 
 
 @dataclass(frozen=True)
@@ -44,14 +46,10 @@ class Finite(Source):
     problem to one part: 10/13 of all problems to training, 2/13 to validation, 1/13 to test.
     """
 
-    rows: int  # number of different training problems
-    seed: int = 0  # another seed gives another set
+    rows: Count  # number of different training problems
+    seed: Seed = 0  # another seed gives another set
 
-    def __post_init__(self) -> None:
-        if self.rows < 1:
-            raise UsageError(f"rows must be 1 or more, not {self.rows}")
-
-    def of(self, part: Part, problems: Problems) -> Bool[Tensor, " b"]:
+    def of(self, part: Purpose, problems: Problems) -> Bool[Tensor, " b"]:
         share = SHARES[part]
         drawn = hashed(problems) % sum(map(len, SHARES.values()))
         return (drawn >= share.start) & (drawn < share.stop)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 from lengthwise.base import fields
-from lengthwise.base.types import Trace, UsageError
+from lengthwise.base.ranges import Change, Extra, Range, Size
+from lengthwise.base.types import Trace
 
 PUBLISHED_BATCH = 512  # rows for which the published code chooses one loop
 
 
-class Stopping(ABC):
+class Stopping(fields.Part):
     """Runs ``limit`` loops and chooses one of them, counted from 1. Subclasses are frozen dataclasses."""
 
     reads_output: bool  # True if the choice depends on predictions
@@ -41,7 +42,7 @@ class Stopping(ABC):
 class Oracle(Stopping):
     """Halts after max(1, planned + ``more``) loops; the planned loops follow from the known T(n)."""
 
-    more: int = 0  # loops beyond the planned ones
+    more: Change = 0  # loops beyond the planned ones
     reads_output = False
 
     def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
@@ -55,12 +56,8 @@ class Oracle(Stopping):
 class After(Stopping):
     """Halts every row after the same number of loops."""
 
-    loops: int  # loops of every row
+    loops: Size  # loops of every row
     reads_output = False
-
-    def __post_init__(self) -> None:
-        if self.loops < 1:
-            raise UsageError(f"loops must be 1 or more, not {self.loops}")
 
     def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         return torch.full_like(planned, self.loops)
@@ -77,13 +74,9 @@ class MaxConfidence(Stopping):
     length, by mean confidence, so that an answer depends on the other rows. ``per="example"`` is ours.
     """
 
-    extra: int = 20  # loops looked at beyond the planned ones
+    extra: Extra = 20  # loops looked at beyond the planned ones
     per: Literal["example", "batch"] = "example"  # one loop for each problem, or one for a batch of 512 (published)
     reads_output = True
-
-    def __post_init__(self) -> None:
-        if self.extra < 0:
-            raise UsageError(f"extra must be 0 or more, not {self.extra}")
 
     @property
     def together(self) -> int:  # type: ignore[override]
@@ -107,13 +100,9 @@ class Sure(Stopping):
     the limit, planned + ``extra``. It does not use T(n), for weights that were trained to be undecided until they are
     done (``AnyLoops`` with ``Undecided``)."""
 
-    least: float = 0.9  # the confidence that ends the search
-    extra: int = 20  # loops beyond the planned ones, at most
+    least: Annotated[float, Range(0, 1, "open")] = 0.9  # the confidence that ends the search
+    extra: Extra = 20  # loops beyond the planned ones, at most
     reads_output = True
-
-    def __post_init__(self) -> None:
-        if not 0 < self.least < 1 or self.extra < 0:
-            raise UsageError(f"least must be between 0 and 1 and extra 0 or more, not {self.least} and {self.extra}")
 
     def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         return planned + self.extra
@@ -127,13 +116,9 @@ class Sure(Stopping):
 class Converged(Stopping):
     """The first loop whose answer stays the same for ``patience`` more loops; else the limit, planned + ``extra``."""
 
-    patience: int = 2  # further loops that must give the same answer
-    extra: int = 20  # loops beyond the planned ones, at most
+    patience: Size = 2  # further loops that must give the same answer
+    extra: Extra = 20  # loops beyond the planned ones, at most
     reads_output = True
-
-    def __post_init__(self) -> None:
-        if self.patience < 1 or self.extra < 0:
-            raise UsageError(f"patience must be 1 or more and extra 0 or more, not {self.patience} and {self.extra}")
 
     def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         return planned + self.extra

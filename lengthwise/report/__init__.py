@@ -13,12 +13,11 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.results import Score
-from lengthwise.folder import DIVERGED, Folder, InquiryFolder, RunFolder
+from lengthwise.folder import DIVERGED, InquiryFolder, RunFolder
 
 SOLVED = 0.99  # exact match from which a size counts as solved
 TRAINED = "▪"  # marks a size within the training range
@@ -116,7 +115,7 @@ def curves(runs: Iterable[RunFolder]) -> list[Curve]:
 def _curves(label: str, group: Sequence[RunFolder]) -> list[Curve]:
     kinds: dict[tuple[str, str], dict[Seed, list[Row]]] = {}
     for run in group:
-        rows = _checked(run)
+        rows = run.rows("scores")
         alone = [(row["problems"], row) for row in rows if row["problems"] in ALONE]
         for problems, row in [*alone, *((WORST, row) for row in worst_rows(rows))]:
             seeds = kinds.setdefault((problems, row["stopping"]), {})
@@ -135,23 +134,11 @@ def asked_curves(folders: Iterable[InquiryFolder]) -> list[Curve]:
     shared = Counter((one.outline.model, one.outline.problems) for one in folders)
     found = []
     for one in folders:
-        if rows := _checked(one):
+        if rows := one.rows("scores"):
             asked = one.outline
             label = asked.model if shared[asked.model, asked.problems] == 1 else one.folder.name
             found.append(Curve(label, 0, asked.axes, asked.problems, "", {(asked.seed, 0): rows}))
     return found
-
-
-def _checked(folder: Folder) -> list[Row]:
-    """A folder's scores; a row that someone has cut fields from is named rather than tripped over."""
-    # Of the share that is right in the whole row no report speaks.
-    needed = {field.name for field in fields(Score) if field.default is MISSING} - {"whole_row"} | {"low", "high"}
-    rows = folder.rows("scores")
-    for number, row in enumerate(rows, 1):
-        if not needed <= row.keys():
-            lacking = ", ".join(sorted(needed - row.keys()))
-            raise UsageError(f"{folder.folder / 'scores.jsonl'}: row {number} has no {lacking}; evaluate the run anew")
-    return rows
 
 
 def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:

@@ -96,7 +96,8 @@ def name_lines(
         line = look.line() | {"label": "_"}
         axes.add_artist(Line2D([0.16, 0.34, 0.52], [0] * 3, markevery=[1], transform=beside, clip_on=False, **line))
         weight = "bold" if look.strong else "normal"
-        axes.text(0.6, 0, look.name, transform=beside, va="center_baseline", fontsize=7.5, weight=weight)
+        name = axes.text(0.6, 0, look.name, transform=beside, va="center_baseline", fontsize=7.5, weight=weight)
+        name.set_parse_math(False)  # whatever it is called
         if look.note:
             axes.text(0.6, -NOTE, look.note, transform=beside, va="center_baseline", fontsize=6, color=FAINT)
         near = ends[number][0] > 0.85 * axes.get_xlim()[1]
@@ -120,6 +121,7 @@ def legend(figure: Figure, looks: Sequence[Look], columns: int, heading: str = "
     shown = figure.legend(handles=handles, loc="outside lower center", ncols=columns, handlelength=3, **head)
     for look, text in zip(looks, shown.get_texts(), strict=True):
         text.set_fontweight("bold" if look.strong else "normal")
+        text.set_parse_math(False)
     figure.draw_without_rendering()
     if columns > 1 and shown.get_window_extent().width > figure.bbox.width:
         shown.remove()

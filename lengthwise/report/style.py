@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import textwrap
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,11 +74,13 @@ STYLE: dict[str, Any] = {
 
 @contextmanager
 def style(width: Width = "page") -> Iterator[None]:
-    """Draw as the package draws, whatever the reader's own settings; see ``lw.style``. Also a decorator."""
+    """Draw as the package draws, whatever the reader's own settings; see ``lw.style``. Also a decorator. Letters that
+    the font lacks are drawn as boxes."""
     if width not in WIDTHS:
         raise UsageError(f"width is 'column' or 'page', not {width!r}")
     size = (WIDTHS[width], 0.62 * min(WIDTHS[width], 5.0))
-    with matplotlib.style.context(["default", STYLE | {"figure.figsize": size}]):
+    with matplotlib.style.context(["default", STYLE | {"figure.figsize": size}]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
         yield
 
 

@@ -178,9 +178,11 @@ def summary_table(rows: Sequence[Row]) -> Table:
     for row in rows:
         if row["panel"] != panel:
             panel = row["panel"]
-            table.add_row(f"[bold]{panel}[/]")
+            table.add_row(Text(panel, "bold"))
         if "published" in row:
-            table.add_row(row["who"], str(row["size"]), row["published"], "", f"[dim]published: {row['standing']}[/]")
+            table.add_row(
+                row["who"], str(row["size"]), row["published"], "", Text(f"published: {row['standing']}", "dim")
+            )
         else:
             error = "" if row["error"] is None else f" ± {row['error']:.3f}"
             seeds = f"{row['solved']} of {row['seeds']}"
@@ -223,7 +225,7 @@ def anatomy_table(rows: Sequence[Row]) -> Table:
             for part in groups:
                 span = str(part["low"]) if part["low"] == part["high"] else f"{part['low']}–{part['high']}"
                 missed = str(round(part["count"] * (1 - part["exact"])))
-                table.add_row(f"[dim]  {trait} {span}[/]", f"[dim]{part['exact']:.3f}[/]", f"[dim]{missed}[/]")
+                table.add_row(f"  {trait} {span}", f"{part['exact']:.3f}", missed, style="dim")
     return table
 
 

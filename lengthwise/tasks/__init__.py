@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
 
@@ -12,7 +12,7 @@ from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 
 from lengthwise.base.callable import lists_itself
-from lengthwise.base.fields import kebab
+from lengthwise.base.fields import Part, kebab
 from lengthwise.base.rows import clipped
 from lengthwise.base.types import Problems, UsageError, integer_type
 from lengthwise.base.vocab import Vocab
@@ -20,7 +20,7 @@ from lengthwise.tasks.family import Family
 from lengthwise.tasks.patterns import Pattern, every_row, suited
 
 
-class Task(ABC):
+class Task(Part):
     """A family of problems of every size. Subclasses are frozen dataclasses whose fields are their configuration.
 
     ``symbols`` are what prompts and answers are written in, ``signs`` those of them that stand between numbers; where
@@ -49,10 +49,15 @@ class Task(ABC):
         raise UsageError(f"{self.name} has no harder set of problems: leave `hard` at 0")
 
     @property
+    def has_harder(self) -> bool:
+        """Has the task a harder set?"""
+        return type(self).sample_hard is not Task.sample_hard
+
+    @property
     def families(self) -> Sequence[Family]:
         """Structured problems, by name: what uniform problems hardly ever are, and what people type. The harder set is
         one of them. None unless a task knows some."""
-        if type(self).sample_hard is Task.sample_hard:
+        if not self.has_harder:
             return ()
         return (Family(self.harder, "The harder set that training may draw from.", self.sample_hard),)
 
@@ -178,13 +183,6 @@ def symbols_of(task: Task, text: str) -> Int[Tensor, " n"]:
         return task.vocab.encode(text)
     except UsageError as error:
         raise UsageError(f"{task.name}: {error}") from None
-
-
-def first_symbols(task: str, known: str, count: int) -> tuple[str, ...]:
-    """The first ``count`` of the known symbols. UsageError unless they are two or more, and there are so many."""
-    if not 2 <= count <= len(known):
-        raise UsageError(f"{task}: alphabet must be 2 to {len(known)}, not {count}")
-    return tuple(known[:count])
 
 
 lists_itself(__name__)  # lw.tasks()

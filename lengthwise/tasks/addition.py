@@ -11,9 +11,10 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from lengthwise.base.rows import clipped, shifted
-from lengthwise.base.types import SYMBOL, Problems, UsageError
+from lengthwise.base.types import SYMBOL, Problems
 from lengthwise.tasks import Stackable
 from lengthwise.tasks.digits import (
+    Base,
     Order,
     arithmetic,
     as_read,
@@ -39,14 +40,10 @@ class Addition(Stackable):
     may be drawn) and the answer has no leading zeros. The harder set is rich in long carries.
     """
 
-    base: int = 10  # of the numbers, 2 to 10
+    base: Base = 10  # of the numbers, 2 to 10
     order: Order = "most"  # which digit is written first: the least or the most significant
     equal_lengths: bool = False  # both operands have the same number of digits
     leading_zeros: bool = False  # every digit is uniform, and the answer has one digit more than the longer operand
-
-    def __post_init__(self) -> None:
-        if not 2 <= self.base <= 10:
-            raise UsageError(f"addition: base must be 2 to 10, not {self.base}")
 
     signs = ("+",)
     harder = "long-carry"

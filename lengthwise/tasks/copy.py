@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import string
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from lengthwise.base.ranges import Range
 from lengthwise.base.rows import within
 from lengthwise.base.types import Problems
-from lengthwise.tasks import Listed, first_symbols, longest_run
+from lengthwise.tasks import Listed, longest_run
 
 _ALPHABET = string.digits + string.ascii_lowercase
 
@@ -22,14 +24,11 @@ class Copy(Listed):
 
     question = "Write this sequence of symbols again, just as it stands."
 
-    alphabet: int = 2  # how many symbols, 2–36: 0–9, then a–z
-
-    def __post_init__(self) -> None:
-        first_symbols("copy", _ALPHABET, self.alphabet)
+    alphabet: Annotated[int, Range(2, 36)] = 2  # how many symbols, 2–36: 0–9, then a–z
 
     @property
     def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
-        return first_symbols("copy", _ALPHABET, self.alphabet)
+        return tuple(_ALPHABET[: self.alphabet])
 
     def solved(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]

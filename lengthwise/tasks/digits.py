@@ -5,17 +5,19 @@ from __future__ import annotations
 import itertools
 import re
 from functools import lru_cache
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from lengthwise.base.ranges import Range
 from lengthwise.base.rows import shifted
 from lengthwise.base.types import SYMBOL, UsageError
 from lengthwise.tasks import Task, symbols_of
 
 EXACT = 2**53  # up to here, doubles hold every whole number
+Base = Annotated[int, Range(2, 10)]
 Order = Literal["least", "most"]  # which digit of a number is written first: the least or the most significant
 
 

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
+from typing import Annotated
 
 import torch
 from jaxtyping import Bool, Int, UInt8
 from torch import Generator, Tensor
 
+from lengthwise.base.ranges import Range
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.tasks import Task, symbols_of
 from lengthwise.tasks.digits import arithmetic
@@ -33,16 +35,12 @@ class Expression(Task):
     The size is the number of characters of the expression; its value has at most ``most``, with its sign.
     """
 
-    most: int = 5  # what a model has room for
+    most: Annotated[int, Range(1, 15)] = 5  # what a model has room for
 
     symbols = SYMBOLS
     signs = (*OPERATORS, "(", ")")
     smallest, largest = 3, LONGEST
     question = arithmetic(10)
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.most <= 15:
-            raise UsageError(f"expression: most must be 1 to 15 characters, not {self.most}")
 
     # Sampling
 

@@ -12,9 +12,10 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
 from lengthwise.base.rows import clipped
-from lengthwise.base.types import SYMBOL, Problems, UsageError
+from lengthwise.base.types import SYMBOL, Problems
 from lengthwise.tasks import Task
 from lengthwise.tasks.digits import (
+    Base,
     Order,
     arithmetic,
     as_read,
@@ -42,7 +43,7 @@ class Multiplication(Task):
     digits (bits: ones), so that many carry far.
     """
 
-    base: int = 2  # of the numbers, 2 to 10
+    base: Base = 2  # of the numbers, 2 to 10
     order: Order = "most"  # which digit of an operand is written first
     product: Order = "least"  # which digit of the product is
     leading_zeros: bool = True  # every digit is uniform, and the product has n1 + n2 digits
@@ -50,10 +51,6 @@ class Multiplication(Task):
     axes = ("first", "second")
     signs = ("*",)
     harder = "high-digits"
-
-    def __post_init__(self) -> None:
-        if not 2 <= self.base <= 10:
-            raise UsageError(f"multiplication: base must be 2 to 10, not {self.base}")
 
     @property
     def symbols(self) -> tuple[str, ...]:  # type: ignore[override]

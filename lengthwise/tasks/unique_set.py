@@ -5,14 +5,16 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
+from lengthwise.base.ranges import Range
 from lengthwise.base.rows import clipped, within
 from lengthwise.base.types import Problems
-from lengthwise.tasks import Listed, first_symbols
+from lengthwise.tasks import Listed
 from lengthwise.tasks.family import Family
 
 _ALPHABET = string.ascii_letters + string.digits
@@ -29,14 +31,11 @@ class UniqueSet(Listed):
         "with nothing between them. Upper and lower case are different."
     )
 
-    alphabet: int = 50  # how many symbols, 2–62: a–z, A–Z, then 0–9
-
-    def __post_init__(self) -> None:
-        first_symbols("unique-set", _ALPHABET, self.alphabet)
+    alphabet: Annotated[int, Range(2, 62)] = 50  # how many symbols, 2–62: a–z, A–Z, then 0–9
 
     @property
     def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
-        return first_symbols("unique-set", _ALPHABET, self.alphabet)
+        return tuple(_ALPHABET[: self.alphabet])
 
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         rows, width = len(sizes), int(sizes.max())

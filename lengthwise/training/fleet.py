@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
 
+from lengthwise.base.errors import clean
 from lengthwise.base.lifeline import tied
 from lengthwise.base.types import UsageError
-from lengthwise.folder import clean
 from lengthwise.run import Run
 
 

@@ -55,11 +55,11 @@ def status(runs: Sequence[Run]) -> Table:
 def _progress(run: Run) -> tuple[int, str]:
     """The number of steps done, and a note with exact match, loss and time."""
     rows = run.rows("metrics")
-    losses = [row for row in rows if "loss" in row]
+    losses = [row for row in rows if row.get("loss") is not None]
     watched = [row["exact"] for row in rows if "exact" in row]
     if not losses:
         return 0, "waiting"
-    steps, total, seconds = losses[-1]["step"], run.recipe.steps, losses[-1]["wall_s"]
+    steps, total, seconds = losses[-1]["step"], run.recipe.steps, losses[-1].get("wall_s", 0.0)
     exact = "  ".join(f"{size}: {share:.2f}" for size, share in watched[-1].items()) if watched else ""
     if run.done:
         return steps, f"{exact}  trained in {seconds:.0f} s, {len(run.rows('scores'))} scores"

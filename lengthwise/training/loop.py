@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,30 +21,36 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from lengthwise import fast
 from lengthwise.base import rng
 from lengthwise.base.errors import Diverged, Interrupted, UsageError
+from lengthwise.base.fields import checked
 from lengthwise.base.lifeline import STOPS, ignored
 from lengthwise.base.progress import Progress
+from lengthwise.base.ranges import NotNegative, Threads
 from lengthwise.base.types import Problems
 from lengthwise.evaluation import causality, scores
-from lengthwise.folder import DIVERGED
+from lengthwise.folder import DIVERGED, one_line, path_of
 from lengthwise.models import Model
 from lengthwise.recipe import data
 from lengthwise.recipe.demand import KEPT, of_model, of_training, parameters
 from lengthwise.recipe.lengths import Growing, Mastery
 from lengthwise.recipe.recipe import Recipe
-from lengthwise.run import Run, commit, named_now, save
+from lengthwise.recipe.source import Finite, Fresh
+from lengthwise.run import Run, choose_device, commit, named_now, save
+from lengthwise.training import checkpoint
 from lengthwise.training.progress import Course
-from lengthwise.training.resuming import changed, check_moments, lost, told
+from lengthwise.training.resuming import changed, lost, told
 
 LOG_EVERY = 10  # steps
+REHEARSED = 2  # rows
 
 
+@checked
 def train(
     recipe: Recipe,
     folder: str | Path | None = None,
     *,
     device: str = "auto",
-    threads: int = 1,
-    save_every: float = 60.0,
+    threads: Threads = 1,
+    save_every: NotNegative = 60.0,
     progress: Progress | None = None,
     wait: bool = False,
     allow_divergence: bool = False,
@@ -58,11 +65,14 @@ def train(
     then rows say null; and UsageError if the model is not causal where its layout is, the device is missing, the folder
     holds another recipe, its log vanishes, or another process trains it.
     """
-    if (at := choose_device(device)).type == "cpu":
+    at, where = choose_device(device), Run.expected(recipe).folder if folder in (None, "") else path_of(folder)
+    if at.type == "cpu":
         of_training(recipe).check(f"{recipe.name}: its training")
+    if not (where / "config.json").exists():
+        rehearse(recipe, at)
     trainee = Trainee(recipe, at, allow_divergence=allow_divergence)
     causality.check(trainee.model, recipe)
-    run = Run.of(recipe, Path(folder) if folder else None)
+    run = Run.of(recipe, where)
     if run.done:
         return run
     with run.locked(wait=wait), computing(threads), stop_signal() as stopped, _verdict(run):
@@ -277,20 +287,12 @@ class Trainee:
         state, before = run.state(self.device), self.surroundings()
         if state:
             try:
-                self.model.load_state_dict(named_now(state["model"]))
-                if self.average:
-                    self.average.load_state_dict(named_now(state["average"]))
-                self.optimizer.load_state_dict(state["optimizer"])
-                check_moments(self.optimizer)
-                self.step, self.sums, self.best, self.spent = (state[k] for k in ("step", "sums", "best", "spent"))
-                self.passed = state.get("passed", 0)
-                if not isinstance(self.step, int):
-                    raise TypeError(f"the step is a {type(self.step).__name__}")
-                self.diverged, self.resumed = int(state.get("diverged", 0)), list(state.get("resumed", []))
-                before |= dict(state.get("surroundings", {}))  # an older version has not kept them
-            except (KeyError, TypeError, ValueError, RuntimeError, AttributeError):
+                self._resume(state)
+                before |= state.get("surroundings", {})  # an older version has not kept them
+            except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+                path, reason = run.folder / "state.pt", one_line(error)
                 raise UsageError(
-                    f"{run.folder / 'state.pt'}: not a checkpoint of this recipe; delete it to start over"
+                    f"{path}: not a checkpoint of this recipe ({reason}); delete it to start over"
                 ) from None
         run.cut("metrics", self.step)
         rows = run.rows("metrics")
@@ -302,6 +304,37 @@ class Trainee:
         self.resumed += [{"step": self.step, **changes}] if changes else []
         said = [told(changes, self.surroundings(), self.step), lost(rows, self.step // LOG_EVERY)]
         return [f"{self.recipe.name}: {text}" for text in said if text]
+
+    def _resume(self, state: dict[str, Any]) -> None:
+        for name in ("model", "average"):
+            if isinstance(state.get(name), dict):
+                state[name] = named_now(state[name])
+        checkpoint.check(state, rehearse(self.recipe, self.device).state())
+        self.model.load_state_dict(state["model"])
+        if self.average:
+            self.average.load_state_dict(state["average"])
+        checkpoint.restored(self.optimizer, state["optimizer"])
+        self.step, self.sums, self.best, self.spent = (state[k] for k in ("step", "sums", "best", "spent"))
+        self.passed, self.diverged = state.get("passed", 0), state.get("diverged", 0)
+        self.resumed = [*state.get("resumed", [])]
+
+
+def rehearse(recipe: Recipe, device: torch.device) -> Trainee:
+    """Train on a few rows at the first step and at the last, and measure what the recipe watches and its longest
+    problems on a few: what cannot work raises UsageError here, before anything is written or hours have passed."""
+    watch = replace(recipe.watch, count=1, validation=min(recipe.watch.validation, REHEARSED))
+    small = replace(recipe, batch=min(recipe.batch, REHEARSED), watch=watch, source=Fresh())
+    trainee = Trainee(small, device)
+    causality.check(trainee.model, recipe)
+    if isinstance(recipe.source, Finite):
+        data.fixed_set(recipe.task, recipe.lengths, recipe.source)
+    trainee.advance()
+    trainee.step, trainee.passed = recipe.steps - 1, recipe.lengths.top
+    trainee.advance()
+    if recipe.watch.every:
+        trainee.watch()
+    scores.exact_match(trainee.model, small, recipe.sizes(recipe.lengths.top), 1)
+    return trainee
 
 
 def _number(value: float) -> float | None:
@@ -317,18 +350,6 @@ class Clock:
 
     def read(self) -> dict[str, float]:
         return {"wall_s": time.perf_counter() - self.wall, "cpu_s": time.process_time() - self.cpu}
-
-
-def choose_device(name: str) -> torch.device:
-    """The device with this name; ``auto`` is the GPU if there is one. Raises UsageError if the device is missing."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError):
-        raise UsageError(f"device: {name!r} is not here; use auto, cpu or cuda") from None
-    return device
 
 
 @contextmanager

@@ -5,19 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
-from torch.optim import Optimizer
-
 from lengthwise.folder import clean
-
-
-def check_moments(optimizer: Optimizer) -> None:
-    """ValueError unless what an optimizer has kept of each parameter has its shape, or is one number: torch does not
-    look, and reads beyond the memory."""
-    for parameter, kept in optimizer.state.items():
-        for name, value in kept.items():
-            if isinstance(value, Tensor) and value.numel() != 1 and value.shape != parameter.shape:
-                raise ValueError(f"{name} has shape {tuple(value.shape)}, not {tuple(parameter.shape)}")
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:

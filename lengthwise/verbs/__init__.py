@@ -9,27 +9,50 @@ import argparse
 import importlib
 import os
 import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from lengthwise.base.errors import UsageError
+from lengthwise.base.fields import conform
+from lengthwise.base.ranges import Count, NotNegative, Positive, Seed, Size, Threads, Whole
+
+NUMBERS: dict[str, Any] = {  # options that are numbers
+    "backoff": NotNegative,
+    "concurrency": Size,
+    "count": Size,
+    "curve_samples": Size,
+    "jobs": Size,
+    "limit": Whole,
+    "samples": Size,
+    "save_every": NotNegative,
+    "seconds": Positive,
+    "seed": Seed,
+    "seeds": Size,
+    "steps": Count,
+    "threads": Threads,
+    "timeout": Positive,
+    "tries": Count,
+}
 
 
-def run(args: argparse.Namespace) -> int:
-    """Do what was asked for; the exit status."""
+def load(args: argparse.Namespace) -> Callable[[argparse.Namespace], int]:
+    """The function that does what was asked for and returns the exit status, with all that it imports. UsageError where
+    an option that several verbs share is wrong."""
     _check(args)
     if vars(args)["import"]:
         sys.path.append(os.getcwd())  # a user's own modules stand where they work; last, so that they hide no other
     for name in vars(args)["import"]:
         _add(name)
     # Imported late: `list` need not wait for matplotlib.
-    return importlib.import_module(f"lengthwise.verbs.{args.verb}").run(args)
+    return importlib.import_module(f"lengthwise.verbs.{args.verb}").run
 
 
 def _check(args: argparse.Namespace) -> None:
-    """UsageError where an option that several verbs share is wrong."""
-    for name in ("samples", "curve_samples"):
-        count = getattr(args, name, None)
-        if count is not None and count < 1:
-            raise UsageError(f"--{name.replace('_', '-')} must be 1 or more, not {count}")
+    for name, kind in NUMBERS.items():
+        if getattr(args, name, None) is not None:
+            conform(kind, getattr(args, name), f"--{name.replace('_', '-')}")
     if hasattr(args, "device"):
         from lengthwise.training.loop import choose_device
 
@@ -37,10 +60,13 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _add(name: str) -> None:
-    """Import a module of a user's own."""
+    """Import a module of a user's own. UsageError where it cannot be, whatever the reason."""
     from lengthwise import catalog
 
     try:
         catalog.add(importlib.import_module(name))
-    except ImportError as error:
-        raise UsageError(f"--import {name}: {error}") from None
+    except (Exception, SystemExit) as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        own = "importlib" not in last.filename
+        where = f" in {Path(last.filename).name}, line {last.lineno}" if own else ""
+        raise UsageError(f"--import {name}: {type(error).__name__}{where}: {error}") from None

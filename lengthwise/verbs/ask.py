@@ -96,7 +96,7 @@ def _collected(args: argparse.Namespace, asked: Asked, wanted: list[Item], manne
     known, prompts = asked.replies(), {item.prompt for item in wanted}
     done = len(prompts & known.keys())
     quiet = args.quiet or not progress.is_terminal
-    with Progress(TextColumn("{task.description}"), *columns, console=progress, disable=quiet) as bar:
+    with Progress(TextColumn("{task.description}", markup=False), *columns, console=progress, disable=quiet) as bar:
         line = bar.add_task("replies", total=len(prompts), completed=done, note="")
 
         def seen(replies: int, requests: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.progress import Progress as Bars
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lengthwise.base.progress import Progress
+from lengthwise.base.terminal import Terminal
 from lengthwise.folder import json_text
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 LONG = 60.0  # seconds that are said beforehand
 SOON = 2.0  # seconds after which one wants to know that something happens
 
-out = Console()
-progress = Console(stderr=True)
+out = Terminal()
+progress = Terminal(stderr=True)
 
 
 @contextmanager
@@ -57,7 +58,7 @@ def foresee(what: str, demand: Demand) -> None:
 def waiting(what: str, demand: Demand) -> Iterator[None]:
     """Say after some seconds that something is at work, and how long it takes, on standard error: on a terminal with
     the time that has passed."""
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
     bar = Bars(*columns, console=progress, transient=True, disable=not progress.is_terminal)
     text = f"{what}: about {_time_text(demand)}"
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
 from lengthwise import catalog
+from lengthwise.base.terminal import Terminal
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.solver import Answer, Solver
 from lengthwise.folder import json_text, runs_folder
@@ -29,7 +30,7 @@ INTRO = """Two small models learn to add numbers of up to [bold]{top}[/] digits,
   [bold]{standard}[/]  four layers that see the whole row, applied once
 Then both meet sums that are longer than any they have seen."""
 
-NEXT = """[bold]What to type next[/]
+NEXT = """\
   lengthwise solve looped-pairs 4821973650128839+9178026349871162     a sum of your own, with weights that are shipped
   lengthwise solve {run} 99999999+1     … or with the ones you have just trained
   lengthwise train looped-parity                                      another task: is the number of ones odd?
@@ -40,7 +41,7 @@ The README shows how to plug in a task or a model of your own, in under 40 lines
 
 def run(args: argparse.Namespace) -> int:
     """Train, measure, show. Given again, it goes on where it was stopped, or shows what it has."""
-    console = Console(stderr=args.json)
+    console = Terminal(stderr=args.json)
     study = catalog.study("pairs")
     (panel,) = study.panels
     seed = args.seed or 0
@@ -51,7 +52,9 @@ def run(args: argparse.Namespace) -> int:
     looped, standard = runs
     top = looped.recipe.lengths.top
     if not args.quiet:
-        console.print(INTRO.format(top=top, looped=looped.recipe.name, standard=standard.recipe.name), "")
+        console.print(
+            Text.from_markup(INTRO.format(top=top, looped=looped.recipe.name, standard=standard.recipe.name)), ""
+        )
     options = ["--lengths", ",".join(map(str, panel.sizes)), "--samples", str(args.samples), "--hard", "--families"]
     with Fleet(runs, lambda _: options, jobs=2 if args.jobs is None else args.jobs) as fleet:
         follow(fleet, runs, console, quiet=args.quiet, extra=lambda: pictures(runs))
@@ -62,8 +65,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     console.print(length_plot(runs), "", score_table(curves(runs)), study.note, "")
     console.print(worked(runs), "")
-    console.print("[bold]Figures and tables[/]", *(f"  {file}" for file in files), "", sep="\n")
-    console.print(NEXT.format(run=looped.folder), highlight=False, soft_wrap=True)
+    console.print(Text("Figures and tables", "bold"), *(f"  {file}" for file in files), "", sep="\n")
+    console.print(
+        Text("What to type next", "bold"), NEXT.format(run=looped.folder), sep="\n", highlight=False, soft_wrap=True
+    )
     return 0
 
 

@@ -102,7 +102,7 @@ def _measured(args: argparse.Namespace, run: Run, rules: Sequence[Stopping]) -> 
         row
         for row in latest(run.rows("scores"))
         if row["stopping"] in names and tuple(row["sizes"]) in cells
-        if (row["problems"], row["count"], row["seed"]) == asked
+        if (row["problems"], row["count"], row.get("seed")) == asked
     ]
 
 

@@ -52,7 +52,7 @@ def after_training(args: argparse.Namespace, run: Run, sizes: Sequence[Any], pro
     """Measure what a trained run lacks: families at the sizes that are one number, up to twice the training length, and
     the shortest sizes."""
     weights, recipe = run.weights(choose_device(args.device)), run.recipe
-    known = {tuple(row["sizes"]) for row in run.rows("scores") if row["problems"] not in ALONE and row["seed"] == 0}
+    known = {tuple(row["sizes"]) for row in run.rows("scores") if row["problems"] not in ALONE and row.get("seed") == 0}
     wanted = [
         *short_sizes(recipe, few(args)),
         *(size for size in sizes if isinstance(size, int) and size <= BEYOND * recipe.lengths.top),

@@ -12,7 +12,7 @@ from pathlib import Path
 from lengthwise import catalog
 from lengthwise.base import fields
 from lengthwise.base.types import Kind, UsageError
-from lengthwise.folder import runs_folder
+from lengthwise.folder import is_folder, runs_folder
 from lengthwise.recipe import demand
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.stopping import After, Stopping
@@ -79,14 +79,19 @@ def kind_of(args: argparse.Namespace) -> Kind:
 def recipe_of(name: str, changes: Sequence[str]) -> Recipe:
     """A recipe by name, or of a run, or from a JSON file."""
     path = Path(name)
-    if path.is_dir():
+    if is_folder(path):
         return Run.open(path).recipe.change(changes)
     if path.suffix == ".json":
-        try:
-            return Recipe.read(path.read_text()).change(changes)
-        except OSError as error:
-            raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
+        return _read(path).change(changes)
     return catalog.recipe(name, changes)
+
+
+def _read(path: Path) -> Recipe:
+    try:
+        return Recipe.read(path.read_text(encoding="utf-8"))
+    except (OSError, UsageError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{path}: not a recipe that can be read ({reason})") from None
 
 
 def seeds_of(recipe: Recipe, first: int | None, count: int) -> list[Recipe]:
@@ -102,7 +107,7 @@ def seeds_of(recipe: Recipe, first: int | None, count: int) -> list[Recipe]:
 def folder_of(name: str) -> str:
     """A run may be called by its folder's name alone."""
     inside = runs_folder() / name
-    return str(inside) if not Path(name).is_dir() and inside.is_dir() else name
+    return str(inside) if not is_folder(Path(name)) and is_folder(inside) else name
 
 
 # Stopping rules

@@ -35,7 +35,7 @@ def _list(args: argparse.Namespace, tasks: dict[str, Task]) -> int:
     known = {name: catalog.summary_of(type(program(task))) for name, task in tasks.items()}
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, text in known.items():
-        table.add_row(f"[bold]{name}[/]", text)
+        table.add_row(Text(name, "bold"), text)
     return say(args, known, table)
 
 

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from rich.text import Text
+
 from lengthwise.base.progress import Progress
 from lengthwise.base.types import Kind
 from lengthwise.evaluation.follow import followed
 from lengthwise.evaluation.scores import default_sizes, evaluate
-from lengthwise.folder import DIVERGED
+from lengthwise.folder import DIVERGED, is_folder
 from lengthwise.recipe.data import unseen
 from lengthwise.recipe.demand import of_measuring
 from lengthwise.recipe.recipe import Recipe, check_stopping
@@ -21,7 +23,7 @@ from lengthwise.report.tables import score_table
 from lengthwise.run import Run
 from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow
-from lengthwise.training.loop import choose_device, computing, train
+from lengthwise.training.loop import choose_device, computing, rehearse, train
 from lengthwise.verbs import console
 from lengthwise.verbs.console import foresee, say
 from lengthwise.verbs.families import after_training
@@ -53,7 +55,9 @@ def run(args: argparse.Namespace) -> int:
     recipe = recipe_of(args.recipe, args.changes)
     plan = _plan(args, recipe)
     recipes = seeds_of(recipe, args.seed, args.seeds)
-    own_folder = Path(args.recipe) if Path(args.recipe).is_dir() and not args.changes and len(recipes) == 1 else None
+    own_folder = Path(args.recipe) if is_folder(Path(args.recipe)) and not args.changes and len(recipes) == 1 else None
+    if own_folder is None:
+        rehearse(recipe, choose_device(args.device))
     runs = [Run.of(recipe, own_folder) for recipe in recipes]
     if len(runs) > 1 and jobs_of(args) > 1:
         options = [*passed_on(args), *_own_options(args)]
@@ -72,8 +76,8 @@ def run(args: argparse.Namespace) -> int:
                     after_training(args, one, plan[0].sizes, progress)
                 one.forgive()
     result = [{"run": str(run.folder), "about": run.about(), "scores": run.rows("scores")} for run in runs]
-    where = "\n".join(f"[dim]{run.folder}[/]  {_time(run)}" for run in runs)
-    say(args, result, score_table(curves(runs)), where)
+    where = [Text.assemble((str(run.folder), "dim"), f"  {_time(run)}") for run in runs]
+    say(args, result, score_table(curves(runs)), *where)
     if fleet:
         fleet.check()
     return 0
@@ -98,6 +102,8 @@ def _plan(args: argparse.Namespace, recipe: Recipe) -> list[Measurement]:
         plan.append(Measurement(parse_sizes(args.curve), args.curve_samples, "uniform", only))
     for part in plan:
         foresee(f"measuring {len(part.sizes)} sizes", of_measuring(recipe, part.sizes, part.samples, part.rules))
+        for size in part.sizes:
+            unseen(recipe, size, 1, seed=0, kind=part.kind)  # UsageError where there are no such problems
     return plan
 
 
@@ -156,7 +162,7 @@ def _known(run: Run) -> dict[tuple[tuple[int, ...], str, str], int]:
     """On how many problems each size was measured already, by kind and stopping rule."""
     known: dict[tuple[tuple[int, ...], str, str], int] = {}
     for row in run.rows("scores"):
-        if row["seed"] == 0:
+        if row.get("seed") == 0:
             key = tuple(row["sizes"]), row["problems"], row["stopping"]
             known[key] = max(known.get(key, 0), row["count"])
     return known

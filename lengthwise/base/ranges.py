@@ -1,0 +1,90 @@
+"""The values that a field may hold, as part of its type: ``rate: NotNegative``, ``base: Annotated[int, Range(2, 10)]``.
+
+``fields`` checks them wherever a value comes from: Python, an override, a file.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol
+
+PRACTICAL = 10_000  # an upper bound from here on only keeps away what no computer can hold; messages leave it out
+
+
+class Rule(Protocol):
+    """What values of a field have to be, beyond their type."""
+
+    def demand(self, value: Any) -> str | None:
+        """What the value should be, e.g. ``2 to 10``; None if it is."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Finite numbers from ``low`` to ``high``; an ``open`` range's ends do not belong to it, of ``half-open`` ones the
+    upper end does not."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    ends: str = "closed"
+
+    def demand(self, value: float) -> str | None:
+        low = value > self.low if self.ends == "open" else value >= self.low
+        high = value <= self.high if self.ends == "closed" else value < self.high
+        return None if low and high else self._text(too_low=not low)
+
+    def _text(self, too_low: bool) -> str:
+        least = f"above {self.low:g}" if self.ends == "open" else f"{self.low:g} or more"
+        most = f"{self.high:g} or less" if self.ends == "closed" else f"below {self.high:g}"
+        if math.isinf(self.low) or math.isinf(self.high) or self.high >= PRACTICAL:
+            return least if too_low else most
+        return f"{self.low:g} to {self.high:g}" if self.ends == "closed" else f"{least} and {most}"
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Words that a regular expression matches as a whole; ``about`` says it for people."""
+
+    regex: str
+    about: str
+
+    def demand(self, value: str) -> str | None:
+        return None if re.fullmatch(self.regex, value) else self.about
+
+
+@dataclass(frozen=True)
+class Printable:
+    """Text on one line, without control characters."""
+
+    def demand(self, value: str) -> str | None:
+        return None if value.isprintable() else "one line of printable characters"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Tuples of so many values."""
+
+    low: int
+    high: int
+
+    def demand(self, value: Sequence[Any]) -> str | None:
+        return None if self.low <= len(value) <= self.high else f"{self.low} to {self.high} values"
+
+
+Count = Annotated[int, Range(1, 10**9)]
+Whole = Annotated[int, Range(0, 10**9)]
+Size = Annotated[int, Range(1, 10**6)]  # of a problem or of a tensor's axis, or a number of loops
+Extra = Annotated[int, Range(0, 10**6)]  # to add to a size
+Change = Annotated[int, Range(-(10**6), 10**6)]  # of a size
+Threads = Annotated[int, Range(1, 1024)]
+Seed = Annotated[int, Range(-(2**63), 2**63 - 1)]
+Real = Annotated[float, Range(-1e38, 1e38)]  # what 32 bits hold
+Positive = Annotated[float, Range(0, 1e38, "open")]
+NotNegative = Annotated[float, Range(0, 1e38)]
+Share = Annotated[float, Range(0, 1)]
+Decay = Annotated[float, Range(0, 1, "half-open")]  # a factor, or a probability, that 1 would make useless
+Sizes = Annotated[tuple[Size, ...], Parts(1, 2)]  # on each of a task's axes
+Line = Annotated[str, Printable()]
+Name = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", "letters, digits and dashes, at most 100")]

@@ -1,0 +1,130 @@
+"""What stands in the files of a run's folder, a schema each; ``folder`` checks them where it reads.
+
+Rows may have further fields. What is not required here is left out by some versions, or where it was not measured.
+"""
+
+# TypedDict knows which keys are required only where annotations are not postponed.
+from typing import Any, NotRequired, TypedDict
+
+from lengthwise.base.ranges import Count, Line, NotNegative, Real, Seed, Share, Size, Sizes, Whole
+
+
+class Metrics(TypedDict):
+    """A row of metrics.jsonl."""
+
+    step: Whole
+    loss: NotRequired[Real | None]  # nats
+    exact: NotRequired[dict[Line, Share]]  # exact match, by size
+    perplexity: NotRequired[dict[str, NotNegative | None]]  # by prompt
+    validation_loss: NotRequired[Real | None]
+    rate: NotRequired[Real]
+    wall_s: NotRequired[NotNegative]
+    cpu_s: NotRequired[NotNegative]
+
+
+class Measured(TypedDict):
+    """A row of scores.jsonl."""
+
+    task: Line
+    weights: Line
+    stopping: Line
+    problems: Line
+    sizes: Sizes
+    count: Count
+    exact: Share
+    whole_row: NotRequired[Share]
+    token_accuracy: Share
+    loops: NotNegative
+    low: Share
+    high: Share
+    seed: NotRequired[Seed]
+    sealed: NotRequired[Line]
+
+
+class Chosen(TypedDict):
+    """The loops that a stopping rule chose."""
+
+    mean: NotNegative
+    low: NotNegative
+    high: NotNegative
+    exact: Share
+
+
+class ChosenBy(TypedDict):
+    """The same of each rule."""
+
+    oracle: Chosen
+    batch: Chosen
+    example: Chosen
+
+
+class Depth(TypedDict):
+    """A row of depth.jsonl."""
+
+    task: Line
+    sizes: Sizes
+    count: Count
+    seed: NotRequired[Seed]
+    planned: Size
+    exact: tuple[Share, ...]  # after each loop
+    confidence: tuple[Real, ...]
+    chosen: ChosenBy
+
+
+class Ends(TypedDict):
+    """Wrong answers, by where they end."""
+
+    early: Whole
+    late: Whole
+    right: Whole
+
+
+class Group(TypedDict):
+    """Problems alike in a trait."""
+
+    low: Real
+    high: Real
+    count: Count
+    exact: Share
+
+
+class Anatomy(TypedDict):
+    """A row of anatomy.jsonl."""
+
+    task: Line
+    stopping: Line
+    problems: Line
+    sizes: Sizes
+    count: Count
+    seed: NotRequired[Seed]
+    exact: Share
+    ends: Ends
+    first_wrong: dict[Line, Whole]
+    by: dict[Line, tuple[Group, ...]]
+
+
+class Reply(TypedDict):
+    """A row of replies.jsonl."""
+
+    prompt: str
+    correct: bool
+    prompt_tokens: Whole
+    completion_tokens: Whole
+    answer: NotRequired[str | None]
+
+
+class About(TypedDict):
+    """about.json, apart from the recipe's outline."""
+
+    parameters: Whole
+    cpu_s: NotNegative
+    wall_s: NotNegative
+
+
+ROWS: dict[str, Any] = {
+    "metrics": Metrics,
+    "scores": Measured,
+    "depth": Depth,
+    "anatomy": Anatomy,
+    "replies": Reply,
+}

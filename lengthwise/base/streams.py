@@ -1,0 +1,20 @@
+"""Standard streams that are not as one would wish: another encoding, a full disk, a reader that has gone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+
+def tolerate_encodings() -> None:
+    """Let standard streams replace what their encoding lacks: an ASCII terminal shows ``?`` for ``→``."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+
+
+def discard_output() -> None:
+    """Send what Python would still flush to nowhere: its reader has gone, or its disk is full."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

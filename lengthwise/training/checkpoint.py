@@ -1,0 +1,97 @@
+"""What a checkpoint must look like: just like one that the same recipe writes.
+
+A checkpoint may come from anywhere, and optimizers compute on the tensors in it without looking at their shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lengthwise.base.fields import conform
+from lengthwise.base.ranges import NotNegative, Whole
+
+
+def check(state: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """ValueError, with the fault, unless a checkpoint has all that ``known`` has, one of the same recipe: tensors of
+    equal shapes and types, and numbers that can be what they stand for."""
+    for name in ("step", "passed", "diverged"):
+        conform(Whole, state.get(name, None if name == "step" else 0), name)
+    if not isinstance(state.get("surroundings", {}), dict) or not isinstance(state.get("resumed", []), list):
+        raise ValueError("what it resumed from")
+    for name in ("wall_s", "cpu_s"):
+        conform(NotNegative, _dict(state, "spent").get(name), name)
+    _check_tensors(_dict(state, "model"), known["model"], "model")
+    if (state.get("average") is None) != (known["average"] is None):
+        raise ValueError("its moving average")
+    if known["average"] is not None:
+        _check_tensors(_dict(state, "average"), known["average"], "average")
+    for name, value in _dict(state, "sums").items():
+        if name not in known["sums"] or not _alike(value, known["sums"][name]):
+            raise ValueError(f"sums: {name}")
+    best = _dict(state, "best")
+    conform(Whole, best.get("step"), "best step")
+    if type(best.get("merit")) is not float:
+        raise ValueError("best merit")
+    if _dict(best, "weights"):
+        _check_tensors(best["weights"], known["model"], "best")
+    _check_optimizer(_dict(state, "optimizer"), known["optimizer"], known["model"])
+
+
+def restored(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Load what an optimizer has kept, after ``check``. Its settings are the recipe's, whatever the checkpoint says."""
+    groups = optimizer.state_dict()["param_groups"]
+    for group, found in zip(groups, state["param_groups"], strict=True):
+        group |= {"step": found["step"]} if "step" in found else {}
+    kept = {number: {name: _own(value) for name, value in part.items()} for number, part in state["state"].items()}
+    optimizer.load_state_dict({"state": kept, "param_groups": groups})
+
+
+def _own(value: Any) -> Any:
+    return value.clone(memory_format=torch.contiguous_format) if isinstance(value, Tensor) else value
+
+
+def _dict(tree: Mapping[str, Any], name: str) -> dict[Any, Any]:
+    if not isinstance(tree.get(name), dict):
+        raise ValueError(f"it has no {name}")
+    return tree[name]
+
+
+def _check_tensors(found: Mapping[str, Any], known: Mapping[str, Tensor], where: str) -> None:
+    if found.keys() != known.keys():
+        raise ValueError(f"{where} has other tensors")
+    for name, tensor in known.items():
+        if not _alike(found[name], tensor):
+            raise ValueError(f"{where}: {name} is not a tensor of {tuple(tensor.shape)}")
+
+
+def _check_optimizer(found: Mapping[str, Any], known: Mapping[str, Any], model: Mapping[str, Tensor]) -> None:
+    """What it keeps of each parameter: numbers, and tensors of the parameter's shape."""
+    groups, kept = found.get("param_groups"), _dict(found, "state")
+    if not isinstance(groups, list) or len(groups) != len(known["param_groups"]):
+        raise ValueError("the optimizer's groups")
+    for group in groups:
+        conform(Whole, _group(group).get("step", 0), "the optimizer's step")
+    for number, part in kept.items():
+        like = known["state"].get(number)
+        if like is None or not isinstance(part, dict) or part.keys() != like.keys():
+            raise ValueError(f"the optimizer's state of parameter {number}")
+        for name, value in part.items():
+            if not _alike(value, like[name]):
+                raise ValueError(f"the optimizer's {name} of parameter {number}")
+
+
+def _group(group: Any) -> dict[str, Any]:
+    if not isinstance(group, dict):
+        raise ValueError("the optimizer's groups")
+    return group
+
+
+def _alike(found: Any, known: Any) -> bool:
+    if not isinstance(known, Tensor):
+        return type(found) is type(known)
+    plain = type(found) is Tensor and found.layout == torch.strided
+    return plain and (found.shape, found.dtype, found.device) == (known.shape, known.dtype, known.device)
