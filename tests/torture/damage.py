@@ -1,0 +1,151 @@
+"""Damaged files of a run's folder: bytes that were lost or turned, values of other types, files of other kinds."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ESCAPES = "\x1b]0;title\x07\x1b[31mred\nline\r\x00\u202e\x9b"
+VALUES: tuple[Any, ...] = (
+    None, True, -1, 0, 1, 10**18, 10**30, 0.5, -0.5, 1e300, float("nan"), float("inf"), "", "word", ESCAPES, "[/bold]",
+    "../../up", "x" * 3000, [], [[]], {}, {"kind": "Oracle"}, {"kind": ESCAPES}, [1, 2, 3], ["a"],
+)  # fmt: skip
+
+
+class Bomb:
+    """Unpickling it leaves a file ``ran`` behind."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch ran",)
+
+
+def spoil(folder: Path, draw: random.Random) -> str:
+    """Damage a file of the folder; what was done."""
+    path = draw.choice(sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")))
+    ways = [flipped, flipped, cut, doubled, blank, other, bomb, replaced_by_folder]
+    kinds = {".json": retyped, ".jsonl": retyped_row, ".pt": retyped_state, ".safetensors": retyped_header}
+    if path.suffix in kinds:
+        ways += [kinds[path.suffix]] * 8
+    way = draw.choice(ways)
+    way(path, draw)
+    return f"{path.name} {way.__name__}"
+
+
+# Bytes
+
+
+def flipped(path: Path, draw: random.Random) -> None:
+    content = bytearray(path.read_bytes() or b"\0")
+    for _ in range(draw.choice([1, 1, 2, 8])):
+        content[draw.randrange(min(len(content), draw.choice([64, 4096, 1 << 20])))] ^= 1 << draw.randrange(8)
+    path.write_bytes(content)
+
+
+def cut(path: Path, draw: random.Random) -> None:
+    path.write_bytes(path.read_bytes()[: draw.randrange(path.stat().st_size + 1)])
+
+
+def doubled(path: Path, draw: random.Random) -> None:
+    content = path.read_bytes()
+    at = draw.randrange(len(content) + 1)
+    path.write_bytes(content[:at] + content[max(0, at - 64) :])
+
+
+def blank(path: Path, draw: random.Random) -> None:
+    path.write_bytes(
+        draw.choice([b"", b"\n", b"\0" * 64, b"\xff\xfe\n", b"[" * 100_000, b"{}\n", b"null\n", b"9" * 5000])
+    )
+
+
+def other(path: Path, draw: random.Random) -> None:
+    shutil.copy(draw.choice([one for one in path.parent.iterdir() if one.is_file()]), path.with_name("taken"))
+    path.with_name("taken").replace(path)
+
+
+def bomb(path: Path, draw: random.Random) -> None:
+    if draw.random() < 0.5:
+        torch.save({"step": Bomb()}, path)
+    else:
+        path.write_bytes(pickle.dumps(Bomb()))
+
+
+def replaced_by_folder(path: Path, draw: random.Random) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+# Values
+
+
+def retyped(path: Path, draw: random.Random) -> None:
+    path.write_text(json.dumps(changed(json.loads(path.read_text()), draw)))
+
+
+def retyped_row(path: Path, draw: random.Random) -> None:
+    lines = path.read_text().splitlines() or ["{}"]
+    at = draw.randrange(len(lines))
+    lines[at] = json.dumps(changed(json.loads(lines[at]), draw))
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def retyped_header(path: Path, draw: random.Random) -> None:
+    """A safetensors file is the length of its header, the header in JSON, and the numbers."""
+    content = path.read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.dumps(changed(json.loads(content[8 : 8 + length]), draw)).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + content[8 + length :])
+
+
+def retyped_state(path: Path, draw: random.Random) -> None:
+    torch.save(changed(torch.load(path, weights_only=True), draw), path)
+
+
+def changed(tree: Any, draw: random.Random) -> Any:
+    """The tree with a value somewhere replaced, taken out, added, or given another name."""
+    steps = [*_paths(tree)]
+    if not steps:
+        return draw.choice(VALUES)
+    *parents, last = draw.choice(steps)
+    inner = tree
+    for step in parents:
+        inner = inner[step]
+    match draw.randrange(5):
+        case 0:
+            del inner[last]
+        case 1 if isinstance(inner, dict):
+            inner[draw.choice([ESCAPES, "[/red]", "kind", "x" * 3000])] = draw.choice(VALUES)
+        case 2 if isinstance(inner[last], torch.Tensor):
+            inner[last] = _retensored(inner[last], draw)
+        case _:
+            inner[last] = draw.choice(VALUES)
+    return tree
+
+
+def _paths(tree: Any, limit: int = 400) -> list[tuple[Any, ...]]:
+    found: list[tuple[Any, ...]] = []
+    if isinstance(tree, dict | list):
+        for name in [*tree] if isinstance(tree, dict) else range(len(tree)):
+            found += [(name,), *((name, *more) for more in _paths(tree[name]))]
+    return found[:limit]
+
+
+def _retensored(tensor: torch.Tensor, draw: random.Random) -> torch.Tensor:
+    return draw.choice(
+        [
+            tensor.new_zeros(1000, 3),
+            tensor.new_zeros(()).expand(tensor.shape),
+            tensor.double(),
+            tensor.to(torch.complex64),
+            tensor.new_full(tensor.shape, float("nan")) if tensor.is_floating_point() else tensor,
+            tensor.flatten()[:1],
+            torch.zeros(3).to_sparse(),
+        ]
+    )

@@ -1,0 +1,319 @@
+"""Hostile input: Python calls, overrides, command lines and damaged files, many in one process, each from a seed.
+
+    python -m tests.torture.fuzz --inputs N --seed S [--only I]
+
+Whatever is put in, there is a result or one clean line; no code of it runs, nothing is left half written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import lengthwise as lw
+from lengthwise import catalog, cli
+from lengthwise.ask.folder import Asked
+from lengthwise.ask.inquiry import Inquiry
+from lengthwise.base.errors import shown
+from lengthwise.base.fields import encode
+from lengthwise.evaluation.anatomy import anatomy
+from lengthwise.evaluation.depth import depths
+from lengthwise.recipe.recipe import Recipe
+from lengthwise.training.loop import Trainee, rehearse, train
+
+from .damage import ESCAPES, spoil
+
+LONGEST = 20.0  # seconds of processor time that an input may take
+TINY = ("steps=2", "batch=4", "watch.every=0", "lengths=Uniform(top=3)")
+SMALL = ("model=Transformer(width=8,heads=2)", "stopping=MaxConfidence(extra=1)")
+WORDS = (  # as a person, or an enemy, may type a value
+    "-1", "0", "1", "2", "3", "0.5", "-0.5", "1.5", "nan", "inf", "-inf", "1e400", "1e300", "1e-300", "1" + "0" * 18,
+    "9" * 5000, "word", "none", "true", "false", "", " ", "()", "(1,2)", "(1,2,3)", "'a'", "a-b", "[/red]", ESCAPES,
+    "__import__('os').system('touch ran')", "open('ran', 'w')", "x" * 3000, "(" * 200, "../..", "harder", "é→\udcff",
+)  # fmt: skip
+OBJECTS = (  # as a program may pass
+    None, -1, 0, 1, 2, 1.5, -0.5, float("nan"), float("inf"), 10**30, 10**5000, "word", "", ESCAPES, "x" * 3000, b"x",
+    True, [], [1, 2], (), (0,), (1, 2), ("a",), {}, {"kind": "Oracle"}, object(), "harder", "Oracle", "cpu", "meta",
+)  # fmt: skip
+
+
+@dataclasses.dataclass
+class Place:
+    """A folder with a finished run, one that is begun, a model that was asked, and room for copies to be spoiled."""
+
+    folder: Path
+    done: Path
+    begun: Path
+    asked: Path
+
+    @staticmethod
+    @contextlib.contextmanager
+    def made() -> Iterator[Place]:
+        """A place of its own, in which one works meanwhile."""
+        before, runs = Path.cwd(), os.environ.get("LENGTHWISE_RUNS")
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            os.environ["LENGTHWISE_RUNS"] = str(folder / "runs")
+            (folder / "work").mkdir()
+            os.chdir(folder / "work")
+            try:
+                yield Place(folder, *_runs(folder))
+            finally:
+                os.chdir(before)
+                os.environ.pop("LENGTHWISE_RUNS")
+                os.environ.update({"LENGTHWISE_RUNS": runs} if runs is not None else {})
+
+    def state(self) -> set[str]:
+        """What lies in the folders of runs and of work, to see what a refused input has left there."""
+        return {str(path) for name in ("runs", "work") for path in (self.folder / name).rglob("*")}
+
+    def spoilt(self, draw: random.Random) -> tuple[Path, str]:
+        """A run's folder with something damaged in it, and what that is."""
+        target = self.folder / "runs" / "spoilt"
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(draw.choice([self.done, self.done, self.begun, self.asked]), target)
+        return target, spoil(target, draw)
+
+
+def _runs(folder: Path) -> tuple[Path, Path, Path]:
+    recipe = lw.find("looped-parity", *TINY, *SMALL, "watch=Watch(every=1,sizes=(2,))")
+    done = train(recipe, folder / "done")
+    weights = done.weights()
+    for score in lw.evaluate(weights, [1, 2], samples=4, families=True):
+        done.append("scores", score.row() | {"seed": 0})
+    done.append("anatomy", anatomy(weights, 2, samples=4))
+    depths(done, [2], 4)
+    begun = lw.Run.of(recipe, folder / "begun")
+    trainee = Trainee(recipe, torch.device("cpu"))
+    trainee.advance()
+    begun.append("metrics", trainee.report())
+    begun.save_state(trainee.state())
+    asked = Asked.of(Inquiry("http://localhost/v1", "of/[/red] $\\frac{ 汉", recipe.task, "Well?"), folder / "asked")
+    asked.append("replies", {"prompt": "1", "correct": True, "answer": "1", "prompt_tokens": 1, "completion_tokens": 1})
+    for score in lw.evaluate(weights, [1, 2], samples=4):
+        asked.append("scores", score.row() | {"seed": 0, "asked": 4, "chatter": 0})
+    return done.folder, begun.folder, asked.folder
+
+
+# Inputs: each is what it is called, and what to do
+
+
+Input = tuple[str, Callable[[], Any]]
+
+
+def overrides(place: Place, draw: random.Random) -> Input:
+    """Changes of a recipe, whose training is then rehearsed."""
+    parts = catalog.parts()
+    fields = list(_names(encode(_base())))
+    changes = []
+    for _ in range(draw.choice([1, 1, 2, 3])):
+        value = draw.choice([draw.choice(WORDS), draw.choice(list(draw.choice(list(parts.values()))))])
+        changes.append(f"{draw.choice(fields)}={value}")
+    changes = [change if draw.random() < 0.97 else draw.choice(WORDS) for change in changes]
+    return f"change {changes}", lambda: rehearse(_base().change(changes), torch.device("cpu"))
+
+
+def _base() -> Recipe:
+    return lw.find("looped-parity", *TINY, *SMALL)
+
+
+def _names(tree: Any, path: str = "") -> Iterator[str]:
+    for name, part in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        if name != "kind":
+            yield f"{path}{name}"
+            if isinstance(part, dict | list):
+                yield from _names(part, f"{path}{name}.")
+
+
+def calls(place: Place, draw: random.Random) -> Input:
+    """The Python interface, given anything."""
+
+    def any_() -> Any:
+        return draw.choice(OBJECTS)
+
+    def some(**values: Any) -> dict[str, Any]:
+        return {name: any_() if draw.random() < 0.4 else value for name, value in values.items()}
+
+    kind = draw.choice([kind for kinds in catalog.parts().values() for kind in kinds.values()])
+    chosen = {field.name: any_() for field in dataclasses.fields(kind) if draw.random() < 0.6}
+    needed = {f.name for f in dataclasses.fields(kind) if f.default is f.default_factory is dataclasses.MISSING}
+    name, given = draw.choice(dataclasses.fields(Recipe)).name, any_()
+    measured = some(lengths=[1], samples=2, kind="uniform", families=False, seed=0, device="cpu", stopping=None)
+    trained = some(folder=place.folder / "runs" / "called", device="cpu", threads=1, save_every=60.0, quiet=True)
+    weights, prompt, text = draw.choice([place.done, place.done, any_()]), any_(), any_()
+    return draw.choice(
+        [
+            (f"{kind.__name__} {shown(chosen)}", lambda: kind(**(dict.fromkeys(needed, 1) | chosen))),
+            (f"replace {name}={shown(given, longest=300)}", lambda: dataclasses.replace(_base(), **{name: given})),
+            (f"evaluate {shown(measured, longest=300)}", lambda: lw.evaluate(weights, **measured)),
+            (f"train {shown(trained, longest=300)}", lambda: lw.train(_base(), **trained)),
+            (f"train {shown(text, longest=300)} {shown(prompt, longest=300)}", lambda: lw.train(text, prompt)),
+            (
+                f"load {shown(weights, longest=300)} {shown(prompt, longest=300)}",
+                lambda: lw.load(weights).solve(prompt),
+            ),
+            (f"find {shown(text, longest=300)} {shown(prompt, longest=300)}", lambda: lw.find(text, prompt)),
+            (f"families {shown(text, longest=300)}", lambda: lw.families(text)),
+            (f"read {shown(text, longest=300)}", lambda: Recipe.read(text)),
+        ]
+    )
+
+
+def commands(place: Place, draw: random.Random) -> Input:
+    """Words after ``lengthwise``. Verbs that would train for long, or start processes, are given what stops them."""
+    verb = draw.choice(["list", "show", "sample", "train", "evaluate", "attack", "solve", "ask", "rasp", "report", ""])
+    known = str(draw.choice([place.done, place.begun, "looped-parity", "parity"]))
+    words = {
+        "show": [known, *TINY],
+        "sample": ["parity", "3"],
+        "train": ["looped-parity", *TINY, *SMALL, "--lengths", "1", "--samples", "2", "--quiet"],
+        "evaluate": [known, "--lengths", "1", "--samples", "2"],
+        "attack": [known, "--tries", "20"],
+        "solve": [known, "101"],
+        "ask": ["parity", "--endpoint", "http://127.0.0.1:9/v1", "--model", "none", "--limit", "0", "--lengths", "1"],
+        "rasp": ["parity", "101"],
+        "report": [str(place.done)],
+    }.get(verb, [])
+    options = [flag for action in _options(verb) for flag in action.option_strings if flag not in HEAVY]
+    for _ in range(draw.choice([0, 1, 1, 2, 3])):
+        value = draw.choice(WORDS)
+        match draw.randrange(4):
+            case 0 if options:
+                words += [draw.choice(options)]
+            case 1 | 2 if options:
+                words += [draw.choice(options), value]
+            case _ if words:
+                words[draw.randrange(len(words))] = value
+            case _:
+                words += [value]
+    command = [verb, *words] if verb else words
+    return f"lengthwise {command}", lambda: cli.main(command)
+
+
+HEAVY = {"--jobs", "--seeds", "--seconds", "--help", "-h"}  # they start processes, or last, or say pages
+
+
+def _options(verb: str) -> list[argparse.Action]:
+    (verbs,) = [action.choices for action in cli.parser()._actions if action.dest == "verb"]
+    return verbs[verb]._actions if verb in verbs else []
+
+
+def files(place: Place, draw: random.Random) -> Input:
+    """A damaged folder, and whoever reads it."""
+    target, fault = place.spoilt(draw)
+    command = draw.choice(
+        [
+            ["report", str(target), "--out", str(place.folder / "out")],
+            ["report", str(place.asked), str(place.done), str(target), "--out", str(place.folder / "out")],
+            ["report", str(target), "--stopping", "--samples", "4", "--lengths", "2"],
+            ["evaluate", str(target), "--lengths", "1", "--samples", "4", "--anatomy"],
+            ["solve", str(target), "101"],
+            ["train", str(target), "--lengths", "1", "--samples", "4", "--quiet"],
+            ["train", str(target), "--lengths", "1", "--samples", "4", "--quiet"],
+            ["show", str(target)],
+            ["list"],
+        ]
+    )  # fmt: skip
+    return f"{fault}; lengthwise {command}", lambda: cli.main(command)
+
+
+GENERATORS = (*[overrides] * 4, *[calls] * 4, commands, files)  # as often as each costs little
+
+
+# Judging
+
+
+def play(place: Place, number: int, seed: int) -> list[str]:
+    """Put in one input, and say what is wrong with what comes of it."""
+    draw = random.Random(f"{seed}/{number}")
+    name, act = draw.choice(GENERATORS)(place, draw)
+    before, start, faults = place.state(), time.process_time(), []
+    out, err = io.StringIO(), io.StringIO()
+    status: object = 0
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            act()
+    except SystemExit as left:
+        status = left.code
+    except lw.UsageError as error:
+        status = "refused"
+        err.write(f"lengthwise: {error}\n")
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        faults.append(f"{type(error).__name__}: {str(error)[:200]!r} at {last.filename}:{last.lineno}")
+    faults += _faults(place, before, status, out.getvalue(), err.getvalue())
+    if (seconds := time.process_time() - start) > LONGEST:
+        faults.append(f"it took {seconds:.0f} s")
+    _tidy(place, before)
+    return [f"{number}: {name:.600}: {fault}" for fault in faults]
+
+
+def _faults(place: Place, before: set[str], status: object, out: str, err: str) -> Iterator[str]:
+    for line in (out + err).split("\n"):
+        if not line.isprintable():
+            yield f"control characters in {line[:200]!r}"
+            break
+    lines = err.strip().split("\n")
+    if status in (2, "refused") and (len(lines) != 1 or not lines[0].startswith("lengthwise")):
+        yield f"not one line: {err[:300]!r}"
+    if status not in (0, 1, 2, "refused"):
+        yield f"exit {status}"
+    new = place.state() - before
+    if status in (2, "refused") and (left := [path for path in new if not _may_stay(path)]):
+        yield f"it left {left[:3]}"
+    if left := [path for path in new if Path(path).name == "ran" or Path(path).name.startswith(".config")]:
+        yield f"code has run, or a file is half written: {left}"
+
+
+def _may_stay(path: str) -> bool:
+    """Locks, and what a run that is there already gained before it failed; names of caches of Python's."""
+    return "/spoilt/" in path or "/__pycache__" in path
+
+
+def _tidy(place: Place, before: set[str]) -> None:
+    for path in sorted(place.state() - before, reverse=True):
+        shutil.rmtree(path, ignore_errors=True)
+        Path(path).unlink(missing_ok=True)
+
+
+def main() -> int:
+    """Play so many inputs; 1 if one of them has a fault."""
+    parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
+    parser.add_argument("--inputs", type=int, default=1000, metavar="N")
+    parser.add_argument("--seed", type=int, default=0, metavar="S")
+    parser.add_argument("--only", type=int, metavar="I", help="one input alone, by its number")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    counts: Counter[str] = Counter()
+    with Place.made() as place:
+        for number in range(args.inputs) if args.only is None else [args.only]:
+            faults = play(place, number, args.seed)
+            counts += Counter(inputs=1, faults=len(faults))
+            for fault in faults:
+                print(fault, flush=True)
+            if number % 100 == 99:
+                print(f"{number + 1} of {args.inputs}", file=sys.stderr, flush=True)
+    print(json.dumps(counts))
+    return int(counts["faults"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
