@@ -8,13 +8,12 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from lengthwise.base.types import UsageError
 from lengthwise.evaluation.attack import attack
 from lengthwise.report.sheet import Sheet
 from lengthwise.run import load
 from lengthwise.training.loop import choose_device, computing
 from lengthwise.verbs.console import doing, say
-from lengthwise.verbs.options import folder_of, parse_sizes, stoppings
+from lengthwise.verbs.options import folder_of, only_rule, parse_sizes
 
 WIDEST = 34  # characters of a prompt or an answer that are shown
 ORIGINS = 8  # lines of where problems come from
@@ -23,9 +22,7 @@ ORIGINS = 8  # lines of where problems come from
 def run(args: argparse.Namespace) -> int:
     """Search for failures; 0 whether there are some or not."""
     weights = load(folder_of(args.weights), choose_device(args.device))
-    if len(args.stopping) > 1:
-        raise UsageError("attack answers by one rule: give --stopping once")
-    rule = next(iter(stoppings(args.stopping)), None)
+    rule = only_rule(args)
     sizes = parse_sizes(args.lengths) if args.lengths else None
     with computing(args.threads), doing(f"{weights.name}: looking for what it gets wrong"):
         found = attack(weights, sizes, seconds=args.seconds, tries=args.tries, stopping=rule, seed=args.seed or 0)

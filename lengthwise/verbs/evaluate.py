@@ -17,15 +17,13 @@ from lengthwise.evaluation.anatomy import anatomy
 from lengthwise.evaluation.follow import followed, followed_sizes
 from lengthwise.evaluation.scores import MOST, SAMPLES, default_sizes, evaluate
 from lengthwise.recipe.demand import of_measuring
-from lengthwise.recipe.recipe import check_stopping
-from lengthwise.recipe.stopping import Stopping
 from lengthwise.report import Row, latest
 from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_table
-from lengthwise.run import Run, Weights, load
+from lengthwise.run import Run, load
 from lengthwise.training.loop import choose_device, computing
 from lengthwise.verbs.console import foresee, say
-from lengthwise.verbs.families import families_of, family_tables, with_families
-from lengthwise.verbs.options import Size, after, folder_of, kind_of, parse_sizes, stoppings
+from lengthwise.verbs.families import Work, families_of, family_tables, with_families
+from lengthwise.verbs.options import folder_of, kind_of, parse_sizes, rules_of
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,89 +36,61 @@ def run(args: argparse.Namespace) -> int:
     sizes = parse_sizes(args.grid or args.lengths) if args.grid or args.lengths else default_sizes(weights.recipe)
     folder = Path(folder_of(args.weights))
     own = Run.open(folder) if (folder / "metrics.jsonl").exists() else None
-    rules = stoppings(args.stopping) + after(args.loops) or [weights.recipe.stopping]
-    for rule in rules:
-        check_stopping(weights.recipe.layout, rule)
+    rules = rules_of(args, weights.recipe)
     foresee(f"measuring {len(sizes)} sizes", of_measuring(weights.recipe, sizes, most, rules))
     alone = own.locked(wait=args.wait) if own else nullcontext()  # two that measure the same would both keep it
     with alone, computing(args.threads), Progress(quiet=args.quiet) as progress:
-        asked: dict[str, Any] = {"samples": most, "precision": args.precision, "kind": kind_of(args)}
-        return _measure(args, weights, own, sizes, rules, asked, progress)
+        return _measure(Work(args, weights, own, sizes, rules, progress), most)
 
 
-def _measure(
-    args: argparse.Namespace,
-    weights: Weights,
-    own: Run | None,
-    sizes: Sequence[Size],
-    rules: Sequence[Stopping],
-    asked: dict[str, Any],
-    progress: Progress,
-) -> int:
-    """Measure, keep what a run shows in its folder, and print it."""
-    rows = _scores(args, weights, own, sizes, rules, asked, progress)
-    top = weights.recipe.lengths.top
+def _measure(work: Work, most: int) -> int:
+    """Measure, keep what a run shows in its folder, and print it; uniform problems are at most so many per size."""
+    args, top = work.args, work.recipe.lengths.top
+    rows = _scores(work, most)
     tables: list[Any] = (_maps(rows, top) if args.grid else []) or [detail_table(rows, top)]
     if with_families(args):
-        structured = families_of(args, weights, own, sizes, rules[0], progress)
+        structured = families_of(work)
         tables += family_tables(rows, structured, top, whole=args.families)
         rows = rows + structured
     if not args.anatomy:
         return say(args, rows, *tables)
-    parts = _anatomies(args, weights, own, sizes, rules[0], progress)
+    parts = _anatomies(work)
     return say(args, {"scores": rows, "anatomy": parts}, *tables, "", anatomy_table(parts))
 
 
-def _scores(
-    args: argparse.Namespace,
-    weights: Weights,
-    own: Run | None,
-    sizes: Sequence[Size],
-    rules: Sequence[Stopping],
-    asked: dict[str, Any],
-    progress: Progress,
-) -> list[Row]:
+def _scores(work: Work, most: int) -> list[Row]:
     """A row per size and rule; what a run measures is kept in its folder."""
-    seed = args.seed or 0
-    rows = _measured(args, own, rules) if args.grid and own else []
+    rows = _measured(work) if work.args.grid and work.own else []
     known = Counter(tuple(row["sizes"]) for row in rows)
-    missing = [size for size in sizes if known[weights.recipe.sizes(size)] < len(rules)]
-    what = f"{weights.name}: exact match"
-    scores = evaluate(weights, missing, stopping=rules, seed=seed, **asked)
-    for score in followed(scores, progress, weights.recipe, missing, what=what, each=len(rules)):
-        rows.append(score.row() | {"seed": seed})
-        if own:
-            own.keep("scores", rows[-1])
+    each = len(work.rules)
+    missing = [size for size in work.sizes if known[work.recipe.sizes(size)] < each]
+    asked = {"samples": most, "precision": work.args.precision, "kind": kind_of(work.args), "seed": work.seed}
+    scores = evaluate(work.weights, missing, stopping=work.rules, **asked)
+    for score in followed(scores, work.progress, work.recipe, missing, what=work.what("exact match"), each=each):
+        rows.append(score.row() | {"seed": work.seed})
+        work.keep("scores", rows[-1])
     return rows
 
 
-def _measured(args: argparse.Namespace, run: Run, rules: Sequence[Stopping]) -> list[Row]:
+def _measured(work: Work) -> list[Row]:
     """The cells of a grid that an earlier call has measured: they are not measured again."""
-    names, cells = {rule.name for rule in rules}, set(parse_sizes(args.grid))
-    asked = kind_of(args), args.samples, args.seed or 0
+    names, cells = {rule.name for rule in work.rules}, set(work.sizes)
+    asked = kind_of(work.args), work.args.samples, work.seed
     return [
         row
-        for row in latest(run.rows("scores"))
+        for row in latest(work.own.rows("scores") if work.own else [])
         if row["stopping"] in names and tuple(row["sizes"]) in cells
         if (row["problems"], row["count"], row.get("seed")) == asked
     ]
 
 
-def _anatomies(
-    args: argparse.Namespace,
-    weights: Weights,
-    own: Run | None,
-    sizes: Sequence[Size],
-    rule: Stopping,
-    progress: Progress,
-) -> list[Row]:
+def _anatomies(work: Work) -> list[Row]:
     """How the same answers go wrong, under the first of the rules asked for."""
-    asked: dict[str, Any] = {"samples": args.samples, "stopping": rule, "kind": kind_of(args), "seed": args.seed or 0}
+    asked = {"samples": work.args.samples, "kind": kind_of(work.args), "seed": work.seed}
     rows = []
-    for size in followed_sizes(progress, weights.recipe, sizes, what=f"{weights.name}: how answers go wrong"):
-        rows.append(anatomy(weights, size, **asked))
-        if own:
-            own.keep("anatomy", rows[-1])
+    for size in followed_sizes(work.progress, work.recipe, work.sizes, what=work.what("how answers go wrong")):
+        rows.append(anatomy(work.weights, size, stopping=work.rules[0], **asked))
+        work.keep("anatomy", rows[-1])
     return rows
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
@@ -11,11 +12,13 @@ from rich.table import Table
 from lengthwise.base.progress import Progress
 from lengthwise.evaluation.families import SHARE, evaluate_families, short_sizes
 from lengthwise.evaluation.follow import followed, followed_sizes
+from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.stopping import Stopping
 from lengthwise.report import ALONE, Row
 from lengthwise.report.families import family_table, worst_table
 from lengthwise.run import Run, Weights
 from lengthwise.training.loop import choose_device, computing
+from lengthwise.verbs.options import Size
 
 BEYOND = 2  # times the training length: farther out, families would cost more than all else
 
@@ -26,25 +29,45 @@ def with_families(args: argparse.Namespace) -> bool:
     return args.families or not other
 
 
-def families_of(
-    args: argparse.Namespace,
-    weights: Weights,
-    run: Run | None,
-    sizes: Sequence[Any],
-    rule: Stopping,
-    progress: Progress,
-) -> list[Row]:
-    """A row per size and family, under one stopping rule; and all problems of the shortest sizes."""
-    seed = args.seed or 0
-    recipe = weights.recipe
-    everywhere = list(dict.fromkeys([*map(recipe.sizes, short_sizes(recipe, few(args))), *map(recipe.sizes, sizes)]))
-    asked = {"samples": few(args), "stopping": rule, "seed": seed}
-    scores = evaluate_families(weights, everywhere, **asked)
-    what, each = f"{weights.name}: families", len(recipe.task.families)
-    found = followed(scores, progress, recipe, everywhere, what=what, each=each)
-    rows = [score.row() | {"seed": seed} for score in found]
-    if run:
-        run.keep("scores", *rows)
+@dataclass(frozen=True)
+class Work:
+    """What ``evaluate`` measures: weights, at some sizes, by some stopping rules."""
+
+    args: argparse.Namespace
+    weights: Weights
+    own: Run | None  # the run whose weights they are: what is measured is kept in its folder
+    sizes: Sequence[Size]
+    rules: Sequence[Stopping]
+    progress: Progress
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.weights.recipe
+
+    @property
+    def seed(self) -> int:
+        """Of the problems."""
+        return self.args.seed or 0
+
+    def what(self, measured: str) -> str:
+        """What a line of progress says."""
+        return f"{self.weights.name}: {measured}"
+
+    def keep(self, name: str, *rows: Row) -> None:
+        """Keep rows, if there is a folder for them."""
+        if self.own:
+            self.own.keep(name, *rows)
+
+
+def families_of(work: Work) -> list[Row]:
+    """A row per size and family, under the first stopping rule; and all problems of the shortest sizes."""
+    recipe, count = work.recipe, few(work.args)
+    everywhere = list(dict.fromkeys([*map(recipe.sizes, short_sizes(recipe, count)), *map(recipe.sizes, work.sizes)]))
+    scores = evaluate_families(work.weights, everywhere, samples=count, stopping=work.rules[0], seed=work.seed)
+    each = len(recipe.task.families)
+    found = followed(scores, work.progress, recipe, everywhere, what=work.what("families"), each=each)
+    rows = [score.row() | {"seed": work.seed} for score in found]
+    work.keep("scores", *rows)
     return rows
 
 

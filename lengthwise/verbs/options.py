@@ -14,7 +14,7 @@ from lengthwise.base import fields
 from lengthwise.base.types import Kind, UsageError
 from lengthwise.folder import is_folder, runs_folder
 from lengthwise.recipe import demand
-from lengthwise.recipe.recipe import Recipe
+from lengthwise.recipe.recipe import Recipe, check_stopping
 from lengthwise.recipe.stopping import After, Stopping
 from lengthwise.run import Run
 
@@ -113,12 +113,28 @@ def folder_of(name: str) -> str:
 # Stopping rules
 
 
+def rules_of(args: argparse.Namespace, recipe: Recipe) -> list[Stopping]:
+    """The stopping rules asked for, else the recipe's own. UsageError where one is wrong, or does not suit the recipe's
+    layout."""
+    rules = stoppings(args.stopping) + _after(getattr(args, "loops", None)) or [recipe.stopping]
+    for rule in rules:
+        check_stopping(recipe.layout, rule)
+    return rules
+
+
+def only_rule(args: argparse.Namespace) -> Stopping | None:
+    """The stopping rule asked for, if one is. UsageError where there are several."""
+    if len(args.stopping) > 1:
+        raise UsageError(f"{args.verb} answers by one rule: give --stopping once")
+    return next(iter(stoppings(args.stopping)), None)
+
+
 def stoppings(texts: Sequence[str]) -> list[Stopping]:
     """Stopping rules as they are typed. UsageError where one is wrong."""
     return [fields.decode(Stopping, fields.parse(text, "--stopping"), "--stopping") for text in texts]
 
 
-def after(loops: str | None) -> list[Stopping]:
+def _after(loops: str | None) -> list[Stopping]:
     """A rule for each number of ``1,8,16``."""
     if not loops:
         return []

@@ -12,15 +12,13 @@ from lengthwise.folder import json_text
 from lengthwise.run import load
 from lengthwise.training.loop import choose_device
 from lengthwise.verbs.console import waiting
-from lengthwise.verbs.options import folder_of, stoppings
+from lengthwise.verbs.options import folder_of, only_rule
 
 
 def run(args: argparse.Namespace) -> int:
     """Print an answer per prompt; return 1 if some prompts could not be parsed, else 0."""
     solver = Solver(load(folder_of(args.weights), choose_device(args.device)))
-    if len(args.stopping) > 1:
-        raise UsageError("solve answers by one rule: give --stopping once")
-    stopping = next(iter(stoppings(args.stopping)), None)
+    stopping = only_rule(args)
     count = bad = 0
     for count, prompt in enumerate(_prompts(args), 1):
         try:

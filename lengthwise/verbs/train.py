@@ -16,7 +16,7 @@ from lengthwise.evaluation.scores import default_sizes, evaluate
 from lengthwise.folder import DIVERGED, is_folder
 from lengthwise.recipe.data import unseen
 from lengthwise.recipe.demand import of_measuring
-from lengthwise.recipe.recipe import Recipe, check_stopping
+from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.stopping import Stopping
 from lengthwise.report import curves
 from lengthwise.report.tables import score_table
@@ -34,8 +34,8 @@ from lengthwise.verbs.options import (
     parse_sizes,
     passed_on,
     recipe_of,
+    rules_of,
     seeds_of,
-    stoppings,
 )
 
 FURTHER = 1000  # problems per size, at most, for stopping rules after the first: those look at many more loops
@@ -89,9 +89,7 @@ def _time(run: Run) -> str:
 
 def _plan(args: argparse.Namespace, recipe: Recipe) -> list[Measurement]:
     """All that will be measured. UsageError for a wrong option now, not after hours of training."""
-    rules = stoppings(args.stopping) or [recipe.stopping]
-    for rule in rules:
-        check_stopping(recipe.layout, rule)
+    rules = rules_of(args, recipe)
     sizes = parse_sizes(args.lengths) if args.lengths else default_sizes(recipe)
     kinds: list[Kind] = ["uniform", *further_kinds(args)]
     for kind in kinds:
