@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -311,28 +311,25 @@ class Listing(dict[str, str]):
 
 def recipes(*words: str) -> Listing:
     """The recipes there are, with a sentence each; with ``words``, those that have every one in name or sentence."""
-    return _listed({name: catalog.summary_of(function) for name, function in catalog.recipes().items()}, words)
+    return Listing(
+        listing.matching({name: catalog.summary_of(function) for name, function in catalog.recipes().items()}, words)
+    )
 
 
 def tasks(*words: str) -> Listing:
     """The tasks there are, with a sentence each; with ``words``, those that have every one in name or sentence."""
-    return _listed({fields.kebab(name): _sentence(cls) for name, cls in catalog.parts()["tasks"].items()}, words)
+    return Listing(
+        listing.matching({fields.kebab(name): _sentence(cls) for name, cls in catalog.parts()["tasks"].items()}, words)
+    )
 
 
 def models(*words: str) -> Listing:
     """The models that a recipe may have, with a sentence each; with ``words``, those that have every one."""
-    return _listed({name: _sentence(cls) for name, cls in catalog.parts()["models"].items()}, words)
+    return Listing(listing.matching({name: _sentence(cls) for name, cls in catalog.parts()["models"].items()}, words))
 
 
 def _sentence(cls: type) -> str:
     return listing.sentence(inspect.getdoc(cls) or "")
-
-
-def _listed(entries: Mapping[str, str], words: Iterable[str]) -> Listing:
-    wanted = [word.lower() for word in words]
-    return Listing(
-        {name: text for name, text in entries.items() if all(word in f"{name} {text}".lower() for word in wanted)}
-    )
 
 
 @fields.checked

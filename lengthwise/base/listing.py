@@ -11,7 +11,7 @@ import io
 import json
 import re
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -86,6 +86,14 @@ def sentence(text: str) -> str:
     """The first sentence of a docstring, on one line, without marks of code."""
     first = " ".join(text.split("\n\n")[0].split())
     return re.split(r"(?<=[.?!])\s(?=[A-Z`])", first)[0].replace("``", "")
+
+
+def matching(entries: Mapping[str, str], words: Iterable[str], title: str = "") -> dict[str, str]:
+    """Entries, a sentence by name, that have every word: in the name, the sentence, or the title above them."""
+    wanted = [word.lower() for word in words]
+    return {
+        name: text for name, text in entries.items() if all(word in f"{title} {name} {text}".lower() for word in wanted)
+    }
 
 
 # Classes

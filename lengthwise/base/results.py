@@ -33,7 +33,8 @@ class Score:
 
     @staticmethod
     def counted(
-        hits: Sequence[Sequence[int]],
+        hits: Sequence[int],
+        count: int,
         task: str,
         weights: str,
         stopping: str,
@@ -41,10 +42,9 @@ class Score:
         sizes: tuple[int, ...],
         precision: float | None = None,
     ) -> Score:
-        """From what is counted in each row: is it right, is all that follows right too, how many symbols of its answer
-        are right, how many there are, and its loops."""
-        exact, whole_row, tokens, total, loops = (sum(column) for column in zip(*hits, strict=True))
-        count = len(hits)
+        """From what is counted in so many rows together: how many are right, and right in all that follows too; how
+        many symbols of their answers are right, and how many there are; and their loops."""
+        exact, whole_row, tokens, total, loops = hits
         return Score(
             task,
             weights,

@@ -83,7 +83,9 @@ def _scores(
     for rule, rows in zip(rules, found, strict=True):
         parts = rows.split([len(group) for group in problems])
         for name, part in zip(groups, parts, strict=True):
-            yield Score.counted(part.tolist(), weights.recipe.task.name, weights.name, rule.name, name, at)
+            yield Score.counted(
+                part.sum(0).tolist(), len(part), weights.recipe.task.name, weights.name, rule.name, name, at
+            )
 
 
 def _each_once(weights: Weights, groups: Sequence[Problems], rules: Sequence[Stopping]) -> list[Int[Tensor, "b 5"]]:

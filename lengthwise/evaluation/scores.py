@@ -60,19 +60,8 @@ def evaluate(
         counts = _counts(weights.model, recipe, [found for _, found in group], rules)
         for number, (size, _) in enumerate(group):
             for rule, count in zip(rules, counts, strict=True):
-                exact, whole_row, tokens, total, loops = count[number].tolist()
-                yield Score(
-                    task=recipe.task.name,
-                    weights=weights.name,
-                    stopping=rule.name,
-                    problems=kind,
-                    sizes=size,
-                    count=samples,
-                    exact=exact / samples,
-                    whole_row=whole_row / samples,
-                    token_accuracy=tokens / total,
-                    loops=loops / samples,
-                )
+                names = recipe.task.name, weights.name, rule.name, kind, size
+                yield Score.counted(count[number].tolist(), samples, *names)
 
 
 def _precise(
@@ -91,18 +80,18 @@ def _precise(
     recipe, together = weights.recipe, max(rule.together for rule in rules)
     for size in sizes:
         problems = unseen(recipe, size, samples, seed=seed, kind=kind)
-        found: list[list[list[int]]] = [[] for _ in rules]
+        counts = torch.zeros(len(rules), 5, dtype=torch.long)
         done, until = 0, first_count(precision)
         while done < samples and until > done:
             part = slice(done, min(samples, -(-until // together) * together))
-            for rows, more in zip(found, hits_by_row(weights.model, recipe, problems.take(part), rules), strict=True):
-                rows += more.tolist()
+            found = hits_by_row(weights.model, recipe, problems.take(part), rules)
+            counts += torch.stack([rows.sum(0) for rows in found])
             done = part.stop
-            until = max(next_count(sum(row[0] for row in rows), done, precision) for rows in found)
-        for rule, rows in zip(rules, found, strict=True):
+            until = max(next_count(right, done, precision) for right in counts[:, 0].tolist())
+        for rule, count in zip(rules, counts.tolist(), strict=True):
             early = precision if done < samples else None
             names = recipe.task.name, weights.name, rule.name, kind, recipe.sizes(size)
-            yield Score.counted(rows, *names, precision=early)
+            yield Score.counted(count, done, *names, precision=early)
 
 
 def first_count(precision: float) -> int:

@@ -11,7 +11,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.results import RunOutline, Score, wilson
 from lengthwise.base.shown import as_grid, as_html
 from lengthwise.folder import RunFolder
-from lengthwise.report import Row, curves, size_text
+from lengthwise.report import Row, size_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,7 +41,7 @@ class Scores(list[Score]):
         return _frame(rows)
 
     def plot(self, title: str | None = None) -> Figure:
-        """Exact match against length, as the command ``report`` draws it. UsageError without scores."""
+        """Exact match against length, or a map of pairs of sizes, as ``report`` draws it. UsageError without scores."""
         return _drawn([self], title)
 
     def compare(self, *others: Scores) -> Comparison:
@@ -141,9 +141,9 @@ class _Held(RunFolder):
 
 
 def _drawn(scores: Sequence[Scores], title: str | None) -> Figure:
-    from lengthwise.report.length_figure import length_figure  # late: matplotlib is slow to import
+    from lengthwise.report.length_figure import score_figure  # late: matplotlib is slow to import
 
-    return length_figure(curves([_Held(one, one.outline) for one in scores]), title)
+    return score_figure([_Held(one, one.outline) for one in scores], title)
 
 
 def _told_apart(outlines: Sequence[RunOutline]) -> list[str]:

@@ -59,11 +59,12 @@ def train(
 
     ``folder`` defaults to the recipe's folder among the runs; ``save_every`` is in seconds. On a CPU, a resumed run
     equals an uninterrupted one to the bit, for equal ``threads``; small models train fastest on one thread. Steps are
-    shown on a line of ``progress``. Where
-    another process trains this run, ``wait`` for it. Raises Interrupted at Ctrl-C, SIGTERM or SIGHUP, after saving;
-    Diverged where the loss is no number any more, with the last finite checkpoint kept, unless to ``allow_divergence``:
-    then rows say null; and UsageError if the model is not causal where its layout is, the device is missing, the folder
-    holds another recipe, its log vanishes, or another process trains it.
+    shown on a line of ``progress``. Where another process trains this run, ``wait`` for it.
+
+    Raises Interrupted at Ctrl-C, SIGTERM or SIGHUP, after saving; Diverged where the loss is no number any more, with
+    the last finite checkpoint kept, unless to ``allow_divergence``: then rows say null; and UsageError if the model is
+    not causal where its layout is, the device is missing, the folder holds another recipe, its log vanishes, or another
+    process trains it.
     """
     at, where = choose_device(device), Run.expected(recipe).folder if folder in (None, "") else path_of(folder)
     if at.type == "cpu":

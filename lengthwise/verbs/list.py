@@ -30,12 +30,13 @@ def run(args: argparse.Namespace) -> int:
         studies |= catalog.own_studies()
     everything = {"recipes": {name: about for system in systems for name, about in system.recipes.items()}}
     everything |= {"studies": studies} | _kept()
-    words = [word.lower() for word in args.words]
-    found = {title: _with(words, title, entries) for title, entries in everything.items()}
-    parts = {kind: _with(words, f"parts {kind}", about) for kind, about in _parts().items()}
+    found = {title: listing.matching(entries, args.words, title) for title, entries in everything.items()}
+    parts = {kind: listing.matching(about, args.words, f"parts {kind}") for kind, about in _parts().items()}
     if args.json:
-        return say(args, found | {"parts": {kind: list(about) for kind, about in parts.items() if about or not words}})
-    if not words:
+        return say(
+            args, found | {"parts": {kind: list(about) for kind, about in parts.items() if about or not args.words}}
+        )
+    if not args.words:
         return say(args, None, _overview(systems, found), "", _parts_line(parts))
     said = [_section(title, _grouped(entries)) for title, entries in (found | parts).items() if entries]
     if not said:
@@ -64,13 +65,6 @@ def _kept() -> Sections:
 
 def _parts() -> Sections:
     return {kind: {name: one.summary for name, one in found.items()} for kind, found in listing.parts().items()}
-
-
-def _with(words: Iterable[str], title: str, entries: Mapping[str, str]) -> dict[str, str]:
-    """Entries that have every word: in their name, their sentence, or the title above them."""
-    return {
-        name: text for name, text in entries.items() if all(word in f"{title} {name} {text}".lower() for word in words)
-    }
 
 
 # What is printed
