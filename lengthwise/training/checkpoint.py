@@ -1,16 +1,18 @@
-"""What a checkpoint must look like: just like one that the same recipe writes.
+"""Going on from a checkpoint: what it must look like, and what to say of what is not as it was.
 
-A checkpoint may come from anywhere, and optimizers compute on the tensors in it without looking at their shapes.
+A checkpoint may come from anywhere, and optimizers compute on the tensors in it without looking at their shapes, so it
+must look just like one that the same recipe writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from lengthwise.base.errors import clean
 from lengthwise.base.fields import conform
 from lengthwise.base.ranges import NotNegative, Whole
 
@@ -95,3 +97,23 @@ def _alike(found: Any, known: Any) -> bool:
         return type(found) is type(known)
     plain = type(found) is Tensor and found.layout == torch.strided
     return plain and (found.shape, found.dtype, found.device) == (known.shape, known.dtype, known.device)
+
+
+# What is not as it was
+
+
+def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
+    """What is not as it was: the names, and what they were."""
+    return {name: clean(str(before[name])) for name in now if str(before[name]) != str(now[name])}
+
+
+def told(changes: Mapping[str, str], now: Mapping[str, Any], step: int) -> str:
+    """A line about them; empty if there are none."""
+    what = ", ".join(f"{name} {now[name]} and not {value}" for name, value in changes.items())
+    return f"goes on from step {step} with {what}: the last bits of its weights may differ" if what else ""
+
+
+def lost(rows: Sequence[Mapping[str, Any]], due: int) -> str:
+    """A line if a log lacks some of the reports of losses that are due; else empty."""
+    logged = sum("rate" in row for row in rows)
+    return f"metrics.jsonl has {logged} of {due} rows: the others are lost" if logged < due else ""

@@ -37,7 +37,6 @@ from lengthwise.recipe.source import Finite, Fresh
 from lengthwise.run import Run, choose_device, commit, named_now, save
 from lengthwise.training import checkpoint
 from lengthwise.training.progress import Course
-from lengthwise.training.resuming import changed, lost, told
 
 LOG_EVERY = 10  # steps
 REHEARSED = 2  # rows
@@ -301,9 +300,12 @@ class Trainee:
         self.last = losses[-1] if losses else self.last
         if not state:
             return []
-        changes = changed(before, self.surroundings())
+        changes = checkpoint.changed(before, self.surroundings())
         self.resumed += [{"step": self.step, **changes}] if changes else []
-        said = [told(changes, self.surroundings(), self.step), lost(rows, self.step // LOG_EVERY)]
+        said = [
+            checkpoint.told(changes, self.surroundings(), self.step),
+            checkpoint.lost(rows, self.step // LOG_EVERY),
+        ]
         return [f"{self.recipe.name}: {text}" for text in said if text]
 
     def _resume(self, state: dict[str, Any]) -> None:
