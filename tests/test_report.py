@@ -261,7 +261,7 @@ def test_the_longest_size_that_is_surely_solved(scores, longest):
 def test_a_card_has_a_row_per_recipe_over_its_seeds():
     runs = [scored(recipe(seed=seed), (16, share, MANY)) for seed, share in enumerate((1.0, 0.4, 1.0))]
     for run, seconds in zip(runs, (30.0, 90.0, 60.0), strict=True):
-        run.describe({"parameters": 1234, "cpu_s": seconds})
+        run.describe({"parameters": 1234, "cpu_s": seconds, "wall_s": seconds})
     bare = scored(recipe("other", task=Addition()), ((8, 8), 1.0, MANY))
     first, second = score_card([*runs, bare], {"looped-parity": 2e9})
     assert first == {

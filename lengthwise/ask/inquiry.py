@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lengthwise.base import fields
-from lengthwise.base.ranges import Line, Seed, Size
+from lengthwise.base.ranges import Count, Line, NotNegative, Seed, Size
 from lengthwise.base.results import InquiryOutline
 from lengthwise.base.types import Kind, Problems, UsageError
 from lengthwise.recipe.data import fresh_problems
@@ -37,8 +37,8 @@ class Inquiry(fields.Part):
     problems: Kind = "uniform"
     bottom: Size = 1
     source: Source = FRESH
-    temperature: float | None = 0.0  # None: the endpoint's own
-    max_tokens: int | None = None  # of a reply; None: as many as the endpoint lets it have
+    temperature: NotNegative | None = 0.0  # None: the endpoint's own
+    max_tokens: Count | None = None  # of a reply; None: as many as the endpoint lets it have
     examples: tuple[tuple[str, str], ...] = ()  # prompts with their answers, shown before each question
 
     def __post_init__(self) -> None:
@@ -50,8 +50,6 @@ class Inquiry(fields.Part):
             )
         if not self.model.strip():
             raise UsageError("--model: name the model as its endpoint does")
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise UsageError(f"--max-tokens must be 1 or more, not {self.max_tokens}")
 
     @staticmethod
     def of(

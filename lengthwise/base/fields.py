@@ -286,9 +286,16 @@ def _quick(kind: Any) -> Callable[[Any], bool]:
         return lambda value: type(value) is kind and low <= value <= high
     if kind is str:
         return lambda value: type(value) is str and not any(rule.demand(value) for rule in rules)
-    if typing.get_origin(kind) is tuple and typing.get_args(kind)[1:] == (Ellipsis,):
-        inner = _quick(typing.get_args(kind)[0])
+    origin, options = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple and options[1:] == (Ellipsis,):
+        inner = _quick(options[0])
         return lambda value: type(value) is list and all(map(inner, value)) and not any(r.demand(value) for r in rules)
+    if origin is dict:
+        inner = _quick(options[1])
+        return lambda value: type(value) is dict and all(map(inner, value.values()))
+    if origin in (typing.Union, types.UnionType) and options[1:] == (types.NoneType,):
+        inner = _quick(options[0])
+        return lambda value: value is None or inner(value)
     return lambda value: False
 
 

@@ -171,7 +171,8 @@ class Recipe(fields.Part):
         import_parts()
         changes = list(changes)
         known = {field.name for field in dataclasses.fields(self)}
-        for name, _, value in (change.partition("=") for change in changes):
+        for change in changes:
+            name, _, value = fields.conform(str, change, "a change").partition("=")
             if "." not in name and name not in known and (path := listing.field_path(name)):
                 raise UsageError(f"{name}: a recipe has no such field; write {path}={value}")
         return replace(fields.override(self, changes), **values)
