@@ -22,7 +22,7 @@ class StandStill(lw.Objective):
         targets, losses = batch.targets[batch.loss_mask], []
         for depth in (loops, loops + self.more):
             logits = runner.last(batch.inputs, depth, batch.loss_mask)  # (answer tokens of all rows, vocabulary)
-            losses.append(F.cross_entropy(logits, targets))
+            losses.append(F.cross_entropy(logits, targets.to(logits.device)))
         value = torch.stack(losses).mean()
         return lw.Loss(value, {"loss": value.detach(), "later_loss": losses[1].detach()})  # what is logged
 

@@ -114,9 +114,13 @@ def test_join_puts_one_after_the_other_and_pads_with_zeros(shapes):
         start += len(part)
 
 
-def test_rows_go_to_a_device_whole():
-    moved = batch(2, 3).to(torch.device("meta"))
-    assert moved.targets.is_meta and moved.inputs.tokens.is_meta and moved.sizes.is_meta
+def test_inputs_on_a_device_remember_those_on_the_cpu():
+    """They alone are copied, all of them; a part of them remembers nothing."""
+    inputs = batch(2, 3).inputs
+    moved = inputs.to(torch.device("meta"))
+    assert all(getattr(moved, name).is_meta for name in vars(inputs))
+    assert moved.host is inputs is inputs.host is inputs.to(torch.device("cpu"))
+    assert moved.columns(0, 2).host.tokens.is_meta
 
 
 def test_a_usage_error_is_a_value_error():

@@ -62,10 +62,6 @@ class Rows:
         """Select rows by index, in the given order, by a mask, or by a slice."""
         return self._map(lambda value: value.take(rows) if isinstance(value, Rows) else value[rows])
 
-    def to(self, device: torch.device) -> Self:
-        """Copy all tensors to a device."""
-        return self._map(lambda value: value.to(device))
-
 
 @dataclass(frozen=True)
 class Problems(Rows):
@@ -105,6 +101,18 @@ class Inputs(Rows):
     digit_position: Int[Tensor, "b t"]  # within its number, from 1, in the digit order of the answer; 0 for a sign
     padding_mask: Bool[Tensor, "b t"]  # False after a row's end: no result may depend on the tokens there
 
+    @property
+    def host(self) -> Inputs:
+        """The same on the CPU: numbers that decide what is computed are read there."""
+        return self
+
+    def to(self, device: torch.device) -> Inputs:
+        """The same on a device, which is not waited for."""
+        if device.type == "cpu":
+            return self
+        copies = {f.name: getattr(self, f.name).to(device, non_blocking=True) for f in fields(Inputs)}
+        return _Copied(**copies, original=self)
+
     def columns(self, start: int, stop: int) -> Inputs:
         """The positions ``start`` to ``stop`` − 1 of each row."""
         return self._map(lambda value: value[:, start:stop])
@@ -116,8 +124,22 @@ class Inputs(Rows):
 
 
 @dataclass(frozen=True)
+class _Copied(Inputs):
+    """Inputs on a device that remember those on the CPU. A part of them remembers nothing."""
+
+    original: Inputs
+
+    @property
+    def host(self) -> Inputs:
+        return self.original
+
+    def _map(self, function: Any) -> Any:
+        return Inputs(**{f.name: function(getattr(self, f.name)) for f in fields(Inputs)})
+
+
+@dataclass(frozen=True)
 class Batch(Rows):
-    """Problems that a layout has written as rows."""
+    """Problems that a layout has written as rows. It stays on the CPU; a runner copies the inputs to its model."""
 
     inputs: Inputs
     targets: Int[Tensor, "b t"]

@@ -15,8 +15,8 @@ from lengthwise.models import Model
 class Runner(ABC):
     """Advances each row of a batch for its own number of loops and returns logits at selected positions.
 
-    ``loops`` "b" is on the CPU, each at least 1. ``at`` "b t" is True at the n selected positions; logits come row by
-    row, and are differentiable.
+    All arguments are on the CPU, so that nothing is read from the model's device. ``loops`` "b" are at least 1. ``at``
+    "b t" is True at the n selected positions; logits come row by row, on the model's device, and are differentiable.
     """
 
     def __init__(self, model: Model) -> None:
@@ -32,4 +32,5 @@ class Runner(ABC):
     def each(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
     ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
-        """Yield, after each loop k = 1, 2, …: k, the indices of the rows that ran, and their logits in that order."""
+        """Yield, after each loop k = 1, 2, …: k, the indices on the CPU of the rows that ran, and their logits in that
+        order."""

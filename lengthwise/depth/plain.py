@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lengthwise.base.types import Inputs
 from lengthwise.depth import Runner
-from lengthwise.models import Model, State
+from lengthwise.models import Model, State, device_of
 
 
 def unroll(
@@ -20,20 +20,20 @@ def unroll(
     """Advance each row for its own number of loops; yield, after each loop k = 1, 2, …: k, the rows still running (as
     indices into ``inputs``), and their state.
 
-    ``loops`` is on the CPU, each at least 1. Rows are sorted by loops, most first, so that the running rows are always
-    the first r; a row that is done is no longer computed. The first ``untracked`` loops run without gradients.
+    ``inputs`` and ``loops`` are on the CPU, loops at least 1. Rows are sorted by loops, most first, so that the running
+    rows are always the first r; a row that is done is no longer computed. The first ``untracked`` loops run without
+    gradients.
     """
     order = loops.argsort(descending=True, stable=True)
     running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
-    rows = order.to(inputs.tokens.device)
-    context = model.embed(inputs.take(rows))
+    context = model.embed(inputs.take(order).to(device_of(model)))
     state = model.start(context)
     for k, count in enumerate(running, 1):
         # Rows with fewer loops are last, so cutting them off is a slice, without a copy.
-        rows, state, context = first((rows, state, context), count)
+        state, context = first((state, context), count)
         with torch.set_grad_enabled(torch.is_grad_enabled() and k > untracked):
             state = model.advance(state, context)
-        yield k, rows, state
+        yield k, order[:count], state
 
 
 def first(tree: Any, count: int) -> Any:
@@ -60,10 +60,16 @@ class Plain(Runner):
                 ids.append(rows[done:])
                 logits.append(self.model.read(state)[done:])
         # Rows were collected in the order of halting; restore the batch's order.
-        return torch.cat(logits)[torch.cat(ids).argsort()][at]
+        row, position = at.nonzero(as_tuple=True)
+        return _picked(torch.cat(logits), torch.cat(ids).argsort()[row], position)
 
     def each(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
     ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
         for k, rows, state in unroll(self.model, inputs, loops):
-            yield k, rows, self.model.read(state)[at[rows]]
+            yield k, rows, _picked(self.model.read(state), *at[rows].nonzero(as_tuple=True))
+
+
+def _picked(values: Tensor, *index: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
+    """The values at indices from the CPU; a mask on a device would be read to know how many there are."""
+    return values[tuple(one.to(values.device, non_blocking=True) for one in index)]

@@ -15,7 +15,7 @@ from torch import Tensor
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.depth.plain import Plain
-from lengthwise.models import Model, Once, device_of
+from lengthwise.models import Model, Once
 from lengthwise.models.lstm import LSTMModel
 from lengthwise.models.retran import ReTranModel
 from lengthwise.models.transformer import TransformerModel
@@ -36,7 +36,7 @@ def check(model: Model, recipe: Recipe) -> None:
     training = model.training
     model.eval()
     try:
-        inputs = _rows(recipe).to(device_of(model))
+        inputs = _rows(recipe)
         _check_symbols(model, inputs, recipe)
         if recipe.layout.causal:
             _check_causality(model, inputs)
@@ -59,7 +59,7 @@ def _rows(recipe: Recipe) -> Inputs:
 def _logits(model: Model, inputs: Inputs) -> Float[Tensor, "b t v"]:
     loops = torch.full((len(inputs),), LOOPS if not isinstance(model, Once) else 1)
     logits = Plain(model).last(inputs, loops, torch.ones_like(inputs.padding_mask))
-    return logits.view(*inputs.tokens.shape, -1)
+    return logits.view(*inputs.tokens.shape, -1).cpu()
 
 
 def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
@@ -83,7 +83,7 @@ def _check_causality(model: Model, inputs: Inputs) -> None:
     before = _logits(model, inputs)
     symbols = int(inputs.tokens.max()) + 1
     for cut in {inputs.tokens.shape[1] // 3, inputs.tokens.shape[1] // 2}:
-        later = torch.arange(inputs.tokens.shape[1], device=inputs.tokens.device) > cut
+        later = torch.arange(inputs.tokens.shape[1]) > cut
         changed = inputs.tokens.where(~later, (inputs.tokens + 1) % symbols)
         after = _logits(model, replace(inputs, tokens=changed))
         if _differ(before, after, inputs.padding_mask & ~later):

@@ -43,7 +43,7 @@ def depth(weights: Weights, size: int | tuple[int, ...], *, samples: int = 512, 
         "batch": MaxConfidence(own.extra, per="batch"),
         "example": MaxConfidence(own.extra, per="example"),
     }
-    chosen = {name: rule.choose(traced, planned.to(traced.loops.device)) for name, rule in rules.items()}
+    chosen = {name: rule.choose(traced, planned) for name, rule in rules.items()}
     return {
         "task": recipe.task.name,
         "sizes": list(at),
@@ -72,8 +72,8 @@ def depths(
 
 def _where(loops: Int[Tensor, " b"], right: Tensor) -> dict[str, Any]:
     """The loops that a rule chose: mean, 10 % and 90 % quantiles; and the fraction of correct answers there."""
-    low, high = loops.float().quantile(torch.tensor(QUANTILES, device=loops.device)).tolist()
-    hits = right[loops - 1, torch.arange(len(loops), device=loops.device)]
+    low, high = loops.float().quantile(torch.tensor(QUANTILES)).tolist()
+    hits = right[loops - 1, torch.arange(len(loops))]
     return {"mean": float(loops.float().mean()), "low": low, "high": high, "exact": float(hits.float().mean())}
 
 

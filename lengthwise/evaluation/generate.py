@@ -12,7 +12,7 @@ from lengthwise.base.types import Batch, Problems
 from lengthwise.evaluation.scores import Predictions, answer, slots
 from lengthwise.fast import reader
 from lengthwise.fast.cached import Reader
-from lengthwise.models import Model, device_of
+from lengthwise.models import Model
 from lengthwise.recipe.layout import up_to_end
 from lengthwise.recipe.recipe import Recipe, check_stopping
 from lengthwise.recipe.stopping import Stopping
@@ -35,19 +35,18 @@ def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Pr
     model.eval()
     limit = stopping.limit(recipe.loops.planned(batch.rounds))
     end = recipe.layout.end(recipe.task)
-    here = batch.to(device_of(model))
-    predicted = torch.zeros_like(here.targets)
-    log_probability = torch.zeros(predicted.shape, device=predicted.device)
+    predicted = torch.zeros_like(batch.targets)
+    log_probability = torch.zeros(predicted.shape)
     for loops in limit.unique():  # a cache serves rows with the same number of loops
         rows = (limit == loops).nonzero()[:, 0]
-        part = here.take(rows.to(predicted.device))
+        part = batch.take(rows)
         reads = reader(model, part.inputs)
         if reads is None:
             return decode_anew(model, recipe, batch, stopping)
         predicted[rows], log_probability[rows] = _read_on(reads, part, int(loops), end or 0)
-    symbols, log_probability = slots(predicted, here.answer_slots), slots(log_probability, here.answer_slots)
-    counted = up_to_end(symbols, end) & slots(here.answer_slots, here.answer_slots)
-    return Predictions(symbols.cpu(), ((log_probability * counted).sum(1) / counted.sum(1)).cpu(), limit)
+    symbols, log_probability = slots(predicted, batch.answer_slots), slots(log_probability, batch.answer_slots)
+    counted = up_to_end(symbols, end) & slots(batch.answer_slots, batch.answer_slots)
+    return Predictions(symbols, (log_probability * counted).sum(1) / counted.sum(1), limit)
 
 
 def _read_on(reads: Reader, batch: Batch, loops: int, end: int) -> tuple[Int[Tensor, "b t"], Float[Tensor, "b t"]]:
@@ -57,7 +56,7 @@ def _read_on(reads: Reader, batch: Batch, loops: int, end: int) -> tuple[Int[Ten
     first = answer_slots.long().argmax(1)
     tokens = _without_answer(batch, end)
     predicted = torch.zeros_like(tokens)
-    log_probability = torch.zeros(tokens.shape, device=tokens.device)
+    log_probability = torch.zeros(tokens.shape)
     width, start, stop = tokens.shape[1], 0, int(first.min()) + 1
     while start < width:
         piece = replace(batch.inputs, tokens=tokens).columns(start, stop)
@@ -75,7 +74,7 @@ def _read_on(reads: Reader, batch: Batch, loops: int, end: int) -> tuple[Int[Ten
 def _without_answer(batch: Batch, end: int) -> Int[Tensor, "b t"]:
     """The tokens of each row, with the answer replaced by the end symbol."""
     first = batch.answer_slots.long().argmax(1, keepdim=True)
-    after = torch.arange(batch.answer_slots.shape[1], device=first.device) > first
+    after = torch.arange(batch.answer_slots.shape[1]) > first
     return batch.inputs.tokens.masked_fill(batch.answer_slots & after, end)
 
 

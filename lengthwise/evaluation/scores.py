@@ -13,7 +13,7 @@ from torch import Tensor
 from lengthwise.base.types import Batch, Kind, Problems, Score, Trace, UsageError, wilson
 from lengthwise.evaluation.causality import check
 from lengthwise.fast import choose
-from lengthwise.models import Model, device_of
+from lengthwise.models import Model
 from lengthwise.recipe.data import unseen
 from lengthwise.recipe.layout import up_to_end
 from lengthwise.recipe.recipe import Recipe, check_stopping
@@ -202,20 +202,19 @@ def answer(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Pr
 def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping]) -> list[Predictions]:
     """The same under several stopping rules, from one run of the model as far as the furthest looks."""
     model.eval()
-    device = device_of(model)
     planned = recipe.loops.planned(batch.rounds)
-    limits, end, batch = [rule.limit(planned) for rule in rules], recipe.layout.end(recipe.task), batch.to(device)
+    limits, end = [rule.limit(planned) for rule in rules], recipe.layout.end(recipe.task)
     if len(rules) == 1 and not rules[0].reads_output:
         logits = choose(model).last(batch.inputs, limits[0], batch.answer_slots)
-        symbols, _, confidence = _read(logits, batch.answer_slots, end)
-        return [Predictions(symbols.cpu(), confidence.cpu(), limits[0])]
+        (best,) = _on_host([_likeliest(logits)])
+        symbols, _, confidence = _read(*best, batch.answer_slots, end)
+        return [Predictions(symbols, confidence, limits[0])]
     traced = trace(model, batch, torch.stack(limits).amax(0), end)
-    row = torch.arange(len(planned), device=device)
+    row = torch.arange(len(planned))
     found = []
     for rule, limit in zip(rules, limits, strict=True):
-        chosen = rule.choose(replace(traced, loops=limit.to(device)), planned.to(device))
-        predicted, confidence = traced.predictions[chosen - 1, row], traced.confidence[chosen - 1, row]
-        found.append(Predictions(predicted.cpu(), confidence.cpu(), chosen.cpu()))
+        chosen = rule.choose(replace(traced, loops=limit), planned)
+        found.append(Predictions(traced.predictions[chosen - 1, row], traced.confidence[chosen - 1, row], chosen))
     return found
 
 
@@ -225,7 +224,7 @@ def perplexity(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Float[Te
     feeds the answer in, each symbol given the right ones before it. ``loops`` is on the CPU."""
     logs = _likelihood(model, batch, loops)
     means = torch.stack([row.mean() for row in logs.split(batch.loss_mask.sum(1).tolist())])
-    return means.neg().exp().float().cpu()
+    return means.neg().exp().float()
 
 
 @torch.no_grad()
@@ -242,24 +241,26 @@ def loss(model: Model, recipe: Recipe, problems: Problems) -> float:
 
 def _likelihood(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Float[Tensor, " n"]:
     """The log probability, in nats, of each symbol of the right answers after each row's own loops, row by row."""
-    batch = batch.to(device_of(model))
     logs = choose(model).last(batch.inputs, loops, batch.loss_mask).log_softmax(-1)
-    return logs.gather(1, batch.targets[batch.loss_mask][:, None])[:, 0]
+    targets = batch.targets[batch.loss_mask].to(logs.device, non_blocking=True)
+    return logs.gather(1, targets[:, None])[:, 0].cpu()
 
 
 @torch.no_grad()
 def trace(model: Model, batch: Batch, limit: Int[Tensor, " b"], end: int | None) -> Trace:
-    """What each loop up to each row's ``limit`` would have answered. ``limit`` is on the CPU."""
-    count = batch.answer_slots.sum(1)
-    shape = int(limit.max()), len(batch), int(count.max())
-    predicted = torch.zeros(shape, dtype=torch.long, device=count.device)
-    ends = torch.zeros(shape[:2], dtype=torch.long, device=count.device)
-    confidence = torch.zeros(shape[:2], device=count.device)
+    """What each loop up to each row's ``limit`` would have answered; both on the CPU."""
+    shape = int(limit.max()), len(batch), int(batch.answer_slots.sum(1).max())
+    predicted, ends = torch.zeros(shape, dtype=torch.long), torch.zeros(shape[:2], dtype=torch.long)
+    confidence = torch.zeros(shape[:2])
+    ran, found = [], []
     for k, rows, logits in choose(model).each(batch.inputs, limit, batch.answer_slots):
-        symbols, length, sure = _read(logits, batch.answer_slots[rows], end)
-        predicted[k - 1, rows, : symbols.shape[1]] = symbols
-        ends[k - 1, rows], confidence[k - 1, rows] = length, sure
-    return Trace(predicted, ends, confidence, limit.to(count.device))
+        ran.append((k - 1, rows))
+        found.append(_likeliest(logits))
+    for (k, rows), best in zip(ran, _on_host(found), strict=True):
+        symbols, length, sure = _read(*best, batch.answer_slots[rows], end)
+        predicted[k, rows, : symbols.shape[1]] = symbols
+        ends[k, rows], confidence[k, rows] = length, sure
+    return Trace(predicted, ends, confidence, limit)
 
 
 def in_parts(
@@ -287,7 +288,6 @@ def loops_right(
 ) -> tuple[Trace, Bool[Tensor, "k b"]]:
     """A trace, in parts that fit the memory, and whether each loop's answer is right. ``limit`` is on the CPU."""
     model.eval()
-    batch = batch.to(device_of(model))
     end = recipe.layout.end(recipe.task)
     traces = [trace(model, batch.take(part), limit[part], end) for part in _parts(*batch.targets.shape)]
     traced = Trace(
@@ -301,16 +301,30 @@ def loops_right(
     return traced, ((traced.predictions == wanted) | ~answer).all(-1)
 
 
+Best = tuple[Tensor, Tensor]  # the likeliest symbols "n", as floats, and their log probabilities
+
+
+def _likeliest(logits: Float[Tensor, "n v"]) -> Best:
+    best = logits.log_softmax(-1).max(-1)
+    return best.indices.float(), best.values.float()
+
+
+def _on_host(found: Sequence[Best]) -> Iterator[Best]:
+    """The same on the CPU, copied at once: each copy waits for the device."""
+    counts = [len(symbols) for symbols, _ in found]
+    symbols, logs = torch.stack([torch.cat(parts) for parts in zip(*found, strict=True)]).cpu()
+    yield from zip(symbols.split(counts), logs.split(counts), strict=True)
+
+
 def _read(
-    logits: Float[Tensor, "n v"], answer_slots: Bool[Tensor, "r t"], end: int | None
+    best: Float[Tensor, " n"], logs: Float[Tensor, " n"], answer_slots: Bool[Tensor, "r t"], end: int | None
 ) -> tuple[Int[Tensor, "r a"], Int[Tensor, " r"], Float[Tensor, " r"]]:
     """What is said in each row's slots, how many of them are its answer, and the confidence in that."""
-    best = logits.log_softmax(-1).max(-1)
     filled = _filled(answer_slots)
-    symbols = torch.zeros(filled.shape, dtype=torch.long, device=answer_slots.device)
-    symbols[filled] = best.indices
-    sure = torch.zeros(filled.shape, device=answer_slots.device)
-    sure[filled] = best.values.float()
+    symbols = torch.zeros(filled.shape, dtype=torch.long)
+    symbols[filled] = best.long()
+    sure = torch.zeros(filled.shape)
+    sure[filled] = logs
     counted = filled & up_to_end(symbols, end)
     length = counted.sum(1)
     return symbols, length, (sure * counted).sum(1) / length
@@ -319,7 +333,7 @@ def _read(
 def slots(row: Tensor, answer_slots: Bool[Tensor, "b t"]) -> Tensor:
     """The answer slots of each row, moved to its front: "b t" → "b a", zeros after them."""
     filled = _filled(answer_slots)
-    moved = torch.zeros(filled.shape, dtype=row.dtype, device=answer_slots.device)
+    moved = torch.zeros(filled.shape, dtype=row.dtype)
     moved[filled] = row[answer_slots]
     return moved
 
@@ -327,7 +341,7 @@ def slots(row: Tensor, answer_slots: Bool[Tensor, "b t"]) -> Tensor:
 def _filled(answer_slots: Bool[Tensor, "b t"]) -> Bool[Tensor, "b a"]:
     """True in as many of a row's first positions as it has slots."""
     count = answer_slots.sum(1)
-    return torch.arange(int(count.max()), device=answer_slots.device) < count[:, None]
+    return torch.arange(int(count.max())) < count[:, None]
 
 
 def default_sizes(recipe: Recipe) -> Sequence[int]:

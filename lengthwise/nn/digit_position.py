@@ -74,15 +74,18 @@ class _Table(Encoding):
                 self.table.weight.copy_(_sines(spec.size + 1, width) * (spec.std * math.sqrt(2)))
 
     def look_up(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
-        # Padding has digit positions too, which may exceed the table; its vectors are not used.
-        position = inputs.digit_position.where(inputs.padding_mask, 0)
-        most, size = int(position.amax()), self.table.num_embeddings - 1
+        most, size = int(_shown(inputs.host).amax()), self.table.num_embeddings - 1
         if most > size:
             raise UsageError(
                 f"digit position {most} does not fit the table of {size}: ask for shorter numbers, or train with "
                 f"{self.kind}(size=…) larger, and offset with it"
             )
-        return self.table(position)
+        return self.table(_shown(inputs))
+
+
+def _shown(inputs: Inputs) -> Int[Tensor, "b t"]:
+    """Digit positions; 0 for padding, whose own may exceed the table. Its vectors are not used."""
+    return inputs.digit_position.where(inputs.padding_mask, 0)
 
 
 def _sines(positions: int, width: int) -> Float[Tensor, "n d"]:

@@ -180,15 +180,17 @@ class _Randomized(Encoding):
     def __init__(self, inner: Encoding, most: int) -> None:
         super().__init__()
         self.inner = inner
-        drawn = torch.randperm(most, generator=stream(0, "randomized positions"))
-        self.register_buffer("drawn", drawn, persistent=False)
+        self.drawn = torch.randperm(most, generator=stream(0, "randomized positions"))  # on the CPU
 
     @property
     def attends(self) -> bool:
         return self.inner.attends
 
     def _renumbered(self, inputs: Inputs) -> Inputs:
-        return inputs if self.training else replace(inputs, position=_chosen(inputs, self.drawn))
+        if self.training:
+            return inputs
+        host = inputs.host
+        return replace(host, position=_chosen(host, self.drawn)).to(inputs.tokens.device)
 
     def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"] | None:
         return self.inner.vectors(self._renumbered(inputs))
@@ -308,8 +310,8 @@ class _ALiBi(Encoding):
 
 def _index(inputs: Inputs) -> Int[Tensor, "#b t"]:
     """The positions of every row; a single row if all rows have the same."""
-    index = inputs.position
-    return index[:1] if bool((index == index[:1]).all()) else index
+    index = inputs.host.position
+    return inputs.position[:1] if bool((index == index[:1]).all()) else inputs.position
 
 
 def gaps(index: Int[Tensor, "b t"]) -> Int[Tensor, "b t t"]:

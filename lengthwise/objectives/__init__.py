@@ -18,11 +18,12 @@ class Objective(Part):
 
     @abstractmethod
     def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
-        """Compute the loss. ``loops`` and ``generator`` are on the CPU. Logs stay on the device, so that the host does
-        not wait for it."""
+        """Compute the loss. All arguments are on the CPU, logits on the model's device. The loss and logs stay there:
+        the host does not wait for it."""
 
 
 def supervise(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """The mean cross-entropy in nats (differentiable), and the fraction of correct tokens."""
+    """The mean cross-entropy in nats (differentiable), and the fraction of correct tokens. Targets are on the CPU."""
+    targets = targets.to(logits.device, non_blocking=True)
     right = (logits.detach().argmax(-1) == targets).to(logits.dtype).mean()
     return F.cross_entropy(logits, targets), right

@@ -24,9 +24,10 @@ class Undecided(Objective):
 
     def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
         at = batch.loss_mask
-        logits, targets = runner.last(batch.inputs, loops, at), batch.targets[at]
+        logits = runner.last(batch.inputs, loops, at)
         logs = logits.log_softmax(-1)
-        early = (loops < batch.rounds.cpu()).to(at.device)[:, None].expand_as(at)[at]
+        early = (loops < batch.rounds)[:, None].expand_as(at)[at]
+        targets, early = (part.to(logits.device, non_blocking=True) for part in (batch.targets[at], early))
         value = -torch.where(early, logs.mean(-1), logs.gather(1, targets[:, None])[:, 0]).mean()
         hits = (logits.detach().argmax(-1) == targets) & ~early
         accuracy = hits.sum() / (~early).sum().clamp(min=1)

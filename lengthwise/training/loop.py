@@ -145,7 +145,7 @@ class Trainee:
         torch.manual_seed(rng.address(recipe.seed, "dropout", step))
         draw = rng.stream(recipe.seed, "objective", step)
         # Chosen at every step: hooks may have been set since the last one.
-        loss = recipe.objective(fast.choose(self.model), batch.to(self.device), loops, draw)
+        loss = recipe.objective(fast.choose(self.model), batch, loops, draw)
         loss.value.backward()
         logs = dict(loss.logs)
         if recipe.clip:
@@ -194,8 +194,8 @@ class Trainee:
     def check_finite(self) -> None:
         """Diverged unless every weight, and every value logged since the last report, is a number; where that is
         allowed, it is noted."""
-        weights = all(bool(parameter.isfinite().all()) for parameter in self.model.parameters())
-        if weights and all(math.isfinite(value) for value in self.sums.values()):
+        weights = torch.stack([parameter.isfinite().all() for parameter in self.model.parameters()])
+        if weights.all() and all(math.isfinite(value) for value in self.sums.values()):
             return
         self.diverged = self.diverged or self.step
         if self.allow_divergence:
