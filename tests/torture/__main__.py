@@ -19,7 +19,7 @@ from typing import Any
 
 from .children import ROOT
 
-CAMPAIGNS = ("kills", "signals", "races", "disks")
+CAMPAIGNS = ("kills", "signals", "races", "disks", "fuzzing")
 
 Row = dict[str, Any]
 
