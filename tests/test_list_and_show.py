@@ -10,6 +10,7 @@ import pytest
 
 from lengthwise import catalog, cli
 from lengthwise.base import listing
+from lengthwise.base.ranges import spelled
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.verbs import console
 from lengthwise.verbs.completion import completed
@@ -181,3 +182,10 @@ def test_a_shell_can_complete(typed, wanted):
     *before, last = ["lengthwise", *typed.split()]
     finder = argcomplete.CompletionFinder(completed(cli.parser()), always_complete_options=True)
     assert wanted in [found.strip() for found in finder._get_completions(before, last, "", None)]
+
+
+def test_ranges_are_spelled_out():
+    assert spelled("Size") == "int (1 or more)" and spelled("Seed") == "int"
+    assert spelled("tuple[Decay, ...]") == "tuple[float (0 or more and below 1), ...]"
+    assert spelled('Annotated[float, Range(0, 1, "open")]') == "float (above 0 and below 1)"
+    assert spelled("tuple[Position, ...]") == "tuple[Position, ...]"

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, get_args, get_origin
 
 PRACTICAL = 10_000  # an upper bound from here on only keeps away what no computer can hold; messages leave it out
 
@@ -34,6 +35,10 @@ class Range:
         low = value > self.low if self.ends == "open" else value >= self.low
         high = value <= self.high if self.ends == "closed" else value < self.high
         return None if low and high else self._text(too_low=not low)
+
+    def __str__(self) -> str:
+        low, high = self._text(too_low=True), self._text(too_low=False)
+        return low if low == high or self.high >= PRACTICAL else f"{low} and {high}"
 
     def _text(self, too_low: bool) -> str:
         least = f"above {self.low:g}" if self.ends == "open" else f"{self.low:g} or more"
@@ -88,3 +93,24 @@ Decay = Annotated[float, Range(0, 1, "half-open")]  # a factor, or a probability
 Sizes = Annotated[tuple[Size, ...], Parts(1, 2)]  # on each of a task's axes
 Line = Annotated[str, Printable()]
 Name = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", "letters, digits and dashes, at most 100")]
+
+
+def spelled(annotation: str) -> str:
+    """A field's type as its source has it, with ranges in words: ``Size`` → ``int (1 or more)``."""
+    inline = re.sub(r"Annotated\[(int|float), Range(\([^)]*\))\]", _inline, annotation)
+    return re.sub(r"\b[A-Z]\w+\b", lambda found: _SPELLED.get(found[0], found[0]), inline)
+
+
+def _inline(found: re.Match[str]) -> str:
+    return _spelled(found[1], Range(*ast.literal_eval(found[2])))
+
+
+def _spelled(kind: str, bounds: Range) -> str:
+    return kind if bounds.low <= -PRACTICAL else f"{kind} ({bounds})"
+
+
+_SPELLED = {
+    name: _spelled(get_args(alias)[0].__name__, get_args(alias)[1])
+    for name, alias in list(globals().items())
+    if get_origin(alias) is Annotated and isinstance(get_args(alias)[1], Range)
+}

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from lengthwise.base import fields, listing
 from lengthwise.base.errors import UsageError
+from lengthwise.base.ranges import spelled
 from lengthwise.verbs.console import columns, doing, say
 
 EACH = "on 1,000 problems of each default length"
@@ -126,7 +127,7 @@ def _paragraphs(about: str) -> str:
 def _about(field: listing.Field) -> Text:
     """A field's type, its default, and what it means."""
     given = "must be given" if field.default is None else f"= {field.default}"
-    return Text.assemble(f"{field.type} {given}", "\n" * bool(field.about), (field.about, "dim"))
+    return Text.assemble(f"{spelled(field.type)} {given}", "\n" * bool(field.about), (field.about, "dim"))
 
 
 def _kinds(kind: str) -> RenderableType:
