@@ -32,7 +32,7 @@ SPECS = [
     replace(BASE, positions=(Learned(20),), injection="once"),
     replace(BASE, positions=(Local(1),)),
     LSTM(8, 6, 2, dropout=0.0),
-    ReTran(8, 6, 2, heads=2, dropout=0.0),
+    ReTran(8, 4, 2 if LONG else 1, heads=2, dropout=0.0),
     *[spec for spec in FOUND if not isinstance(spec, Transformer)],
 ]
 NOT_INJECTED = [spec for spec in SPECS if getattr(spec, "injection", "once") == "once"]
