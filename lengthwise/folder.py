@@ -113,9 +113,13 @@ def regular(path: Path) -> Path:
 
 
 def path_of(value: str | Path) -> Path:
-    """What was passed as a path. Raises UsageError if it is none."""
+    """What was passed as a path. Raises UsageError if it is none, or too long to be one."""
     if not isinstance(value, (str, Path)) or "\0" in str(value):
         raise UsageError(f"a name or a folder is needed, not {shown(value)}")
+    try:
+        Path(value).exists()
+    except OSError as error:
+        raise UsageError(f"{shown(str(value))}: no folder can be called so ({error.strerror})") from None
     return Path(value)
 
 

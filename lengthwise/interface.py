@@ -15,6 +15,7 @@ from lengthwise import catalog
 from lengthwise.base import fields, listing
 from lengthwise.base.errors import shown
 from lengthwise.base.progress import Progress
+from lengthwise.base.ranges import Count, Seed
 from lengthwise.base.shown import as_html, as_text
 from lengthwise.base.types import Kind, UsageError
 from lengthwise.evaluation.families import SHARE, evaluate_families
@@ -25,6 +26,7 @@ from lengthwise.models import Model, ModelSpec, Once
 from lengthwise.models.given import Given
 from lengthwise.objectives import Objective
 from lengthwise.objectives.final import Final
+from lengthwise.recipe.demand import of_problems
 from lengthwise.recipe.layout import Layout, NextToken
 from lengthwise.recipe.lengths import Lengths, Uniform
 from lengthwise.recipe.loops import Constant, Loops
@@ -185,9 +187,9 @@ def evaluate(
     sizes = _sizes(lengths, found.recipe) if lengths is not None else list(default_sizes(found.recipe))
     rules = _rules(stopping)
     most = (MOST if precision else SAMPLES) if samples is None else samples
-    for name, value in (("samples", most), ("seed", seed)):
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise UsageError(f"{name}: {_shown(value)} is not a whole number")
+    fields.conform(Count, most, "samples")
+    fields.conform(Seed, seed, "seed")
+    of_problems(most, max(map(found.recipe.sizes, sizes), key=sum)).check(f"{most:,} problems of a size")
     asked: dict[str, Any] = {"stopping": rules, "seed": seed}
     was_training, each = found.model.training, len(rules or [1])
     try:
