@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--count", type=int, default=5, metavar="N", help="how many (default: 5)")
     sub = verb("train", "train a recipe, or go on with a run; then evaluate it",
                "seed", "seeds", "jobs", "wait", "lengths", "samples", "curve", "curve-samples", "stopping", "hard",
-               "natural", "families", "device", "threads", "save-every", "allow-divergence",
+               "natural", "families", "device", "matmul", "threads", "save-every", "allow-divergence",
                "quiet", "json")  # fmt: skip
     _recipe(sub)
     sub = verb("evaluate", "exact match on fresh problems, length by length",
@@ -103,7 +103,8 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("prompt", metavar="PROMPT", nargs="?", help="e.g. 10110")
     sub.add_argument("changes", nargs="*", metavar="name=value", help="the task's fields, e.g. order=least")
     sub = verb("reproduce", "train and evaluate all of a study, then write its table and figures",
-               "seeds", "jobs", "curve-samples", "out", "device", "allow-divergence", "quiet", "json")  # fmt: skip
+               "seeds", "jobs", "curve-samples", "out", "device", "matmul", "allow-divergence",
+               "quiet", "json")  # fmt: skip
     _reproduce(sub)
     sub = verb("report", "tables, figures (PNG, SVG) and CSV of runs", "out", "quiet", "json")
     _report(sub)
@@ -186,6 +187,11 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "jobs": {"type": int, "metavar": "J", "help": "processes at a time (default: the cores, at most 2)"},
     "steps": {"type": int, "metavar": "N", "help": "train for N steps instead of the recipe's"},
     "device": {"default": "auto", "help": "auto, cpu or cuda (default: auto)"},
+    "matmul": {
+        "choices": ("fp32", "tf32", "bf16"),
+        "default": "fp32",
+        "help": "arithmetic of matrix products in training; all else stays in 32 bits (default: fp32)",
+    },
     "threads": {"type": int, "default": 1, "metavar": "N", "help": "CPU threads (default: 1, best for small models)"},
     "save-every": {"type": float, "default": 60.0, "metavar": "S", "help": "seconds between checkpoints (default: 60)"},
     "allow-divergence": {"action": "store_true", "help": "go on when the loss is no number any more; rows say null"},

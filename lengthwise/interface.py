@@ -39,6 +39,7 @@ from lengthwise.run import Run, Weights
 from lengthwise.run import load as load_weights
 from lengthwise.tasks import Task
 from lengthwise.training import loop
+from lengthwise.training.computing import Matmul
 
 LARGEST = 10**6  # a size
 Size = int | tuple[int, ...]
@@ -63,6 +64,7 @@ def train(
     seed: int | None = None,
     folder: str | Path | None = None,
     device: str = "auto",
+    matmul: Matmul = "fp32",
     threads: int = 1,
     save_every: float = 60.0,
     quiet: bool = False,
@@ -81,7 +83,8 @@ def train(
     the loss (``Final()``); ``optimizer`` (``AdamW(1e-3)``, with a warm-up and a cosine); ``steps`` of it (2,500);
     ``batch``: rows per step (64); ``seed``: of the weights and of the problems.
 
-    ``folder`` is where the run is kept (by default among ``runs/``); ``device`` is "auto", "cpu" or "cuda";
+    ``folder`` is where the run is kept (by default among ``runs/``); ``device`` is "auto", "cpu" or "cuda"; ``matmul``
+    is the arithmetic of matrix products in training, "fp32", "tf32" (CUDA only) or "bf16", all else stays in 32 bits;
     ``threads`` are those of the CPU, of which small models need one; ``save_every`` is in seconds between checkpoints;
     ``quiet`` shows no progress; ``wait`` waits for another process that trains this run, which is else an error.
 
@@ -96,8 +99,8 @@ def train(
         given["task"] = _task(task)
     chosen = replace(chosen, **{name: value for name, value in given.items() if value is not None}).change(changes)
     with Progress(quiet=quiet) as progress:
-        how: dict[str, Any] = {"device": device, "threads": threads, "save_every": save_every, "wait": wait}
-        run = loop.train(chosen, folder, progress=progress, **how)
+        how: dict[str, Any] = {"threads": threads, "save_every": save_every, "wait": wait, "matmul": matmul}
+        run = loop.train(chosen, folder, device=device, progress=progress, **how)
     if isinstance(recipe, nn.Module):
         trained = run.model
         recipe.load_state_dict((trained.module if isinstance(trained, Once) else trained).state_dict())

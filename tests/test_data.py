@@ -157,13 +157,6 @@ def test_an_epoch_goes_through_the_whole_set_in_its_own_order():
     assert not torch.equal(other.targets, data.batch(recipe, 0)[0].targets)
 
 
-def test_workers_share_a_batch_of_a_set():
-    whole, _ = data.batch(RECIPE, 3)
-    parts = [data.batch(RECIPE, 3, rank=rank, world=2)[0] for rank in range(2)]
-    for rank, part in enumerate(parts):
-        assert torch.equal(part.targets, whole.targets[rank::2])
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -1,4 +1,5 @@
-"""The host reads nothing from the device while it trains, and once per batch while it measures, whatever the model.
+"""The host reads nothing from the device while it trains, and once per batch while it measures; and the arithmetic of
+matrix products; with every shipped model.
 
 The meta device stands for a GPU here. It computes nothing, so a number that is read from it is an error, and what is
 copied from it is counted.
@@ -17,14 +18,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lengthwise import catalog
 from lengthwise.base import fields
+from lengthwise.base.rng import stream
+from lengthwise.base.types import UsageError
+from lengthwise.depth.plain import Plain
 from lengthwise.evaluation import scores
+from lengthwise.models.transformer import Transformer
 from lengthwise.recipe.data import batch
 from lengthwise.recipe.lengths import Uniform
 from lengthwise.recipe.loops import Constant
 from lengthwise.recipe.recipe import Watch
 from lengthwise.recipe.source import Fresh
 from lengthwise.recipe.stopping import After, MaxConfidence, Oracle
-from lengthwise.training.loop import Trainee
+from lengthwise.training.computing import Bf16
+from lengthwise.training.loop import Trainee, train
 
 META = torch.device("meta")
 aten = torch.ops.aten
@@ -90,11 +96,14 @@ def covering(names):
     return chosen
 
 
+# Without LENGTHWISE_LONG few that have every encoding and objective; recurrent models take thousands of operations.
 NAMES = sorted(FORMS.values())
+FEW = covering([name for name in NAMES if isinstance(catalog.recipe(name).model, Transformer)])
+shipped = pytest.mark.parametrize("name", NAMES if LONG else FEW)
 
 
 @pytest.mark.usefixtures("untyped")
-@pytest.mark.parametrize("name", NAMES if LONG else covering(NAMES))
+@shipped
 def test_no_read_in_a_step_and_one_per_batch_of_evaluation(name):
     recipe = small(name)
     trainee = on_meta(recipe)
@@ -119,3 +128,55 @@ def test_a_read_is_seen():
             except (RuntimeError, NotImplementedError):
                 continue
         assert sum(reads.found.values()) == 1
+
+
+# Arithmetic
+
+
+def gradient_by(runner, recipe):
+    rows, loops = batch(recipe, 0)
+    runner.model.zero_grad()
+    loss = recipe.objective(runner, rows, loops, stream(0, "objective"))
+    loss.value.backward()
+    return loss.value.detach(), torch.cat([one.grad.flatten() for one in runner.model.parameters()])
+
+
+@pytest.mark.usefixtures("untyped")
+@shipped
+def test_bf16_descends_the_same_loss(name):
+    """Nearly: logits and losses are in 32 bits, products in 16."""
+    recipe = small(name)
+    model = recipe.build()
+    (loss, exact), (lower, near) = gradient_by(Plain(model), recipe), gradient_by(Bf16(model), recipe)
+    assert lower.dtype == near.dtype == torch.float32
+    assert loss != lower
+    assert abs(loss - lower) < 0.02 * loss
+    assert torch.cosine_similarity(exact, near, 0) > 0.99
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize("loops", [1, 3])
+def test_bf16_loops_without_gradients_leave_those_of_later_ones(loops):
+    """What autocast keeps of weights in the first would be used in the others, without a gradient."""
+    recipe = small("looped-parity")
+    rows, _ = batch(recipe, 0)
+    runner = Bf16(recipe.build())
+    many = torch.full((len(rows),), loops + 1)
+    runner.last(rows.inputs, many, rows.loss_mask, untracked=loops).square().sum().backward()
+    assert all(one.grad is not None and one.grad.any() for one in runner.model.blocks.parameters() if one.dim() > 1)
+
+
+def test_a_run_names_its_arithmetic():
+    recipe = replace(small("looped-parity"), steps=2)
+    run = train(recipe, matmul="bf16")
+    assert run.about()["matmul"] == "bf16" and run.about()["runner"] == "Bf16"
+    assert {weight.dtype for weight in run.model.state_dict().values()} == {torch.float32}
+    with pytest.raises(UsageError, match="tf32 is an arithmetic of CUDA devices"):
+        train(replace(recipe, seed=1), matmul="tf32")
+
+
+@pytest.mark.skipif(not LONG, reason="trains for a minute: LENGTHWISE_LONG=1")
+def test_bf16_learns_parity():
+    recipe = catalog.recipe("looped-parity", ["lengths=Curriculum(top=8,every=60)", "steps=1200", "watch.every=0"])
+    run = train(replace(recipe, keep="last"), matmul="bf16")
+    assert scores.exact_match(run.model, recipe, (8,), 1000) >= 0.99

@@ -126,21 +126,6 @@ def test_the_seed_of_weights_changes_loops_but_no_problem():
     assert not torch.equal(loops, others)
 
 
-@settings(max_examples=5)
-@given(st.integers(1, 9), st.integers(0, 20))
-def test_the_number_of_workers_changes_nothing(world, step):
-    whole, loops = data.batch(RICH, step)
-    back = [None] * len(whole)
-    for rank in range(world):
-        part, own = data.batch(RICH, step, rank=rank, world=world)
-        assert len(part) == len(own)
-        for i in range(len(part)):
-            back[rank + i * world] = (part.take(slice(i, i + 1)), int(own[i]))
-    for i, (row, own) in enumerate(back):
-        assert same(row, whole.take(slice(i, i + 1)))
-        assert own == int(loops[i])
-
-
 class _Marked(Parity):
     """A task whose hard problems are all ones."""
 

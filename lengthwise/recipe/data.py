@@ -22,11 +22,8 @@ from lengthwise.tasks.family import Sampler, chosen, mixed
 CHUNK = 65_536  # problems of a fixed set that are drawn at a time
 
 
-def batch(
-    recipe: Recipe, step: int, *, passed: int | None = None, rank: int = 0, world: int = 1
-) -> tuple[Batch, Int[Tensor, " b"]]:
-    """Training batch ``step`` with its rows' loops; of ``world`` workers each takes every ``world``-th row of the same
-    batch, so their number changes nothing. ``passed`` is the number of exams passed (``Mastery``); None: all."""
+def batch(recipe: Recipe, step: int, *, passed: int | None = None) -> tuple[Batch, Int[Tensor, " b"]]:
+    """Training batch ``step`` with its rows' loops. ``passed`` counts exams passed (``Mastery``); None: all."""
     fixed = isinstance(recipe.source, Finite)
     problems = _from_set(recipe, step) if fixed else _drawn(recipe, step, recipe.lengths.clock(step, passed))
     written = recipe.layout.write(problems, recipe.task)
@@ -34,9 +31,7 @@ def batch(
         written = written.trimmed()
     varied = recipe.model.vary(written.inputs, stream(recipe.seed, "positions", step))
     written = replace(written, inputs=varied)
-    loops = recipe.loops.draw(written.rounds, stream(recipe.seed, "loops", step))
-    mine = slice(rank, None, world)
-    return written.take(mine), loops[mine]
+    return written, recipe.loops.draw(written.rounds, stream(recipe.seed, "loops", step))
 
 
 def _drawn(recipe: Recipe, step: int, clock: int) -> Problems:

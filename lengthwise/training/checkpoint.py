@@ -101,6 +101,8 @@ def _alike(found: Any, known: Any) -> bool:
 
 # What is not as it was
 
+UNSAID = {"processes": 1, "matmul": "fp32"}  # of checkpoints of versions that had no others
+
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
     """What is not as it was: the names, and what they were."""

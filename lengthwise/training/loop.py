@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import platform
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -22,10 +21,10 @@ from lengthwise import fast
 from lengthwise.base import rng
 from lengthwise.base.errors import Diverged, Interrupted, UsageError
 from lengthwise.base.fields import checked
-from lengthwise.base.lifeline import STOPS, ignored
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import NotNegative, Threads
 from lengthwise.base.types import Problems
+from lengthwise.depth import Runner
 from lengthwise.evaluation import causality, scores
 from lengthwise.folder import DIVERGED, one_line, path_of
 from lengthwise.models import Model
@@ -36,6 +35,8 @@ from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.source import Finite, Fresh
 from lengthwise.run import Run, choose_device, commit, named_now, save
 from lengthwise.training import checkpoint
+from lengthwise.training.computing import Bf16, Clock, Matmul, check_matmul, computing, stop_signal
+from lengthwise.training.processes import Alone, Divided, Processes, joined
 from lengthwise.training.progress import Course
 
 LOG_EVERY = 10  # steps
@@ -53,12 +54,15 @@ def train(
     progress: Progress | None = None,
     wait: bool = False,
     allow_divergence: bool = False,
+    matmul: Matmul = "fp32",
 ) -> Run:
     """Train a recipe to its end, resuming an earlier call if there is a checkpoint, and return its run.
 
     ``folder`` defaults to the recipe's folder among the runs; ``save_every`` is in seconds. On a CPU, a resumed run
     equals an uninterrupted one to the bit, for equal ``threads``; small models train fastest on one thread. Steps are
-    shown on a line of ``progress``. Where another process trains this run, ``wait`` for it.
+    shown on a line of ``progress``. Where another process trains this run, ``wait`` for it. ``matmul`` is the
+    arithmetic of matrix products in training steps. Started by torchrun, all processes train one run together, and the
+    first one writes.
 
     Raises Interrupted at Ctrl-C, SIGTERM or SIGHUP, after saving; Diverged where the loss is no number any more, with
     the last finite checkpoint kept, unless to ``allow_divergence``: then rows say null; and UsageError if the model is
@@ -66,45 +70,69 @@ def train(
     process trains it.
     """
     at, where = choose_device(device), Run.expected(recipe).folder if folder in (None, "") else path_of(folder)
+    check_matmul(matmul, at)
     if at.type == "cpu":
         of_training(recipe).check(f"{recipe.name}: its training")
-    if not (where / "config.json").exists():
-        rehearse(recipe, at)
-    trainee = Trainee(recipe, at, allow_divergence=allow_divergence)
-    causality.check(trainee.model, recipe)
-    run = Run.of(recipe, where)
-    if run.done:
-        return run
-    with run.locked(wait=wait), computing(threads), stop_signal() as stopped, _verdict(run):
-        if run.done:  # by whom we waited for
-            return run
-        shown = progress or Progress(quiet=True)
-        for change in trainee.restore(run):
-            shown.note(change)
-        course = Course(shown.line(recipe.name, recipe.steps, trainee.step))
-        saved = time.monotonic()
-        while trainee.step < recipe.steps:
+    with joined(at) as processes:
+        if processes.first and not (where / "config.json").exists():
+            rehearse(recipe, at, matmul)
+        trainee = Trainee(recipe, at, allow_divergence=allow_divergence, matmul=matmul, processes=processes)
+        causality.check(trainee.model, recipe)
+        if not processes.first:
+            with computing(threads, matmul), stop_signal() as stopped:
+                return _help(trainee, where, stopped)
+        run = Run.of(recipe, where)
+        alone = nullcontext() if run.done else run.locked(wait=wait)
+        with alone, computing(threads, matmul), stop_signal() as stopped:
+            if run.done:  # by whom we waited for, perhaps
+                processes.from_first(None)
+                return run
+            with _verdict(run):
+                _train(trainee, run, progress or Progress(quiet=True), stopped, save_every)
+    return run
+
+
+def _train(trainee: Trainee, run: Run, shown: Progress, stopped: Callable[[], bool], save_every: float) -> None:
+    """Train from the last checkpoint to the end; the weights come last: their file marks the run as done."""
+    recipe = trainee.recipe
+    for change in trainee.restore(run):
+        shown.note(change)
+    trainee.processes.from_first(trainee.state())
+    course, saved = Course(shown.line(recipe.name, recipe.steps, trainee.step)), time.monotonic()
+    while trainee.step < recipe.steps:
+        trainee.advance()
+        trainee.examine()
+        rows = [trainee.report()] if trainee.reports() else []
+        if recipe.watch.every and trainee.step % recipe.watch.every == 0:
+            rows.append(trainee.watch())
+        for row in rows:
+            run.append("metrics", row)
+            course.show(trainee.step, row)
+        (stop,) = trainee.processes.any(stopped())
+        if stop or time.monotonic() - saved > save_every:
+            trainee.check_finite()
+            run.save_state(trainee.state())
+            saved = time.monotonic()
+        if stop:
+            raise Interrupted(f"stopped at step {trainee.step}; the same command goes on from there: {run.folder}")
+    run.describe(trainee.about())
+    save(run.folder, recipe, trainee.best_weights())
+    (run.folder / "state.pt").unlink(missing_ok=True)
+
+
+def _help(trainee: Trainee, where: Path, stopped: Callable[[], bool]) -> Run:
+    """What processes do beside the first: they take the same steps on other rows, and write nothing."""
+    state = trainee.processes.from_first(None)
+    if state is not None:
+        trainee.adopt(state)
+        while trainee.step < trainee.recipe.steps:
             trainee.advance()
             trainee.examine()
-            if trainee.step % LOG_EVERY == 0 or trainee.step == recipe.steps:
-                row = trainee.report()
-                run.append("metrics", row)
-                course.show(trainee.step, row)
-            if recipe.watch.every and trainee.step % recipe.watch.every == 0:
-                row = trainee.watch()
-                run.append("metrics", row)
-                course.show(trainee.step, row)
-            if stopped() or time.monotonic() - saved > save_every:
-                trainee.check_finite()
-                run.save_state(trainee.state())
-                saved = time.monotonic()
-            if stopped():
-                raise Interrupted(f"stopped at step {trainee.step}; the same command goes on from there: {run.folder}")
-        # The weights come last: their file marks the run as done.
-        run.describe(trainee.about())
-        save(run.folder, recipe, trainee.best_weights())
-        (run.folder / "state.pt").unlink(missing_ok=True)
-    return run
+            if trainee.reports():
+                trainee.report()
+            if any(trainee.processes.any(stopped())):
+                raise Interrupted(f"stopped at step {trainee.step}")
+    return Run(where, trainee.recipe)
 
 
 @contextmanager
@@ -121,8 +149,17 @@ def _verdict(run: Run) -> Iterator[None]:
 class Trainee:
     """A model in training, with the optimizer and everything else that a checkpoint holds."""
 
-    def __init__(self, recipe: Recipe, device: torch.device, *, allow_divergence: bool = False) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        device: torch.device,
+        *,
+        allow_divergence: bool = False,
+        matmul: Matmul = "fp32",
+        processes: Processes | None = None,
+    ) -> None:
         self.recipe, self.device, self.allow_divergence = recipe, device, allow_divergence
+        self.matmul, self.processes = matmul, processes or Alone()
         of_model(recipe, KEPT).check(f"{recipe.name}: training a model of {parameters(recipe):,} parameters")
         self.model = recipe.build().to(device)
         self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema)) if recipe.ema else None
@@ -142,11 +179,11 @@ class Trainee:
         recipe, step = self.recipe, self.step
         batch, loops = data.batch(recipe, step, passed=self.passed)
         # Seeded per step, so that a resumed run draws the same dropout as an uninterrupted one.
-        torch.manual_seed(rng.address(recipe.seed, "dropout", step))
+        torch.manual_seed(rng.address(recipe.seed, "dropout", step, *self.processes.address))
         draw = rng.stream(recipe.seed, "objective", step)
-        # Chosen at every step: hooks may have been set since the last one.
-        loss = recipe.objective(fast.choose(self.model), batch, loops, draw)
+        loss = recipe.objective(self.runner(), batch, loops, draw)
         loss.value.backward()
+        self.processes.add_gradients(self.model)
         logs = dict(loss.logs)
         if recipe.clip:
             logs["gradient_norm"] = clip_grad_norm_(self.model.parameters(), recipe.clip)
@@ -160,15 +197,22 @@ class Trainee:
         self.sums = {name: self.sums.get(name, 0.0) + value.detach() for name, value in logs.items()}
         self.step += 1
 
+    def runner(self) -> Runner:
+        """Chosen at every step: hooks may have been set since the last one."""
+        runner = Bf16(self.model) if self.matmul == "bf16" else fast.choose(self.model)
+        return Divided(runner, self.processes) if self.processes.count > 1 else runner
+
     def examine(self) -> None:
         """With ``Mastery``, let the model take its exam if one is due, and admit the next length if it passes."""
         lengths = self.recipe.lengths
         if not isinstance(lengths, Mastery) or self.step % lengths.every or self.length() == lengths.top:
             return
-        size = self.recipe.sizes(self.length())
-        right = scores.exact_match(self.model, self.recipe, size, lengths.count, part=self.step)
-        self.model.train()
-        self.passed += right >= lengths.least
+        passed = False
+        if self.processes.first:
+            size = self.recipe.sizes(self.length())
+            passed = scores.exact_match(self.model, self.recipe, size, lengths.count, part=self.step) >= lengths.least
+            self.model.train()
+        self.passed += self.processes.from_first(passed)
 
     def length(self) -> int:
         """The largest size at this step."""
@@ -179,6 +223,10 @@ class Trainee:
         """The model to evaluate and save: the moving average if the recipe has one and it has started."""
         averaged = self.average is not None and self.average.n_averaged > 0
         return self.average.module if averaged else self.model  # type: ignore[return-value,union-attr]
+
+    def reports(self) -> bool:
+        """Is a report due after this step?"""
+        return self.step % LOG_EVERY == 0 or self.step == self.recipe.steps
 
     def report(self) -> dict[str, Any]:
         """A row of metrics: means over the steps since the last report."""
@@ -252,7 +300,7 @@ class Trainee:
             "commit": commit(),
             "python": platform.python_version(),
             **self.surroundings(),
-            "runner": fast.described(self.model),
+            "runner": "Bf16" if self.matmul == "bf16" else fast.described(self.model),
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "steps": self.step,
             "kept_step": self.best["step"] or self.step,
@@ -263,7 +311,8 @@ class Trainee:
 
     def surroundings(self) -> dict[str, Any]:
         """What the last bits of the weights may depend on, beside the recipe."""
-        return {"torch": str(torch.__version__), "device": self.device.type, "threads": torch.get_num_threads()}
+        machine = {"torch": str(torch.__version__), "device": self.device.type, "processes": self.processes.count}
+        return {**machine, "threads": torch.get_num_threads(), "matmul": self.matmul}
 
     def state(self) -> dict[str, Any]:
         """The checkpoint: everything that resuming needs."""
@@ -288,7 +337,7 @@ class Trainee:
         if state:
             try:
                 self._resume(state)
-                before |= state.get("surroundings", {})  # an older version has not kept them
+                before |= checkpoint.UNSAID | state.get("surroundings", {})  # an older version has not kept them
             except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
                 path, reason = run.folder / "state.pt", one_line(error)
                 raise UsageError(
@@ -312,7 +361,11 @@ class Trainee:
         for name in ("model", "average"):
             if isinstance(state.get(name), dict):
                 state[name] = named_now(state[name])
-        checkpoint.check(state, rehearse(self.recipe, self.device).state())
+        checkpoint.check(state, rehearse(self.recipe, self.device, self.matmul).state())
+        self.adopt(state)
+
+    def adopt(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint of this recipe."""
         self.model.load_state_dict(state["model"])
         if self.average:
             self.average.load_state_dict(state["average"])
@@ -322,12 +375,12 @@ class Trainee:
         self.resumed = [*state.get("resumed", [])]
 
 
-def rehearse(recipe: Recipe, device: torch.device) -> Trainee:
+def rehearse(recipe: Recipe, device: torch.device, matmul: Matmul = "fp32") -> Trainee:
     """Train on a few rows at the first step and at the last, and measure what the recipe watches and its longest
     problems on a few: what cannot work raises UsageError here, before anything is written or hours have passed."""
     watch = replace(recipe.watch, count=1, validation=min(recipe.watch.validation, REHEARSED))
     small = replace(recipe, batch=min(recipe.batch, REHEARSED), watch=watch, source=Fresh())
-    trainee = Trainee(small, device)
+    trainee = Trainee(small, device, matmul=matmul)
     causality.check(trainee.model, recipe)
     if isinstance(recipe.source, Finite):
         data.fixed_set(recipe.task, recipe.lengths, recipe.source)
@@ -343,56 +396,3 @@ def rehearse(recipe: Recipe, device: torch.device) -> Trainee:
 def _number(value: float) -> float | None:
     """The value if it is finite, for JSON."""
     return value if math.isfinite(value) else None
-
-
-class Clock:
-    """Measures wall and processor seconds since its creation."""
-
-    def __init__(self) -> None:
-        self.wall, self.cpu = time.perf_counter(), time.process_time()
-
-    def read(self) -> dict[str, float]:
-        return {"wall_s": time.perf_counter() - self.wall, "cpu_s": time.process_time() - self.cpu}
-
-
-@contextmanager
-def computing(threads: int) -> Iterator[None]:
-    """A context with this number of torch threads and with denormal numbers flushed to 0: with tiny losses, they would
-    slow down a CPU step several times. Raises UsageError if ``threads`` is below 1."""
-    if threads < 1:
-        raise UsageError(f"threads must be 1 or more, not {threads}")
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-        torch.set_flush_denormal(False)
-
-
-@contextmanager
-def stop_signal() -> Iterator[Any]:
-    """Yield a function that returns True once Ctrl-C, SIGTERM or SIGHUP has come, so that a step can finish first.
-
-    A second signal acts at once. Outside the main thread, where Python cannot catch signals, it always returns False.
-    """
-    came: list[int] = []
-    before = {}
-
-    def note(number: int, _: Any) -> None:
-        came.append(number)
-        signal.signal(number, before[number])
-
-    try:
-        for number in STOPS:
-            if ignored(number):
-                continue
-            before[number] = signal.signal(number, note)
-    except ValueError:
-        pass
-    try:
-        yield lambda: bool(came)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -156,4 +156,11 @@ def jobs_of(args: argparse.Namespace) -> int:
 def passed_on(args: argparse.Namespace) -> list[str]:
     """The options that every process of training is given too."""
     allowed = ["--allow-divergence"] * args.allow_divergence
-    return ["--device", args.device, *allowed, *(word for name in vars(args)["import"] for word in ("--import", name))]
+    return [
+        "--device",
+        args.device,
+        "--matmul",
+        args.matmul,
+        *allowed,
+        *(word for name in vars(args)["import"] for word in ("--import", name)),
+    ]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rich.text import Text
 
 from lengthwise.base.progress import Progress
-from lengthwise.base.types import Kind
+from lengthwise.base.types import Kind, UsageError
 from lengthwise.evaluation.follow import followed
 from lengthwise.evaluation.scores import default_sizes, evaluate
 from lengthwise.folder import DIVERGED, is_folder
@@ -24,6 +24,7 @@ from lengthwise.run import Run
 from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow
 from lengthwise.training.loop import choose_device, computing, rehearse, train
+from lengthwise.training.processes import count, follows
 from lengthwise.verbs import console
 from lengthwise.verbs.console import foresee, say
 from lengthwise.verbs.families import after_training
@@ -56,8 +57,13 @@ def run(args: argparse.Namespace) -> int:
     plan = _plan(args, recipe)
     recipes = seeds_of(recipe, args.seed, args.seeds)
     own_folder = Path(args.recipe) if is_folder(Path(args.recipe)) and not args.changes and len(recipes) == 1 else None
+    if len(recipes) > 1 and count() > 1:
+        raise UsageError(f"{count()} processes train one run together: leave --seeds out, or torchrun")
+    if follows():
+        _train(args, Run.expected(recipes[0]) if own_folder is None else Run(own_folder, recipe), Progress(quiet=True))
+        return 0
     if own_folder is None:
-        rehearse(recipe, choose_device(args.device))
+        rehearse(recipe, choose_device(args.device), args.matmul)
     runs = [Run.of(recipe, own_folder) for recipe in recipes]
     if len(runs) > 1 and jobs_of(args) > 1:
         options = [*passed_on(args), *_own_options(args)]
@@ -84,7 +90,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _time(run: Run) -> str:
-    return f"{run.about()['wall_s']:.0f} s" if run.done else DIVERGED
+    if not run.done:
+        return DIVERGED
+    about = run.about()
+    matmul = about.get("matmul", "fp32")
+    return f"{about['wall_s']:.0f} s" + ("" if matmul == "fp32" else f", products in {matmul}")
 
 
 def _plan(args: argparse.Namespace, recipe: Recipe) -> list[Measurement]:
@@ -125,6 +135,7 @@ def _train(args: argparse.Namespace, run: Run, progress: Progress) -> None:
         save_every=args.save_every,
         progress=progress,
         allow_divergence=args.allow_divergence,
+        matmul=args.matmul,
     )
 
 

@@ -1,0 +1,112 @@
+"""What surrounds a training: threads, arithmetic, the clock, and signals that ask it to stop."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lengthwise.base.errors import UsageError
+from lengthwise.base.lifeline import STOPS, ignored
+from lengthwise.base.types import Inputs
+from lengthwise.depth import Runner
+from lengthwise.depth.plain import Plain
+from lengthwise.models import device_of
+
+Matmul = Literal["fp32", "tf32", "bf16"]
+
+
+def check_matmul(matmul: Matmul, device: torch.device) -> None:
+    """Raise UsageError where a device has no such arithmetic."""
+    if matmul == "tf32" and device.type != "cuda":
+        raise UsageError(
+            f"matmul: tf32 is an arithmetic of CUDA devices, and this is a {device.type}; use fp32 or bf16"
+        )
+
+
+class Bf16(Runner):
+    """The plain runner with matrix products in bfloat16 (torch.autocast). Parameters, and the logits that it returns,
+    stay in 32 bits, so that losses are computed as ever."""
+
+    def last(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
+    ) -> Float[Tensor, "n v"]:
+        with self._autocast():
+            return Plain(self.model).last(inputs, loops, at, untracked=untracked).float()
+
+    def each(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
+    ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
+        steps = Plain(self.model).each(inputs, loops, at)
+        while True:
+            with self._autocast():  # whoever uses the logits computes in 32 bits
+                found = next(steps, None)
+            if found is None:
+                return
+            k, rows, logits = found
+            yield k, rows, logits.float()
+
+    def _autocast(self) -> torch.autocast:
+        # Without a cache: weights that loops without gradients have cast would carry none in later loops either.
+        return torch.autocast(device_of(self.model).type, torch.bfloat16, cache_enabled=False)
+
+
+class Clock:
+    """Measures wall and processor seconds since its creation."""
+
+    def __init__(self) -> None:
+        self.wall, self.cpu = time.perf_counter(), time.process_time()
+
+    def read(self) -> dict[str, float]:
+        return {"wall_s": time.perf_counter() - self.wall, "cpu_s": time.process_time() - self.cpu}
+
+
+@contextmanager
+def computing(threads: int, matmul: Matmul = "fp32") -> Iterator[None]:
+    """A context with this number of torch threads, TF32 products if asked for, and denormal numbers flushed to 0: with
+    tiny losses, they would slow down a CPU step several times. Raises UsageError if ``threads`` is below 1."""
+    if threads < 1:
+        raise UsageError(f"threads must be 1 or more, not {threads}")
+    before, products = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision("high" if matmul == "tf32" else products)
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        torch.set_float32_matmul_precision(products)
+        torch.set_flush_denormal(False)
+
+
+@contextmanager
+def stop_signal() -> Iterator[Any]:
+    """Yield a function that returns True once Ctrl-C, SIGTERM or SIGHUP has come, so that a step can finish first.
+
+    A second signal acts at once. Outside the main thread, where Python cannot catch signals, it always returns False.
+    """
+    came: list[int] = []
+    before = {}
+
+    def note(number: int, _: Any) -> None:
+        came.append(number)
+        signal.signal(number, before[number])
+
+    try:
+        for number in STOPS:
+            if ignored(number):
+                continue
+            before[number] = signal.signal(number, note)
+    except ValueError:
+        pass
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,173 @@
+"""Several processes that train one model (torchrun), each on some rows of the same batch.
+
+Process r of n runs the rows r, r + n, r + 2 n, …, and all exchange their logits: so each of them computes the loss of
+the whole batch, whatever the objective. Its gradient reaches a process through its own rows alone; the sum over
+processes is the gradient that one process would have.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn import functional as F
+
+from lengthwise.base.errors import UsageError
+from lengthwise.base.types import Inputs
+from lengthwise.depth import Runner
+
+
+class Processes:
+    """The processes of a training, as one of them sees them: it is number ``rank`` of ``count``."""
+
+    def __init__(self, rank: int, count: int) -> None:
+        self.rank, self.count = rank, count
+
+    @property
+    def first(self) -> bool:
+        """True for the process that measures and writes."""
+        return self.rank == 0
+
+    @property
+    def address(self) -> tuple[int, ...]:
+        """What sets a process's random draws apart; those of the first are as of one process alone."""
+        return (self.rank,) if self.rank else ()
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """The tensors of all processes, which are of equal shapes."""
+        found = [torch.empty_like(tensor) for _ in range(self.count)]
+        with _others():
+            dist.all_gather(found, tensor.contiguous())
+        return found
+
+    def add(self, tensor: Tensor) -> None:
+        """Replace a tensor by the sum over processes, equal to the bit in all of them."""
+        with _others():
+            dist.all_reduce(tensor)
+
+    def from_first(self, value: Any) -> Any:
+        """The value that the first process has."""
+        box = [value]
+        with _others():
+            dist.broadcast_object_list(box, device=torch.device("cpu"))
+        return box[0]
+
+    def any(self, *flags: bool) -> list[bool]:
+        """For each flag: has a process set it? They are exchanged between CPUs."""
+        return torch.stack(self.gather(torch.tensor(flags))).any(0).tolist()
+
+    def add_gradients(self, model: nn.Module) -> None:
+        """Give each parameter the sum of its gradients. One that no process has used keeps none."""
+        parameters = list(model.parameters())
+        used = self.any(*(parameter.grad is not None for parameter in parameters))
+        shared = [parameter for parameter, is_used in zip(parameters, used, strict=True) if is_used]
+        parts = [torch.zeros_like(one) if one.grad is None else one.grad for one in shared]
+        together = torch.cat([part.flatten() for part in parts])
+        self.add(together)
+        for parameter, part in zip(shared, together.split([one.numel() for one in shared]), strict=True):
+            parameter.grad = part.view_as(parameter)
+
+
+class Alone(Processes):
+    """One process by itself."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1)
+
+    def from_first(self, value: Any) -> Any:
+        return value
+
+    def any(self, *flags: bool) -> list[bool]:
+        return [*flags]
+
+    def add_gradients(self, model: nn.Module) -> None:
+        pass
+
+
+@contextmanager
+def joined(device: torch.device) -> Iterator[Processes]:
+    """The processes that torchrun has started, this one among them; it alone, if it was started otherwise."""
+    if count() == 1:
+        yield Alone()
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield Processes(dist.get_rank(), dist.get_world_size())
+    finally:
+        dist.destroy_process_group()
+
+
+def count() -> int:
+    """How many processes torchrun has started; 1 without it."""
+    return int(os.environ["WORLD_SIZE"]) if _from_torchrun() else 1
+
+
+def follows() -> bool:
+    """Is this one of torchrun's processes, and not the first?"""
+    return _from_torchrun() and os.environ["RANK"] != "0"
+
+
+def _from_torchrun() -> bool:
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+@contextmanager
+def _others() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"a process that trains with this one has ended, or cannot be reached ({reason})") from None
+
+
+class Divided(Runner):
+    """Runs this process's rows with another runner. All processes' logits are returned; those of the others are without
+    gradients. Raises UsageError for fewer rows than processes."""
+
+    def __init__(self, runner: Runner, processes: Processes) -> None:
+        super().__init__(runner.model)
+        self.runner, self.processes = runner, processes
+
+    def last(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
+    ) -> Float[Tensor, "n v"]:
+        mine = self._mine(loops)
+        own = self.runner.last(inputs.take(mine), loops[mine], at[mine], untracked=untracked)
+        return self._together(own, torch.arange(len(loops)), at)
+
+    def each(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
+    ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
+        mine = self._mine(loops)
+        steps, own = self.runner.each(inputs.take(mine), loops[mine], at[mine]), torch.empty(0)
+        for k in range(1, int(loops.max()) + 1):
+            _, ran, own = next(steps, (k, mine[:0], own[:0]))
+            order, counts = ran.argsort(), at[mine][ran].sum(1).tolist()
+            parts = own.split(counts)
+            rows = (loops >= k).nonzero()[:, 0]
+            yield k, rows, self._together(torch.cat([own[:0], *(parts[i] for i in order.tolist())]), rows, at[rows])
+
+    def _mine(self, loops: Int[Tensor, " b"]) -> Int[Tensor, " r"]:
+        if len(loops) < self.processes.count:
+            raise UsageError(f"a batch of {len(loops)} rows is too few for {self.processes.count} processes")
+        return torch.arange(self.processes.rank, len(loops), self.processes.count)
+
+    def _together(
+        self, own: Float[Tensor, "m v"], rows: Int[Tensor, " r"], at: Bool[Tensor, "r t"]
+    ) -> Float[Tensor, "n v"]:
+        """The logits at all positions of these rows of the batch, of which ``own`` are this process's."""
+        owner = (rows % self.processes.count)[at.nonzero()[:, 0]]
+        counts = owner.bincount(minlength=self.processes.count).tolist()
+        padded = F.pad(own.detach(), (0, 0, 0, max(counts) - len(own)))
+        parts = [part[:count] for part, count in zip(self.processes.gather(padded), counts, strict=True)]
+        parts[self.processes.rank] = own
+        back = owner.argsort(stable=True).argsort()
+        return torch.cat(parts)[back.to(own.device, non_blocking=True)]
