@@ -14,12 +14,14 @@ shows all operations of a program, for any input and length.
 
 from __future__ import annotations
 
+import copy
+import functools
 import operator
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 import torch
 from jaxtyping import Bool, Int
@@ -28,6 +30,7 @@ from torch import Tensor
 from lengthwise.base.types import UsageError
 
 Symbol = Hashable
+Function = TypeVar("Function", bound=Callable[..., Any])
 MOST_COMBINATIONS = 10_000  # of symbols that ``each`` tabulates
 
 
@@ -88,9 +91,49 @@ def _note(*operation: Any) -> None:
         tape.append(operation)
 
 
+class Call(NamedTuple):
+    """One operation carried out: its name, what it was given, and what came of it."""
+
+    name: str
+    given: tuple[Any, ...]
+    options: dict[str, Any]
+    result: Any
+
+
+_calls: list[list[Call]] = []
+
+
+@contextmanager
+def follow() -> Iterator[list[Call]]:
+    """A context that keeps the operations carried out in it, with their data: each result is an object of its own, so
+    that one sees which operation reads it."""
+    calls: list[Call] = []
+    _calls.append(calls)
+    try:
+        yield calls
+    finally:
+        _calls.remove(calls)
+
+
+def _operation(function: Function) -> Function:
+    """The function as one that ``follow`` sees."""
+
+    @functools.wraps(function)
+    def followed(*given: Any, **options: Any) -> Any:
+        result = function(*given, **options)
+        if _calls:
+            result = copy.copy(result)
+        for calls in _calls:
+            calls.append(Call(function.__name__, given, options, result))
+        return result
+
+    return followed  # type: ignore[return-value]
+
+
 # Core
 
 
+@_operation
 def each(function: Callable[..., Symbol], *rows: Row) -> Row:
     """Apply a function to the symbols of one or several rows at each position: RASP-L's ``tok_map`` and ``seq_map``,
     which a feed-forward layer can compute.
@@ -115,24 +158,28 @@ def each(function: Callable[..., Symbol], *rows: Row) -> Row:
     return Row(alphabet, torch.tensor(table)[code])
 
 
+@_operation
 def positions(row: Row) -> Places:
     """Every position, counted from 0: RASP-L's ``indices``."""
     _note("places")
     return Places(None if row.ids is None else torch.arange(row.ids.shape[1]).expand_as(row.ids))
 
 
+@_operation
 def before(where: Places) -> Places:
     """Subtract 1 from every position."""
     _note("before")
     return Places(None if where.at is None else where.at - 1)
 
 
+@_operation
 def after(where: Places) -> Places:
     """Add 1 to every position."""
     _note("after")
     return Places(None if where.at is None else where.at + 1)
 
 
+@_operation
 def compare(one: Places, other: Places, relation: str) -> Row:
     """True where ``one relation other`` holds; ``relation`` is ==, <, <=, > or >=."""
     _note("compare", relation)
@@ -149,6 +196,7 @@ def _comparison(relation: Any) -> Callable[[Any, Any], Any]:
     return _RELATIONS[relation]
 
 
+@_operation
 def select(keys: Row | Places, queries: Row | Places, relation: str | Callable[[Any, Any], bool] = "==") -> Selector:
     """Select, for each query position, the positions up to itself whose key is in ``relation`` to the query.
 
@@ -175,6 +223,7 @@ def select(keys: Row | Places, queries: Row | Places, relation: str | Callable[[
     return Selector(chosen & torch.ones(chosen.shape[1:], dtype=torch.bool).tril())  # causal
 
 
+@_operation
 def both(*selectors: Selector) -> Selector:
     """The intersection of selectors."""
     _note("both", len(selectors))
@@ -183,6 +232,7 @@ def both(*selectors: Selector) -> Selector:
     return Selector(torch.stack([selector.chosen for selector in selectors]).all(0))  # type: ignore[arg-type]
 
 
+@_operation
 def aggregate(
     selector: Selector, values: Row | Places, default: Symbol = None, how: Literal["max", "min"] = "max"
 ) -> Any:
@@ -203,6 +253,7 @@ def aggregate(
     return Row(values.alphabet, best) if isinstance(values, Row) else Places(best)
 
 
+@_operation
 def count(selector: Selector) -> Places:
     """The number of selected positions: RASP-L's ``sel_width``. (Counts have 8 bits in Zhou et al.; here they are not
     limited, as programs must run at any length.)"""
@@ -213,6 +264,7 @@ def count(selector: Selector) -> Places:
 # Library
 
 
+@_operation
 def shift(row: Row, default: Symbol) -> Row:
     """Move symbols one position right: ``aggregate(select(after(positions(row)), positions(row)), row, default)``."""
     _note("shift", default)
@@ -223,6 +275,7 @@ def shift(row: Row, default: Symbol) -> Row:
     return Row(row.alphabet, torch.cat([edge, row.ids[:, :-1]], 1))
 
 
+@_operation
 def seen(marks: Row) -> Row:
     """True from the first mark on: ``aggregate(select(marks, marks, lambda key, _: True), marks)``. Marks are a row of
     True and False."""
@@ -231,6 +284,7 @@ def seen(marks: Row) -> Row:
     return marks if marks.ids is None else Row(marks.alphabet, marks.ids.cummax(1).values)
 
 
+@_operation
 def latest(values: Row, marks: Row, default: Symbol) -> Row:
     """The value at the last mark up to each position: that of the largest marked position."""
     _note("latest", default)
