@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 # Compiled once, not by each of the processes that tests start.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test test-long torture check learn bench docs format clean
+.PHONY: help demo test test-long page-test torture check learn bench docs format clean
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -27,6 +27,10 @@ test: $(READY) ## all tests, in minutes
 
 test-long: $(READY) ## the same laws on more examples: every recipe, a thousand problems per length
 	LENGTHWISE_LONG=1 $(BIN)/pytest -n 2 --dist worksteal
+
+page-test: $(READY) ## the pages in a real browser (Chromium): minutes
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[browser]'
+	LENGTHWISE_LONG=1 $(BIN)/pytest -rs tests/browser
 
 torture: $(READY) ## kills, signals, races, failing disks, hostile input: ten minutes, or N times as long; goes on where it was
 	$(BIN)/python -m tests.torture --times $(or $(N),1)

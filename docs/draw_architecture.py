@@ -32,6 +32,7 @@ CAPTIONS = {
     "rasp": (PROBLEMS, "n-RASP-L programs"),
     "run": (RESULTS, "a run with recipe and weights"),
     "report": (RESULTS, "tables and figures, from files alone"),
+    "page": (RESULTS, "pages in one file: a model that thinks in the browser"),
     "evaluation": (RESULTS, "scores, stopping, decoding"),
     "ask": (RESULTS, "language models by endpoint"),
     "training": (RESULTS, "the training loop"),

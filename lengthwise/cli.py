@@ -24,6 +24,7 @@ EPILOG = """examples:
   lengthwise attack looped-pairs                     search for problems that it gets wrong
   lengthwise report runs/*                           tables, figures and CSV
   lengthwise show RoPE                               what a part is, and its fields; also a field: show model.positions
+  lengthwise show looped-pairs --html page.html      a page on which the model itself thinks, loop by loop
 
 completion in the shell: pip install 'lengthwise[complete]', then eval "$(register-python-argcomplete lengthwise)"
 """
@@ -71,8 +72,7 @@ def parser() -> argparse.ArgumentParser:
     sub = verb(
         "show", "a recipe with its parameters, operations and an estimate of time; or a part, or a field", "json"
     )
-    _recipe(sub, "; or a part (Transformer), or a field (model.positions)")
-    sub.add_argument("--all", action="store_true", help="every field, with its meaning, not only those set otherwise")
+    _show(sub)
     sub = verb("sample", "problems of a task", "seed", "hard", "natural", "family", "json")
     sub.add_argument("task", metavar="TASK", help="e.g. addition")
     sub.add_argument("size", metavar="SIZE", help="e.g. 5, or 5x3 for a task of two sizes")
@@ -111,6 +111,14 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _show(sub: argparse.ArgumentParser) -> None:
+    _recipe(sub, "; or a part (Transformer), or a field (model.positions); with --html, weights")
+    sub.add_argument(
+        "--html", metavar="FILE", help="write a page on which these weights think, loop by loop, in the browser"
+    )
+    sub.add_argument("--all", action="store_true", help="every field, with its meaning, not only those set otherwise")
+
+
 def _evaluate(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("weights", metavar="RUN", help="a run's folder, any folder of weights, or shipped weights by name")
     sub.add_argument(
@@ -126,6 +134,9 @@ def _report(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument(
         "--width", choices=("column", "page"), default="page", help="of figures: a column, or a page (default)"
+    )
+    sub.add_argument(
+        "--html", metavar="FILE", help="write one page instead: all of it, and models that think, in a file"
     )
     sub.add_argument("--stopping", action="store_true", help="accuracy and confidence against loops, a figure per run")
     sub.add_argument("--lengths", metavar="SIZES", help="with --stopping: at which lengths (default: 1 and 2 times)")

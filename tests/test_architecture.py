@@ -26,7 +26,7 @@ FLOORS = [
     {"report", "ask"},
     {"run", "studies"},
     {"evaluation"},
-    {"training", "catalog"},
+    {"training", "catalog", "page"},
     {"interface", "verbs"},
     {"api"},
     {"cli"},

@@ -76,7 +76,7 @@ def test_quoted_commands_can_be_given(page, words, here):
     args = cli.parse([word for word in words if word not in ("...", "…")])
     for name in vars(args)["import"]:
         catalog.add(importlib.import_module(name))
-    if args.verb in ("train", "show"):
+    if args.verb in ("train", "show") and not getattr(args, "html", None):
         recipe = catalog.recipe(args.recipe, args.changes)
         if getattr(recipe.model, "width", 0) <= 256:
             recipe.build()

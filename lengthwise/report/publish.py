@@ -81,7 +81,7 @@ def _figures(
     if any(row.get("loss") is not None for row in _rows(runs, "metrics")):
         figures["loss"] = loss_figure(runs, title, strong=strong, width=width)
     for label, group in groups.items():
-        if anatomies := _anatomies(group):
+        if anatomies := anatomies_of(group):
             figures[f"anatomy-{label}"] = anatomy_figure(anatomies, f"{label}: how answers go wrong", width=width)
     return figures
 
@@ -91,7 +91,7 @@ def _mixed(rows: Sequence[Row]) -> set[Sizes]:
     return {tuple(row["sizes"]) for row in rows if len(set(row["sizes"])) == 2}
 
 
-def _anatomies(runs: Sequence[RunFolder]) -> list[Row]:
+def anatomies_of(runs: Sequence[RunFolder]) -> list[Row]:
     """How answers of these runs go wrong, each row with its run's seed."""
     return [{"train_seed": run.outline.seed} | row for run in runs for row in run.rows("anatomy")]
 
@@ -107,20 +107,29 @@ def _write_data(
     files = [_write(folder, "runs", entries)]
     if asked:
         files.append(_write(folder, "inquiries", [_inquiry_of(one) | one.config() for one in asked]))
-    rows = [_run_of(run) | row for run in runs for row in run.rows("scores")]
-    replied = [_inquiry_of(one) | row for one in asked for row in one.rows("scores")]
-    if rows + replied:
-        write_csv(folder / "scores.csv", rows + replied)
+    if rows := scores_of(runs, asked):
+        write_csv(folder / "scores.csv", rows)
         files.append(folder / "scores.csv")
-    if metrics := [_run_of(run) | row for run in runs for row in map(_course, run.rows("metrics")) if row]:
+    if metrics := metrics_of(runs):
         write_csv(folder / "metrics.csv", metrics)
         files.append(folder / "metrics.csv")
-    if rows:
+    if _rows(runs, "scores"):
         files.append(_write(folder, "card", score_card(runs, operations)))
     for label, group in (by_recipe(runs) if runs else {}).items():
-        if anatomies := _anatomies(group):
+        if anatomies := anatomies_of(group):
             files.append(_write(folder, f"anatomy-{label}", anatomies))
     return files
+
+
+def scores_of(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[Row]:
+    """Every score, each with its run."""
+    rows = [_run_of(run) | row for run in runs for row in run.rows("scores")]
+    return rows + [_inquiry_of(one) | row for one in asked for row in one.rows("scores")]
+
+
+def metrics_of(runs: Sequence[RunFolder]) -> list[Row]:
+    """The course of training, each row with its run."""
+    return [_run_of(run) | row for run in runs for row in map(_course, run.rows("metrics")) if row]
 
 
 def _course(row: Row) -> Row:

@@ -69,6 +69,9 @@ def published(folder: Path) -> list[PublishedRun]:
     for label, group in (by_recipe(runs) if runs else {}).items():
         if (path := folder / f"anatomy-{label}.json").exists():
             by_folder[group[0].folder].kept["anatomy"] = read_json(path)  # of all its seeds: each row names its own
+        for name in (label, group[0].folder.name):
+            if (path := folder / f"stopping-{name}.json").exists():
+                by_folder[group[0].folder].kept["depth"] = read_json(path)
     return runs
 
 

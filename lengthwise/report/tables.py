@@ -244,10 +244,9 @@ def row_table(rows: Sequence[Row]) -> Table:
 def write_csv(path: Path, rows: Iterable[Row]) -> None:
     """Write rows of any kind, whole or not at all. Columns stand in the order in which the rows first name them; lists
     are written 20x40, the entries of a dictionary in columns ``exact.8``, nothing for None. UsageError without rows."""
-    flat = [_flat(row) for row in rows]
+    columns, flat = flattened(rows)
     if not flat:
         raise UsageError(f"{path}: there are no rows to write")
-    columns = list(dict.fromkeys(name for row in flat for name in row))
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
@@ -371,6 +370,12 @@ def _range(values: set[int]) -> str:
 
 
 # CSV
+
+
+def flattened(rows: Iterable[Row]) -> tuple[list[str], list[Row]]:
+    """Columns in the order in which rows first name them, and the rows as CSV has them, see ``write_csv``."""
+    flat = [_flat(row) for row in rows]
+    return list(dict.fromkeys(name for row in flat for name in row)), flat
 
 
 def _flat(row: Row) -> dict[str, Any]:

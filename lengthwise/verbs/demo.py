@@ -16,6 +16,8 @@ from lengthwise.base.terminal import Terminal
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.solver import Answer, Solver
 from lengthwise.folder import json_text, runs_folder
+from lengthwise.page.document import write_page
+from lengthwise.page.report import report_page, thinkers
 from lengthwise.recipe.data import fresh_problems
 from lengthwise.report import WORST, curves
 from lengthwise.report.publish import publish
@@ -59,7 +61,10 @@ def run(args: argparse.Namespace) -> int:
     with Fleet(runs, lambda _: options, jobs=2 if args.jobs is None else args.jobs) as fleet:
         follow(fleet, runs, console, quiet=args.quiet, extra=lambda: pictures(runs))
     fleet.check()
-    files = publish(runs, Path(args.out or runs_folder() / "demo"), title=study.title)
+    folder = Path(args.out or runs_folder() / "demo")
+    files = publish(runs, folder, title=study.title)
+    page = report_page(runs, title=study.title, made="lengthwise demo", models=thinkers(runs))
+    files.append(write_page(str(folder / "page.html"), page))
     if args.json:
         print(json_text({"files": [str(f) for f in files], "scores": {r.recipe.name: r.rows("scores") for r in runs}}))
         return 0

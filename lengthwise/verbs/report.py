@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ from lengthwise.base.progress import Progress
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.depth import depths
 from lengthwise.folder import RunFolder, run_path
+from lengthwise.page.document import write_page
+from lengthwise.page.report import report_page, thinkers
 from lengthwise.recipe.demand import of_measuring
 from lengthwise.recipe.stopping import MaxConfidence
 from lengthwise.report import asked_curves, curves
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.publish import publish, publish_depth, redraw
-from lengthwise.report.published import is_published
+from lengthwise.report.published import is_published, published, told
 from lengthwise.report.tables import depth_rows, row_table, score_table
 from lengthwise.run import Run
 from lengthwise.training.cost import operations_by_name
@@ -29,10 +32,14 @@ from lengthwise.verbs.options import parse_sizes
 def run(args: argparse.Namespace) -> int:
     """Tables and figures of runs; or what more loops do to them."""
     folders = [Path(name) for name in args.runs if is_published(Path(name))]
+    if folders and args.html:
+        return _page_of_results(args, folders)
     if folders:
         return _redraw(args, folders)
     found = [Asked.named(name) or RunFolder(run_path(name)) for name in args.runs]  # no recipe is read: quick
     runs, asked = [one for one in found if isinstance(one, RunFolder)], [one for one in found if isinstance(one, Asked)]
+    if args.html:
+        return _page(args, [Run.open(one.folder) for one in runs], asked)
     if args.stopping:
         if asked:
             raise UsageError(f"{asked[0].folder}: a language model that was asked has no loops to look at")
@@ -54,6 +61,39 @@ def _report(args: argparse.Namespace, runs: Sequence[RunFolder], asked: Sequence
     shown = [*([score_table(lines)] if lines else []), *(["", card_table(cards)] if scores else [])]
     result = {"files": [str(file) for file in files], "scores": scores + replied, "cards": cards}
     return say(args, result, *shown, "\n".join(map(str, files)))
+
+
+def _page(args: argparse.Namespace, runs: Sequence[Run], asked: Sequence[Asked]) -> int:
+    """One page of all that these runs have shown, in which models think that fit."""
+    if args.stopping or args.lengths or args.out:
+        raise UsageError("--html writes one page of what was measured: leave --stopping, --lengths and --out out")
+    one_of_each = {one.outline.name: one for one in runs}.values()
+    with Progress(quiet=args.quiet) as progress:
+        price = operations_by_name((one.recipe for one in one_of_each), progress)
+    with doing("a page: examples, and a search for failures", quiet=args.quiet):
+        page = report_page(runs, asked, made=_again(args), operations=price, models=thinkers(runs))
+    return _write_page(args, page)
+
+
+def _page_of_results(args: argparse.Namespace, folders: Sequence[Path]) -> int:
+    """The same of folders of results, which hold no weights."""
+    if len(folders) < len(args.runs) or args.stopping or args.out:
+        raise UsageError("a page of folders of results: name no runs beside them, and neither --stopping nor --out")
+    runs = [run for folder in folders for run in published(folder)]
+    if not runs:
+        raise UsageError(f"{folders[0]}: there are no runs in this folder of results")
+    title = told(folders[0]).get("title") if len(folders) == 1 else None
+    return _write_page(args, report_page(runs, title=title, made=_again(args)))
+
+
+def _again(args: argparse.Namespace) -> str:
+    return shlex.join(["lengthwise", "report", *args.runs, "--html", args.html])
+
+
+def _write_page(args: argparse.Namespace, page: str) -> int:
+    path, content = write_page(args.html, page), page.encode()
+    said = f"{path}  {len(content) / 1e6:.1f} MB: open it in a browser; it asks the network for nothing"
+    return say(args, {"file": str(path), "bytes": len(content)}, said)
 
 
 def _redraw(args: argparse.Namespace, folders: Sequence[Path]) -> int:

@@ -1,4 +1,5 @@
-"""A recipe and what it costs; or a part or a field: what it means, what it may hold, where it is defined."""
+"""A recipe and what it costs; or a part or a field: what it means, what it may hold, where it is defined; or a page on
+which a trained model thinks."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ EACH = "on 1,000 problems of each default length"
 
 
 def run(args: argparse.Namespace) -> int:
-    """A recipe, and what it costs; or a part, or a field."""
+    """A recipe, and what it costs; or a part, or a field; or, with ``--html``, a page of weights."""
+    if args.html:
+        return _page(args)
     if re.fullmatch(r"[A-Z]\w*", args.recipe) and not args.changes:
         return _part(args)
     if path := _field_path(args.recipe):
@@ -28,6 +31,29 @@ def run(args: argparse.Namespace) -> int:
         args.recipe = listing.BASES[args.recipe]
         return _part(args)
     return _recipe(args)
+
+
+# Pages
+
+
+def _page(args: argparse.Namespace) -> int:
+    """Write the page on which weights think, loop by loop; the weights after the first are to compare it with."""
+    from lengthwise.page.document import write_page
+    from lengthwise.page.viewer import viewer_page
+    from lengthwise.run import load
+    from lengthwise.verbs.options import folder_of
+
+    if args.all:
+        raise UsageError("show --html writes a page of weights; --all goes with a recipe")
+    if fields_given := [word for word in args.changes if "=" in word]:
+        raise UsageError(f"show --html takes weights, which have their recipe already: leave {fields_given[0]} out")
+    names = [args.recipe, *args.changes]
+    models = [load(folder_of(name)) for name in names]
+    with doing(f"{', '.join(model.name for model in models)}: examples, and a search for failures"):
+        page = viewer_page(models)
+    path, content = write_page(args.html, page), page.encode()
+    said = f"{path}  {len(content) / 1e6:.1f} MB: open it in a browser; it asks the network for nothing"
+    return say(args, {"file": str(path), "bytes": len(content), "models": names}, said)
 
 
 # Recipes

@@ -1,0 +1,102 @@
+"""Scripts, styles and data → one HTML file that asks the network for nothing."""
+
+from __future__ import annotations
+
+import base64
+import html
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lengthwise.base.errors import UsageError, clean
+from lengthwise.folder import is_folder, json_text, write
+
+HERE = Path(__file__).parent
+# The browser itself refuses every address: what a page needs is in it.
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
+    "form-action 'none'; base-uri 'none'"
+)
+
+
+def document(
+    title: str,
+    body: str,
+    code: str,
+    data: dict[str, Any],
+    *,
+    libraries: Sequence[str] = (),
+    small: Sequence[str] = (),
+) -> str:
+    """A whole page. ``body`` is HTML, ``data`` values that scripts find in the elements of these ids: as JSON or, of
+    the names in ``small``, as deflated JSON in base64. ``libraries`` are scripts that run before the page's own."""
+    held = "\n".join(_held(name, value, name in small) for name, value in data.items())
+    style = (HERE / "page.css").read_text(encoding="utf-8")
+    code = "\n".join(f"<script>\n{_script(part)}\n</script>" for part in (*libraries, code))
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<meta name="generator" content="lengthwise">
+<link rel="icon" href="data:,">
+<title>{text(title)}</title>
+<style>
+{style}</style>
+</head>
+<body>
+{body}
+{held}
+{code}
+</body>
+</html>
+"""
+
+
+def write_page(name: str, page: str) -> Path:
+    """Write a page to a file of this name, whole or not at all; its path. UsageError if that is a folder."""
+    path = Path(name)
+    if is_folder(path):
+        raise UsageError(f"--html {path}: that is a folder; name a file in it")
+    write(path, page.encode())
+    return path
+
+
+def text(foreign: object) -> str:
+    """Any text, as HTML shows it."""
+    return html.escape(clean(str(foreign)))
+
+
+def scripts(*names: str) -> str:
+    """The scripts of these names in ``js``, as one that leaves no name behind in the page."""
+    parts = [f"// {name}.js\n{(HERE / 'js' / f'{name}.js').read_text(encoding='utf-8')}" for name in names]
+    return '(() => {\n"use strict";\n' + "\n".join(parts) + "})();"
+
+
+def vendored(*names: str) -> list[str]:
+    """Libraries of others, in ``vendor``, without the address of their source map; the first names their licences."""
+    notice = (
+        "/* The licences of these libraries:\n"
+        + (HERE / "vendor" / "LICENSES.txt").read_text(encoding="utf-8")
+        + "*/\n"
+    )
+    texts = [(HERE / "vendor" / f"{name}.min.js").read_text(encoding="utf-8") for name in names]
+    return [notice * (not n) + code.partition("//# sourceMappingURL")[0] for n, code in enumerate(texts)]
+
+
+def _held(name: str, value: Any, small: bool) -> str:
+    if not small:
+        return f'<script type="application/json" id="{name}">{_json(value)}</script>'
+    deflated = base64.b64encode(zlib.compress(json_text(value).encode(), 9)).decode()
+    return f'<script type="text/plain" id="{name}">{deflated}</script>'
+
+
+def _json(value: Any) -> str:
+    """JSON inside HTML: no text of it can end its element."""
+    return json_text(value).replace("<", "\\u003c")
+
+
+def _script(code: str) -> str:
+    return code.replace("</script", "<\\/script")

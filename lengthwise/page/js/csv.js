@@ -1,0 +1,37 @@
+// Tables: read from what the page holds, shown, and handed out as CSV.
+
+/** What an element of deflated JSON in base64 holds. */
+async function inflated(id) {
+  const packed = Uint8Array.from(atob(document.getElementById(id).textContent), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+const quoted = (cell) => (/[",\n]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell);
+const csvOf = ({ columns, rows }) => [columns, ...rows].map((row) => row.map((cell) => quoted(String(cell ?? ""))).join(",")).join("\n") + "\n";
+
+/** Hand a text to the reader as a file. */
+function download(name, text, type) {
+  const link = el("a", { href: URL.createObjectURL(new Blob([text], { type })), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+const SHOWN = 200; // rows of a table that are shown; CSV has all
+
+/** A table to open, with a button that saves it. */
+function tableOf(name, about, table) {
+  const { columns, rows } = table, body = el("div", { class: "wide", tabindex: 0, role: "region", "aria-label": `table ${name}` });
+  const save = el("button", { type: "button", onclick: () => download(`${name}.csv`, csvOf(table), "text/csv") }, `Save ${name}.csv`);
+  const fill = () => {
+    if (body.firstChild) return;
+    const head = el("tr", {}, ...columns.map((column) => el("th", { scope: "col" }, column.replaceAll("_", " "))));
+    const lines = rows.slice(0, SHOWN).map((row) => el("tr", {}, ...row.map((cell) => el("td", { class: typeof cell === "number" ? "number" : null }, shownCell(cell)))));
+    body.append(el("table", {}, el("thead", {}, head), el("tbody", {}, ...lines)));
+    if (rows.length > SHOWN) body.append(el("p", { class: "soft" }, `The first ${SHOWN} of ${rows.length} rows; the file has all.`));
+  };
+  const count = `${rows.length.toLocaleString("en")} row${rows.length === 1 ? "" : "s"}`;
+  return el("details", { id: `table-${name}`, ontoggle: fill }, el("summary", {}, el("strong", {}, name), ` ${about}, ${count}`), save, body);
+}
+
+const shownCell = (cell) => (cell === null ? "" : typeof cell === "number" && !Number.isInteger(cell) ? String(Number(cell.toPrecision(5))) : String(cell));

@@ -1,0 +1,24 @@
+// Small helpers for elements and numbers.
+
+/** An element: el("button", { class: "step", onclick: … }, "text", child, …). */
+function el(tag, given = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(given)) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (value === true) made.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value);
+  }
+  made.append(...children.filter((child) => child !== null));
+  return made;
+}
+
+const fixed = (number, digits = 3) => (Number.isFinite(number) ? number.toFixed(digits) : "–");
+const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
+const shortened = (text, most = 28) => (text.length <= most ? text : `${text.slice(0, most / 2)}…${text.slice(1 - most / 2)}`);
+
+/** A rule as a recipe writes it, without what is usual: Converged(patience=4). */
+function ruleText({ kind, ...given }) {
+  const changed = Object.entries(given).filter(([name, value]) => value !== USUAL[kind]?.[name]);
+  const told = changed.map(([name, value]) => `${name}=${value}`);
+  return told.length ? `${kind}(${told.join(", ")})` : kind;
+}

@@ -1,0 +1,137 @@
+// A problem through a model, loop by loop; and the loop at which each stopping rule would stop.
+
+const MOST_POSITIONS = 600, MOST_LOOPS = 2000, SLICE = 24; // ms of work before the page may breathe
+
+const LOOPS = {
+  Constant: (loops) => loops.count,
+  PerRound: (loops, rounds) => Math.max(1, (loops.times ?? 1) * rounds + loops.more),
+  ExtraLoops: (loops, rounds) => Math.max(1, rounds + loops.more),
+  AnyLoops: (loops, rounds) => Math.max(1, rounds + loops.more),
+};
+
+const USUAL = {
+  Oracle: { more: 0 }, Converged: { patience: 2, extra: 20 }, MaxConfidence: { extra: 20, per: "example" },
+  Sure: { least: 0.9, extra: 20 },
+};
+
+/** Rules that every model is shown with, and the model's own first. Those that look at answers need a model that loops, and
+ * whose answer is not part of its input. */
+function rulesOf(model) {
+  const kinds = model.decodes || model.loops.kind === "Constant" ? ["Oracle"] : Object.keys(USUAL);
+  const usual = kinds.map((kind) => ({ kind, ...USUAL[kind] }));
+  const same = (one, other) => Object.keys(one).every((key) => one[key] === other[key]);
+  return [model.stopping, ...usual.filter((rule) => !same(rule, model.stopping))];
+}
+
+const limitOf = (rule, planned) =>
+  rule.kind === "After" ? rule.loops : Math.max(1, planned + (rule.kind === "Oracle" ? rule.more : rule.extra));
+
+const CHOICES = {
+  Oracle: (rule, loops, limit) => limit,
+  After: (rule, loops, limit) => limit,
+  MaxConfidence: (rule, loops) => loops.reduce((best, loop, k) => (loop.confidence > loops[best].confidence ? k : best), 0) + 1,
+  Sure: (rule, loops, limit) => loops.findIndex((loop) => loop.confidence >= Math.log(rule.least)) + 1 || limit,
+  Converged(rule, loops, limit) {
+    const same = (k) => loops[k].said.slice(0, loops[k].ends).join() === loops[k + 1].said.slice(0, loops[k + 1].ends).join();
+    for (let k = 0; k + rule.patience < loops.length; k++) {
+      if (Array.from({ length: rule.patience }, (_, i) => same(k + i)).every(Boolean)) return k + 1;
+    }
+    return limit;
+  },
+};
+
+/** The loop, from 1, at which a rule stops. It looks no further than its limit. */
+function chosenLoop(rule, trace) {
+  const limit = Math.min(limitOf(rule, trace.planned), trace.loops.length);
+  return CHOICES[rule.kind](rule, trace.loops.slice(0, limit), limit);
+}
+
+const breath = () => new Promise((resume) => setTimeout(resume));
+
+/** Run a model on a typed problem. `said` is told of progress, a share; `stopped()` ends the work early (null). */
+async function think(network, model, text, told = () => {}, stopped = () => false) {
+  const problem = parseProblem(model.task, text), row = writeRow(model, problem);
+  const planned = LOOPS[model.loops.kind](model.loops, problem.rounds), rules = rulesOf(model);
+  const count = Math.max(...rules.map((rule) => limitOf(rule, planned)));
+  if (row.ids.length > MOST_POSITIONS || count > MOST_LOOPS) {
+    throw new Refused(`Too long for this page: ${row.ids.length} positions and ${count} loops. It takes up to ${MOST_POSITIONS} and ${MOST_LOOPS}.`);
+  }
+  const run = network.begin(row), trace = { problem, row, run, planned, rules, loops: [], states: [run.start] };
+  for (let k = 0; k < count; k++) trace.states.push(new Float32Array(run.start.length));
+  const steps = model.decodes ? decoding(network, model, trace, limitOf(model.stopping, planned)) : looping(network, trace);
+  let since = performance.now();
+  for (const share of steps) {
+    if (performance.now() - since < SLICE) continue;
+    told(share);
+    await breath();
+    if (stopped()) return null;
+    since = performance.now();
+  }
+  trace.loops = trace.states.slice(1).map((state) => spoken(network, model, trace, state));
+  trace.settled = settled(trace.loops);
+  trace.stops = rules.map((rule) => ({ rule, loop: chosenLoop(rule, trace) }));
+  return trace;
+}
+
+/** All positions, loop by loop. */
+function* looping(network, trace) {
+  const count = trace.states.length - 1;
+  for (let k = 0; k < count; k++) {
+    network.advance(trace.run, trace.states[k], 0, trace.run.length, trace.states[k + 1]);
+    yield (k + 1) / count;
+  }
+}
+
+/** Symbol by symbol: each is predicted after `loops` loops and then read. */
+function* decoding(network, model, trace, loops) {
+  const { run, states, row } = trace, caches = states.map(() => ({})), [first] = row.slots;
+  let from = 0;
+  for (let to = first + 1; to <= run.length; to++) {
+    for (let k = 0; k + 1 < states.length; k++) network.advance(run, states[k], from, to, states[k + 1], caches[k]);
+    if (to < run.length) {
+      row.ids[to] = likeliest(network.read(states[loops], to - 1));
+      row.tokens[to] = model.reads[row.ids[to]];
+      network.embed(run, to, to + 1);
+      if (network.spec.injection === "once") states[0] = run.start;
+    }
+    from = to;
+    yield (to - first) / (run.length - first);
+  }
+}
+
+const likeliest = (logs) => logs.reduce((best, log, i) => (log > logs[best] ? i : best), 0);
+
+/** What one loop says: symbols with their log probabilities at each slot, where its answer ends, and how sure it is. */
+function spoken(network, model, trace, state) {
+  const logs = trace.row.slots.map((position) => network.read(state, position));
+  const ids = logs.map(likeliest), said = ids.map((id) => model.writes[id]);
+  const sure = ids.map((id, slot) => logs[slot][id]);
+  const end = model.layout.kind === "Pairs" ? -1 : said.indexOf(END), ends = end < 0 ? said.length : end + 1;
+  const confidence = sure.slice(0, ends).reduce((sum, log) => sum + log, 0) / ends;
+  const { wanted } = trace.row, right = wanted.every((symbol, slot) => said[slot] === symbol);
+  return { logs, said, sure, ends, confidence, right, text: formatAnswer(model.task, answerOf(model, said)) };
+}
+
+/** For each slot the loop, from 1, from which on its symbol stays as it is in the end. */
+function settled(loops) {
+  const last = loops.at(-1).said;
+  return last.map((symbol, slot) => {
+    let k = loops.length;
+    while (k > 1 && loops[k - 2].said[slot] === symbol) k--;
+    return k;
+  });
+}
+
+/** Who looks where in loop k (from 1): look[layer][head][query] = [[key, weight], …]. Computed when asked for. */
+function lookedAt(network, trace, k) {
+  const look = [], out = new Float32Array(trace.run.start.length);
+  network.advance(trace.run, trace.states[k - 1], 0, trace.run.length, out, {}, look);
+  return look;
+}
+
+/** The norm of the state at each position, and of its change in the loop that led to it. */
+function normsOf(network, trace, k) {
+  const { width } = network.spec, now = trace.states[k], before = trace.states[k - 1];
+  const norm = (of) => trace.row.tokens.map((_, t) => Math.hypot(...Array.from({ length: width }, (_, i) => of(t * width + i))));
+  return { state: norm((i) => now[i]), change: norm((i) => now[i] - before[i]) };
+}

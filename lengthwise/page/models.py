@@ -1,0 +1,140 @@
+"""A trained model as data: what a page needs to compute it, weights included."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from lengthwise.base import fields
+from lengthwise.base.types import UsageError
+from lengthwise.models.transformer import Transformer
+from lengthwise.nn.attention import Attention
+from lengthwise.nn.digit_position import Abacus, Coupling
+from lengthwise.nn.position import Learned, Mark, NoPE, Position
+from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
+from lengthwise.rasp.graph import graph
+from lengthwise.rasp.programs import program
+from lengthwise.recipe.layout import FullOutput, NextToken, Pairs
+from lengthwise.recipe.loops import AnyLoops, Constant, ExtraLoops, PerRound
+from lengthwise.recipe.recipe import Recipe
+from lengthwise.recipe.stopping import After, Converged, MaxConfidence, Oracle, Sure
+from lengthwise.run import Weights
+from lengthwise.tasks import Task
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.binary_sum import BinarySum
+from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.multiplication import Multiplication
+from lengthwise.tasks.parity import Parity
+from lengthwise.tasks.unique_set import UniqueSet
+
+MOST = 1_000_000  # parameters that travel inside a page
+
+# What js/ computes. Exact types: a subclass may compute something else.
+TASKS = Parity, Copy, BinarySum, UniqueSet, Addition, Multiplication
+LAYOUTS = Pairs, FullOutput, NextToken
+LOOPS = Constant, PerRound, ExtraLoops, AnyLoops
+RULES = Oracle, After, MaxConfidence, Sure, Converged
+POSITIONS = NoPE, Mark, Learned, Local, LocalHeads, CoupledHeads, EarlierHeads, Abacus, Coupling
+FIXED: dict[str, Any] = {
+    "norm": "pre",
+    "embedding_norm": False,
+    "gated": False,
+    "biases": True,
+    "readout": "linear",
+    "mixer": Attention(),
+}
+ONE_OF = {"final_norm": ("loop", "none"), "injection": ("add", "once")}
+
+
+def exported(weights: Weights) -> dict[str, Any]:
+    """A model with its recipe's facts as plain values: ``weights`` is base64 of little-endian float32, ``tensors`` says
+    what lies where. Raises UsageError, in one line, for a model that a page cannot compute."""
+    recipe, spec = weights.recipe, weights.recipe.model
+    check(recipe, sum(part.numel() for part in weights.model.parameters()))
+    reads, writes = recipe.layout.vocabs(recipe.task)
+    tensors = {name: part.detach().cpu().float().numpy().ravel() for name, part in weights.model.state_dict().items()}
+    starts = np.cumsum([0, *map(len, tensors.values())]).tolist()
+    return {
+        "name": weights.name,
+        "recipe": recipe.name,
+        "parameters": sum(part.numel() for part in weights.model.parameters()),
+        "trained": recipe.lengths.top,
+        "task": _task(recipe.task),
+        "layout": {"framed": False, "pauses": 0} | fields.encode(recipe.layout),
+        "loops": fields.encode(recipe.loops),
+        "stopping": fields.encode(recipe.stopping),
+        "model": fields.encode(spec),
+        "causal": recipe.layout.causal,
+        "decodes": recipe.layout.decodes,
+        "reads": reads.symbols,
+        "writes": writes.symbols,
+        "program": _program(recipe.task),
+        "tensors": [[name, start, len(part)] for (name, part), start in zip(tensors.items(), starts, strict=False)],
+        "weights": base64.b64encode(np.concatenate(list(tensors.values())).astype("<f4").tobytes()).decode(),
+    }
+
+
+def digest(weights: Weights) -> str:
+    """What tells these weights from all others: of their values, in their order."""
+    found = hashlib.sha256()
+    for part in weights.model.state_dict().values():
+        found.update(part.detach().cpu().float().numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+def check(recipe: Recipe, parameters: int) -> None:
+    """Raise UsageError unless a page can compute models of this recipe."""
+    if reason := _unknown(recipe) or (f"{parameters:,} parameters are more than {MOST:,}" if parameters > MOST else ""):
+        raise UsageError(f"{recipe.name}: no page can run this model: {reason}")
+
+
+def _unknown(recipe: Recipe) -> str:
+    """The first part that ``js`` does not compute; empty if there is none."""
+    spec = recipe.model
+    parts = ((recipe.task, TASKS), (recipe.layout, LAYOUTS), (recipe.loops, LOOPS), (recipe.stopping, RULES))
+    for part, known in (*parts, (spec, (Transformer,))):
+        if type(part) not in known:
+            return f"it knows no {type(part).__name__}, only {', '.join(kind.__name__ for kind in known)}"
+    assert isinstance(spec, Transformer)
+    for name, value in FIXED.items():
+        if getattr(spec, name) != value:
+            return f"it takes model.{name}={fields.text(value)} only"
+    for name, values in ONE_OF.items():
+        if getattr(spec, name) not in values:
+            return f"it takes model.{name}={' or '.join(values)} only"
+    return next((said for position in spec.positions if (said := _unknown_position(position))), "")
+
+
+def _unknown_position(position: Position) -> str:
+    if type(position) not in POSITIONS:
+        return f"it knows no {type(position).__name__}, only {', '.join(kind.__name__ for kind in POSITIONS)}"
+    return "it adds digit positions to the input only" if getattr(position, "at", "input") != "input" else ""
+
+
+def _task(task: Task) -> dict[str, Any]:
+    question = task.question
+    if isinstance(task, (Addition, Multiplication)):
+        question = f"Two numbers in base {task.base} and one {task.signs[0]} between them."
+    facts = {"symbols": task.symbols, "signs": task.signs, "mirrored": task.mirrored, "question": question}
+    return fields.encode(task) | facts | {"name": task.name, "example": _EXAMPLES[type(task)]}
+
+
+_EXAMPLES: dict[type[Task], str] = {
+    Parity: "1011",
+    Copy: "1011",
+    BinarySum: "1011",
+    UniqueSet: "abac",
+    Addition: "101+11",
+    Multiplication: "11*101",
+}
+
+
+def _program(task: Task) -> dict[str, Any] | None:
+    """The n-RASP-L program of the task as data; None where there is none."""
+    try:
+        return graph(program(task))
+    except UsageError:
+        return None

@@ -1,0 +1,65 @@
+"""Pages in a real browser: `make page-test`. Left out of the default suite, and skipped where there is no browser."""
+
+import importlib.util
+import os
+import shutil
+import time
+
+import pytest
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+NEEDED = {
+    "a browser takes minutes: make page-test": bool(os.environ.get("LENGTHWISE_LONG")),
+    "there is no playwright: pip install -e '.[browser]'": importlib.util.find_spec("playwright") is not None,
+    "there is no Chromium: apt-get install --no-install-recommends chromium": CHROMIUM is not None,
+}
+MISSING = [reason for reason, there in NEEDED.items() if not there]
+needs_browser = pytest.mark.skipif(bool(MISSING), reason="; ".join(MISSING))
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(chromium):
+    """Opens a file from disk with the network off; what goes wrong in the page fails the test."""
+    contexts, wrong = [], []
+
+    def opened(path, *, width=1000, scheme="light", after="", ready=".panel"):
+        context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on(
+            "request",
+            lambda asked: wrong.append(asked.url) if not asked.url.startswith(("file:", "data:", "blob:")) else None,
+        )
+        page.goto(f"{path.as_uri()}{after}")
+        page.wait_for_selector(ready, timeout=60_000)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not wrong, wrong
+
+
+def until(page, expression, seconds=30):
+    """Wait until an expression is true. The page's own policy forbids what Playwright would ask it by."""
+    end = time.monotonic() + seconds
+    while not page.evaluate(expression):
+        assert time.monotonic() < end, expression
+        time.sleep(0.02)
+
+
+def first_paint(page):
+    """Seconds from opening to the first paint."""
+    return page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime") / 1000

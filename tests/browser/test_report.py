@@ -1,0 +1,104 @@
+"""The report page in Chromium, opened from disk with the network off."""
+
+import os
+from pathlib import Path
+
+import pytest
+from browsing import chromium, first_paint, needs_browser, opened, until  # noqa: F401
+
+from lengthwise.page.report import MOST, report_page
+from lengthwise.report.published import published, read_csv
+from lengthwise.run import load
+
+pytestmark = [needs_browser, pytest.mark.timeout(600)]
+RESULTS = Path(__file__).parents[2] / "results"
+CHARTS = {
+    "pairs": {"lengths", "loss", "watched", "cost"},
+    "looped/parity": {"lengths", "loss", "watched", "loops", "cost"},
+    "looped/addition": {"lengths", "loss", "watched", "loops", "wrong", "traits", "cost"},
+    "looped/multiplication": {"lengths", "maps", "loss", "watched", "loops", "cost"},
+}
+READY = "[data-drawn]"
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reports")
+
+    def written(name, *models):
+        path = folder / f"{name.replace('/', '-')}{len(models)}.html"
+        if not path.exists():
+            path.write_text(report_page(published(RESULTS / name), made="again", models=[load(one) for one in models]))
+        return path
+
+    return written
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_every_chart_is_there(name, written, opened):
+    page = opened(written(name), ready=READY)
+    assert first_paint(page) < 1
+    drawn = {chart.get_attribute("id").removeprefix("chart-") for chart in page.locator(".chart:has(svg)").all()}
+    assert drawn == CHARTS[name], drawn
+    for chart in page.locator(".chart [role=graphics-document]").all():
+        assert chart.locator("[role=graphics-symbol], path").count() > 0
+        assert chart.get_attribute("aria-label")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 900, 1600])
+def test_it_fits_any_width(width, scheme, written, opened):
+    path = written("pairs", "looped-pairs")
+    assert path.stat().st_size < MOST
+    page = opened(path, width=width, scheme=scheme, ready=".panel")
+    page.wait_for_selector(READY)
+    assert first_paint(page) < 1
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.locator(".chart svg.marks").count() == 4
+    box = page.locator("#chart-lengths svg.marks").bounding_box()
+    assert box["width"] <= width and box["x"] >= 0
+    if folder := os.environ.get("LENGTHWISE_SCREENSHOTS"):
+        page.screenshot(path=f"{folder}/report-{width}-{scheme}.png", full_page=True)
+
+
+def test_methods_problems_and_scale_can_be_switched(written, opened):
+    page = opened(written("pairs"), ready=READY)
+    labels = lambda: page.locator("#chart-lengths svg").get_by_label("standard-pairs").count()  # noqa: E731
+    assert labels() > 0
+    again = "document.querySelector('[data-report]').report"
+    page.get_by_label("standard-pairs").first.uncheck()
+    until(page, f"{again}.hidden.has('standard-pairs')")
+    until(page, "!document.querySelector('#chart-lengths svg').innerHTML.includes('standard-pairs')")
+    page.locator("#scale").select_option("log")
+    until(page, f"{again}.scale === 'log'")
+    page.locator("#problems").select_option("worst family")
+    until(page, f"{again}.problems.length === 1")
+    assert page.locator("#chart-lengths svg.marks").count() == 1
+
+
+def test_a_point_tells_its_numbers(written, opened):
+    page = opened(written("pairs"), ready=READY)
+    page.locator("#chart-lengths svg .mark-symbol.role-mark path").first.hover(force=True)
+    page.wait_for_selector("#vg-tooltip-element.visible")
+    assert "exact match" in page.locator("#vg-tooltip-element").text_content()
+
+
+def test_tables_are_saved_as_csv(written, opened, tmp_path):
+    page = opened(written("pairs"), ready=READY)
+    page.locator("#table-scores summary").focus()
+    page.keyboard.press("Enter")
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save scores.csv").press("Enter")
+    saved.value.save_as(tmp_path / "scores.csv")
+    found, wanted = read_csv(tmp_path / "scores.csv"), read_csv(RESULTS / "pairs" / "scores.csv")
+    assert found == wanted
+    assert page.locator("#table-scores tbody tr").count() == 200
+
+
+def test_on_paper_there_are_no_controls(written, opened, tmp_path):
+    page = opened(written("pairs", "looped-pairs"), ready=".panel")
+    page.emulate_media(media="print")
+    assert not page.locator("form.controls").is_visible() and not page.locator(".transport").is_visible()
+    assert page.locator("#chart-lengths svg.marks").is_visible()
+    page.pdf(path=tmp_path / "page.pdf")
+    assert (tmp_path / "page.pdf").stat().st_size > 10_000

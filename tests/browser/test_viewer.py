@@ -1,0 +1,156 @@
+"""The thinking viewer in Chromium, opened from disk with the network off."""
+
+import os
+
+import numpy as np
+import pytest
+import thinking
+from browsing import chromium, first_paint, needs_browser, opened, until  # noqa: F401
+
+from lengthwise.page.viewer import viewer_page
+from lengthwise.run import load
+
+pytestmark = [needs_browser, pytest.mark.timeout(1500)]
+COUNT = int(os.environ.get("LENGTHWISE_PAGE_PROBLEMS", "300"))
+LONGEST = {"looped-pairs": 50, "looped-parity": 60, "abacus-addition": 25}
+
+ASK = """
+async (prompts) => {
+  const { viewer } = document.querySelector("[data-viewer]"), panel = viewer.panelOf(viewer.models[0].name), found = [];
+  for (const prompt of prompts) {
+    const trace = await panel.think(prompt, () => {}, () => false), { loop } = trace.stops[0];
+    const { text, right, logs } = trace.loops[loop - 1], states = panel.beside?.states ?? null;
+    found.push({ text, right, loops: loop, logs: logs.map((row) => [...row]), states });
+  }
+  return found;
+}
+"""
+TIME = """
+async (prompt) => {
+  const { viewer } = document.querySelector("[data-viewer]"), panel = viewer.panelOf(viewer.models[0].name);
+  const { run, states } = await panel.think(prompt, () => {}, () => false), times = [];
+  const out = new Float32Array(states[0].length);
+  for (let k = 1; k < 40; k++) {
+    const start = performance.now();
+    panel.network.advance(run, states[k], 0, run.length, out);
+    times.push(performance.now() - start);
+  }
+  return times.sort((a, b) => a - b)[20];
+}
+"""
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory):
+    """The page of some shipped weights, by their names."""
+    folder = tmp_path_factory.mktemp("pages")
+
+    def written(*names):
+        path = folder / f"{'-and-'.join(names)}.html"
+        if not path.exists():
+            path.write_text(viewer_page([load(name) for name in names]))
+        return path
+
+    return written
+
+
+@pytest.mark.parametrize("name", LONGEST)
+def test_the_page_says_what_pytorch_says(name, written, opened):
+    weights = load(name)
+    prompts = thinking.typed(weights.recipe, COUNT, LONGEST[name])
+    wanted = [thinking.reference(weights, prompt) for prompt in prompts]
+    page, found = opened(written(name)), []
+    for start in range(0, COUNT, 10):
+        found += page.evaluate(ASK, prompts[start : start + 10])
+    worst = 0.0
+    for row, want in zip(found, wanted, strict=True):
+        for part in ("text", "right", "loops", "states"):
+            assert row[part] == want[part], (part, want["prompt"])
+        worst = max(worst, float(np.abs(np.array(row["logs"]) - np.array(want["logs"])).max()))
+    print(f"{name}: {len(found)} problems, log probabilities differ by at most {worst:.1e}")
+    assert worst < 1e-3
+
+
+def test_a_loop_on_50_digits_takes_under_50_ms(written, opened):
+    milliseconds = opened(written("looped-pairs")).evaluate(TIME, f"{'7' * 50}+{'2' * 49}3")
+    print(f"a loop of looped-pairs on 50 digits: {milliseconds:.1f} ms")
+    assert milliseconds < 50
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 900, 1600])
+def test_every_part_is_there_in_any_width(width, scheme, written, opened, tmp_path):
+    page = opened(written("looped-parity", "undecided-parity"), width=width, scheme=scheme,
+                  after="#problem=1011011101&model=looped-parity&beside=undecided-parity&loop=6")  # fmt: skip
+    assert first_paint(page) < 1
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    panels = page.locator(".panel")
+    assert panels.count() == 2
+    for panel in panels.all():
+        assert panel.locator("canvas").count() == 5  # the map and four heads
+        assert all("head" in label or "loops downwards" in label for label in _labels(panel))
+        assert panel.locator(".stops tbody tr").count() == 4
+        assert panel.locator(".positions").count() == 2  # of the model and of the program
+    if folder := os.environ.get("LENGTHWISE_SCREENSHOTS"):
+        page.screenshot(path=f"{folder}/viewer-{width}-{scheme}.png", full_page=True)
+
+
+def _labels(panel):
+    return [canvas.get_attribute("aria-label") for canvas in panel.locator("canvas").all()]
+
+
+def test_the_keyboard_alone_suffices(written, opened):
+    page = opened(written("looped-parity", "undecided-parity"), after="#problem=101")
+    loop = lambda: int(page.locator(".transport output").text_content().split()[1])  # noqa: E731
+    press = page.keyboard.press
+    for key, after in (("ArrowDown", 2), ("End", 23), ("Home", 1), ("ArrowUp", 1)):
+        press(key)
+        assert loop() == after
+    press("/")
+    press("Control+a")
+    page.keyboard.type("11x")
+    press("Enter")
+    assert "not one of the symbols" in page.locator("#trouble").text_content()
+    press("Backspace")
+    press("Enter")
+    until(page, "location.hash.includes('problem=11&')")
+    press("Tab")  # from the problem on to the button; letters are no longer typed
+    press("c")
+    page.wait_for_selector(".panels.two")
+    before = page.locator("#problem").input_value()
+    press("n")
+    until(page, f"document.querySelector('#problem').value !== '{before}'")
+    reached = set()
+    for _ in range(60):
+        press("Tab")
+        reached.add(
+            page.evaluate(
+                "document.activeElement.id || document.activeElement.ariaLabel || document.activeElement.textContent"
+            )
+        )
+    assert {"model", "beside", "loop", "Play", "one loop on", "Copy link"} <= reached
+    page.locator(".transport .primary").focus()
+    press("Enter")
+    until(page, "document.querySelector('.transport output').textContent.match(/loop [^1]/)")
+    press("Enter")
+    assert page.locator(".transport .primary").text_content() == "Play"
+
+
+def test_a_link_holds_the_problem(written, opened):
+    page = opened(written("looped-pairs"), after="#problem=99%2B1&loop=3")
+    assert page.locator("#problem").input_value() == "99+1"
+    assert "loop 3 of" in page.locator(".transport output").text_content()
+    page.evaluate("location.hash = 'problem=5%2B6'")
+    until(page, "document.querySelector('.told').textContent.includes(': 11, right')")
+
+
+def test_a_problem_that_is_too_long_is_refused_in_one_line(written, opened):
+    after, ready = f"#problem={'9' * 200}%2B1", "#trouble:not(:empty)"
+    page = opened(written("abacus-addition"), after=after, ready=ready)
+    until(page, "document.querySelector('#trouble').textContent.startsWith('Too long for this model')")
+
+
+def test_failures_are_offered(written, opened):
+    page = opened(written("abacus-addition"))
+    page.locator(".examples button.wrong", has_text="990+990").click()
+    until(page, "document.querySelector('.answer').textContent.includes('980, wrong: 1980 is right')")

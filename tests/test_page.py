@@ -1,0 +1,216 @@
+"""Pages: one file each, whose model computes what PyTorch computes."""
+
+import base64
+import dataclasses
+import itertools
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import thinking
+import torch
+from conftest import LONG, command
+
+from lengthwise import catalog
+from lengthwise.base.types import UsageError
+from lengthwise.folder import shipped
+from lengthwise.page import document, offered
+from lengthwise.page.models import MOST, _task, check, digest, exported
+from lengthwise.page.viewer import NETWORK, viewer_page
+from lengthwise.rasp.programs import PUBLISHED
+from lengthwise.run import Weights, load
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.multiplication import Multiplication
+
+SHIPPED = [name for name in shipped() if "small" not in name]
+NODE = shutil.which("node")
+node = pytest.mark.skipif(NODE is None, reason="there is no node to run a page's scripts")
+OTHERS = "(Abacus(size=30, offset=1), CoupledHeads(count=1, reach=1), NoPE())"
+
+# Forms that no shipped weights have, with weights as they are drawn: what is computed is the same.
+FORMS = {
+    "learned": "standard-pairs model.width=16 model.layers=2 model.positions=Learned(size=40)",
+    "earlier": "looped-unique-set model.width=16 task.alphabet=5 model.positions=EarlierHeads(count=1)",
+    "once": "looped-parity model.width=8 model.heads=2 model.injection=once",
+    "framed": "abacus-addition model.width=16 model.heads=2 layout.framed=true layout.pauses=2",
+    "mirrored": "looped-multiplication model.width=8 model.layers=1 task.base=3 task.leading_zeros=false",
+    "most": "looped-pairs model.width=8 task.base=4 task.order=most task.leading_zeros=false",
+}
+FURTHER = {"framed": [f"model.positions={OTHERS}"]}
+
+
+def drawn(form):
+    name, *changes = FORMS[form].split()
+    recipe = catalog.recipe(name, changes + FURTHER.get(form, []))
+    torch.manual_seed(0)
+    model = recipe.build().eval()
+    for part in model.parameters():  # biases and encodings that start at zero count too
+        torch.nn.init.normal_(part, std=0.3)
+    return Weights(form, recipe, model)
+
+
+def run_in_node(scripts, asked):
+    """What the page's scripts answer, line by line."""
+    tail = (Path(__file__).parent / "thinking.js").read_text()
+    code = document.scripts(*scripts).replace("})();", f"{tail}}})();")
+    ran = subprocess.run([NODE, "-e", code], input=json.dumps(asked), capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+@node
+def test_a_page_computes_what_pytorch_computes(untyped):
+    """Answers, log probabilities, stopping rules and the program's states, in models of every form."""
+    count = 30 if LONG else 2
+    names = SHIPPED if LONG else ["looped-pairs", "abacus-addition"]
+    models = [load(name) for name in names] + [drawn(form) for form in FORMS]
+    wanted = [
+        [thinking.reference(model, prompt) for prompt in thinking.typed(model.recipe, count, 9)] for model in models
+    ]
+    cases = [{"model": exported(model), "problems": rows} for model, rows in zip(models, wanted, strict=True)]
+    found = run_in_node(NETWORK, {"cases": cases})
+    for row, want in zip(found, itertools.chain(*wanted), strict=True):
+        for name in ("prompt", "text", "right", "loops", "states"):
+            assert row[name] == want[name], (name, want["prompt"])
+        np.testing.assert_allclose(row["logs"], want["logs"], atol=1e-3)
+        np.testing.assert_allclose(row["sums"], 1, atol=1e-9)  # of the weights of attention
+        assert not want["stops"] or row["stops"] == want["stops"]
+
+
+@node
+def test_a_page_parses_and_refuses_what_python_does():
+    sums = Addition(10, "least", True, True), Addition(3, "most")
+    tasks = *PUBLISHED, *sums, Multiplication(10, "least", "least", False)
+    texts = ["", " 1 0 1 ", "2", "0", "1+", "1+1", "00+1", "1*1", "11*01", "1+1+1", "ab", "é", "1" * 60]
+    told = run_in_node(["tensors", "tasks"], {"tasks": [_task(task) for task in tasks], "texts": texts})
+    for (task, text), said in zip(itertools.product(tasks, texts), told, strict=True):
+        try:
+            problems = task.parse(text)
+        except UsageError:
+            assert said["refused"] and "\n" not in said["refused"], (task, text)
+            continue
+        prompt, answer = problems.prompt[0], problems.answer[0, : int(problems.answer_length)]
+        decoded = {
+            "prompt": task.vocab.decode(prompt),
+            "answer": task.vocab.decode(answer),
+            "text": task.format(answer),
+        }
+        room = {"rounds": int(problems.rounds), "slots": int(task.answer_slots(problems.sizes))}
+        assert said == decoded | room, (task, text)
+
+
+@node
+def test_every_script_is_javascript():
+    texts = [path.read_text() for path in (document.HERE / "js").glob("*.js")]
+    subprocess.run(
+        [NODE, "-e", "; ".join(f"new Function({json.dumps(text)})" for text in texts)], check=True, timeout=60
+    )
+
+
+# What a page takes
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_model_of_these_tasks_can_be_shown(name):
+    weights = load(name)
+    held = json.loads(json.dumps(exported(weights)))
+    numbers = np.frombuffer(base64.b64decode(held["weights"]), "<f4")
+    for part, start, size in held["tensors"]:
+        kept = weights.model.state_dict()[part].numpy().ravel()
+        np.testing.assert_array_equal(numbers[start : start + size], kept)
+    assert len(numbers) == held["parameters"]
+
+
+REFUSED = {
+    "retran-small": (),
+    "looped-copy": ("task=FlippedCopy",),
+    "looped-parity": ("model.positions=RoPE",),
+    "abacus-addition": ("model.positions=Abacus(at=attention)",),
+    "looped-pairs": ("model.norm=post",),
+    "looped-addition": ("model.gated=true",),
+    "looped-binary-sum": ("model.final_norm=readout",),
+    "looped-unique-set": ("model.injection=gate",),
+}
+
+
+@pytest.mark.parametrize(("name", "changes"), REFUSED.items())
+def test_a_model_that_no_page_computes_is_refused_in_one_line(name, changes):
+    with pytest.raises(UsageError, match="no page can run this model: it ") as told:
+        check(catalog.recipe(name, changes), 1)
+    assert "\n" not in str(told.value)
+
+
+def test_weights_in_a_page_have_a_limit():
+    with pytest.raises(UsageError, match="1,000,001 parameters are more than 1,000,000"):
+        check(catalog.recipe("looped-pairs"), MOST + 1)
+
+
+def test_every_field_of_a_transformer_is_looked_at():
+    """A field that is added must be computed by a page, refused, or known to change nothing at test."""
+    from lengthwise.models.transformer import Transformer
+    from lengthwise.page.models import FIXED, ONE_OF
+
+    at_test = {"width", "layers", "heads", "mlp", "activation", "eps", "positions"}
+    in_training = {"noise", "dropout", "init_std", "init", "embedding_std"}
+    assert {field.name for field in dataclasses.fields(Transformer)} == at_test | in_training | set(FIXED) | set(ONE_OF)
+
+
+# The file
+
+
+@pytest.fixture(scope="module")
+def page():
+    return viewer_page([load("looped-pairs")])
+
+
+def test_a_page_asks_the_network_for_nothing(page):
+    assert not re.search(r"""(?:src|href|action)\s*=\s*["']?(?!["']|data:|#)|@import|url\(|https?:|//\w+\.\w+/""", page)
+    assert "default-src 'none'" in page
+    assert page.count("<script") == page.count("</script>") == 2
+
+
+def test_no_text_in_a_page_is_code():
+    name = '</script><script>alert(1)</script>&"'
+    page = document.document(name, f"<p>{document.text(name)}</p>", "let end = '</script>';", {"held": {"name": name}})
+    assert page.count("<script") == page.count("</script>") == 2 and "alert(1)</script>&" not in page
+    held = re.search(r'id="held">(.*?)</script>', page)[1]
+    assert json.loads(held) == {"name": name}
+
+
+def test_examples_say_truly_what_the_model_gets_right(page):
+    (model,) = json.loads(re.search(r'id="models">(.*?)</script>', page)[1])["models"]
+    assert len(model["examples"]) >= 5 and "found no wrong answer" in model["searched"]
+    from lengthwise import load as solver
+
+    for one in model["examples"]:
+        assert solver("looped-pairs").solve(one["prompt"]).correct == one["right"]
+
+
+def test_known_failures_are_those_of_the_shipped_weights():
+    from lengthwise import load as solver
+
+    for name, known in offered._known().items():
+        assert known["weights"] == digest(load(name)), "search again: these are other weights"
+        for prompt in known["prompts"] if LONG else []:
+            assert not solver(name).solve(prompt).correct, (name, prompt)
+
+
+def test_the_command_writes_a_page_or_says_what_is_wrong(tmp_path):
+    path = tmp_path / "page.html"
+    done = command("show", "looped-parity", "looped-copy", "--html", path, "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["bytes"] == path.stat().st_size < 1e6
+    for words, said in {
+        ("gpt-small",): "it knows no Expression",
+        ("looped-pairs", "model.width=3"): "leave model.width=3 out",
+        ("looped-pairs", "looped-pairs"): "name each once",
+        ("looped-pairs", "--all"): "--all goes with a recipe",
+    }.items():
+        done = command("show", *words, "--html", tmp_path / "other.html")
+        assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+    done = command("show", "looped-pairs", "--html", tmp_path)
+    assert done.returncode == 2 and "that is a folder" in done.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["page.html"]

@@ -1,0 +1,120 @@
+"""The report page: one file that holds all that a folder of results does."""
+
+import base64
+import json
+import re
+import zlib
+from pathlib import Path
+
+import pytest
+from conftest import command
+
+from lengthwise.folder import RunFolder
+from lengthwise.page.document import vendored
+from lengthwise.page.report import LIBRARIES, MOST, report_page
+from lengthwise.page.rows import differences, fields_of
+from lengthwise.report import curves
+from lengthwise.report.published import published, read_csv
+
+RESULTS = Path(__file__).parents[1] / "results"
+KINDS = {"pairs": "lengths", "looped/multiplication": "maps"}
+
+
+@pytest.fixture(scope="module")
+def pages():
+    return {
+        name: report_page(published(RESULTS / name), made="lengthwise report results --html page.html")
+        for name in KINDS
+    }
+
+
+def held(page):
+    """The data of a page."""
+    packed = re.search(r'<script type="text/plain" id="report">([^<]*)</script>', page)[1]
+    return json.loads(zlib.decompress(base64.b64decode(packed)))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_report_asks_the_network_for_nothing_and_is_small(name, pages):
+    page = pages[name]
+    own = page
+    for library in vendored(*LIBRARIES):
+        assert library in page or library.replace("</script", "<\\/script") in page
+        own = own.replace(library.replace("</script", "<\\/script"), "")
+    assert "sourceMappingURL" not in page and "default-src 'none'" in page
+    assert not re.search(r"""(?:src|href|action)\s*=\s*["']?(?!["']|data:|#|\$)|@import|url\(|fetch\(""", own)
+    assert set(re.findall(r"https?:[^\"' ]+", own)) <= {"https://vega.github.io/schema/vega-lite/v6.json"}
+    assert len(page.encode()) < MOST / 2
+    assert "Copyright" in page  # the licences of the libraries
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_table_and_every_chart_is_there(name, pages):
+    data = held(pages[name])
+    assert {"scores", "curves", "card", "metrics"} <= data["tables"].keys()
+    assert all(table["rows"] and table["columns"] for table in data["tables"].values())
+    assert data["charts"]["loss"] and data["charts"][KINDS[name]]
+    assert "Score card" in pages[name] and data["made"] in pages[name].replace("&#x27;", "'")
+    assert all(recipe["kind"] == "Recipe" for recipe in data["recipes"].values())
+
+
+def test_tables_are_those_of_the_folder(pages):
+    """Saved as CSV they hold what the folder's files hold."""
+    data = held(pages["pairs"])
+    for name in ("scores", "metrics"):
+        table = data["tables"][name]
+        rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+        wanted = read_csv(RESULTS / "pairs" / f"{name}.csv")
+        assert len(rows) == len(wanted)
+        for row, want in zip(rows, wanted, strict=True):
+            for column, value in want.items():
+                if not isinstance(value, (dict, list)):
+                    assert row[column] == value
+
+
+def test_curves_are_those_of_reports(pages):
+    drawn = [row for row in held(pages["pairs"])["charts"]["lengths"] if row["along"]]
+    wanted = [(curve, point) for curve in curves(published(RESULTS / "pairs")) for point in curve.diagonal()]
+    assert len(drawn) == len(wanted)
+    for row, (curve, point) in zip(drawn, wanted, strict=True):
+        assert (row["label"], row["problems"], row["size"]) == (curve.label, curve.problems, point.length)
+        assert row["mean"] == pytest.approx(point.mean, abs=1e-6) and row["families"] == list(point.families)
+
+
+def test_recipes_differ_in_what_they_differ_in():
+    class Run(RunFolder):
+        def __init__(self, config):
+            super().__init__(Path("x"))
+            self._config = config
+
+        def config(self):
+            return self._config
+
+    part = {"kind": "Local", "reach": 1}
+    one = {
+        "kind": "Recipe",
+        "name": "a",
+        "seed": 0,
+        "steps": 5,
+        "model": {"kind": "T", "width": 8, "positions": [part]},
+    }
+    other = one | {"name": "b", "seed": 1, "model": {"kind": "T", "width": 16, "positions": [part, {"kind": "Mark"}]}}
+    assert fields_of(one)["model.positions.1.reach"] == 1
+    assert differences({"a": [Run(one)], "b": [Run(other)]}) == [
+        {"field": "model.width", "a": 8, "b": 16},
+        {"field": "model.positions.2", "a": "–", "b": "Mark"},
+    ]
+
+
+def test_the_command_writes_a_page_of_results(tmp_path):
+    path = tmp_path / "page.html"
+    done = command("report", RESULTS / "parity", "--html", path, "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["bytes"] == path.stat().st_size
+    for words, said in {
+        (RESULTS / "parity", "--html", tmp_path): "that is a folder",
+        (RESULTS / "parity", "--html", path, "--out", tmp_path): "neither --stopping nor --out",
+        (tmp_path / "nothing", "--html", path): "there is no such run",
+    }.items():
+        done = command("report", *words)
+        assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
