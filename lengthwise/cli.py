@@ -22,6 +22,7 @@ EPILOG = """examples:
   lengthwise train looped-pairs model.width=32       any field of a recipe can be changed
   lengthwise evaluate runs/looped-pairs-1234567890 --lengths 8-100:4
   lengthwise attack looped-pairs                     search for problems that it gets wrong
+  lengthwise sweep looped-parity model.width=32,64 optimizer.rate=1e-3..1e-2:log:3
   lengthwise report runs/*                           tables, figures and CSV
   lengthwise show RoPE                               what a part is, and its fields; also a field: show model.positions
   lengthwise show looped-pairs --html page.html      a page on which the model itself thinks, loop by loop
@@ -74,10 +75,7 @@ def parser() -> argparse.ArgumentParser:
     )
     _show(sub)
     sub = verb("sample", "problems of a task", "seed", "hard", "natural", "family", "json")
-    sub.add_argument("task", metavar="TASK", help="e.g. addition")
-    sub.add_argument("size", metavar="SIZE", help="e.g. 5, or 5x3 for a task of two sizes")
-    sub.add_argument("changes", nargs="*", metavar="name=value", help="the task's fields, e.g. base=2")
-    sub.add_argument("--count", type=int, default=5, metavar="N", help="how many (default: 5)")
+    _sample(sub)
     sub = verb("train", "train a recipe, or go on with a run; then evaluate it",
                "seed", "seeds", "jobs", "wait", "lengths", "samples", "curve", "curve-samples", "stopping", "hard",
                "natural", "families", "device", "matmul", "threads", "save-every", "allow-divergence",
@@ -106,6 +104,9 @@ def parser() -> argparse.ArgumentParser:
                "seeds", "jobs", "curve-samples", "out", "device", "matmul", "allow-divergence",
                "quiet", "json")  # fmt: skip
     _reproduce(sub)
+    sub = verb("sweep", "train a recipe with several values of its fields; choose the best near the training lengths",
+               "seeds", "jobs", "samples", "out", "device", "matmul", "allow-divergence", "quiet", "json")  # fmt: skip
+    _sweep(sub)
     sub = verb("report", "tables, figures (PNG, SVG) and CSV of runs", "out", "quiet", "json")
     _report(sub)
     return top
@@ -117,6 +118,13 @@ def _show(sub: argparse.ArgumentParser) -> None:
         "--html", metavar="FILE", help="write a page on which these weights think, loop by loop, in the browser"
     )
     sub.add_argument("--all", action="store_true", help="every field, with its meaning, not only those set otherwise")
+
+
+def _sample(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("task", metavar="TASK", help="e.g. addition")
+    sub.add_argument("size", metavar="SIZE", help="e.g. 5, or 5x3 for a task of two sizes")
+    sub.add_argument("changes", nargs="*", metavar="name=value", help="the task's fields, e.g. base=2")
+    sub.add_argument("--count", type=int, default=5, metavar="N", help="how many (default: 5)")
 
 
 def _evaluate(sub: argparse.ArgumentParser) -> None:
@@ -152,6 +160,14 @@ def _reproduce(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--samples", type=int, metavar="N", help="fresh problems per length (default: the study's)")
     sub.add_argument("--publish", action="store_true", help="final tables: problems of a seed that nothing else uses")
     sub.add_argument("--dry-run", action="store_true", help="print the plan with its estimated time, and stop")
+
+
+def _sweep(sub: argparse.ArgumentParser) -> None:
+    _recipe(sub)
+    sub.add_argument(
+        "--lengths", metavar="SIZES", help="where recipes are compared (default: the training length and 1.3 times it)"
+    )
+    sub.add_argument("--trials", type=int, metavar="N", help="search with Optuna, N trials in all, instead of a grid")
 
 
 def _ask(sub: argparse.ArgumentParser) -> None:

@@ -33,6 +33,7 @@ NUMBERS: dict[str, Any] = {  # options that are numbers
     "steps": Count,
     "threads": Threads,
     "timeout": Positive,
+    "trials": Count,
     "tries": Count,
 }
 

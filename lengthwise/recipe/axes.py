@@ -1,0 +1,100 @@
+"""What a sweep varies: fields of a recipe, each over some values or a range; and where it may look to choose."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from lengthwise.base.errors import UsageError
+from lengthwise.recipe.recipe import Recipe
+
+SHORT = 1.3  # times the training length: as far as a recipe may be chosen
+NUMBER = r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
+Point = dict[str, str]  # a field's path → its value, as a user would type it
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A field and its values, as texts; or a range, ``low`` to ``high``, which is searched or of which ``count`` points
+    are taken."""
+
+    path: str
+    values: tuple[str, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+    whole: bool = False  # whole numbers only
+
+    @staticmethod
+    def parse(word: str) -> Axis | None:
+        """``path=a,b,c``, or ``path=low..high`` with ``:log`` and ``:count`` behind it; None if it is one value.
+        UsageError for an empty range."""
+        path, _, text = word.partition("=")
+        if match := re.fullmatch(rf"({NUMBER})\.\.({NUMBER})(:log)?(?::(\d+))?", text):
+            low, high, log = float(match[1]), float(match[2]), bool(match[3])
+            if not low < high or (log and low <= 0):
+                raise UsageError(f"{path}: a range goes up, and a log range starts above 0, not {text}")
+            whole = all(re.fullmatch(r"[-+]?\d+", match[n]) for n in (1, 2))
+            axis = Axis(path, (), low, high, log, whole)
+            return Axis(path, axis.points(int(match[4]))) if match[4] else axis
+        values = tuple(part.strip() for part in re.split(r",(?![^()]*\))", text))
+        return Axis(path, tuple(dict.fromkeys(values))) if len(values) > 1 else None
+
+    def points(self, count: int) -> tuple[str, ...]:
+        """So many values from one end of the range to the other, evenly spaced."""
+        if count < 2:
+            raise UsageError(f"{self.path}: a range has 2 points or more, not {count}")
+        low, high = (math.log(end) if self.log else end for end in (self.low, self.high))
+        spaced = (low + (high - low) * i / (count - 1) for i in range(count))
+        return tuple(dict.fromkeys(self.text(math.exp(one) if self.log else one) for one in spaced))
+
+    def text(self, value: float) -> str:
+        """A value of the range as it is typed."""
+        return str(round(value)) if self.whole else f"{value:.4g}"
+
+
+def parse(words: Iterable[str]) -> tuple[list[Axis], list[str]]:
+    """The axes, and the words that change one field for all. UsageError if there is no axis."""
+    found = [(word, Axis.parse(word)) for word in words]
+    axes = [axis for _, axis in found if axis]
+    if not axes:
+        raise UsageError(
+            "nothing varies: write several values, model.width=32,64, or a range, optimizer.rate=1e-3..1e-2:log"
+        )
+    if len({axis.path for axis in axes}) < len(axes):
+        raise UsageError("a field is varied once")
+    return axes, [word for word, axis in found if not axis]
+
+
+def grid(axes: Sequence[Axis]) -> Iterator[Point]:
+    """Every combination of values. UsageError for a range without points."""
+    for axis in axes:
+        if not axis.values:
+            raise UsageError(f"{axis.path}: a grid takes points of a range, {axis.path}=…:4; or search it: --trials 20")
+    for values in product(*(axis.values for axis in axes)):
+        yield {axis.path: value for axis, value in zip(axes, values, strict=True)}
+
+
+def changed(recipe: Recipe, point: Point) -> Recipe:
+    """The recipe at a point of the sweep."""
+    return recipe.change(f"{path}={value}" for path, value in point.items())
+
+
+def furthest(recipe: Recipe) -> int:
+    """The largest size at which a recipe may be chosen: a short step beyond its training lengths."""
+    top = recipe.lengths.top
+    return max(top + 1, int(SHORT * top))
+
+
+def check_sizes(recipe: Recipe, sizes: Iterable[int | tuple[int, ...]]) -> None:
+    """UsageError for a size that is there to test: what chose a recipe is no test of it."""
+    most = furthest(recipe)
+    for size in sizes:
+        if max(recipe.sizes(size)) > most:
+            raise UsageError(
+                f"a recipe is chosen near its training lengths, up to {most} here: {size} is a test; "
+                "measure it afterwards, with `lengthwise evaluate`"
+            )

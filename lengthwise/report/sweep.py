@@ -1,0 +1,107 @@
+"""What a sweep found: its trials as a table, what mattered, and a figure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from rich.table import Table
+
+from lengthwise.base.errors import UsageError
+from lengthwise.report import Row
+from lengthwise.report.sheet import Sheet
+from lengthwise.report.style import COLOURS, FAINT, Drawing, Width, drawing, settled, style
+
+SHOWN = 12  # trials in the table
+BINS = 3  # of a searched range
+
+
+def ranked(trials: Sequence[Row]) -> list[Row]:
+    """Trials from the best down: by mean exact match over seeds, and of equals the smaller model. Those of which seeds
+    are missing come last."""
+    return sorted(trials, key=lambda row: (-row["seeds"], -row["exact"], row["parameters"] or 0))
+
+
+def mattered(trials: Sequence[Row], ranges: Sequence[str]) -> list[Row]:
+    """For each field that varied: the share of the variance of exact match that its own values explain, and exact match
+    at each value, the mean over trials. The values of searched ``ranges`` are put into three parts of equal counts."""
+    exact = [row["exact"] for row in trials]
+    whole, found = statistics.pvariance(exact), []
+    for path in trials[0]["values"]:
+        groups = _grouped(trials, path, binned=path in ranges)
+        means = {value: statistics.fmean(group) for value, group in groups.items()}
+        mean = statistics.fmean(exact)
+        between = sum(len(groups[value]) * (means[value] - mean) ** 2 for value in groups) / len(exact)
+        found.append({"field": path, "explains": between / whole if whole else 0.0, "exact": means})
+    return sorted(found, key=lambda row: -row["explains"])
+
+
+def _grouped(trials: Sequence[Row], path: str, *, binned: bool) -> dict[str, list[float]]:
+    groups: dict[str, list[float]] = {}
+    if not binned:
+        for row in trials:
+            groups.setdefault(row["values"][path], []).append(row["exact"])
+        return groups
+    ordered = sorted(trials, key=lambda row: float(row["values"][path]))
+    size = -(-len(ordered) // BINS)
+    for start in range(0, len(ordered), size):
+        part = ordered[start : start + size]
+        ends = dict.fromkeys(row["values"][path] for row in (part[0], part[-1]))
+        groups["–".join(ends)] = [row["exact"] for row in part]
+    return groups
+
+
+def trials_table(trials: Sequence[Row]) -> Table:
+    """The best trials."""
+    paths = list(trials[0]["values"])
+    table = Sheet(*paths, "exact match", "worst seed", "seeds", "parameters", title="Trials, the best first")
+    for row in ranked(trials)[:SHOWN]:
+        size = f"{row['parameters']:,}" if row["parameters"] else "–"
+        numbers = (f"{row['exact']:.3f}", f"{row['worst']:.3f}", str(row["seeds"]), size)
+        table.add_row(*(row["values"][path] for path in paths), *numbers)
+    if len(trials) > SHOWN:
+        table.caption = f"{len(trials) - SHOWN} further ones in trials.csv"
+    return table
+
+
+def mattered_table(rows: Sequence[Row]) -> Table:
+    """What mattered, most first."""
+    table = Sheet("field", "explains", "exact match by value", title="What mattered")
+    for row in rows:
+        by_value = ", ".join(f"{value}: {mean:.3f}" for value, mean in row["exact"].items())
+        table.add_row(row["field"], f"{row['explains']:.0%}", by_value)
+    table.caption = "explains: of the variance of exact match between trials; the rest is fields together, and chance"
+    return table
+
+
+@style()
+def sweep_figure(trials: Sequence[Row], ranges: Mapping[str, bool], title: str, *, width: Width = "page") -> Drawing:
+    """Exact match against each field that varied, a mark per trial; a line through the means at each value, where
+    values are given. ``ranges`` are searched fields, and whether their axes are logarithmic. UsageError without
+    trials."""
+    if not trials:
+        raise UsageError("there is nothing to draw: no trial has ended")
+    paths = list(trials[0]["values"])
+    figure = drawing(width, 2.4)
+    panels = figure.subplots(1, len(paths), sharey=True, squeeze=False)[0]
+    for axes, path in zip(panels, paths, strict=True):
+        _panel(axes, trials, path, ranges)
+        axes.set_xlabel(path)
+        axes.set_ylim(-0.02, 1.02)
+    panels[0].set_ylabel("exact match")
+    figure.suptitle(title, fontsize=9, fontweight="bold", x=0.01, ha="left")
+    return settled(figure)
+
+
+def _panel(axes: Axes, trials: Sequence[Row], path: str, ranges: Mapping[str, bool]) -> None:
+    exact = [row["exact"] for row in trials]
+    if path in ranges:
+        axes.scatter([float(row["values"][path]) for row in trials], exact, s=12, color=COLOURS[0], alpha=0.7)
+        axes.set_xscale("log" if ranges[path] else "linear")
+        return
+    groups = _grouped(trials, path, binned=False)
+    places = {value: number for number, value in enumerate(groups)}
+    axes.scatter([places[row["values"][path]] for row in trials], exact, s=12, color=FAINT, alpha=0.7)
+    axes.plot(list(places.values()), [statistics.fmean(group) for group in groups.values()], "o-", color=COLOURS[0])
+    axes.set_xticks(list(places.values()), list(places))

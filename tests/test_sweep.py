@@ -1,0 +1,150 @@
+"""Sweeps: what varies, where recipes may be chosen, what mattered; and that a sweep goes on where it was stopped."""
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import pytest
+from conftest import command
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lengthwise import catalog
+from lengthwise.base.errors import UsageError
+from lengthwise.recipe.axes import Axis, check_sizes, furthest, grid, parse
+from lengthwise.recipe.recipe import Recipe
+from lengthwise.report.sweep import mattered, ranked, sweep_figure
+from lengthwise.verbs import sweep as verb
+
+SMALL = ["steps=1", "lengths=Uniform(top=4)", "batch=2", "watch.every=0", "keep=last", "--samples", "4", "--quiet"]
+
+
+@given(st.floats(1e-6, 1e3), st.floats(1.5, 1e3), st.integers(2, 9), st.booleans())
+def test_points_of_a_range_are_evenly_spaced_from_end_to_end(low, times, count, log):
+    axis = Axis("x", (), low, low * times, log)
+    points = [float(text) for text in axis.points(count)]
+    assert points == sorted(points) and len(points) <= count
+    assert math.isclose(points[0], low, rel_tol=1e-3) and math.isclose(points[-1], low * times, rel_tol=1e-3)
+    if count == 3 and len(points) == 3:
+        middle = math.sqrt(points[0] * points[2]) if log else (points[0] + points[2]) / 2
+        assert math.isclose(points[1], middle, rel_tol=1e-2)
+
+
+def test_a_grid_has_every_combination_once():
+    axes, rest = parse(["a.b=1,2,2", "c=(8,12),(9,)", "d=1..3:3", "e=5", "f=(1,2)"])
+    assert rest == ["e=5", "f=(1,2)"]
+    points = list(grid(axes))
+    assert len(points) == 2 * 2 * 3 == len({json.dumps(point) for point in points})
+    assert points[0] == {"a.b": "1", "c": "(8,12)", "d": "1"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["a=1"], "nothing varies"),
+        (["a=1,2", "a=3,4"], "varied once"),
+        (["a=3..1"], "a range goes up"),
+        (["a=0..1:log"], "starts above 0"),
+        (["a=0..1:1"], "2 points or more"),
+        (["a=0..1"], "a grid takes points"),
+    ],
+)
+def test_what_cannot_be_swept_is_said(words, said):
+    with pytest.raises(UsageError, match=said):
+        list(grid(parse(words)[0]))
+
+
+def test_no_recipe_is_chosen_by_its_tests():
+    recipe = catalog.recipe("looped-parity")
+    assert furthest(recipe) == 26
+    check_sizes(recipe, [4, 20, 26])
+    with pytest.raises(UsageError, match="27 is a test"):
+        check_sizes(recipe, [20, 27])
+    done = command("sweep", "looped-parity", "model.width=8,16", "--lengths", "20,40", *SMALL[:-3])
+    assert done.returncode == 2 and "up to 5 here: 20 is a test" in done.stderr
+
+
+def trial(exact, **values):
+    return {"values": values, "exact": exact, "worst": exact, "seeds": 1, "parameters": 10}
+
+
+def test_what_mattered_is_what_explains_the_variance():
+    trials = [trial(0.1 + 0.4 * (a == "2") + 0.1 * (b == "y"), a=a, b=b) for a in "12" for b in "xy"]
+    first, second = mattered(trials, [])
+    assert first["field"] == "a" and math.isclose(first["explains"] + second["explains"], 1)
+    assert first["exact"] == pytest.approx({"1": 0.15, "2": 0.55})
+    assert mattered([trial(0.5, a="1")], [])[0]["explains"] == 0
+    searched = mattered([trial(n / 10, a=str(n)) for n in range(7)], ["a"])
+    assert list(searched[0]["exact"]) == ["0–2", "3–5", "6"]
+
+
+def test_of_equals_the_smaller_model_is_the_best():
+    trials = [trial(1.0, a="1") | {"parameters": 20}, trial(1.0, a="2"), trial(0.9, a="3")]
+    assert [row["values"]["a"] for row in ranked(trials)] == ["2", "1", "3"]
+    assert len(sweep_figure(trials, {"a": False}, "x").axes) == 1
+
+
+@pytest.fixture
+def made(untyped, monkeypatch):
+    """Trainings are made up: the wider, the better. What was trained; and after how many the process is killed."""
+    trained, kill_after = [], [None]
+
+    class Made:
+        def __init__(self, found, *_, **__):
+            self.found, self.failed = found, {}
+
+        def __enter__(self):
+            for run in self.found:
+                if len(trained) == kill_after[0]:
+                    raise KeyboardInterrupt
+                trained.append(run.folder)
+                measured = {"task": "parity", "weights": "x", "stopping": run.recipe.stopping.name, "count": 4,
+                            "problems": "uniform", "token_accuracy": 1.0, "loops": 1.0,
+                            "low": 0.0, "high": 1.0}  # fmt: skip
+                exact = run.recipe.model.width / 64
+                run.append("scores", *(measured | {"sizes": [size], "exact": exact} for size in (4, 5)))
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(verb, "Fleet", Made)
+    monkeypatch.setattr(verb, "follow", lambda *_, **__: None)
+    monkeypatch.setattr(verb, "rehearse", lambda *_: None)
+    return trained, kill_after
+
+
+def test_a_sweep_keeps_the_best_and_trains_nothing_twice(runs, made):
+    trained, _ = made
+    words = ["sweep", "looped-parity", "model.width=4,8", "--seeds", "2", *SMALL]
+    done = command(*words, "--json")
+    assert done.returncode == 0, done.stderr
+    (folder,) = runs.glob("sweep-*")
+    best = Recipe.read((folder / "best.json").read_text())
+    assert best.chosen_on.sizes == (4, 5, 20, 26, 60) and best.model.width == 8
+    rows = csv.DictReader((folder / "trials.csv").read_text().splitlines())
+    assert [(row["model.width"], row["seeds"]) for row in rows] == [("4", "2"), ("8", "2")]
+    assert {Path(file).name for file in json.loads(done.stdout)["files"]} < {path.name for path in folder.iterdir()}
+    assert command(*words, "--json").stdout == done.stdout
+    assert len(trained) == len(set(trained)) == 4
+    assert command(*words, "--samples", "5", "--out", folder).returncode == 2  # it holds another sweep
+
+
+def test_a_search_goes_on_where_it_was_killed(made):
+    pytest.importorskip("optuna")
+    trained, kill_after = made
+    kill_after[0] = 3
+    words = ["sweep", "looped-parity", "model.width=4,8,32,64", "optimizer.rate=1e-4..1e-2:log", "--trials", "8",
+             "--seeds", "2", "--jobs", "2", *SMALL]  # fmt: skip
+    assert command(*words).returncode == 130
+    kill_after[0] = None
+    done = command(*words, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(trained) == len(set(trained)) < 16  # trials below the median got no second seed
+    widths = [int(row["values"]["model.width"]) for row in found["trials"]]
+    assert len(widths) == 8 and found["best"]["model"]["width"] == max(widths)
+    assert found["mattered"][0]["field"] == "model.width"
+    before = len(trained)
+    assert json.loads(command(*words, "--json").stdout) == found and len(trained) == before
