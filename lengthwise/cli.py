@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -15,20 +16,23 @@ from typing import Any, NoReturn
 from lengthwise.base import lifeline, streams
 from lengthwise.base.errors import Interrupted, UsageError, clean
 
-EPILOG = """examples:
-  lengthwise demo                                    train two models on short sums, test them on long ones
-  lengthwise solve looped-pairs 128+9                answer at once, with weights that come with the package
-  lengthwise train looped-parity --seeds 3           three seeds, measured at up to 5 times the length
-  lengthwise train looped-pairs model.width=32       any field of a recipe can be changed
-  lengthwise evaluate runs/looped-pairs-1234567890 --lengths 8-100:4
-  lengthwise attack looped-pairs                     search for problems that it gets wrong
-  lengthwise sweep looped-parity model.width=32,64 optimizer.rate=1e-3..1e-2:log:3
-  lengthwise report runs/*                           tables, figures and CSV
-  lengthwise show RoPE                               what a part is, and its fields; also a field: show model.positions
-  lengthwise show looped-pairs --html page.html      a page on which the model itself thinks, loop by loop
-
-completion in the shell: pip install 'lengthwise[complete]', then eval "$(register-python-argcomplete lengthwise)"
+EXAMPLES = {
+    "demo": "train two models on short sums, test them on long ones",
+    "solve looped-pairs 128+9": "answer at once, with weights that are shipped",
+    "train looped-parity --seeds 3": "three seeds, measured at up to 5 times the length",
+    "train looped-pairs model.width=32": "any field of a recipe can be changed",
+    "evaluate looped-pairs --lengths 8-100:4": "measure weights, or a run's folder",
+    "sweep looped-parity model.width=32,64": "every value of a field, the best kept as a recipe",
+    "attack looped-pairs": "search for problems that it gets wrong",
+    "report runs/*": "tables, figures and CSV",
+    "show RoPE": "a part and its fields; or a field: model.positions",
+    "show looped-pairs --html page.html": "a page on which the model itself thinks",
+}
+_ABOUT = "Train small sequence models on short problems;\nsee whether they solve longer ones."
+_COMPLETION = """completion: pip install 'lengthwise[complete]', then
+  eval "$(register-python-argcomplete lengthwise)"
 """
+_BESIDE = 108  # columns that examples with their meaning beside them take
 
 
 class _Parser(argparse.ArgumentParser):
@@ -46,12 +50,21 @@ def _verbs(top: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     return next(action.choices for action in top._actions if isinstance(action, argparse._SubParsersAction))
 
 
+def _epilog() -> str:
+    """Examples, and what each does: beside it on a wide terminal, else below."""
+    widest = max(map(len, EXAMPLES))
+    beside = shutil.get_terminal_size().columns >= _BESIDE
+    lines = [f"  lengthwise {text:<{widest}}  {about}" if beside else f"  lengthwise {text}\n      {about}"
+             for text, about in EXAMPLES.items()]  # fmt: skip
+    return "\n".join(["examples:", *lines, "", _COMPLETION])
+
+
 def parser() -> argparse.ArgumentParser:
     """All verbs and their options."""
     top = _Parser(
         prog="lengthwise",
-        description="Train small sequence models on short problems; see whether they solve longer ones.",
-        epilog=EPILOG,
+        description=_ABOUT,
+        epilog=_epilog(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -1,5 +1,6 @@
 """Asking a language model, over real HTTP: a server on this machine answers, and misbehaves as endpoints do."""
 
+import asyncio
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from lengthwise.ask.folder import Asked
 from lengthwise.ask.inquiry import ALONE, Inquiry, items
 from lengthwise.ask.key import Key
 from lengthwise.ask.scoring import judged, lenient
+from lengthwise.base import lifeline
 from lengthwise.base.fields import kinds
 from lengthwise.base.types import UsageError, wilson
 from lengthwise.cli import main, parse
@@ -942,3 +944,14 @@ def test_a_list_tells_of_what_was_asked(endpoint, asked, told):
     found = json.loads(told("list", "--json")[1])["asked"]
     assert found[folder.name] == "org/a model on addition, 2 replies"
     assert set(found) == {folder.name, spoiled.name} and "asked.json" not in found[spoiled.name]
+
+
+@pytest.mark.parametrize("number", lifeline.STOPS)
+def test_a_signal_within_the_event_loop_ends_it_without_an_error_of_its_own(number, capsys):
+    async def work():
+        os.kill(os.getpid(), number)
+        await asyncio.sleep(20)
+
+    assert asyncio.run(asking._stopped(work()))
+    assert not asyncio.run(asking._stopped(asyncio.sleep(0)))
+    assert capsys.readouterr() == ("", "")

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from lengthwise.ask.client import Client, Failure, Refusal, one_line
@@ -14,6 +14,7 @@ from lengthwise.ask.folder import Asked, Row
 from lengthwise.ask.inquiry import Item
 from lengthwise.ask.key import Key
 from lengthwise.ask.scoring import judged
+from lengthwise.base.lifeline import told
 from lengthwise.base.types import UsageError
 
 TRIES = 6  # per prompt and call
@@ -65,8 +66,28 @@ def collect(
     if not missing:
         return Outcome(0, 0, 0, "")
     asker = _Asker(asked, manner, seen, fruitful=bool(known))
-    asyncio.run(asker.run(missing.values()))
+    if asyncio.run(_stopped(asker.run(missing.values()))):
+        raise KeyboardInterrupt
     return Outcome(asker.replies, asker.requests, len(missing) - asker.replies, asker.reason)
+
+
+async def _stopped(work: Awaitable[None]) -> bool:
+    """Do the work; was it cut short by a signal that asks the process to stop? KeyboardInterrupt is not raised here: an
+    event loop would report it as an error of its own."""
+    task, loop, came = asyncio.current_task(), asyncio.get_running_loop(), []
+
+    def stop(number: int, frame: object) -> None:
+        came.append(number)
+        if task:
+            loop.call_soon_threadsafe(task.cancel)
+
+    with told(stop):
+        try:
+            await work
+        except asyncio.CancelledError:
+            if not came:
+                raise
+    return bool(came)
 
 
 class _Asker:

@@ -6,9 +6,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NoReturn
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NoReturn
 
 STOPS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
@@ -21,14 +21,19 @@ def tied() -> dict[str, str]:
     return {**os.environ, _VARIABLE: "1"}
 
 
-@contextmanager
-def leaving() -> Iterator[None]:
+def leaving() -> AbstractContextManager[None]:
     """A context in which nothing is begun yet, e.g. torch is imported: a signal that asks the process to stop ends it
     at once, with exit status 130. An exception would be raised inside a library, which may lose it."""
+    return told(_leave)
+
+
+@contextmanager
+def told(act: Callable[[int, Any], object]) -> Iterator[None]:
+    """A context in which a signal that asks the process to stop calls ``act``, where this thread may catch signals."""
     before = {number: signal.getsignal(number) for number in STOPS if _may_catch(number)}
     try:
         for number in before:
-            signal.signal(number, _leave)
+            signal.signal(number, act)
         yield
     finally:
         for number, handler in before.items():
