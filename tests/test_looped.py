@@ -633,6 +633,9 @@ def test_the_figure_of_loops_is_drawn_from_rows_alone(tmp_path):
     assert min(sure.lines[3].get_ydata()) == 1e-8
     with pytest.raises(UsageError, match="no loops were measured"):
         depth_figure([], "nothing")
+    uneven = rows[0] | {"confidence": rows[0]["confidence"][1:]}
+    with pytest.raises(UsageError, match=r"depth\.jsonl: its row of length \d+ has not as many confidences as loops"):
+        depth_figure([uneven], "uneven")
 
 
 def test_loops_in_numbers():

@@ -22,9 +22,13 @@ RULES: dict[str, tuple[str, str, Dash]] = {
 @style()
 def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> Drawing:
     """A column per size: above, exact match after each loop; below, the cross-entropy of its answer with itself,
-    lowest where it is most confident. UsageError without rows."""
+    lowest where it is most confident. UsageError without rows, or with one that cannot be."""
     if not rows:
         raise UsageError("there is nothing to draw: no loops were measured")
+    for row in rows:
+        if len(row["exact"]) != len(row["confidence"]):
+            where = f"length {size_text(row['sizes'])}"
+            raise UsageError(f"depth.jsonl: its row of {where} has not as many confidences as loops; take it out")
     figure = drawing(width, 3.9)
     grid = figure.subplots(2, len(rows), squeeze=False, sharex="col", sharey="row", height_ratios=(3, 2))
     for (above, below), row in zip(grid.T, rows, strict=True):
