@@ -167,7 +167,8 @@ def _inquiry_of(asked: InquiryFolder) -> Row:
 
 def publish_depth(rows: Sequence[Row], path: Path, *, width: Width = "page") -> list[Path]:
     """Accuracy and confidence against loops: the numbers, and their picture. The path is ``stopping-<run>``."""
-    return [_write(path.parent, path.name, rows), *save(depth_figure(rows, _depth_title(path.name), width=width), path)]
+    figure = depth_figure(rows, _depth_title(path.name), width=width)
+    return [_write(path.parent, path.name, rows), *save(figure, path)]
 
 
 def _depth_title(name: str) -> str:
@@ -179,18 +180,17 @@ def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], folde
     rows = parameter_rows(runs)
     if not rows:
         return []
+    figure = parameter_figure(rows, claims)
     write_csv(folder / "parameters.csv", rows)
     drawn = [{"who": claim.who, "exact": claim.exact} for claim in claims if claim.exact is not None]
     about = _write(folder, "figures", told(folder) | {"claims": drawn})
-    return [folder / "parameters.csv", about, *save(parameter_figure(rows, claims), folder / "parameters")]
+    return [folder / "parameters.csv", about, *save(figure, folder / "parameters")]
 
 
 def publish_distribution(counts: Mapping[int, int], path: Path) -> list[Path]:
     """How many problems there are of each length: the numbers, and their picture."""
-    return [
-        _write(path.parent, path.name, dict(counts)),
-        *save(distribution_figure(counts, _distribution_title(counts)), path),
-    ]
+    figure = distribution_figure(counts, _distribution_title(counts))
+    return [_write(path.parent, path.name, dict(counts)), *save(figure, path)]
 
 
 def _distribution_title(counts: Mapping[int, int]) -> str:
