@@ -5,15 +5,20 @@ import json
 import pytest
 from conftest import command
 
+from lengthwise.page import report
+
 
 @pytest.mark.usefixtures("fleet_here")
-def test_demo_shows_its_pictures_and_can_be_given_again(runs):
+def test_demo_shows_its_pictures_and_can_be_given_again(runs, monkeypatch):
+    monkeypatch.setattr(report, "TRIES", 1)  # of a search for failures
     words = ["demo", "--steps", "2", "--samples", "2"]
     shown = command(*words)
     assert shown.returncode == 0, shown.stderr
     for part in ("exact match", "trained to 8", "looped-pairs", "standard-pairs", "digits wrong", "What to type next"):
         assert part in shown.stdout
     assert (runs / "demo" / "lengths.png").stat().st_size > 10_000
+    page = (runs / "demo" / "page.html").read_text()
+    assert "data-viewer" in page and "lengthwise demo" in page
     again = command(*words, "--json")
     scores = json.loads(again.stdout)["scores"]
     alone = [row for row in scores["looped-pairs"] if row["problems"] in ("uniform", "hard")]

@@ -16,15 +16,20 @@ import torch
 from conftest import LONG, command
 
 from lengthwise import catalog
-from lengthwise.base.types import UsageError
+from lengthwise.base.fields import encode
+from lengthwise.base.types import Trace, UsageError
 from lengthwise.folder import shipped
 from lengthwise.page import document, offered
 from lengthwise.page.models import MOST, _task, check, digest, exported
 from lengthwise.page.viewer import NETWORK, viewer_page
-from lengthwise.rasp.programs import PUBLISHED
+from lengthwise.rasp.graph import graph
+from lengthwise.rasp.program import execute
+from lengthwise.rasp.programs import PUBLISHED, program
+from lengthwise.recipe.stopping import After, Converged, MaxConfidence, Oracle, Sure
 from lengthwise.run import Weights, load
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.multiplication import Multiplication
+from lengthwise.tasks.unique_set import UniqueSet
 
 SHIPPED = [name for name in shipped() if "small" not in name]
 NODE = shutil.which("node")
@@ -79,6 +84,62 @@ def test_a_page_computes_what_pytorch_computes(untyped):
         np.testing.assert_allclose(row["logs"], want["logs"], atol=1e-3)
         np.testing.assert_allclose(row["sums"], 1, atol=1e-9)  # of the weights of attention
         assert not want["stops"] or row["stops"] == want["stops"]
+
+
+@node
+def test_programs_run_in_a_page_as_in_python(untyped):
+    wanted, asked = [], []
+    small = [UniqueSet(alphabet=5) if isinstance(task, UniqueSet) else task for task in PUBLISHED]
+    for task in (*small, Addition(10, "least", True, True)):
+        for prompt in thinking.typed(find(task), 2, 6):
+            execution = execute(program(task), task.parse(prompt))
+            row, rounds = thinking.symbols(execution.row), len(execution.states) - 1
+            wanted.append(thinking.ran(execution))
+            asked.append({"program": graph(program(task)), "row": row, "rounds": rounds})
+    assert run_in_node(["tensors", "tasks", "layouts", "rasp"], {"programs": asked}) == wanted
+
+
+def find(task):
+    """A recipe of this task, which says what sizes are."""
+    return dataclasses.replace(
+        catalog.recipe("looped-multiplication" if "*" in task.signs else "looped-parity"), task=task
+    )
+
+
+@node
+def test_rules_stop_a_page_where_they_stop_pytorch():
+    """On made-up answers of few symbols and confidences, so that many are equal."""
+    rules = (
+        Oracle(),
+        Oracle(more=-2),
+        After(3),
+        MaxConfidence(extra=2),
+        Sure(0.5, 3),
+        Sure(0.9, 3),
+        Converged(1),
+        Converged(3, extra=4),
+    )
+    made, wanted = torch.Generator().manual_seed(0), []
+    traces = []
+    for planned in (1, 2, 5, 9) * 8:
+        loops = planned + 4
+        said = (torch.rand(loops, 2, generator=made) < 0.1).long()
+        ends = 2 - (torch.rand(loops, generator=made) < 0.2).long()
+        sure = torch.randint(-4, 0, (loops,), generator=made) / 4
+        rows = zip(said.tolist(), ends.tolist(), sure.tolist(), strict=True)
+        traces.append(
+            {"planned": planned, "loops": [dict(zip(("said", "ends", "confidence"), row, strict=True)) for row in rows]}
+        )
+        wanted.append([_stop(rule, said, ends, sure, torch.tensor([planned])) for rule in rules])
+    found = run_in_node(NETWORK, {"traces": traces, "rules": [encode(rule) for rule in rules]})
+    assert found == wanted
+
+
+def _stop(rule, said, ends, sure, planned):
+    """The loop that a rule chooses, of those up to its limit."""
+    limit = rule.limit(planned).clamp(max=len(said))
+    top = int(limit)
+    return int(rule.choose(Trace(said[:top, None], ends[:top, None], sure[:top, None], limit), planned).clamp(max=top))
 
 
 @node

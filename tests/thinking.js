@@ -33,5 +33,20 @@ function parsing({ tasks, texts }) {
   }
 }
 
-if (asked.cases) thinking(asked.cases);
+/** The loop at which each rule stops in each made-up trace. */
+function stopping({ traces, rules }) {
+  for (const trace of traces) console.log(JSON.stringify(rules.map((rule) => chosenLoop(rule, trace))));
+}
+
+/** What each program makes of its row. */
+function running({ programs }) {
+  for (const { program, row, rounds } of programs) {
+    const { states, said } = runProgram(program, row, rounds);
+    console.log(JSON.stringify({ states, said }));
+  }
+}
+
+if (asked.programs) running(asked);
+else if (asked.traces) stopping(asked);
+else if (asked.cases) thinking(asked.cases);
 else parsing(asked);

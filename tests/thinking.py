@@ -69,11 +69,16 @@ def _stops(model, recipe, batch):
 def _states(task, problems):
     """The states of the task's program, as symbols; None where there is none."""
     try:
-        ran = execute(program(task), problems)
+        return ran(execute(program(task), problems))["states"]
     except UsageError:
         return None
-    return [{name: _symbols(part) for name, part in state.items()} for state in ran.states]
 
 
-def _symbols(part):
+def ran(execution):
+    """What a program has done with its row, as symbols."""
+    states = [{name: symbols(part) for name, part in state.items()} for state in execution.states]
+    return {"states": states, "said": symbols(execution.said)}
+
+
+def symbols(part):
     return [part.alphabet[i] for i in part.ids[0].tolist()] if isinstance(part, Row) else part.at[0].tolist()

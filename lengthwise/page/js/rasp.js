@@ -1,5 +1,6 @@
 // An n-RASP-L program as a graph of operations (rasp/graph.py): its state after every round, on a typed problem.
-// A row is an array of symbols, places an array of numbers; a selector is a function (query, key) → boolean.
+// A row is an array of symbols, places an array of numbers; a selector is a function (query, key) → boolean, which is
+// asked for keys up to the query only: programs are causal.
 
 const RELATIONS = {
   "==": (a, b) => a === b, "<": (a, b) => a < b, "<=": (a, b) => a <= b, ">": (a, b) => a > b, ">=": (a, b) => a >= b,
@@ -19,9 +20,9 @@ const OPERATIONS = {
   after: (node, places) => places.map((at) => at + 1),
   compare: (node, one, other) => one.map((at, t) => RELATIONS[node.relation](at, other[t])),
   select(node, keys, queries) {
-    if (node.relation) return (q, k) => k <= q && RELATIONS[node.relation](keys[k], queries[q]);
+    if (node.relation) return (q, k) => RELATIONS[node.relation](keys[k], queries[q]);
     const [known, asked] = (node.ids ??= [indexed(node.keys), indexed(node.queries)]);
-    return (q, k) => k <= q && node.table[asked.get(queries[q])][known.get(keys[k])] === 1;
+    return (q, k) => node.table[asked.get(queries[q])][known.get(keys[k])] === 1;
   },
   both: (node, ...selectors) => (q, k) => selectors.every((selector) => selector(q, k)),
   aggregate(node, selector, values) {
