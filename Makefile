@@ -30,7 +30,7 @@ test-long: $(READY) ## the same laws on more examples: every recipe, a thousand 
 
 page-test: $(READY) ## the pages in a real browser (Chromium): minutes
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[browser]'
-	LENGTHWISE_LONG=1 $(BIN)/pytest -rs tests/browser
+	LENGTHWISE_LONG=1 LENGTHWISE_PAGE_PROBLEMS=300 $(BIN)/pytest -rs tests/browser
 
 torture: $(READY) ## kills, signals, races, failing disks, hostile input: ten minutes, or N times as long; goes on where it was
 	$(BIN)/python -m tests.torture --times $(or $(N),1)

@@ -21,7 +21,7 @@ from lengthwise.base.types import Trace, UsageError
 from lengthwise.folder import shipped
 from lengthwise.page import document, offered
 from lengthwise.page.models import MOST, _task, check, digest, exported
-from lengthwise.page.viewer import NETWORK, viewer_page
+from lengthwise.page.viewer import NETWORK
 from lengthwise.rasp.graph import graph
 from lengthwise.rasp.program import execute
 from lengthwise.rasp.programs import PUBLISHED, program
@@ -175,7 +175,7 @@ def test_every_script_is_javascript():
 # What a page takes
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", SHIPPED if LONG else SHIPPED[:2])
 def test_every_shipped_model_of_these_tasks_can_be_shown(name):
     weights = load(name)
     held = json.loads(json.dumps(exported(weights)))
@@ -224,8 +224,12 @@ def test_every_field_of_a_transformer_is_looked_at():
 
 
 @pytest.fixture(scope="module")
-def page():
-    return viewer_page([load("looped-pairs")])
+def page(tmp_path_factory):
+    """As the command writes it."""
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    done = command("show", "looped-pairs", "--html", path, "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["bytes"] == path.stat().st_size < 1e6
+    return path.read_text()
 
 
 def test_a_page_asks_the_network_for_nothing(page):
@@ -247,7 +251,7 @@ def test_examples_say_truly_what_the_model_gets_right(page):
     assert len(model["examples"]) >= 5 and "found no wrong answer" in model["searched"]
     from lengthwise import load as solver
 
-    for one in model["examples"]:
+    for one in model["examples"][: None if LONG else 2]:
         assert solver("looped-pairs").solve(one["prompt"]).correct == one["right"]
 
 
@@ -260,10 +264,7 @@ def test_known_failures_are_those_of_the_shipped_weights():
             assert not solver(name).solve(prompt).correct, (name, prompt)
 
 
-def test_the_command_writes_a_page_or_says_what_is_wrong(tmp_path):
-    path = tmp_path / "page.html"
-    done = command("show", "looped-parity", "looped-copy", "--html", path, "--json")
-    assert done.returncode == 0 and json.loads(done.stdout)["bytes"] == path.stat().st_size < 1e6
+def test_the_command_says_what_is_wrong(tmp_path):
     for words, said in {
         ("gpt-small",): "it knows no Expression",
         ("looped-pairs", "model.width=3"): "leave model.width=3 out",
@@ -274,4 +275,4 @@ def test_the_command_writes_a_page_or_says_what_is_wrong(tmp_path):
         assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
     done = command("show", "looped-pairs", "--html", tmp_path)
     assert done.returncode == 2 and "that is a folder" in done.stderr
-    assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
+    assert not list(tmp_path.iterdir())

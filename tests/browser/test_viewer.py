@@ -11,7 +11,7 @@ from lengthwise.page.viewer import viewer_page
 from lengthwise.run import load
 
 pytestmark = [needs_browser, pytest.mark.timeout(1500)]
-COUNT = int(os.environ.get("LENGTHWISE_PAGE_PROBLEMS", "300"))
+COUNT = int(os.environ.get("LENGTHWISE_PAGE_PROBLEMS", "30"))
 LONGEST = {"looped-pairs": 50, "looped-parity": 60, "abacus-addition": 25}
 
 ASK = """
