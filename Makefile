@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 # Compiled once, not by each of the processes that tests start.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test test-long page-test torture check learn bench docs format clean
+.PHONY: help demo test test-long page-test cluster-test torture check learn bench gpu docs format clean
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -50,6 +50,14 @@ learn: $(READY) ## the slow trainings, hours on two cores: all that results/ hol
 	$(BIN)/lengthwise reproduce abacus --tasks addition,splits,multiplication,sorting,bitwise-or
 	$(BIN)/lengthwise reproduce abacus --tasks positions --seeds 3
 	$(BIN)/lengthwise reproduce retran --seeds 2
+
+gpu: $(READY) ## what only a GPU can show, in ten minutes; the table is bench/gpu.md
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(BIN)/python bench/gpu.py
+
+cluster-test: $(READY) ## a Slurm cluster of two nodes on this machine: set up, used, hurt, taken down (minutes)
+	@command -v slurmctld slurmd munged > /dev/null || { echo "install it first: apt-get install slurmctld slurmd munge"; exit 1; }
+	LENGTHWISE_CLUSTER=1 $(BIN)/pytest tests/test_cluster.py
 
 bench: $(READY) ## speed, as ratios: one JSON line per claim
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'

@@ -90,8 +90,8 @@ def parser() -> argparse.ArgumentParser:
     sub = verb("sample", "problems of a task", "seed", "hard", "natural", "family", "json")
     _sample(sub)
     sub = verb("train", "train a recipe, or go on with a run; then evaluate it",
-               "seed", "seeds", "jobs", "wait", "lengths", "samples", "curve", "curve-samples", "stopping", "hard",
-               "natural", "families", "device", "matmul", "threads", "save-every", "allow-divergence",
+               "seed", "seeds", "jobs", "on", "wait", "lengths", "samples", "curve", "curve-samples", "stopping",
+               "hard", "natural", "families", "device", "matmul", "threads", "save-every", "allow-divergence",
                "quiet", "json")  # fmt: skip
     _recipe(sub)
     sub = verb("evaluate", "exact match on fresh problems, length by length",
@@ -114,11 +114,12 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("prompt", metavar="PROMPT", nargs="?", help="e.g. 10110")
     sub.add_argument("changes", nargs="*", metavar="name=value", help="the task's fields, e.g. order=least")
     sub = verb("reproduce", "train and evaluate all of a study, then write its table and figures",
-               "seeds", "jobs", "curve-samples", "out", "device", "matmul", "allow-divergence",
+               "seeds", "jobs", "on", "curve-samples", "out", "device", "matmul", "allow-divergence",
                "quiet", "json")  # fmt: skip
     _reproduce(sub)
     sub = verb("sweep", "train a recipe with several values of its fields; choose the best near the training lengths",
-               "seeds", "jobs", "samples", "out", "device", "matmul", "allow-divergence", "quiet", "json")  # fmt: skip
+               "seeds", "jobs", "on", "samples", "out", "device", "matmul", "allow-divergence",
+               "quiet", "json")  # fmt: skip
     _sweep(sub)
     sub = verb("report", "tables, figures (PNG, SVG) and CSV of runs", "out", "quiet", "json")
     _report(sub)
@@ -225,6 +226,11 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "seed": {"type": int, "metavar": "N", "help": "seed of weights and problems (default: the recipe's, or 0)"},
     "seeds": {"type": int, "default": 1, "metavar": "K", "help": "train K seeds (default: 1)"},
     "jobs": {"type": int, "metavar": "J", "help": "processes at a time (default: the cores, at most 2)"},
+    "on": {
+        "default": "local",
+        "metavar": "ENGINE",
+        "help": "where to train: local (default), slurm, or Slurm(partition=main, minutes=60, gpus=1)",
+    },
     "steps": {"type": int, "metavar": "N", "help": "train for N steps instead of the recipe's"},
     "device": {"default": "auto", "help": "auto, cpu or cuda (default: auto)"},
     "matmul": {

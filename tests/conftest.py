@@ -102,7 +102,7 @@ def command(*words, stdin="", env=None):
 @pytest.fixture
 def fleet_here(monkeypatch):
     """A fleet's trainings run in this process, one after the other, given the words that each process would be."""
-    from lengthwise.training import fleet
+    from lengthwise.training import executors
 
     def start(words, *, stderr, **_):
         assert words[:4] == [sys.executable, "-P", "-m", "lengthwise"]
@@ -110,7 +110,7 @@ def fleet_here(monkeypatch):
         stderr.write(done.stderr.encode())
         return types.SimpleNamespace(returncode=done.returncode, poll=lambda: done.returncode, stdin=io.BytesIO())
 
-    monkeypatch.setattr(fleet, "subprocess", types.SimpleNamespace(Popen=start, PIPE=None, DEVNULL=None))
+    monkeypatch.setattr(executors, "subprocess", types.SimpleNamespace(Popen=start, PIPE=None, DEVNULL=None))
 
 
 @pytest.fixture(scope="module")

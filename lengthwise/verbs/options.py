@@ -17,6 +17,8 @@ from lengthwise.recipe import demand
 from lengthwise.recipe.recipe import Recipe, check_stopping
 from lengthwise.recipe.stopping import After, Stopping
 from lengthwise.run import Run
+from lengthwise.training.executors import Engine, Local
+from lengthwise.training.slurm import Slurm
 
 Size = int | tuple[int, ...]
 
@@ -151,6 +153,14 @@ def jobs_of(args: argparse.Namespace) -> int:
     if args.jobs is not None and args.jobs < 1:
         raise UsageError(f"--jobs must be 1 or more, not {args.jobs}")
     return min(2, os.cpu_count() or 1) if args.jobs is None else args.jobs
+
+
+def engine(args: argparse.Namespace) -> Engine:
+    """Where to train, as it is typed: ``local``, ``slurm`` or ``Slurm(partition=main, minutes=60)``."""
+    value = fields.parse(args.on, "--on")
+    if isinstance(value, str):
+        value = {engine.__name__.lower(): engine.__name__ for engine in (Local, Slurm)}.get(value.lower(), value)
+    return fields.decode(Engine, value, "--on")
 
 
 def passed_on(args: argparse.Namespace) -> list[str]:

@@ -28,7 +28,7 @@ from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow
 from lengthwise.training.loop import computing
 from lengthwise.verbs.console import doing, progress, say
-from lengthwise.verbs.options import jobs_of, passed_on, seeds_of
+from lengthwise.verbs.options import engine, jobs_of, passed_on, seeds_of
 
 DEPTH_SAMPLES = 512  # problems on which every loop is looked at: the published code's batch
 
@@ -74,7 +74,7 @@ def _train(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[R
         for one in runs[panel.title]
     }
     together = list(chain(*runs.values()))
-    with Fleet(together, lambda one: options[one.folder], jobs=jobs_of(args)) as fleet:
+    with Fleet(together, lambda one: options[one.folder], jobs=jobs_of(args), on=engine(args)) as fleet:
         follow(fleet, together, progress, quiet=args.quiet)
     return fleet
 

@@ -26,7 +26,7 @@ from lengthwise.training.live import follow
 from lengthwise.training.loop import choose_device, rehearse
 from lengthwise.training.search import Search
 from lengthwise.verbs.console import foresee, progress, say
-from lengthwise.verbs.options import Size, jobs_of, parse_sizes, passed_on, recipe_of, seeds_of
+from lengthwise.verbs.options import Size, engine, jobs_of, parse_sizes, passed_on, recipe_of, seeds_of
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _train(args: argparse.Namespace, sweep: Sweep, runs: Sequence[Run]) -> list[
     missing = [one for one in runs if _exact(sweep, one) is None]
     sizes = ",".join("x".join(map(str, s)) if isinstance(s, tuple) else str(s) for s in sweep.sizes)
     options = [*passed_on(args), "--lengths", sizes, "--samples", str(sweep.samples)]
-    with Fleet(missing, lambda _: options, jobs=jobs_of(args)) as fleet:
+    with Fleet(missing, lambda _: options, jobs=jobs_of(args), on=engine(args)) as fleet:
         follow(fleet, missing, progress, quiet=args.quiet)
     return [f"{where}: {why}" for where, why in fleet.failed.items() if not Run.open(where).diverged]
 

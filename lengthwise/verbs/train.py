@@ -21,6 +21,7 @@ from lengthwise.recipe.stopping import Stopping
 from lengthwise.report import curves
 from lengthwise.report.tables import score_table
 from lengthwise.run import Run
+from lengthwise.training.executors import Local
 from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow
 from lengthwise.training.loop import choose_device, computing, rehearse, train
@@ -30,6 +31,7 @@ from lengthwise.verbs.console import foresee, say
 from lengthwise.verbs.families import after_training
 from lengthwise.verbs.options import (
     Size,
+    engine,
     further_kinds,
     jobs_of,
     parse_sizes,
@@ -65,9 +67,9 @@ def run(args: argparse.Namespace) -> int:
     if own_folder is None:
         rehearse(recipe, choose_device(args.device), args.matmul)
     runs = [Run.of(recipe, own_folder) for recipe in recipes]
-    if len(runs) > 1 and jobs_of(args) > 1:
+    if (len(runs) > 1 and jobs_of(args) > 1) or not isinstance(engine(args), Local):
         options = [*passed_on(args), *_own_options(args)]
-        with Fleet(runs, lambda _: options, jobs=jobs_of(args)) as fleet:
+        with Fleet(runs, lambda _: options, jobs=jobs_of(args), on=engine(args)) as fleet:
             follow(fleet, runs, console.progress, quiet=args.quiet)
         runs = [one for one in runs if one.folder not in fleet.failed or one.diverged]
         if not any(one.done for one in runs):

@@ -153,12 +153,12 @@ def _called(words: Sequence[object]) -> int:
 
 def _become(words: Sequence[object]) -> None:
     """Take the standard streams as they are now, close all other files, and start children as forks."""
-    from lengthwise.training import fleet
+    from lengthwise.training import executors
 
     os.closerange(3, 1024)
     sys.argv = ["lengthwise", *map(str, words)]
     sys.stdin, sys.stdout, sys.stderr = (open(number, "rww"[number], closefd=False) for number in range(3))  # noqa: SIM115
-    fleet.subprocess = SimpleNamespace(Popen=_Forked, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
+    executors.subprocess = SimpleNamespace(Popen=_Forked, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
 
 
 class _Forked:

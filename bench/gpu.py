@@ -1,0 +1,193 @@
+"""What only a GPU can show, in under ten minutes: ``make gpu``. It writes a table, gpu.md, beside this file.
+
+- same: loss and gradients of every form of shipped model equal those of a CPU, in float32, to 1e-3 of the largest.
+- no reads: a whole training step of each runs while CUDA refuses to wait for the host (its sync debug mode).
+- scores: shipped weights answer as on a CPU: exact match at the training length differs by 0.01 at most.
+- learns: parity of up to 8 bits is learned to 0.99, in fp32 and in bf16.
+- speed: milliseconds of a training step of the published parity and addition, in fp32, TF32 and bf16, and of the plain
+  loop (plain.py); and the share of a step in which the GPU computes.
+
+``--device cpu --quick`` tries the script itself where there is no GPU.
+"""
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from plain import final_loss
+
+from lengthwise import catalog, fast
+from lengthwise.base.rng import stream
+from lengthwise.depth.plain import Plain
+from lengthwise.evaluation import scores
+from lengthwise.folder import shipped
+from lengthwise.recipe import data
+from lengthwise.recipe.recipe import Recipe, Watch
+from lengthwise.recipe.source import Fresh
+from lengthwise.run import load
+from lengthwise.training.computing import computing
+from lengthwise.training.loop import Trainee, train
+
+PUBLISHED = ("paper-fop-loop-adaptive-parity", "paper-fop-loop-adaptive-addition")
+PARITY = ["lengths=Curriculum(top=8,every=60)", "steps=1200"]
+ARITHMETIC = ("fp32", "tf32", "bf16")
+
+
+def plainly(recipe: Recipe, **changes) -> Recipe:
+    """Without what belongs to a whole training."""
+    return replace(recipe, source=Fresh(), watch=Watch(), keep="last", **changes)
+
+
+def one_of_each() -> list[Recipe]:
+    """A recipe for every form of shipped model: those of shipped weights."""
+    return [plainly(load(name).recipe, batch=16) for name in shipped()]
+
+
+def gradient(recipe: Recipe, device: torch.device) -> list[torch.Tensor]:
+    model = recipe.build().to(device).eval()  # without dropout, which other devices draw otherwise
+    batch, loops = data.batch(recipe, recipe.steps - 1)
+    loss = recipe.objective(Plain(model), batch, loops, stream(0, "objective"))
+    return [
+        loss.value.detach().cpu(),
+        *(one.cpu() for one in torch.autograd.grad(loss.value, list(model.parameters()))),
+    ]
+
+
+def differs(recipe: Recipe, device: torch.device) -> float:
+    """The largest difference of loss or gradients from a CPU's, as a share of the largest number."""
+    pairs = zip(gradient(recipe, torch.device("cpu")), gradient(recipe, device), strict=True)
+    return max(float((one - two).abs().max() / one.abs().max().clamp(min=1e-3)) for one, two in pairs)
+
+
+def reads_nothing(recipe: Recipe, device: torch.device) -> bool:
+    """Does a step run without a wait? CUDA raises where the host waits."""
+    trainee = Trainee(recipe, device)
+    trainee.advance()  # the first one allocates
+    if device.type != "cuda":
+        return True
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        trainee.advance()
+    except RuntimeError as error:
+        print(f"{recipe.name}: {error}", file=sys.stderr)
+        return False
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return True
+
+
+def exact(name: str, device: torch.device, count: int) -> float:
+    weights = load(name, str(device))
+    recipe = weights.recipe
+    return scores.exact_match(weights.model, recipe, recipe.sizes(recipe.lengths.top), count)
+
+
+def learned(device: torch.device, matmul: str, *, quick: bool) -> float:
+    recipe = plainly(catalog.recipe("looped-parity", PARITY))
+    if quick:
+        recipe = replace(recipe, steps=4)
+    with TemporaryDirectory() as folder:
+        run = train(recipe, folder, device=str(device), matmul=matmul)
+        return scores.exact_match(run.model, recipe, recipe.sizes(8), 1000)
+
+
+def waited(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def step_time(step, device: torch.device, times: int) -> float:
+    """Milliseconds."""
+    step()
+    start = waited(device)
+    for _ in range(times):
+        step()
+    return 1000 * (waited(device) - start) / times
+
+
+def busy(step, device: torch.device) -> float | None:
+    """The share of a step's time in which the GPU computes; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    step()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        start = waited(device)
+        step()
+        whole = 1e6 * (waited(device) - start)
+    return sum(event.self_device_time_total for event in seen.key_averages()) / whole
+
+
+def speeds(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
+    recipe = plainly(catalog.recipe(name), **({"batch": 2} if quick else {}))
+    found: dict[str, float | None] = {}
+    for matmul in ARITHMETIC if device.type == "cuda" else ("fp32", "bf16"):
+        with computing(1, matmul), fast.plain():
+            trainee = Trainee(recipe, device, matmul=matmul)
+            trainee.step = recipe.steps // 2
+
+            def step(trainee=trainee):
+                trainee.advance()
+
+            found[matmul] = step_time(step, device, 1 if quick else 20)
+            found[f"{matmul}, busy"] = busy(step, device)
+    model = recipe.build().to(device)
+    batch, loops = data.batch(recipe, recipe.steps // 2)
+    rows = replace(batch, inputs=batch.inputs.to(device), targets=batch.targets.to(device),
+                   loss_mask=batch.loss_mask.to(device))  # fmt: skip
+    found["plain loop"] = step_time(lambda: final_loss(model, rows, loops).backward(), device, 1 if quick else 5)
+    return found
+
+
+def table(result: dict) -> str:
+    """The table, in Markdown."""
+    lines = [f"# {result['device']}, torch {torch.__version__}", "", "| what | of | measured |", "| --- | --- | --- |"]
+    for what in ("same", "no reads", "scores", "learns", "speed"):
+        for name, value in result[what].items():
+            shown = ", ".join(f"{k} {v:.3g}" for k, v in value.items() if v is not None) if what == "speed" else value
+            lines.append(f"| {what} | {name} | {shown if isinstance(shown, str) else f'{shown:.4g}'} |")
+    return "\n".join(
+        [*lines, "", f"All as claimed: {'yes' if result['met'] else 'no'}. {result['seconds']:.0f} s.", ""]
+    )
+
+
+def measured(device: torch.device, *, quick: bool) -> dict:
+    start, recipes, count = time.perf_counter(), one_of_each(), 50 if quick else 1000
+    recipes = recipes[-2:] if quick else recipes
+    names = [name for name in shipped() if not quick or name == "looped-parity"]
+    result = {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "same": {recipe.name: differs(recipe, device) for recipe in recipes},
+        "no reads": {recipe.name: reads_nothing(recipe, device) for recipe in recipes},
+        "scores": {name: exact(name, device, count) - exact(name, torch.device("cpu"), count) for name in names},
+        "learns": {matmul: learned(device, matmul, quick=quick) for matmul in ("fp32", "bf16")},
+        "speed": {name: speeds(name, device, quick=quick) for name in PUBLISHED[: 1 if quick else 2]},
+        "seconds": time.perf_counter() - start,
+    }
+    result["met"] = (
+        max(result["same"].values()) < 1e-3
+        and all(result["no reads"].values())
+        and max(map(abs, result["scores"].values())) <= 0.01
+        and min(result["learns"].values()) >= 0.99
+        and result["seconds"] < 600
+    )
+    return result
+
+
+if __name__ == "__main__":
+    asked = argparse.ArgumentParser()
+    asked.add_argument("--device", default="cuda")
+    asked.add_argument("--quick", action="store_true")
+    args = asked.parse_args()
+    if args.device == "cuda" and not torch.cuda.is_available():
+        print(json.dumps({"bench": "gpu", "skipped": "there is no CUDA device here"}))
+        sys.exit()
+    found = measured(torch.device(args.device), quick=args.quick)
+    if not args.quick:
+        Path(__file__).with_name("gpu.md").write_text(table(found))
+    print(table(found) if args.quick else json.dumps({"bench": "gpu", **found}))

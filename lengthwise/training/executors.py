@@ -1,0 +1,126 @@
+"""Where trainings run: the seam between a fleet and the machines, shaped like ``concurrent.futures``."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import IO
+
+from lengthwise.base.fields import Part
+from lengthwise.base.lifeline import tied
+
+COMMAND = (sys.executable, "-P", "-m", "lengthwise")  # -P: nothing in the working folder is imported for a library
+
+
+class Job(ABC):
+    """A command that an executor was given."""
+
+    @abstractmethod
+    def done(self) -> bool:
+        """Has it come to an end?"""
+
+    @abstractmethod
+    def failure(self) -> str:
+        """Once it is done: why it failed, in a line; empty if it did not."""
+
+
+class Executor(ABC):
+    """Runs ``lengthwise`` commands. All see the same folder of runs."""
+
+    @abstractmethod
+    def room(self, running: int) -> int:
+        """How many further commands it takes now, while so many run."""
+
+    @abstractmethod
+    def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
+        """Run ``lengthwise`` with each of these lists of words."""
+
+    @abstractmethod
+    def shutdown(self, running: Sequence[Job]) -> None:
+        """Stop what still runs, after it has written its checkpoint."""
+
+
+class Engine(Part):
+    """A kind of executor, with its settings. Subclasses are frozen dataclasses."""
+
+    @abstractmethod
+    def executor(self, jobs: int) -> Executor:
+        """An executor of at most so many commands at a time, where it is for the user to say. UsageError if what it
+        needs is not installed."""
+
+
+# This machine
+
+
+@dataclass(frozen=True)
+class Local(Engine):
+    """Processes of this machine, which end with the one that started them."""
+
+    def executor(self, jobs: int) -> Executor:
+        return _Local(jobs)
+
+
+class _Local(Executor):
+    def __init__(self, jobs: int) -> None:
+        self.jobs = jobs
+
+    def room(self, running: int) -> int:
+        return self.jobs - running
+
+    def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
+        return [_Process.start([*COMMAND, *words]) for words in commands]
+
+    def shutdown(self, running: Sequence[Job]) -> None:
+        children = [job for job in running if isinstance(job, _Process)]
+        for child in children:
+            child.process.send_signal(signal.SIGTERM)
+        for child in children:
+            child.process.wait()
+            child.close()
+
+
+@dataclass(frozen=True)
+class _Process(Job):
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]  # its standard error
+
+    @staticmethod
+    def start(command: list[str]) -> _Process:
+        log = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the process has ended)
+        # In a new session, Ctrl-C reaches a child only through shutdown, and only once; if this process is killed, the
+        # child's standard input ends.
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            env={**tied(), "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+        return _Process(process, log)
+
+    def done(self) -> bool:
+        return self.process.poll() is not None
+
+    def failure(self) -> str:
+        self.log.seek(0)
+        text = self.log.read()
+        self.close()
+        return last_line(text, self.process.returncode)
+
+    def close(self) -> None:
+        self.log.close()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+
+def last_line(errors: bytes, status: int) -> str:
+    """Why a command failed, as its standard error says; empty if its exit status is 0."""
+    text = errors.decode(errors="replace").strip()
+    said = text.splitlines()[-1].removeprefix("lengthwise: ") if text else f"exit {status}"
+    return said if status else ""
