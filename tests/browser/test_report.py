@@ -38,6 +38,7 @@ def written(tmp_path_factory):
 def test_every_chart_is_there(name, written, opened):
     page = opened(written(name), ready=READY)
     assert first_paint(page) < 1
+    page.wait_for_selector(READY)
     drawn = {chart.get_attribute("id").removeprefix("chart-") for chart in page.locator(".chart:has(svg)").all()}
     assert drawn == CHARTS[name], drawn
     for chart in page.locator(".chart [role=graphics-document]").all():
@@ -51,8 +52,9 @@ def test_it_fits_any_width(width, scheme, written, opened):
     path = written("pairs", "looped-pairs")
     assert path.stat().st_size < MOST
     page = opened(path, width=width, scheme=scheme, ready=".panel")
-    page.wait_for_selector(READY)
     assert first_paint(page) < 1
+    page.wait_for_selector(".panel")
+    page.wait_for_selector(READY)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.locator(".chart svg.marks").count() == 4
     box = page.locator("#chart-lengths svg.marks").bounding_box()

@@ -83,6 +83,7 @@ def test_every_part_is_there_in_any_width(width, scheme, written, opened, tmp_pa
     page = opened(written("looped-parity", "undecided-parity"), width=width, scheme=scheme,
                   after="#problem=1011011101&model=looped-parity&beside=undecided-parity&loop=6")  # fmt: skip
     assert first_paint(page) < 1
+    page.wait_for_selector(".panel")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     panels = page.locator(".panel")
     assert panels.count() == 2
