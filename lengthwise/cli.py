@@ -24,6 +24,7 @@ EXAMPLES = {
     "evaluate looped-pairs --lengths 8-100:4": "measure weights, or a run's folder",
     "sweep looped-parity model.width=32,64": "every value of a field, the best kept as a recipe",
     "attack looped-pairs": "search for problems that it gets wrong",
+    "verify looped-pairs": "is it what it says it is?",
     "report runs/*": "tables, figures and CSV",
     "show RoPE": "a part and its fields; or a field: model.positions",
     "show looped-pairs --html page.html": "a page on which the model itself thinks",
@@ -101,6 +102,9 @@ def parser() -> argparse.ArgumentParser:
     sub = verb("attack", "search for problems that a model gets wrong, short ones first",
                "seed", "lengths", "seconds", "tries", "rule", "device", "threads", "json")  # fmt: skip
     sub.add_argument("weights", metavar="WEIGHTS", help="shipped weights by name, or a folder")
+    sub = verb("verify", "measure what somebody else's weights are and do; spoofs are exposed",
+               "seed", "lengths", "samples", "seconds", "device", "threads", "quiet", "json")  # fmt: skip
+    _verify(sub)
     sub = verb("solve", "answer prompts, from arguments or from standard input, one a line",
                "rule", "device", "json")  # fmt: skip
     sub.add_argument("weights", metavar="WEIGHTS", help="shipped weights by name, or a folder")
@@ -148,6 +152,13 @@ def _evaluate(sub: argparse.ArgumentParser) -> None:
     )
     sub.set_defaults(samples=None)
     sub.add_argument("--anatomy", action="store_true", help="how answers go wrong: where, and on which problems")
+
+
+def _verify(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("weights", metavar="WEIGHTS", help="weights, as for `evaluate`; or FILE.json, a record to check")
+    sub.add_argument("--minutes", type=float, default=6.0, metavar="M", help="processor time for scores (default: 6)")
+    sub.add_argument("--retrain", action="store_true", help="train the recipe too, and compare")
+    sub.add_argument("--out", metavar="FILE", help="where the record goes (default: NAME.verified.json)")
 
 
 def _report(sub: argparse.ArgumentParser) -> None:

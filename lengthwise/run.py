@@ -61,14 +61,7 @@ def load(weights: str | Path, device: str | torch.device = "cpu") -> Weights:
 
     Raises UsageError if a file is missing, damaged, or does not fit the recipe. No file can run code.
     """
-    chosen, folder = choose_device(device), path_of(weights)
-    if not is_folder(folder):
-        if str(weights) not in shipped():
-            near = suggest(str(weights), shipped())
-            raise UsageError(
-                f"{weights}: neither a folder nor one of the shipped weights: {', '.join(shipped())}{near}"
-            )
-        folder = SHIPPED / str(weights)
+    chosen, folder = choose_device(device), weights_folder(weights)
     recipe = read_recipe(folder)
     path = regular(folder / "model.safetensors")
     if not path.is_file():
@@ -82,6 +75,17 @@ def load(weights: str | Path, device: str | torch.device = "cpu") -> Weights:
     except RuntimeError as error:
         raise UsageError(f"{path}: these weights do not fit the recipe beside them ({one_line(error)})") from None
     return Weights(clean(folder.resolve().name), recipe, model.to(chosen).eval())
+
+
+def weights_folder(weights: str | Path) -> Path:
+    """The folder of weights, by their shipped name or as it is. Raises UsageError if there is none."""
+    folder = path_of(weights)
+    if is_folder(folder):
+        return folder
+    if str(weights) in shipped():
+        return SHIPPED / str(weights)
+    near = suggest(str(weights), shipped())
+    raise UsageError(f"{weights}: neither a folder nor one of the shipped weights: {', '.join(shipped())}{near}")
 
 
 def choose_device(name: str | torch.device) -> torch.device:

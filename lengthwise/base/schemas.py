@@ -4,9 +4,9 @@ Rows may have further fields. What is not required here is left out by some vers
 """
 
 # TypedDict knows which keys are required only where annotations are not postponed.
-from typing import Any, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from lengthwise.base.ranges import Count, Line, NotNegative, Real, Seed, Share, Size, Sizes, Whole
+from lengthwise.base.ranges import Count, Line, NotNegative, Pattern, Real, Seed, Share, Size, Sizes, Whole
 
 
 class Metrics(TypedDict):
@@ -119,6 +119,34 @@ class About(TypedDict):
     parameters: Whole
     cpu_s: NotNegative
     wall_s: NotNegative
+
+
+class Verdict(TypedDict):
+    """A check of a verification."""
+
+    name: Line
+    verdict: Literal["passed", "exposed", "open"]
+    told: Line
+
+
+class Verified(TypedDict):
+    """What was verified."""
+
+    name: Line
+    task: Line
+    trained_to: Annotated[str, Pattern(r"\d{1,7}(x\d{1,7})?", "a size")]
+
+
+class Record(TypedDict):
+    """The record of a verification."""
+
+    about: Verified
+    checks: tuple[Verdict, ...]
+    longest: Line | None
+    longest_uniform: Line | None
+    left_out: tuple[Line, ...]
+    scores: tuple[Measured, ...]
+    digest: Line
 
 
 ROWS: dict[str, Any] = {

@@ -25,6 +25,7 @@ NUMBERS: dict[str, Any] = {  # options that are numbers
     "curve_samples": Size,
     "jobs": Size,
     "limit": Whole,
+    "minutes": Positive,
     "samples": Size,
     "save_every": NotNegative,
     "seconds": Positive,

@@ -1,0 +1,74 @@
+"""Somebody else's weights, measured."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from lengthwise.base.progress import Progress
+from lengthwise.evaluation.claims import claims_of
+from lengthwise.evaluation.verification import file_digest, passed, read, sign, verify
+from lengthwise.folder import write_json
+from lengthwise.report.families import worst_table
+from lengthwise.report.sheet import Sheet
+from lengthwise.run import load, weights_folder
+from lengthwise.training.loop import choose_device, computing
+from lengthwise.training.retraining import retrained
+from lengthwise.verbs.console import say
+from lengthwise.verbs.options import folder_of, parse_sizes
+
+STYLES = {"passed": "green", "exposed": "bold red", "open": "yellow"}
+FILES = ("config.json", "model.safetensors")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Verify weights, or a record of an earlier verification; 1 if something is exposed."""
+    if args.weights.endswith(".json"):
+        return _read(args)
+    folder = weights_folder(folder_of(args.weights))
+    weights, claims = load(folder, choose_device(args.device)), claims_of(folder)
+    files = {name: file_digest(folder / name) for name in FILES}
+    sizes = parse_sizes(args.lengths) if args.lengths else None
+    out = Path(args.out or f"{weights.name.replace('/', '-')}.verified.json")
+    asked: dict[str, Any] = {"seed": args.seed, "samples": args.samples, "seconds": args.seconds}
+    with computing(args.threads), Progress(quiet=args.quiet) as progress:
+        record = verify(weights, claims, sizes, minutes=args.minutes, files=files, progress=progress, **asked)
+        if args.retrain:
+            again = retrained(weights, record["scores"], record["about"]["seed"], progress)
+            record["checks"].append(asdict(again))
+    record = sign(record)
+    write_json(out, record)
+    return _say(args, record, f"written to {out}")
+
+
+def _read(args: argparse.Namespace) -> int:
+    """A record read back."""
+    return _say(args, read(Path(args.weights)), f"{args.weights}: as it was written")
+
+
+def _say(args: argparse.Namespace, record: dict[str, Any], where: str) -> int:
+    about = record["about"]
+    table = Sheet(title=f"{about['name']}: {about['task']}, trained to {about['trained_to']}")
+    for heading in ("check", "verdict", "found"):
+        table.add_column(heading)
+    for check in record["checks"]:
+        table.add_row(check["name"], Text(check["verdict"], STYLES[check["verdict"]]), Text(check["told"]))
+    say(args, record, table, "", _scores(record), "", _longest(record), Text(where, "dim"))
+    return 0 if passed(record) else 1
+
+
+def _scores(record: dict[str, Any]) -> Table:
+    top = max(map(int, record["about"]["trained_to"].split("x")))
+    return worst_table(record["scores"], top)
+
+
+def _longest(record: dict[str, Any]) -> Text:
+    """The score, and how much of it families take away."""
+    said = f"longest: {record['longest'] or 'none'}; of uniform problems alone: {record['longest_uniform'] or 'none'}"
+    left = f"; for want of time not measured: {', '.join(record['left_out'])} (--minutes)" if record["left_out"] else ""
+    return Text(said + left)
