@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 # Compiled once, not by each of the processes that tests start.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test test-long page-test cluster-test torture check learn bench gpu docs format clean
+.PHONY: help demo test test-long page-test cluster-test share-test torture check learn bench gpu docs format dist clean
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -31,6 +31,12 @@ test-long: $(READY) ## the same laws on more examples: every recipe, a thousand 
 page-test: $(READY) ## the pages in a real browser (Chromium): minutes
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[browser]'
 	LENGTHWISE_LONG=1 LENGTHWISE_PAGE_PROBLEMS=300 $(BIN)/pytest -rs tests/browser
+
+# trackio asks for an older pillow than is pinned; what is used of it needs none.
+share-test: $(READY) ## trackers with their real libraries, which are installed for it
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[tensorboard,wandb]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps trackio gradio-client brotli orjson
+	LENGTHWISE_LONG=1 $(BIN)/pytest tests/test_share.py
 
 torture: $(READY) ## kills, signals, races, failing disks, hostile input: ten minutes, or N times as long; goes on where it was
 	$(BIN)/python -m tests.torture --times $(or $(N),1)
@@ -70,6 +76,13 @@ docs: $(READY) ## draw the architecture, and fill in what the pages quote
 format: $(READY) ## put the code in order
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+dist: $(READY) ## sdist and wheel, checked, installed on the oldest and the newest Python, and asked
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[release]'
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python .ci/try_install.py dist
 
 clean: ## remove the environment
 	rm -rf $(VENV)

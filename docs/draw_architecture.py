@@ -35,6 +35,7 @@ CAPTIONS = {
     "page": (RESULTS, "pages in one file: a model that thinks in the browser"),
     "evaluation": (RESULTS, "scores, stopping, decoding"),
     "ask": (RESULTS, "language models by endpoint"),
+    "share": (RESULTS, "the Hub, trackers"),
     "training": (RESULTS, "the training loop"),
     "recipes": (RECIPE, "functions that return a recipe"),
     "studies": (RECIPE, "several recipes and their pictures"),

@@ -11,10 +11,11 @@ import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from lengthwise.base import lifeline, streams
 from lengthwise.base.errors import Interrupted, UsageError, clean
+from lengthwise.base.flags import OPTIONS
 
 EXAMPLES = {
     "demo": "train two models on short sums, test them on long ones",
@@ -75,10 +76,17 @@ def parser() -> argparse.ArgumentParser:
     def verb(name: str, text: str, *options: str) -> argparse.ArgumentParser:
         sub = verbs.add_parser(name, help=text, description=text, allow_abbrev=False)
         for option in (*options, "import"):
-            flags = dict(_OPTIONS[option])
+            flags = dict(OPTIONS[option])
             sub.add_argument("--stopping" if option == "rule" else f"--{option}", **flags)
         return sub
 
+    _learning(verb)
+    _using(verb)
+    return top
+
+
+def _learning(verb: Callable[..., argparse.ArgumentParser]) -> None:
+    """What there is, and training it."""
     sub = verb("demo", "train a looped and a standard model on sums of up to 8 digits; show how far each carries",
                "seed", "jobs", "steps", "out", "quiet", "json")  # fmt: skip
     sub.add_argument("--samples", type=int, default=300, metavar="N", help="fresh problems per length (default: 300)")
@@ -93,22 +101,31 @@ def parser() -> argparse.ArgumentParser:
     sub = verb("train", "train a recipe, or go on with a run; then evaluate it",
                "seed", "seeds", "jobs", "on", "wait", "lengths", "samples", "curve", "curve-samples", "stopping",
                "hard", "natural", "families", "device", "matmul", "threads", "save-every", "allow-divergence",
-               "quiet", "json")  # fmt: skip
+               "track", "quiet", "json")  # fmt: skip
     _recipe(sub)
+
+
+def _using(verb: Callable[..., argparse.ArgumentParser]) -> None:
+    """What one does with what is trained."""
     sub = verb("evaluate", "exact match on fresh problems, length by length",
                "seed", "wait", "lengths", "grid", "samples", "stopping", "loops", "hard", "natural", "family",
                "families", "uniform-only", "device", "threads", "quiet", "json")  # fmt: skip
     _evaluate(sub)
     sub = verb("attack", "search for problems that a model gets wrong, short ones first",
                "seed", "lengths", "seconds", "tries", "rule", "device", "threads", "json")  # fmt: skip
-    sub.add_argument("weights", metavar="WEIGHTS", help="shipped weights by name, or a folder")
+    sub.add_argument("weights", metavar="WEIGHTS", help="shipped weights by name, a folder, or hf:user/name")
     sub = verb("verify", "measure what somebody else's weights are and do; spoofs are exposed",
                "seed", "lengths", "samples", "seconds", "device", "threads", "quiet", "json")  # fmt: skip
     _verify(sub)
     sub = verb("solve", "answer prompts, from arguments or from standard input, one a line",
                "rule", "device", "json")  # fmt: skip
-    sub.add_argument("weights", metavar="WEIGHTS", help="shipped weights by name, or a folder")
+    sub.add_argument("weights", metavar="WEIGHTS", help="shipped weights by name, a folder, or hf:user/name")
     sub.add_argument("prompts", nargs="*", metavar="PROMPT", help="e.g. 128+9")
+    sub = verb("push", "send a run's weights to the Hugging Face Hub, with a model card from its data", "json")
+    _push(sub)
+    sub = verb("track", "send a run to a tracker: what it does not have yet", "json")
+    sub.add_argument("runs", metavar="RUN", help="a run's folder")
+    sub.add_argument("--to", action="append", required=True, metavar="NAME", help="tensorboard, trackio or wandb")
     sub = verb("ask", "exact match of a large language model, behind any OpenAI-compatible endpoint, length by length",
                "hard", "natural", "quiet", "json")  # fmt: skip
     _ask(sub)
@@ -127,7 +144,6 @@ def parser() -> argparse.ArgumentParser:
     _sweep(sub)
     sub = verb("report", "tables, figures (PNG, SVG) and CSV of runs", "out", "quiet", "json")
     _report(sub)
-    return top
 
 
 def _show(sub: argparse.ArgumentParser) -> None:
@@ -146,7 +162,9 @@ def _sample(sub: argparse.ArgumentParser) -> None:
 
 
 def _evaluate(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("weights", metavar="RUN", help="a run's folder, any folder of weights, or shipped weights by name")
+    sub.add_argument(
+        "weights", metavar="RUN", help="a run's folder, any folder of weights, shipped weights by name, or hf:user/name"
+    )
     sub.add_argument(
         "--precision", type=float, metavar="H", help="end a length as soon as its 95 %% interval is ±H, e.g. 0.01"
     )
@@ -159,6 +177,15 @@ def _verify(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--minutes", type=float, default=6.0, metavar="M", help="processor time for scores (default: 6)")
     sub.add_argument("--retrain", action="store_true", help="train the recipe too, and compare")
     sub.add_argument("--out", metavar="FILE", help="where the record goes (default: NAME.verified.json)")
+
+
+def _push(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("weights", metavar="RUN", help="a finished run, or a folder of weights")
+    sub.add_argument("repository", metavar="USER/NAME", help="where to; it is made if it is not there")
+    sub.add_argument("--controls", metavar="RUN", nargs="+", default=[], help="runs that the card compares it with")
+    sub.add_argument("--license", metavar="ID", default="apache-2.0", help="of the weights (default: apache-2.0)")
+    sub.add_argument("--private", action="store_true", help="if the repository is made: for its owner's eyes only")
+    sub.add_argument("--dry-run", action="store_true", help="print the card, and send nothing")
 
 
 def _report(sub: argparse.ArgumentParser) -> None:
@@ -229,73 +256,6 @@ def _recipe(sub: argparse.ArgumentParser, further: str = "") -> None:
     text = f"a recipe's name, a recipe in a JSON file, or a run's folder{further}"
     sub.add_argument("recipe", metavar="RECIPE", help=text)
     sub.add_argument("changes", nargs="*", metavar="name=value", help="changed fields, e.g. model.width=32 steps=500")
-
-
-_OPTIONS: dict[str, dict[str, Any]] = {
-    "json": {"action": "store_true", "help": "the result as JSON on standard output"},
-    "quiet": {"action": "store_true", "help": "no progress"},
-    "seed": {"type": int, "metavar": "N", "help": "seed of weights and problems (default: the recipe's, or 0)"},
-    "seeds": {"type": int, "default": 1, "metavar": "K", "help": "train K seeds (default: 1)"},
-    "jobs": {"type": int, "metavar": "J", "help": "processes at a time (default: the cores, at most 2)"},
-    "on": {
-        "default": "local",
-        "metavar": "ENGINE",
-        "help": "where to train: local (default), slurm, or Slurm(partition=main, minutes=60, gpus=1)",
-    },
-    "steps": {"type": int, "metavar": "N", "help": "train for N steps instead of the recipe's"},
-    "device": {"default": "auto", "help": "auto, cpu or cuda (default: auto)"},
-    "matmul": {
-        "choices": ("fp32", "tf32", "bf16"),
-        "default": "fp32",
-        "help": "arithmetic of matrix products in training; all else stays in 32 bits (default: fp32)",
-    },
-    "threads": {"type": int, "default": 1, "metavar": "N", "help": "CPU threads (default: 1, best for small models)"},
-    "save-every": {"type": float, "default": 60.0, "metavar": "S", "help": "seconds between checkpoints (default: 60)"},
-    "allow-divergence": {"action": "store_true", "help": "go on when the loss is no number any more; rows say null"},
-    "lengths": {
-        "metavar": "SIZES",
-        "help": "8,12,16 or 1-60 or 10-100:10 (default: 1, 1.5, 2, 3, 5 times the training length)",
-    },
-    "loops": {
-        "metavar": "N,N",
-        "help": "stop after so many loops, each in turn: --loops 1,8 is short for After(loops=…)",
-    },
-    "grid": {"metavar": "NxM", "help": "every pair of sizes, for a task of two"},
-    "samples": {"type": int, "default": 1000, "metavar": "N", "help": "fresh problems per length (default: 1000)"},
-    "wait": {"action": "store_true", "help": "where another process works on this run, wait for it"},
-    "hard": {"action": "store_true", "help": "the task's harder set (sums: long carries)"},
-    "seconds": {"type": float, "default": 30.0, "metavar": "S", "help": "how long to search (default: 30)"},
-    "tries": {"type": int, "metavar": "N", "help": "end after N problems instead: the same seed then finds the same"},
-    "family": {"metavar": "NAME", "help": "one of the task's families of structured problems, e.g. palindrome"},
-    "families": {"action": "store_true", "help": "every family of structured problems too, not just the worst"},
-    "uniform-only": {"action": "store_true", "help": "leave families of structured problems out"},
-    "natural": {
-        "action": "store_true",
-        "help": "the task's own distribution over sizes, up to each length (beyond training: from where it ends)",
-    },
-    "curve": {"metavar": "SIZES", "help": "further lengths, measured on fewer problems"},
-    "curve-samples": {"type": int, "default": 128, "metavar": "N", "help": "problems per length there (default: 128)"},
-    "stopping": {
-        "metavar": "RULE",
-        "action": "append",
-        "default": [],
-        "help": "e.g. Oracle, After(loops=10), MaxConfidence(extra=20), Converged; may be given several times",
-    },
-    "rule": {
-        "metavar": "RULE",
-        "action": "append",
-        "default": [],
-        "dest": "stopping",
-        "help": "another stopping rule than the recipe's, e.g. Oracle, After(loops=10), MaxConfidence(extra=20)",
-    },
-    "out": {"metavar": "FOLDER", "help": "where tables and figures go"},
-    "import": {
-        "metavar": "MODULE",
-        "action": "append",
-        "default": [],
-        "help": "import a module of your own first: its classes and recipes are then known by name",
-    },
-}
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:

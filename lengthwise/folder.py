@@ -10,6 +10,7 @@ A run is ``runs/<name>-<id>/`` (or under ``$LENGTHWISE_RUNS``):
     anatomy.jsonl       error analyses, a row per size
     state.pt            the checkpoint, until training ends
     about.json          versions, commit, device, time; and the recipe's outline
+    tracked-*.json      how many rows a tracker was sent
     failed.json         why training, or what follows it, failed the last time; and the verdict, if there is one
 
 A language model that was asked has ``runs/ask-<model>-<task>-<id>/``:
@@ -29,7 +30,7 @@ import json
 import math
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from glob import escape
@@ -230,6 +231,9 @@ class Folder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._written: dict[str, int] = {}  # bytes that files had after the last append
+        self.listeners: list[
+            Callable[[str, Sequence[dict[str, Any]]], None]
+        ] = []  # are told of rows that were appended
         self._read: dict[str, tuple[object, list[dict[str, Any]]]] = {}  # rows as they were read, and from which state
 
     def __repr__(self) -> str:
@@ -250,6 +254,8 @@ class Folder:
                     file.seek(0)
                     file.truncate(file.read().rfind(b"\n") + 1)
                 self._written[name] = _added(file, text)
+        for hear in self.listeners:
+            hear(name, rows)
 
     def keep(self, name: str, *rows: dict[str, Any]) -> None:
         """Append those rows that are not there yet: what is measured again comes out the same."""

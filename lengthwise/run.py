@@ -42,6 +42,7 @@ from lengthwise.recipe.outline import outline
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.report import latest, size_text
 from lengthwise.report.scored import Scores
+from lengthwise.share.hub import PREFIX, fetch, place
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,7 +58,8 @@ class Weights:
 
 
 def load(weights: str | Path, device: str | torch.device = "cpu") -> Weights:
-    """Load weights by their shipped name, or from a folder with config.json and model.safetensors, e.g. a run's.
+    """Load weights by their shipped name, from a folder with config.json and model.safetensors, e.g. a run's, or from
+    the Hub: ``hf:user/name``, ``hf:user/name@revision``.
 
     Raises UsageError if a file is missing, damaged, or does not fit the recipe. No file can run code.
     """
@@ -74,11 +76,14 @@ def load(weights: str | Path, device: str | torch.device = "cpu") -> Weights:
         raise UsageError(f"{path}: not a whole safetensors file ({one_line(error)})") from None
     except RuntimeError as error:
         raise UsageError(f"{path}: these weights do not fit the recipe beside them ({one_line(error)})") from None
-    return Weights(clean(folder.resolve().name), recipe, model.to(chosen).eval())
+    return Weights(_name(weights, folder), recipe, model.to(chosen).eval())
 
 
 def weights_folder(weights: str | Path) -> Path:
-    """The folder of weights, by their shipped name or as it is. Raises UsageError if there is none."""
+    """The folder of weights: as it is, by their shipped name, or ``hf:user/name`` from the Hub. Raises UsageError if
+    there is none."""
+    if str(weights).startswith(PREFIX):
+        return fetch(str(weights))
     folder = path_of(weights)
     if is_folder(folder):
         return folder
@@ -86,6 +91,11 @@ def weights_folder(weights: str | Path) -> Path:
         return SHIPPED / str(weights)
     near = suggest(str(weights), shipped())
     raise UsageError(f"{weights}: neither a folder nor one of the shipped weights: {', '.join(shipped())}{near}")
+
+
+def _name(weights: str | Path, folder: Path) -> str:
+    """What weights are called: the Hub's folders have the names of commits."""
+    return place(str(weights)).repository if str(weights).startswith(PREFIX) else clean(folder.resolve().name)
 
 
 def choose_device(name: str | torch.device) -> torch.device:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,7 @@ from lengthwise.base.ranges import NotNegative, Threads
 from lengthwise.base.types import Problems
 from lengthwise.depth import Runner
 from lengthwise.evaluation import causality, scores
-from lengthwise.folder import DIVERGED, one_line, path_of
+from lengthwise.folder import one_line, path_of
 from lengthwise.models import Model
 from lengthwise.recipe import data
 from lengthwise.recipe.demand import KEPT, of_model, of_training, parameters
@@ -34,10 +34,11 @@ from lengthwise.recipe.lengths import Growing, Mastery
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.source import Finite, Fresh
 from lengthwise.run import Run, choose_device, commit, named_now, save
+from lengthwise.share.tracking import check, tracked
 from lengthwise.training import checkpoint
 from lengthwise.training.computing import Bf16, Clock, Matmul, check_matmul, computing, stop_signal
 from lengthwise.training.processes import Alone, Divided, Processes, joined
-from lengthwise.training.progress import Course
+from lengthwise.training.progress import Course, verdict
 
 LOG_EVERY = 10  # steps
 REHEARSED = 2  # rows
@@ -55,20 +56,23 @@ def train(
     wait: bool = False,
     allow_divergence: bool = False,
     matmul: Matmul = "fp32",
+    track: Sequence[str] = (),
 ) -> Run:
     """Train a recipe to its end, resuming an earlier call if there is a checkpoint, and return its run.
 
     ``folder`` defaults to the recipe's folder among the runs; ``save_every`` is in seconds. On a CPU, a resumed run
     equals an uninterrupted one to the bit, for equal ``threads``; small models train fastest on one thread. Steps are
-    shown on a line of ``progress``. Where another process trains this run, ``wait`` for it. ``matmul`` is the
-    arithmetic of matrix products in training steps. Started by torchrun, all processes train one run together, and the
-    first one writes.
+    shown on a line of ``progress``; ``track`` names trackers that rows are sent to. Where another process trains this
+    run, ``wait`` for it. ``matmul`` is the arithmetic of matrix products in training steps. Started by torchrun, all
+    processes train one run together, and the first one writes.
 
     Raises Interrupted at Ctrl-C, SIGTERM or SIGHUP, after saving; Diverged where the loss is no number any more, with
     the last finite checkpoint kept, unless to ``allow_divergence``: then rows say null; and UsageError if the model is
     not causal where its layout is, the device is missing, the folder holds another recipe, its log vanishes, or another
     process trains it.
     """
+    check(track)
+    shown = progress or Progress(quiet=True)
     at, where = choose_device(device), Run.expected(recipe).folder if folder in (None, "") else path_of(folder)
     check_matmul(matmul, at)
     if at.type == "cpu":
@@ -83,12 +87,12 @@ def train(
                 return _help(trainee, where, stopped)
         run = Run.of(recipe, where)
         alone = nullcontext() if run.done else run.locked(wait=wait)
-        with alone, computing(threads, matmul), stop_signal() as stopped:
+        with alone, computing(threads, matmul), stop_signal() as stopped, tracked(run, track, shown.note):
             if run.done:  # by whom we waited for, perhaps
                 processes.from_first(None)
                 return run
-            with _verdict(run):
-                _train(trainee, run, progress or Progress(quiet=True), stopped, save_every)
+            with verdict(run):
+                _train(trainee, run, shown, stopped, save_every)
     return run
 
 
@@ -133,17 +137,6 @@ def _help(trainee: Trainee, where: Path, stopped: Callable[[], bool]) -> Run:
             if any(trainee.processes.any(stopped())):
                 raise Interrupted(f"stopped at step {trainee.step}")
     return Run(where, trainee.recipe)
-
-
-@contextmanager
-def _verdict(run: Run) -> Iterator[None]:
-    """Keep in the run's folder that its training diverged, if it does."""
-    run.forgive()
-    try:
-        yield
-    except Diverged as error:
-        run.fail(str(error), DIVERGED)
-        raise
 
 
 class Trainee:

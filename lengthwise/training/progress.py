@@ -1,10 +1,15 @@
-"""The progress of one training run: what its rows of metrics say."""
+"""The progress of one training run: what its rows of metrics say, and how it ends."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from lengthwise.base.errors import Diverged
 from lengthwise.base.progress import Line
+from lengthwise.folder import DIVERGED
+from lengthwise.run import Run
 
 
 class Course:
@@ -22,3 +27,14 @@ class Course:
         loss = "diverged" if row["loss"] is None else f"loss {row['loss']:.4f}"
         parts = [f"step {step} of {self.line.total:.0f}", length, loss, self.exact]
         self.line.show(step, "  ".join(filter(None, parts)))
+
+
+@contextmanager
+def verdict(run: Run) -> Iterator[None]:
+    """Keep in the run's folder that its training diverged, if it does."""
+    run.forgive()
+    try:
+        yield
+    except Diverged as error:
+        run.fail(str(error), DIVERGED)
+        raise

@@ -16,7 +16,8 @@ from lengthwise.folder import is_folder, runs_folder
 from lengthwise.recipe import demand
 from lengthwise.recipe.recipe import Recipe, check_stopping
 from lengthwise.recipe.stopping import After, Stopping
-from lengthwise.run import Run
+from lengthwise.run import Run, read_recipe, weights_folder
+from lengthwise.share.hub import PREFIX
 from lengthwise.training.executors import Engine, Local
 from lengthwise.training.slurm import Slurm
 
@@ -79,8 +80,10 @@ def kind_of(args: argparse.Namespace) -> Kind:
 
 
 def recipe_of(name: str, changes: Sequence[str]) -> Recipe:
-    """A recipe by name, or of a run, or from a JSON file."""
+    """A recipe by name, or of a run, or of weights on the Hub, or from a JSON file."""
     path = Path(name)
+    if name.startswith(PREFIX):
+        return read_recipe(weights_folder(name)).change(changes)
     if is_folder(path):
         return Run.open(path).recipe.change(changes)
     if path.suffix == ".json":

@@ -21,6 +21,7 @@ from lengthwise.recipe.stopping import Stopping
 from lengthwise.report import curves
 from lengthwise.report.tables import score_table
 from lengthwise.run import Run
+from lengthwise.share.tracking import check, tracked
 from lengthwise.training.executors import Local
 from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow
@@ -57,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
     """Train a recipe, with one seed or several; then measure it."""
     recipe = recipe_of(args.recipe, args.changes)
     plan = _plan(args, recipe)
+    check(args.track)
     recipes = seeds_of(recipe, args.seed, args.seeds)
     own_folder = Path(args.recipe) if is_folder(Path(args.recipe)) and not args.changes and len(recipes) == 1 else None
     if len(recipes) > 1 and count() > 1:
@@ -79,9 +81,10 @@ def run(args: argparse.Namespace) -> int:
         for one in runs:
             with one.locked(wait=args.wait), Progress(quiet=args.quiet) as progress:
                 _train(args, one, progress)
-                _measure(args, one, plan, progress)
-                if args.families:
-                    after_training(args, one, plan[0].sizes, progress)
+                with tracked(one, args.track, progress.note):
+                    _measure(args, one, plan, progress)
+                    if args.families:
+                        after_training(args, one, plan[0].sizes, progress)
                 one.forgive()
     result = [{"run": str(run.folder), "about": run.about(), "scores": run.rows("scores")} for run in runs]
     where = [Text.assemble((str(run.folder), "dim"), f"  {_time(run)}") for run in runs]
@@ -123,8 +126,8 @@ def _own_options(args: argparse.Namespace) -> list[str]:
     for name in ("lengths", "samples", "curve", "curve_samples", "threads", "save_every"):
         if getattr(args, name) is not None:
             options += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
-    for rule in args.stopping:
-        options += ["--stopping", rule]
+    for name in ("stopping", "track"):
+        options += [word for given in getattr(args, name) for word in (f"--{name}", given)]
     return options + [f"--{kind}" for kind in further_kinds(args)] + ["--families"] * args.families
 
 
@@ -138,6 +141,7 @@ def _train(args: argparse.Namespace, run: Run, progress: Progress) -> None:
         progress=progress,
         allow_divergence=args.allow_divergence,
         matmul=args.matmul,
+        track=args.track,
     )
 
 

@@ -1,0 +1,131 @@
+"""A model card for the Hub, from what a run's files say."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from lengthwise.base.errors import clean
+from lengthwise.folder import RunFolder
+from lengthwise.report import Row, families_in, latest, size_text, worst
+from lengthwise.report.card import HEADINGS, card_cells, score_card
+
+PAPERS = {  # by the part that is theirs
+    "FullOutput": "Fan et al., Looped Transformers for Length Generalization, ICLR 2025, https://arxiv.org/abs/2409.15647",
+    "Abacus": "McLeish et al., Transformers Can Do Arithmetic with the Right Embeddings, 2024, https://arxiv.org/abs/2405.17399",
+    "ReTran": "Attention Ain't All (ReTran), ACL 2025",
+    "RoPE": "Su et al., RoFormer, 2021, https://arxiv.org/abs/2104.09864",
+    "ALiBi": "Press et al., Train Short, Test Long, 2021, https://arxiv.org/abs/2108.12409",
+    "NoPE": "Kazemnejad et al., The Impact of Positional Encoding on Length Generalization, 2023, https://arxiv.org/abs/2305.19466",
+    "LAMB": "You et al., Large Batch Optimization for Deep Learning, 2019, https://arxiv.org/abs/1904.00962",
+}
+
+
+def model_card(run: RunFolder, repository: str, *, license_: str, example: str, controls: Sequence[RunFolder]) -> str:
+    """The card of a run's weights in ``repository``, Markdown with the Hub's fields before it. ``example`` is a prompt;
+    ``controls`` are runs to compare it with."""
+    told, rows = run.outline, [row for row in latest(run.rows("scores")) if row["stopping"] == run.outline.stopping]
+    text = [
+        *_head(run, rows, license_),
+        f"# {told.name}",
+        "",
+        f"Trained on `{told.task}` with sizes of up to {size_text(told.tops)}; measured beyond. {_size(run)}",
+        "",
+        "```sh",
+        f"pip install 'lengthwise[hub]=={importlib.metadata.version('lengthwise')}'",
+        f"lengthwise solve hf:{repository} '{example}'",
+        f"lengthwise verify hf:{repository}",
+        "```",
+        "",
+        "## Exact match",
+        "",
+        *(_scores(rows, told.top) if rows else ["Not measured."]),
+        "",
+        *_controls([run, *controls] if controls else []),
+        "## Training",
+        "",
+        *_training(run),
+        "",
+        *_papers(run.config()),
+    ]
+    return "\n".join(text) + "\n"
+
+
+def _head(run: RunFolder, rows: Sequence[Row], license_: str) -> Iterator[str]:
+    """What the Hub searches by."""
+    yield "---"
+    yield f"license: {license_}"
+    yield "library_name: lengthwise"
+    yield f"tags: [length-generalization, algorithmic-reasoning, {run.outline.task}]"
+    uniform = {tuple(row["sizes"]): row["exact"] for row in rows if row["problems"] == "uniform"}
+    if uniform:
+        yield "model-index:"
+        yield f"- name: {run.outline.name}"
+        yield "  results:"
+    for size, exact in sorted(uniform.items()):
+        yield "  - task: {type: text-generation}"
+        yield f"    dataset: {{name: '{run.outline.task}, size {size_text(size)}', type: lengthwise}}"
+        yield f"    metrics: [{{type: exact_match, value: {exact:.4f}}}]"
+    yield "---"
+    yield ""
+
+
+def _size(run: RunFolder) -> str:
+    count = run.about().get("parameters")
+    return f"{count:,} parameters." if count else ""
+
+
+def _scores(rows: Sequence[Row], top: int) -> Iterator[str]:
+    """Uniform problems beside the worst family, size by size."""
+    uniform = {tuple(row["sizes"]): row for row in rows if row["problems"] == "uniform"}
+    structured = families_in(rows)
+    yield "| size | uniform problems | worst family | |"
+    yield "| ---: | ---: | ---: | --- |"
+    for size in sorted({*uniform, *structured}):
+        low = worst(structured[size]) if size in structured else None
+        named = f"{low['problems']}, of {len(structured[size])}" if low else ""
+        mark = " (trained)" if max(size) <= top else ""
+        yield f"| {size_text(size)}{mark} | {_share(uniform.get(size))} | {_share(low)} | {named} |"
+    yield ""
+    yield "Exact match: the whole answer is right, its end included. In brackets Wilson's 95 % interval and the number"
+    yield f"of fresh problems. Stopping rule: `{rows[0]['stopping']}`."
+
+
+def _share(row: Row | None) -> str:
+    return f"{row['exact']:.3f} ({row['low']:.3f}–{row['high']:.3f}; {row['count']:,})" if row else "–"
+
+
+def _controls(runs: Sequence[RunFolder]) -> Iterator[str]:
+    if runs:
+        yield from ("## Controls", "", f"| {' | '.join(HEADINGS)} |", "|" + " --- |" * len(HEADINGS))
+        yield from (f"| {' | '.join(card_cells(row))} |" for row in score_card(runs))
+        yield ""
+
+
+def _training(run: RunFolder) -> Iterator[str]:
+    about, told = run.about(), run.outline
+    looked = ", ".join(map(str, told.looked_at)) or "none that is known"
+    yield f"Recipe `{told.name}` (`{told.id}`), seed {told.seed}, {told.steps:,} steps."
+    yield f"Sizes that may have chosen it: {looked}."
+    if about:
+        made = f"Lengthwise {clean(str(about.get('lengthwise', '')))}, torch {clean(str(about.get('torch', '')))}"
+        yield f"{about['cpu_s'] / 60:.1f} minutes of processor time; {made}."
+    yield "All of it is in `config.json`; `lengthwise train config.json` trains it again."
+
+
+def _papers(config: dict[str, Any]) -> Iterator[str]:
+    kinds = set(_kinds(config))
+    if found := [paper for kind, paper in PAPERS.items() if kind in kinds]:
+        yield from ("## Papers", "", "Parts of the recipe are from:", "", *(f"- {paper}" for paper in found))
+
+
+def _kinds(tree: Any) -> Iterator[str]:
+    """The names of all parts in a recipe."""
+    if isinstance(tree, dict):
+        yield str(tree.get("kind"))
+        for value in tree.values():
+            yield from _kinds(value)
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from _kinds(value)

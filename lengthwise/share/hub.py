@@ -1,0 +1,170 @@
+"""Weights on the Hugging Face Hub: ``hf:user/name``, or ``hf:user/name@revision``.
+
+Of a repository, four files are read, by name; none of them can run code. Each is held to the digest that the Hub lists
+for it. What was read once is kept in the Hub's own cache, and is found there without a network. No text of a server is
+ever quoted: a server is told the token, and may say it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from shutil import copyfile
+from typing import Any, NamedTuple
+
+from lengthwise.base.errors import UsageError
+from lengthwise.share import library
+
+PREFIX = "hf:"
+NEEDED = ("config.json", "model.safetensors")
+FILES = (*NEEDED, "about.json", "scores.jsonl")
+MOST = 2 * 10**9  # bytes of a file; weights here are a thousandth of that
+NAME = r"[A-Za-z0-9][\w.-]{0,95}"
+
+
+class Place(NamedTuple):
+    """Where weights are on the Hub."""
+
+    repository: str  # user/name
+    revision: str | None = None  # a commit, branch or tag; None: the main branch as it is now
+
+    def __str__(self) -> str:
+        return f"{PREFIX}{self.repository}" + (f"@{self.revision}" if self.revision else "")
+
+
+def place(text: str) -> Place:
+    """What ``hf:user/name@revision`` names. Raises UsageError if it is not written so."""
+    found = re.fullmatch(rf"(?:{PREFIX})?({NAME}/{NAME})(?:@([\w./-]{{1,200}}))?", text)
+    if not found:
+        raise UsageError(f"{text}: a repository on the Hub is written hf:user/name or hf:user/name@revision")
+    return Place(found[1], found[2])
+
+
+def fetch(text: str) -> Path:
+    """The folder with a repository's weights, from the Hub or, without a network, from the cache. Raises UsageError if
+    there is no such repository, it cannot be reached, or a file is not what the Hub lists."""
+    where, hub = place(text), library("huggingface_hub", "hub")
+    with _quiet(), _told(where):
+        listed = _listed(hub, where)
+        options = {"revision": where.revision, "allow_patterns": FILES, "max_workers": 1, "endpoint": _endpoint()}
+        folder = Path(hub.snapshot_download(where.repository, **options, local_files_only=not listed))
+    # In the cache a file is called by its digest.
+    found = {
+        path: listed.get(path.name) or path.resolve().name for path in map(folder.joinpath, FILES) if path.exists()
+    }
+    if wrong := [path for path, digest in found.items() if not _is(path, digest)]:
+        for path in wrong:
+            path.resolve().unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+        names = ", ".join(path.name for path in wrong)
+        raise UsageError(f"{where}: not what the Hub lists: {names}; try again")
+    return folder
+
+
+def push(folder: Path, text: str, card: str, *, private: bool = False) -> str:
+    """Send the weights of a folder to the Hub, with a model card; the address of the commit. The repository is made if
+    it is not there. Raises UsageError if the Hub does not take them."""
+    where = place(text)
+    if where.revision:
+        raise UsageError(f"{where}: what is sent becomes the newest revision; leave @{where.revision} out")
+    hub = library("huggingface_hub", "hub")
+    api = hub.HfApi(endpoint=_endpoint())
+    with tempfile.TemporaryDirectory() as place_, _quiet(), _told(where):
+        for name in FILES:
+            if (folder / name).exists():
+                copyfile(folder / name, Path(place_) / name)
+        (Path(place_) / "README.md").write_text(card, encoding="utf-8")
+        api.create_repo(where.repository, private=private, exist_ok=True)
+        done = api.upload_folder(repo_id=where.repository, folder_path=place_, commit_message="Upload weights")
+    return done.commit_url
+
+
+def _endpoint() -> str | None:
+    return os.environ.get("HF_ENDPOINT")
+
+
+def _listed(hub: Any, where: Place) -> dict[str, str]:
+    """The digest of each file that the Hub lists; nothing where it cannot be reached. Raises UsageError if weights are
+    missing, or files too large."""
+    api = hub.HfApi(endpoint=_endpoint())
+    try:
+        info = api.model_info(where.repository, revision=where.revision, files_metadata=True)
+    except (ConnectionError, *_unreachable()):
+        return {}
+    files = {one.rfilename: one for one in info.siblings or [] if one.rfilename in FILES}
+    for name in NEEDED:
+        if name not in files:
+            raise UsageError(f"{where}: there is no {name}: no weights of Lengthwise")
+    for name, one in files.items():
+        if (one.size or 0) > MOST:
+            raise UsageError(f"{where}: its {name} has {one.size / 1e9:,.0f} GB; at most {MOST / 1e9:.0f} GB are taken")
+    return {name: one.lfs.sha256 if one.lfs else one.blob_id for name, one in files.items()}
+
+
+def _is(path: Path, digest: str) -> bool:
+    """Has a file this digest: SHA-256 or, as small files have, git's own?"""
+    content = path.read_bytes()
+    git = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+    return digest in (git, hashlib.sha256(content).hexdigest())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """A context without progress bars and warnings of the library."""
+    utils = library("huggingface_hub.utils", "hub")
+    bars, level = utils.are_progress_bars_disabled(), utils.logging.get_verbosity()
+    utils.disable_progress_bars()
+    utils.logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        utils.logging.set_verbosity(level)
+        if not bars:
+            utils.enable_progress_bars()
+
+
+@contextmanager
+def _told(where: Place) -> Iterator[None]:
+    """A context in which the library's errors become UsageErrors, in our words."""
+    errors = library("huggingface_hub.errors", "hub")
+    try:
+        yield
+    except errors.GatedRepoError:
+        raise UsageError(f"{where}: its owner has to grant access first; then set HF_TOKEN") from None
+    except errors.RevisionNotFoundError:
+        raise UsageError(f"{where}: there is no such revision") from None
+    except errors.RepositoryNotFoundError:
+        raise UsageError(f"{where}: there is no such repository, or it is private: then set HF_TOKEN") from None
+    except errors.HfHubHTTPError as error:
+        raise UsageError(f"{where}: {_status(error)}") from None
+    except (errors.LocalEntryNotFoundError, ConnectionError, *_unreachable()):
+        raise UsageError(f"{where}: the Hub cannot be reached, and the cache has no whole copy") from None
+    except UsageError:
+        raise
+    except (OSError, ValueError, _client().TransportError) as error:
+        raise UsageError(f"{where}: the Hub broke off ({type(error).__name__}); try again") from None
+
+
+def _status(error: Any) -> str:
+    status = getattr(getattr(error, "response", None), "status_code", 0)
+    known: dict[int, str] = {
+        401: "the Hub does not know this token; set HF_TOKEN to another",
+        403: "this token does not allow it",
+        429: "the Hub was asked too often; try again in some minutes",
+    }
+    return known.get(status, f"the Hub answered with status {status}")
+
+
+def _client() -> Any:
+    """The HTTP library that the Hub's uses, which depends on its version."""
+    return getattr(library("huggingface_hub.utils._http", "hub"), "httpx2", None) or library("httpx", "hub")
+
+
+def _unreachable() -> tuple[type[Exception], ...]:
+    """What it raises where nobody answers."""
+    return _client().ConnectError, _client().TimeoutException

@@ -1,0 +1,88 @@
+"""Trackers with their real libraries, read back: `make share-test`."""
+
+import os
+import struct
+import tempfile
+
+import pytest
+from conftest import LONG
+from test_tracking import SMALL, told
+
+from lengthwise.base.errors import Interrupted
+from lengthwise.run import Run
+from lengthwise.training.loop import train
+
+# Read once, when trackio is imported.
+os.environ["TRACKIO_DIR"] = tempfile.mkdtemp()
+
+pytestmark = [
+    pytest.mark.skipif(not LONG, reason="seconds each: make share-test"),
+    pytest.mark.filterwarnings("ignore"),  # other people's
+]
+
+
+@pytest.fixture
+def tracked(request, monkeypatch):
+    """A run that was stopped, gone on with, and measured, tracked by the library that the test names."""
+    pytest.importorskip(request.param)
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    save = Run.save_state
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "save_state", lambda one, state: _stopped(save, one, state))
+        with pytest.raises(Interrupted):
+            train(SMALL, track=[request.param], save_every=0)
+    return train(SMALL, track=[request.param])
+
+
+def _stopped(save, run, state):
+    save(run, state)
+    if state["step"] == 15:
+        raise Interrupted("stopped")
+
+
+@pytest.mark.parametrize("tracked", ["tensorboard"], indirect=True)
+def test_tensorboard_reads_its_event_files(tracked):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(tracked.folder / "tensorboard"), size_guidance={"scalars": 0, "tensors": 0})
+    found.Reload()
+    for name in ("loss", "rate"):
+        events = found.Tensors(name) if name in found.Tags()["tensors"] else found.Scalars(name)
+        assert [event.step for event in events] == [at for _, at, _ in told(tracked)]
+
+
+@pytest.mark.parametrize("tracked", ["trackio"], indirect=True)
+def test_trackio_reads_its_database(tracked):
+    from trackio.sqlite_storage import SQLiteStorage
+
+    logs = SQLiteStorage.get_logs("lengthwise", tracked.folder.name)
+    assert [row["step"] for row in logs] == [at for _, at, _ in told(tracked)]
+    assert [row["loss"] for row in logs] == pytest.approx([values["loss"] for _, _, values in told(tracked)])
+
+
+@pytest.mark.parametrize("tracked", ["wandb"], indirect=True)
+def test_wandb_reads_its_offline_files(tracked):
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    steps = []
+    for path in sorted(tracked.folder.glob("wandb/offline-run-*/*.wandb"), key=os.path.getmtime):
+        for data in logged(path.read_bytes()):
+            record = Record.FromString(data)
+            steps += [int(item.value_json) for item in record.history.item if "step" in (item.key, *item.nested_key)]
+    assert steps == [at for _, at, _ in told(tracked)]
+
+
+def logged(content, block=32768):
+    """The records of a file in LevelDB's log format, after a header of 7 bytes: each piece has a checksum, its length
+    and whether it is a whole record (1), or the first (2), a middle (3) or the last piece (4) of one."""
+    at, record = 7, b""
+    while at + 7 <= len(content):
+        if block - at % block < 7:
+            at += block - at % block
+        length, kind = struct.unpack("<HB", content[at + 4 : at + 7])
+        record += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):
+            yield record
+            record = b""
