@@ -323,10 +323,12 @@ def longest(rows: Iterable[Row]) -> tuple[int, ...] | None:
 
 def _claims(claims: Claims, rows: Sequence[Row], weights: Weights, seed: int) -> Check:
     wrong, count = refuted(claims, rows, weights, seed)
-    if not claims.rows:
-        return Check("claimed scores", "open", "none are claimed")
-    told = f"{len(wrong)} of {count} claims looked at are refuted" if wrong else f"{count} of {len(claims.rows)} hold"
-    return Check("claimed scores", "exposed" if wrong else "passed", "; ".join([told, *wrong[:3]]))
+    if not count:
+        told = f"of {len(claims.rows)} claims none could be looked at" if claims.rows else "none are claimed"
+        return Check("claimed scores", "open", told)
+    told = f"{len(wrong)} of {count} claims looked at are refuted" if wrong else f"{count} looked at hold"
+    said = f"{told}, of {len(claims.rows)}"
+    return Check("claimed scores", "exposed" if wrong else "passed", "; ".join([said, *wrong[:3]]))
 
 
 def _attacked(found: Row) -> Check:
