@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import LONG
 
 marimo = pytest.importorskip("marimo", reason="the notebooks need the extra: pip install 'lengthwise[notebooks]'")
 
@@ -28,6 +29,7 @@ def test_a_notebook_runs(name, monkeypatch):
     assert sum(hasattr(one, "savefig") for one in shown) >= 2  # pictures
 
 
+@pytest.mark.skipif(not LONG, reason="a kernel takes half a minute: make test-long")
 def test_a_notebook_shows_progress_and_pictures_in_jupyter(tmp_path, monkeypatch):
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     source = (NOTEBOOKS / "train_and_see.py").read_text()
