@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -144,7 +145,7 @@ def test_too_few_rows_are_refused():
 
 
 def torchrun(count, *words, **given):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count), "--master-port", "0"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count), "--standalone"]
     train = ["-m", "lengthwise", "train", "looped-parity", "lengths=Uniform(top=4)", "model.width=8", "batch=7",
              "watch.every=0", "keep=last", "--lengths", "3", "--samples", "5", "--quiet",
              "--save-every", "0.2"]  # fmt: skip
@@ -164,13 +165,14 @@ def test_torchrun_killed_and_resumed_by_another_number(runs):
     (alone,) = runs.glob("looped-parity-*")
     expected = weights(alone)
     alone.rename(runs / "alone")
-    killed = torchrun(2, "steps=400", start_new_session=True)
+    killed = torchrun(2, "steps=400")
     state = runs / alone.name / "state.pt"
     while not state.exists() and killed.poll() is None:
         time.sleep(0.05)
-    os.killpg(killed.pid, signal.SIGKILL)
-    killed.wait()
-    stopped = torchrun(3, "steps=400", start_new_session=True)
+    children = Path(f"/proc/{killed.pid}/task/{killed.pid}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGKILL)
+    assert killed.wait() != 0  # torchrun ends the others
+    stopped = torchrun(3, "steps=400")
     before = state.stat().st_mtime_ns
     while state.exists() and state.stat().st_mtime_ns == before and stopped.poll() is None:
         time.sleep(0.05)
