@@ -113,8 +113,8 @@ def fleet_here(monkeypatch):
     monkeypatch.setattr(executors, "subprocess", types.SimpleNamespace(Popen=start, PIPE=None, DEVNULL=None))
 
 
-@pytest.fixture(scope="module")
-def quick():
+@contextlib.contextmanager
+def chosen_quickly():
     """Faster runners are chosen, whatever LENGTHWISE_PLAIN says."""
     from lengthwise import fast
 
@@ -123,13 +123,20 @@ def quick():
     fast._OFF = before
 
 
+@pytest.fixture
+def quick():
+    """The same, for one test."""
+    with chosen_quickly():
+        yield
+
+
 @pytest.fixture(scope="module", params=["plain", "fast"])
-def run(request, quick):
+def run(request):
     """Model → runner: the plain one; and the one that is chosen, taking all its ways, however little they pay."""
     from lengthwise import fast
     from lengthwise.depth.plain import Plain
 
-    with pytest.MonkeyPatch.context() as patch:
+    with chosen_quickly(), pytest.MonkeyPatch.context() as patch:
         if request.param == "fast":
             eager(patch)
         yield Plain if request.param == "plain" else fast.choose
