@@ -46,6 +46,7 @@ class Endpoint(ThreadingHTTPServer):
     function does what it likes with the handler."""
 
     daemon_threads = True
+    request_queue_size = 64  # more than ask at a time: the usual five refuse some where the machine is busy
 
     def __init__(self, script):
         super().__init__(("127.0.0.1", 0), Handler)
