@@ -49,13 +49,13 @@ def heed() -> None:
         threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def ignored(number: int) -> bool:
+def _ignored(number: int) -> bool:
     """Was the process told to go on when its terminal goes (``nohup``)?"""
     return number == getattr(signal, "SIGHUP", None) and signal.getsignal(number) == signal.SIG_IGN
 
 
 def _may_catch(number: int) -> bool:
-    return threading.current_thread() is threading.main_thread() and not ignored(number)
+    return threading.current_thread() is threading.main_thread() and not _ignored(number)
 
 
 def _leave(number: int, frame: object) -> NoReturn:

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.lifeline import STOPS, ignored
+from lengthwise.base.lifeline import STOPS, told
 from lengthwise.base.types import Inputs
 from lengthwise.depth import Runner
 from lengthwise.depth.plain import Plain
@@ -92,21 +92,11 @@ def stop_signal() -> Iterator[Any]:
     A second signal acts at once. Outside the main thread, where Python cannot catch signals, it always returns False.
     """
     came: list[int] = []
-    before = {}
+    before = {number: signal.getsignal(number) for number in STOPS}
 
-    def note(number: int, _: Any) -> None:
+    def note(number: int, frame: object) -> None:
         came.append(number)
         signal.signal(number, before[number])
 
-    try:
-        for number in STOPS:
-            if ignored(number):
-                continue
-            before[number] = signal.signal(number, note)
-    except ValueError:
-        pass
-    try:
+    with told(note):
         yield lambda: bool(came)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
