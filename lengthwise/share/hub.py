@@ -18,7 +18,7 @@ from shutil import copyfile
 from typing import Any, NamedTuple
 
 from lengthwise.base.errors import UsageError
-from lengthwise.share import library
+from lengthwise.base.extras import library
 
 PREFIX = "hf:"
 NEEDED = ("config.json", "model.safetensors")

@@ -14,10 +14,10 @@ from io import StringIO
 from typing import Any
 
 from lengthwise.base.errors import UsageError, clean
+from lengthwise.base.extras import library
 from lengthwise.base.fields import conform, suggest
 from lengthwise.base.ranges import Whole
 from lengthwise.folder import RunFolder, read_tree, write_json
-from lengthwise.share import library
 
 PROJECT = "lengthwise"
 KINDS = ("metrics", "scores")  # of rows, in the order in which they come

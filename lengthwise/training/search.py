@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lengthwise.base.errors import UsageError
+from lengthwise.base.extras import library
 from lengthwise.base.rng import address
 from lengthwise.recipe.axes import Axis, Point
 
@@ -15,10 +15,7 @@ STARTUP = 4  # trials before one is given up
 
 
 def _library() -> Any:
-    try:
-        import optuna
-    except ImportError:
-        raise UsageError("--trials searches with Optuna, which is not here: pip install 'lengthwise[sweep]'") from None
+    optuna = library("optuna", "sweep", "--trials searches with Optuna, which is not here")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
 

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from lengthwise.base.errors import UsageError
+from lengthwise.base.extras import library
 from lengthwise.base.ranges import Extra, Line, Size
 from lengthwise.folder import runs_folder
 from lengthwise.training.executors import COMMAND, Engine, Executor, Job, last_line
@@ -43,19 +44,15 @@ class Slurm(Engine):
 
 
 def _library() -> Any:
-    try:
-        import submitit
-    except ImportError:
-        raise UsageError("Slurm takes submitit, which is not here: pip install 'lengthwise[slurm]'") from None
-    return submitit
+    return library("submitit", "slurm", "Slurm takes submitit, which is not here")
 
 
 class _Slurm(Executor):
     def __init__(self, engine: Slurm) -> None:
-        library = _library()
+        submitit = _library()
         self.engine = engine
         try:
-            self.executor = library.SlurmExecutor(folder=runs_folder().absolute() / ".slurm", max_num_timeout=AGAIN)
+            self.executor = submitit.SlurmExecutor(folder=runs_folder().absolute() / ".slurm", max_num_timeout=AGAIN)
         except RuntimeError:
             raise UsageError("Slurm's commands are not here: there is no sbatch or srun") from None
         given: dict[str, Any] = {"partition": engine.partition or None, "mem": engine.memory or None}
