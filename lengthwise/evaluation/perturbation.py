@@ -135,7 +135,7 @@ def _said(weights: Weights, batch: Batch, seed: int) -> Tensor:
     random.seed(seed)
     recipe = weights.recipe
     (predicted,) = answers(weights.model, recipe, batch, [recipe.stopping])
-    filled = slots(torch.ones_like(batch.targets), batch.answer_slots).bool()
+    filled = slots(batch.answer_slots, batch.answer_slots)
     counted = filled & up_to_end(predicted.symbols, recipe.layout.end(recipe.task))
     return (predicted.symbols + 1) * counted
 

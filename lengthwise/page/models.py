@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 from typing import Any
 
 import numpy as np
@@ -53,14 +52,15 @@ def exported(weights: Weights) -> dict[str, Any]:
     """A model with its recipe's facts as plain values: ``weights`` is base64 of little-endian float32, ``tensors`` says
     what lies where. Raises UsageError, in one line, for a model that a page cannot compute."""
     recipe, spec = weights.recipe, weights.recipe.model
-    check(recipe, sum(part.numel() for part in weights.model.parameters()))
+    parameters = sum(part.numel() for part in weights.model.parameters())
+    check(recipe, parameters)
     reads, writes = recipe.layout.vocabs(recipe.task)
     tensors = {name: part.detach().cpu().float().numpy().ravel() for name, part in weights.model.state_dict().items()}
     starts = np.cumsum([0, *map(len, tensors.values())]).tolist()
     return {
         "name": weights.name,
         "recipe": recipe.name,
-        "parameters": sum(part.numel() for part in weights.model.parameters()),
+        "parameters": parameters,
         "trained": recipe.lengths.top,
         "task": _task(recipe.task),
         "layout": {"framed": False, "pauses": 0} | fields.encode(recipe.layout),
@@ -75,14 +75,6 @@ def exported(weights: Weights) -> dict[str, Any]:
         "tensors": [[name, start, len(part)] for (name, part), start in zip(tensors.items(), starts, strict=False)],
         "weights": base64.b64encode(np.concatenate(list(tensors.values())).astype("<f4").tobytes()).decode(),
     }
-
-
-def digest(weights: Weights) -> str:
-    """What tells these weights from all others: of their values, in their order."""
-    found = hashlib.sha256()
-    for part in weights.model.state_dict().values():
-        found.update(part.detach().cpu().float().numpy().tobytes())
-    return found.hexdigest()[:16]
 
 
 def check(recipe: Recipe, parameters: int) -> None:

@@ -12,9 +12,10 @@ import torch
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.attack import attack, prompts
+from lengthwise.evaluation.sealed import digest
 from lengthwise.evaluation.solver import Solver
-from lengthwise.page.models import digest
 from lengthwise.recipe.data import sampler
+from lengthwise.report import size_text
 from lengthwise.run import Weights
 
 TRIES = 1500  # of an attack on a model whose failures are not known: some seconds
@@ -51,14 +52,14 @@ def _drawn(weights: Weights) -> list[tuple[str, str]]:
             (prompt,) = prompts(recipe.task, sampler(recipe.task, origin)(size, draw))
         except UsageError:  # beyond what the task draws
             continue
-        found.append((prompt, f"{origin}, {'x'.join(map(str, size[0].tolist()))}"))
+        found.append((prompt, f"{origin}, {size_text(size[0].tolist())}"))
     return found
 
 
 def _failures(weights: Weights, tries: int) -> tuple[list[str], str]:
     """Problems that the model gets wrong, and how they were looked for."""
     known = _known().get(weights.name)
-    if known and known["weights"] == digest(weights):
+    if known and known["weights"] == digest(weights.model.state_dict()):
         return known["prompts"], known["searched"]
     ran = attack(weights, tries=tries)
     said = f"{ran['failed']} of {ran['tries']:,} problems tried by a search for failures are answered wrong"

@@ -18,6 +18,7 @@ from lengthwise.base.extras import library
 from lengthwise.base.fields import conform, suggest
 from lengthwise.base.ranges import Whole
 from lengthwise.folder import RunFolder, read_tree, write_json
+from lengthwise.report import size_text
 
 PROJECT = "lengthwise"
 KINDS = ("metrics", "scores")  # of rows, in the order in which they come
@@ -180,5 +181,5 @@ def _scores(row: Row, run: RunFolder) -> dict[str, float]:
     if row["stopping"] != run.outline.stopping:
         name += f" {row['stopping']}"
     if len(set(row["sizes"])) > 1:
-        name += " at " + "x".join(map(str, row["sizes"]))
+        name += f" at {size_text(row['sizes'])}"
     return {name: row["exact"]}

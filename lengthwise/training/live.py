@@ -64,5 +64,4 @@ def _progress(run: Run) -> tuple[int, str]:
     if run.done:
         return steps, f"{exact}  trained in {seconds:.0f} s, {len(run.rows('scores'))} scores"
     length = f"length {losses[-1]['length']}  " if "length" in losses[-1] else ""
-    loss = "diverged" if losses[-1]["loss"] is None else f"loss {losses[-1]['loss']:.3f}"
-    return steps, f"{exact}  {length}{loss}  {duration((total - steps) * seconds / steps)} left"
+    return steps, f"{exact}  {length}loss {losses[-1]['loss']:.3f}  {duration((total - steps) * seconds / steps)} left"

@@ -10,6 +10,7 @@ import torch
 
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
+from lengthwise.evaluation.attack import prompts
 from lengthwise.folder import RunFolder, run_path
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.report.model_card import model_card
@@ -41,5 +42,5 @@ def _example(recipe: Recipe) -> str:
     """A prompt beyond the training lengths, where the task has one."""
     task = recipe.task
     size = min(recipe.lengths.top + 2, task.largest or recipe.lengths.top + 2)
-    problems = task.sample(torch.tensor([list(recipe.sizes(size))]), stream(0, "card"))
-    return task.typed(problems.prompt[0, : int(problems.prompt_length[0])])
+    (prompt,) = prompts(task, task.sample(torch.tensor([list(recipe.sizes(size))]), stream(0, "card")))
+    return prompt

@@ -50,9 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _report(args: argparse.Namespace, runs: Sequence[RunFolder], asked: Sequence[Asked]) -> int:
-    one_of_each = {one.outline.name: one for one in runs}.values()
-    with Progress(quiet=args.quiet) as progress:
-        price = operations_by_name((Run.open(one.folder).recipe for one in one_of_each), progress)
+    price = _operations(args, runs)
     with doing("figures", quiet=args.quiet):
         files = publish(runs, Path(args.out or "figures"), asked=asked, operations=price, width=args.width)
     scores, replied = ([row for one in group for row in one.rows("scores")] for group in (runs, asked))
@@ -63,13 +61,18 @@ def _report(args: argparse.Namespace, runs: Sequence[RunFolder], asked: Sequence
     return say(args, result, *shown, "\n".join(map(str, files)))
 
 
+def _operations(args: argparse.Namespace, runs: Sequence[RunFolder]) -> dict[str, float]:
+    """Of a step of each recipe, by name."""
+    one_of_each = {one.outline.name: one for one in runs}.values()
+    with Progress(quiet=args.quiet) as progress:
+        return operations_by_name((Run.open(one.folder).recipe for one in one_of_each), progress)
+
+
 def _page(args: argparse.Namespace, runs: Sequence[Run], asked: Sequence[Asked]) -> int:
     """One page of all that these runs have shown, in which models think that fit."""
     if args.stopping or args.lengths or args.out:
         raise UsageError("--html writes one page of what was measured: leave --stopping, --lengths and --out out")
-    one_of_each = {one.outline.name: one for one in runs}.values()
-    with Progress(quiet=args.quiet) as progress:
-        price = operations_by_name((one.recipe for one in one_of_each), progress)
+    price = _operations(args, runs)
     with doing("a page: examples, and a search for failures", quiet=args.quiet):
         page = report_page(runs, asked, made=_again(args), operations=price, models=thinkers(runs))
     return _write_page(args, page)

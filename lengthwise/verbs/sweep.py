@@ -16,7 +16,7 @@ from lengthwise.folder import json_text, read_tree, runs_folder, write, write_js
 from lengthwise.recipe.axes import Axis, Point, changed, check_sizes, furthest, grid, parse
 from lengthwise.recipe.demand import of_measuring
 from lengthwise.recipe.recipe import ChosenOn, Recipe
-from lengthwise.report import Row, latest
+from lengthwise.report import Row, latest, size_text
 from lengthwise.report.style import save
 from lengthwise.report.sweep import mattered, mattered_table, ranked, sweep_figure, trials_table
 from lengthwise.report.tables import write_csv
@@ -155,7 +155,7 @@ def _expected(sweep: Sweep, point: Point) -> list[Run]:
 def _train(args: argparse.Namespace, sweep: Sweep, runs: Sequence[Run]) -> list[str]:
     """Train and measure what is missing; what went wrong, a line each."""
     missing = [one for one in runs if _exact(sweep, one) is None]
-    sizes = ",".join("x".join(map(str, s)) if isinstance(s, tuple) else str(s) for s in sweep.sizes)
+    sizes = ",".join(size_text(s) if isinstance(s, tuple) else str(s) for s in sweep.sizes)
     options = [*passed_on(args), "--lengths", sizes, "--samples", str(sweep.samples)]
     with Fleet(missing, lambda _: options, jobs=jobs_of(args), on=engine(args)) as fleet:
         follow(fleet, missing, progress, quiet=args.quiet)

@@ -69,9 +69,10 @@ def run(args: argparse.Namespace) -> int:
     if own_folder is None:
         rehearse(recipe, choose_device(args.device), args.matmul)
     runs = [Run.of(recipe, own_folder) for recipe in recipes]
-    if (len(runs) > 1 and jobs_of(args) > 1) or not isinstance(engine(args), Local):
+    on = engine(args)
+    if (len(runs) > 1 and jobs_of(args) > 1) or not isinstance(on, Local):
         options = [*passed_on(args), *_own_options(args)]
-        with Fleet(runs, lambda _: options, jobs=jobs_of(args), on=engine(args)) as fleet:
+        with Fleet(runs, lambda _: options, jobs=jobs_of(args), on=on) as fleet:
             follow(fleet, runs, console.progress, quiet=args.quiet)
         runs = [one for one in runs if one.folder not in fleet.failed or one.diverged]
         if not any(one.done for one in runs):

@@ -17,13 +17,13 @@ from lengthwise.folder import write_json
 from lengthwise.report.families import worst_table
 from lengthwise.report.sheet import Sheet
 from lengthwise.run import load, weights_folder
+from lengthwise.share.hub import NEEDED
 from lengthwise.training.loop import choose_device, computing
 from lengthwise.training.retraining import retrained
 from lengthwise.verbs.console import say
 from lengthwise.verbs.options import folder_of, parse_sizes
 
 STYLES = {"passed": "green", "exposed": "bold red", "open": "yellow"}
-FILES = ("config.json", "model.safetensors")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         return _read(args)
     folder = weights_folder(folder_of(args.weights))
     weights, claims = load(folder, choose_device(args.device)), claims_of(folder)
-    files = {name: file_digest(folder / name) for name in FILES}
+    files = {name: file_digest(folder / name) for name in NEEDED}
     sizes = parse_sizes(args.lengths) if args.lengths else None
     out = Path(args.out or f"{weights.name.replace('/', '-')}.verified.json")
     asked: dict[str, Any] = {"seed": args.seed, "samples": args.samples, "seconds": args.seconds}
