@@ -40,8 +40,7 @@ CAPTIONS = {
     "recipes": (RECIPE, "functions that return a recipe"),
     "studies": (RECIPE, "several recipes and their pictures"),
     "catalog": (RECIPE, "finds every part by looking into its folder"),
-    "interface": (EDGE, "lw.train, lw.evaluate, lw.compare, …"),
-    "api": (EDGE, "import lengthwise as lw"),
+    "api": (EDGE, "import lengthwise as lw: lw.train, lw.evaluate, …"),
     "verbs": (EDGE, "one file, one verb: train, evaluate, solve, …"),
     "cli": (EDGE, "arguments and error lines"),
 }

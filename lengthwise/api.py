@@ -1,17 +1,38 @@
-"""The Python interface, gathered: what ``import lengthwise as lw`` offers, by the names in its ``__all__``."""
+"""The Python interface: what ``import lengthwise as lw`` offers, by the names in its ``__all__``.
+
+Its functions take what one has at hand, and say in one line what is wrong.
+"""
 
 from __future__ import annotations
 
-from lengthwise.base.ranges import Range
+import inspect
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from lengthwise import catalog
+from lengthwise.base import fields, listing
+from lengthwise.base.errors import shown
+from lengthwise.base.progress import Progress
+from lengthwise.base.ranges import Count, Range, Seed
 from lengthwise.base.rng import stream
-from lengthwise.base.types import Batch, Inputs, Loss, Problems, Score, Trace, UsageError
+from lengthwise.base.shown import as_html, as_text
+from lengthwise.base.types import Batch, Inputs, Kind, Loss, Problems, Score, Trace, UsageError
 from lengthwise.base.vocab import Vocab
 from lengthwise.depth import Runner
 from lengthwise.depth.plain import unroll
+from lengthwise.evaluation.families import SHARE, evaluate_families
+from lengthwise.evaluation.follow import followed
+from lengthwise.evaluation.scores import MOST, SAMPLES, default_sizes
+from lengthwise.evaluation.scores import evaluate as measure
 from lengthwise.evaluation.solver import Answer, Solver, load
 from lengthwise.fast import plain
-from lengthwise.interface import Listing, compare, evaluate, families, find, models, recipes, style, tasks, train
-from lengthwise.models import Model, ModelSpec
+from lengthwise.models import Model, ModelSpec, Once
+from lengthwise.models.given import Given
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
 from lengthwise.models.transformer import Transformer
@@ -24,18 +45,336 @@ from lengthwise.objectives import Objective
 from lengthwise.objectives.every import Every
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
+from lengthwise.recipe.demand import of_problems
 from lengthwise.recipe.layout import FullOutput, Layout, NextToken, Pairs
 from lengthwise.recipe.lengths import Curriculum, Lengths, Mastery, Natural, Uniform
 from lengthwise.recipe.loops import Constant, ExtraLoops, Loops, PerRound
 from lengthwise.recipe.optim import LAMB, AdamW, Optimizer, Schedule
+from lengthwise.recipe.outline import outline
 from lengthwise.recipe.recipe import Recipe, Watch
 from lengthwise.recipe.source import Finite, Fresh
 from lengthwise.recipe.stopping import After, Converged, MaxConfidence, Oracle, Stopping
 from lengthwise.report.scored import Comparison, Scores
 from lengthwise.run import Run, Weights
+from lengthwise.run import load as load_weights
 from lengthwise.studies import Panel, Study
 from lengthwise.tasks import Listed, Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.family import Family
 from lengthwise.tasks.parity import Parity
+from lengthwise.training import loop
+from lengthwise.training.computing import Matmul
+
+LARGEST = 10**6  # a size
+Size = int | tuple[int, ...]
+Trained = Run | Weights | str | Path | nn.Module
+
+
+# Training
+
+
+@fields.checked
+def train(
+    recipe: Recipe | str | ModelSpec | nn.Module,
+    *changes: str,
+    task: Task | str | None = None,
+    layout: Layout | None = None,
+    lengths: Lengths | int | None = None,
+    loops: Loops | None = None,
+    objective: Objective | None = None,
+    optimizer: Optimizer | None = None,
+    steps: int | None = None,
+    batch: int | None = None,
+    seed: int | None = None,
+    folder: str | Path | None = None,
+    device: str = "auto",
+    matmul: Matmul = "fp32",
+    track: str | Sequence[str] = (),
+    threads: int = 1,
+    save_every: float = 60.0,
+    quiet: bool = False,
+    wait: bool = False,
+) -> Run:
+    """Train a model to its end and return its run; go on where an earlier call was stopped.
+
+    ``recipe`` is a Recipe, the name of one (see ``recipes``), the configuration of a model such as
+    ``Transformer(width=32)``, or a torch module that maps tokens "b t" to logits "b t v", with v the symbols of
+    ``layout``. With the last two, ``task`` has to be given; a module holds the trained weights afterwards.
+    ``changes`` are texts as on the command line: ``"model.width=32"``.
+
+    The next arguments replace fields of the recipe. ``task``: a Task or its name (see ``tasks``); ``layout``: how
+    problems are written as rows (for a model of your own ``NextToken()``); ``lengths``: sizes of the training problems,
+    or the largest of them (20); ``loops``: how often a row passes through the model (``Constant(1)``); ``objective``:
+    the loss (``Final()``); ``optimizer`` (``AdamW(1e-3)``, with a warm-up and a cosine); ``steps`` of it (2,500);
+    ``batch``: rows per step (64); ``seed``: of the weights and of the problems.
+
+    ``folder`` is where the run is kept (by default among ``runs/``); ``device`` is "auto", "cpu" or "cuda"; ``matmul``
+    is the arithmetic of matrix products in training, "fp32", "tf32" (CUDA only) or "bf16", all else stays in 32 bits;
+    ``track`` names trackers that rows are sent to: "tensorboard", "trackio", "wandb", or several; ``threads`` are those
+    of the CPU, of which small models need one; ``save_every`` is in seconds between checkpoints; ``quiet`` shows no
+    progress; ``wait`` waits for another process that trains this run, which is else an error.
+
+    UsageError says in one line what is wrong with an argument; Interrupted comes at Ctrl-C, after saving.
+    """
+    chosen = _chosen(recipe, task)
+    if isinstance(lengths, int):
+        lengths = Uniform(top=lengths)
+    given: dict[str, Any] = {"layout": layout, "lengths": lengths, "loops": loops, "objective": objective,
+        "optimizer": optimizer, "steps": steps, "batch": batch, "seed": seed, "data_seed": seed}  # fmt: skip
+    if task is not None:
+        given["task"] = _task(task)
+    chosen = replace(chosen, **{name: value for name, value in given.items() if value is not None}).change(changes)
+    with Progress(quiet=quiet) as progress:
+        how: dict[str, Any] = {"threads": threads, "save_every": save_every, "wait": wait, "matmul": matmul}
+        how["track"] = [track] if isinstance(track, str) else list(track)
+        run = loop.train(chosen, folder, device=device, progress=progress, **how)
+    if isinstance(recipe, nn.Module):
+        trained = run.model
+        recipe.load_state_dict((trained.module if isinstance(trained, Once) else trained).state_dict())
+    return run
+
+
+def _chosen(recipe: object, task: Task | str | None) -> Recipe:
+    """The recipe that is meant, before anything is changed."""
+    if isinstance(recipe, Recipe):
+        return recipe
+    if isinstance(recipe, str):
+        return catalog.recipe(recipe)
+    if isinstance(recipe, (ModelSpec, nn.Module)):
+        if task is None:
+            raise UsageError(f"{type(recipe).__name__}: name the task to train it on, e.g. task='parity'")
+        return _recipe_of(recipe, task)
+    raise UsageError(f"train takes a recipe, its name, a model's configuration or a torch module, not {_shown(recipe)}")
+
+
+def _recipe_of(model: ModelSpec | nn.Module, task: Task | str, **given: Any) -> Recipe:
+    """A plain recipe for a model of a user's own."""
+    spec = model if isinstance(model, ModelSpec) else Given.of(model)
+    name = spec.name if isinstance(spec, Given) else type(spec).__name__
+    chosen = _task(task)
+    usual: dict[str, Any] = {
+        "layout": NextToken(),
+        "lengths": Uniform(top=20, bottom=chosen.smallest),
+        "loops": Constant(1),
+        "objective": Final(),
+        "steps": 2500,
+        "optimizer": AdamW(rate=1e-3),
+        "schedule": Schedule("cosine", warmup=0.05),
+    }
+    return Recipe(name=f"{fields.kebab(name)}-{chosen.name}", task=chosen, model=spec, **usual | given)
+
+
+def _task(task: Task | str) -> Task:
+    if isinstance(task, Task):
+        return task
+    if not isinstance(task, str):
+        raise UsageError(f"task: {_shown(task)} is neither a task nor the name of one; lw.tasks() lists them")
+    return catalog.task(task)
+
+
+# Evaluation
+
+
+@fields.checked
+def evaluate(
+    weights: Trained,
+    lengths: Size | Iterable[Size] | None = None,
+    *,
+    task: Task | str | None = None,
+    layout: Layout | None = None,
+    loops: Loops | None = None,
+    trained_to: int | None = None,
+    samples: int | None = None,
+    precision: float | None = None,
+    stopping: Stopping | str | Sequence[Stopping | str] | None = None,
+    kind: Kind = "uniform",
+    families: bool = False,
+    seed: int = 0,
+    device: str = "auto",
+    quiet: bool = False,
+) -> Scores:
+    """Exact match on fresh problems, a Score per length.
+
+    ``weights`` is a run, weights, the name of shipped ones, a folder of either, or any torch module that maps tokens
+    "b t" to logits "b t v" (if its ``forward`` has a parameter ``padding_mask``, it gets that mask too).
+    ``lengths`` is a size or several, by default 1, 1.5, 2, 3 and 5 times the training length; a task of two sizes takes
+    pairs, or a number for both.
+
+    For a module alone: ``task``, a Task or its name; ``layout``, how problems are written as rows, by default
+    ``NextToken()``, whose symbols are ``layout.vocabs(task)``; ``loops``, for a module that is a ``Model``;
+    ``trained_to``, its training length, which pictures shade and the default lengths start from.
+
+    ``samples`` are problems per length, 1,000 unless given. With ``precision``, e.g. 0.01, a length is done as soon as
+    its 95 % interval is as narrow as ± that, after 10,000 problems at most, or ``samples``.
+    ``stopping`` is a rule or its text, ``"After(loops=10)"``, or several, by default the recipe's own; ``kind`` is
+    "uniform", "hard", "natural" or the name of a family of structured problems. With ``families``, scores of all
+    families follow, on a tenth of the samples each, 100 unless given. ``seed`` chooses the problems; ``device`` is
+    "auto", "cpu" or "cuda" (a module stays where it is); ``quiet`` shows no progress.
+
+    UsageError says in one line what is wrong with an argument.
+    """
+    found = _weights(weights, device, task=task, layout=layout, loops=loops, trained_to=trained_to)
+    sizes = _sizes(lengths, found.recipe) if lengths is not None else list(default_sizes(found.recipe))
+    rules = _rules(stopping)
+    most = (MOST if precision else SAMPLES) if samples is None else samples
+    fields.conform(Count, most, "samples")
+    fields.conform(Seed, seed, "seed")
+    of_problems(most, max(map(found.recipe.sizes, sizes), key=sum)).check(f"{most:,} problems of a size")
+    asked: dict[str, Any] = {"stopping": rules, "seed": seed}
+    was_training, each = found.model.training, len(rules or [1])
+    try:
+        with loop.computing(1), Progress(quiet=quiet) as progress:
+            one = measure(found, sizes, samples=most, kind=kind, precision=precision, **asked)
+            scores = [*followed(one, progress, found.recipe, sizes, what=f"{found.name}: exact match", each=each)]
+            if families:
+                each *= len(found.recipe.task.families)
+                every = evaluate_families(found, sizes, samples=max(1, (samples or SAMPLES) // SHARE), **asked)
+                scores += followed(every, progress, found.recipe, sizes, what=f"{found.name}: families", each=each)
+    finally:
+        found.model.train(was_training)
+    return Scores(scores, replace(outline(found.recipe), name=found.name))
+
+
+def _weights(weights: object, device: str, *, task: Task | str | None, **given: Any) -> Weights:
+    if isinstance(weights, nn.Module):
+        if task is None:
+            raise UsageError(f"{type(weights).__name__}: name the task to measure it on, e.g. task='parity'")
+        return _of_module(weights, task, **given)
+    if task is not None or any(value is not None for value in given.values()):
+        raise UsageError("task, layout, loops and trained_to are for a module: a run's recipe has its own")
+    if isinstance(weights, Weights):
+        return weights
+    chosen = loop.choose_device(device)
+    if isinstance(weights, Run):
+        return weights.weights(chosen)
+    if isinstance(weights, (str, Path)):
+        return load_weights(weights, chosen)
+    raise UsageError(f"evaluate takes a run, weights, a name, a folder or a torch module, not {_shown(weights)}")
+
+
+def _of_module(
+    module: nn.Module, task: Task | str, *, layout: Layout | None, loops: Loops | None, trained_to: int | None
+) -> Weights:
+    """A module as weights. UsageError unless it answers in the task's symbols."""
+    lengths = Uniform(top=20 if trained_to is None else trained_to)
+    given: dict[str, Any] = {"layout": layout, "loops": loops, "lengths": lengths}
+    recipe = _recipe_of(module, task, **{name: value for name, value in given.items() if value is not None})
+    return Weights(type(module).__name__, recipe, module if isinstance(module, Model) else Once(module))
+
+
+def _sizes(lengths: object, recipe: Recipe) -> list[Size]:
+    """Sizes as they are given. UsageError where they are none."""
+    if isinstance(lengths, str):
+        raise UsageError(f"lengths: {lengths!r} is text; write [8, 12], or range(8, 25, 4)")
+    given = [lengths] if isinstance(lengths, int) else lengths
+    if isinstance(given, tuple) and len(given) == len(recipe.task.axes) > 1:
+        given = [given]
+    if not isinstance(given, Iterable):
+        raise UsageError(f"lengths: {_shown(lengths)} is neither a size nor several")
+    sizes: list[Size] = []
+    for size in given:
+        whole = size if isinstance(size, tuple) else (size,)
+        if not all(isinstance(part, int) and not isinstance(part, bool) and 0 < part <= LARGEST for part in whole):
+            raise UsageError(
+                f"lengths: {_shown(size)} is no size: sizes are whole numbers from 1 up, to a million at most"
+            )
+        sizes.append(size if isinstance(size, tuple) else int(size))
+    if not sizes:
+        raise UsageError("lengths: there is none: give a size or several, or leave it out")
+    return sizes
+
+
+def _rules(stopping: Stopping | str | Sequence[Stopping | str] | None) -> list[Stopping] | None:
+    if stopping is None:
+        return None
+    several = stopping if isinstance(stopping, (list, tuple)) else [stopping]
+    rules = []
+    for rule in several:
+        text = fields.parse(rule, "stopping") if isinstance(rule, str) else rule
+        rules.append(text if isinstance(text, Stopping) else fields.decode(Stopping, text, "stopping"))
+    return rules
+
+
+def _shown(value: object) -> str:
+    """A value as a message quotes it: short."""
+    text = shown(value, longest=61)
+    return text if len(text) <= 60 else f"{type(value).__name__} {text[:40]}…"
+
+
+def compare(first: Scores | Run, *others: Scores | Run) -> Comparison:
+    """Scores, or the scores of runs, beside each other: at the sizes and on the problems that all were measured on,
+    exact match of each, and the difference of the last and ``first`` with its 95 % interval.
+
+    ``others`` are one or more. The result prints as a table, and has ``plot()``, ``frame()`` and ``rows()``. UsageError
+    where they share no size.
+    """
+    return Comparison([one.scores if isinstance(one, Run) else one for one in (first, *others)])
+
+
+def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[None]:
+    """Draw your own figures as the package draws its own::
+
+        with lw.style("column"):
+            figure, axes = pyplot.subplots()
+
+    ``width`` is that of new figures without a size: of a column (3.25 inches) or a page (6.75) of a paper. Lines take
+    colours that are told apart with any colour vision, then dashes: 35 lines before one looks like another. Raises
+    UsageError for another width.
+    """
+    from lengthwise.report import style as module  # late: it imports matplotlib
+
+    return module.style(width)
+
+
+# What there is
+
+
+class Listing(dict[str, str]):
+    """Names, and a sentence for each."""
+
+    def __str__(self) -> str:
+        return as_text(f"{len(self)} found", self.items())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return as_html(f"{len(self)} found", self.items())
+
+
+def recipes(*words: str) -> Listing:
+    """The recipes there are, with a sentence each; with ``words``, those that have every one in name or sentence."""
+    return Listing(
+        listing.matching({name: catalog.summary_of(function) for name, function in catalog.recipes().items()}, words)
+    )
+
+
+def tasks(*words: str) -> Listing:
+    """The tasks there are, with a sentence each; with ``words``, those that have every one in name or sentence."""
+    return Listing(
+        listing.matching({fields.kebab(name): _sentence(cls) for name, cls in catalog.parts()["tasks"].items()}, words)
+    )
+
+
+def models(*words: str) -> Listing:
+    """The models that a recipe may have, with a sentence each; with ``words``, those that have every one."""
+    return Listing(listing.matching({name: _sentence(cls) for name, cls in catalog.parts()["models"].items()}, words))
+
+
+def _sentence(cls: type) -> str:
+    return listing.sentence(inspect.getdoc(cls) or "")
+
+
+@fields.checked
+def families(task: Task | str, *changes: str) -> dict[str, str]:
+    """A task's families of structured problems: what each is, by name. ``task`` is a Task or its name, ``changes`` are
+    texts such as ``"base=2"``."""
+    found = catalog.task(task, list(changes)) if isinstance(task, str) else _task(task)
+    return {family.name: family.about for family in found.families}
+
+
+@fields.checked
+def find(name: str, *changes: str) -> Recipe:
+    """A recipe by its ``name``, with ``changes`` as on the command line: ``find("looped-parity", "model.width=32")``.
+    UsageError answers a wrong name with the closest right one."""
+    return catalog.recipe(name, changes)

@@ -7,6 +7,7 @@ import pytest
 from conftest import command
 from test_kept import SMALL
 
+import lengthwise as lw
 from lengthwise.base.errors import UsageError
 from lengthwise.recipe.recipe import Watch
 from lengthwise.run import Run
@@ -49,7 +50,7 @@ def told(run):
 
 
 def test_every_row_is_a_point(kept):
-    run = train(WATCHED, track=["kept"])
+    run = lw.train(WATCHED, track="kept", quiet=True)
     assert kept.points == told(run) and len(kept.points) == 6 and kept.closed == 1
     assert {"loss", "rate", "wall_s"} <= kept.points[0][2].keys() and "exact/2" in kept.points[1][2]
 

@@ -10,11 +10,11 @@ from typing import Any
 
 class _Folder(ModuleType):
     def __call__(self, *words: str) -> Any:
-        interface = importlib.import_module("lengthwise.interface")
-        return getattr(interface, self.__name__.rpartition(".")[2])(*words)
+        api = importlib.import_module("lengthwise.api")
+        return getattr(api, self.__name__.rpartition(".")[2])(*words)
 
 
 def lists_itself(name: str) -> None:
-    """Let the module of this name be called like the function of its name in ``lengthwise.interface``: the package has
+    """Let the module of this name be called like the function of its name in ``lengthwise.api``: the package has
     one attribute for both."""
     sys.modules[name].__class__ = _Folder

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     if follows():
         _train(args, Run.expected(recipes[0]) if own_folder is None else Run(own_folder, recipe), Progress(quiet=True))
         return 0
-    if own_folder is None:
+    if own_folder is None and not (Run.expected(recipe).folder / "config.json").exists():
         rehearse(recipe, choose_device(args.device), args.matmul)
     runs = [Run.of(recipe, own_folder) for recipe in recipes]
     on = engine(args)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import lengthwise as lw
-from lengthwise import catalog, interface
+from lengthwise import api, catalog
 from lengthwise.base.results import Score
 from lengthwise.report.scored import newcombe
 
@@ -56,7 +56,7 @@ class Frozen(lw.ModelSpec):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("interface")
+    return tmp_path_factory.mktemp("api")
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +99,8 @@ def test_a_module_is_trained_and_holds_the_weights(folder):
     assert any((after[name] != before[name]).any() for name in before)
     assert all((run.model.module.state_dict()[name] == after[name]).all() for name in after)
     assert run.recipe.model.name == "Gru"
-    interface.Given.of(module)  # another module, with other weights, is another model
-    assert interface.Given.of(module) != run.recipe.model
+    api.Given.of(module)  # another module, with other weights, is another model
+    assert api.Given.of(module) != run.recipe.model
 
 
 def test_a_module_of_another_process_cannot_be_built(folder, monkeypatch):
@@ -126,7 +126,7 @@ def test_fields_of_a_recipe_are_keywords(folder):
 def test_every_argument_is_explained():
     for name in dir(lw):
         function = getattr(lw, name)
-        if inspect.isfunction(function) and function.__module__ == "lengthwise.interface":
+        if inspect.isfunction(function) and function.__module__ == "lengthwise.api":
             for parameter in inspect.signature(function).parameters:
                 assert f"``{parameter}``" in function.__doc__, f"help(lw.{name}) does not explain {parameter}"
 
