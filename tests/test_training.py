@@ -25,6 +25,7 @@ import lengthwise
 from lengthwise import folder as folders
 from lengthwise.base import rng
 from lengthwise.base.types import Problems, UsageError
+from lengthwise.evaluation import scores
 from lengthwise.evaluation.solver import Solver
 from lengthwise.fast import choose, plain
 from lengthwise.models.transformer import Transformer
@@ -43,6 +44,7 @@ from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.parity import Parity
 from lengthwise.training import loop as training
 from lengthwise.training.loop import Interrupted, computing, stop_signal, train
+from lengthwise.training.trainee import REHEARSED
 
 MODEL = Transformer(width=8, heads=2)
 PLAIN = Recipe("plain", Parity(), FullOutput(), Uniform(4), PerRound(), MODEL, Final(), steps=13, batch=6)
@@ -228,7 +230,7 @@ def test_the_best_weights_are_those_of_the_first_best_watched_step(monkeypatch):
     recipe = replace(RICH, schedule=Schedule())
     until = train(replace(recipe, steps=8, keep="last"))
     exact = {4: 0.25, 8: 0.5, 12: 0.5}
-    monkeypatch.setattr(training.scores, "exact_match", lambda *_, part=0: exact.get(part, 0.0))
+    monkeypatch.setattr(scores, "exact_match", lambda *_, part=0: exact.get(part, 0.0))
     run = train(recipe)
     assert [row["exact"] for row in run.rows("metrics") if "exact" in row] == [{"1": e, "2": e} for e in exact.values()]
     assert run.about()["kept_step"] == 8
@@ -294,7 +296,7 @@ def stop_at(monkeypatch, steps, how):
 
     def advance_and_stop(trainee):
         advance(trainee)
-        if trainee.step in steps and trainee.recipe.batch > training.REHEARSED:
+        if trainee.step in steps and trainee.recipe.batch > REHEARSED:
             steps.discard(trainee.step)
             how()
 
@@ -341,7 +343,7 @@ def test_a_crash_between_checkpoints_and_resumed_equals_unbroken(recipe, monkeyp
 @pytest.mark.parametrize(("right", "reached"), [(0.9, [3, 4]), (0.89, [1, 1])])
 def test_an_exam_passed_admits_the_next_length(right, reached, monkeypatch):
     """Exams are due every four steps; lengths are logged every ten."""
-    monkeypatch.setattr(training.scores, "exact_match", lambda *_, **__: right)
+    monkeypatch.setattr(scores, "exact_match", lambda *_, **__: right)
     recipe = replace(MASTERED, steps=20, lengths=Mastery(4, every=4, least=0.9))
     assert [row["length"] for row in train(recipe).rows("metrics")] == reached
     seen = [int(data.batch(recipe, 7, passed=passed)[0].sizes.max()) for passed in (0, 1, 2, 9, None)]
@@ -512,7 +514,7 @@ def test_a_checkpoint_of_this_recipe_is_taken_and_a_deleted_one_starts_over(monk
     steps = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            training.data,
+            data,
             "batch",
             lambda recipe, step, batch=data.batch, **more: steps.append((recipe, step)) or batch(recipe, step, **more),
         )

@@ -15,7 +15,8 @@ from lengthwise.evaluation.scores import default_sizes, exact_match
 from lengthwise.recipe.demand import SPEED, of_training, parameters
 from lengthwise.recipe.recipe import Recipe, Watch
 from lengthwise.recipe.source import Fresh
-from lengthwise.training.loop import Trainee, computing
+from lengthwise.training.computing import computing
+from lengthwise.training.trainee import Trainee
 
 PATIENCE = 60.0  # seconds of one step
 
