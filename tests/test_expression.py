@@ -22,7 +22,7 @@ from lengthwise.tasks.grammar.drawing import LONGEST, draw, tables
 from lengthwise.tasks.grammar.values import evaluate, value
 
 TASK = Expression()
-MANY = 100_000
+MANY = 50_000
 
 
 # The grammar, rule by rule

