@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from lengthwise.base.rng import stream
+from lengthwise.recipe.layout import digit_positions
 
 ROWS, WIDTH, SIGN, REPEATS, TIMES = 64, 128, 10, 15, 20
 
@@ -41,10 +42,10 @@ def main() -> None:
     torch.set_num_threads(1)
     tokens = torch.randint(12, (ROWS, WIDTH), generator=stream(0, "bench"))
     rows = tokens.tolist()
-    assert torch.equal(torch.tensor(plain(rows)), positions(tokens >= SIGN).long())
+    assert torch.equal(torch.tensor(plain(rows)), digit_positions(tokens >= SIGN).long())
     whole, alone = [], []
     for _ in range(REPEATS):  # alternately
-        fast = seconds(lambda: positions(tokens >= SIGN))
+        fast = seconds(lambda: digit_positions(tokens >= SIGN))
         whole.append(seconds(lambda: torch.tensor(plain(rows))) / fast)
         alone.append(seconds(lambda: plain(rows)) / fast)
     low, middle, high = statistics.quantiles(whole)

@@ -4,6 +4,7 @@ import ast
 import functools
 import graphlib
 import importlib
+import runpy
 import statistics
 import subprocess
 import sys
@@ -183,6 +184,11 @@ def test_a_run_is_read_by_whoever_imports_only_what_reads_it(tmp_path):
 def test_importing_the_package_does_nothing():
     code = "import sys, lengthwise, lengthwise.cli; assert not {'torch', 'numpy', 'matplotlib'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("script", sorted((PACKAGE.parent / "bench").glob("*.py")), ids=lambda path: path.stem)
+def test_benchmarks_find_what_they_import(script):
+    runpy.run_path(str(script), run_name="imported")
 
 
 def test_python_interface_names_exist():
