@@ -31,7 +31,7 @@ import math
 import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from glob import escape
 from pathlib import Path
@@ -215,6 +215,16 @@ def _disk(folder: Path) -> Iterator[None]:
         raise UsageError(f"{folder}: cannot write there ({error.strerror or error})") from None
 
 
+def _rows(schema: Any, path: Path) -> list[dict[str, Any]]:
+    """The rows of a file: as one list, which is read in half the time; line by line where one has to be named."""
+    lines = path.read_bytes().split(b"\n")[:-1]
+    with suppress(UsageError, ValueError, RecursionError):
+        rows = _DECODER.decode(f"[{b','.join(lines).decode()}]")
+        if len(rows) == len(lines):
+            return [fields.decode(schema, row) for row in rows]
+    return [_row(schema, line, f"{path}: line {number}") for number, line in enumerate(lines, 1)]
+
+
 def _row(schema: Any, line: bytes, where: str) -> dict[str, Any]:
     try:
         return fields.decode(schema, parsed(line, where), where)
@@ -271,8 +281,7 @@ class Folder:
             state = path.stat()
             now = state.st_ino, state.st_size, state.st_mtime_ns
             if name not in self._read or self._read[name][0] != now:
-                lines = enumerate(path.read_bytes().split(b"\n")[:-1], 1)
-                self._read[name] = now, [_row(ROWS[name], line, f"{path}: line {number}") for number, line in lines]
+                self._read[name] = now, _rows(ROWS[name], path)
             return [*self._read[name][1]]
         except FileNotFoundError:
             return []

@@ -9,6 +9,7 @@ import torch
 from conftest import LONG
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
 
 import lengthwise.recipes
 from lengthwise import catalog
@@ -18,11 +19,13 @@ from lengthwise.evaluation.solver import Solver
 from lengthwise.folder import SHIPPED, shipped
 from lengthwise.recipe.lengths import Curriculum, Uniform
 from lengthwise.recipe.recipe import Recipe
+from lengthwise.recipe.source import Fresh
 from lengthwise.recipes.pairs import looped_pairs
 from lengthwise.run import Run, load
 from lengthwise.tasks.addition import Addition
-from lengthwise.training.cost import cost
-from lengthwise.training.loop import rehearse
+from lengthwise.training import cost as costs
+from lengthwise.training.cost import cost, operations, operations_by_name
+from lengthwise.training.trainee import Trainee, rehearse
 
 RECIPES = catalog.recipes()
 
@@ -179,6 +182,27 @@ def test_cost_grows_with_the_model():
     assert small.parameters < large.parameters
     assert small.operations < large.operations
     assert large.minutes > 0
+
+
+@pytest.mark.parametrize("name", ["undecided-parity", "lstm-small", "abacus-addition"])
+def test_operations_are_those_that_torch_counts(name):
+    recipe = catalog.recipe(name, ["model.width=8", "batch=2", "steps=2", "watch.every=0", "keep=last"])
+    trainee = Trainee(replace(recipe, source=Fresh()), torch.device("cpu"))
+    trainee.step = 1
+    with FlopCounterMode(display=False) as counter:
+        trainee.advance()
+    assert operations(recipe, rows=2, moments=1) == counter.get_total_flops() > 0
+
+
+def test_operations_are_measured_once(runs, monkeypatch):
+    recipe, measured = catalog.recipe("looped-parity"), []
+    runs.mkdir()
+    monkeypatch.setattr(costs, "operations", lambda one: measured.append(one) or 2.0)
+    for seed in (0, 1):
+        assert operations_by_name([replace(recipe, seed=seed, data_seed=seed)]) == {"looped-parity": 2.0}
+    assert len(measured) == 1
+    (runs / ".operations.json").write_text("{")
+    assert operations_by_name([recipe]) == {"looped-parity": 2.0} and len(measured) == 2
 
 
 @pytest.mark.parametrize("loops", ["PerRound", "Constant(count=3)"])

@@ -99,7 +99,7 @@ def test_a_list_tells_of_weights_without_building_a_model(monkeypatch, capsys):
 PUBLISH = """
 import sys
 from pathlib import Path
-import lengthwise.report, lengthwise.report.publish
+import lengthwise.report, lengthwise.report.publish, lengthwise.verbs.report
 from lengthwise.folder import InquiryFolder, RunFolder
 
 run, asked, out = map(Path, sys.argv[1:])

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from rich.table import Table
 
-from lengthwise.folder import DIVERGED, RunFolder
+from lengthwise import __version__
+from lengthwise.base.errors import UsageError
+from lengthwise.folder import DIVERGED, RunFolder, read_tree, runs_folder, write_json
 from lengthwise.report import SOLVED, Row, by_recipe, latest, not_fitted, size_text, worst, worst_rows
 from lengthwise.report.sheet import Sheet
 
@@ -24,6 +27,7 @@ HEADINGS = (
     "operations",
     "CPU min",
 )
+KEPT = ".operations.json"
 
 
 def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None = None) -> list[Row]:
@@ -115,6 +119,27 @@ def _fit(runs: Sequence[RunFolder]) -> float | None:
         if row["problems"] == "uniform" and tuple(row["sizes"]) == run.outline.tops
     ]
     return round(statistics.fmean(shares), 5) if shares else None
+
+
+# Operations are measured, for seconds: they are kept in the folder of runs.
+
+
+def known_operations() -> dict[str, float]:
+    """Operations of a step that this version has measured, by a recipe's id without seeds."""
+    try:
+        kept = read_tree(runs_folder() / KEPT)
+    except UsageError:  # none are kept, or not whole
+        return {}
+    found = kept.get("operations") if kept.get("lengthwise") == __version__ else None
+    return {name: float(count) for name, count in found.items()} if isinstance(found, dict) else {}
+
+
+def keep_operations(found: Mapping[str, float]) -> None:
+    """Keep further ones, where there is a folder of runs that can be written to."""
+    if not runs_folder().is_dir():
+        return
+    with suppress(UsageError):
+        write_json(runs_folder() / KEPT, {"lengthwise": __version__, "operations": known_operations() | {**found}})
 
 
 def card_table(rows: Sequence[Row]) -> Table:

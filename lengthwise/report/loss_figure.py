@@ -17,6 +17,7 @@ from lengthwise.report.lines import MARKS, Look, look, name_lines, short
 from lengthwise.report.style import COLOURS, DASHES, INK, MARKERS, Drawing, Width, drawing, settled, style, wrapped
 
 FEW = 4  # recipes up to which every logged loss is drawn beneath its mean
+Line = list[tuple[int, float]]  # steps, each with a value
 
 
 @style()
@@ -75,34 +76,48 @@ def _looks(groups: dict[str, list[_Training]], strong: str | None) -> tuple[str,
 class _Training:
     """What a run has logged, as (step, value)."""
 
-    losses: list[tuple[int, float]]  # finite and above 0: a log axis cannot show the rest
-    watched: dict[str, list[tuple[int, float]]]  # exact match, by size
+    losses: Line  # finite and above 0: a log axis cannot show the rest
+    watched: dict[str, Line]  # exact match, by size
 
     @staticmethod
     def of(run: RunFolder) -> _Training:
         rows = run.rows("metrics")
         losses = [(row["step"], float(row["loss"])) for row in rows if row.get("loss") is not None]
-        watched: dict[str, list[tuple[int, float]]] = {}
+        watched: dict[str, Line] = {}
         for row in rows:
             for size, share in row.get("exact", {}).items():
                 watched.setdefault(size, []).append((row["step"], float(share)))
         return _Training([(step, loss) for step, loss in losses if 0 < loss < math.inf], watched)
 
 
+def _joined(lines: Iterable[Line]) -> tuple[tuple[list[float], list[float]], list[int]]:
+    """Lines of one look as a single one, broken where the next begins, which is drawn much faster: steps and values.
+    And which of its points are marked, about ``MARKS`` of each line."""
+    steps: list[float] = []
+    values: list[float] = []
+    marked: list[int] = []
+    for line in lines:
+        steps += [math.nan] * bool(steps)
+        values += [math.nan] * bool(values)
+        marked += range(len(steps), len(steps) + len(line), math.ceil(len(line) / MARKS))
+        steps += [step for step, _ in line]
+        values += [value for _, value in line]
+    return (steps, values), marked
+
+
 def _draw_losses(axes: Axes, groups: dict[str, list[_Training]], looks: dict[str, Look]) -> list[tuple[float, float]]:
     """Draws all losses; where each recipe's lines end, the mean of its seeds."""
     axes.set_yscale("log")
     axes.set_ylabel("loss (nats)")
-    ends = []
+    ends: list[tuple[float, float]] = []
     for label, group in groups.items():
-        last = []
-        for one in group:
-            steps, losses = zip(*one.losses, strict=True)
-            smooth = running_mean(losses)
-            if len(groups) <= FEW:
-                axes.plot(steps, losses, color=looks[label].colour, linewidth=0.4, alpha=0.35, zorder=2, label="_")
-            axes.plot(steps, smooth, zorder=2.9 if looks[label].strong else 3, **looks[label].line())
-            last.append((steps[-1], smooth[-1]))
+        if len(groups) <= FEW:
+            logged, _ = _joined([one.losses for one in group])
+            axes.plot(*logged, color=looks[label].colour, linewidth=0.4, alpha=0.35, zorder=2, label="_")
+        smooth = [_smooth(one.losses) for one in group]
+        joined, _ = _joined(smooth)
+        axes.plot(*joined, zorder=2.9 if looks[label].strong else 3, **looks[label].line())
+        last = [line[-1] for line in smooth]
         ends.append((max(step for step, _ in last), statistics.geometric_mean(loss for _, loss in last)))
     return ends
 
@@ -116,11 +131,9 @@ def _draw_watched(axes: Axes, groups: dict[str, list[_Training]], looks: dict[st
             own = looks[label]
             if len(sizes) > 1:
                 own = replace(_size_look(number, size), name=f"{own.name} at {size}", colour=own.colour)
-            for one in group:
-                if points := one.watched.get(size):
-                    steps, shares = zip(*points, strict=True)
-                    line = own.line() | {"linewidth": 0.9, "markevery": math.ceil(len(steps) / MARKS)}
-                    axes.plot(steps, shares, zorder=3, clip_on=False, **line)
+            joined, marked = _joined([points for one in group if (points := one.watched.get(size))])
+            line = own.line() | {"linewidth": 0.9, "markevery": marked, "in_layout": False}  # which breaks disturb
+            axes.plot(*joined, zorder=3, clip_on=False, **line)
 
 
 def _size_look(number: int, size: str) -> Look:
@@ -135,6 +148,11 @@ def _name_sizes(axes: Axes, groups: dict[str, list[_Training]], sizes: Sequence[
         last = [points[-1] for group in groups.values() for one in group if (points := one.watched.get(size))]
         ends.append((0.0, statistics.fmean(share for _, share in last)))
     name_lines(axes, [_size_look(number, size) for number, size in enumerate(sizes)], ends, "page")
+
+
+def _smooth(losses: Line) -> Line:
+    means = running_mean([loss for _, loss in losses])
+    return [(step, mean) for (step, _), mean in zip(losses, means, strict=True)]
 
 
 def running_mean(losses: Sequence[float], memory: float = 1 / 50) -> list[float]:

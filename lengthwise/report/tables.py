@@ -248,9 +248,9 @@ def write_csv(path: Path, rows: Iterable[Row]) -> None:
     if not flat:
         raise UsageError(f"{path}: there are no rows to write")
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(flat)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([row.get(name) for name in columns] for row in flat)
     write(path, text.getvalue().encode())
 
 
@@ -371,14 +371,18 @@ def _range(values: set[int]) -> str:
 
 # CSV
 
+NESTED = {dict, list, tuple}
+
 
 def flattened(rows: Iterable[Row]) -> tuple[list[str], list[Row]]:
     """Columns in the order in which rows first name them, and the rows as CSV has them, see ``write_csv``."""
     flat = [_flat(row) for row in rows]
-    return list(dict.fromkeys(name for row in flat for name in row)), flat
+    return list(dict.fromkeys(name for names in dict.fromkeys(map(tuple, flat)) for name in names)), flat
 
 
 def _flat(row: Row) -> dict[str, Any]:
+    if not any(type(value) in NESTED for value in row.values()):
+        return row  # most rows, of which there may be a hundred thousand
     flat: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, dict):

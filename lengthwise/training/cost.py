@@ -5,16 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
+from lengthwise.base import rng
 from lengthwise.base.progress import Progress
+from lengthwise.depth.plain import Plain
 from lengthwise.evaluation.follow import work
 from lengthwise.evaluation.scores import default_sizes, exact_match
+from lengthwise.recipe import data
 from lengthwise.recipe.demand import SPEED, of_training, parameters
 from lengthwise.recipe.recipe import Recipe, Watch
 from lengthwise.recipe.source import Fresh
+from lengthwise.report.card import keep_operations, known_operations
 from lengthwise.training.computing import computing
 from lengthwise.training.trainee import Trainee
 
@@ -49,47 +55,85 @@ def evaluation_seconds(recipe: Recipe, samples: int = 1000) -> float:
     return seconds * samples / few * sum(work(recipe, size) for size in sizes) / work(recipe, top)
 
 
-def operations(recipe: Recipe) -> float:
-    """``Cost.operations`` of a recipe, measured on an eighth of its batch and scaled up."""
-    return cost(recipe, rows=max(1, recipe.batch // 8), timed=False).operations
+def operations(recipe: Recipe, rows: int | None = None, moments: int = 4) -> float:
+    """``Cost.operations`` of a recipe, as the plain runner computes it: measured on so many rows of a batch, an eighth
+    unless told, and scaled up. Weights are those that the model begins with. Estimated where a step takes longer than
+    ``PATIENCE``."""
+    rows = min(rows or max(1, recipe.batch // 8), recipe.batch)
+    if (seconds := _foreseen(recipe)) * rows / recipe.batch > PATIENCE:
+        return seconds * SPEED
+    small, counter = _small(recipe, rows), _Counter()
+    model = small.build()
+    with computing(1):
+        for step in _moments(recipe, moments):
+            batch, loops = data.batch(small, step, passed=0)
+            torch.manual_seed(rng.address(recipe.seed, "dropout", step))
+            with counter:
+                small.objective(Plain(model), batch, loops, rng.stream(recipe.seed, "objective", step)).value.backward()
+    return counter.operations * recipe.batch / rows / moments
+
+
+class _Counter(TorchDispatchMode):
+    """Counts the operations of matrix products, as torch's ``FlopCounterMode`` does, which also follows modules."""
+
+    operations = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # to skip it would first import it, for seconds
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if count := flop_registry.get(func._overloadpacket):
+            self.operations += count(*args, **(kwargs or {}), out_val=found)
+        return found
+
+
+def _foreseen(recipe: Recipe) -> float:
+    """Seconds of a step, estimated without a step."""
+    return of_training(recipe).seconds / recipe.steps
+
+
+def _small(recipe: Recipe, rows: int) -> Recipe:
+    # A fixed set's problems cost about as much as new ones, but drawing the set takes longer than all these steps.
+    return replace(recipe, watch=Watch(), keep="last", batch=rows, source=Fresh())
+
+
+def _moments(recipe: Recipe, count: int) -> list[int]:
+    """Steps evenly spaced over a training."""
+    return [int(recipe.steps * (moment + 0.5) / count) for moment in range(count)]
 
 
 def operations_by_name(recipes: Iterable[Recipe], progress: Progress | None = None) -> dict[str, float]:
-    """``operations`` of each recipe, by name; the last one counts if several share a name."""
-    named = {recipe.name: recipe for recipe in recipes}
-    line, found = (progress or Progress(quiet=True)).line("operations of a step", len(named)), {}
-    for number, (name, recipe) in enumerate(named.items()):
+    """``operations`` of each recipe, by name; the last one counts if several share a name. What is measured is kept."""
+    named, known = {recipe.name: recipe for recipe in recipes}, known_operations()
+    ids = {name: replace(recipe, seed=0, data_seed=0).id for name, recipe in named.items()}
+    new = {name: recipe for name, recipe in named.items() if ids[name] not in known}
+    line = (progress or Progress(quiet=True)).line("operations of a step", len(new))
+    for number, (name, recipe) in enumerate(new.items()):
         line.show(number, name)
-        found[name] = operations(recipe)
-    line.show(len(named))
-    return found
+        known[ids[name]] = operations(recipe)
+    line.show(len(new))
+    if new:
+        keep_operations({ids[name]: known[ids[name]] for name in new})
+    return {name: known[ids[name]] for name in named}
 
 
-def cost(recipe: Recipe, moments: int = 4, rows: int | None = None, *, timed: bool = True) -> Cost:
+def cost(recipe: Recipe, moments: int = 4, rows: int | None = None) -> Cost:
     """Run a few steps at ``moments`` evenly spaced points of the training, since curricula make later steps dearer, and
     average. With ``rows``, batches are smaller and results scaled up: faster, and slightly too high. Where a step takes
-    longer than ``PATIENCE``, nothing is run. ``seconds`` are 0 unless ``timed``."""
+    longer than ``PATIENCE``, nothing is run."""
     rows = min(rows or recipe.batch, recipe.batch)
-    seconds_per_step = of_training(recipe).seconds / recipe.steps
-    if seconds_per_step * rows / recipe.batch > PATIENCE:
-        return Cost(parameters(recipe), seconds_per_step * SPEED, seconds_per_step, recipe.steps, measured=False)
-    # A fixed set's problems cost about as much as new ones, but drawing the set takes longer than all these steps.
-    small = replace(recipe, watch=Watch(), keep="last", batch=rows, source=Fresh())
-    trainee = Trainee(small, torch.device("cpu"))
-    operations, seconds = [], []
+    if (foreseen := _foreseen(recipe)) * rows / recipe.batch > PATIENCE:
+        return Cost(parameters(recipe), foreseen * SPEED, foreseen, recipe.steps, measured=False)
+    trainee, seconds = Trainee(_small(recipe, rows), torch.device("cpu")), []
     with computing(1):
-        if timed:
-            trainee.advance()  # the first step includes one-time allocations
-        for moment in range(moments):
-            trainee.step = int(recipe.steps * (moment + 0.5) / moments)
-            with FlopCounterMode(display=False) as counter:
-                trainee.advance()
-            operations.append(counter.get_total_flops())
-            if timed:
-                start = time.process_time()
-                trainee.advance()
-                seconds.append(time.process_time() - start)
-    times = recipe.batch / rows / moments
+        trainee.advance()  # the first step includes one-time allocations
+        for trainee.step in _moments(recipe, moments):
+            start = time.process_time()
+            trainee.advance()
+            seconds.append(time.process_time() - start)
+    per_step = sum(seconds) * recipe.batch / rows / moments
     return Cost(
-        sum(p.numel() for p in trainee.model.parameters()), sum(operations) * times, sum(seconds) * times, recipe.steps
+        sum(p.numel() for p in trainee.model.parameters()), operations(recipe, rows, moments), per_step, recipe.steps
     )

@@ -6,27 +6,22 @@ import argparse
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lengthwise.ask.folder import Asked
+from lengthwise.base.errors import UsageError
 from lengthwise.base.progress import Progress
-from lengthwise.base.types import UsageError
-from lengthwise.evaluation.depth import depths
-from lengthwise.folder import RunFolder, run_path
+from lengthwise.folder import InquiryFolder, RunFolder, is_folder, run_path, runs_folder
 from lengthwise.page.document import write_page
-from lengthwise.page.report import report_page, thinkers
-from lengthwise.recipe.demand import of_measuring
-from lengthwise.recipe.stopping import MaxConfidence
 from lengthwise.report import asked_curves, curves
-from lengthwise.report.card import card_table, score_card
+from lengthwise.report.card import card_table, known_operations, score_card
 from lengthwise.report.publish import publish, publish_depth, redraw
 from lengthwise.report.published import is_published, published, told
 from lengthwise.report.tables import depth_rows, row_table, score_table
-from lengthwise.run import Run
-from lengthwise.training.cost import operations_by_name
-from lengthwise.training.loop import computing
 from lengthwise.verbs.console import doing, foresee, say
-from lengthwise.verbs.options import parse_sizes
+
+if TYPE_CHECKING:  # what takes torch is imported where it is needed: a report of finished runs is not
+    from lengthwise.ask.folder import Asked
+    from lengthwise.run import Run
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,20 +31,37 @@ def run(args: argparse.Namespace) -> int:
         return _page_of_results(args, folders)
     if folders:
         return _redraw(args, folders)
-    found = [Asked.named(name) or RunFolder(run_path(name)) for name in args.runs]  # no recipe is read: quick
-    runs, asked = [one for one in found if isinstance(one, RunFolder)], [one for one in found if isinstance(one, Asked)]
+    found = [_asked(name) or RunFolder(run_path(name)) for name in args.runs]  # no recipe is read: quick
+    runs = [one for one in found if isinstance(one, RunFolder)]
+    asked = [one for one in found if isinstance(one, InquiryFolder)]
     if args.html:
-        return _page(args, [Run.open(one.folder) for one in runs], asked)
+        return _page(args, _opened(runs), asked)
     if args.stopping:
         if asked:
             raise UsageError(f"{asked[0].folder}: a language model that was asked has no loops to look at")
-        return _report_stopping(args, [Run.open(one.folder) for one in runs])
+        return _report_stopping(args, _opened(runs))
     if args.lengths:
         raise UsageError("--lengths goes with --stopping; `lengthwise evaluate` measures further lengths")
     return _report(args, runs, asked)
 
 
-def _report(args: argparse.Namespace, runs: Sequence[RunFolder], asked: Sequence[Asked]) -> int:
+def _asked(name: str) -> Asked | None:
+    """The folder of a language model that was asked, if it is one."""
+    if not any((path / "asked.json").is_file() for path in (Path(name), runs_folder() / name) if is_folder(path)):
+        return None
+    from lengthwise.ask.folder import Asked
+
+    return Asked.named(name)
+
+
+def _opened(runs: Sequence[RunFolder]) -> list[Run]:
+    """The same with their recipes."""
+    from lengthwise.run import Run
+
+    return [Run.open(one.folder) for one in runs]
+
+
+def _report(args: argparse.Namespace, runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> int:
     price = _operations(args, runs)
     with doing("figures", quiet=args.quiet):
         files = publish(runs, Path(args.out or "figures"), asked=asked, operations=price, width=args.width)
@@ -62,16 +74,23 @@ def _report(args: argparse.Namespace, runs: Sequence[RunFolder], asked: Sequence
 
 
 def _operations(args: argparse.Namespace, runs: Sequence[RunFolder]) -> dict[str, float]:
-    """Of a step of each recipe, by name."""
-    one_of_each = {one.outline.name: one for one in runs}.values()
+    """Operations of a step, by a recipe's name: as they are kept, else measured."""
+    one_of_each = {one.outline.name: one for one in runs}
+    known = known_operations()
+    if all(one.outline.seedless_id in known for one in one_of_each.values()):
+        return {name: known[one.outline.seedless_id] for name, one in one_of_each.items()}
+    from lengthwise.training.cost import operations_by_name
+
     with Progress(quiet=args.quiet) as progress:
-        return operations_by_name((Run.open(one.folder).recipe for one in one_of_each), progress)
+        return operations_by_name((one.recipe for one in _opened([*one_of_each.values()])), progress)
 
 
-def _page(args: argparse.Namespace, runs: Sequence[Run], asked: Sequence[Asked]) -> int:
+def _page(args: argparse.Namespace, runs: Sequence[Run], asked: Sequence[InquiryFolder]) -> int:
     """One page of all that these runs have shown, in which models think that fit."""
     if args.stopping or args.lengths or args.out:
         raise UsageError("--html writes one page of what was measured: leave --stopping, --lengths and --out out")
+    from lengthwise.page.report import report_page, thinkers
+
     price = _operations(args, runs)
     with doing("a page: examples, and a search for failures", quiet=args.quiet):
         page = report_page(runs, asked, made=_again(args), operations=price, models=thinkers(runs))
@@ -85,6 +104,8 @@ def _page_of_results(args: argparse.Namespace, folders: Sequence[Path]) -> int:
     runs = [run for folder in folders for run in published(folder)]
     if not runs:
         raise UsageError(f"{folders[0]}: there are no runs in this folder of results")
+    from lengthwise.page.report import report_page
+
     title = told(folders[0]).get("title") if len(folders) == 1 else None
     return _write_page(args, report_page(runs, title=title, made=_again(args)))
 
@@ -111,6 +132,12 @@ def _redraw(args: argparse.Namespace, folders: Sequence[Path]) -> int:
 
 
 def _report_stopping(args: argparse.Namespace, runs: Sequence[Run]) -> int:
+    from lengthwise.evaluation.depth import depths
+    from lengthwise.recipe.demand import of_measuring
+    from lengthwise.recipe.stopping import MaxConfidence
+    from lengthwise.training.loop import computing
+    from lengthwise.verbs.options import parse_sizes
+
     files: list[Path] = []
     found: list[dict[str, Any]] = []
     for one in runs:
