@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 # Compiled once, not by each of the processes that tests start.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test test-long page-test cluster-test share-test torture check learn bench gpu docs format dist clean
+.PHONY: help demo test test-long page-test cluster-test share-test site site-test torture check learn bench gpu docs format dist clean
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -37,6 +37,14 @@ share-test: $(READY) ## trackers with their real libraries, which are installed 
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[tensorboard,wandb]'
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps trackio gradio-client brotli orjson
 	LENGTHWISE_LONG=1 $(BIN)/pytest tests/test_share.py
+
+site: $(READY) ## the documentation site, build/site/index.html: offline, strictly checked (notebooks train, once)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[site]'
+	$(BIN)/python docs/site/build.py build
+
+site-test: site ## the site in a real browser (Chromium), from disk
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[browser]'
+	LENGTHWISE_LONG=1 $(BIN)/pytest -rs tests/browser/test_site.py
 
 torture: $(READY) ## kills, signals, races, failing disks, hostile input: ten minutes, or N times as long; goes on where it was
 	$(BIN)/python -m tests.torture --times $(or $(N),1)

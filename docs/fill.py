@@ -3,6 +3,7 @@
 <!-- fill: code examples/own_task.py -->      a file of the repository
 <!-- fill: table results/pairs uniform -->    exact match from a study's scores.csv, on one of its sets of problems
 <!-- fill: table results/… uniform 10 20 -->  the same of some of the sizes
+<!-- fill: table results/… uniform 10 RECIPE … -->  and of some of the recipes, in this order
 <!-- fill: time results/pairs -->             its runs' parameters and training times, from runs.json
 <!-- fill: summary results/looped/parity -->  a panel's summary.csv: ours beside what has been published
 <!-- fill: card results/… results/… -->      score cards: how far each recipe carries, how surely, at what cost
@@ -77,19 +78,24 @@ def code(name: str) -> str:
 
 
 def table(folder: str, problems: str, *only: str) -> str:
-    """Median over seeds, with the worst and the best beside it. A size on two axes alike is named by its number."""
+    """Median over seeds, with the worst and the best beside it. A size on two axes alike is named by its number.
+    ``only``: sizes, which are numbers, and names of recipes."""
+    names = [word for word in only if not word[0].isdigit()]
+    wanted = set(only) - set(names)
     shares: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     counts = set()
     with (ROOT / folder / "scores.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             size = _alike(row["sizes"])
-            if row["problems"] == problems and (not only or size in only):
+            named = not names or row["recipe_name"] in names
+            if row["problems"] == problems and named and (not wanted or size in wanted):
                 shares[row["recipe_name"]][size].append(float(row["exact"]))
                 counts.add(int(row["count"]))
     sizes = sorted({size for by_size in shares.values() for size in by_size}, key=lambda size: int(size.split("x")[0]))
     lines = [["", *sizes], ["---", *("---:" for _ in sizes)]]
     unfit = unfitted(folder)
-    for name, by_size in shares.items():
+    for name in names or shares:
+        by_size = shares[name]
         lines.append(
             [f"`{name}`{unfit.get(name, '')}", *(_spread(by_size[size]) if size in by_size else "" for size in sizes)]
         )

@@ -1,0 +1,129 @@
+"""Build the documentation site: `make site`. Nothing is asked of the network, neither now nor by the site.
+
+    python docs/site/build.py build        # build/site; what it is made of lies in build/site-source
+
+Pages come as they are, with a page for every folder of results (`gallery.py`), the Python interface from docstrings
+(`reference.py`), and notebooks as marimo runs them (`notebooks.py`). Zensical makes HTML of it, and `check.py` looks at
+every link.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent))  # where `fill.py` is
+
+import check
+import fill
+import gallery
+import reference
+from mirror import ROOT, Mirror
+
+import notebooks
+
+TABLES = {  # of a folder of results, with the file that each needs
+    "Exact match on uniform problems": (
+        "scores.csv",
+        lambda folder: "" if _mapped(folder) else fill.table(folder, "uniform"),
+    ),
+    "Score card": ("card.json", fill.card),
+    "What training took": ("runs.json", fill.time),
+}
+STYLE = "docs/site/site.css"
+WORKER = "https://unpkg.com/iframe-worker/shim"  # where Zensical would have it loaded from
+RESULTS = ["results", "claims", "controls", "looped", "ablations", "abacus", "retran", "families", "leaderboard"]
+HOW_TO = ["README", "task", "model", "mixer", "position", "objective", "stopping", "recipe", "figure"]
+HOW_TO += ["page", "many", "verify", "hub", "tracking"]
+INSIDE = ["docs/architecture.md", "docs/decisions.md", "docs/releasing.md", "bench/README.md"]
+INSIDE += ["CONTRIBUTING.md", "CHANGELOG.md", "LOG.md"]
+Navigation = list[str | dict[str, Any]]
+
+
+def _mapped(folder: str) -> bool:
+    """Are there maps? Their cells are too many for a table."""
+    return any((ROOT / folder).glob("map-*.png"))
+
+
+def navigation() -> Navigation:
+    """Pages in their order, by their paths; sections are dictionaries of one entry."""
+    return [
+        {"Home": "README.md"},
+        {"It fails on longer problems": "docs/what-now.md"},
+        {"Results": [f"docs/{name}.md" for name in RESULTS]},
+        {"Gallery": [gallery.INDEX, "results/README.md", *map(gallery.page_of, gallery.folders())]},
+        {"How to": [f"docs/how-to/{name}.md" for name in HOW_TO]},
+        {"Notebooks": [notebooks.INDEX, *(f"notebooks/{path.stem}.md" for path in notebooks.sources())]},
+        {"Python interface": [reference.INDEX, *map(reference.path_of, reference.TITLES)]},
+        {"Inside": INSIDE},
+    ]
+
+
+def in_navigation(found: Navigation) -> list[str]:
+    """All pages of it."""
+    paths = []
+    for one in found:
+        for below in one.values() if isinstance(one, dict) else [one]:
+            paths += [below] if isinstance(below, str) else in_navigation(below)
+    return paths
+
+
+def inline(value: Any) -> str:
+    """Strings, lists and dictionaries as TOML writes them on one line."""
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{json.dumps(key)} = {inline(below)}' for key, below in value.items())} }}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(inline, value))}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def stage(source: Path, kept: Path) -> None:
+    """Put all that the site is made of into the folder ``source``."""
+    shutil.rmtree(source, ignore_errors=True)
+    made = gallery.pages(TABLES)
+    mirror = Mirror(source / "pages", made | reference.pages() | notebooks.pages(kept))
+    found = navigation()
+    for path in in_navigation(found):
+        mirror.add(path)
+    mirror.put(STYLE, (HERE / "site.css").read_bytes())
+    settings = (HERE / "zensical.toml").read_text()
+    own = f'[project]\ndocs_dir = "pages"\nsite_dir = "site"\nnav = {inline(found)}\n'
+    (source / "zensical.toml").write_text(settings.replace("[project]\n", own, 1))
+
+
+def own(site: Path) -> None:
+    """Put the one script that pages would load from elsewhere beside them. Nobody is sent to the page for errors."""
+    beside = site / "assets" / "javascripts" / "iframe-worker.js"
+    shutil.copyfile(HERE / beside.name, beside)
+    for path in site.rglob("*.html"):
+        if WORKER in (text := path.read_text()):
+            path.write_text(text.replace(WORKER, os.path.relpath(beside, path.parent)))
+    (site / "404.html").unlink()
+
+
+def main() -> None:
+    """Stage, build, check, and put the site where the last one was."""
+    folder, start = Path(sys.argv[1]), time.monotonic()
+    source, site = folder / "site-source", folder / "site"
+    stage(source, folder / "notebooks")
+    zensical = Path(sys.executable).with_name("zensical")
+    subprocess.run([zensical, "build", "--strict", "--clean", "-f", "zensical.toml"], cwd=source, check=True)
+    own(source / "site")
+    if said := check.wrong(source / "site"):
+        sys.exit("\n".join(said))
+    shutil.rmtree(site, ignore_errors=True)
+    (source / "site").rename(site)
+    pages = sum(1 for _ in site.rglob("*.html"))
+    size = sum(path.stat().st_size for path in site.rglob("*") if path.is_file()) / 1e6
+    print(f"{site}/index.html: {pages} pages, {size:.0f} MB, in {time.monotonic() - start:.0f} s; no link is broken")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Hold a built site to what it promises: no broken link or anchor, and nothing loaded from another address."""
+
+from __future__ import annotations
+
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+LOADS = {("script", "src"), ("img", "src"), ("link", "href"), ("iframe", "src"), ("source", "src"), ("object", "data")}
+ALONE = {"pages": "*.page.html"}  # pages that stand alone, whose tests are their own
+
+
+class Page(HTMLParser):
+    """The links of a page, what it loads, and the anchors that it offers."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.anchors = {"", "top"}
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("id", "name") and value:
+                self.anchors.add(value)
+            elif (tag, name) in LOADS and value:
+                self.loaded.append(value)
+            elif (tag, name) == ("a", "href") and value is not None:
+                self.links.append(value)
+
+
+def wrong(folder: Path) -> list[str]:
+    """What is wrong with a site, a line each."""
+    pages = {path.resolve(): Page(path.read_text()) for path in sorted(folder.rglob("*.html")) if not _alone(path)}
+    said = []
+    for path, page in pages.items():
+        here = path.relative_to(folder.resolve())
+        said += [f"{here} loads {address}" for address in page.loaded if _elsewhere(address)]
+        local = [link for link in page.links + page.loaded if not _elsewhere(link)]
+        said += [f"{here}: {link} leads nowhere" for link in local if not _leads(link, path, pages)]
+    for path in sorted(folder.rglob("*.css")):
+        found = re.findall(r"(?:@import\s+|url\()[\"']?((?:https?:)?//[^\"')]+)", path.read_text())
+        said += [f"{path.relative_to(folder)} loads {address}" for address in found]
+    return said
+
+
+def _alone(path: Path) -> bool:
+    return any(path.match(pattern) for pattern in ALONE.values())
+
+
+def _elsewhere(address: str) -> bool:
+    parts = urlsplit(address)
+    return bool(parts.netloc) or parts.scheme in ("http", "https", "mailto")
+
+
+def _leads(link: str, path: Path, pages: dict[Path, Page]) -> bool:
+    parts = urlsplit(link)
+    if parts.scheme in ("data", "javascript"):
+        return True
+    target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+    if target.is_dir():
+        target /= "index.html"
+    if target not in pages:
+        return target.is_file() and not (parts.fragment and target.suffix == ".html" and not _alone(target))
+    return unquote(parts.fragment) in pages[target].anchors
+
+
+if __name__ == "__main__":
+    found = wrong(Path(sys.argv[1]))
+    print("\n".join(found) or f"{sys.argv[1]}: every link leads somewhere, and nothing is loaded from elsewhere")
+    sys.exit(bool(found))

@@ -1,0 +1,108 @@
+"""A gallery: a page for every folder of ``results/``, with its figures, its tables and its data, and one for every
+shipped model that thinks in a page. All of it is made from what lies there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+
+from lengthwise.base.errors import UsageError
+from lengthwise.folder import SHIPPED, shipped
+from lengthwise.page.report import report_page
+from lengthwise.page.viewer import viewer_page
+from lengthwise.report.published import is_published, published
+from lengthwise.run import load
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+INDEX = "docs/gallery.md"
+Tables = Mapping[str, tuple[str, Callable[[str], str]]]
+KEPT = (".csv", ".json")  # data that a page offers
+
+
+@cache
+def folders() -> tuple[str, ...]:
+    """All folders of results, from the repository's root."""
+    found = {path.parent for path in RESULTS.rglob("*.png")}
+    return tuple(sorted(str(path.relative_to(ROOT)) for path in found))
+
+
+def page_of(folder: str) -> str:
+    """Where the page of a folder stands."""
+    return f"{folder}/README.md"
+
+
+def title(folder: str) -> str:
+    """What a folder's figures are called; else its name."""
+    path = ROOT / folder / "figures.json"
+    named = json.loads(path.read_text()) if path.exists() else {}
+    return named.get("title", folder.removeprefix("results/"))
+
+
+def pages(tables: Tables) -> dict[str, str | bytes]:
+    """All files of the gallery, by their paths; ``tables``: by heading, the file that a table needs, and what makes it
+    of a folder."""
+    models = thinking()
+    texts: dict[str, str | bytes] = {INDEX: _index(models)}
+    texts |= {f"docs/models/{name}.page.html": page for name, page in models.items()}
+    for folder in folders():
+        whole = ROOT / folder
+        runs = published(whole) if is_published(whole) else []
+        if runs:
+            command = f"lengthwise report {folder} --html page.html"
+            texts[f"{folder}/report.page.html"] = report_page(runs, made=command)
+        texts[page_of(folder)] = _page(folder, tables, interactive=bool(runs))
+    return texts
+
+
+def thinking() -> dict[str, str]:
+    """The pages of all shipped models that a page can compute."""
+    found = {}
+    for name in shipped():
+        try:
+            found[name] = viewer_page([load(SHIPPED / name)])
+        except UsageError:  # no page can run it
+            continue
+    return found
+
+
+def _page(folder: str, tables: Tables, *, interactive: bool) -> str:
+    """Figures, tables and data of a folder."""
+    whole = ROOT / folder
+    lines = [f"# {title(folder)}", f"`{folder}` · [the commands behind it]({'../' * folder.count('/')}README.md)"]
+    if interactive:
+        lines.append("[**Interactive page**](report.page.html): curves, recipes and their differences, tables as CSV")
+    lines += [f"![{path.stem.replace('-', ' ')}]({path.name})" for path in _figures(whole)]
+    for heading, (needed, table) in tables.items():
+        if (whole / needed).exists() and (text := table(folder)):
+            lines += [f"## {heading}", text]
+    data = [path.name for path in sorted(whole.iterdir()) if path.suffix in KEPT]
+    lines += ["## Data", " · ".join(f"[{name}]({name})" for name in data)]
+    return "\n\n".join(lines) + "\n"
+
+
+def _figures(whole: Path) -> list[Path]:
+    """The picture of lengths first, maps after it, how it was trained last."""
+    order = ("lengths", "map", "parameters", "stopping", "anatomy", "distribution", "loss")
+    return sorted(
+        whole.glob("*.png"),
+        key=lambda path: (next((n for n, word in enumerate(order) if path.stem.startswith(word)), len(order)), path),
+    )
+
+
+def _index(models: dict[str, str]) -> str:
+    lines = [
+        "# Gallery",
+        "Every folder of [results](../results), with its figures, tables and data. Most have an interactive page.",
+        '<div class="gallery" markdown>',
+    ]
+    for folder in folders():
+        picture = _figures(ROOT / folder)[0].name
+        page = f"../{page_of(folder)}"
+        lines.append(f"[![](../{folder}/{picture})<br>{title(folder)}]({page})")
+    told = "These pages hold a shipped model each, which runs in the browser. Type a problem, and see what every loop"
+    lines += ["</div>", "## Models that think", f"{told} makes of it."]
+    lines.append(" · ".join(f"[{name}](models/{name}.page.html)" for name in models))
+    return "\n\n".join(lines) + "\n"

@@ -1,0 +1,80 @@
+"""The site mirrors the repository: a page stands where it stands in a clone, so that a link means the same in both.
+
+What is no page becomes one when it is linked: a folder by its README, a source by a page with its text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FENCED = re.compile(r"^(```.*?^```$)", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
+FILLED = re.compile(r"^<!-- (?:fill: .*|end) -->\n", re.MULTILINE)  # marks of `fill.py`
+LANGUAGES = {".py": "python", ".toml": "toml", ".cff": "yaml", ".js": "javascript"}
+
+
+class Mirror:
+    """The sources of the site, in ``folder``; ``made`` holds the texts of files that no clone has, by their paths."""
+
+    def __init__(self, folder: Path, made: Mapping[str, str | bytes]) -> None:
+        self.folder, self.made = folder, made
+        self.staged: set[str] = set()
+
+    def add(self, path: str) -> None:
+        """Stage a page, and all that it links to."""
+        if path in self.staged:
+            return
+        self.staged.add(path)
+        text = content.decode() if isinstance(content := self._content(path), bytes) else content
+        self.put(path, self.linked(FILLED.sub("\n", text), path))
+
+    def linked(self, text: str, page: str) -> str:
+        """The text, with its links as they are in the site; whatever they lead to is staged. Code stays as it is."""
+        parts = FENCED.split(text)
+        parts[::2] = [
+            LINK.sub(lambda link: link[1] + self._target(link[2], page) + link[3], part) for part in parts[::2]
+        ]
+        return "".join(parts)
+
+    def _target(self, target: str, page: str) -> str:
+        if ":" in target:
+            return target
+        path = os.path.normpath(Path(page).parent / target)
+        found = self._stage(path)
+        return target if found == path else os.path.relpath(found, Path(page).parent)
+
+    def _stage(self, path: str) -> str:
+        """Stage what a link leads to; return its path in the site."""
+        if (ROOT / path).is_dir():
+            path = f"{path}/README.md"
+        if path.endswith(".md"):
+            self.add(path)
+        elif Path(path).suffix in LANGUAGES:
+            return self._source(path)
+        elif path not in self.staged:
+            self.staged.add(path)
+            self.put(path, self._content(path))
+        return path
+
+    def _source(self, path: str) -> str:
+        """A page with the text of a source; search need not find it."""
+        page = f"{path}.md"
+        if page not in self.staged:
+            self.staged.add(page)
+            fence = f'``` {{ .{LANGUAGES[Path(path).suffix]} linenums="1" }}'
+            head = "---\nsearch:\n  exclude: true\n---\n\n"
+            self.put(page, f"{head}# {Path(path).name}\n\n`{path}`\n\n{fence}\n{(ROOT / path).read_text()}```\n")
+        return page
+
+    def _content(self, path: str) -> str | bytes:
+        return self.made[path] if path in self.made else (ROOT / path).read_bytes()
+
+    def put(self, path: str, content: str | bytes) -> None:
+        """Write a file of the site's sources."""
+        place = self.folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content.encode() if isinstance(content, str) else content)

@@ -1,0 +1,68 @@
+"""The notebooks as pages, with what their cells show: marimo runs them. They train, so what is made is kept."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+INDEX = "notebooks/README.md"
+
+
+def sources() -> list[Path]:
+    """All notebooks."""
+    return sorted((ROOT / "notebooks").glob("*.py"))
+
+
+def pages(kept: Path) -> dict[str, str | bytes]:
+    """All notebooks as pages with pictures, by their paths; ``kept``: a folder of those that have been run."""
+    texts: dict[str, str | bytes] = {}
+    lines = ["# Notebooks", "`pip install -e '.[notebooks]'`, then `marimo edit notebooks/train_and_see.py`."]
+    for path in sources():
+        cells = _run(path, kept)
+        made = rendered(path.stem, cells)
+        texts |= made
+        title = made[f"notebooks/{path.stem}.md"].split("\n")[0].removeprefix("# ")
+        lines.append(f"- [{title}]({path.stem}.md): [its source]({path.name})")
+    texts[INDEX] = "\n\n".join(lines[:2]) + "\n\n" + "\n".join(lines[2:]) + "\n"
+    return texts
+
+
+def _run(path: Path, kept: Path) -> list[dict[str, Any]]:
+    """The cells of a notebook that has been run, as Jupyter writes them; run again only if its text has changed."""
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    book = kept / f"{path.stem}-{digest}.ipynb"
+    if not book.exists():
+        kept.mkdir(parents=True, exist_ok=True)
+        print(f"{path.name}: run, as it has not been before; training takes minutes", flush=True)
+        new = book.with_suffix(".new")
+        command = [sys.executable, "-m", "marimo", "-q", "export", "ipynb", str(path), "--include-outputs", "-f"]
+        environment = {**os.environ, "LENGTHWISE_RUNS": str(kept / "runs")}
+        subprocess.run([*command, "-o", str(new)], check=True, env=environment)
+        new.replace(book)
+    return json.loads(book.read_text())["cells"]
+
+
+def rendered(name: str, cells: list[dict[str, Any]]) -> dict[str, str | bytes]:
+    """A page, and the pictures that its cells show."""
+    lines, pictures = [], {}
+    for cell in cells:
+        source = "".join(cell["source"]).strip()
+        lines.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if "image/png" in data:
+                path = f"notebooks/{name}-{len(pictures) + 1}.png"
+                pictures[path] = base64.b64decode(data["image/png"].partition(",")[2] or data["image/png"])
+                lines.append(f"![What the cell above draws]({Path(path).name})")
+            elif "text/plain" in data and (text := "".join(data["text/plain"]).strip()):
+                lines.append(f"```text\n{text}\n```")
+    title = next(n for n, line in enumerate(lines) if line.startswith("# "))  # imports may stand before it
+    lines.insert(0, lines.pop(title))
+    return {f"notebooks/{name}.md": "\n\n".join(lines) + "\n", **pictures}

@@ -1,0 +1,45 @@
+"""The documentation site in a browser, from disk with the network off: `make site-test`."""
+
+import re
+from pathlib import Path
+
+import pytest
+from browsing import chromium, needs_browser, opened, until  # noqa: F401
+
+SITE = Path(__file__).parents[2] / "build" / "site"
+pytestmark = [
+    needs_browser,
+    pytest.mark.skipif(not SITE.exists(), reason="there is no site: make site"),
+]
+PAGES = ["index.html", "docs/what-now.html", "docs/gallery.html", "docs/ablations.html", "docs/architecture.html"]
+PAGES += ["docs/reference/recipes.html", "notebooks/inside_a_loop.html", "results/pairs/index.html"]
+PAGES += ["lengthwise/depth/plain.py.html"]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_fits_every_width_and_says_nothing_in_the_console(name, opened):
+    for width in (360, 1200):
+        for scheme in ("light", "dark"):
+            page = opened(SITE / name, width=width, scheme=scheme, ready="h1")
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            missing = "[...document.images].filter(one => one.complete && !one.naturalWidth).map(one => one.src)"
+            assert page.evaluate(missing) == []
+
+
+@pytest.mark.parametrize(("word", "wanted"), [("Mastery", "recipes.html"), ("leaderboard", "leaderboard.html")])
+def test_search_finds_a_word_without_a_server(word, wanted, opened):
+    """With the keyboard alone: what is found first is opened."""
+    page = opened(SITE / "docs" / "gallery.html", width=1400, ready="h1")
+    page.keyboard.press("Control+k")
+    page.keyboard.type(word, delay=20)
+    page.get_by_text(re.compile(r"^\d+ results?$")).wait_for()
+    page.keyboard.press("Enter")
+    page.wait_for_url(lambda url: "?h=" in url and wanted in url, wait_until="domcontentloaded")
+    assert word in page.inner_text("main")
+
+
+def test_interactive_pages_open_from_the_gallery(opened):
+    page = opened(SITE / "results" / "pairs" / "index.html", ready="h1")
+    page.click("text=Interactive page")
+    page.wait_for_selector(".panel, main")
+    until(page, "document.querySelectorAll('svg, canvas').length > 0")
