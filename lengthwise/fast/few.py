@@ -21,6 +21,12 @@ from lengthwise.fast.ragged import Ragged
 from lengthwise.fast.softmax import softmax
 
 MOST_KEYS = 8  # with more keys, full matrix products are faster
+MOST_WIDTH = 16  # of a head, where no gradient is needed: of wider ones, torch's product of all keys is faster
+
+
+def pays(width: int) -> bool:
+    """Whether it may be faster than attention over all keys, for heads of this width."""
+    return torch.is_grad_enabled() or width <= MOST_WIDTH
 
 
 @dataclass(frozen=True, slots=True)

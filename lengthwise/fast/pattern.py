@@ -76,7 +76,8 @@ def pattern_of(encodings: Sequence[Encoding], inputs: Inputs, causal: bool, atte
     if kinds == [LocalEncoding]:
         (local,) = (encoding for encoding in encodings if isinstance(encoding, LocalEncoding))
         return Band(_band(local.bias, inputs.padding_mask, ragged, causal=causal))
-    if not attention.dropout and _few_are_seen(encodings):
+    width = attention.out.in_features // attention.heads
+    if few.pays(width) and not attention.dropout and _few_are_seen(encodings):
         bias = Sight.of(encodings, inputs, causal=causal).bias
         found = None if bias is None else Few.of(bias.expand(-1, attention.heads, -1, -1), ragged)
         if found is not None:
