@@ -72,3 +72,4 @@ def first_paint(page):
 
 
 PAINT = "performance.getEntriesByName('first-contentful-paint')"
+FITS = "table => table.scrollWidth <= table.clientWidth + 1 && table.offsetWidth <= table.parentElement.clientWidth + 1"

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from browsing import chromium, first_paint, needs_browser, opened, until  # noqa: F401
+from browsing import FITS, chromium, first_paint, needs_browser, opened, until  # noqa: F401
 
 from lengthwise.page.report import MOST, report_page
 from lengthwise.report.published import published, read_csv
@@ -47,7 +47,7 @@ def test_every_chart_is_there(name, written, opened):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 900, 1600])
+@pytest.mark.parametrize("width", [360, 900, 1200, 1600])
 def test_it_fits_any_width(width, scheme, written, opened):
     path = written("pairs", "looped-pairs")
     assert path.stat().st_size < MOST
@@ -57,6 +57,7 @@ def test_it_fits_any_width(width, scheme, written, opened):
     page.wait_for_selector(READY)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.locator(".chart svg.marks").count() == 4
+    assert page.locator(".stops").evaluate(FITS)  # of looped-pairs: long answers, and a rule with its fields
     box = page.locator("#chart-lengths svg.marks").bounding_box()
     assert box["width"] <= width and box["x"] >= 0
     if folder := os.environ.get("LENGTHWISE_SCREENSHOTS"):

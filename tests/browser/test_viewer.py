@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 import thinking
-from browsing import chromium, first_paint, needs_browser, opened, until  # noqa: F401
+from browsing import FITS, chromium, first_paint, needs_browser, opened, until  # noqa: F401
 
 from lengthwise.page.viewer import viewer_page
 from lengthwise.run import load
@@ -78,7 +78,7 @@ def test_a_loop_on_50_digits_takes_under_50_ms(written, opened):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 900, 1600])
+@pytest.mark.parametrize("width", [360, 900, 1200, 1600])
 def test_every_part_is_there_in_any_width(width, scheme, written, opened, tmp_path):
     page = opened(written("looped-parity", "undecided-parity"), width=width, scheme=scheme,
                   after="#problem=1011011101&model=looped-parity&beside=undecided-parity&loop=6")  # fmt: skip
@@ -91,6 +91,7 @@ def test_every_part_is_there_in_any_width(width, scheme, written, opened, tmp_pa
         assert panel.locator("canvas").count() == 5  # the map and four heads
         assert all("head" in label or "loops downwards" in label for label in _labels(panel))
         assert panel.locator(".stops tbody tr").count() == 4
+        assert panel.locator(".stops").evaluate(FITS)
         assert panel.locator(".positions").count() == 2  # of the model and of the program
     if folder := os.environ.get("LENGTHWISE_SCREENSHOTS"):
         page.screenshot(path=f"{folder}/viewer-{width}-{scheme}.png", full_page=True)

@@ -38,7 +38,7 @@ class Panel {
           el("p", { class: "line" }, el("label", {}, "The map shows ", this.modes), el("span", { class: "key" })),
           el("div", { class: "wide" }, this.map)),
         el("div", {},
-          el("h3", {}, "Where stopping rules stop"), this.stops,
+          el("h3", {}, "Where stopping rules stop"), el("div", { class: "wide" }, this.stops),
           el("h3", {}, "Where each head looks, in this loop"),
           el("p", { class: "line" }, el("label", {}, "layer ", this.layers), el("span", { class: "soft" }, "queries downwards, keys across")),
           this.heads)),
@@ -136,7 +136,7 @@ class Panel {
         el("td", { class: "mono" }, shortened(text)), el("td", { class: right ? "right" : "wrong" }, right ? "right" : "wrong"),
         el("td", { class: "number" }, fixed(Math.exp(confidence))));
     });
-    const head = ["rule", "stops at", "answer", "", "confidence"].map((text) => el("th", { scope: "col" }, text));
+    const head = ["rule", "stops at", "answer", "", "confidence"].map((text, n) => el("th", { scope: "col", class: n > 3 ? "number" : "" }, text));
     this.stops.replaceChildren(el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows));
   }
 
