@@ -103,7 +103,7 @@ class AttentionPlan(NamedTuple):
     ) -> AttentionPlan:
         """Build the plan for a ``shape`` (rows, positions) or packed rows; other arguments are those of ``attend``."""
         if isinstance(shape, Ragged):
-            rows, positions, at = len(shape.ends), shape.width, shape.at
+            rows, positions, at = len(shape.ends), shape.width, None if shape.full else shape.at
         else:
             (rows, positions), at = shape, None
         width = positions if mask is None else mask.shape[-1]
