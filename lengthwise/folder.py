@@ -19,6 +19,8 @@ A language model that was asked has ``runs/ask-<model>-<task>-<id>/``:
     replies.jsonl       the replies, a row per prompt
     scores.jsonl        exact match, a row per size for which every prompt has a reply
 
+Beside them, ``.operations.json`` keeps what a training step of recipes costs, which ``report`` measures once.
+
 Files are replaced atomically or appended to, so a crash leaves at most one incomplete last line, which is ignored. No
 file can run code. This module does not import torch; ``run`` loads recipes and weights.
 """

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from lengthwise import __version__
 from lengthwise.base.errors import UsageError
+from lengthwise.base.fields import decode
 from lengthwise.folder import DIVERGED, RunFolder, read_tree, runs_folder, write_json
 from lengthwise.report import SOLVED, Row, by_recipe, latest, not_fitted, size_text, worst, worst_rows
 from lengthwise.report.sheet import Sheet
@@ -128,10 +129,10 @@ def known_operations() -> dict[str, float]:
     """Operations of a step that this version has measured, by a recipe's id without seeds."""
     try:
         kept = read_tree(runs_folder() / KEPT)
+        found = kept.get("operations") if kept.get("lengthwise") == __version__ else {}
+        return decode(dict[str, float], found)
     except UsageError:  # none are kept, or not whole
         return {}
-    found = kept.get("operations") if kept.get("lengthwise") == __version__ else None
-    return {name: float(count) for name, count in found.items()} if isinstance(found, dict) else {}
 
 
 def keep_operations(found: Mapping[str, float]) -> None:

@@ -284,8 +284,8 @@ def _faults(place: Place, before: set[str], status: object, out: str, err: str) 
 
 
 def _may_stay(path: str) -> bool:
-    """Locks, and what a run that is there already gained before it failed; names of caches of Python's."""
-    return "/spoilt/" in path or "/__pycache__" in path
+    """Locks, and what a run that is there already gained before it failed; names of caches, Python's and ours."""
+    return "/spoilt/" in path or "/__pycache__" in path or path.endswith("/.operations.json")
 
 
 def _tidy(place: Place, before: set[str]) -> None:
