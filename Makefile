@@ -69,9 +69,10 @@ gpu: $(READY) ## what only a GPU can show, in ten minutes; the table is bench/gp
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python bench/gpu.py
 
-cluster-test: $(READY) ## a Slurm cluster of two nodes on this machine: set up, used, hurt, taken down (minutes)
-	@command -v slurmctld slurmd munged > /dev/null || { echo "install it first: apt-get install slurmctld slurmd munge"; exit 1; }
-	LENGTHWISE_CLUSTER=1 $(BIN)/pytest tests/test_cluster.py
+cluster-test: $(READY) ## a Slurm and a Ray cluster of two nodes on this machine, and sweeps: set up, used, hurt, taken down (half an hour)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[ray]'
+	@command -v slurmctld slurmd munged > /dev/null || echo "Slurm is NOT tested: there is no slurmctld, slurmd or munged; apt-get install slurmctld slurmd munge"
+	LENGTHWISE_CLUSTER=1 $(BIN)/pytest -rs tests/test_cluster.py
 
 bench: $(READY) ## speed, as ratios: one JSON line per claim
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'

@@ -290,6 +290,10 @@ class Folder:
         except OSError as error:
             raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
 
+    def forget(self) -> None:
+        """Read rows again when they are next asked for: who watches many runs has no room for all."""
+        self._read.clear()
+
 
 class RunFolder(Folder):
     """A run's folder: rows of ``metrics``, ``scores``, ``depth`` and ``anatomy``, and the recipe as plain values."""

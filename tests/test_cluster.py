@@ -1,10 +1,10 @@
-"""Trainings on a Slurm cluster of two nodes, both on this machine: ``make cluster-test`` sets it up and takes it down.
+"""Many trainings, hurt: on a Slurm cluster and on a Ray cluster, each of two nodes that are both on this machine, and
+as a sweep. ``make cluster-test`` sets them up and takes them down.
 
 A node is killed amid training, a job is preempted, the watcher is interrupted: weights are those of undisturbed runs.
 """
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -12,17 +12,12 @@ import socket
 import subprocess
 import sys
 import time
-from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import lengthwise as lw
-from lengthwise.base.errors import UsageError
-from lengthwise.training import executors, slurm
-from lengthwise.training.fleet import Fleet
-from lengthwise.verbs import options
 
 ASKED = bool(os.environ.get("LENGTHWISE_CLUSTER"))
 on_a_cluster = pytest.mark.skipif(not ASKED, reason="sets up a cluster: make cluster-test")
@@ -66,9 +61,20 @@ TRAIN = [
     "--save-every",
     "0.3",
     "--quiet",
-    "--on",
-    "Slurm(partition=main,minutes=30)",
 ]
+SWEPT = [
+    "steps=30",
+    "lengths=Uniform(top=4)",
+    "watch.every=0",
+    "keep=last",
+    "--samples",
+    "20",
+    "--seeds",
+    "2",
+    "--quiet",
+]
+SMALL = ["steps=30", "lengths=Uniform(top=4)", "watch.every=0", "keep=last"]
+SLURM = "Slurm(partition=main,minutes=30)"
 
 
 def until(holds, seconds=120):
@@ -86,6 +92,8 @@ def output(*command):
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     """A controller and two nodes; where it is."""
+    if missing := [name for name in ("slurmctld", "slurmd", "munged") if not shutil.which(name)]:
+        pytest.skip(f"Slurm is NOT tested: there is no {', '.join(missing)}")
     folder = tmp_path_factory.mktemp("slurm")
     folder.chmod(0o755)
     (folder / "state").mkdir()
@@ -114,8 +122,8 @@ def kill(file, number):
             os.kill(int(file.read_text()), number)
 
 
-def watcher(*words):
-    command = [sys.executable, "-m", "lengthwise", "train", "looped-parity", *RECIPE, *TRAIN, *words]
+def watcher(*words, on=SLURM):
+    command = [sys.executable, "-m", "lengthwise", "train", "looped-parity", *RECIPE, *TRAIN, "--on", on, *words]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
@@ -194,90 +202,116 @@ def test_nothing_is_left_after_an_interrupt_and_the_same_command_goes_on(cluster
         assert (folder / "model.safetensors").read_bytes() == expected(tmp_path, seed)
 
 
-def test_without_slurm_one_line_says_so(monkeypatch, tmp_path):
-    pytest.importorskip("submitit")
-    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
-    with pytest.raises(UsageError, match="there is no sbatch"):
-        slurm.Slurm().executor(1)
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(UsageError, match=r"pip install 'lengthwise\[slurm\]'"):
-        slurm.Slurm().executor(1)
+# Ray
 
 
-# The seam
+@pytest.fixture
+def nodes():
+    """A Ray cluster of two nodes of two cores."""
+    pytest.importorskip("ray", reason="Ray is NOT tested: it is not installed")
+    from ray.cluster_utils import Cluster
+
+    few = {"num_cpus": 2, "object_store_memory": 80_000_000, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=few)
+    cluster.second = cluster.add_node(**few)
+    cluster.wait_for_nodes()
+    yield cluster
+    cluster.shutdown()
 
 
-class Made(executors.Job):
-    """A job that ends after some looks at it, well or not."""
-
-    def __init__(self, looks, reason=""):
-        self.looks, self.reason = looks, reason
-
-    def done(self):
-        self.looks -= 1
-        return self.looks < 0
-
-    def failure(self):
-        return self.reason
+def trainings(runs, node=None):
+    """The processes that train these runs; those of a node of Ray, which has given them its address."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            mine = b"train" in words and any(str(runs).encode() in word for word in words)
+            if mine and (node is None or f"RAY_RAYLET_PID={node}\0".encode() in (process / "environ").read_bytes()):
+                found.append(int(process.name))
+    return found
 
 
-class MadeExecutor(executors.Executor):
-    def __init__(self, jobs, made):
-        self.jobs, self.made, self.submitted, self.stopped, self.most = jobs, iter(made), [], None, 0
-
-    def room(self, running):
-        self.most = max(self.most, running)
-        return self.jobs - running
-
-    def submit(self, commands):
-        self.submitted += commands
-        return [next(self.made) for _ in commands]
-
-    def shutdown(self, running):
-        self.stopped = list(running)
+def raylet(node):
+    """The process of a node of Ray that starts all others."""
+    (one,) = node.all_processes["raylet"]
+    return one.process.pid
 
 
-class MadeEngine:
-    def __init__(self, *made):
-        self.made = made
-
-    def executor(self, jobs):
-        self.last = MadeExecutor(jobs, self.made)
-        return self.last
-
-
-@pytest.mark.usefixtures("untyped")
-def test_a_fleet_runs_on_whatever_has_room():
-    """Each once; one that fails stops no other, and says why; what still runs in the end is stopped."""
-    recipe = lw.find("looped-parity", *RECIPE)
-    found = [lw.Run.of(replace(recipe, seed=seed)) for seed in range(5)]
-    engine = MadeEngine(Made(1), Made(0, "it is hot"), Made(3), Made(0), Made(99))
-    with Fleet(found, lambda run: ["--seed", str(run.recipe.seed)], jobs=2, on=engine) as fleet:
-        while len(engine.last.submitted) < 5 or len(fleet.running) > 1:
-            assert fleet.poll()
-        assert engine.last.stopped is None
-    assert [words[1] for words in engine.last.submitted] == [str(run.folder) for run in found]
-    assert all(words[0] == "train" and "--seed" in words for words in engine.last.submitted)
-    assert engine.last.most == 2 and len(engine.last.stopped) == 1
-    assert fleet.failed == {found[1].folder: "it is hot"}
-    assert json.loads((found[1].folder / "failed.json").read_text())["reason"] == "it is hot"
-    with pytest.raises(UsageError, match="it is hot"):
-        fleet.check()
+@on_a_cluster
+@pytest.mark.filterwarnings("ignore")  # Ray leaves files and processes to the collector
+@pytest.mark.timeout(1200)
+def test_ray_loses_a_node_and_a_training(nodes, runs, tmp_path):
+    """Twelve runs end with the weights that they have without all that."""
+    watching = watcher("--seeds", "12", on=f"Ray(address='{nodes.address}')")
+    until(lambda: trainings(runs, raylet(nodes.second)) and len([*runs.glob("*/state.pt")]) >= 3)
+    there = trainings(runs, raylet(nodes.second))
+    os.kill(next(number for number in trainings(runs) if number not in there), signal.SIGKILL)
+    nodes.remove_node(nodes.second, allow_graceful=False)
+    assert watching.wait(timeout=900) == 0, watching.stderr.read()
+    folders = trained(runs)
+    assert sorted(folders) == list(range(12)) and not trainings(runs)
+    for seed, folder in folders.items():
+        assert (folder / "model.safetensors").read_bytes() == expected(tmp_path, seed)
 
 
+@on_a_cluster
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.timeout(600)
+def test_nothing_is_left_on_ray_after_an_interrupt(nodes, runs, tmp_path):
+    on = f"Ray(address='{nodes.address}')"
+    watching = watcher("--seeds", "6", on=on)
+    until(lambda: [*runs.glob("*/state.pt")])
+    watching.send_signal(signal.SIGINT)
+    assert watching.wait(timeout=120) == 130
+    until(lambda: not trainings(runs), 20)
+    assert watcher("--seeds", "6", on=on).wait(timeout=300) == 0
+    for seed, folder in trained(runs).items():
+        assert (folder / "model.safetensors").read_bytes() == expected(tmp_path, seed)
+
+
+# Sweeps
+
+
+def swept(*words):
+    command = [sys.executable, "-m", "lengthwise", "sweep", "looped-parity", *SMALL, *words]
+    command += ["--samples", "20", "--seeds", "2", "--quiet"]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def written(runs):
+    """When the weights of each run were written."""
+    return {path.parent: path.stat().st_mtime_ns for path in runs.glob("looped-parity-*/model.safetensors")}
+
+
+@on_a_cluster
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    ("text", "found"),
+    "words",
     [
-        ("local", executors.Local()),
-        ("slurm", slurm.Slurm()),
-        ("Slurm(gpus=1, leave=true)", slurm.Slurm(gpus=1, leave=True)),
+        ["model.width=8,16", "optimizer.rate=1e-3,2e-3,5e-3,1e-2", "batch=2,4,8"],
+        ["model.width=8..32", "optimizer.rate=1e-3..1e-2:log", "batch=2,4,8", "--trials", "24"],
     ],
+    ids=["grid", "search"],
 )
-def test_engines_are_named_as_they_are_typed(text, found):
-    assert options.engine(Namespace(on=text)) == found
-
-
-@pytest.mark.parametrize("text", ["cloud", "Slurm(minutes=0)", "Slurm(nodes=3)", "Oracle"])
-def test_a_wrong_engine_is_refused(text):
-    with pytest.raises(UsageError, match=r"--on|minutes"):
-        options.engine(Namespace(on=text))
+def test_a_sweep_of_24_recipes_is_killed_and_goes_on(runs, tmp_path, words):
+    """With the table that it has without that; nothing is trained twice."""
+    sweeping = swept(*words)
+    until(lambda: len(written(runs)) >= 12, 900)
+    sweeping.kill()
+    sweeping.wait()
+    until(lambda: not trainings(runs), 30)  # they end with who started them
+    before = written(runs)
+    again = swept(*words)
+    _, err = again.communicate(timeout=1500)
+    assert again.returncode == 0, err
+    (folder,) = runs.glob("sweep-*")
+    table = (folder / "trials.csv").read_text()
+    after = written(runs)
+    assert len(table.splitlines()) == 1 + 24 and before.items() <= after.items()
+    if "--trials" not in words:
+        assert len(after) == 48
+        for path in after:
+            run = lw.train(lw.Run.open(path).recipe, folder=tmp_path / path.name, quiet=True)
+            assert (path / "model.safetensors").read_bytes() == (run.folder / "model.safetensors").read_bytes()
+    assert swept(*words).wait(timeout=600) == 0
+    assert (folder / "trials.csv").read_text() == table and written(runs) == after

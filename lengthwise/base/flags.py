@@ -13,7 +13,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "on": {
         "default": "local",
         "metavar": "ENGINE",
-        "help": "where to train: local (default), slurm, or Slurm(partition=main, minutes=60, gpus=1)",
+        "help": "where to train: local (default), slurm, ray, or Slurm(partition=main, minutes=60, gpus=1)",
     },
     "steps": {"type": int, "metavar": "N", "help": "train for N steps instead of the recipe's"},
     "device": {"default": "auto", "help": "auto, cpu or cuda (default: auto)"},

@@ -73,10 +73,10 @@ class _Local(Executor):
         return self.jobs - running
 
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
-        return [_Process.start([*COMMAND, *words]) for words in commands]
+        return [Process.start([*COMMAND, *words]) for words in commands]
 
     def shutdown(self, running: Sequence[Job]) -> None:
-        children = [job for job in running if isinstance(job, _Process)]
+        children = [job for job in running if isinstance(job, Process)]
         for child in children:
             child.process.send_signal(signal.SIGTERM)
         for child in children:
@@ -85,12 +85,14 @@ class _Local(Executor):
 
 
 @dataclass(frozen=True)
-class _Process(Job):
+class Process(Job):
+    """A process of this machine, which ends with this one."""
+
     process: subprocess.Popen[bytes]
     log: IO[bytes]  # its standard error
 
     @staticmethod
-    def start(command: list[str]) -> _Process:
+    def start(command: list[str]) -> Process:
         log = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the process has ended)
         # In a new session, Ctrl-C reaches a child only through shutdown, and only once; if this process is killed, the
         # child's standard input ends.
@@ -102,7 +104,7 @@ class _Process(Job):
             env={**tied(), "OMP_NUM_THREADS": "1"},
             start_new_session=True,
         )
-        return _Process(process, log)
+        return Process(process, log)
 
     def done(self) -> bool:
         return self.process.poll() is not None

@@ -52,12 +52,14 @@ class Fleet:
     def poll(self) -> bool:
         """Collect ended trainings and start waiting ones; False when all are done. A run that failed stops no other:
         why is kept in ``failed``, and in its folder."""
-        for run, job in [*self.running]:
-            if job.done():
-                self.running.remove((run, job))
-                if reason := job.failure():
-                    self.failed[run.folder] = reason
-                    _keep(run, reason)
+        ended = [(run, job) for run, job in self.running if job.done()]
+        gone = {id(job) for _, job in ended}
+        self.running = [pair for pair in self.running if id(pair[1]) not in gone]
+        for run, job in ended:
+            run.forget()
+            if reason := job.failure():
+                self.failed[run.folder] = reason
+                _keep(run, reason)
         room = max(0, self.executor.room(len(self.running)))
         starting, self.waiting = self.waiting[:room], self.waiting[room:]
         if starting:

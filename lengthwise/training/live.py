@@ -15,6 +15,8 @@ from lengthwise.base.progress import EVERY, duration
 from lengthwise.run import Run
 from lengthwise.training.fleet import Fleet
 
+MOST = 24  # runs that are shown one by one
+
 
 def follow(
     fleet: Fleet,
@@ -28,7 +30,7 @@ def follow(
     not a terminal, the status is printed every ``EVERY`` seconds."""
 
     def picture() -> RenderableType:
-        return Group(status(runs), extra()) if extra else status(runs)
+        return Group(overview(fleet, runs), extra()) if extra else overview(fleet, runs)
 
     printed = time.monotonic()
     with Live(console=console, auto_refresh=False, transient=True) if not quiet else nullcontext() as live:
@@ -36,9 +38,20 @@ def follow(
             if live and console.is_terminal:
                 live.update(picture(), refresh=True)
             elif live and time.monotonic() - printed > EVERY:
-                console.print(status(runs))
+                console.print(overview(fleet, runs))
                 printed = time.monotonic()
             time.sleep(0.25)
+
+
+def overview(fleet: Fleet, runs: Sequence[Run]) -> RenderableType:
+    """``status`` of all runs; of many, how many there are of each kind, and ``status`` of some that have begun."""
+    if len(runs) <= MOST:
+        return status(runs)
+    running = [run for run, _ in fleet.running]
+    counts = {"failed": len(fleet.failed), "submitted": len(running), "waiting": len(fleet.waiting)}
+    counts = {"done": len(runs) - sum(counts.values())} | counts
+    said = f"{len(runs):,} runs: {', '.join(f'{count:,} {name}' for name, count in counts.items())}"
+    return Group(said, status(running[:MOST]))
 
 
 def status(runs: Sequence[Run]) -> Table:

@@ -69,7 +69,7 @@ class _Slurm(Executor):
         self.queue = _Queue()
 
     def room(self, running: int) -> int:
-        return MOST
+        return MOST if running < self.engine.at_a_time else 0  # the next array, when this one runs dry
 
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
         trainings = [Training([*COMMAND, *words, "--wait"]) for words in commands]
@@ -142,11 +142,11 @@ class _Job(Job):
     lost: int = 0  # times
 
     def done(self) -> bool:
-        if self.job.paths.result_pickle.exists():
-            return True
-        if self.queue.has(self.job.job_id):
+        if self.queue.has(self.job.job_id):  # first: of a thousand jobs no file is looked for
             self.missed = None
             return False
+        if self.job.paths.result_pickle.exists():
+            return True
         self.missed = self.missed or time.monotonic()
         if time.monotonic() - self.missed < 2 * LOOK:  # a shared file system may show the result late
             return False

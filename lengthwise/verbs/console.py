@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lengthwise.recipe.demand import Demand
 
 LONG = 60.0  # seconds that are said beforehand
+MANY = 200  # lines that are not worth a table
 SOON = 2.0  # seconds after which one wants to know that something happens
 
 out = Terminal()
@@ -87,6 +88,9 @@ def _time_text(demand: Demand) -> str:
 def columns(head: Text, rows: Sequence[tuple[str, Text]], *, gap: bool = False) -> RenderableType:
     """Names with what is said of each beside it; below it where the names are long beside the terminal."""
     longest = max((len(name) for name, _ in rows), default=0)
+    if len(rows) > MANY and all(longest + len(said.plain) + 4 <= out.width for _, said in rows):
+        lines = "\n".join(f"  {name:{longest}}  {said.plain}" for name, said in rows)
+        return Group(head, Text(lines, no_wrap=True), *([""] * gap))  # a table of thousands takes seconds
     if longest > out.width // 3:
         stacked = [Group(Text(name, "bold"), Padding(said, (0, 0, 0, 4))) for name, said in rows]
         return Group(head, *stacked, *([""] * gap))

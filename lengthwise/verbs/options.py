@@ -19,6 +19,7 @@ from lengthwise.recipe.stopping import After, Stopping
 from lengthwise.run import Run, read_recipe, weights_folder
 from lengthwise.share.hub import PREFIX
 from lengthwise.training.executors import Engine, Local
+from lengthwise.training.ray_cluster import Ray
 from lengthwise.training.slurm import Slurm
 
 Size = int | tuple[int, ...]
@@ -159,10 +160,10 @@ def jobs_of(args: argparse.Namespace) -> int:
 
 
 def engine(args: argparse.Namespace) -> Engine:
-    """Where to train, as it is typed: ``local``, ``slurm`` or ``Slurm(partition=main, minutes=60)``."""
+    """Where to train, as it is typed: ``local``, ``slurm``, ``ray`` or ``Slurm(partition=main, minutes=60)``."""
     value = fields.parse(args.on, "--on")
     if isinstance(value, str):
-        value = {engine.__name__.lower(): engine.__name__ for engine in (Local, Slurm)}.get(value.lower(), value)
+        value = {engine.__name__.lower(): engine.__name__ for engine in (Local, Ray, Slurm)}.get(value.lower(), value)
     return fields.decode(Engine, value, "--on")
 
 

@@ -1,0 +1,149 @@
+"""A study of 10,000 runs, by one watcher: how much memory it takes, and how long for each run. Claims: under 500 MB,
+under a second per run, and all runs are listed in under five seconds.
+
+Trainings are simulated: a cluster of 1,000 slots, in which each takes a second and leaves the folder of a real one. All
+else is what ``lengthwise train --seeds 10000 --on …`` does.
+"""
+
+import contextlib
+import heapq
+import io
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from lengthwise.base.ranges import Positive, Size
+from lengthwise.cli import main as command
+from lengthwise.run import Run
+from lengthwise.training.executors import Engine, Executor, Job
+
+RUNS, SLOTS = 10_000, 1000
+RECIPE = ["looped-parity", "steps=200", "lengths=Uniform(top=4)", "model.width=8", "batch=8", "watch.every=50"]
+TRAIN = [*RECIPE, "--lengths", "4-8", "--samples", "20"]
+FILES = ("metrics.jsonl", "scores.jsonl", "about.json", "model.safetensors")  # the last one says that it is done
+
+
+@dataclass(frozen=True)
+class Simulated(Engine):
+    """A cluster in which nothing is computed."""
+
+    slots: Size = SLOTS
+    seconds: Positive = 1.0  # of a training
+
+    def executor(self, jobs):
+        return Cluster(self)
+
+
+class Cluster(Executor):
+    """Begins a training as soon as there is a slot."""
+
+    spent = 0.0  # seconds in which runs' folders were written, which a watcher does not do
+
+    def __init__(self, engine):
+        self.engine, self.free = engine, [0.0] * engine.slots
+
+    def room(self, running):
+        return 1000
+
+    def submit(self, commands):
+        return [Training(Path(words[1]), self.end()) for words in commands]
+
+    def end(self):
+        end = max(time.monotonic(), heapq.heappop(self.free)) + self.engine.seconds
+        heapq.heappush(self.free, end)
+        return end
+
+    def shutdown(self, running):
+        pass
+
+
+@dataclass
+class Training(Job):
+    folder: Path
+    end: float
+    kept = {}  # noqa: RUF012 (the files of a real run)
+
+    def done(self):
+        if time.monotonic() < self.end:
+            return False
+        start = time.perf_counter()
+        about = json.loads(self.kept["about.json"])
+        recipe = Run.open(self.folder).recipe
+        about["outline"] |= {"id": recipe.id, "seed": recipe.seed, "data_seed": recipe.data_seed}
+        for name in FILES:
+            content = json.dumps(about, indent=1).encode() if name == "about.json" else self.kept[name]
+            (self.folder / name).write_bytes(content)
+        Cluster.spent += time.perf_counter() - start
+        return True
+
+    def failure(self):
+        return ""
+
+
+class Screen(io.StringIO):
+    """A terminal, so that the live table is drawn."""
+
+    def isatty(self):
+        return True
+
+    def write(self, text):
+        return len(text)
+
+
+def typed(*words):
+    """A command in this process, in a terminal that nobody sees."""
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(Screen()),
+        contextlib.suppress(SystemExit),
+    ):
+        command([*words])
+
+
+def listed():
+    """Seconds of ``lengthwise list runs``, and how many it names."""
+    start = time.perf_counter()
+    words = [sys.executable, "-m", "lengthwise", "list", "runs", "--json"]
+    found = subprocess.run(words, check=True, capture_output=True, text=True)
+    return time.perf_counter() - start, sum(text == "done" for text in json.loads(found.stdout)["runs"].values())
+
+
+def study(runs, folder, slots=SLOTS, seconds=1.0):
+    """What so many runs take; their folders are in ``folder``."""
+    os.environ |= {"LENGTHWISE_RUNS": str(folder / "one"), "TERM": "xterm"}
+    typed("train", *TRAIN, "--quiet")
+    (real,) = (folder / "one").glob("*/about.json")
+    Training.kept = {name: (real.parent / name).read_bytes() for name in FILES}
+    os.environ["LENGTHWISE_RUNS"] = str(folder / "runs")
+    Cluster.spent, start, cpu = 0.0, time.perf_counter(), time.process_time()
+    typed("train", *TRAIN, "--seeds", str(runs), "--on", f"Simulated(slots={slots}, seconds={seconds})")
+    wall, cpu = time.perf_counter() - start, time.process_time() - cpu
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {
+        "runs": runs,
+        "slots": slots,
+        "memory_mb": round(memory),
+        "per_run_s": round((wall - Cluster.spent - seconds * runs / slots) / runs, 4),
+        "cpu_per_run_s": round((cpu - Cluster.spent) / runs, 4),
+        "wall_s": round(wall, 1),
+    }
+
+
+def main():
+    runs = int(sys.argv[1]) if len(sys.argv) > 1 else RUNS
+    with tempfile.TemporaryDirectory() as folder:
+        found = study(runs, Path(folder))
+        seconds, names = listed()
+    assert names == runs, f"{names} of {runs} runs are listed"
+    met = found["memory_mb"] < 500 and found["per_run_s"] < 1 and seconds < 5
+    print(json.dumps({"bench": "many_runs", **found, "list_s": round(seconds, 2), "met": met}))
+
+
+if __name__ == "__main__":
+    main()

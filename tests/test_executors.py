@@ -1,0 +1,189 @@
+"""Where trainings run: the seam, engines that are not there, and a study of many runs."""
+
+import io
+import json
+import re
+import shutil
+import sys
+from argparse import Namespace
+from dataclasses import replace
+
+import many_runs
+import pytest
+from rich.console import Console
+
+import lengthwise as lw
+from lengthwise.base.errors import UsageError
+from lengthwise.training import executors, live, ray_cluster, slurm
+from lengthwise.training.fleet import Fleet
+from lengthwise.training.live import overview
+from lengthwise.verbs import options
+
+SMALL = ["steps=2", "lengths=Uniform(top=4)", "model.width=8", "batch=8", "watch.every=0", "keep=last"]
+
+
+def test_without_slurm_one_line_says_so(monkeypatch, tmp_path):
+    pytest.importorskip("submitit")
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    with pytest.raises(UsageError, match="there is no sbatch"):
+        slurm.Slurm().executor(1)
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(UsageError, match=r"pip install 'lengthwise\[slurm\]'"):
+        slurm.Slurm().executor(1)
+
+
+class FakeRay:
+    """A Ray that runs a task when its result is asked for; a command that is called never does not end."""
+
+    def __init__(self):
+        self.cancelled, self.tasks, self.given = [], {}, {}
+
+    def init(self, *address, **how):
+        if address[0]:
+            raise ConnectionError("nobody is there\nat all")
+
+    def remote(self, **how):
+        self.given = how
+        return lambda function: Namespace(remote=lambda *words: self.task(function, words))
+
+    def task(self, function, words):
+        self.tasks[reference := f"task {len(self.tasks)}"] = (function, words)
+        return reference
+
+    def wait(self, references, num_returns, timeout):
+        return [], [one for one in references if self.tasks[one][1][0][0] == "never"]
+
+    def get(self, reference):
+        function, words = self.tasks[reference]
+        return function(*words)
+
+    def cancel(self, reference):
+        self.cancelled.append(reference)
+
+    def shutdown(self):
+        self.tasks = {}
+
+
+def test_tasks_of_ray_end_one_by_one_and_the_rest_are_cancelled(monkeypatch, tmp_path):
+    """A command that fails says why; one that is killed is lost, which Ray tries again."""
+    ray = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ray_cluster, "LOOK", 0.0)
+    monkeypatch.setattr(ray_cluster, "COMMAND", (sys.executable, "-c"))
+    executor = ray_cluster.Ray(gpus=0.25, retries=2).executor(1)
+    assert ray.given == {"num_cpus": 1, "num_gpus": 0.25, "max_retries": 2, "retry_exceptions": [ray_cluster.Lost]}
+    ends = ["pass", "import sys; sys.exit('lengthwise: it is hot')", "import os; os.kill(os.getpid(), 9)", "never"]
+    jobs = executor.submit([[end] for end in ends])
+    assert [job.done() for job in jobs] == [True, True, True, False]
+    said = [job.failure() for job in jobs[:3]]
+    assert said == ["", "it is hot", "Ray: killed by signal 9"]
+    executor.shutdown(jobs[3:])
+    assert ray.cancelled == ["task 3"] and not ray.tasks
+
+
+def test_without_ray_one_line_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    with pytest.raises(UsageError, match=r"no cluster answers \(nobody is there\)"):
+        ray_cluster.Ray(address="nowhere:1").executor(1)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageError, match=r"pip install 'lengthwise\[ray\]'"):
+        ray_cluster.Ray().executor(1)
+
+
+@pytest.mark.usefixtures("untyped")
+def test_a_study_of_many_runs_is_watched_and_listed(monkeypatch, tmp_path):
+    """As the benchmark does with 10,000: some are shown, and what was read of those that have ended is forgotten."""
+    monkeypatch.setenv("LENGTHWISE_RUNS", "")
+    monkeypatch.setenv("TERM", "")
+    monkeypatch.setattr(many_runs, "TRAIN", ["looped-parity", *SMALL, "--lengths", "4", "--samples", "2"])
+    shown, read = [], []
+    monkeypatch.setattr(live, "overview", lambda *asked: shown.append(overview(*asked)) or shown[-1])
+    monkeypatch.setattr(lw.Run, "forget", lambda run: read.append(run.folder))
+    assert many_runs.study(30, tmp_path, slots=10, seconds=0.1)["per_run_s"] < 1
+    text = io.StringIO()
+    Console(file=text, width=200).print(shown[-1])
+    counts, *lines = text.getvalue().splitlines()
+    assert re.fullmatch(r"30 runs: \d+ done, 0 failed, \d+ submitted, 0 waiting", counts)
+    assert 0 < len(lines) <= live.MOST
+    assert len(set(read)) == 30
+
+
+# The seam
+
+
+class Made(executors.Job):
+    """A job that ends after some looks at it, well or not."""
+
+    def __init__(self, looks, reason=""):
+        self.looks, self.reason = looks, reason
+
+    def done(self):
+        self.looks -= 1
+        return self.looks < 0
+
+    def failure(self):
+        return self.reason
+
+
+class MadeExecutor(executors.Executor):
+    def __init__(self, jobs, made):
+        self.jobs, self.made, self.submitted, self.stopped, self.most = jobs, iter(made), [], None, 0
+
+    def room(self, running):
+        self.most = max(self.most, running)
+        return self.jobs - running
+
+    def submit(self, commands):
+        self.submitted += commands
+        return [next(self.made) for _ in commands]
+
+    def shutdown(self, running):
+        self.stopped = list(running)
+
+
+class MadeEngine:
+    def __init__(self, *made):
+        self.made = made
+
+    def executor(self, jobs):
+        self.last = MadeExecutor(jobs, self.made)
+        return self.last
+
+
+@pytest.mark.usefixtures("untyped")
+def test_a_fleet_runs_on_whatever_has_room():
+    """Each once; one that fails stops no other, and says why; what still runs in the end is stopped."""
+    recipe = lw.find("looped-parity", *SMALL)
+    found = [lw.Run.of(replace(recipe, seed=seed)) for seed in range(5)]
+    engine = MadeEngine(Made(1), Made(0, "it is hot"), Made(3), Made(0), Made(99))
+    with Fleet(found, lambda run: ["--seed", str(run.recipe.seed)], jobs=2, on=engine) as fleet:
+        while len(engine.last.submitted) < 5 or len(fleet.running) > 1:
+            assert fleet.poll()
+        assert engine.last.stopped is None
+    assert [words[1] for words in engine.last.submitted] == [str(run.folder) for run in found]
+    assert all(words[0] == "train" and "--seed" in words for words in engine.last.submitted)
+    assert engine.last.most == 2 and len(engine.last.stopped) == 1
+    assert fleet.failed == {found[1].folder: "it is hot"}
+    assert json.loads((found[1].folder / "failed.json").read_text())["reason"] == "it is hot"
+    with pytest.raises(UsageError, match="it is hot"):
+        fleet.check()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("local", executors.Local()),
+        ("slurm", slurm.Slurm()),
+        ("Slurm(gpus=1, leave=true)", slurm.Slurm(gpus=1, leave=True)),
+        ("Ray(address='127.0.0.1:6379', gpus=0.25)", ray_cluster.Ray("127.0.0.1:6379", gpus=0.25)),
+    ],
+)
+def test_engines_are_named_as_they_are_typed(text, found):
+    assert options.engine(Namespace(on=text)) == found
+
+
+@pytest.mark.parametrize("text", ["cloud", "Slurm(minutes=0)", "Slurm(nodes=3)", "Oracle"])
+def test_a_wrong_engine_is_refused(text):
+    with pytest.raises(UsageError, match=r"--on|minutes"):
+        options.engine(Namespace(on=text))
