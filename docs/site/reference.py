@@ -17,7 +17,7 @@ from lengthwise.base import listing
 INDEX = "docs/reference/README.md"
 PACKAGE = Path(lw.__file__).parent
 TITLES = {  # a page each, of the names that stand in these folders and files
-    "Functions": ("interface", "api", "report", "fast"),
+    "Functions": ("api", "report", "fast"),
     "Recipes": ("recipe", "catalog", "studies"),
     "Tasks and data": ("tasks", "base"),
     "Models and runners": ("models", "depth"),
