@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import lengthwise as lw
+from lengthwise import api
 
 ROOT = Path(__file__).parents[1]
 
@@ -26,7 +27,7 @@ def test_every_public_name_is_in_the_reference(site):
     assert sorted(planned) == sorted(lw.__all__)
     texts = "\n".join(reference.pages().values())
     for name in planned:
-        assert f"{{ #{name} }}" in texts and reference.prose(getattr(lw, name)), name
+        assert f"{{ #{name} }}" in texts and reference.prose(getattr(api, name)), name
 
 
 def test_fields_and_methods_are_explained(site):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import lengthwise as lw
+from lengthwise import api
 from lengthwise.base import listing
 
 INDEX = "docs/reference/README.md"
@@ -31,7 +32,7 @@ def plan() -> dict[str, list[str]]:
     """Public names by the title of their page."""
     found: dict[str, list[str]] = {title: [] for title in TITLES}
     for name in sorted(lw.__all__, key=str.lower):
-        room = getattr(lw, name).__module__.split(".")[1]
+        room = getattr(api, name).__module__.split(".")[1]
         found[next(title for title, rooms in TITLES.items() if room in rooms)].append(name)
     return found
 
@@ -56,7 +57,7 @@ def pages() -> dict[str, str]:
 
 def entry(name: str) -> str:
     """What a name is: how it is called, what its docstring says, its fields and its methods."""
-    found = getattr(lw, name)
+    found = getattr(api, name)  # in the package, some names are folders that can be called
     source = Path(inspect.getsourcefile(inspect.unwrap(found)))
     line = inspect.getsourcelines(inspect.unwrap(found))[1] or 1
     place = source.relative_to(PACKAGE.parent)
@@ -84,15 +85,18 @@ def _signature(name: str, found: Any) -> str:
 def _call(name: str, found: Any) -> str:
     """A function with its arguments, one a line if they are many."""
     signature = inspect.signature(found)
-    shown = f"{name}{signature}".replace("'", "").replace("lengthwise.", "")
-    if len(shown) <= 88:
+    if len(shown := _plain(f"{name}{signature}")) <= 88:
         return shown
-    arguments = [str(one).replace("'", "") for one in signature.parameters.values()]
+    arguments = [_plain(str(one)) for one in signature.parameters.values()]
     kinds = [one.kind for one in signature.parameters.values()]
     if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
         arguments.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
-    returns = str(signature.return_annotation).replace("'", "")
-    return "\n".join([f"{name}(", *(f"    {one}," for one in arguments), f") -> {returns}"])
+    return "\n".join([f"{name}(", *(f"    {one}," for one in arguments), f") -> {signature.return_annotation}"])
+
+
+def _plain(signature: str) -> str:
+    """Without the quotes around annotations."""
+    return re.sub(r"""(: |-> )(['"])(.*?)\2""", r"\1\3", signature).replace("lengthwise.", "")
 
 
 def _fields(found: type, source: Path) -> Iterator[str]:
