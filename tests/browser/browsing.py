@@ -17,7 +17,7 @@ MISSING = [reason for reason, there in NEEDED.items() if not there]
 needs_browser = pytest.mark.skipif(bool(MISSING), reason="; ".join(MISSING))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # each module that imports it has its own, and two at once are refused
 def chromium():
     from playwright.sync_api import sync_playwright
 
