@@ -243,9 +243,8 @@ class Folder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._written: dict[str, int] = {}  # bytes that files had after the last append
-        self.listeners: list[
-            Callable[[str, Sequence[dict[str, Any]]], None]
-        ] = []  # are told of rows that were appended
+        # They are told of rows that were appended.
+        self.listeners: list[Callable[[str, Sequence[dict[str, Any]]], None]] = []
         self._read: dict[str, tuple[object, list[dict[str, Any]]]] = {}  # rows as they were read, and from which state
 
     def __repr__(self) -> str:
@@ -276,8 +275,7 @@ class Folder:
             self.append(name, *new)
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """All rows of ``<name>.jsonl``, without an incomplete last line; empty if there is no file. Raises UsageError
-        if a line is not as ``schemas`` has it."""
+        """Whole rows of ``<name>.jsonl``; none without a file. Raises UsageError for one not as ``schemas`` has it."""
         path = regular(self.folder / f"{name}.jsonl")
         try:
             state = path.stat()
