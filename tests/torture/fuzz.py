@@ -14,6 +14,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -41,6 +42,7 @@ from lengthwise.training.loop import Trainee, rehearse, train
 from .damage import ESCAPES, spoil
 
 LONGEST = 20.0  # seconds of processor time that an input may take
+PROGRESS = re.compile(r"\d (s|min|h) (so far|left)\b|done in \d")  # lines of work that is slow
 TINY = ("steps=2", "batch=4", "watch.every=0", "lengths=Uniform(top=3)")
 SMALL = ("model=Transformer(width=8,heads=2)", "stopping=MaxConfidence(extra=1)")
 WORDS = (  # as a person, or an enemy, may type a value
@@ -271,7 +273,7 @@ def _faults(place: Place, before: set[str], status: object, out: str, err: str) 
         if not line.isprintable():
             yield f"control characters in {line[:200]!r}"
             break
-    lines = err.strip().split("\n")
+    lines = [line for line in err.strip().split("\n") if not PROGRESS.search(line)]
     if status in (2, "refused") and (len(lines) != 1 or not lines[0].startswith("lengthwise")):
         yield f"not one line: {err[:300]!r}"
     if status not in (0, 1, 2, "refused"):
