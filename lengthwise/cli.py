@@ -99,9 +99,9 @@ def _learning(verb: Callable[..., argparse.ArgumentParser]) -> None:
     sub = verb("sample", "problems of a task", "seed", "hard", "natural", "family", "json")
     _sample(sub)
     sub = verb("train", "train a recipe, or go on with a run; then evaluate it",
-               "seed", "seeds", "jobs", "on", "wait", "lengths", "samples", "curve", "curve-samples", "stopping",
-               "hard", "natural", "families", "device", "matmul", "threads", "save-every", "allow-divergence",
-               "track", "quiet", "json")  # fmt: skip
+               "seed", "seeds", "jobs", "on", "dry-run", "wait", "lengths", "samples", "curve", "curve-samples",
+               "stopping", "hard", "natural", "families", "device", "matmul", "threads", "save-every",
+               "allow-divergence", "track", "quiet", "json")  # fmt: skip
     _recipe(sub)
 
 
@@ -135,11 +135,11 @@ def _using(verb: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("prompt", metavar="PROMPT", nargs="?", help="e.g. 10110")
     sub.add_argument("changes", nargs="*", metavar="name=value", help="the task's fields, e.g. order=least")
     sub = verb("reproduce", "train and evaluate all of a study, then write its table and figures",
-               "seeds", "jobs", "on", "curve-samples", "out", "device", "matmul", "allow-divergence",
+               "seeds", "jobs", "on", "dry-run", "curve-samples", "out", "device", "matmul", "allow-divergence",
                "quiet", "json")  # fmt: skip
     _reproduce(sub)
     sub = verb("sweep", "train a recipe with several values of its fields; choose the best near the training lengths",
-               "seeds", "jobs", "on", "samples", "out", "device", "matmul", "allow-divergence",
+               "seeds", "jobs", "on", "dry-run", "samples", "out", "device", "matmul", "allow-divergence",
                "quiet", "json")  # fmt: skip
     _sweep(sub)
     sub = verb("report", "tables, figures (PNG, SVG) and CSV of runs", "out", "quiet", "json")
@@ -211,7 +211,6 @@ def _reproduce(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--scale", metavar="SCALE", help="cpu (default) or paper: the published recipe")
     sub.add_argument("--samples", type=int, metavar="N", help="fresh problems per length (default: the study's)")
     sub.add_argument("--publish", action="store_true", help="final tables: problems of a seed that nothing else uses")
-    sub.add_argument("--dry-run", action="store_true", help="print the plan with its estimated time, and stop")
 
 
 def _sweep(sub: argparse.ArgumentParser) -> None:

@@ -31,5 +31,5 @@ def test_demo_shows_its_pictures_and_can_be_given_again(runs, monkeypatch):
 
 def test_a_study_says_its_plan():
     done = command("reproduce", "pairs", "--seeds", "2", "--dry-run", "--json")
-    plan = json.loads(done.stdout)
+    plan = json.loads(done.stdout)["recipes"]
     assert [(row["recipe"], row["missing"]) for row in plan] == [("looped-pairs", 2), ("standard-pairs", 2)]

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import shutil
 import sys
@@ -10,6 +11,8 @@ from dataclasses import replace
 
 import many_runs
 import pytest
+import torch
+from conftest import command
 from rich.console import Console
 
 import lengthwise as lw
@@ -107,6 +110,41 @@ def test_a_study_of_many_runs_is_watched_and_listed(monkeypatch, tmp_path):
     assert re.fullmatch(r"30 runs: \d+ done, 0 failed, \d+ submitted, 0 waiting", counts)
     assert 0 < len(lines) <= live.MOST
     assert len(set(read)) == 30
+
+
+# What it would take
+
+
+def test_a_forecast_is_true_within_a_factor_of_two(capsys, runs):
+    """And nothing is made: of a training that has not begun, on the engine asked for and on the others."""
+    words = ["looped-parity", *SMALL, "steps=150", "model.width=16", "--seeds", "3", "--jobs", "2", "--dry-run"]
+    told = [json.loads(command("train", *words, "--json").stdout) for _ in range(2)]  # beside other work: the better
+    assert not runs.exists()
+    one = lw.train("looped-parity", *SMALL, "steps=150", "model.width=16", quiet=True)
+    seconds = one.about()["cpu_s"]
+    minutes = [found["recipes"][0]["minutes_each"] for found in told]
+    assert any(seconds / 2 < 60 * each < 2 * seconds for each in minutes), (minutes, seconds)
+    (row,) = told[0]["recipes"]
+    assert (row["seeds"], row["missing"]) == (3, 3) and row["operations_each"] > 0 and row["memory"] > 0
+    assert row["gpu_minutes_each"] is None or torch.cuda.is_available()
+
+
+def test_a_forecast_names_the_fastest_engine(monkeypatch, tmp_path):
+    """A cluster's cores are asked for; where there is none, that is said."""
+    sinfo = tmp_path / "sinfo"
+    sinfo.write_text("#!/bin/sh\necho 6/2/1/9\necho 0/4/0/4\n")
+    sinfo.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    found = json.loads(
+        command("sweep", "looped-parity", "model.width=4,8", *SMALL[:2], *SMALL[3:], "--seeds", "4", "--jobs", "1",
+                "--on", "Slurm(cpus=2)", "--dry-run", "--json").stdout
+    )  # fmt: skip
+    assert [row["missing"] for row in found["recipes"]] == [4, 4]
+    slurms, local, ray = found["engines"]
+    assert slurms["at_once"] == 6 and slurms["fastest"] and slurms["asked"] and local["cheapest"]
+    assert slurms["minutes"] == pytest.approx(max(local["minutes"] / 6, found["recipes"][1]["minutes_each"]), rel=0.5)
+    assert ray["minutes"] is None and ray["at_once"] == 0
 
 
 # The seam

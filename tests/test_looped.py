@@ -353,7 +353,7 @@ def test_a_dry_run_says_its_plan_and_makes_nothing(small, capsys, runs, tmp_path
     words = ["reproduce", "looped", "--tasks", "parity", "--methods", "fop-loop-adaptive,fop", "--seeds", 3]
     code, out, err = typed(capsys, *words, "--dry-run", "--json")
     assert (code, err) == (0, "")
-    rows = json.loads(out)
+    rows = json.loads(out)["recipes"]
     assert [(row["recipe"], row["seeds"], row["missing"]) for row in rows] == [
         ("fop-loop-adaptive-parity", 3, 3),
         ("fop-parity", 3, 3),
@@ -361,7 +361,7 @@ def test_a_dry_run_says_its_plan_and_makes_nothing(small, capsys, runs, tmp_path
     assert all(row["minutes_each"] > 0 for row in rows)
     assert not runs.exists() and not contents(tmp_path)
     train(replace(small, seed=1, data_seed=1))
-    left = json.loads(typed(capsys, *words, "--dry-run", "--json")[1])
+    left = json.loads(typed(capsys, *words, "--dry-run", "--json")[1])["recipes"]
     assert [row["missing"] for row in left] == [2, 3]
 
 

@@ -33,7 +33,7 @@ class Cost:
 
     parameters: int
     operations: float  # floating-point operations in matrix products, per step; a multiply–add counts as two
-    seconds: float  # processor time per step, measured on one thread of this machine
+    seconds: float  # per step: processor time, measured on one thread of this machine; on a GPU wall time
     steps: int
     measured: bool = True  # or estimated, where a step takes too long
 
@@ -119,21 +119,29 @@ def operations_by_name(recipes: Iterable[Recipe], progress: Progress | None = No
     return {name: known[ids[name]] for name in named}
 
 
-def cost(recipe: Recipe, moments: int = 4, rows: int | None = None) -> Cost:
+def cost(recipe: Recipe, moments: int = 4, rows: int | None = None, device: str = "cpu") -> Cost:
     """Run a few steps at ``moments`` evenly spaced points of the training, since curricula make later steps dearer, and
     average. With ``rows``, batches are smaller and results scaled up: faster, and slightly too high. Where a step takes
     longer than ``PATIENCE``, nothing is run."""
     rows = min(rows or recipe.batch, recipe.batch)
     if (foreseen := _foreseen(recipe)) * rows / recipe.batch > PATIENCE:
         return Cost(parameters(recipe), foreseen * SPEED, foreseen, recipe.steps, measured=False)
-    trainee, seconds = Trainee(_small(recipe, rows), torch.device("cpu")), []
+    trainee, seconds = Trainee(_small(recipe, rows), torch.device(device)), []
     with computing(1):
         trainee.advance()  # the first step includes one-time allocations
         for trainee.step in _moments(recipe, moments):
-            start = time.process_time()
+            start = _now(device)
             trainee.advance()
-            seconds.append(time.process_time() - start)
+            seconds.append(_now(device) - start)
     per_step = sum(seconds) * recipe.batch / rows / moments
     return Cost(
         sum(p.numel() for p in trainee.model.parameters()), operations(recipe, rows, moments), per_step, recipe.steps
     )
+
+
+def _now(device: str) -> float:
+    """Processor seconds; of a GPU, which works beside the processor, wall seconds when it has done all it was given."""
+    if device == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize(device)
+    return time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -53,6 +54,10 @@ class Engine(Part):
         """An executor of at most so many commands at a time, where it is for the user to say. UsageError if what it
         needs is not installed."""
 
+    @abstractmethod
+    def at_once(self, jobs: int) -> int:
+        """How many trainings its machines can run at a time; 0 if there are none. Nothing is begun."""
+
 
 # This machine
 
@@ -63,6 +68,9 @@ class Local(Engine):
 
     def executor(self, jobs: int) -> Executor:
         return _Local(jobs)
+
+    def at_once(self, jobs: int) -> int:
+        return min(jobs, os.cpu_count() or 1)
 
 
 class _Local(Executor):

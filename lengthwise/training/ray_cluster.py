@@ -34,18 +34,32 @@ class Ray(Engine):
     def executor(self, jobs: int) -> Executor:
         return _Ray(self)
 
+    def at_once(self, jobs: int) -> int:
+        if not (self.address or os.environ.get("RAY_ADDRESS")):
+            return 0  # one for this command alone would have the cores of this machine
+        ray = _joined(self.address)
+        cores = int(ray.cluster_resources().get("CPU", 0))
+        ray.shutdown()
+        return cores // self.cpus
+
+
+def _joined(address: str) -> Any:
+    """Ray, with a cluster. Raises UsageError if it is not installed, or none answers."""
+    ray = library("ray", "ray", "Ray is not here")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of this command's own tells nobody
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address or None, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise UsageError(f"Ray: no cluster answers ({str(error).strip().splitlines()[0]})") from None
+    finally:
+        signal.signal(signal.SIGTERM, before)  # Ray has one of its own
+    return ray
+
 
 class _Ray(Executor):
     def __init__(self, engine: Ray) -> None:
-        self.ray = library("ray", "ray", "Ray is not here")
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of this command's own tells nobody
-        before = signal.getsignal(signal.SIGTERM)
-        try:
-            self.ray.init(engine.address or None, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise UsageError(f"Ray: no cluster answers ({str(error).strip().splitlines()[0]})") from None
-        finally:
-            signal.signal(signal.SIGTERM, before)  # Ray has one of its own
+        self.ray = _joined(engine.address)
         needs = {"num_cpus": engine.cpus, "num_gpus": engine.gpus}
         again = {"max_retries": engine.retries, "retry_exceptions": [Lost]}
         self.train = self.ray.remote(**needs, **again)(training)

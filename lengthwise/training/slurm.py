@@ -7,6 +7,7 @@ so is one that is lost otherwise, some times.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -41,6 +42,14 @@ class Slurm(Engine):
 
     def executor(self, jobs: int) -> Executor:
         return _Slurm(self)
+
+    def at_once(self, jobs: int) -> int:
+        if not shutil.which("sinfo"):
+            return 0
+        where = ["--partition", self.partition] if self.partition else []
+        found = subprocess.run(["sinfo", "--noheader", "--format", "%C", *where], capture_output=True, text=True)
+        usable = [line.split("/") for line in found.stdout.split()]  # allocated, idle, other, in all
+        return min(self.at_a_time, sum(int(cores[0]) + int(cores[1]) for cores in usable) // self.cpus)
 
 
 def _library() -> Any:

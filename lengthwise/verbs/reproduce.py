@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, count, takewhile
 from pathlib import Path
-from typing import Any
 
 from lengthwise import catalog
 from lengthwise.base.progress import Progress
@@ -19,15 +18,15 @@ from lengthwise.recipe.source import Finite
 from lengthwise.report import Row, curves
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.publish import publish, publish_depth, publish_distribution, publish_parameters
-from lengthwise.report.sheet import Sheet
 from lengthwise.report.tables import score_table, summary, summary_table, write_csv
 from lengthwise.run import Run
 from lengthwise.studies import Panel, Study
-from lengthwise.training.cost import cost, operations_by_name
+from lengthwise.training.cost import operations_by_name
 from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow
 from lengthwise.training.loop import computing
 from lengthwise.verbs.console import doing, progress, say
+from lengthwise.verbs.forecast import forecast
 from lengthwise.verbs.options import engine, jobs_of, passed_on, seeds_of
 
 DEPTH_SAMPLES = 512  # problems on which every loop is looked at: the published code's batch
@@ -102,25 +101,8 @@ def _measured_on(args: argparse.Namespace, panel: Panel, run: Run) -> list[str]:
 
 
 def _dry_run(args: argparse.Namespace, study: Study) -> int:
-    table = Sheet("recipe", "seeds", "to train", "minutes each", title=study.title)
-    result: list[dict[str, Any]] = []
-    for recipe in _shown(study.recipes, args.quiet):
-        missing = sum(not Run.expected(one).done for one in seeds_of(recipe, 0, args.seeds))
-        minutes = cost(recipe, moments=2, rows=4 if args.scale == "paper" else None).minutes
-        result.append({"recipe": recipe.name, "seeds": args.seeds, "missing": missing, "minutes_each": minutes})
-        table.add_row(recipe.name, str(args.seeds), str(missing), f"{minutes:.1f}")
-    total = sum(row["missing"] * row["minutes_each"] for row in result) / jobs_of(args)
-    note = f"about {total:.0f} minutes of training in {jobs_of(args)} processes, evaluation not counted"
-    return say(args, result, table, note)
-
-
-def _shown(recipes: Sequence[Recipe], quiet: bool) -> Iterator[Recipe]:
-    """Recipes one by one, with how far that is."""
-    with Progress(quiet=quiet) as progress:
-        line = progress.line("what each would cost", len(recipes))
-        for number, recipe in enumerate(recipes):
-            line.show(number, recipe.name)
-            yield recipe
+    plan = [seeds_of(recipe, 0, args.seeds) for recipe in study.recipes]
+    return forecast(args, plan, study.title, rows=4 if args.scale == "paper" else None)
 
 
 # Publishing

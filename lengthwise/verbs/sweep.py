@@ -26,6 +26,7 @@ from lengthwise.training.live import follow
 from lengthwise.training.loop import choose_device, rehearse
 from lengthwise.training.search import Search
 from lengthwise.verbs.console import foresee, progress, say
+from lengthwise.verbs.forecast import forecast
 from lengthwise.verbs.options import Size, engine, jobs_of, parse_sizes, passed_on, recipe_of, seeds_of
 
 
@@ -50,6 +51,8 @@ class Sweep:
 def run(args: argparse.Namespace) -> int:
     """Train a recipe at every point of a grid, or where a search leads; tell what mattered, and keep the best."""
     sweep = _asked(args)
+    if args.dry_run:
+        return _dry_run(args, sweep)
     text = json_text(sweep.plain())
     digest = hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
     folder = Path(args.out or runs_folder() / f"sweep-{sweep.recipe.name}-{digest}")
@@ -75,6 +78,15 @@ def _asked(args: argparse.Namespace) -> Sweep:
         points = [changed(recipe, point) for point in grid(axes)]
         rehearse(points[0], choose_device(args.device), args.matmul)
     return Sweep(recipe, tuple(axes), tuple(sizes), args.samples, args.seeds, args.trials)
+
+
+def _dry_run(args: argparse.Namespace, sweep: Sweep) -> int:
+    """What a grid takes; of a search, what its trials would take at most if all were as the recipe is."""
+    if sweep.trials is None:
+        plan = [_seeds(changed(sweep.recipe, point), sweep.seeds) for point in grid(sweep.axes)]
+        return forecast(args, plan, f"{len(plan)} trials: nothing is trained")
+    plan = [_seeds(sweep.recipe, sweep.seeds * sweep.trials)]
+    return forecast(args, plan, f"at most {sweep.trials} trials, as {sweep.recipe.name}: nothing is trained")
 
 
 def _keep(folder: Path, text: str) -> None:

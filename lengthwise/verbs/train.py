@@ -30,6 +30,7 @@ from lengthwise.training.processes import count, follows
 from lengthwise.verbs import console
 from lengthwise.verbs.console import foresee, say
 from lengthwise.verbs.families import after_training
+from lengthwise.verbs.forecast import forecast
 from lengthwise.verbs.options import (
     Size,
     engine,
@@ -60,6 +61,8 @@ def run(args: argparse.Namespace) -> int:
     plan = _plan(args, recipe)
     check(args.track)
     recipes = seeds_of(recipe, args.seed, args.seeds)
+    if args.dry_run:
+        return forecast(args, [recipes], f"{recipe.name}: nothing is trained")
     own_folder = Path(args.recipe) if is_folder(Path(args.recipe)) and not args.changes and len(recipes) == 1 else None
     if len(recipes) > 1 and count() > 1:
         raise UsageError(f"{count()} processes train one run together: leave --seeds out, or torchrun")

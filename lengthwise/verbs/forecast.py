@@ -1,0 +1,100 @@
+"""What trainings would take, on each device and engine at hand, before any of them begins."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from lengthwise.base.errors import UsageError
+from lengthwise.base.progress import Progress, duration
+from lengthwise.recipe.demand import bytes_text, of_training
+from lengthwise.recipe.recipe import Recipe
+from lengthwise.report import Row
+from lengthwise.report.sheet import Sheet
+from lengthwise.run import Run
+from lengthwise.training.cost import Cost, cost
+from lengthwise.training.executors import Local
+from lengthwise.training.ray_cluster import Ray
+from lengthwise.training.slurm import Slurm
+from lengthwise.verbs.console import say
+from lengthwise.verbs.options import engine, jobs_of
+
+ERROR = "within a factor of two beside like work; evaluation is not counted"
+
+
+def forecast(args: argparse.Namespace, plan: Sequence[Sequence[Recipe]], title: str, rows: int | None = None) -> int:
+    """Say what a plan takes, of which each part is a recipe with all its seeds. Steps are measured: on one thread of
+    this machine, on its GPU if it has one, and with batches of so many ``rows`` if told."""
+    gpu = torch.cuda.is_available()
+    table = Sheet("recipe", "seeds", "to train", "operations", "memory", "CPU each", *["GPU each"] * gpu, title=title)
+    found = []
+    for seeds in _shown(plan, args.quiet):
+        price = cost(seeds[0], moments=2, rows=rows)
+        faster = cost(seeds[0], moments=2, rows=rows, device="cuda") if gpu else None
+        row = _row(seeds, price, faster)
+        found.append(row)
+        times = [duration(row[name] * 60) for name in ("minutes_each", *["gpu_minutes_each"] * gpu)]
+        size = f"{row['operations_each']:.1e}", bytes_text(row["memory"])
+        table.add_row(row["recipe"], str(row["seeds"]), str(row["missing"]), *size, *times)
+    engines = _engines(args, found)
+    said = [] if gpu else ["GPU: unknown here, where there is none; `make gpu` measures one"]
+    note = "\n".join([*map(_told, engines), *said, ERROR])
+    return say(args, {"recipes": found, "engines": engines}, table, note)
+
+
+def _shown(plan: Sequence[Sequence[Recipe]], quiet: bool) -> Iterator[Sequence[Recipe]]:
+    with Progress(quiet=quiet) as progress:
+        line = progress.line("what each would cost", len(plan))
+        for number, seeds in enumerate(plan):
+            line.show(number, seeds[0].name)
+            yield seeds
+
+
+def _row(seeds: Sequence[Recipe], price: Cost, faster: Cost | None) -> Row:
+    return {
+        "recipe": seeds[0].name,
+        "seeds": len(seeds),
+        "missing": sum(not Run.expected(one).done for one in seeds),
+        "operations_each": price.operations * price.steps,
+        "memory": of_training(seeds[0]).memory,
+        "minutes_each": price.minutes,
+        "gpu_minutes_each": faster.minutes if faster else None,
+    }
+
+
+def _engines(args: argparse.Namespace, found: Sequence[Row]) -> list[dict[str, Any]]:
+    """How long all of it takes on each engine at hand, on CPUs: the one asked for, and the others."""
+    asked, rows = engine(args), []
+    total = sum(row["missing"] * row["minutes_each"] for row in found)
+    longest = max((row["minutes_each"] for row in found if row["missing"]), default=0.0)
+    for one in (asked, *(kind() for kind in (Local, Slurm, Ray) if not isinstance(asked, kind))):
+        try:
+            at_once = one.at_once(jobs_of(args))
+        except UsageError:
+            at_once = 0
+        minutes = max(total / at_once, longest) if at_once else None
+        rows.append(
+            {"engine": type(one).__name__.lower(), "at_once": at_once, "minutes": minutes, "asked": one is asked}
+        )
+    # The same processor time everywhere: the cheapest is the machine that is here anyway.
+    for name, best in (("cheapest", "local"), ("fastest", min(rows, key=_minutes)["engine"])):
+        for row in rows:
+            row[name] = row["engine"] == best
+    return rows
+
+
+def _minutes(row: dict[str, Any]) -> float:
+    return float("inf") if row["minutes"] is None else row["minutes"]
+
+
+def _told(row: dict[str, Any]) -> str:
+    if row["minutes"] is None:
+        return f"--on {row['engine']}: not at hand"
+    marks = [name for name in ("cheapest", "fastest") if row[name]]
+    most = f", {os.cpu_count()} cores" if row["engine"] == "local" else ""
+    said = f"--on {row['engine']}: about {duration(row['minutes'] * 60)}, {row['at_once']} at a time{most}"
+    return said + (f" ({' and '.join(marks)})" if marks else "")
