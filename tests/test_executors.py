@@ -61,14 +61,15 @@ class FakeRay:
         return function(*words)
 
     def cancel(self, reference):
+        print("a node is dead")
         self.cancelled.append(reference)
 
     def shutdown(self):
         self.tasks = {}
 
 
-def test_tasks_of_ray_end_one_by_one_and_the_rest_are_cancelled(monkeypatch, tmp_path):
-    """A command that fails says why; one that is killed is lost, which Ray tries again."""
+def test_tasks_of_ray_end_one_by_one_and_the_rest_are_cancelled(monkeypatch, tmp_path, capsys):
+    """A command that fails says why; one that is killed is lost, which Ray tries again. What Ray prints is left out."""
     ray = FakeRay()
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.chdir(tmp_path)
@@ -83,6 +84,8 @@ def test_tasks_of_ray_end_one_by_one_and_the_rest_are_cancelled(monkeypatch, tmp
     assert said == ["", "it is hot", "Ray: killed by signal 9"]
     executor.shutdown(jobs[3:])
     assert ray.cancelled == ["task 3"] and not ray.tasks
+    print("and now")
+    assert capsys.readouterr().out == "and now\n"
 
 
 def test_without_ray_one_line_says_so(monkeypatch):

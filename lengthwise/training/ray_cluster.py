@@ -5,10 +5,12 @@ A task whose node or process is lost is tried again, elsewhere if need be, and g
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +66,9 @@ class _Ray(Executor):
         again = {"max_retries": engine.retries, "retry_exceptions": [Lost]}
         self.train = self.ray.remote(**needs, **again)(training)
         self.tasks = _Tasks(self.ray)
+        # A thread of Ray's prints what happens to nodes, where nothing but a command's result belongs.
+        self.silent = ExitStack()
+        self.silent.enter_context(redirect_stdout(io.StringIO()))
 
     def room(self, running: int) -> int:
         return MOST - running
@@ -80,6 +85,7 @@ class _Ray(Executor):
         if references:
             self.ray.wait(references, num_returns=len(references), timeout=PATIENCE)
         self.ray.shutdown()
+        self.silent.close()
 
 
 class Lost(Exception):
