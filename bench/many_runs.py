@@ -39,6 +39,9 @@ class Simulated(Engine):
     def executor(self, jobs):
         return Cluster(self)
 
+    def at_once(self, jobs):
+        return self.slots
+
 
 class Cluster(Executor):
     """Begins a training as soon as there is a slot."""
