@@ -228,3 +228,8 @@ def test_engines_are_named_as_they_are_typed(text, found):
 def test_a_wrong_engine_is_refused(text):
     with pytest.raises(UsageError, match=r"--on|minutes"):
         options.engine(Namespace(on=text))
+
+
+def test_a_wrong_engine_leaves_no_folder(runs):
+    done = command("train", "looped-parity", *SMALL, "--on", "0.5")
+    assert "--on" in done.stderr and not runs.exists()

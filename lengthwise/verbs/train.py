@@ -60,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
     recipe = recipe_of(args.recipe, args.changes)
     plan = _plan(args, recipe)
     check(args.track)
+    on = engine(args)
     recipes = seeds_of(recipe, args.seed, args.seeds)
     if args.dry_run:
         return forecast(args, [recipes], f"{recipe.name}: nothing is trained")
@@ -69,10 +70,9 @@ def run(args: argparse.Namespace) -> int:
     if follows():
         _train(args, Run.expected(recipes[0]) if own_folder is None else Run(own_folder, recipe), Progress(quiet=True))
         return 0
-    if own_folder is None and not (Run.expected(recipe).folder / "config.json").exists():
+    if own_folder is None and not (Run.expected(recipes[0]).folder / "config.json").exists():
         rehearse(recipe, choose_device(args.device), args.matmul)
     runs = [Run.of(recipe, own_folder) for recipe in recipes]
-    on = engine(args)
     if (len(runs) > 1 and jobs_of(args) > 1) or not isinstance(on, Local):
         options = [*passed_on(args), *_own_options(args)]
         with Fleet(runs, lambda _: options, jobs=jobs_of(args), on=on) as fleet:
