@@ -82,6 +82,8 @@ def load(weights: str | Path, device: str | torch.device = "cpu") -> Weights:
 def weights_folder(weights: str | Path) -> Path:
     """The folder of weights: as it is, by their shipped name, or ``hf:user/name`` from the Hub. Raises UsageError if
     there is none."""
+    if not isinstance(weights, (str, Path)):
+        raise UsageError(f"weights are named by a folder or a name, not by {shown(weights)}")
     if str(weights).startswith(PREFIX):
         return fetch(str(weights))
     folder = path_of(weights)

@@ -243,6 +243,7 @@ WRONG = [
     (lambda: lw.train("looped-parity", "lr=3"), "write optimizer.rate=3"),
     (lambda: lw.train("looped-parity", steps=0), "steps must be 1 or more"),
     (lambda: lw.load("looped-pairs").solve(["1+1"]), "solve takes one prompt as text, not a list"),
+    (lambda: lw.load(10**5000), "weights are named by a folder or a name, not by a number of thousands of digits"),
 ]  # fmt: skip
 
 

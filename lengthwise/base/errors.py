@@ -36,5 +36,5 @@ def shown(value: object, *, quoted: bool = True, longest: int = 80) -> str:
     try:
         text = repr(value) if quoted or not isinstance(value, str) else value
     except ValueError:  # Python writes out no number of thousands of digits
-        return f"a {type(value).__name__} of thousands of digits"
+        return "a number of thousands of digits"
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
