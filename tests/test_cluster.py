@@ -289,7 +289,7 @@ def written(runs):
     "words",
     [
         ["model.width=8,16", "optimizer.rate=1e-3,2e-3,5e-3,1e-2", "batch=2,4,8"],
-        ["model.width=8..32", "optimizer.rate=1e-3..1e-2:log", "batch=2,4,8", "--trials", "24"],
+        ["model.width=8,16,32", "optimizer.rate=1e-3..1e-2:log", "batch=2..8", "--trials", "24"],
     ],
     ids=["grid", "search"],
 )
