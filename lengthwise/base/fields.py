@@ -262,6 +262,7 @@ def _row(kind: Any, options: tuple[Any, ...], value: Any, path: str) -> Any:
         raise UsageError(f"{path}: {shown(value)} is not a JSON object")
     if options:
         for name, part in value.items():
+            conform(options[0], name, f"{path}: a name in it")
             conform(options[1], part, f"{path}.{name}")
         return value
     for name, hint, fits, required in _keys(kind):
@@ -291,8 +292,8 @@ def _quick(kind: Any) -> Callable[[Any], bool]:
         inner = _quick(options[0])
         return lambda value: type(value) is list and all(map(inner, value)) and not any(r.demand(value) for r in rules)
     if origin is dict:
-        inner = _quick(options[1])
-        return lambda value: type(value) is dict and all(map(inner, value.values()))
+        name, inner = map(_quick, options)
+        return lambda value: type(value) is dict and all(map(name, value)) and all(map(inner, value.values()))
     if origin in (typing.Union, types.UnionType) and options[1:] == (types.NoneType,):
         inner = _quick(options[0])
         return lambda value: value is None or inner(value)

@@ -8,13 +8,15 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from lengthwise.base.ranges import Count, Line, NotNegative, Pattern, Real, Seed, Share, Size, Sizes, Whole
 
+SizeText = Annotated[str, Pattern(r"\d{1,7}(x\d{1,7})?", "a size")]  # as tables name it
+
 
 class Metrics(TypedDict):
     """A row of metrics.jsonl."""
 
     step: Whole
     loss: NotRequired[Real | None]  # nats
-    exact: NotRequired[dict[Line, Share]]  # exact match, by size
+    exact: NotRequired[dict[SizeText, Share]]  # exact match, by size
     perplexity: NotRequired[dict[str, NotNegative | None]]  # by prompt
     validation_loss: NotRequired[Real | None]
     rate: NotRequired[Real]
@@ -134,7 +136,7 @@ class Verified(TypedDict):
 
     name: Line
     task: Line
-    trained_to: Annotated[str, Pattern(r"\d{1,7}(x\d{1,7})?", "a size")]
+    trained_to: SizeText
 
 
 class Record(TypedDict):
