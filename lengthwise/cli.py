@@ -99,8 +99,8 @@ def _learning(verb: Callable[..., argparse.ArgumentParser]) -> None:
     sub = verb("sample", "problems of a task", "seed", "hard", "natural", "family", "json")
     _sample(sub)
     sub = verb("train", "train a recipe, or go on with a run; then evaluate it",
-               "seed", "seeds", "jobs", "on", "dry-run", "wait", "lengths", "samples", "curve", "curve-samples",
-               "stopping", "hard", "natural", "families", "device", "matmul", "threads", "save-every",
+               "seed", "seeds", "stack", "jobs", "on", "dry-run", "wait", "lengths", "samples", "curve",
+               "curve-samples", "stopping", "hard", "natural", "families", "device", "matmul", "threads", "save-every",
                "allow-divergence", "track", "quiet", "json")  # fmt: skip
     _recipe(sub)
 

@@ -111,7 +111,7 @@ class Inputs(Rows):
         if device.type == "cpu":
             return self
         copies = {f.name: getattr(self, f.name).to(device, non_blocking=True) for f in fields(Inputs)}
-        return _Copied(**copies, original=self)
+        return Copied(**copies, original=self)
 
     def columns(self, start: int, stop: int) -> Inputs:
         """The positions ``start`` to ``stop`` − 1 of each row."""
@@ -124,7 +124,7 @@ class Inputs(Rows):
 
 
 @dataclass(frozen=True)
-class _Copied(Inputs):
+class Copied(Inputs):
     """Inputs on a device that remember those on the CPU. A part of them remembers nothing."""
 
     original: Inputs

@@ -61,15 +61,15 @@ class Plain(Runner):
                 logits.append(self.model.read(state)[done:])
         # Rows were collected in the order of halting; restore the batch's order.
         row, position = at.nonzero(as_tuple=True)
-        return _picked(torch.cat(logits), torch.cat(ids).argsort()[row], position)
+        return picked(torch.cat(logits), torch.cat(ids).argsort()[row], position)
 
     def each(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
     ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
         for k, rows, state in unroll(self.model, inputs, loops):
-            yield k, rows, _picked(self.model.read(state), *at[rows].nonzero(as_tuple=True))
+            yield k, rows, picked(self.model.read(state), *at[rows].nonzero(as_tuple=True))
 
 
-def _picked(values: Tensor, *index: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
+def picked(values: Tensor, *index: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
     """The values at indices from the CPU; a mask on a device would be read to know how many there are."""
     return values[tuple(one.to(values.device, non_blocking=True) for one in index)]

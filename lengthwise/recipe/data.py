@@ -59,9 +59,18 @@ def _from_set(recipe: Recipe, step: int) -> Problems:
     return whole.take(order[number * recipe.batch : (number + 1) * recipe.batch])
 
 
-@lru_cache(maxsize=2)
 def _order(rows: int, seed: int, epoch: int) -> Int[Tensor, " n"]:
-    return torch.randperm(rows, generator=stream(seed, "epoch", epoch))
+    known = _orders(rows, seed)
+    if epoch not in known:
+        known.clear()
+        known[epoch] = torch.randperm(rows, generator=stream(seed, "epoch", epoch))
+    return known[epoch]
+
+
+@lru_cache(maxsize=32)
+def _orders(rows: int, seed: int) -> dict[int, Int[Tensor, " n"]]:
+    """Of each seed, several of which may train at once, the order in its latest epoch."""
+    return {}
 
 
 @lru_cache(maxsize=2)

@@ -53,8 +53,13 @@ class Bf16(Runner):
             yield k, rows, logits.float()
 
     def _autocast(self) -> torch.autocast:
-        # Without a cache: weights that loops without gradients have cast would carry none in later loops either.
-        return torch.autocast(device_of(self.model).type, torch.bfloat16, cache_enabled=False)
+        return autocast(device_of(self.model), "bf16")
+
+
+def autocast(device: torch.device, matmul: Matmul) -> torch.autocast:
+    """A context of matrix products in bfloat16, if they are asked for."""
+    # Without a cache: weights that loops without gradients have cast would carry none in later loops either.
+    return torch.autocast(device.type, torch.bfloat16, enabled=matmul == "bf16", cache_enabled=False)
 
 
 class Clock:

@@ -47,9 +47,10 @@ class Trainee:
         allow_divergence: bool = False,
         matmul: Matmul = "fp32",
         processes: Processes | None = None,
+        stacked: int = 1,
     ) -> None:
         self.recipe, self.device, self.allow_divergence = recipe, device, allow_divergence
-        self.matmul, self.processes = matmul, processes or Alone()
+        self.matmul, self.processes, self.stacked = matmul, processes or Alone(), stacked
         of_model(recipe, KEPT).check(f"{recipe.name}: training a model of {parameters(recipe):,} parameters")
         self.model = recipe.build().to(device)
         self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema)) if recipe.ema else None
@@ -221,7 +222,7 @@ class Trainee:
             "commit": commit(),
             "python": platform.python_version(),
             **self.surroundings(),
-            "runner": "Bf16" if self.matmul == "bf16" else fast.described(self.model),
+            "runner": self._runner_name(),
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "steps": self.step,
             "kept_step": self.best["step"] or self.step,
@@ -230,10 +231,15 @@ class Trainee:
             **self.time(),
         }
 
+    def _runner_name(self) -> str:
+        if self.stacked > 1:
+            return "Stacked"
+        return "Bf16" if self.matmul == "bf16" else fast.described(self.model)
+
     def surroundings(self) -> dict[str, Any]:
         """What the last bits of the weights may depend on, beside the recipe."""
         machine = {"torch": str(torch.__version__), "device": self.device.type, "processes": self.processes.count}
-        return {**machine, "threads": torch.get_num_threads(), "matmul": self.matmul}
+        return {**machine, "stacked": self.stacked, "threads": torch.get_num_threads(), "matmul": self.matmul}
 
     def state(self) -> dict[str, Any]:
         """The checkpoint: everything that resuming needs."""
@@ -268,7 +274,7 @@ class Trainee:
         rows = run.rows("metrics")
         losses = [(row["step"], row["loss"]) for row in rows if row.get("loss") is not None]
         self.last = losses[-1] if losses else self.last
-        if not state:
+        if not state or self.step == self.recipe.steps:  # nothing is computed any more
             return []
         changes = checkpoint.changed(before, self.surroundings())
         self.resumed += [{"step": self.step, **changes}] if changes else []
@@ -299,9 +305,7 @@ class Trainee:
 def rehearse(recipe: Recipe, device: torch.device, matmul: Matmul = "fp32") -> Trainee:
     """Train on a few rows at the first step and at the last, and measure what the recipe watches and its longest
     problems on a few: what cannot work raises UsageError here, before anything is written or hours have passed."""
-    watch = replace(recipe.watch, count=1, validation=min(recipe.watch.validation, REHEARSED))
-    small = replace(recipe, batch=min(recipe.batch, REHEARSED), watch=watch, source=Fresh())
-    trainee = Trainee(small, device, matmul=matmul)
+    trainee = Trainee(small(recipe), device, matmul=matmul)
     causality.check(trainee.model, recipe)
     if isinstance(recipe.source, Finite):
         data.fixed_set(recipe.task, recipe.lengths, recipe.source)
@@ -310,8 +314,14 @@ def rehearse(recipe: Recipe, device: torch.device, matmul: Matmul = "fp32") -> T
     trainee.advance()
     if recipe.watch.every:
         trainee.watch()
-    scores.exact_match(trainee.model, small, recipe.sizes(recipe.lengths.top), 1)
+    scores.exact_match(trainee.model, trainee.recipe, recipe.sizes(recipe.lengths.top), 1)
     return trainee
+
+
+def small(recipe: Recipe) -> Recipe:
+    """A recipe with a few rows of every batch and measurement, to be rehearsed."""
+    watch = replace(recipe.watch, count=1, validation=min(recipe.watch.validation, REHEARSED))
+    return replace(recipe, batch=min(recipe.batch, REHEARSED), watch=watch, source=Fresh())
 
 
 def _number(value: float) -> float | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.text import Text
 
+from lengthwise.base.errors import Diverged
 from lengthwise.base.progress import Progress
 from lengthwise.base.types import Kind, UsageError
 from lengthwise.evaluation.follow import followed
@@ -22,11 +23,12 @@ from lengthwise.report import curves
 from lengthwise.report.tables import score_table
 from lengthwise.run import Run
 from lengthwise.share.tracking import check, tracked
-from lengthwise.training.executors import Local
+from lengthwise.training.executors import Engine, Local
 from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow
 from lengthwise.training.loop import choose_device, computing, rehearse, train
 from lengthwise.training.processes import count, follows
+from lengthwise.training.stacked import train_stacked
 from lengthwise.verbs import console
 from lengthwise.verbs.console import foresee, say
 from lengthwise.verbs.families import after_training
@@ -70,10 +72,12 @@ def run(args: argparse.Namespace) -> int:
     if follows():
         _train(args, Run.expected(recipes[0]) if own_folder is None else Run(own_folder, recipe), Progress(quiet=True))
         return 0
-    if own_folder is None and not (Run.expected(recipes[0]).folder / "config.json").exists():
+    if args.stack:
+        _train_stacked(args, recipes, on)
+    elif own_folder is None and not (Run.expected(recipes[0]).folder / "config.json").exists():
         rehearse(recipe, choose_device(args.device), args.matmul)
     runs = [Run.of(recipe, own_folder) for recipe in recipes]
-    if (len(runs) > 1 and jobs_of(args) > 1) or not isinstance(on, Local):
+    if not args.stack and ((len(runs) > 1 and jobs_of(args) > 1) or not isinstance(on, Local)):
         options = [*passed_on(args), *_own_options(args)]
         with Fleet(runs, lambda _: options, jobs=jobs_of(args), on=on) as fleet:
             follow(fleet, runs, console.progress, quiet=args.quiet)
@@ -83,6 +87,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         fleet = None
         for one in runs:
+            if args.stack and not one.done:
+                continue
             with one.locked(wait=args.wait), Progress(quiet=args.quiet) as progress:
                 _train(args, one, progress)
                 with tracked(one, args.track, progress.note):
@@ -90,11 +96,15 @@ def run(args: argparse.Namespace) -> int:
                     if args.families:
                         after_training(args, one, plan[0].sizes, progress)
                 one.forgive()
-    result = [{"run": str(run.folder), "about": run.about(), "scores": run.rows("scores")} for run in runs]
-    where = [Text.assemble((str(run.folder), "dim"), f"  {_time(run)}") for run in runs]
-    say(args, result, score_table(curves(runs)), *where)
+    lost = [one for one in runs if args.stack and not one.done]
+    if len(lost) < len(runs):
+        result = [{"run": str(run.folder), "about": run.about(), "scores": run.rows("scores")} for run in runs]
+        where = [Text.assemble((str(run.folder), "dim"), f"  {_time(run)}") for run in runs]
+        say(args, result, score_table(curves(runs)), *where)
     if fleet:
         fleet.check()
+    if lost:
+        raise Diverged(f"{len(lost)} of {len(runs)} seeds diverged: {', '.join(str(one.folder) for one in lost)}")
     return 0
 
 
@@ -136,17 +146,20 @@ def _own_options(args: argparse.Namespace) -> list[str]:
 
 
 def _train(args: argparse.Namespace, run: Run, progress: Progress) -> None:
-    train(
-        run.recipe,
-        run.folder,
-        device=args.device,
-        threads=args.threads,
-        save_every=args.save_every,
-        progress=progress,
-        allow_divergence=args.allow_divergence,
-        matmul=args.matmul,
-        track=args.track,
-    )
+    train(run.recipe, run.folder, progress=progress, **_how(args))
+
+
+def _train_stacked(args: argparse.Namespace, recipes: Sequence[Recipe], on: Engine) -> None:
+    if args.jobs is not None or not isinstance(on, Local):
+        raise UsageError("--stack trains all seeds in this process: leave --jobs and --on out")
+    with Progress(quiet=args.quiet) as progress:
+        train_stacked(recipes, progress=progress, wait=args.wait, **_how(args))
+
+
+def _how(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of training that are no part of a recipe."""
+    names = ("device", "threads", "save_every", "allow_divergence", "matmul", "track")
+    return {name: getattr(args, name) for name in names}
 
 
 def _measure(args: argparse.Namespace, run: Run, plan: Sequence[Measurement], progress: Progress) -> None:

@@ -1,0 +1,209 @@
+"""Several seeds of one recipe, trained together in one process.
+
+Each seed is a ``Trainee`` as ever, with batches, objective, optimizer, log, checkpoint and folder of its own. Only the
+logits and their gradients are computed together (``depth.stacked``).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from statistics import mean
+from typing import Any
+
+import torch
+
+from lengthwise.base.errors import Diverged, Interrupted, UsageError
+from lengthwise.base.fields import checked
+from lengthwise.base.progress import Progress
+from lengthwise.base.ranges import NotNegative, Threads
+from lengthwise.base.types import Loss
+from lengthwise.depth import Runner
+from lengthwise.depth.stacked import Asking, Told, answers
+from lengthwise.evaluation import causality
+from lengthwise.folder import DIVERGED, one_line
+from lengthwise.recipe.demand import of_training
+from lengthwise.recipe.recipe import Recipe
+from lengthwise.run import Run, choose_device
+from lengthwise.share.tracking import check, tracked
+from lengthwise.training.computing import Matmul, autocast, check_matmul, computing, stop_signal
+from lengthwise.training.processes import count
+from lengthwise.training.progress import Course
+from lengthwise.training.trainee import Trainee, rehearse, small
+
+
+@checked
+def train_stacked(
+    recipes: Sequence[Recipe],
+    *,
+    device: str = "auto",
+    threads: Threads = 1,
+    save_every: NotNegative = 60.0,
+    progress: Progress | None = None,
+    wait: bool = False,
+    allow_divergence: bool = False,
+    matmul: Matmul = "fp32",
+    track: Sequence[str] = (),
+) -> list[Run]:
+    """Train recipes that differ in their seeds alone, in one process, and return their runs. Each comes out as from
+    ``train``, up to the order of sums; arguments and files are the same. A run that is done is left as it is.
+
+    A seed whose training diverges is recorded in its folder and said, and the others go on: its run is not ``done``.
+    Where checkpoints are of different steps, those behind go first. Stopped or killed and resumed, a stack of the same
+    seeds equals an uninterrupted one to the bit on a CPU; with ``Mastery``, if no kill came between two checkpoints.
+
+    Raises Interrupted as ``train`` does, and UsageError also for recipes that differ otherwise, and for a model that
+    cannot be stacked: one that draws random numbers in training, decides by its inputs, or changes its buffers.
+    """
+    check(track)
+    shown, at = progress or Progress(quiet=True), choose_device(device)
+    check_matmul(matmul, at)
+    _check_alike(recipes)
+    if not all((Run.expected(recipe).folder / "config.json").exists() for recipe in recipes):
+        rehearse(recipes[0], at, matmul)
+        rehearse_stacked(recipes, at, matmul)
+    causality.check(recipes[0].build(), recipes[0])
+    runs = [Run.of(recipe) for recipe in recipes]
+    with ExitStack() as entered:
+        for run in sorted(runs, key=lambda run: run.folder):  # in one order, so that two that wait never wait for ever
+            entered.enter_context(nullcontext() if run.done else run.locked(wait=wait))
+        left = [run for run in runs if not run.done]
+        for run in left:
+            entered.enter_context(tracked(run, track, shown.note))
+        entered.enter_context(computing(threads, matmul))
+        stopped = entered.enter_context(stop_signal())
+        if left:
+            given: dict[str, Any] = {"allow_divergence": allow_divergence, "matmul": matmul, "stacked": len(left)}
+            _train([Seed(run, Trainee(run.recipe, at, **given)) for run in left], shown, stopped, save_every)
+    return runs
+
+
+def rehearse_stacked(recipes: Sequence[Recipe], device: torch.device, matmul: Matmul = "fp32") -> None:
+    """Train two of the seeds on a few rows at the first step and at the last: what cannot work raises UsageError here,
+    before anything is written."""
+    trainees = [Trainee(small(recipe), device, matmul=matmul) for recipe in recipes[:2]]
+    try:
+        advance(trainees)
+        for one in trainees:
+            one.step, one.passed = one.recipe.steps - 1, one.recipe.lengths.top
+        advance(trainees)
+    except (RuntimeError, TypeError, ValueError) as error:
+        draws = "the model draws random numbers in training, as dropout and noise do"
+        reason = draws if "random operation" in str(error) else one_line(error)
+        raise UsageError(f"{recipes[0].name}: its seeds cannot be stacked ({reason}); leave --stack out") from None
+
+
+def _check_alike(recipes: Sequence[Recipe]) -> None:
+    """Raise UsageError unless these are several seeds of one recipe, for one process of a machine that holds them."""
+    first = recipes[0]
+    if count() > 1:
+        raise UsageError("torchrun's processes train one run together: leave the stack out, or torchrun")
+    if len({recipe.id for recipe in recipes}) < max(2, len(recipes)):
+        raise UsageError("a stack is of two or more seeds, all different: say --seeds 2 or more")
+    if len({replace(recipe, seed=0, data_seed=0).id for recipe in recipes}) > 1:
+        raise UsageError("a stack is of recipes that differ in nothing but seed and data_seed")
+    demand = of_training(first)
+    together = replace(demand, memory=len(recipes) * demand.memory)
+    together.check(f"{first.name}: training {len(recipes)} seeds at once")
+
+
+@dataclass(frozen=True)
+class Seed:
+    """One of a stack: a model in training, and its run."""
+
+    run: Run
+    trainee: Trainee
+
+
+class Stack:
+    """Seeds that train together. One that turns out to have diverged is recorded in its folder, and leaves."""
+
+    def __init__(self, seeds: Sequence[Seed], shown: Progress) -> None:
+        self.seeds, self.shown = [*seeds], shown
+
+    @property
+    def step(self) -> int:
+        """The step of the one that is furthest behind; the last one if there is none."""
+        return min((one.trainee.step for one in self.seeds), default=sys.maxsize)
+
+    def advance(self) -> list[dict[str, Any]]:
+        """Take a step, and log it; the new rows."""
+        taken = advance([one.trainee for one in self.seeds])
+        return self._each(lambda one: one.trainee.log(one.run) if one.trainee in taken else [])
+
+    def keep(self) -> None:
+        """Write all checkpoints."""
+        self._each(lambda one: one.trainee.keep(one.run) or [])
+
+    def _each(self, act: Callable[[Seed], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        for one in [*self.seeds]:
+            try:
+                rows += act(one)
+            except Diverged as error:
+                self.seeds.remove(one)
+                one.run.fail(str(error), DIVERGED)
+                self.shown.note(f"seed {one.run.recipe.seed} leaves the stack: {error}")
+        return rows
+
+
+def _train(seeds: Sequence[Seed], shown: Progress, stopped: Callable[[], bool], save_every: float) -> None:
+    """Train from the last checkpoints to the end, but for those that diverge."""
+    for one in seeds:
+        one.run.forgive()
+        for change in one.trainee.restore(one.run):
+            shown.note(change)
+    stack, recipe, saved = Stack(seeds, shown), seeds[0].run.recipe, time.monotonic()
+    course = Course(shown.line(f"{recipe.name}, {len(seeds)} seeds", recipe.steps, stack.step))
+    while stack.step < recipe.steps:
+        for row in _means(stack.advance()):
+            course.show(stack.step, row)
+        stop = stopped()
+        # At the end too: if some runs were done at a kill and others not, those would go on as a smaller stack.
+        if stop or stack.step >= recipe.steps or time.monotonic() - saved > save_every:
+            stack.keep()
+            saved = time.monotonic()
+        if stop and stack.seeds:
+            where = f"{len(stack.seeds)} runs in {stack.seeds[0].run.folder.parent}"
+            raise Interrupted(f"stopped at step {stack.step}; the same command goes on from there: {where}")
+    for one in stack.seeds:
+        one.trainee.end(one.run)
+
+
+def _means(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows of several seeds at one step as one of each kind."""
+    if losses := [row["loss"] for row in rows if row.get("loss") is not None]:
+        lengths = [row["length"] for row in rows if "length" in row]
+        yield {"loss": mean(losses), **({"length": min(lengths)} if lengths else {})}
+    if watched := [row["exact"] for row in rows if "exact" in row]:
+        yield {"exact": {size: mean(exact[size] for exact in watched) for size in watched[0]}}
+
+
+def advance(trainees: Sequence[Trainee]) -> list[Trainee]:
+    """Take a step of those that have taken fewest, and return them.
+
+    The others are computed too, and thrown away: so a step has the same shapes, and the same last bits, after a kill
+    between two checkpoints as before it.
+    """
+    step, models = min(one.step for one in trainees), [one.model for one in trainees]
+    batches = [one.batch(step) for one in trainees]
+
+    def losses(runners: Sequence[Runner]) -> list[Loss]:
+        return [one.loss(step, runner, *batch) for one, runner, batch in zip(trainees, runners, batches, strict=True)]
+
+    asking = [Asking(one.model, len(one.recipe.layout.vocabs(one.recipe.task)[1])) for one in trainees]
+    losses(asking)  # worth nothing, but tells what the objective asks for
+    asked = [one.asked for one in asking]
+    if len({tuple(each.each for each in own) for own in asked}) > 1:
+        raise UsageError("the objective asks one seed for other logits than the next")
+    with autocast(trainees[0].device, trainees[0].matmul):
+        found = [answers(models, together) for together in zip(*asked, strict=True)]
+    told = [Told(model, *own) for model, *own in zip(models, asked, zip(*found, strict=True), strict=True)]
+    due = [(one, loss) for one, loss in zip(trainees, losses(told), strict=True) if one.step == step]
+    torch.stack([loss.value for _, loss in due]).sum().backward()
+    for one, loss in due:
+        one.descend(loss)
+    return [one for one, _ in due]
