@@ -101,14 +101,15 @@ def _name(weights: str | Path, folder: Path) -> str:
 
 
 def choose_device(name: str | torch.device) -> torch.device:
-    """The device with this name; ``auto`` is the GPU if there is one. Raises UsageError if the device is missing."""
+    """The device with this name; ``auto`` is a CUDA GPU if there is one, else one of MPS (Apple), else the CPU. Raises
+    UsageError if the device is missing."""
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # some devices, e.g. meta, compute nothing
     except (RuntimeError, AssertionError, TypeError, ValueError):
-        raise UsageError(f"device: {shown(name)} is not here; use auto, cpu or cuda") from None
+        raise UsageError(f"device: {shown(name)} is not here; use auto, cpu, cuda or mps") from None
     return device
 
 

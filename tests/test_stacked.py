@@ -143,7 +143,7 @@ def test_each_seed_equals_its_own_run(name):
 @long
 @pytest.mark.parametrize("name", SHIPPED)
 def test_each_seed_of_a_shipped_recipe_equals_its_own_run(name):
-    same(load(name).recipe, 100, batch=4)
+    same(load(name).recipe, 10, batch=4)
 
 
 def test_a_step_of_a_stack_reads_nothing_from_the_device():

@@ -18,7 +18,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "dry-run": {"action": "store_true", "help": "say what it would take, on each engine at hand, and stop"},
     "steps": {"type": int, "metavar": "N", "help": "train for N steps instead of the recipe's"},
-    "device": {"default": "auto", "help": "auto, cpu or cuda (default: auto)"},
+    "device": {
+        "default": "auto",
+        "help": "cpu, cuda, cuda:1, mps, or auto: the first of CUDA, MPS, the CPU (default)",
+    },
     "matmul": {
         "choices": ("fp32", "tf32", "bf16"),
         "default": "fp32",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lengthwise.base.errors import clean
 from lengthwise.base.fields import conform
-from lengthwise.base.ranges import NotNegative, Whole
+from lengthwise.base.ranges import Count, NotNegative, Whole
 
 
 def check(state: Mapping[str, Any], known: Mapping[str, Any]) -> None:
@@ -22,6 +22,7 @@ def check(state: Mapping[str, Any], known: Mapping[str, Any]) -> None:
     equal shapes and types, and numbers that can be what they stand for."""
     for name in ("step", "passed", "diverged"):
         conform(Whole, state.get(name, None if name == "step" else 0), name)
+    conform(Count, state.get("parts", 1), "parts")
     if not isinstance(state.get("surroundings", {}), dict) or not isinstance(state.get("resumed", []), list):
         raise ValueError("what it resumed from")
     for name in ("wall_s", "cpu_s"):

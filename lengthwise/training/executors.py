@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO
 
+import torch
+
 from lengthwise.base.fields import Part
 from lengthwise.base.lifeline import tied
 
@@ -76,12 +78,24 @@ class Local(Engine):
 class _Local(Executor):
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
+        self.placed: list[tuple[Job, int]] = []  # where there are several GPUs: processes, and the GPU of each
 
     def room(self, running: int) -> int:
         return self.jobs - running
 
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
-        return [Process.start([*COMMAND, *words]) for words in commands]
+        return [self._start([*COMMAND, *words]) for words in commands]
+
+    def _start(self, command: list[str]) -> Job:
+        """Start a command. Of several GPUs it gets the one that fewest of those running have, unless it names one."""
+        self.placed = [(job, gpu) for job, gpu in self.placed if not job.done()]
+        gpu = free_gpu([gpu for _, gpu in self.placed])
+        asked = command.index("--device") + 1 if "--device" in command else 0
+        if gpu is None or not asked or command[asked] not in ("auto", "cuda"):
+            return Process.start(command)
+        job = Process.start([*command[:asked], f"cuda:{gpu}", *command[asked + 1 :]])
+        self.placed.append((job, gpu))
+        return job
 
     def shutdown(self, running: Sequence[Job]) -> None:
         children = [job for job in running if isinstance(job, Process)]
@@ -127,6 +141,12 @@ class Process(Job):
         self.log.close()
         assert self.process.stdin is not None
         self.process.stdin.close()
+
+
+def free_gpu(taken: Sequence[int]) -> int | None:
+    """The number of the GPU that stands fewest times in ``taken``; None unless there are several."""
+    count = torch.cuda.device_count()
+    return min(range(count), key=taken.count) if count > 1 else None
 
 
 def last_line(errors: bytes, status: int) -> str:

@@ -83,7 +83,11 @@ def _train(trainee: Trainee, run: Run, shown: Progress, stopped: Callable[[], bo
     trainee.processes.from_first(trainee.state())
     course, saved = Course(shown.line(recipe.name, recipe.steps, trainee.step)), time.monotonic()
     while trainee.step < recipe.steps:
+        parts = trainee.parts
         trainee.advance()
+        if trainee.parts > parts:
+            rows = f"{recipe.batch} rows run in {trainee.parts} parts"
+            shown.note(f"{recipe.name}: memory does not hold a batch: from step {trainee.step} on, its {rows}")
         for row in trainee.log(run):
             course.show(trainee.step, row)
         (stop,) = trainee.processes.any(stopped())

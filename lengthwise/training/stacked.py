@@ -131,7 +131,11 @@ class Stack:
 
     def advance(self) -> list[dict[str, Any]]:
         """Take a step, and log it; the new rows."""
-        taken = advance([one.trainee for one in self.seeds])
+        try:
+            taken = advance([one.trainee for one in self.seeds])
+        except torch.OutOfMemoryError:
+            few = f"memory does not hold {len(self.seeds)} seeds at once: say fewer --seeds, or leave --stack out"
+            raise UsageError(f"{self.seeds[0].run.recipe.name}: {few}") from None
         return self._each(lambda one: one.trainee.log(one.run) if one.trainee in taken else [])
 
     def keep(self) -> None:

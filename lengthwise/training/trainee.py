@@ -30,6 +30,7 @@ from lengthwise.recipe.source import Finite, Fresh
 from lengthwise.run import Run, commit, named_now, save
 from lengthwise.training import checkpoint
 from lengthwise.training.computing import Bf16, Clock, Matmul
+from lengthwise.training.memory import InParts
 from lengthwise.training.processes import Alone, Divided, Processes
 
 LOG_EVERY = 10  # steps
@@ -57,6 +58,7 @@ class Trainee:
         self.optimizer = recipe.optimizer.build(self.model.parameters())
         self.step = 0
         self.passed = 0  # exams, with Mastery
+        self.parts = 1  # of a batch, where memory does not hold all of it
         self.sums: dict[str, Tensor] = {}  # of logged values, since the last report
         self.last = (0, math.nan)  # step and loss of the last report
         self.diverged = 0  # the step at which that was found
@@ -66,12 +68,26 @@ class Trainee:
         self.clock = Clock()
 
     def advance(self) -> None:
-        """Take one optimizer step."""
+        """Take one optimizer step. Where memory does not hold it, take it again with twice as many parts of the batch,
+        and go on so. Raises UsageError where it does not hold a single row."""
         batch, loops = self.batch(self.step)
-        loss = self.loss(self.step, self.runner(), batch, loops)
-        loss.value.backward()
+        while (loss := self._backward(batch, loops)) is None:
+            if self.processes.count > 1 or self.parts >= len(loops):
+                rows = f"{-(-len(loops) // self.parts)} of {len(loops)} rows"
+                raise UsageError(f"{self.recipe.name}: memory does not hold {rows} at a time: say a smaller batch")
+            self.parts *= 2
         self.processes.add_gradients(self.model)
         self.descend(loss)
+
+    def _backward(self, batch: Batch, loops: Int[Tensor, " b"]) -> Loss | None:
+        """Compute the loss and its gradients. None if memory does not hold what that takes; all of it is free again."""
+        try:
+            loss = self.loss(self.step, self.runner(), batch, loops)
+            loss.value.backward()
+        except torch.OutOfMemoryError:
+            self.optimizer.zero_grad()
+            return None
+        return loss
 
     def batch(self, step: int) -> tuple[Batch, Int[Tensor, " b"]]:
         """The batch of a step, with its rows' loops."""
@@ -101,6 +117,7 @@ class Trainee:
     def runner(self) -> Runner:
         """Chosen at every step: hooks may have been set since the last one."""
         runner = Bf16(self.model) if self.matmul == "bf16" else fast.choose(self.model)
+        runner = InParts(runner, self.parts) if self.parts > 1 else runner
         return Divided(runner, self.processes) if self.processes.count > 1 else runner
 
     def examine(self) -> None:
@@ -224,6 +241,7 @@ class Trainee:
             **self.surroundings(),
             "runner": self._runner_name(),
             "parameters": sum(p.numel() for p in self.model.parameters()),
+            **({"parts": self.parts} if self.parts > 1 else {}),
             "steps": self.step,
             "kept_step": self.best["step"] or self.step,
             **({"diverged": self.diverged} if self.diverged else {}),
@@ -246,6 +264,7 @@ class Trainee:
         return {
             "step": self.step,
             "passed": self.passed,
+            "parts": self.parts,
             "model": self.model.state_dict(),
             "average": self.average.state_dict() if self.average else None,
             "optimizer": self.optimizer.state_dict(),
@@ -299,6 +318,7 @@ class Trainee:
         checkpoint.restored(self.optimizer, state["optimizer"])
         self.step, self.sums, self.best, self.spent = (state[k] for k in ("step", "sums", "best", "spent"))
         self.passed, self.diverged = state.get("passed", 0), state.get("diverged", 0)
+        self.parts = state.get("parts", 1)
         self.resumed = [*state.get("resumed", [])]
 
 
