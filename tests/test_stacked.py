@@ -342,6 +342,15 @@ def test_what_cannot_be_stacked_is_refused_before_anything_is_written(recipes, s
     assert not runs.exists()
 
 
+@long
+def test_runs_that_were_begun_alone_are_refused_too():
+    recipes = seeds(replace(RICH, name="random"), 2)
+    begun = [Run.of(recipe) for recipe in recipes]
+    with pytest.raises(UsageError, match="draws random numbers"):
+        train_stacked(recipes)
+    assert all(files(run.folder) == ["config.json"] for run in begun)
+
+
 def test_a_stack_takes_the_memory_of_all(runs, monkeypatch):
     monkeypatch.setattr(demand, "memory", lambda: 1.5 * demand.of_training(PLAIN).memory)
     with pytest.raises(UsageError, match="plain: training 2 seeds at once takes about"):

@@ -62,10 +62,7 @@ def train_stacked(
     shown, at = progress or Progress(quiet=True), choose_device(device)
     check_matmul(matmul, at)
     _check_alike(recipes)
-    if not all((Run.expected(recipe).folder / "config.json").exists() for recipe in recipes):
-        rehearse(recipes[0], at, matmul)
-        rehearse_stacked(recipes, at, matmul)
-    causality.check(recipes[0].build(), recipes[0])
+    _foresee(recipes, at, matmul)
     runs = [Run.of(recipe) for recipe in recipes]
     with ExitStack() as entered:
         for run in sorted(runs, key=lambda run: run.folder):  # in one order, so that two that wait never wait for ever
@@ -81,9 +78,23 @@ def train_stacked(
     return runs
 
 
+def _foresee(recipes: Sequence[Recipe], device: torch.device, matmul: Matmul) -> None:
+    """Raise UsageError for what cannot work, before anything is written."""
+    first, runs = recipes[0], [Run.expected(recipe) for recipe in recipes]
+    if device.type == "cpu":
+        demand = of_training(first)
+        together = replace(demand, memory=len(recipes) * demand.memory)
+        together.check(f"{first.name}: training {len(recipes)} seeds at once")
+    if not all((run.folder / "config.json").exists() for run in runs):
+        rehearse(first, device, matmul)
+    if not all(run.done for run in runs):
+        rehearse_stacked(recipes, device, matmul)
+    causality.check(first.build(), first)
+
+
 def rehearse_stacked(recipes: Sequence[Recipe], device: torch.device, matmul: Matmul = "fp32") -> None:
-    """Train two of the seeds on a few rows at the first step and at the last: what cannot work raises UsageError here,
-    before anything is written."""
+    """Train two of the seeds on a few rows at the first step and at the last: what cannot be stacked raises UsageError
+    here."""
     trainees = [Trainee(small(recipe), device, matmul=matmul) for recipe in recipes[:2]]
     try:
         advance(trainees)
@@ -97,17 +108,13 @@ def rehearse_stacked(recipes: Sequence[Recipe], device: torch.device, matmul: Ma
 
 
 def _check_alike(recipes: Sequence[Recipe]) -> None:
-    """Raise UsageError unless these are several seeds of one recipe, for one process of a machine that holds them."""
-    first = recipes[0]
+    """Raise UsageError unless these are several seeds of one recipe, for one process."""
     if count() > 1:
         raise UsageError("torchrun's processes train one run together: leave the stack out, or torchrun")
     if len({recipe.id for recipe in recipes}) < max(2, len(recipes)):
         raise UsageError("a stack is of two or more seeds, all different: say --seeds 2 or more")
     if len({replace(recipe, seed=0, data_seed=0).id for recipe in recipes}) > 1:
         raise UsageError("a stack is of recipes that differ in nothing but seed and data_seed")
-    demand = of_training(first)
-    together = replace(demand, memory=len(recipes) * demand.memory)
-    together.check(f"{first.name}: training {len(recipes)} seeds at once")
 
 
 @dataclass(frozen=True)
