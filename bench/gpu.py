@@ -6,6 +6,7 @@
 - learns: parity of up to 8 bits is learned to 0.99, in fp32 and in bf16.
 - speed: milliseconds of a training step of the published parity and addition, in fp32, TF32 and bf16, and of the plain
   loop (plain.py); and the share of a step in which the GPU computes.
+- stacked: a step of 16 seeds of these as one stack takes at most 3 times as long as a step of one by itself.
 
 ``--device cpu --quick`` tries the script itself where there is no GPU.
 """
@@ -31,11 +32,14 @@ from lengthwise.recipe.recipe import Recipe, Watch
 from lengthwise.recipe.source import Fresh
 from lengthwise.run import load
 from lengthwise.training.computing import computing
-from lengthwise.training.loop import Trainee, train
+from lengthwise.training.loop import train
+from lengthwise.training.stacked import advance
+from lengthwise.training.trainee import Trainee
 
 PUBLISHED = ("paper-fop-loop-adaptive-parity", "paper-fop-loop-adaptive-addition")
 PARITY = ["lengths=Curriculum(top=8,every=60)", "steps=1200"]
 ARITHMETIC = ("fp32", "tf32", "bf16")
+SEEDS, TIMES = 16, 3.0  # of a stack, and how many times one seed's time it may take
 
 
 def plainly(recipe: Recipe, **changes) -> Recipe:
@@ -144,10 +148,22 @@ def speeds(name: str, device: torch.device, *, quick: bool) -> dict[str, float |
     return found
 
 
+def stacked(name: str, device: torch.device, *, quick: bool) -> float:
+    """How many times as long a step of ``SEEDS`` stacked seeds takes as one of a single seed."""
+    recipe, count = plainly(catalog.recipe(name), **({"batch": 2} if quick else {})), 2 if quick else SEEDS
+    seeds = [Trainee(replace(recipe, seed=seed, data_seed=seed), device) for seed in range(count + 1)]
+    for one in seeds:
+        one.step = recipe.steps // 2
+    alone, times = seeds.pop(), 1 if quick else 10
+    with computing(1), fast.plain():
+        together = step_time(lambda: advance(seeds), device, times)
+        return together / step_time(alone.advance, device, times)
+
+
 def table(result: dict) -> str:
     """The table, in Markdown."""
     lines = [f"# {result['device']}, torch {torch.__version__}", "", "| what | of | measured |", "| --- | --- | --- |"]
-    for what in ("same", "no reads", "scores", "learns", "speed"):
+    for what in ("same", "no reads", "scores", "learns", "speed", "stacked"):
         for name, value in result[what].items():
             shown = ", ".join(f"{k} {v:.3g}" for k, v in value.items() if v is not None) if what == "speed" else value
             lines.append(f"| {what} | {name} | {shown if isinstance(shown, str) else f'{shown:.4g}'} |")
@@ -167,6 +183,7 @@ def measured(device: torch.device, *, quick: bool) -> dict:
         "scores": {name: exact(name, device, count) - exact(name, torch.device("cpu"), count) for name in names},
         "learns": {matmul: learned(device, matmul, quick=quick) for matmul in ("fp32", "bf16")},
         "speed": {name: speeds(name, device, quick=quick) for name in PUBLISHED[: 1 if quick else 2]},
+        "stacked": {name: stacked(name, device, quick=quick) for name in PUBLISHED[: 1 if quick else 2]},
         "seconds": time.perf_counter() - start,
     }
     result["met"] = (
@@ -174,6 +191,7 @@ def measured(device: torch.device, *, quick: bool) -> dict:
         and all(result["no reads"].values())
         and max(map(abs, result["scores"].values())) <= 0.01
         and min(result["learns"].values()) >= 0.99
+        and max(result["stacked"].values()) <= TIMES
         and result["seconds"] < 600
     )
     return result

@@ -1,0 +1,70 @@
+"""Several seeds trained as one stack, against the same seeds one after the other, on one CPU thread: the time of a
+step of all, at three sizes of looped parity with lengths uniform in 1…20. No claim: it says when a stack pays on a CPU.
+
+``separate`` is how many times as long the separate steps take, by the runners that are chosen for them; ``plainly`` the
+same by the plain runner, which computes what the stack does. Above 1 the stack is faster.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from lengthwise import catalog, fast
+from lengthwise.recipe.lengths import Uniform
+from lengthwise.recipe.recipe import Recipe, Watch
+from lengthwise.training.computing import computing
+from lengthwise.training.stacked import advance
+from lengthwise.training.trainee import Trainee
+
+SIZES = {  # recipe, changes, and how often each is measured
+    "width 16, 8 rows": ("looped-parity", ["model.width=16", "batch=8"], 8),
+    "ours: width 64, 32 rows": ("looped-parity", [], 4),
+    "published: width 256, 64 rows": ("paper-fop-loop-adaptive-parity", [], 1),
+}
+COUNTS = (2, 4, 8)
+
+
+def seconds(step: Callable[[], object]) -> float:
+    start = time.process_time()
+    step()
+    return time.process_time() - start
+
+
+def ratios(recipe: Recipe, count: int, times: int) -> dict[str, list[float]]:
+    """Medians over steps that are measured in turns, and the smallest and largest."""
+    recipes = [replace(recipe, seed=seed, data_seed=seed) for seed in range(count)]
+    alone, plainly, together = ([Trainee(one, torch.device("cpu")) for one in recipes] for _ in range(3))
+
+    def separately(trainees: list[Trainee]) -> None:
+        for one in trainees:
+            one.advance()
+
+    found: dict[str, list[float]] = {"separate": [], "plainly": []}
+    for _ in range(times + 1):  # all of a turn take the same step, on the same problems
+        stacked = seconds(lambda: advance(together))
+        found["separate"].append(seconds(lambda: separately(alone)) / stacked)
+        with fast.plain():
+            found["plainly"].append(seconds(lambda: separately(plainly)) / stacked)
+    # The first turn is left out: it allocates.
+    return {name: [round(of(each[1:]), 2) for of in (statistics.median, min, max)] for name, each in found.items()}
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser()
+    asked.add_argument("--quick", action="store_true", help="try the script itself")
+    quick, result = asked.parse_args().quick, {}
+    for size, (name, changes, times) in [*SIZES.items()][: 1 if quick else None]:
+        whole = catalog.recipe(name, changes)
+        recipe = replace(whole, lengths=Uniform(20), watch=Watch(), keep="last")
+        with computing(1):
+            result[size] = {count: ratios(recipe, count, 1 if quick else times) for count in COUNTS}
+    print(json.dumps({"bench": "stacked", "ratios": result}))
+
+
+if __name__ == "__main__":
+    main()
