@@ -579,7 +579,7 @@ def test_a_dead_endpoint_is_given_up(endpoint, told):
     server.server_close()
     status, out, err = told(*words(url, "--lengths", "4", "--samples", 50, "--json"))
     assert status == 1 and len(err.splitlines()) == 1 and "onnect" in err
-    assert json.loads(out)["requests"] <= 2 * 8  # of eight at a time
+    assert json.loads(out)["requests"] < 3 * 8  # eight at a time: two of each in vain, others under way
 
 
 def test_a_quota_that_is_used_up_stops_at_once(endpoint, told):
@@ -953,6 +953,10 @@ def test_a_signal_within_the_event_loop_ends_it_without_an_error_of_its_own(numb
         os.kill(os.getpid(), number)
         await asyncio.sleep(20)
 
-    assert asyncio.run(asking._stopped(work()))
-    assert not asyncio.run(asking._stopped(asyncio.sleep(0)))
+    before = signal.signal(number, signal.default_int_handler)  # nohup has the tests ignore SIGHUP
+    try:
+        assert asyncio.run(asking._stopped(work()))
+        assert not asyncio.run(asking._stopped(asyncio.sleep(0)))
+    finally:
+        signal.signal(number, before)
     assert capsys.readouterr() == ("", "")

@@ -376,7 +376,7 @@ def test_the_study_is_reproduced_and_nothing_is_done_twice(small, capsys, runs, 
     assert (code, err) == (0, "")
     result = json.loads(out)
     run = Run.of(small)
-    assert [path.name for path in runs.iterdir()] == [run.folder.name]
+    assert [path.name for path in runs.glob("[!.]*")] == [run.folder.name]
     assert run.done
     uniform = [row for row in result["scores"] if row["problems"] == "uniform"]
     measured = [(*row["sizes"], row["stopping"], row["count"]) for row in uniform]
