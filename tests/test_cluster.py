@@ -127,6 +127,12 @@ def watcher(*words, on=SLURM):
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
+def ended(process, seconds):
+    """Its exit status; what it has said is shown where a test fails."""
+    print(process.communicate(timeout=seconds)[1])
+    return process.returncode
+
+
 def expected(tmp_path, seed):
     """The weights of a run that nobody disturbs."""
     recipe = lw.find("looped-parity", *RECIPE)
@@ -156,7 +162,7 @@ def test_a_node_is_killed_a_job_is_lost_and_one_preempted(cluster, runs, tmp_pat
     preempting.kill()
     preempting.wait()
     crash("n2", cluster)
-    assert watching.wait(timeout=1500) == 0, watching.stderr.read()
+    assert ended(watching, 1500) == 0
     assert not jobs() and not jobs("PENDING")
     folders = trained(runs)
     assert sorted(folders) == list(range(12))
@@ -194,10 +200,10 @@ def test_nothing_is_left_after_an_interrupt_and_the_same_command_goes_on(cluster
     watching = watcher("--seeds", "3")
     until(lambda: [*runs.glob("*/state.pt")])
     watching.send_signal(signal.SIGINT)
-    assert watching.wait(timeout=120) == 130
+    assert ended(watching, 120) == 130
     until(lambda: not (jobs() or jobs("PENDING") or jobs("COMPLETING")))
     again = watcher("--seeds", "3")
-    assert again.wait(timeout=300) == 0, again.stderr.read()
+    assert ended(again, 300) == 0
     for seed, folder in trained(runs).items():
         assert (folder / "model.safetensors").read_bytes() == expected(tmp_path, seed)
 
@@ -247,7 +253,7 @@ def test_ray_loses_a_node_and_a_training(nodes, runs, tmp_path):
     there = trainings(runs, raylet(nodes.second))
     os.kill(next(number for number in trainings(runs) if number not in there), signal.SIGKILL)
     nodes.remove_node(nodes.second, allow_graceful=False)
-    assert watching.wait(timeout=900) == 0, watching.stderr.read()
+    assert ended(watching, 900) == 0
     folders = trained(runs)
     assert sorted(folders) == list(range(12)) and not trainings(runs)
     for seed, folder in folders.items():
@@ -262,9 +268,9 @@ def test_nothing_is_left_on_ray_after_an_interrupt(nodes, runs, tmp_path):
     watching = watcher("--seeds", "6", on=on)
     until(lambda: [*runs.glob("*/state.pt")])
     watching.send_signal(signal.SIGINT)
-    assert watching.wait(timeout=120) == 130
+    assert ended(watching, 120) == 130
     until(lambda: not trainings(runs), 20)
-    assert watcher("--seeds", "6", on=on).wait(timeout=300) == 0
+    assert ended(watcher("--seeds", "6", on=on), 300) == 0
     for seed, folder in trained(runs).items():
         assert (folder / "model.safetensors").read_bytes() == expected(tmp_path, seed)
 
@@ -298,12 +304,10 @@ def test_a_sweep_of_24_recipes_is_killed_and_goes_on(runs, tmp_path, words):
     sweeping = swept(*words)
     until(lambda: len(written(runs)) >= 12, 900)
     sweeping.kill()
-    sweeping.wait()
+    ended(sweeping, 60)
     until(lambda: not trainings(runs), 30)  # they end with who started them
     before = written(runs)
-    again = swept(*words)
-    _, err = again.communicate(timeout=1500)
-    assert again.returncode == 0, err
+    assert ended(swept(*words), 1500) == 0
     (folder,) = runs.glob("sweep-*")
     table = (folder / "trials.csv").read_text()
     after = written(runs)
@@ -313,5 +317,5 @@ def test_a_sweep_of_24_recipes_is_killed_and_goes_on(runs, tmp_path, words):
         for path in after:
             run = lw.train(lw.Run.open(path).recipe, folder=tmp_path / path.name, quiet=True)
             assert (path / "model.safetensors").read_bytes() == (run.folder / "model.safetensors").read_bytes()
-    assert swept(*words).wait(timeout=600) == 0
+    assert ended(swept(*words), 600) == 0
     assert (folder / "trials.csv").read_text() == table and written(runs) == after
