@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from lengthwise.base.results import RunOutline
 from lengthwise.recipe.recipe import Recipe
 
@@ -13,7 +11,7 @@ def outline(recipe: Recipe) -> RunOutline:
     axes = tuple(recipe.task.axes)
     return RunOutline(
         id=recipe.id,
-        seedless_id=replace(recipe, seed=0, data_seed=0).id,
+        seedless_id=recipe.seedless_id,
         name=recipe.name,
         seed=recipe.seed,
         data_seed=recipe.data_seed,

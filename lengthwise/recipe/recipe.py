@@ -135,6 +135,11 @@ class Recipe(fields.Part):
         field that a later version adds leaves the runs of before where they are found."""
         return hashlib.blake2b(json.dumps(fields.essence(self._plain())).encode(), digest_size=5).hexdigest()
 
+    @property
+    def seedless_id(self) -> str:
+        """The id with both seeds 0: recipes that differ only in their seeds share it."""
+        return replace(self, seed=0, data_seed=0).id
+
     def __str__(self) -> str:
         """A readable block: each field that is not the default, as a user would type it."""
         return as_text(f"Recipe {self.name} ({self.id})", fields.lines(self))

@@ -107,7 +107,7 @@ def _moments(recipe: Recipe, count: int) -> list[int]:
 def operations_by_name(recipes: Iterable[Recipe], progress: Progress | None = None) -> dict[str, float]:
     """``operations`` of each recipe, by name; the last one counts if several share a name. What is measured is kept."""
     named, known = {recipe.name: recipe for recipe in recipes}, known_operations()
-    ids = {name: replace(recipe, seed=0, data_seed=0).id for name, recipe in named.items()}
+    ids = {name: recipe.seedless_id for name, recipe in named.items()}
     new = {name: recipe for name, recipe in named.items() if ids[name] not in known}
     line = (progress or Progress(quiet=True)).line("operations of a step", len(new))
     for number, (name, recipe) in enumerate(new.items()):

@@ -113,7 +113,7 @@ def _check_alike(recipes: Sequence[Recipe]) -> None:
         raise UsageError("torchrun's processes train one run together: leave the stack out, or torchrun")
     if len({recipe.id for recipe in recipes}) < max(2, len(recipes)):
         raise UsageError("a stack is of two or more seeds, all different: say --seeds 2 or more")
-    if len({replace(recipe, seed=0, data_seed=0).id for recipe in recipes}) > 1:
+    if len({recipe.seedless_id for recipe in recipes}) > 1:
         raise UsageError("a stack is of recipes that differ in nothing but seed and data_seed")
 
 
