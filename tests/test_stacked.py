@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from conftest import LONG, command
+from conftest import LONG, command, survived
 from forms import EVERY, READS, SPECS, WRITES, all_close, away, every_loop, names, some
 from test_device import Reads, on_meta
 from test_device import small as small_form
@@ -205,27 +205,7 @@ def test_stopped_and_resumed_equals_unbroken_to_the_bit(monkeypatch, unbroken):
 @long
 def test_a_crash_at_any_write_and_resumed_equals_unbroken_to_the_bit(monkeypatch, unbroken):
     """So checkpoints are of different steps, and some runs are done while others are not."""
-
-    class Crash(BaseException):
-        pass
-
-    written, put = [], os.replace
-
-    def dying(source, target):
-        written.append(target)
-        if len(written) == 7 + crashes % 3:
-            raise Crash
-        put(source, target)
-
-    recipes, crashes = seeds(FEW, 3), 0
-    monkeypatch.setattr(os, "replace", dying)
-    while True:
-        try:
-            runs = train_stacked(recipes, save_every=0)
-            break
-        except Crash:
-            crashes += 1
-            written.clear()
+    runs, crashes = survived(lambda: train_stacked(seeds(FEW, 3), save_every=0), monkeypatch, least=7)
     assert crashes > 4
     assert [outcome(run) for run in runs] == unbroken
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import Crash, survived
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -321,9 +322,6 @@ def test_stopped_at_any_step_and_resumed_equals_unbroken(recipe, number, monkeyp
 def test_a_crash_between_checkpoints_and_resumed_equals_unbroken(recipe, monkeypatch):
     """What was logged after the checkpoint is logged again, once."""
 
-    class Crash(BaseException):
-        pass
-
     def crash():
         raise Crash
 
@@ -353,31 +351,9 @@ def test_an_exam_passed_admits_the_next_length(right, reached, monkeypatch):
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_crash_at_any_write_and_resumed_equals_unbroken(moment, monkeypatch):
     """Each session dies at its third, fourth or fifth file, right before or right after it is put in its place."""
-
-    class Crash(BaseException):
-        pass
-
-    replaced, original = [], os.replace
-
-    def dying(source, target):
-        replaced.append(target)
-        if moment == "after":
-            original(source, target)
-        if len(replaced) == 3 + crashes % 3:
-            raise Crash
-        if moment == "before":
-            original(source, target)
-
-    recipe, crashes = replace(RICH, steps=8), 0
+    recipe = replace(RICH, steps=8)
     wanted = unbroken(recipe)
-    monkeypatch.setattr(os, "replace", dying)
-    while True:
-        try:
-            run = train(recipe, save_every=0)
-            break
-        except Crash:
-            crashes += 1
-            replaced.clear()
+    run, crashes = survived(lambda: train(recipe, save_every=0), monkeypatch, 3, moment)
     assert crashes > 2
     assert outcome(run) == wanted
 

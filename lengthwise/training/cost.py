@@ -33,7 +33,7 @@ class Cost:
 
     parameters: int
     operations: float  # floating-point operations in matrix products, per step; a multiply–add counts as two
-    seconds: float  # per step: processor time, measured on one thread of this machine; on a GPU wall time
+    seconds: float  # processor time per step, measured on one thread of this machine
     steps: int
     measured: bool = True  # or estimated, where a step takes too long
 
@@ -119,24 +119,29 @@ def operations_by_name(recipes: Iterable[Recipe], progress: Progress | None = No
     return {name: known[ids[name]] for name in named}
 
 
-def cost(recipe: Recipe, moments: int = 4, rows: int | None = None, device: str = "cpu") -> Cost:
+def cost(recipe: Recipe, moments: int = 4, rows: int | None = None) -> Cost:
     """Run a few steps at ``moments`` evenly spaced points of the training, since curricula make later steps dearer, and
     average. With ``rows``, batches are smaller and results scaled up: faster, and slightly too high. Where a step takes
     longer than ``PATIENCE``, nothing is run."""
     rows = min(rows or recipe.batch, recipe.batch)
+    measured = _foreseen(recipe) * rows / recipe.batch <= PATIENCE
+    found = operations(recipe, rows, moments), step_seconds(recipe, moments, rows)
+    return Cost(parameters(recipe), *found, recipe.steps, measured)
+
+
+def step_seconds(recipe: Recipe, moments: int = 4, rows: int | None = None, device: str = "cpu") -> float:
+    """``Cost.seconds`` alone, on a device: of a GPU wall time."""
+    rows = min(rows or recipe.batch, recipe.batch)
     if (foreseen := _foreseen(recipe)) * rows / recipe.batch > PATIENCE:
-        return Cost(parameters(recipe), foreseen * SPEED, foreseen, recipe.steps, measured=False)
-    trainee, seconds = Trainee(_small(recipe, rows), torch.device(device)), []
+        return foreseen
+    trainee, taken = Trainee(_small(recipe, rows), torch.device(device)), 0.0
     with computing(1):
         trainee.advance()  # the first step includes one-time allocations
         for trainee.step in _moments(recipe, moments):
             start = _now(device)
             trainee.advance()
-            seconds.append(_now(device) - start)
-    per_step = sum(seconds) * recipe.batch / rows / moments
-    return Cost(
-        sum(p.numel() for p in trainee.model.parameters()), operations(recipe, rows, moments), per_step, recipe.steps
-    )
+            taken += _now(device) - start
+    return taken * recipe.batch / rows / moments
 
 
 def _now(device: str) -> float:

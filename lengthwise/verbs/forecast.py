@@ -16,7 +16,7 @@ from lengthwise.recipe.recipe import Recipe
 from lengthwise.report import Row
 from lengthwise.report.sheet import Sheet
 from lengthwise.run import Run
-from lengthwise.training.cost import Cost, cost
+from lengthwise.training.cost import Cost, cost, step_seconds
 from lengthwise.training.executors import Local
 from lengthwise.training.ray_cluster import Ray
 from lengthwise.training.slurm import Slurm
@@ -34,7 +34,7 @@ def forecast(args: argparse.Namespace, plan: Sequence[Sequence[Recipe]], title: 
     found = []
     for seeds in _shown(plan, args.quiet):
         price = cost(seeds[0], moments=2, rows=rows)
-        faster = cost(seeds[0], moments=2, rows=rows, device="cuda") if gpu else None
+        faster = step_seconds(seeds[0], moments=2, rows=rows, device="cuda") if gpu else None
         row = _row(seeds, price, faster)
         found.append(row)
         times = [duration(row[name] * 60) for name in ("minutes_each", *["gpu_minutes_each"] * gpu)]
@@ -54,7 +54,7 @@ def _shown(plan: Sequence[Sequence[Recipe]], quiet: bool) -> Iterator[Sequence[R
             yield seeds
 
 
-def _row(seeds: Sequence[Recipe], price: Cost, faster: Cost | None) -> Row:
+def _row(seeds: Sequence[Recipe], price: Cost, faster: float | None) -> Row:
     return {
         "recipe": seeds[0].name,
         "seeds": len(seeds),
@@ -62,7 +62,7 @@ def _row(seeds: Sequence[Recipe], price: Cost, faster: Cost | None) -> Row:
         "operations_each": price.operations * price.steps,
         "memory": of_training(seeds[0]).memory,
         "minutes_each": price.minutes,
-        "gpu_minutes_each": faster.minutes if faster else None,
+        "gpu_minutes_each": None if faster is None else price.steps * faster / 60,
     }
 
 

@@ -77,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
     elif own_folder is None and not (Run.expected(recipes[0]).folder / "config.json").exists():
         rehearse(recipe, choose_device(args.device), args.matmul)
     runs = [Run.of(recipe, own_folder) for recipe in recipes]
+    lost = [one for one in runs if args.stack and not one.done]
     if not args.stack and ((len(runs) > 1 and jobs_of(args) > 1) or not isinstance(on, Local)):
         options = [*passed_on(args), *_own_options(args)]
         with Fleet(runs, lambda _: options, jobs=jobs_of(args), on=on) as fleet:
@@ -87,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         fleet = None
         for one in runs:
-            if args.stack and not one.done:
+            if one in lost:
                 continue
             with one.locked(wait=args.wait), Progress(quiet=args.quiet) as progress:
                 _train(args, one, progress)
@@ -96,7 +97,6 @@ def run(args: argparse.Namespace) -> int:
                     if args.families:
                         after_training(args, one, plan[0].sizes, progress)
                 one.forgive()
-    lost = [one for one in runs if args.stack and not one.done]
     if len(lost) < len(runs):
         result = [{"run": str(run.folder), "about": run.about(), "scores": run.rows("scores")} for run in runs]
         where = [Text.assemble((str(run.folder), "dim"), f"  {_time(run)}") for run in runs]
