@@ -365,7 +365,8 @@ from lengthwise.run import Run
 from lengthwise.training.loop import Interrupted, Trainee, choose_device, train
 folder, chance = sys.argv[1], random.Random(1)
 recipe = Run.open(folder).recipe
-Trainee(recipe, choose_device("cpu"))  # so that what torch imports late is imported once, before the forks
+Trainee(recipe, choose_device("cpu")).advance()  # so that what torch imports late is imported once, before the forks
+assert "torch._dynamo" not in sys.modules, "to train, nobody need wait for torch's compiler"
 
 def saved():
     try:

@@ -6,6 +6,8 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
+from inspect import unwrap
 from typing import Literal
 
 import torch
@@ -26,6 +28,15 @@ class Optimizer(Part):
         """Build the optimizer of these parameters."""
 
 
+@cache
+def uncompiled(kind: type[torch.optim.Optimizer]) -> type:
+    """The same optimizer without what torch wraps around its methods for its compiler: that alone would import the
+    compiler, two seconds of every process that trains."""
+    names = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
+    methods = {name: unwrap(getattr(kind, name)) for name in names}
+    return type(kind.__name__, (kind,), {**methods, "step": torch.no_grad()(unwrap(kind.step))})
+
+
 @dataclass(frozen=True)
 class AdamW(Optimizer):
     """Adam with decoupled weight decay on all parameters (Loshchilov and Hutter 2019)."""
@@ -36,7 +47,7 @@ class AdamW(Optimizer):
     weight_decay: NotNegative = 0.01  # share of the weights taken off per step, times the learning rate
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(
+        return uncompiled(torch.optim.AdamW)(
             parameters, lr=self.rate, betas=self.betas, eps=self.eps, weight_decay=self.weight_decay, fused=True
         )
 
@@ -54,7 +65,9 @@ class LAMB(Optimizer):
         from pytorch_optimizer import Lamb  # here because it is slow to import
 
         # Without `adam_debias` it also divides the rate by 1 − β₁ᵗ, but only the weights' norm should set the step.
-        return Lamb(parameters, self.rate, self.betas, eps=self.eps, weight_decay=self.weight_decay, adam_debias=True)
+        return uncompiled(Lamb)(
+            parameters, self.rate, self.betas, eps=self.eps, weight_decay=self.weight_decay, adam_debias=True
+        )
 
 
 @dataclass(frozen=True)
