@@ -104,6 +104,7 @@ __all__ = [
     "style",
     "tasks",
     "train",
+    "train_stacked",
     "unroll",
 ]  # fmt: skip
 

@@ -135,8 +135,8 @@ def _using(verb: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("prompt", metavar="PROMPT", nargs="?", help="e.g. 10110")
     sub.add_argument("changes", nargs="*", metavar="name=value", help="the task's fields, e.g. order=least")
     sub = verb("reproduce", "train and evaluate all of a study, then write its table and figures",
-               "seeds", "jobs", "on", "dry-run", "curve-samples", "out", "device", "matmul", "allow-divergence",
-               "quiet", "json")  # fmt: skip
+               "seeds", "stack", "jobs", "on", "dry-run", "curve-samples", "out", "device", "matmul",
+               "allow-divergence", "quiet", "json")  # fmt: skip
     _reproduce(sub)
     sub = verb("sweep", "train a recipe with several values of its fields; choose the best near the training lengths",
                "seeds", "jobs", "on", "dry-run", "samples", "out", "device", "matmul", "allow-divergence",

@@ -211,6 +211,21 @@ def test_a_fleet_runs_on_whatever_has_room():
         fleet.check()
 
 
+@pytest.mark.usefixtures("untyped")
+def test_the_seeds_of_a_recipe_may_be_one_command():
+    """If it fails, those are lost that it did not finish."""
+    recipes = [lw.find("looped-parity", *SMALL), lw.find("looped-parity", *SMALL, "batch=5")]
+    found = [lw.Run.of(replace(recipe, seed=seed)) for recipe in recipes for seed in (3, 4)]
+    (found[0].folder / "model.safetensors").touch()
+    engine = MadeEngine(Made(0, "it is hot"), Made(0))
+    with Fleet(found, lambda run: [run.recipe.name], jobs=1, on=engine, stack=True) as fleet:
+        assert fleet.poll() and fleet.poll() and not fleet.poll()
+    words = [["train", str(run.folder), "--seed", "3", "--seeds", "2", "--stack", "--quiet", run.recipe.name]
+             for run in (found[0], found[2])]  # fmt: skip
+    assert engine.last.submitted == words
+    assert fleet.failed == {found[1].folder: "it is hot"}
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [

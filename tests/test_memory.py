@@ -106,7 +106,7 @@ def test_what_no_part_makes_fit_is_said_in_a_line(monkeypatch):
         trainee.advance()
     together = stacked.Stack([SimpleNamespace(trainee=trainee, run=SimpleNamespace(recipe=PLAIN))], Progress())
     monkeypatch.setattr(stacked, "advance", none)
-    with pytest.raises(UsageError, match="plain: memory does not hold 1 seeds at once: say fewer --seeds"):
+    with pytest.raises(UsageError, match="plain: memory does not hold 1 seeds at once: take fewer, or leave"):
         together.advance()
 
 

@@ -15,6 +15,8 @@ from test_processes import ODD, RECIPES
 from test_training import LARGE, PLAIN, RICH, outcome, stop_at
 from torch import nn
 
+import lengthwise as lw
+from lengthwise import catalog
 from lengthwise.base.errors import Diverged, UsageError
 from lengthwise.depth.plain import Plain
 from lengthwise.depth.stacked import Asked, Told, answers
@@ -24,10 +26,12 @@ from lengthwise.objectives.final import Final
 from lengthwise.recipe import demand
 from lengthwise.recipe.lengths import Uniform
 from lengthwise.run import Run, load
+from lengthwise.studies import Panel, Study
 from lengthwise.training import stacked
 from lengthwise.training.loop import Interrupted, train
 from lengthwise.training.stacked import advance, train_stacked
 from lengthwise.training.trainee import Trainee
+from lengthwise.verbs import reproduce
 
 pytestmark = pytest.mark.usefixtures("untyped")
 CPU = torch.device("cpu")
@@ -185,17 +189,22 @@ def unbroken(tmp_path_factory):
         return [outcome(run) for run in train_stacked(seeds(FEW, COUNT))]
 
 
-def test_stopped_and_resumed_equals_unbroken_to_the_bit(monkeypatch, unbroken):
-    recipes = seeds(FEW, COUNT)
-    step, come = stacked.advance, iter([False, True, False, True] if LONG else [False, True])
+def stop_after(patch, *steps):
+    """The process is told to stop after these of the steps that stacks take."""
+    step, taken = stacked.advance, itertools.count(1)
 
     def stopping(trainees):
-        taken = step(trainees)
-        if trainees[0].stacked > 1 and next(come, False):  # others are rehearsed
+        found = step(trainees)
+        if trainees[0].stacked > 1 and next(taken) in steps:  # others are rehearsed
             os.kill(os.getpid(), signal.SIGTERM)
-        return taken
+        return found
 
-    monkeypatch.setattr(stacked, "advance", stopping)
+    patch.setattr(stacked, "advance", stopping)
+
+
+def test_stopped_and_resumed_equals_unbroken_to_the_bit(monkeypatch, unbroken):
+    recipes = seeds(FEW, COUNT)
+    stop_after(monkeypatch, 2, 4)
     for at in (2, 4) if LONG else (2,):
         with pytest.raises(Interrupted, match=f"stopped at step {at}; .*: {COUNT} runs in "):
             train_stacked(recipes)
@@ -258,6 +267,45 @@ def test_the_command(runs):
     assert done.returncode == 0 and not done.stderr
     about = [Run.open(folder).about()["stacked"] for folder in runs.iterdir()]
     assert about == [2, 2] and all(len(Run.open(folder).rows("scores")) == 2 for folder in runs.iterdir())
+
+
+def weights_near(run, other):
+    for name, value in run.model.state_dict().items():
+        torch.testing.assert_close(value, other.model.state_dict()[name], atol=1e-4, rtol=0)
+
+
+def test_from_python():
+    runs = lw.train_stacked(PLAIN, "steps=3", "seed=5", seeds=2, quiet=True)
+    assert [(run.recipe.seed, run.recipe.data_seed, run.about()["stacked"]) for run in runs] == [(5, 5, 2), (6, 6, 2)]
+    for run in runs:
+        weights_near(run, train(run.recipe, run.folder.with_name(f"alone-{run.recipe.seed}")))
+
+
+STUDY = ["reproduce", "pairs", "--stack", "--samples", 4, "--jobs", 2, "--quiet"]
+
+
+def studied(monkeypatch, recipe):
+    """The study is of this recipe alone, and draws nothing."""
+    study = Study("Tiny", (Panel("Tiny", (recipe,), sizes=(3,)),))
+    monkeypatch.setattr(catalog, "study", lambda *_, **__: study)
+    monkeypatch.setattr(reproduce, "_publish", lambda *_: 0)
+
+
+@pytest.mark.usefixtures("fleet_here", "untyped")
+def test_a_study_trains_seeds_together(monkeypatch, tmp_path):
+    """Stopped and given again it ends with the same weights."""
+    recipe = replace(PLAIN, steps=3)
+    studied(monkeypatch, recipe)
+    stop_after(monkeypatch, 2)
+    stopped = command(*STUDY, "--seeds", 2)
+    assert stopped.returncode == 2 and "2 runs failed" in stopped.stderr and "stopped at step 2" in stopped.stderr
+    again = command(*STUDY, "--seeds", 2)
+    assert (again.returncode, again.stderr) == (0, "")
+    runs = [Run.expected(one) for one in seeds(recipe, 2)]
+    assert all(run.about()["stacked"] == 2 and run.rows("scores") for run in runs)
+    ended = [outcome(run) for run in runs]
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "unbroken"))
+    assert [outcome(run) for run in train_stacked(seeds(recipe, 2))] == ended
 
 
 @long
@@ -335,6 +383,17 @@ def test_a_stack_takes_the_memory_of_all(runs, monkeypatch):
     monkeypatch.setattr(demand, "memory", lambda: 1.5 * demand.of_training(PLAIN).memory)
     with pytest.raises(UsageError, match="plain: training 2 seeds at once takes about"):
         train_stacked(seeds(PLAIN, 2))
+    assert not runs.exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "count", "said"),
+    [(replace(RICH, name="random"), 2, "random: its seeds cannot be stacked"), (PLAIN, 1, "two or more seeds")],
+)
+def test_a_study_says_what_cannot_be_stacked_before_anything_is_written(monkeypatch, runs, recipe, count, said):
+    studied(monkeypatch, recipe)
+    refused = command(*STUDY, "--seeds", count)
+    assert refused.returncode == 2 and said in refused.stderr and refused.stderr.count("\n") == 1
     assert not runs.exists()
 
 

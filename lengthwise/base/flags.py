@@ -9,7 +9,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "quiet": {"action": "store_true", "help": "no progress"},
     "seed": {"type": int, "metavar": "N", "help": "seed of weights and problems (default: the recipe's, or 0)"},
     "seeds": {"type": int, "default": 1, "metavar": "K", "help": "train K seeds (default: 1)"},
-    "stack": {"action": "store_true", "help": "train all seeds together in this process, their weights stacked"},
+    "stack": {"action": "store_true", "help": "train a recipe's seeds together in one process, their weights stacked"},
     "jobs": {"type": int, "metavar": "J", "help": "processes at a time (default: the cores, at most 2)"},
     "on": {
         "default": "local",

@@ -34,3 +34,15 @@ def as_html(title: str, rows: Iterable[Sequence[str]], heads: Sequence[str] = ()
     )
     head = f"<thead><tr>{top}</tr></thead>" if heads else ""
     return f"<p><b>{html.escape(title)}</b></p><table>{head}<tbody>{body}</tbody></table>"
+
+
+class Listing(dict[str, str]):
+    """Names, and a sentence for each."""
+
+    def __str__(self) -> str:
+        return as_text(f"{len(self)} found", self.items())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return as_html(f"{len(self)} found", self.items())

@@ -47,8 +47,8 @@ def overview(fleet: Fleet, runs: Sequence[Run]) -> RenderableType:
     """``status`` of all runs; of many, how many there are of each kind, and ``status`` of some that have begun."""
     if len(runs) <= MOST:
         return status(runs)
-    running = [run for run, _ in fleet.running]
-    counts = {"failed": len(fleet.failed), "submitted": len(running), "waiting": len(fleet.waiting)}
+    running = [run for together, _ in fleet.running for run in together]
+    counts = {"failed": len(fleet.failed), "submitted": len(running), "waiting": sum(map(len, fleet.waiting))}
     counts = {"done": len(runs) - sum(counts.values())} | counts
     said = f"{len(runs):,} runs: {', '.join(f'{count:,} {name}' for name, count in counts.items())}"
     return Group(said, status(running[:MOST]))

@@ -61,7 +61,7 @@ def train_stacked(
     check(track)
     shown, at = progress or Progress(quiet=True), choose_device(device)
     check_matmul(matmul, at)
-    _check_alike(recipes)
+    check_alike(recipes)
     _foresee(recipes, at, matmul)
     runs = [Run.of(recipe) for recipe in recipes]
     with ExitStack() as entered:
@@ -104,15 +104,15 @@ def rehearse_stacked(recipes: Sequence[Recipe], device: torch.device, matmul: Ma
     except (RuntimeError, TypeError, ValueError) as error:
         draws = "the model draws random numbers in training, as dropout and noise do"
         reason = draws if "random operation" in str(error) else one_line(error)
-        raise UsageError(f"{recipes[0].name}: its seeds cannot be stacked ({reason}); leave --stack out") from None
+        raise UsageError(f"{recipes[0].name}: its seeds cannot be stacked ({reason}); leave the stack out") from None
 
 
-def _check_alike(recipes: Sequence[Recipe]) -> None:
+def check_alike(recipes: Sequence[Recipe]) -> None:
     """Raise UsageError unless these are several seeds of one recipe, for one process."""
     if count() > 1:
         raise UsageError("torchrun's processes train one run together: leave the stack out, or torchrun")
     if len({recipe.id for recipe in recipes}) < max(2, len(recipes)):
-        raise UsageError("a stack is of two or more seeds, all different: say --seeds 2 or more")
+        raise UsageError("a stack is of two or more seeds, all different")
     if len({recipe.seedless_id for recipe in recipes}) > 1:
         raise UsageError("a stack is of recipes that differ in nothing but seed and data_seed")
 
@@ -141,7 +141,7 @@ class Stack:
         try:
             taken = advance([one.trainee for one in self.seeds])
         except torch.OutOfMemoryError:
-            few = f"memory does not hold {len(self.seeds)} seeds at once: say fewer --seeds, or leave --stack out"
+            few = f"memory does not hold {len(self.seeds)} seeds at once: take fewer, or leave the stack out"
             raise UsageError(f"{self.seeds[0].run.recipe.name}: {few}") from None
         return self._each(lambda one: one.trainee.log(one.run) if one.trainee in taken else [])
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, count, takewhile
 from pathlib import Path
 
+import torch
+
 from lengthwise import catalog
 from lengthwise.base.progress import Progress
 from lengthwise.evaluation.depth import depths
@@ -25,6 +27,7 @@ from lengthwise.training.cost import operations_by_name
 from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow
 from lengthwise.training.loop import computing
+from lengthwise.training.stacked import check_alike, rehearse_stacked
 from lengthwise.verbs.console import doing, progress, say
 from lengthwise.verbs.forecast import forecast
 from lengthwise.verbs.options import engine, jobs_of, passed_on, seeds_of
@@ -40,6 +43,8 @@ def run(args: argparse.Namespace) -> int:
         return _dry_run(args, study)
     if args.samples is None:
         args.samples = study.samples
+    if args.stack:
+        _check_stacks(study, args.seeds)
     runs = {panel.title: _runs(args, panel) for panel in study.panels}
     fleet = _train(args, study, runs)
     runs = {
@@ -53,6 +58,15 @@ def run(args: argparse.Namespace) -> int:
     _publish(args, study, runs, Path(args.out or Path("results") / args.study))
     fleet.check()  # those that failed stop no other
     return 0
+
+
+def _check_stacks(study: Study, seeds: int) -> None:
+    """Raise UsageError, before anything is written, where the seeds of a recipe cannot be stacked."""
+    for recipe in study.recipes:
+        recipes = seeds_of(recipe, 0, seeds)
+        check_alike(recipes)
+        if not all(Run.expected(one).done for one in recipes):
+            rehearse_stacked(recipes, torch.device("cpu"))
 
 
 def _runs(args: argparse.Namespace, panel: Panel) -> list[Run]:
@@ -73,7 +87,8 @@ def _train(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[R
         for one in runs[panel.title]
     }
     together = list(chain(*runs.values()))
-    with Fleet(together, lambda one: options[one.folder], jobs=jobs_of(args), on=engine(args)) as fleet:
+    how = {"jobs": jobs_of(args), "on": engine(args), "stack": args.stack}
+    with Fleet(together, lambda one: options[one.folder], **how) as fleet:
         follow(fleet, together, progress, quiet=args.quiet)
     return fleet
 
