@@ -76,6 +76,7 @@ SPECS = [
     replace(BASE, layers=2, injection="reads", final_norm="readout"),
     replace(BASE, norm="post", injection="reads"),
     replace(BASE, positions=(LocalHeads(1), CoupledHeads(1))),
+    replace(BASE, positions=(LocalHeads(1), CoupledHeads(1, ahead=1))),
     replace(BASE, positions=(LocalHeads(1), EarlierHeads(1))),
     replace(BASE, positions=(LocalHeads(1), ALiBi(2.0)), injection="once"),
     Transformer(width=8, heads=2, layers=2, positions=(Learned(20), RoPE(), Local(2))),

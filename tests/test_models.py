@@ -202,13 +202,14 @@ def test_of_local_heads_the_others_see_all(causal, run):
         assert torch.equal(influence(run(build(spec, causal)), some([9]), 1), wanted & allowed)
 
 
-@pytest.mark.parametrize("reach", [0, 1])
+@pytest.mark.parametrize(("reach", "ahead"), [(0, 0), (1, 0), (0, 1), (1, 2), (0, 9)])
 @both
-def test_coupled_heads_see_their_own_position_of_every_number(reach, causal, run):
+def test_coupled_heads_see_one_position_of_every_number_and_their_own(reach, ahead, causal, run):
     position = torch.tensor([1, 2, 3, 0, 1, 2, 3, 0, 1, 2])
-    wanted = (position[:, None] - position).abs() <= reach
+    wanted = (position - position[:, None] - ahead).abs() <= reach
+    wanted |= torch.eye(10, dtype=torch.bool)
     wanted &= torch.ones_like(wanted).tril() if causal else True
-    spec = replace(BASE, positions=(CoupledHeads(2, reach),))
+    spec = replace(BASE, positions=(CoupledHeads(2, reach, ahead),))
     inputs = replace(some([10]), digit_position=position[None])
     assert torch.equal(influence(run(build(spec, causal)), inputs, 1), wanted)
 

@@ -21,7 +21,7 @@ from lengthwise.base.types import Trace, UsageError
 from lengthwise.evaluation.sealed import digest
 from lengthwise.folder import shipped
 from lengthwise.page import document, offered
-from lengthwise.page.models import MOST, _task, check, exported
+from lengthwise.page.models import MOST, TASKS, _task, check, exported
 from lengthwise.page.viewer import NETWORK
 from lengthwise.rasp.graph import graph
 from lengthwise.rasp.program import execute
@@ -35,13 +35,14 @@ from lengthwise.tasks.unique_set import UniqueSet
 SHIPPED = [name for name in shipped() if "small" not in name]
 NODE = shutil.which("node")
 node = pytest.mark.skipif(NODE is None, reason="there is no node to run a page's scripts")
-OTHERS = "(Abacus(size=30, offset=1), CoupledHeads(count=1, reach=1), NoPE())"
+OTHERS = "(Abacus(size=30, offset=1), CoupledHeads(count=1, reach=1, ahead=1), NoPE())"
 
 # Forms that no shipped weights have, with weights as they are drawn: what is computed is the same.
 FORMS = {
     "learned": "standard-pairs model.width=16 model.layers=2 model.positions=Learned(size=40)",
     "earlier": "looped-unique-set model.width=16 task.alphabet=5 model.positions=EarlierHeads(count=1)",
     "once": "looped-parity model.width=8 model.heads=2 model.injection=once",
+    "ahead": "looped-flipped-copy model.width=8",
     "framed": "abacus-addition model.width=16 model.heads=2 layout.framed=true layout.pauses=2",
     "mirrored": "looped-multiplication model.width=8 model.layers=1 task.base=3 task.leading_zeros=false",
     "most": "looped-pairs model.width=8 task.base=4 task.order=most task.leading_zeros=false",
@@ -146,8 +147,9 @@ def _stop(rule, said, ends, sure, planned):
 @node
 def test_a_page_parses_and_refuses_what_python_does():
     sums = Addition(10, "least", True, True), Addition(3, "most")
-    tasks = *PUBLISHED, *sums, Multiplication(10, "least", "least", False)
-    texts = ["", " 1 0 1 ", "2", "0", "1+", "1+1", "00+1", "1*1", "11*01", "1+1+1", "ab", "é", "1" * 60]
+    tasks = *(kind() for kind in TASKS), *sums, Multiplication(10, "least", "least", False)
+    texts = ["", " 1 0 1 ", "2", "0", "1+", "1+1", "00+1", "1*1", "11*01", "1|", "01|1", "0|00", "1+1+1", "ab", "é"]
+    texts.append("1" * 60)
     told = run_in_node(["tensors", "tasks"], {"tasks": [_task(task) for task in tasks], "texts": texts})
     for (task, text), said in zip(itertools.product(tasks, texts), told, strict=True):
         try:
@@ -189,7 +191,7 @@ def test_every_shipped_model_of_these_tasks_can_be_shown(name):
 
 REFUSED = {
     "retran-small": (),
-    "looped-copy": ("task=FlippedCopy",),
+    "looped-copy": ("task=Sorting",),
     "looped-parity": ("model.positions=RoPE",),
     "abacus-addition": ("model.positions=Abacus(at=attention)",),
     "looped-pairs": ("model.norm=post",),

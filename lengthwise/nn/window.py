@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lengthwise.base.ranges import Extra, Size
 from lengthwise.base.types import Inputs, UsageError
-from lengthwise.nn.position import Encoding, Position, distance, gaps
+from lengthwise.nn.position import Encoding, Position, distance
 
 
 @dataclass(frozen=True)
@@ -110,21 +110,32 @@ class CoupledHeads(_Reaching):
     """The last ``count`` heads see tokens whose digit positions differ by at most ``reach``, in any number of the row.
 
     Digit positions are those of position coupling (Cho et al. 2024), but a window has no parameters, so it applies to
-    numbers of any length.
+    numbers of any length. In a row that is written as text, an answer's symbol is predicted at the position before its
+    own: with ``ahead=1`` the window is around the digits that stand where the predicted one will. A position always
+    sees itself.
     """
 
     reach: Extra = 0  # the largest difference of digit positions that is seen
+    ahead: Extra = 0  # how much higher the digit position in the middle of the window is than one's own
 
     def build(self, width: int, heads: int) -> Encoding:
         self._fits(heads)
-        return CoupledHeadsEncoding(torch.arange(heads, device="cpu") >= heads - self.count, self.reach)
+        return CoupledHeadsEncoding(torch.arange(heads, device="cpu") >= heads - self.count, self.reach, self.ahead)
 
 
 class CoupledHeadsEncoding(LocalHeadsEncoding):
     """The module of ``CoupledHeads``."""
 
+    def __init__(self, chosen: Bool[Tensor, " h"], reach: int, ahead: int = 0) -> None:
+        super().__init__(chosen, reach)
+        self.ahead = ahead
+
     def hidden(self, inputs: Inputs) -> Bool[Tensor, "b 1 t t"]:
-        return (gaps(inputs.digit_position) > self.reach)[:, None]
+        digit = inputs.digit_position
+        far = (digit[:, None] - digit[:, :, None] - self.ahead).abs() > self.reach
+        if self.ahead:
+            far &= ~torch.eye(digit.shape[1], dtype=torch.bool, device=digit.device)
+        return far[:, None]
 
 
 @dataclass(frozen=True)

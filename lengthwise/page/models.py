@@ -24,7 +24,9 @@ from lengthwise.run import Weights
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum
+from lengthwise.tasks.bitwise_or import BitwiseOr
 from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.flipped_copy import FlippedCopy
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.unique_set import UniqueSet
@@ -32,7 +34,7 @@ from lengthwise.tasks.unique_set import UniqueSet
 MOST = 1_000_000  # parameters that travel inside a page
 
 # What js/ computes. Exact types: a subclass may compute something else.
-TASKS = Parity, Copy, BinarySum, UniqueSet, Addition, Multiplication
+TASKS = Parity, Copy, FlippedCopy, BitwiseOr, BinarySum, UniqueSet, Addition, Multiplication
 LAYOUTS = Pairs, FullOutput, NextToken
 LOOPS = Constant, PerRound, ExtraLoops, AnyLoops
 RULES = Oracle, After, MaxConfidence, Sure, Converged
@@ -117,6 +119,8 @@ def _task(task: Task) -> dict[str, Any]:
 _EXAMPLES: dict[type[Task], str] = {
     Parity: "1011",
     Copy: "1011",
+    FlippedCopy: "1011",
+    BitwiseOr: "101|10",
     BinarySum: "1011",
     UniqueSet: "abac",
     Addition: "101+11",

@@ -79,7 +79,7 @@ class Network {
     }
     if (position.kind === "LocalHeads" && head < position.count) return (q, k) => hide(Math.abs(k - q) > position.reach);
     if (position.kind === "CoupledHeads" && head >= heads - position.count) {
-      return (q, k) => hide(Math.abs(digit[k] - digit[q]) > position.reach);
+      return (q, k) => hide(k !== q && Math.abs(digit[k] - digit[q] - position.ahead) > position.reach);
     }
     if (position.kind === "EarlierHeads" && head >= heads - position.count) return (q, k) => hide(k >= q);
     return null;

@@ -15,14 +15,19 @@ function symbolsOf(task, text) {
   return symbols;
 }
 
-/** Two numbers around a sign, as arrays of digits, most significant first. */
-function numbersOf(task, text, sign) {
+/** What stands on both sides of a sign, as arrays of symbols. */
+function aroundSign(task, text, sign, what) {
   const symbols = symbolsOf(task, text);
   const at = symbols.indexOf(sign);
   if (at < 1 || at !== symbols.lastIndexOf(sign) || at === symbols.length - 1) {
-    throw new Refused(`A problem is two numbers and one “${sign}” between them, for example ${task.example}`);
+    throw new Refused(`A problem is two ${what} and one “${sign}” between them, for example ${task.example}`);
   }
-  return [symbols.slice(0, at), symbols.slice(at + 1)].map((digits) => (task.leading_zeros ? digits : stripped(digits)));
+  return [symbols.slice(0, at), symbols.slice(at + 1)];
+}
+
+/** Two numbers around a sign, most significant digit first. */
+function numbersOf(task, text, sign) {
+  return aroundSign(task, text, sign, "numbers").map((digits) => (task.leading_zeros ? digits : stripped(digits)));
 }
 
 function stripped(digits) {
@@ -53,6 +58,22 @@ const TASKS = {
     parse(task, text) {
       const prompt = symbolsOf(task, text);
       return { prompt, answer: [...prompt], rounds: prompt.length, slots: prompt.length };
+    },
+  },
+  FlippedCopy: {
+    parse(task, text) {
+      const prompt = symbolsOf(task, text);
+      const odd = prompt.filter((bit) => bit === "1").length % 2;
+      const answer = prompt.map((bit) => String(Number(bit) ^ odd));
+      return { prompt, answer, rounds: 2 * prompt.length, slots: prompt.length };
+    },
+  },
+  BitwiseOr: {
+    parse(task, text) {
+      const [first, second] = aroundSign(task, text, "|", "vectors of bits");
+      const slots = Math.max(first.length, second.length);
+      const answer = Array.from({ length: slots }, (_, i) => (first[i] === "1" || second[i] === "1" ? "1" : "0"));
+      return { prompt: [...first, "|", ...second], answer, rounds: slots, slots };
     },
   },
   BinarySum: {
