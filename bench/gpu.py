@@ -4,8 +4,8 @@
 - no reads: a whole training step of each runs while CUDA refuses to wait for the host (its sync debug mode).
 - scores: shipped weights answer as on a CPU: exact match at the training length differs by 0.01 at most.
 - learns: parity of up to 8 bits is learned to 0.99, in fp32 and in bf16.
-- speed: milliseconds of a training step of the published parity and addition, in fp32, TF32 and bf16, and of the plain
-  loop (plain.py); and the share of a step in which the GPU computes.
+- speed: milliseconds of a training step of the published parity and addition, in fp32, TF32 and bf16, without and with
+  batches drawn ahead, and of the plain loop (plain.py); and the share of a step in which the GPU computes.
 - stacked: a step of 16 seeds of these as one stack takes at most 3 times as long as a step of one by itself.
 
 ``--device cpu --quick`` tries the script itself where there is no GPU.
@@ -31,6 +31,7 @@ from lengthwise.recipe import data
 from lengthwise.recipe.recipe import Recipe, Watch
 from lengthwise.recipe.source import Fresh
 from lengthwise.run import load
+from lengthwise.training.ahead import drawn_ahead
 from lengthwise.training.computing import computing
 from lengthwise.training.loop import train
 from lengthwise.training.stacked import advance
@@ -76,7 +77,8 @@ def reads_nothing(recipe: Recipe, device: torch.device) -> bool:
         return True
     torch.cuda.set_sync_debug_mode("error")
     try:
-        trainee.advance()
+        with drawn_ahead([trainee]):
+            trainee.advance()
     except RuntimeError as error:
         print(f"{recipe.name}: {error}", file=sys.stderr)
         return False
@@ -139,6 +141,8 @@ def speeds(name: str, device: torch.device, *, quick: bool) -> dict[str, float |
                 trainee.advance()
 
             found[matmul] = step_time(step, device, 1 if quick else 20)
+            with drawn_ahead([trainee], always=True):
+                found[f"{matmul}, ahead"] = step_time(step, device, 1 if quick else 20)
             found[f"{matmul}, busy"] = busy(step, device)
     model = recipe.build().to(device)
     batch, loops = data.batch(recipe, recipe.steps // 2)

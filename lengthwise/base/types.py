@@ -49,6 +49,13 @@ def integer_type(largest: int) -> torch.dtype:
 SYMBOL = integer_type(99)  # every shipped task has fewer than 100 symbols
 
 
+def sent(value: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the CPU on a device, which is not waited for: CUDA copies pinned memory while both go on."""
+    if device.type == "cuda" and not value.is_cuda:
+        value = value.contiguous().pin_memory()
+    return value.to(device, non_blocking=True)
+
+
 class Rows:
     """Base of dataclasses of tensors whose first axis is the row."""
 
@@ -110,7 +117,7 @@ class Inputs(Rows):
         """The same on a device, which is not waited for."""
         if device.type == "cpu":
             return self
-        copies = {f.name: getattr(self, f.name).to(device, non_blocking=True) for f in fields(Inputs)}
+        copies = {f.name: sent(getattr(self, f.name), device) for f in fields(Inputs)}
         return Copied(**copies, original=self)
 
     def columns(self, start: int, stop: int) -> Inputs:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lengthwise.base.types import Inputs
+from lengthwise.base.types import Inputs, sent
 from lengthwise.depth import Runner
 from lengthwise.models import Model, State, device_of
 
@@ -72,4 +72,4 @@ class Plain(Runner):
 
 def picked(values: Tensor, *index: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
     """The values at indices from the CPU; a mask on a device would be read to know how many there are."""
-    return values[tuple(one.to(values.device, non_blocking=True) for one in index)]
+    return values[tuple(sent(one, values.device) for one in index)]

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lengthwise.base.types import Batch, Kind, Problems, Score, Trace, UsageError, wilson
+from lengthwise.base.types import Batch, Kind, Problems, Score, Trace, UsageError, sent, wilson
 from lengthwise.evaluation.causality import check
 from lengthwise.fast import choose
 from lengthwise.models import Model
@@ -242,7 +242,7 @@ def loss(model: Model, recipe: Recipe, problems: Problems) -> float:
 def _likelihood(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Float[Tensor, " n"]:
     """The log probability, in nats, of each symbol of the right answers after each row's own loops, row by row."""
     logs = choose(model).last(batch.inputs, loops, batch.loss_mask).log_softmax(-1)
-    targets = batch.targets[batch.loss_mask].to(logs.device, non_blocking=True)
+    targets = sent(batch.targets[batch.loss_mask], logs.device)
     return logs.gather(1, targets[:, None])[:, 0].cpu()
 
 

@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from lengthwise.base.fields import Part
-from lengthwise.base.types import Batch, Loss
+from lengthwise.base.types import Batch, Loss, sent
 from lengthwise.depth import Runner
 
 
@@ -24,6 +24,6 @@ class Objective(Part):
 
 def supervise(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """The mean cross-entropy in nats (differentiable), and the fraction of correct tokens. Targets are on the CPU."""
-    targets = targets.to(logits.device, non_blocking=True)
+    targets = sent(targets, logits.device)
     right = (logits.detach().argmax(-1) == targets).to(logits.dtype).mean()
     return F.cross_entropy(logits, targets), right

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.base.types import Batch, Loss
+from lengthwise.base.types import Batch, Loss, sent
 from lengthwise.depth import Runner
 from lengthwise.objectives import Objective
 
@@ -27,7 +27,7 @@ class Undecided(Objective):
         logits = runner.last(batch.inputs, loops, at)
         logs = logits.log_softmax(-1)
         early = (loops < batch.rounds)[:, None].expand_as(at)[at]
-        targets, early = (part.to(logits.device, non_blocking=True) for part in (batch.targets[at], early))
+        targets, early = (sent(part, logits.device) for part in (batch.targets[at], early))
         value = -torch.where(early, logs.mean(-1), logs.gather(1, targets[:, None])[:, 0]).mean()
         hits = (logits.detach().argmax(-1) == targets) & ~early
         accuracy = hits.sum() / (~early).sum().clamp(min=1)

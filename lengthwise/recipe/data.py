@@ -61,10 +61,12 @@ def _from_set(recipe: Recipe, step: int) -> Problems:
 
 def _order(rows: int, seed: int, epoch: int) -> Int[Tensor, " n"]:
     known = _orders(rows, seed)
-    if epoch not in known:
+    order = known.get(epoch)  # looked up once: threads may draw at the same time
+    if order is None:
+        order = torch.randperm(rows, generator=stream(seed, "epoch", epoch))
         known.clear()
-        known[epoch] = torch.randperm(rows, generator=stream(seed, "epoch", epoch))
-    return known[epoch]
+        known[epoch] = order
+    return order
 
 
 @lru_cache(maxsize=32)

@@ -17,6 +17,7 @@ from lengthwise.recipe.demand import of_training
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.run import Run, choose_device
 from lengthwise.share.tracking import check, tracked
+from lengthwise.training.ahead import drawn_ahead
 from lengthwise.training.computing import Matmul, check_matmul, computing, stop_signal
 from lengthwise.training.processes import joined
 from lengthwise.training.progress import Course, verdict
@@ -62,7 +63,7 @@ def train(
         trainee = Trainee(recipe, at, allow_divergence=allow_divergence, matmul=matmul, processes=processes)
         causality.check(trainee.model, recipe)
         if not processes.first:
-            with computing(threads, matmul), stop_signal() as stopped:
+            with computing(threads, matmul), stop_signal() as stopped, drawn_ahead([trainee]):
                 return _help(trainee, where, stopped)
         run = Run.of(recipe, where)
         alone = nullcontext() if run.done else run.locked(wait=wait)
@@ -70,7 +71,7 @@ def train(
             if run.done:  # by whom we waited for, perhaps
                 processes.from_first(None)
                 return run
-            with verdict(run):
+            with verdict(run), drawn_ahead([trainee]):
                 _train(trainee, run, shown, stopped, save_every)
     return run
 

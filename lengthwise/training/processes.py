@@ -19,7 +19,7 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.types import Inputs
+from lengthwise.base.types import Inputs, sent
 from lengthwise.depth import Runner
 
 
@@ -170,4 +170,4 @@ class Divided(Runner):
         parts = [part[:count] for part, count in zip(self.processes.gather(padded), counts, strict=True)]
         parts[self.processes.rank] = own
         back = owner.argsort(stable=True).argsort()
-        return torch.cat(parts)[back.to(own.device, non_blocking=True)]
+        return torch.cat(parts)[sent(back, own.device)]

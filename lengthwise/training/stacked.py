@@ -29,6 +29,7 @@ from lengthwise.recipe.demand import of_training
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.run import Run, choose_device
 from lengthwise.share.tracking import check, tracked
+from lengthwise.training.ahead import drawn_ahead
 from lengthwise.training.computing import Matmul, autocast, check_matmul, computing, stop_signal
 from lengthwise.training.processes import count
 from lengthwise.training.progress import Course
@@ -74,7 +75,9 @@ def train_stacked(
         stopped = entered.enter_context(stop_signal())
         if left:
             given: dict[str, Any] = {"allow_divergence": allow_divergence, "matmul": matmul, "stacked": len(left)}
-            _train([Seed(run, Trainee(run.recipe, at, **given)) for run in left], shown, stopped, save_every)
+            seeds = [Seed(run, Trainee(run.recipe, at, **given)) for run in left]
+            with drawn_ahead([one.trainee for one in seeds]):
+                _train(seeds, shown, stopped, save_every)
     return runs
 
 

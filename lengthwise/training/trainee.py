@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -33,6 +34,8 @@ from lengthwise.training.computing import Bf16, Clock, Matmul
 from lengthwise.training.memory import InParts
 from lengthwise.training.processes import Alone, Divided, Processes
 
+Drawn = tuple[Batch, Int[Tensor, " b"]]  # a batch, with its rows' loops
+
 LOG_EVERY = 10  # steps
 REHEARSED = 2  # rows
 
@@ -56,6 +59,7 @@ class Trainee:
         self.model = recipe.build().to(device)
         self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema)) if recipe.ema else None
         self.optimizer = recipe.optimizer.build(self.model.parameters())
+        self.draw: Callable[[int, int], Drawn] = lambda step, passed: data.batch(recipe, step, passed=passed)
         self.step = 0
         self.passed = 0  # exams, with Mastery
         self.parts = 1  # of a batch, where memory does not hold all of it
@@ -89,9 +93,9 @@ class Trainee:
             return None
         return loss
 
-    def batch(self, step: int) -> tuple[Batch, Int[Tensor, " b"]]:
+    def batch(self, step: int) -> Drawn:
         """The batch of a step, with its rows' loops."""
-        return data.batch(self.recipe, step, passed=self.passed)
+        return self.draw(step, self.passed)
 
     def loss(self, step: int, runner: Runner, batch: Batch, loops: Int[Tensor, " b"]) -> Loss:
         """The loss of that batch, computed by a runner."""
