@@ -10,7 +10,8 @@ from conftest import LONG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lengthwise.base.fields import decode, encode, essence, kinds, override, parse, text
+from lengthwise.base import schemas
+from lengthwise.base.fields import all_fit, decode, encode, essence, hints, kinds, override, parse, text
 from lengthwise.base.types import UsageError
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned, NoPE, Position, RoPE
@@ -361,3 +362,23 @@ def test_kinds_are_the_imported_dataclasses_that_may_stand_there():
     assert not {"Position", "_Learned", "Transformer"} & set(kinds(Position))
     assert kinds(Lengths)["Curriculum"] is Curriculum
     assert list(kinds(Position)) == sorted(kinds(Position))
+
+
+# Rows of files
+
+METRICS = {"step": 3, "loss": 0.5, "exact": {"8": 1.0}, "perplexity": {"1+1": None}, "rate": 0.1, "more": [{}]}
+SCORES = {"task": "parity", "weights": "w", "stopping": "Oracle", "problems": "uniform", "sizes": [2, 3], "count": 9,
+          "exact": 1.0, "token_accuracy": 1.0, "loops": 2.0, "low": 0.0, "high": 1.0}  # fmt: skip
+OTHERS = [None, True, 1, 0, -1, 0.5, 2.0, -0.5, math.nan, math.inf, 10**400, "", "a", "a\n", [], [1], [0], [0.5], ["a"],
+          [[1]], [2**70], {}, {"8": 0.5}, {"8": 2.0}, {"a": 0.5}, {8: 0.5}, {"8": None}, {"8": math.nan}]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "row"), [(schemas.Metrics, METRICS), (schemas.Measured, SCORES)])
+def test_many_rows_fit_together_only_if_each_fits(kind, row):
+    assert all_fit(kind, [])
+    assert all_fit(kind, [row, {**row}])
+    wrong = [{**row, name: other} for name in hints(kind) for other in OTHERS]
+    wrong += [{key: value for key, value in row.items() if key != name} for name in row]
+    for one in [*wrong, *OTHERS]:
+        if all_fit(kind, [row, one, row]):
+            decode(kind, one)

@@ -20,8 +20,9 @@ import re
 import types
 import typing
 from abc import ABC
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import Annotated, Any, Literal, NotRequired, ParamSpec, TypeVar
 
 from lengthwise.base.errors import UnknownPart, UsageError, shown
@@ -265,39 +266,46 @@ def _row(kind: Any, options: tuple[Any, ...], value: Any, path: str) -> Any:
             conform(options[0], name, f"{path}: a name in it")
             conform(options[1], part, f"{path}.{name}")
         return value
-    for name, hint, fits, required in _keys(kind):
-        if name not in value:
-            if required:
-                raise UsageError(f"{path}: it has no {name}")
-        elif not fits(value[name]):
+    for name, hint in hints(kind).items():
+        if name in value:
             conform(hint, value[name], f"{path}: {name}")
+        elif name in kind.__required_keys__:
+            raise UsageError(f"{path}: it has no {name}")
     return value
 
 
-@cache
-def _keys(kind: Any) -> list[tuple[str, Any, Callable[[Any], bool], bool]]:
-    return [(name, hint, _quick(hint), name in kind.__required_keys__) for name, hint in hints(kind).items()]
+def all_fit(kind: Any, rows: Sequence[Any]) -> bool:
+    """Tells of most lists of rows that fit a ``TypedDict`` that they do, field by field: a report reads many rows, and
+    ``conform``, which says what does not fit, takes ten times as long."""
+    if not {*map(type, rows)} <= {dict}:
+        return False
+    for name, hint in hints(kind).items():
+        column = [row[name] for row in rows if name in row]
+        if (len(column) < len(rows) and name in kind.__required_keys__) or not _column_fits(hint, column):
+            return False
+    return True
 
 
-def _quick(kind: Any) -> Callable[[Any], bool]:
-    """Tells of most values that fit that they do, ten times as fast as ``conform``: a report reads many rows."""
+def _column_fits(kind: Any, values: Sequence[Any]) -> bool:
     kind, *rules = typing.get_args(kind) if typing.get_origin(kind) is Annotated else (kind,)
-    if kind in (int, float):
-        low, high = (rules[0].low, rules[0].high) if rules and rules[0].ends == "closed" else (math.inf, -math.inf)
-        return lambda value: type(value) is kind and low <= value <= high
-    if kind is str:
-        return lambda value: type(value) is str and not any(rule.demand(value) for rule in rules)
     origin, options = typing.get_origin(kind), typing.get_args(kind)
-    if origin is tuple and options[1:] == (Ellipsis,):
-        inner = _quick(options[0])
-        return lambda value: type(value) is list and all(map(inner, value)) and not any(r.demand(value) for r in rules)
-    if origin is dict:
-        name, inner = map(_quick, options)
-        return lambda value: type(value) is dict and all(map(name, value)) and all(map(inner, value.values()))
     if origin in (typing.Union, types.UnionType) and options[1:] == (types.NoneType,):
-        inner = _quick(options[0])
-        return lambda value: value is None or inner(value)
-    return lambda value: False
+        return _column_fits(options[0], [value for value in values if value is not None])
+    if not values or {*map(type, values)} != {{tuple: list}.get(origin, origin or kind)}:
+        return not values
+    if origin is dict:
+        names, parts = (chain.from_iterable(map(each, values)) for each in (dict.keys, dict.values))
+        return _column_fits(options[0], [*names]) and _column_fits(options[1], [*parts])
+    if origin is tuple and options[1:] == (Ellipsis,):
+        inside = _column_fits(options[0], [*chain.from_iterable(values)])
+        return inside and _held(rules, {*map(tuple, values)} if rules else ())
+    if kind is int or (kind is float and all(map(math.isfinite, values))):
+        return _held(rules, (min(values), max(values)))  # a range holds whatever is between two numbers that it holds
+    return kind is str and _held(rules, {*values})
+
+
+def _held(rules: Sequence[Any], values: Iterable[Any]) -> bool:
+    return not any(rule.demand(value) for rule in rules for value in values)
 
 
 def _part(base: Any, value: Any, path: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,7 +13,7 @@ from lengthwise import __version__
 from lengthwise.base.errors import UsageError
 from lengthwise.base.fields import decode
 from lengthwise.folder import DIVERGED, RunFolder, read_tree, runs_folder, write_json
-from lengthwise.report import SOLVED, Row, by_recipe, latest, not_fitted, size_text, worst, worst_rows
+from lengthwise.report import SOLVED, Row, Sizes, by_recipe, latest, not_fitted, size_text, worst, worst_rows
 from lengthwise.report.sheet import Sheet
 
 HEADINGS = (
@@ -48,8 +48,9 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
     for label, group in by_recipe(runs).items():
         first = group[0].outline
         measured, diverged = [run for run in group if run.rows("scores")], [run for run in group if run.diverged]
-        found = [_longest(run, families=True) for run in measured if run not in diverged]
-        alone = [_longest(run, families=False) for run in measured if run not in diverged]
+        own = {run: _own(run) for run in measured}
+        found = [_longest(own[run], first.top, families=True) for run in measured if run not in diverged]
+        alone = [_longest(own[run], first.top, families=False) for run in measured if run not in diverged]
         abouts = [about for run in group if (about := run.about())]
         beyond = [size is not None and max(size) > first.top for size in found]
         steps = (operations or {}).get(first.name)
@@ -63,8 +64,8 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
                 "generalise": sum(beyond),
                 "longest": [*map(_text, found), *[DIVERGED] * len(diverged)],
                 "longest_uniform": [*map(_text, alone), *[DIVERGED] * len(diverged)],
-                "worst": _worst(measured),
-                "fit": _fit(measured),
+                "worst": _worst(own.values(), first.top),
+                "fit": _fit(own.values(), first.tops),
                 "parameters": abouts[0]["parameters"] if abouts else None,
                 "operations": None if steps is None else float(f"{steps * first.steps:.3g}"),
                 "cpu_s": round(statistics.median(about["cpu_s"] for about in abouts), 1) if abouts else None,
@@ -73,7 +74,7 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
     return rows
 
 
-def _text(size: tuple[int, ...] | None) -> str | None:
+def _text(size: Sizes | None) -> str | None:
     return None if size is None else size_text(size)
 
 
@@ -82,9 +83,8 @@ def _own(run: RunFolder) -> list[Row]:
     return [row for row in latest(run.rows("scores")) if row["stopping"] == run.outline.stopping]
 
 
-def _longest(run: RunFolder, *, families: bool) -> tuple[int, ...] | None:
+def _longest(own: Sequence[Row], top: int, *, families: bool) -> Sizes | None:
     """The longest size that a run solves, if it solves any: on uniform problems, and on all families measured."""
-    own, top = _own(run), run.outline.top
     lowest = {tuple(row["sizes"]): row for row in worst_rows(own)} if families else {}
     longest = None
     uniform = [row for row in own if row["problems"] == "uniform"]
@@ -100,10 +100,9 @@ def _longest(run: RunFolder, *, families: bool) -> tuple[int, ...] | None:
     return longest
 
 
-def _worst(runs: Sequence[RunFolder]) -> Row | None:
+def _worst(runs: Iterable[Sequence[Row]], top: int) -> Row | None:
     """The worst family of all runs: within the training range, or beyond where none is wrong within."""
-    top = runs[0].outline.top if runs else 0
-    rows = [row for run in runs for row in worst_rows(_own(run))]
+    rows = [row for own in runs for row in worst_rows(own)]
     within = [row for row in rows if max(row["sizes"]) <= top and row["exact"] < SOLVED]
     if not rows:
         return None
@@ -111,14 +110,10 @@ def _worst(runs: Sequence[RunFolder]) -> Row | None:
     return {"family": low["problems"], "size": size_text(low["sizes"]), "exact": low["exact"]}
 
 
-def _fit(runs: Sequence[RunFolder]) -> float | None:
+def _fit(runs: Iterable[Sequence[Row]], tops: Sizes) -> float | None:
     """Exact match at the training length, the mean over seeds."""
-    shares = [
-        row["exact"]
-        for run in runs
-        for row in _own(run)
-        if row["problems"] == "uniform" and tuple(row["sizes"]) == run.outline.tops
-    ]
+    rows = [row for own in runs for row in own if row["problems"] == "uniform"]
+    shares = [row["exact"] for row in rows if tuple(row["sizes"]) == tops]
     return round(statistics.fmean(shares), 5) if shares else None
 
 

@@ -123,13 +123,14 @@ def _write_data(
 
 def scores_of(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[Row]:
     """Every score, each with its run."""
-    rows = [_run_of(run) | row for run in runs for row in run.rows("scores")]
-    return rows + [_inquiry_of(one) | row for one in asked for row in one.rows("scores")]
+    named = [(_run_of(run), run) for run in runs] + [(_inquiry_of(one), one) for one in asked]
+    return [whose | row for whose, one in named for row in one.rows("scores")]
 
 
 def metrics_of(runs: Sequence[RunFolder]) -> list[Row]:
     """The course of training, each row with its run."""
-    return [_run_of(run) | row for run in runs for row in map(_course, run.rows("metrics")) if row]
+    named = [(_run_of(run), run) for run in runs]
+    return [whose | row for whose, run in named for row in map(_course, run.rows("metrics")) if row]
 
 
 def _course(row: Row) -> Row:

@@ -250,7 +250,7 @@ def write_csv(path: Path, rows: Iterable[Row]) -> None:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([row.get(name) for name in columns] for row in flat)
+    writer.writerows(map(row.get, columns) for row in flat)
     write(path, text.getvalue().encode())
 
 
@@ -381,14 +381,15 @@ def flattened(rows: Iterable[Row]) -> tuple[list[str], list[Row]]:
 
 
 def _flat(row: Row) -> dict[str, Any]:
-    if not any(type(value) in NESTED for value in row.values()):
+    if NESTED.isdisjoint(map(type, row.values())):
         return row  # most rows, of which there may be a hundred thousand
     flat: dict[str, Any] = {}
     for name, value in row.items():
-        if isinstance(value, dict):
+        kind = type(value)
+        if kind is dict:
             flat |= {f"{name}.{key}": _plain(part) for key, part in value.items()}
         else:
-            flat[name] = _plain(value)
+            flat[name] = size_text(value) if kind in NESTED else value
     return flat
 
 
