@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise.base.rng import address, stream
+from lengthwise.base.rng import address, seed_torch, stream
 
 PARTS = st.one_of(st.integers(), st.text('ab12," é', max_size=5))
 PATHS = st.tuples(st.integers(), st.lists(PARTS, max_size=3))
@@ -55,3 +55,11 @@ def test_a_stream_leaves_the_global_generator_alone():
     before = torch.get_rng_state()
     torch.rand(3, generator=stream(0, "x"))
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_torch_is_seeded_as_it_seeds_itself():
+    drawn = []
+    for seed in (torch.manual_seed, seed_torch):
+        seed(address(3))
+        drawn.append(torch.rand(5))
+    assert torch.equal(*drawn)

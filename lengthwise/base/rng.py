@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cache
 
 import torch
 
@@ -20,3 +21,14 @@ def address(seed: int, *path: str | int) -> int:
 def stream(seed: int, *path: str | int) -> torch.Generator:
     """A new CPU generator seeded by ``address``, e.g. ``stream(recipe.data_seed, "train", 17)``."""
     return torch.Generator().manual_seed(address(seed, *path))
+
+
+def seed_torch(number: int) -> None:
+    """``torch.manual_seed``, which prepares for every kind of device, at a hundredth of its price where there is only
+    the CPU."""
+    (torch.manual_seed if _accelerated() else torch.default_generator.manual_seed)(number)
+
+
+@cache
+def _accelerated() -> bool:
+    return torch.accelerator.is_available()

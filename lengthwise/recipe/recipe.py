@@ -199,7 +199,7 @@ class Recipe(fields.Part):
         """A new model with its initial weights, on the CPU; the global generator is left as it was."""
         reads, writes = self.layout.vocabs(self.task)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(rng.address(self.seed, "weights"))
+            rng.seed_torch(rng.address(self.seed, "weights"))
             module = self.model.build(reads, writes, causal=self.layout.causal)
         if not isinstance(module, nn.Module):
             raise UsageError(f"model: {type(self.model).__name__}.build must return a torch module, not {module!r}")

@@ -67,7 +67,7 @@ def operations(recipe: Recipe, rows: int | None = None, moments: int = 4) -> flo
     with computing(1):
         for step in _moments(recipe, moments):
             batch, loops = data.batch(small, step, passed=0)
-            torch.manual_seed(rng.address(recipe.seed, "dropout", step))
+            rng.seed_torch(rng.address(recipe.seed, "dropout", step))
             with counter:
                 small.objective(Plain(model), batch, loops, rng.stream(recipe.seed, "objective", step)).value.backward()
     return counter.operations * recipe.batch / rows / moments

@@ -24,7 +24,7 @@ from lengthwise.evaluation import causality, scores
 from lengthwise.folder import one_line
 from lengthwise.models import Model
 from lengthwise.recipe import data
-from lengthwise.recipe.demand import KEPT, of_model, parameters
+from lengthwise.recipe.demand import KEPT, of_model, parameters, surely_small
 from lengthwise.recipe.lengths import Growing, Mastery
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.source import Finite, Fresh
@@ -55,7 +55,8 @@ class Trainee:
     ) -> None:
         self.recipe, self.device, self.allow_divergence = recipe, device, allow_divergence
         self.matmul, self.processes, self.stacked = matmul, processes or Alone(), stacked
-        of_model(recipe, KEPT).check(f"{recipe.name}: training a model of {parameters(recipe):,} parameters")
+        if not surely_small(recipe.model):
+            of_model(recipe, KEPT).check(f"{recipe.name}: training a model of {parameters(recipe):,} parameters")
         self.model = recipe.build().to(device)
         self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema)) if recipe.ema else None
         self.optimizer = recipe.optimizer.build(self.model.parameters())
@@ -100,7 +101,7 @@ class Trainee:
     def loss(self, step: int, runner: Runner, batch: Batch, loops: Int[Tensor, " b"]) -> Loss:
         """The loss of that batch, computed by a runner."""
         # Seeded per step, so that a resumed run draws the same dropout as an uninterrupted one.
-        torch.manual_seed(rng.address(self.recipe.seed, "dropout", step, *self.processes.address))
+        rng.seed_torch(rng.address(self.recipe.seed, "dropout", step, *self.processes.address))
         return self.recipe.objective(runner, batch, loops, rng.stream(self.recipe.seed, "objective", step))
 
     def descend(self, loss: Loss) -> None:
