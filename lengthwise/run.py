@@ -223,6 +223,11 @@ class Run(RunFolder):
         torch.save(state, buffer)
         write(self.folder / "state.pt", buffer.getvalue(), make=False)  # one that has vanished is noticed
 
+    def forget_state(self) -> None:
+        """Remove the checkpoint of a training that has ended."""
+        if (path := self.folder / "state.pt").exists():  # on a read-only disk nothing can be removed, not even nothing
+            path.unlink(missing_ok=True)
+
     def state(self, device: torch.device) -> dict[str, Any] | None:
         """Load the last checkpoint; None if there is none. Raises UsageError if the file is damaged."""
         path = regular(self.folder / "state.pt")

@@ -45,6 +45,7 @@ from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.parity import Parity
 from lengthwise.training import loop as training
 from lengthwise.training.loop import Interrupted, computing, stop_signal, train
+from lengthwise.training.stacked import train_stacked
 from lengthwise.training.trainee import REHEARSED
 
 MODEL = Transformer(width=8, heads=2)
@@ -346,6 +347,15 @@ def test_an_exam_passed_admits_the_next_length(right, reached, monkeypatch):
     assert [row["length"] for row in train(recipe).rows("metrics")] == reached
     seen = [int(data.batch(recipe, 7, passed=passed)[0].sizes.max()) for passed in (0, 1, 2, 9, None)]
     assert seen == [1, 2, 3, 4, 4]
+
+
+@pytest.mark.parametrize("again", [train, lambda recipe: train_stacked([recipe, replace(recipe, seed=8)])])
+def test_the_checkpoint_of_a_process_that_was_killed_at_its_very_end_is_removed(again):
+    folder = finished(PLAIN)
+    (folder / "state.pt").write_bytes(b"")
+    again(PLAIN)
+    assert not (folder / "state.pt").exists()
+    assert (folder / "model.safetensors").read_bytes() == unbroken(PLAIN)[0]
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

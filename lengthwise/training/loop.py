@@ -68,7 +68,8 @@ def train(
         run = Run.of(recipe, where)
         alone = nullcontext() if run.done else run.locked(wait=wait)
         with alone, computing(threads, matmul), stop_signal() as stopped, tracked(run, track, shown.note):
-            if run.done:  # by whom we waited for, perhaps
+            if run.done:  # by whom we waited for, perhaps, or who was killed at the very end
+                run.forget_state()
                 processes.from_first(None)
                 return run
             with verdict(run), drawn_ahead([trainee]):

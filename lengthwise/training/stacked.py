@@ -69,6 +69,9 @@ def train_stacked(
         for run in sorted(runs, key=lambda run: run.folder):  # in one order, so that two that wait never wait for ever
             entered.enter_context(nullcontext() if run.done else run.locked(wait=wait))
         left = [run for run in runs if not run.done]
+        for run in runs:
+            if run.done:
+                run.forget_state()
         for run in left:
             entered.enter_context(tracked(run, track, shown.note))
         entered.enter_context(computing(threads, matmul))

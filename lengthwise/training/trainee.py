@@ -166,7 +166,7 @@ class Trainee:
         """Write what is left of a training; the weights come last: their file marks the run as done."""
         run.describe(self.about())
         save(run.folder, self.recipe, self.best_weights())
-        (run.folder / "state.pt").unlink(missing_ok=True)
+        run.forget_state()
 
     def reports(self) -> bool:
         """Is a report due after this step?"""
