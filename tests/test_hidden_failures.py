@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import LONG
+from conftest import LONG, Crash
 from rich.console import Console
 from test_evaluation import NEXT, PAIRS, PARITY, SUMS, half_trained
 from test_report import recipe, scored
@@ -296,6 +296,25 @@ def test_sealed_problems_are_measured_once_and_belong_to_their_weights():
     assert {row["problems"] for row in first if row["sizes"] == [12]} > {"uniform", "palindrome"}
     (exact,) = evaluate(run.weights(), [12], samples=20, seed=sealed_seed(run.weights()))
     assert exact.exact == uniform[0]["exact"]
+
+
+@pytest.mark.parametrize("written", [1, 12])
+def test_sealed_problems_are_all_measured_whenever_the_process_dies(written, monkeypatch):
+    run, append = tiny(), Run.append
+    asked = {"samples": 5, "structured": 2}
+
+    def dying(self, name, *rows):
+        if len(self.rows(name)) >= written:
+            raise Crash
+        append(self, name, *rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "append", dying)
+        with pytest.raises(Crash):
+            seal(run, [8, 9], **asked)
+    again = seal(run, [8, 9], **asked)
+    (run.folder / "scores.jsonl").unlink()
+    assert again == seal(Run.of(run.recipe), [8, 9], **asked)
 
 
 def test_sealed_scores_stand_before_all_others():

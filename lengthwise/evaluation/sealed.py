@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from lengthwise.base.rng import address
+from lengthwise.base.types import Score
 from lengthwise.evaluation.families import evaluate_families, short_sizes
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.recipe.stopping import Stopping
@@ -49,15 +50,16 @@ def seal(
     chosen = list(rules) or [recipe.stopping]
     asked = list(dict.fromkeys(map(recipe.sizes, sizes)))
 
-    def keep(scores: Any) -> None:
-        for score in scores:
-            run.append("scores", score.row() | {"seed": seed, "sealed": name})
+    def keep(*scores: Score) -> None:
+        run.append("scores", *(score.row() | {"seed": seed, "sealed": name} for score in scores))
 
     for kind in kinds:
         for rule in chosen:
             missing = [at for at in asked if (at, kind, rule.name) not in known]
-            keep(evaluate(weights, missing, samples=samples, stopping=rule, kind=kind, seed=seed))
+            for score in evaluate(weights, missing, samples=samples, stopping=rule, kind=kind, seed=seed):
+                keep(score)
     short = [recipe.sizes(size) for size in short_sizes(recipe, structured)]
     missing = [at for at in dict.fromkeys([*short, *asked]) if at not in families]
-    keep(evaluate_families(weights, missing, samples=structured, stopping=chosen[0], seed=seed))
+    for at in missing:  # a size's families all at once, as any of them says that all are there
+        keep(*evaluate_families(weights, [at], samples=structured, stopping=chosen[0], seed=seed))
     return [row for row in run.rows("scores") if row.get("sealed") == name]
