@@ -10,7 +10,7 @@ import io
 import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -115,7 +115,7 @@ def save(figure: Figure, path: Path | str, formats: Sequence[str] = ("png", "svg
 def _png(figure: Figure) -> bytes:
     """256 colours are all that a figure has, text and its edges included, and take a third of the space."""
     full, content = io.BytesIO(), io.BytesIO()
-    with style():
+    with style(), _as_it_stands():
         figure.savefig(full, format="png")
     Image.open(full).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(content, "png", optimize=True)
     return content.getvalue()
@@ -124,7 +124,7 @@ def _png(figure: Figure) -> bytes:
 def _vector(figure: Figure, name: str) -> bytes:
     content = io.BytesIO()
     about = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None, "Creator": None, "Producer": None}}
-    with style():
+    with style(), _as_it_stands():
         figure.savefig(content, format=name, metadata=about.get(name))
     return content.getvalue()
 
@@ -132,5 +132,11 @@ def _vector(figure: Figure, name: str) -> bytes:
 def settled(figure: Drawing) -> Drawing:
     """The figure with its layout worked out once and kept: both formats, and a second save, look the same."""
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    with _as_it_stands():
+        figure.set_layout_engine(None)
     return figure
+
+
+def _as_it_stands() -> AbstractContextManager[None]:
+    """Where a figure has no layout engine, none is made: with one, even "none", each save draws twice."""
+    return matplotlib.rc_context({"figure.constrained_layout.use": False})
