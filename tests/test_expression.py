@@ -8,6 +8,7 @@ from itertools import product
 
 import pytest
 import torch
+from conftest import LONG
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +23,7 @@ from lengthwise.tasks.grammar.drawing import LONGEST, draw, tables
 from lengthwise.tasks.grammar.values import evaluate, value
 
 TASK = Expression()
-MANY = 50_000
+MANY = 50_000 if LONG else 25_000
 
 
 # The grammar, rule by rule
@@ -260,7 +261,7 @@ def test_values_have_at_most_so_many_characters(most):
         assert alike(map(statistic, prompts), map(statistic, theirs)) > 0.001
 
 
-@pytest.mark.parametrize("lengths", [(31, 40), (90, 100)])
+@pytest.mark.parametrize("lengths", [(31, 40), (LONGEST - 10, LONGEST)])
 def test_long_expressions_are_drawn(lengths):
     low, high = lengths
     sizes = torch.arange(low, high + 1).repeat(1200 // high)[:, None]

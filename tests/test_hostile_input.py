@@ -13,6 +13,7 @@ from typing import Annotated, get_args, get_origin
 
 import pytest
 import torch
+from conftest import LONG
 from forms import shipped
 from torture import damage, fuzz
 
@@ -441,4 +442,4 @@ def test_a_damaged_checkpoint_gives_no_advice_to_trust_it(content):
 
 def test_a_short_campaign(spoilt):
     """The long one is ``python -m tests.torture.fuzz``."""
-    assert [fault for number in range(40) for fault in fuzz.play(spoilt, number, 0)] == []
+    assert [fault for number in range(100 if LONG else 20) for fault in fuzz.play(spoilt, number, 0)] == []

@@ -201,7 +201,7 @@ def test_what_stands_inside_does_matter(spec, objective, task, layout, run):
     model, batch = setting(spec, task, layout)
     batch = replace(batch, rounds=torch.ones_like(LOOPS))  # no row stops early
     before = objective(run(model), batch, LOOPS, stream(0, "objective")).value
-    for i in range(len(batch)):
+    for i in range(1, 5):  # a row of each number of loops
         targets = batch.targets.clone()
         position = int(batch.loss_mask[i].long().argmax())
         targets[i, position] = (targets[i, position] + 1) % 3

@@ -336,7 +336,7 @@ def how_many(task, n):
         return 50 if n % 16 == 0 else 0
     if n > 32 and getattr(task, "base", 2) == 10:
         return 0
-    return (1000 if LONG else 200) if n <= 16 or type(task) in (Parity, Copy, BinarySum) else 30
+    return (1000 if LONG else 100) if n <= 16 or type(task) in (Parity, Copy, BinarySum) else 30
 
 
 @pytest.fixture
