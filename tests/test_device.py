@@ -22,6 +22,8 @@ from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
 from lengthwise.depth.plain import Plain
 from lengthwise.evaluation import scores
+from lengthwise.models.lstm import LSTM
+from lengthwise.models.retran import ReTran
 from lengthwise.models.transformer import Transformer
 from lengthwise.recipe.data import batch
 from lengthwise.recipe.lengths import Uniform
@@ -128,6 +130,36 @@ def test_a_read_is_seen():
             except (RuntimeError, NotImplementedError):
                 continue
         assert sum(reads.found.values()) == 1
+
+
+# How much is asked of the device
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations that a device is given, which views are not."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.count += not operation.is_view
+        return operation(*args, **(kwargs or {}))
+
+
+MOST = {Transformer: 135, LSTM: 34, ReTran: 108}  # forward and backward: in a loop; in a loop at a position
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize("name", NAMES if LONG else [*FEW, "lstm-small", "retran-small"])
+def test_a_layer_takes_few_operations(name):
+    """A device works on most of them for less time than the host takes to ask for one."""
+    recipe = small(name)
+    model, (rows, loops), kind = recipe.build(), batch(recipe, 0), type(recipe.model)
+    with Operations() as operations:
+        recipe.objective(Plain(model), rows, loops, stream(0, "objective")).value.backward()
+    positions = 1 if kind is Transformer else rows.inputs.tokens.shape[1]
+    assert operations.count <= MOST[kind] * positions * int(loops.max())
 
 
 # Arithmetic

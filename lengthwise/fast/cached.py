@@ -115,12 +115,10 @@ class CachedLSTM(Reader):
         self.states: dict[tuple[int, int], States] = {}
 
     def advance(self, state: Float[Tensor, "b t d"], loop: int) -> Float[Tensor, "b t d"]:
-        outputs = []
-        for x in state.unbind(1):
-            for number, cell in enumerate(cast(LSTMModel, self.model).cells):
-                x, self.states[loop, number] = cell(x, self.states.get((loop, number)) or cell.start(len(x)))
-            outputs.append(x)
-        return torch.stack(outputs, 1)
+        for number, cell in enumerate(cast(LSTMModel, self.model).cells):
+            states = self.states.get((loop, number)) or cell.start(len(state))
+            state, self.states[loop, number] = cell(state, states)
+        return state
 
 
 class CachedReTran(Reader):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -58,11 +57,7 @@ class LSTMModel(Model):
     def advance(self, state: Float[Tensor, "r t d"], context: Float[Tensor, "r t d"]) -> Float[Tensor, "r t d"]:
         for number, cell in enumerate(self.cells):
             x = self.drop(state) if number else state  # dropout between cells, not on the input
-            states, outputs = cell.start(len(x)), []
-            for column in x.unbind(1):
-                output, states = cell(column, states)
-                outputs.append(output)
-            state = torch.stack(outputs, 1)
+            state, _ = cell(x, cell.start(len(x)))
         return state
 
     def read(self, state: Float[Tensor, "r t d"]) -> Float[Tensor, "r t v"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -16,8 +16,7 @@ from lengthwise.base.ranges import Decay, Positive, Size
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import Vocab
 from lengthwise.models import Model, ModelSpec
-from lengthwise.nn.lstm import Cell, States
-from lengthwise.nn.position import turned
+from lengthwise.nn.lstm import Cell
 from lengthwise.nn.readout import Scaled
 
 
@@ -53,17 +52,12 @@ class ReTran(ModelSpec):
         return ReTranModel(self, len(reads), len(writes))
 
 
-@dataclass
-class Past:
-    """A layer's memory of earlier positions: keys and values "r h e" of each, and the states of its cell."""
-
-    states: States
-    keys: list[Tensor] = field(default_factory=list)
-    values: list[Tensor] = field(default_factory=list)
+Turn = tuple[Float[Tensor, "t e"], Float[Tensor, "t e"]]  # the shares of a coordinate itself, and of its pair's other
 
 
 class Layer(nn.Module):
-    """One layer, computed position by position."""
+    """One layer, computed position by position; all that needs no earlier output is computed for all positions at once,
+    as a GPU waits for each operation longer than it works on it."""
 
     def __init__(self, spec: ReTran) -> None:
         super().__init__()
@@ -80,29 +74,26 @@ class Layer(nn.Module):
             nn.init.normal_(linear.weight, std=0.02 / math.sqrt(2 * spec.layers) if end else 0.02)
             nn.init.zeros_(linear.bias)
 
-    def start(self, rows: int) -> Past:
-        past = Past(self.cell.start(rows))
-        self._remember(past, self.first.expand(rows, -1), None)
-        return past
+    def forward(self, x: Float[Tensor, "r t d"], turn: Turn) -> Float[Tensor, "r t d"]:
+        probability, states = self.dropout if self.training else 0.0, self.cell.start(len(x))
+        # Dropout's factors of both sublayers' outputs: 1 / (1 − p), or 0.
+        kept = F.dropout(x.new_ones(2, *x.shape), probability).split(1, 2)
+        first = self.first.expand(len(x), 1, -1)
+        keys, values, outputs = self._by_head(self.key(first)), self._by_head(self.value(first)), []
+        queries = _rotated(self._by_head(self.query(x)), turn) / math.sqrt(keys.shape[-1])
+        parts = (x.split(1, 1), queries.split(1, 1), kept, turn[0].split(1), turn[1].split(1))
+        for column, query, (mixing, emitting), *now in zip(*parts, strict=True):
+            shares = F.dropout(torch.bmm(query, keys.mT).softmax(-1), probability)
+            h = self.norm_attention(column + mixing * self.mix(torch.bmm(shares, values).view_as(column)))
+            output, states = self.cell(h, states)
+            y = self.norm_cell(h + emitting * output)
+            keys = torch.cat([keys, _rotated(self._by_head(self.key(y)), now)], 1)
+            values = torch.cat([values, self._by_head(self.value(y))], 1)
+            outputs.append(y)
+        return torch.cat(outputs, 1)
 
-    def forward(self, x: Float[Tensor, "r d"], past: Past, angles: Float[Tensor, " half"]) -> Float[Tensor, "r d"]:
-        query = _rotated(self._by_head(self.query(x)), angles)
-        keys, values = torch.stack(past.keys, 2), torch.stack(past.values, 2)
-        probability = self.dropout if self.training else 0.0
-        found = F.scaled_dot_product_attention(query[:, :, None], keys, values, dropout_p=probability)
-        h = self.norm_attention(x + F.dropout(self.mix(found.flatten(1)), probability))
-        output, past.states = self.cell(h, past.states)
-        y = self.norm_cell(h + F.dropout(output, probability))
-        self._remember(past, y, angles)
-        return y
-
-    def _remember(self, past: Past, y: Float[Tensor, "r d"], angles: Float[Tensor, " half"] | None) -> None:
-        key = self._by_head(self.key(y))
-        past.keys.append(key if angles is None else _rotated(key, angles))
-        past.values.append(self._by_head(self.value(y)))
-
-    def _by_head(self, x: Float[Tensor, "r d"]) -> Float[Tensor, "r h e"]:
-        return x.unflatten(-1, (self.heads, -1))
+    def _by_head(self, x: Float[Tensor, "r t d"]) -> Float[Tensor, "rh t e"]:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2).flatten(0, 1)
 
 
 class ReTranModel(Model):
@@ -125,18 +116,17 @@ class ReTranModel(Model):
         return context
 
     def advance(self, state: Float[Tensor, "r t d"], context: Float[Tensor, "r t d"]) -> Float[Tensor, "r t d"]:
-        pasts = [layer.start(len(state)) for layer in self.layers]
-        return torch.stack([self.step(x, pasts, position) for position, x in enumerate(state.unbind(1))], 1)
-
-    def step(self, x: Float[Tensor, "r d"], pasts: list[Past], position: int) -> Float[Tensor, "r d"]:
-        """Compute all layers at one position, counted from 0."""
-        for layer, past in zip(self.layers, pasts, strict=True):
-            x = layer(x, past, (position + 1) * self.rates)
-        return x
+        angles = torch.arange(1, state.shape[1] + 1, device=state.device)[:, None] * self.rates
+        turn = angles.cos().repeat(1, 2), torch.cat([-angles.sin(), angles.sin()], 1)
+        for layer in self.layers:
+            state = layer(state, turn)
+        return state
 
     def read(self, state: Float[Tensor, "r t d"]) -> Float[Tensor, "r t v"]:
         return self.readout(state)
 
 
-def _rotated(x: Float[Tensor, "r h e"], angles: Float[Tensor, " half"]) -> Float[Tensor, "r h e"]:
-    return turned(x, angles.cos(), angles.sin(), axis=-1)
+def _rotated(x: Float[Tensor, "rh t e"], turn: Sequence[Float[Tensor, "t e"]]) -> Float[Tensor, "rh t e"]:
+    """Coordinates i and i + half of a head are a pair."""
+    own, other = turn
+    return x * own + x.roll(x.shape[-1] // 2, -1) * other

@@ -12,9 +12,9 @@ States = tuple[Float[Tensor, "r d"], Float[Tensor, "r h"]]  # short state, long 
 
 
 class Cell(nn.Module):
-    """One step of the LSTM (Hochreiter and Schmidhuber 1997) with projections (Sak et al. 2014; ReTran, ACL 2025).
+    """The LSTM (Hochreiter and Schmidhuber 1997) with projections (Sak et al. 2014; ReTran, ACL 2025), along positions.
 
-    With input x and short state s:
+    At each position, with input x and short state s:
 
         i, f, o = σ(W x + U s + b), g = tanh(W x + U s + b), long ← f · long + i · g, e = o · long,
         s ← P e, output Q e
@@ -34,12 +34,16 @@ class Cell(nn.Module):
     def start(self, rows: int) -> States:
         return self.first_short.expand(rows, -1), self.first_long.expand(rows, -1)
 
-    def forward(self, x: Float[Tensor, "r d"], states: States) -> tuple[Float[Tensor, "r d"], States]:
-        short, long = states
-        i, f, o, g = (self.input(x) + self.recurrent(short)).chunk(4, -1)
-        long = f.sigmoid() * long + i.sigmoid() * g.tanh()
-        e = o.sigmoid() * long
-        return self.out(e), (self.short(e), long)
+    def forward(self, x: Float[Tensor, "r t d"], states: States) -> tuple[Float[Tensor, "r t d"], States]:
+        """The outputs at these positions, and the states after them."""
+        (short, long), emitted = states, []
+        for seen in self.input(x).unbind(1):  # of all positions in one product, as no state is needed for it
+            gates, g = (seen + self.recurrent(short)).split([3 * long.shape[1], long.shape[1]], -1)
+            i, f, o = gates.sigmoid().chunk(3, -1)
+            long = f * long + i * g.tanh()
+            emitted.append(o * long)
+            short = self.short(emitted[-1])
+        return self.out(torch.stack(emitted, 1)), (short, long)
 
     @torch.no_grad()
     def initialise(self, std: float | None) -> None:
