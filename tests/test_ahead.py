@@ -55,7 +55,7 @@ def tensors(batch, loops):
 # The same
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES if LONG else FEW)
 def test_batches_of_shipped_recipes_are_the_same(name):
     recipe = replace(small(name), steps=3)
     with ThreadPoolExecutor(1) as worker:
@@ -108,6 +108,7 @@ def test_a_batch_from_before_an_exam_is_never_used(drawn):
     assert {(step, passed) for step, passed, _ in drawn} >= {(2, 0), (2, 1), (3, 1), (3, 2)}
 
 
+@pytest.mark.skipif(not LONG, reason="two trainings of a stack: LENGTHWISE_LONG=1")
 def test_a_stack_is_drawn_by_one_thread(drawn, monkeypatch):
     recipes = seeds(replace(PLAIN, steps=3), 2)
     runs = train_stacked(recipes)
