@@ -152,15 +152,17 @@ def looped_binary_sum() -> Recipe:
 
 def looped_multiplication() -> Recipe:
     """Our form of multiplication, 1–2 bits times n: n₁·n₂ loops, with heads as for addition; the operands' digits are
-    counted from their lowest bit, as the product's are. A third of the problems are rich in ones, and so in carries. In
-    training, rows take up to eight loops more: what is settled early has to stand still while the rest is worked on."""
+    counted from their lowest bit, as the product's are. The first position is marked: without it no weights can tell
+    11 * 1 from 1 * 1, since an average over equal neighbours is that of no neighbour. A third of the problems are rich
+    in ones, and so in carries. In training, rows take up to eight loops more: what is settled early has to stand still
+    while the rest is worked on."""
     return replace(
         columns_addition(),
         name="looped-multiplication",
         task=Multiplication(),
         lengths=Curriculum(top=11, every=80, most=(2, 11)),
         loops=ExtraLoops(extra=8),
-        model=replace(SMALL, layers=4, positions=COLUMNS),
+        model=replace(SMALL, layers=4, positions=(*COLUMNS, Mark())),
         steps=2400,
         schedule=Schedule("cosine", cooldown=0.4),
         watch=Watch(every=100, sizes=(11, 14), count=200),
