@@ -118,16 +118,14 @@ def train(
     UsageError says in one line what is wrong with an argument; Interrupted comes at Ctrl-C, after saving.
     """
     chosen = _chosen(recipe, task)
-    if isinstance(lengths, int):
-        lengths = Uniform(top=lengths)
+    lengths = Uniform(top=lengths) if isinstance(lengths, int) else lengths
     given: dict[str, Any] = {"layout": layout, "lengths": lengths, "loops": loops, "objective": objective,
         "optimizer": optimizer, "steps": steps, "batch": batch, "seed": seed, "data_seed": seed}  # fmt: skip
     if task is not None:
         given["task"] = _task(task)
     chosen = replace(chosen, **{name: value for name, value in given.items() if value is not None}).change(changes)
+    how = _how(track, threads=threads, save_every=save_every, wait=wait, matmul=matmul)
     with Progress(quiet=quiet) as progress:
-        how: dict[str, Any] = {"threads": threads, "save_every": save_every, "wait": wait, "matmul": matmul}
-        how["track"] = [track] if isinstance(track, str) else list(track)
         run = loop.train(chosen, folder, device=device, progress=progress, **how)
     if isinstance(recipe, nn.Module):
         trained = run.model
@@ -159,11 +157,14 @@ def train_stacked(
     for a model that draws random numbers in training, as dropout does.
     """
     first = _chosen(recipe, task).change(changes)
-    each = [replace(first, seed=seed, data_seed=seed) for seed in range(first.seed, first.seed + seeds)]
-    how: dict[str, Any] = {"threads": threads, "save_every": save_every, "wait": wait, "matmul": matmul}
-    how["track"] = [track] if isinstance(track, str) else list(track)
+    each = [first.seeded(seed) for seed in range(first.seed, first.seed + seeds)]
+    how = _how(track, threads=threads, save_every=save_every, wait=wait, matmul=matmul)
     with Progress(quiet=quiet) as progress:
         return stacked.train_stacked(each, device=device, progress=progress, **how)
+
+
+def _how(track: str | Sequence[str], **others: Any) -> dict[str, Any]:  # as training takes it
+    return {"track": [track] if isinstance(track, str) else list(track), **others}
 
 
 def _chosen(recipe: object, task: Task | str | None) -> Recipe:

@@ -225,7 +225,7 @@ class Run(RunFolder):
 
     def forget_state(self) -> None:
         """Remove the checkpoint of a training that has ended."""
-        if (path := self.folder / "state.pt").exists():  # on a read-only disk nothing can be removed, not even nothing
+        if (path := self.folder / "state.pt").exists():  # on a read-only disk, removing what is not there fails too
             path.unlink(missing_ok=True)
 
     def state(self, device: torch.device) -> dict[str, Any] | None:

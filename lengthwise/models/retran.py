@@ -127,6 +127,6 @@ class ReTranModel(Model):
 
 
 def _rotated(x: Float[Tensor, "rh t e"], turn: Sequence[Float[Tensor, "t e"]]) -> Float[Tensor, "rh t e"]:
-    """Coordinates i and i + half of a head are a pair."""
+    """``nn.position.turned`` in half as many operations: cosines and sines are laid out for whole heads beforehand."""
     own, other = turn
     return x * own + x.roll(x.shape[-1] // 2, -1) * other

@@ -138,7 +138,11 @@ class Recipe(fields.Part):
     @property
     def seedless_id(self) -> str:
         """The id with both seeds 0: recipes that differ only in their seeds share it."""
-        return replace(self, seed=0, data_seed=0).id
+        return self.seeded(0).id
+
+    def seeded(self, seed: int) -> Recipe:
+        """The same with this seed for weights and problems: a replicate that shares neither."""
+        return replace(self, seed=seed, data_seed=seed)
 
     def __str__(self) -> str:
         """A readable block: each field that is not the default, as a user would type it."""

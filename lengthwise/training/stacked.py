@@ -72,8 +72,8 @@ def train_stacked(
         for run in runs:
             if run.done:
                 run.forget_state()
-        for run in left:
-            entered.enter_context(tracked(run, track, shown.note))
+            else:
+                entered.enter_context(tracked(run, track, shown.note))
         entered.enter_context(computing(threads, matmul))
         stopped = entered.enter_context(stop_signal())
         if left:

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     study = catalog.study("pairs")
     (panel,) = study.panels
     seed = args.seed or 0
-    recipes = [replace(recipe, seed=seed, data_seed=seed) for recipe in study.recipes]
+    recipes = [recipe.seeded(seed) for recipe in study.recipes]
     if args.steps is not None:
         recipes = [replace(recipe, steps=args.steps) for recipe in recipes]
     runs = [Run.of(recipe) for recipe in recipes]

@@ -6,7 +6,6 @@ import argparse
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from lengthwise import catalog
@@ -107,7 +106,7 @@ def seeds_of(recipe: Recipe, first: int | None, count: int) -> list[Recipe]:
     if first is None and count == 1:
         return [recipe]
     start = recipe.seed if first is None else first
-    return [replace(recipe, seed=seed, data_seed=seed) for seed in range(start, start + count)]
+    return [recipe.seeded(seed) for seed in range(start, start + count)]
 
 
 def folder_of(name: str) -> str:
