@@ -56,7 +56,7 @@ class Own(lw.ModelSpec):
 def recipe(layout, kind):
     """A recipe whose model is the user's."""
     task = catalog.task("addition", ["equal_lengths=true", "leading_zeros=true", "order=least"])
-    base = catalog.recipe("looped-copy", ["steps=2", "batch=4", "watch.every=0", "loops=Constant"])
+    base = catalog.recipe("looped-parity", ["steps=2", "batch=4", "watch.every=0", "loops=Constant"])
     return base.change([], model=Own(kind), task=task, layout=layout)
 
 

@@ -66,7 +66,7 @@ VALID = {
     "Uniform": "Uniform(top=3)", "Curriculum": "Curriculum(top=3,every=2)", "Mastery": "Mastery(top=3,every=1)",
     "Natural": "Natural(top=3)", "Finite": "Finite(rows=8)", "After": "After(loops=2)",
     "LocalHeads": "LocalHeads(count=1)", "CoupledHeads": "CoupledHeads(count=1)",
-    "EarlierHeads": "EarlierHeads(count=1)", "Randomized": "Randomized(of=NoPE)",
+    "EarlierHeads": "EarlierHeads(count=1)", "SignHeads": "SignHeads(count=1)", "Randomized": "Randomized(of=NoPE)",
     "Transformer": "Transformer(width=8,heads=2)", "ReTran": "ReTran(width=8,heads=2,hidden=4,layers=1)",
     "LSTM": "LSTM(width=8,hidden=4)",
 }  # fmt: skip

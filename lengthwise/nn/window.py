@@ -48,11 +48,10 @@ class _Heads(Position):
 
     count: Size  # heads that have this window
 
-    def _fits(self, heads: int) -> None:
-        if self.count > heads:
-            raise UsageError(
-                f"{type(self).__name__}: count must be at most the model's {heads} heads, not {self.count}"
-            )
+    def _fits(self, heads: int, skip: int = 0) -> None:
+        if self.count + skip > heads:
+            left = f"{heads - skip} of the model's {heads} heads" if skip else f"the model's {heads} heads"
+            raise UsageError(f"{type(self).__name__}: count must be at most {left}, not {self.count}")
 
 
 @dataclass(frozen=True)
@@ -165,3 +164,28 @@ class EarlierHeadsEncoding(_Hiding):
 
     def blank(self) -> Float[Tensor, " h"]:
         return torch.zeros(len(self.chosen), device=self.chosen.device).masked_fill(~self.chosen, -torch.inf)
+
+
+@dataclass(frozen=True)
+class SignHeads(_Heads):
+    """``count`` heads see signs only, and their own position; no parameters.
+
+    Signs have digit position 0: operators, and the ``=``, which predicts an answer's first symbol. So what is known at
+    the ``=`` can be known in every answer slot a loop later, at any length.
+    """
+
+    skip: Extra = 0  # heads before them
+
+    def build(self, width: int, heads: int) -> Encoding:
+        self._fits(heads, self.skip)
+        head = torch.arange(heads, device="cpu") - self.skip
+        return SignHeadsEncoding((head >= 0) & (head < self.count))
+
+
+class SignHeadsEncoding(_Hiding):
+    """The module of ``SignHeads``."""
+
+    def hidden(self, inputs: Inputs) -> Bool[Tensor, "b 1 t t"]:
+        signs = inputs.digit_position == 0
+        itself = torch.eye(signs.shape[1], dtype=torch.bool, device=signs.device)
+        return ~(signs[:, None] | itself)[:, None]

@@ -15,7 +15,7 @@ from lengthwise.recipe.lengths import Curriculum, Uniform
 from lengthwise.recipe.loops import ExtraLoops, PerRound
 from lengthwise.recipe.optim import Schedule
 from lengthwise.recipe.recipe import Recipe, Watch
-from lengthwise.recipes.window import WINDOWED, columns_addition, looped_copy
+from lengthwise.recipes.window import WINDOWED, columns_addition
 from lengthwise.tasks.flipped_copy import FlippedCopy
 
 PARITY_ONLY = ("no-ema", "alibi", "learned")  # an addition takes twice as long, or more
@@ -66,7 +66,7 @@ def _variations(task: str, ours: Recipe) -> list[Recipe]:
 
 def _two_loops() -> list[Recipe]:
     """Two loops one after the other, where the method repeats one step."""
-    ours = replace(looped_copy(), task=FlippedCopy(), steps=3000, watch=Watch(every=300, sizes=(20, 26), count=200))
+    ours = replace(WINDOWED, task=FlippedCopy(), steps=3000, watch=Watch(every=300, sizes=(20, 26), count=200))
     return [
         replace(ours, name="ablation-flipped-copy-ours", model=_model(ours, layers=2)),
         replace(
