@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import replace
+from random import Random
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from lengthwise import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
 from lengthwise.cli import main
-from lengthwise.evaluation.attack import attack
+from lengthwise.evaluation.attack import Search, Tried, _changes, attack
 from lengthwise.evaluation.families import evaluate_families, short_sizes
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import seal, sealed_seed
@@ -34,6 +35,7 @@ from lengthwise.report.tables import score_table, summary, summary_table
 from lengthwise.run import Run, save
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum
+from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 
 MANY = {"count": 1000}
@@ -175,6 +177,13 @@ def test_an_attack_changes_what_it_has_tried():
     origins = {row["origin"]: row["tries"] for row in found["origins"]}
     assert origins["mutation"] > 40
     assert {"uniform", "every", "palindrome"} <= set(origins)
+
+
+def test_changes_stay_within_what_was_asked_for_on_each_axis():
+    search = Search(unsure=[Tried("10*110", "uniform", True, -1.0), Tried("1*1011", "uniform", True, -1.0)])
+    tried = list(_changes(Multiplication(), search, Random(0), torch.tensor([2, 4])))
+    assert len(tried) > 20
+    assert torch.cat([problems.sizes for problems in tried]).amax(0).tolist() == [2, 4]
 
 
 def test_an_attack_that_finds_nothing_says_so():

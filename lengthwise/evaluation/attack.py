@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lengthwise.base.rng import address, stream
@@ -116,7 +116,7 @@ def _candidates(
         problems = all_of(recipe, recipe.sizes(size))
         if problems is not None and max(map(max, sizes)) >= size:
             yield problems, "every"
-    chance, largest = Random(address(seed, "attack", "changes")), max(map(max, sizes))
+    chance, largest = Random(address(seed, "attack", "changes")), torch.tensor(sizes).amax(0)
     while True:
         found = list(_changes(task, search, chance, largest))
         if not found:  # nothing can be changed any more: new seeds
@@ -124,9 +124,9 @@ def _candidates(
         yield Problems.join(found), "mutation"
 
 
-def _changes(task: Task, search: Search, chance: Random, largest: int) -> Iterator[Problems]:
-    """Problems that were not tried, each made from one that was: from those of which the model is least sure, and from
-    the shortest that it gets wrong, so as to find shorter ones. They come through what a person could type."""
+def _changes(task: Task, search: Search, chance: Random, largest: Int[Tensor, " axes"]) -> Iterator[Problems]:
+    """Problems that were not tried, on no axis above the largest: each made from one of which the model is least sure,
+    or from one of the shortest that it gets wrong, so as to find shorter ones. They come through what one can type."""
     parents = [one.prompt for one in search.unsure] + 2 * [one.prompt for one in search.shortest(POOL // 8)]
     made: set[str] = set()
     for _ in range(3 * ROUND):
@@ -138,7 +138,8 @@ def _changes(task: Task, search: Search, chance: Random, largest: int) -> Iterat
         except UsageError:
             continue
         (prompt,) = prompts(task, problems)
-        if prompt not in made | search.known and task.smallest <= int(problems.sizes.max()) <= largest:
+        fits = int(problems.sizes.max()) >= task.smallest and bool((problems.sizes <= largest).all())
+        if fits and prompt not in made | search.known:
             made.add(prompt)
             yield problems
 
