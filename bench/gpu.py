@@ -6,6 +6,8 @@
 - learns: parity of up to 8 bits is learned to 0.99, in fp32 and in bf16.
 - speed: milliseconds of a training step of the published parity and addition, in fp32, TF32 and bf16, without and with
   batches drawn ahead, and of the plain loop (plain.py); and the share of a step in which the GPU computes.
+- compiled: the same of the compiled runner, in fp32 and bf16, batches drawn ahead; the seconds until it was compiled;
+  and how far its loss and gradients are from the plain runner's, as a share of the largest: 1e-3 at most in fp32.
 - stacked: a step of 16 seeds of these as one stack takes at most 3 times as long as a step of one by itself.
 
 ``--device cpu --quick`` tries the script itself where there is no GPU.
@@ -24,6 +26,7 @@ from plain import final_loss
 
 from lengthwise import catalog, fast
 from lengthwise.base.rng import stream
+from lengthwise.depth import Runner
 from lengthwise.depth.plain import Plain
 from lengthwise.evaluation import scores
 from lengthwise.folder import shipped
@@ -32,7 +35,7 @@ from lengthwise.recipe.recipe import Recipe, Watch
 from lengthwise.recipe.source import Fresh
 from lengthwise.run import load
 from lengthwise.training.ahead import drawn_ahead
-from lengthwise.training.computing import computing
+from lengthwise.training.computing import Bf16, computing
 from lengthwise.training.loop import train
 from lengthwise.training.stacked import advance
 from lengthwise.training.trainee import Trainee
@@ -53,19 +56,25 @@ def one_of_each() -> list[Recipe]:
     return [plainly(load(name).recipe, batch=16) for name in shipped()]
 
 
-def gradient(recipe: Recipe, device: torch.device) -> list[torch.Tensor]:
-    model = recipe.build().to(device).eval()  # without dropout, which other devices draw otherwise
-    batch, loops = data.batch(recipe, recipe.steps - 1)
-    loss = recipe.objective(Plain(model), batch, loops, stream(0, "objective"))
+def gradient(recipe: Recipe, runner: Runner, step: int) -> list[torch.Tensor]:
+    """The loss of a step's batch, and its gradients, on the CPU."""
+    loss = recipe.objective(runner, *data.batch(recipe, step), stream(0, "objective"))
     return [
         loss.value.detach().cpu(),
-        *(one.cpu() for one in torch.autograd.grad(loss.value, list(model.parameters()))),
+        *(one.cpu() for one in torch.autograd.grad(loss.value, list(runner.model.parameters()))),
     ]
 
 
 def differs(recipe: Recipe, device: torch.device) -> float:
     """The largest difference of loss or gradients from a CPU's, as a share of the largest number."""
-    pairs = zip(gradient(recipe, torch.device("cpu")), gradient(recipe, device), strict=True)
+    model, last = recipe.build().eval(), recipe.steps - 1  # without dropout, which other devices draw otherwise
+    here = gradient(recipe, Plain(model), last)
+    return apart(here, gradient(recipe, Plain(model.to(device)), last))
+
+
+def apart(ones: list[torch.Tensor], twos: list[torch.Tensor]) -> float:
+    """The largest difference, as a share of the largest number."""
+    pairs = zip(ones, twos, strict=True)
     return max(float((one - two).abs().max() / one.abs().max().clamp(min=1e-3)) for one, two in pairs)
 
 
@@ -152,6 +161,34 @@ def speeds(name: str, device: torch.device, *, quick: bool) -> dict[str, float |
     return found
 
 
+def compiled(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
+    """Of the compiled runner: milliseconds of a step, the share of it in which the GPU computes, seconds of compiling,
+    and the distance from the plain runner; what cannot be compiled is far away, and loses nothing else."""
+    try:
+        return _compiled(name, device, quick=quick)
+    except RuntimeError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return {"fp32, apart": float("inf")}
+
+
+def _compiled(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
+    recipe = plainly(catalog.recipe(name), **({"batch": 2} if quick else {}))
+    found: dict[str, float | None] = {}
+    for matmul in ("fp32",) if quick else ("fp32", "bf16"):
+        with computing(1, matmul):
+            trainee = Trainee(recipe, device, matmul=matmul, compile=True)
+            trainee.step = recipe.steps // 2
+            runner = trainee.runner()
+            plain = Plain(trainee.model) if matmul == "fp32" else Bf16(Plain(trainee.model))
+            start, exact = waited(device), gradient(recipe, plain, trainee.step)
+            found[f"{matmul}, apart"] = apart(exact, gradient(recipe, runner, trainee.step))
+            found[f"{matmul}, seconds to compile"] = waited(device) - start
+            with drawn_ahead([trainee], always=True):
+                found[f"{matmul}, ahead"] = step_time(trainee.advance, device, 1 if quick else 20)
+            found[f"{matmul}, busy"] = busy(trainee.advance, device)
+    return found
+
+
 def stacked(name: str, device: torch.device, *, quick: bool) -> float:
     """How many times as long a step of ``SEEDS`` stacked seeds takes as one of a single seed."""
     recipe, count = plainly(catalog.recipe(name), **({"batch": 2} if quick else {})), 2 if quick else SEEDS
@@ -167,10 +204,11 @@ def stacked(name: str, device: torch.device, *, quick: bool) -> float:
 def table(result: dict) -> str:
     """The table, in Markdown."""
     lines = [f"# {result['device']}, torch {torch.__version__}", "", "| what | of | measured |", "| --- | --- | --- |"]
-    for what in ("same", "no reads", "scores", "learns", "speed", "stacked"):
+    for what in ("same", "no reads", "scores", "learns", "speed", "compiled", "stacked"):
         for name, value in result[what].items():
-            shown = ", ".join(f"{k} {v:.3g}" for k, v in value.items() if v is not None) if what == "speed" else value
-            lines.append(f"| {what} | {name} | {shown if isinstance(shown, str) else f'{shown:.4g}'} |")
+            parts = value.items() if isinstance(value, dict) else [("", value)]
+            shown = ", ".join(f"{part} {number:.4g}".strip() for part, number in parts if number is not None)
+            lines.append(f"| {what} | {name} | {shown} |")
     return "\n".join(
         [*lines, "", f"All as claimed: {'yes' if result['met'] else 'no'}. {result['seconds']:.0f} s.", ""]
     )
@@ -187,11 +225,12 @@ def measured(device: torch.device, *, quick: bool) -> dict:
         "scores": {name: exact(name, device, count) - exact(name, torch.device("cpu"), count) for name in names},
         "learns": {matmul: learned(device, matmul, quick=quick) for matmul in ("fp32", "bf16")},
         "speed": {name: speeds(name, device, quick=quick) for name in PUBLISHED[: 1 if quick else 2]},
+        "compiled": {name: compiled(name, device, quick=quick) for name in PUBLISHED[: 1 if quick else 2]},
         "stacked": {name: stacked(name, device, quick=quick) for name in PUBLISHED[: 1 if quick else 2]},
         "seconds": time.perf_counter() - start,
     }
     result["met"] = (
-        max(result["same"].values()) < 1e-3
+        max([*result["same"].values(), *(one["fp32, apart"] for one in result["compiled"].values())]) < 1e-3
         and all(result["no reads"].values())
         and max(map(abs, result["scores"].values())) <= 0.01
         and min(result["learns"].values()) >= 0.99

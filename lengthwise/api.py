@@ -90,6 +90,7 @@ def train(
     folder: str | Path | None = None,
     device: str = "auto",
     matmul: Matmul = "fp32",
+    compile: bool = False,
     track: str | Sequence[str] = (),
     threads: int = 1,
     save_every: float = 60.0,
@@ -111,20 +112,20 @@ def train(
 
     ``folder`` is where the run is kept (by default among ``runs/``); ``device`` is "auto", "cpu" or "cuda"; ``matmul``
     is the arithmetic of matrix products in training, "fp32", "tf32" (CUDA only) or "bf16", all else stays in 32 bits;
-    ``track`` names trackers that rows are sent to: "tensorboard", "trackio", "wandb", or several; ``threads`` are those
-    of the CPU, of which small models need one; ``save_every`` is in seconds between checkpoints; ``quiet`` shows no
-    progress; ``wait`` waits for another process that trains this run, which is else an error.
+    ``compile`` lets torch compile a transformer's loops, which is meant for GPUs; ``track`` names trackers that rows
+    are sent to: "tensorboard", "trackio", "wandb", or several; ``threads`` are those of the CPU, of which small models
+    need one; ``save_every`` is in seconds between checkpoints; ``quiet`` shows no progress; ``wait`` waits for another
+    process that trains this run, which is else an error.
 
     UsageError says in one line what is wrong with an argument; Interrupted comes at Ctrl-C, after saving.
     """
-    chosen = _chosen(recipe, task)
-    lengths = Uniform(top=lengths) if isinstance(lengths, int) else lengths
+    chosen, lengths = _chosen(recipe, task), Uniform(top=lengths) if isinstance(lengths, int) else lengths
     given: dict[str, Any] = {"layout": layout, "lengths": lengths, "loops": loops, "objective": objective,
         "optimizer": optimizer, "steps": steps, "batch": batch, "seed": seed, "data_seed": seed}  # fmt: skip
     if task is not None:
         given["task"] = _task(task)
     chosen = replace(chosen, **{name: value for name, value in given.items() if value is not None}).change(changes)
-    how = _how(track, threads=threads, save_every=save_every, wait=wait, matmul=matmul)
+    how = _how(track, threads=threads, save_every=save_every, wait=wait, matmul=matmul, compile=compile)
     with Progress(quiet=quiet) as progress:
         run = loop.train(chosen, folder, device=device, progress=progress, **how)
     if isinstance(recipe, nn.Module):
@@ -321,11 +322,8 @@ def _rules(stopping: Stopping | str | Sequence[Stopping | str] | None) -> list[S
     if stopping is None:
         return None
     several = stopping if isinstance(stopping, (list, tuple)) else [stopping]
-    rules = []
-    for rule in several:
-        text = fields.parse(rule, "stopping") if isinstance(rule, str) else rule
-        rules.append(text if isinstance(text, Stopping) else fields.decode(Stopping, text, "stopping"))
-    return rules
+    rules = [fields.parse(rule, "stopping") if isinstance(rule, str) else rule for rule in several]
+    return [rule if isinstance(rule, Stopping) else fields.decode(Stopping, rule, "stopping") for rule in rules]
 
 
 def _shown(value: object) -> str:

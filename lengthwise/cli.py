@@ -100,8 +100,8 @@ def _learning(verb: Callable[..., argparse.ArgumentParser]) -> None:
     _sample(sub)
     sub = verb("train", "train a recipe, or go on with a run; then evaluate it",
                "seed", "seeds", "stack", "jobs", "on", "dry-run", "wait", "lengths", "samples", "curve",
-               "curve-samples", "stopping", "hard", "natural", "families", "device", "matmul", "threads", "save-every",
-               "allow-divergence", "track", "quiet", "json")  # fmt: skip
+               "curve-samples", "stopping", "hard", "natural", "families", "device", "matmul", "compile", "threads",
+               "save-every", "allow-divergence", "track", "quiet", "json")  # fmt: skip
     _recipe(sub)
 
 
@@ -135,11 +135,11 @@ def _using(verb: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("prompt", metavar="PROMPT", nargs="?", help="e.g. 10110")
     sub.add_argument("changes", nargs="*", metavar="name=value", help="the task's fields, e.g. order=least")
     sub = verb("reproduce", "train and evaluate all of a study, then write its table and figures",
-               "seeds", "stack", "jobs", "on", "dry-run", "curve-samples", "out", "device", "matmul",
+               "seeds", "stack", "jobs", "on", "dry-run", "curve-samples", "out", "device", "matmul", "compile",
                "allow-divergence", "quiet", "json")  # fmt: skip
     _reproduce(sub)
     sub = verb("sweep", "train a recipe with several values of its fields; choose the best near the training lengths",
-               "seeds", "jobs", "on", "dry-run", "samples", "out", "device", "matmul", "allow-divergence",
+               "seeds", "jobs", "on", "dry-run", "samples", "out", "device", "matmul", "compile", "allow-divergence",
                "quiet", "json")  # fmt: skip
     _sweep(sub)
     sub = verb("report", "tables, figures (PNG, SVG) and CSV of runs", "out", "quiet", "json")

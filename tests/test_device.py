@@ -179,7 +179,7 @@ def test_bf16_descends_the_same_loss(name):
     """Nearly: logits and losses are in 32 bits, products in 16."""
     recipe = small(name)
     model = recipe.build()
-    (loss, exact), (lower, near) = gradient_by(Plain(model), recipe), gradient_by(Bf16(model), recipe)
+    (loss, exact), (lower, near) = gradient_by(Plain(model), recipe), gradient_by(Bf16(Plain(model)), recipe)
     assert lower.dtype == near.dtype == torch.float32
     assert loss != lower
     assert abs(loss - lower) < 0.02 * loss
@@ -192,7 +192,7 @@ def test_bf16_loops_without_gradients_leave_those_of_later_ones(loops):
     """What autocast keeps of weights in the first would be used in the others, without a gradient."""
     recipe = small("looped-parity")
     rows, _ = batch(recipe, 0)
-    runner = Bf16(recipe.build())
+    runner = Bf16(Plain(recipe.build()))
     many = torch.full((len(rows),), loops + 1)
     runner.last(rows.inputs, many, rows.loss_mask, untracked=loops).square().sum().backward()
     assert all(one.grad is not None and one.grad.any() for one in runner.model.blocks.parameters() if one.dim() > 1)

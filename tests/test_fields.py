@@ -359,7 +359,7 @@ def test_no_file_runs_code(kind, fields, tmp_path, monkeypatch):
 
 def test_kinds_are_the_imported_dataclasses_that_may_stand_there():
     assert {"Learned", "Local", "NoPE", "RoPE"} <= set(kinds(Position))
-    assert not {"Position", "_Learned", "Transformer"} & set(kinds(Position))
+    assert not {"Position", "LearnedEncoding", "Transformer"} & set(kinds(Position))
     assert kinds(Lengths)["Curriculum"] is Curriculum
     assert list(kinds(Position)) == sorted(kinds(Position))
 

@@ -59,7 +59,7 @@ def test_in_parts_is_the_same(name, monkeypatch):
     for _ in range(steps):
         whole.advance()
         with monkeypatch.context() as patch:
-            patch.setattr(fast, "choose", Little)
+            patch.setattr(fast, "choose", lambda model, kinds: Little(model))
             parted.advance()
     assert (whole.parts, parted.parts) == (1, 2 if recipe.batch == 3 else 4)
     for one, other in zip(whole.model.parameters(), parted.model.parameters(), strict=True):
@@ -83,7 +83,7 @@ def test_parts_keep_less():
 def test_a_run_stays_in_parts_and_says_so_once(runs, monkeypatch, capsys):
     """After a stop too: so its weights are those of a run that nobody stopped, to the bit."""
     recipe = replace(PLAIN, steps=4)
-    monkeypatch.setattr(fast, "choose", Little)
+    monkeypatch.setattr(fast, "choose", lambda model, kinds: Little(model))
     whole, _ = train(recipe, runs / "whole"), capsys.readouterr()
     stop_at(monkeypatch, [3], lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Interrupted):

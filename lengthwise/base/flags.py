@@ -27,6 +27,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "default": "fp32",
         "help": "arithmetic of matrix products in training; all else stays in 32 bits (default: fp32)",
     },
+    "compile": {
+        "action": "store_true",
+        "help": "let torch compile the model's loops, half a minute for each shape: for GPUs; transformers only",
+    },
     "threads": {"type": int, "default": 1, "metavar": "N", "help": "CPU threads (default: 1, best for small models)"},
     "save-every": {"type": float, "default": 60.0, "metavar": "S", "help": "seconds between checkpoints (default: 60)"},
     "track": {

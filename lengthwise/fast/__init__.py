@@ -1,9 +1,10 @@
-"""Faster runners for CPUs, and the only code that chooses between them and the plain runner.
+"""Faster runners, and the only code that chooses between them and the plain runner.
 
 Each runner claims exactly the models it knows: known types of all parts, no hooks, no overridden methods, float32 or
-float64 on a CPU (see ``claims``). Any other model runs plainly. A runner's values and gradients equal the plain
-runner's up to rounding. ``LENGTHWISE_PLAIN=1`` in the environment, or ``with lengthwise.plain():``, turns all of them
-off.
+float64 (see ``claims``). Any other model runs plainly. A runner's values and gradients equal the plain runner's up to
+rounding. ``LENGTHWISE_PLAIN=1`` in the environment, or ``with lengthwise.plain():``, turns all of them off.
+
+``RUNNERS`` are for a CPU. ``Compiled`` is for any device, where it is asked for: compiling costs half a minute.
 
 In hand-written backward passes, ``to_x`` is the gradient of the loss with respect to ``x``.
 """
@@ -11,19 +12,21 @@ In hand-written backward passes, ``to_x`` is the gradient of the loss with respe
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from lengthwise.base.types import Inputs
 from lengthwise.depth import Runner
 from lengthwise.depth.plain import Plain
 from lengthwise.fast.cached import Reader, reader_of
+from lengthwise.fast.compiled import Compiled
 from lengthwise.fast.lstm import PackedLSTM
 from lengthwise.fast.retran import Wave
 from lengthwise.fast.transformer import PackedTransformer
 from lengthwise.models import Model
 
-RUNNERS = (PackedTransformer, Wave, PackedLSTM)
+Kind = type[PackedTransformer] | type[Wave] | type[PackedLSTM] | type[Compiled]
+RUNNERS: tuple[Kind, ...] = (PackedTransformer, Wave, PackedLSTM)
 _OFF = [os.environ.get("LENGTHWISE_PLAIN", "") not in ("", "0")]
 
 
@@ -37,19 +40,25 @@ def plain() -> Iterator[None]:
         _OFF.pop()
 
 
-def choose(model: Model) -> Runner:
-    """The runner for a model in its present state. Call it again after setting hooks."""
-    return next((kind(model) for kind in RUNNERS if not _OFF[-1] and kind.declines(model) is None), Plain(model))
+def choose(model: Model, kinds: Sequence[Kind] = RUNNERS) -> Runner:
+    """The runner for a model in its present state, the first of these kinds that claims it. Call it again after setting
+    hooks."""
+    return next((kind(model) for kind in kinds if not _OFF[-1] and kind.declines(model) is None), Plain(model))
 
 
-def described(model: Model) -> str:
+def described(model: Model, kinds: Sequence[Kind] = RUNNERS) -> str:
     """The name of the chosen runner; for the plain runner also the reason why no faster one was chosen."""
     if _OFF[-1]:
         return "Plain: others are turned off"
-    reasons = {kind: kind.declines(model) for kind in RUNNERS}
+    reasons = {kind: kind.declines(model) for kind in kinds}
     chosen = next((kind.__name__ for kind, reason in reasons.items() if reason is None), None)
     meant = (reason for kind, reason in reasons.items() if kind.meant(model))
     return chosen or f"Plain: {next(meant, 'no faster one knows such a model')}"
+
+
+def uncompiled(model: Model) -> str | None:
+    """The reason why a model is not compiled even if that is asked for; None if it is."""
+    return "others than the plain runner are turned off" if _OFF[-1] else Compiled.declines(model)
 
 
 def reader(model: Model, inputs: Inputs) -> Reader | None:

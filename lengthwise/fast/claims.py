@@ -1,14 +1,14 @@
 """Decides whether a faster runner may claim a model.
 
 Every module must have an exactly known type and an unpatched ``forward``, without hooks, parametrisations or methods
-set on the instance; parameters must be float32 or float64 on the CPU; autocast must be off. Then the runner's formulas
-are those of the modules; otherwise the model runs plainly.
+set on the instance; parameters must be float32 or float64 on the runner's device; autocast must be off. Then the
+runner's formulas are those of the modules; otherwise the model runs plainly.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -35,8 +35,8 @@ def known(kinds: Iterable[type]) -> Known:
     }
 
 
-def declined(model: nn.Module, parts: Known) -> str | None:
-    """The reason why a model is not claimed, in a few words; None if it is claimed.
+def declined(model: nn.Module, parts: Known, devices: Sequence[str] = ("cpu",)) -> str | None:
+    """The reason why a model on one of these kinds of devices is not claimed, in a few words; None if it is claimed.
 
     All encodings of the package are accepted, because runners call their methods. This runs once per training step.
     """
@@ -44,7 +44,7 @@ def declined(model: nn.Module, parts: Known) -> str | None:
         return "hooks are set on all modules"
     kinds = set()
     for module in model.modules():
-        if (reason := _changed(module, parts)) is not None:
+        if (reason := _changed(module, parts, devices)) is not None:
             name = next(name for name, part in model.named_modules() if part is module)
             return f"{name or 'the model'} {reason}"
         kinds.add(type(module))
@@ -53,10 +53,10 @@ def declined(model: nn.Module, parts: Known) -> str | None:
         for name, method in parts[kind].items():
             if own.get(name) is not method:
                 return f"{kind.__name__}.{name} was replaced"
-    return "autocast is on" if torch.is_autocast_enabled("cpu") else None
+    return "autocast is on" if any(map(torch.is_autocast_enabled, devices)) else None
 
 
-def _changed(module: nn.Module, parts: Known) -> str | None:
+def _changed(module: nn.Module, parts: Known, devices: Sequence[str]) -> str | None:
     """What a module itself, without its parts, has that the formulas do not know."""
     own, kind = vars(module), type(module)
     methods = parts.get(kind) or (ENCODING if _is_ours(kind) else None)
@@ -65,7 +65,7 @@ def _changed(module: nn.Module, parts: Known) -> str | None:
     if any(own[hook] for hook in HOOKS) or "forward" in own or not own.keys().isdisjoint(methods):
         return "has hooks or methods of its own"
     for parameter in own["_parameters"].values():
-        if parameter is not None and (parameter.device.type != "cpu" or parameter.dtype not in DTYPES):
+        if parameter is not None and (parameter.device.type not in devices or parameter.dtype not in DTYPES):
             return f"has parameters of {parameter.dtype} on {parameter.device.type}"
     return None
 

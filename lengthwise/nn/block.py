@@ -53,15 +53,11 @@ class Block(nn.Module):
         self, x: Float[Tensor, "b t d"], sight: Sight, read: Tensor | None = None, cache: Any = None
     ) -> Float[Tensor, "b t d"]:
         """Apply the block. ``read`` "b t d" is added to the inputs of mixer and MLP, not to the residual stream."""
-
-        def with_read(x: Tensor) -> Tensor:
-            return x if read is None else x + read
-
         if self.post:
-            x = self.norm_mixer(x + self.drop(self.mixer(with_read(x), sight, cache)))
-            return self.norm_mlp(x + self.drop(self.mlp(with_read(x))))
-        x = x + self.drop(self.mixer(with_read(self.norm_mixer(x)), sight, cache))
-        return x + self.drop(self.mlp(with_read(self.norm_mlp(x))))
+            x = self.norm_mixer(x + self.drop(self.mixer(_plus(x, read), sight, cache)))
+            return self.norm_mlp(x + self.drop(self.mlp(_plus(x, read))))
+        x = x + self.drop(self.mixer(_plus(self.norm_mixer(x), read), sight, cache))
+        return x + self.drop(self.mlp(_plus(self.norm_mlp(x), read)))
 
     @torch.no_grad()
     def initialise(self, std: float, layers: int, *, mlp_too: bool = True) -> None:
@@ -76,6 +72,10 @@ class Block(nn.Module):
             nn.init.normal_(linear.weight, std=std / math.sqrt(2 * layers) if linear in ends else std)
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
+
+
+def _plus(x: Float[Tensor, "b t d"], read: Float[Tensor, "b t d"] | None) -> Float[Tensor, "b t d"]:
+    return x if read is None else x + read
 
 
 def _linears(module: nn.Module) -> list[nn.Linear]:

@@ -83,10 +83,12 @@ class Learned(Position):
     size: Size = 512  # positions in the table: the longest row
 
     def build(self, width: int, heads: int) -> Encoding:
-        return _Learned(self.size, width)
+        return LearnedEncoding(self.size, width)
 
 
-class _Learned(Encoding):
+class LearnedEncoding(Encoding):
+    """The module of ``Learned``."""
+
     def __init__(self, size: int, width: int) -> None:
         super().__init__()
         self.table = nn.Embedding(size, width)

@@ -16,7 +16,6 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.lifeline import STOPS, told
 from lengthwise.base.types import Inputs
 from lengthwise.depth import Runner
-from lengthwise.depth.plain import Plain
 from lengthwise.models import device_of
 
 Matmul = Literal["fp32", "tf32", "bf16"]
@@ -31,19 +30,23 @@ def check_matmul(matmul: Matmul, device: torch.device) -> None:
 
 
 class Bf16(Runner):
-    """The plain runner with matrix products in bfloat16 (torch.autocast). Parameters, and the logits that it returns,
-    stay in 32 bits, so that losses are computed as ever."""
+    """A runner with matrix products in bfloat16 (torch.autocast). Parameters, and the logits that it returns, stay in
+    32 bits, so that losses are computed as ever."""
+
+    def __init__(self, runner: Runner) -> None:
+        super().__init__(runner.model)
+        self.runner = runner
 
     def last(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
     ) -> Float[Tensor, "n v"]:
         with self._autocast():
-            return Plain(self.model).last(inputs, loops, at, untracked=untracked).float()
+            return self.runner.last(inputs, loops, at, untracked=untracked).float()
 
     def each(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
     ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
-        steps = Plain(self.model).each(inputs, loops, at)
+        steps = self.runner.each(inputs, loops, at)
         while True:
             with self._autocast():  # whoever uses the logits computes in 32 bits
                 found = next(steps, None)

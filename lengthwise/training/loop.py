@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+from lengthwise import fast
 from lengthwise.base.errors import Interrupted
 from lengthwise.base.fields import checked
 from lengthwise.base.progress import Progress
@@ -36,6 +37,7 @@ def train(
     wait: bool = False,
     allow_divergence: bool = False,
     matmul: Matmul = "fp32",
+    compile: bool = False,
     track: Sequence[str] = (),
 ) -> Run:
     """Train a recipe to its end, resuming an earlier call if there is a checkpoint, and return its run.
@@ -43,13 +45,14 @@ def train(
     ``folder`` defaults to the recipe's folder among the runs; ``save_every`` is in seconds. On a CPU, a resumed run
     equals an uninterrupted one to the bit, for equal ``threads``; small models train fastest on one thread. Steps are
     shown on a line of ``progress``; ``track`` names trackers that rows are sent to. Where another process trains this
-    run, ``wait`` for it. ``matmul`` is the arithmetic of matrix products in training steps. Started by torchrun, all
-    processes train one run together, and the first one writes.
+    run, ``wait`` for it. ``matmul`` is the arithmetic of matrix products in training steps. With ``compile``, torch
+    compiles the loops of a model that ``fast.Compiled`` claims; any other trains as ever, and a note says why. Started
+    by torchrun, all processes train one run together, and the first one writes.
 
     Raises Interrupted at Ctrl-C, SIGTERM or SIGHUP, after saving; Diverged where the loss is no number any more, with
     the last finite checkpoint kept, unless to ``allow_divergence``: then rows say null; and UsageError if the model is
-    not causal where its layout is, the device is missing, the folder holds another recipe, its log vanishes, or another
-    process trains it.
+    not causal where its layout is, the device is missing, torch cannot compile here, the folder holds another recipe,
+    its log vanishes, or another process trains it.
     """
     check(track)
     shown = progress or Progress(quiet=True)
@@ -60,8 +63,14 @@ def train(
     with joined(at) as processes:
         if processes.first and not (where / "config.json").exists():
             rehearse(recipe, at, matmul)
-        trainee = Trainee(recipe, at, allow_divergence=allow_divergence, matmul=matmul, processes=processes)
+        how = {"allow_divergence": allow_divergence, "matmul": matmul, "compile": compile}
+        trainee = Trainee(recipe, at, processes=processes, **how)
         causality.check(trainee.model, recipe)
+        if compile and processes.first and (reason := fast.uncompiled(trainee.model)):
+            shown.note(f"{recipe.name}: runs uncompiled: {reason}")
+        if not Run(where, recipe).done:
+            with computing(threads, matmul):
+                trainee.compile_first(shown)
         if not processes.first:
             with computing(threads, matmul), stop_signal() as stopped, drawn_ahead([trainee]):
                 return _help(trainee, where, stopped)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from lengthwise import fast
 from lengthwise.base import rng
-from lengthwise.base.errors import Diverged, UsageError
+from lengthwise.base.errors import Diverged, UsageError, clean
+from lengthwise.base.progress import Progress
 from lengthwise.base.types import Batch, Loss, Problems
 from lengthwise.depth import Runner
 from lengthwise.evaluation import causality, scores
@@ -50,11 +51,12 @@ class Trainee:
         *,
         allow_divergence: bool = False,
         matmul: Matmul = "fp32",
+        compile: bool = False,
         processes: Processes | None = None,
         stacked: int = 1,
     ) -> None:
         self.recipe, self.device, self.allow_divergence = recipe, device, allow_divergence
-        self.matmul, self.processes, self.stacked = matmul, processes or Alone(), stacked
+        self.matmul, self.compile, self.processes, self.stacked = matmul, compile, processes or Alone(), stacked
         if not surely_small(recipe.model):
             of_model(recipe, KEPT).check(f"{recipe.name}: training a model of {parameters(recipe):,} parameters")
         self.model = recipe.build().to(device)
@@ -121,9 +123,32 @@ class Trainee:
 
     def runner(self) -> Runner:
         """Chosen at every step: hooks may have been set since the last one."""
-        runner = Bf16(self.model) if self.matmul == "bf16" else fast.choose(self.model)
+        runner = fast.choose(self.model, self._kinds())
+        runner = Bf16(runner) if self.matmul == "bf16" else runner
         runner = InParts(runner, self.parts) if self.parts > 1 else runner
         return Divided(runner, self.processes) if self.processes.count > 1 else runner
+
+    def _kinds(self) -> Sequence[fast.Kind]:
+        """The runners that may be chosen: the faster ones for a CPU know no bfloat16."""
+        return (fast.Compiled,) * self.compile + (() if self.matmul == "bf16" else fast.RUNNERS)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether a compiled runner is asked for and claims the model."""
+        return self.compile and fast.uncompiled(self.model) is None
+
+    def compile_first(self, shown: Progress) -> None:
+        """Compile what the first step needs, if anything is compiled. Raises UsageError where torch cannot."""
+        if not self.compiled:
+            return
+        line = shown.line(f"{self.recipe.name}: compiling", 1.0)
+        try:
+            self._backward(*self.batch(0))
+        except RuntimeError as error:
+            reason = clean(str(error).partition("Set TORCHDYNAMO")[0])[:200].strip()
+            raise UsageError(f"{self.recipe.name}: torch cannot compile here ({reason}); leave compile out") from None
+        self.optimizer.zero_grad()
+        line.show(1.0)
 
     def examine(self) -> None:
         """With ``Mastery``, let the model take its exam if one is due, and admit the next length if it passes."""
@@ -257,12 +282,14 @@ class Trainee:
     def _runner_name(self) -> str:
         if self.stacked > 1:
             return "Stacked"
-        return "Bf16" if self.matmul == "bf16" else fast.described(self.model)
+        name = fast.described(self.model, self._kinds())
+        return name if self.matmul != "bf16" else "Bf16, Compiled" if name == "Compiled" else "Bf16"
 
     def surroundings(self) -> dict[str, Any]:
         """What the last bits of the weights may depend on, beside the recipe."""
         machine = {"torch": str(torch.__version__), "device": self.device.type, "processes": self.processes.count}
-        return {**machine, "stacked": self.stacked, "threads": torch.get_num_threads(), "matmul": self.matmul}
+        how = {"matmul": self.matmul, "compiled": self.compiled}
+        return {**machine, "stacked": self.stacked, "threads": torch.get_num_threads(), **how}
 
     def state(self) -> dict[str, Any]:
         """The checkpoint: everything that resuming needs."""

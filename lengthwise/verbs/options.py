@@ -158,6 +158,12 @@ def jobs_of(args: argparse.Namespace) -> int:
     return min(2, os.cpu_count() or 1) if args.jobs is None else args.jobs
 
 
+def check_stack(args: argparse.Namespace) -> None:
+    """UsageError for options that do not go with a stack."""
+    if args.stack and args.compile:
+        raise UsageError("--stack computes all seeds together, uncompiled: leave --compile out")
+
+
 def engine(args: argparse.Namespace) -> Engine:
     """Where to train, as it is typed: ``local``, ``slurm``, ``ray`` or ``Slurm(partition=main, minutes=60)``."""
     value = fields.parse(args.on, "--on")
@@ -174,6 +180,7 @@ def passed_on(args: argparse.Namespace) -> list[str]:
         args.device,
         "--matmul",
         args.matmul,
+        *["--compile"] * args.compile,
         *allowed,
         *(word for name in vars(args)["import"] for word in ("--import", name)),
     ]

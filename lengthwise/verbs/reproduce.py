@@ -30,13 +30,14 @@ from lengthwise.training.loop import computing
 from lengthwise.training.stacked import check_alike, rehearse_stacked
 from lengthwise.verbs.console import doing, progress, say
 from lengthwise.verbs.forecast import forecast
-from lengthwise.verbs.options import engine, jobs_of, passed_on, seeds_of
+from lengthwise.verbs.options import check_stack, engine, jobs_of, passed_on, seeds_of
 
 DEPTH_SAMPLES = 512  # problems on which every loop is looked at: the published code's batch
 
 
 def run(args: argparse.Namespace) -> int:
     """Train and measure what a study still lacks, then publish it; or say what that would cost."""
+    check_stack(args)
     options = {name: getattr(args, name) for name in ("tasks", "methods", "sizes", "scale")}
     study = catalog.study(args.study, **{name: value for name, value in options.items() if value is not None})
     if args.dry_run:

@@ -29,12 +29,14 @@ from lengthwise.training.live import follow
 from lengthwise.training.loop import choose_device, computing, rehearse, train
 from lengthwise.training.processes import count, follows
 from lengthwise.training.stacked import train_stacked
+from lengthwise.training.trainee import Trainee
 from lengthwise.verbs import console
 from lengthwise.verbs.console import foresee, say
 from lengthwise.verbs.families import after_training
 from lengthwise.verbs.forecast import forecast
 from lengthwise.verbs.options import (
     Size,
+    check_stack,
     engine,
     further_kinds,
     jobs_of,
@@ -62,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
     recipe = recipe_of(args.recipe, args.changes)
     plan = _plan(args, recipe)
     check(args.track)
+    check_stack(args)
     on = engine(args)
     recipes = seeds_of(recipe, args.seed, args.seeds)
     if args.dry_run:
@@ -75,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     if args.stack:
         _train_stacked(args, recipes, on)
     elif own_folder is None and not (Run.expected(recipes[0]).folder / "config.json").exists():
-        rehearse(recipe, choose_device(args.device), args.matmul)
+        _rehearse(args, recipe)
     runs = [Run.of(recipe, own_folder) for recipe in recipes]
     lost = [one for one in runs if args.stack and not one.done]
     if not args.stack and ((len(runs) > 1 and jobs_of(args) > 1) or not isinstance(on, Local)):
@@ -145,8 +148,17 @@ def _own_options(args: argparse.Namespace) -> list[str]:
     return options + [f"--{kind}" for kind in further_kinds(args)] + ["--families"] * args.families
 
 
+def _rehearse(args: argparse.Namespace, recipe: Recipe) -> None:
+    """UsageError for what cannot work, before anything is written."""
+    device = choose_device(args.device)
+    rehearse(recipe, device, args.matmul)
+    if args.compile:
+        with Progress(quiet=args.quiet) as progress, computing(args.threads, args.matmul):
+            Trainee(recipe, device, matmul=args.matmul, compile=True).compile_first(progress)
+
+
 def _train(args: argparse.Namespace, run: Run, progress: Progress) -> None:
-    train(run.recipe, run.folder, progress=progress, **_how(args))
+    train(run.recipe, run.folder, progress=progress, compile=args.compile, **_how(args))
 
 
 def _train_stacked(args: argparse.Namespace, recipes: Sequence[Recipe], on: Engine) -> None:
