@@ -290,6 +290,8 @@ def test_rows_that_stop_early_are_held_to_no_answer(run):
     right = logs.gather(1, batch.targets[at][:, None])[:, 0]
     found = Undecided()(run(model), batch, LOOPS, stream(0, "x"))
     close(found.value, -torch.where(early, logs.mean(-1), right).mean())
+    sooner = replace(batch, rounds=batch.rounds - 1)
+    close(Undecided(more=1)(run(model), sooner, LOOPS, stream(0, "x")).value, found.value)
     other = batch.targets.clone()
     other[1] = (other[1] + 1) % 3
     close(Undecided()(run(model), replace(batch, targets=other), LOOPS, stream(0, "x")).value, found.value)
