@@ -181,11 +181,12 @@ def loops(name: str) -> str:
 
 def stops(folder: str) -> str:
     """Exact match where each rule stops, of all recipes whose loops were looked at."""
-    lines = [["recipe", "length", "T(n) known", "published: one loop per batch", "per example"]]
-    lines.append(["---", "---:", "---:", "---:", "---:"])
-    for path in sorted((ROOT / folder).glob("*/stopping-*.json")):
+    lines = [["recipe", "length", "T(n) known", "published: one loop per batch", "per example", "its own rule"]]
+    lines.append(["---", *["---:"] * 5])
+    for path in sorted((ROOT / folder).rglob("stopping-*.json")):
         for row in json.loads(path.read_text()):
-            shares = [f"{row['chosen'][rule]['exact']:.3f}" for rule in ("oracle", "batch", "example")]
+            found = [row["chosen"].get(rule) for rule in ("oracle", "batch", "example", "own")]
+            shares = [f"{one['exact']:.3f}" if one else "" for one in found]
             lines.append([f"`{path.stem.removeprefix('stopping-')}`", "x".join(map(str, row["sizes"])), *shares])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 

@@ -27,7 +27,7 @@ from lengthwise.recipe.lengths import Curriculum, Uniform
 from lengthwise.recipe.loops import AnyLoops, Constant, PerRound
 from lengthwise.recipe.optim import AdamW
 from lengthwise.recipe.recipe import Recipe, Watch
-from lengthwise.recipe.stopping import After, MaxConfidence, Oracle, Sure
+from lengthwise.recipe.stopping import After, Converged, MaxConfidence, Oracle, Sure
 from lengthwise.recipes import ablations, looped
 from lengthwise.recipes.looped import METHODS, SETTINGS, variation
 from lengthwise.report.anatomy_figure import anatomy_figure
@@ -430,6 +430,20 @@ def half(tmp_path_factory):
     several = {"parity": TINY, "copy": replace(TINY, name="tiny-copy", task=Copy(), steps=150)}
     several["next"] = replace(TINY, name="tiny-next", layout=NextToken(), steps=2)
     return {name: train(recipe, position / name) for name, recipe in several.items()}
+
+
+def test_depth_knows_the_own_rule_of_weights_that_stop_by_themselves(half, monkeypatch):
+    weights, own = half["copy"].weights(), Converged(extra=25)
+    weights = replace(weights, recipe=replace(weights.recipe, stopping=own))
+    row = depth(weights, 3, samples=40)
+    problems = data.unseen(weights.recipe, (3,), 40, seed=0)
+    monkeypatch.setattr("lengthwise.evaluation.scores.unseen", lambda *_, **__: problems)
+    for kind, rule in {"own": own, "example": MaxConfidence(), "batch": MaxConfidence(per="batch")}.items():
+        (scored,) = evaluate(weights, [3], samples=40, stopping=[rule])
+        found = row["chosen"][kind]
+        assert (found["exact"], found["mean"]) == pytest.approx((scored.exact, scored.loops))
+    assert len(row["exact"]) == 3 + 25
+    assert "its own rule" in "".join(text.get_text() for text in depth_figure([row], "x").legends[0].get_texts())
 
 
 @pytest.mark.parametrize(("name", "seed"), [("parity", 0), ("parity", 7), ("copy", 0)])

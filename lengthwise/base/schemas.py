@@ -58,6 +58,7 @@ class ChosenBy(TypedDict):
     oracle: Chosen
     batch: Chosen
     example: Chosen
+    own: NotRequired[Chosen]
 
 
 class Depth(TypedDict):

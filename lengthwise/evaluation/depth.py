@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,9 +25,9 @@ def depth(weights: Weights, size: int | tuple[int, ...], *, samples: int = 512, 
     """Measure the answers after each loop k = 1, 2, … to new problems of one size.
 
     The row has the fraction correct (``exact``) and the mean confidence (mean log probability) after each loop up to
-    the limit of ``MaxConfidence``, and the loops that it and the oracle choose, for the batch (the published variant)
-    and per problem. Raises UsageError for a layout that decodes, or if problems of this size take different numbers of
-    loops.
+    the limits of all rules, and the loops that it chooses, for the batch (the published variant) and per
+    problem, that the oracle does, and that the recipe's ``own`` rule does, if it is another. Raises UsageError for a
+    layout that decodes, or if problems of this size take different numbers of loops.
     """
     recipe = weights.recipe
     if recipe.layout.decodes:
@@ -36,14 +37,17 @@ def depth(weights: Weights, size: int | tuple[int, ...], *, samples: int = 512, 
     planned = recipe.loops.planned(batch.rounds)
     if len(planned.unique()) > 1:  # then loop k means different things for different problems
         raise UsageError(f"{recipe.task.name}: problems of one size take different loops; there is no one curve")
-    own = recipe.stopping if isinstance(recipe.stopping, MaxConfidence) else MaxConfidence()
-    traced, right = loops_right(weights.model, recipe, batch, own.limit(planned))
+    own = recipe.stopping
+    most = own if isinstance(own, MaxConfidence) else MaxConfidence()
     rules = {
         "oracle": Oracle(),
-        "batch": MaxConfidence(own.extra, per="batch"),
-        "example": MaxConfidence(own.extra, per="example"),
+        "batch": MaxConfidence(most.extra, per="batch"),
+        "example": MaxConfidence(most.extra, per="example"),
+        **({} if isinstance(own, Oracle | MaxConfidence) else {"own": own}),
     }
-    chosen = {name: rule.choose(traced, planned) for name, rule in rules.items()}
+    limits = {name: rule.limit(planned) for name, rule in rules.items()}
+    traced, right = loops_right(weights.model, recipe, batch, torch.stack([*limits.values()]).amax(0))
+    chosen = {name: rule.choose(replace(traced, loops=limits[name]), planned) for name, rule in rules.items()}
     return {
         "task": recipe.task.name,
         "sizes": list(at),

@@ -16,6 +16,7 @@ RULES: dict[str, tuple[str, str, Dash]] = {
     "oracle": ("T(n)", INK, "-"),
     "batch": ("most confident, per batch", COLOURS[1], (0.0, (4.0, 1.6))),
     "example": ("most confident, per example", COLOURS[2], (0.0, (1.2, 1.2))),
+    "own": ("its own rule", COLOURS[3], (0.0, (6.0, 1.5, 1.2, 1.5))),
 }
 
 
@@ -48,14 +49,15 @@ def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> D
     grid[0, 0].set_ylabel("exact match")
     grid[1, 0].set_ylabel("cross-entropy\nwith its own answer")
     figure.suptitle(wrapped(title, width), fontsize=9, fontweight="bold", x=0.01, ha="left")
-    legend(figure, [Look(text, colour, "", dash) for text, colour, dash in RULES.values()], columns=3)
+    rules = [rule for name, rule in RULES.items() if any(name in row["chosen"] for row in rows)]
+    legend(figure, [Look(text, colour, "", dash) for text, colour, dash in rules], columns=len(rules))
     return settled(figure)
 
 
 def _mark(axes: Axes, row: Row) -> None:
     """Where each rule stops: a line at the mean, and the middle eight tenths of the problems shaded."""
-    for name, (_, colour, dash) in RULES.items():
-        chosen = row["chosen"][name]
+    for name, chosen in row["chosen"].items():
+        _, colour, dash = RULES[name]
         axes.axvline(chosen["mean"], color=colour, linestyle=dash, linewidth=1.0, zorder=2, label="_")
         if chosen["high"] > chosen["low"]:
             axes.axvspan(chosen["low"], chosen["high"], color=colour, alpha=0.1, linewidth=0, zorder=1)
