@@ -181,12 +181,14 @@ def loops(name: str) -> str:
 
 def stops(folder: str) -> str:
     """Exact match where each rule stops, of all recipes whose loops were looked at."""
-    lines = [["recipe", "length", "T(n) known", "published: one loop per batch", "per example", "its own rule"]]
-    lines.append(["---", *["---:"] * 5])
-    for path in sorted((ROOT / folder).rglob("stopping-*.json")):
-        for row in json.loads(path.read_text()):
-            found = [row["chosen"].get(rule) for rule in ("oracle", "batch", "example", "own")]
-            shares = [f"{one['exact']:.3f}" if one else "" for one in found]
+    rules = {"oracle": "T(n) known", "batch": "published: one loop per batch", "example": "per example"}
+    rows = {path: json.loads(path.read_text()) for path in sorted((ROOT / folder).rglob("stopping-*.json"))}
+    if any("own" in row["chosen"] for found in rows.values() for row in found):
+        rules["own"] = "its own rule"
+    lines = [["recipe", "length", *rules.values()], ["---", "---:", *["---:"] * len(rules)]]
+    for path, found in rows.items():
+        for row in found:
+            shares = [f"{row['chosen'][rule]['exact']:.3f}" if rule in row["chosen"] else "" for rule in rules]
             lines.append([f"`{path.stem.removeprefix('stopping-')}`", "x".join(map(str, row["sizes"])), *shares])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
