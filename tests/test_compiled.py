@@ -162,7 +162,6 @@ def few(**changes):
     return replace(PLAIN, steps=4, model=replace(PLAIN.model, dropout=0.0, positions=(Mark(),)), **changes)
 
 
-@unwarned
 def test_a_compiled_run_equals_any_other_and_resumes_to_the_bit(traced, monkeypatch, tmp_path):
     recipe = few()
     run = lw.train(recipe, folder=tmp_path / "one", compile=True, quiet=True)
@@ -193,7 +192,6 @@ WORDS = ["train", "looped-parity", "steps=3", "batch=4", "model.width=8", "lengt
          "keep=last", "--lengths", "2,5", "--samples", "4", "--quiet", "--compile"]  # fmt: skip
 
 
-@unwarned
 def test_without_a_compiler_one_line_says_so_and_nothing_is_written(traced, monkeypatch, runs):
     def missing(graph, inputs):
         raise RuntimeError("No working C++ compiler found")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -143,7 +144,9 @@ class Trainee:
             return
         line = shown.line(f"{self.recipe.name}: compiling", 1.0)
         try:
-            self._backward(*self.batch(0))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what the compiler tells those who write kernels
+                self._backward(*self.batch(0))
         except RuntimeError as error:
             reason = clean(str(error).partition("Set TORCHDYNAMO")[0])[:200].strip()
             raise UsageError(f"{self.recipe.name}: torch cannot compile here ({reason}); leave compile out") from None
