@@ -119,7 +119,8 @@ def train(
 
     UsageError says in one line what is wrong with an argument; Interrupted comes at Ctrl-C, after saving.
     """
-    chosen, lengths = _chosen(recipe, task), Uniform(top=lengths) if isinstance(lengths, int) else lengths
+    chosen = _chosen(recipe, task)
+    lengths = Uniform(top=lengths) if isinstance(lengths, int) else lengths
     given: dict[str, Any] = {"layout": layout, "lengths": lengths, "loops": loops, "objective": objective,
         "optimizer": optimizer, "steps": steps, "batch": batch, "seed": seed, "data_seed": seed}  # fmt: skip
     if task is not None:
