@@ -166,22 +166,26 @@ def looped_multiplication() -> Recipe:
     """Our form of multiplication, 1–2 bits times n: n₁·n₂ loops, with heads as for addition; the operands' digits are
     counted from their lowest bit, as the product's are. The first position is marked: without it no weights can tell
     11 * 1 from 1 * 1, since an average over equal neighbours is that of no neighbour. Two fifths of the problems are
-    structured: rich in ones, and so in carries, powers, runs, palindromes. In training, rows take up to eight loops
-    more: what is settled early has to stand still while the rest is worked on. A seed takes 25 minutes of one CPU
-    thread; expect every family right at the training length."""
+    structured: rich in ones, and so in carries, powers, runs, palindromes, one odd bit. In training, rows take up to
+    twenty loops more: what is settled early has to stand still while the rest is worked on. So a row stops by itself,
+    as soon as twenty loops more say the same: a carry may be long on its way before anything changes. A seed takes 35
+    minutes of one CPU thread; expect every family right at the training length."""
     return replace(
         columns_addition(),
         name="looped-multiplication",
         task=Multiplication(),
         lengths=Curriculum(top=11, every=80, most=(2, 11)),
-        loops=ExtraLoops(extra=8),
+        loops=ExtraLoops(extra=20),
         model=replace(SMALL, layers=4, positions=(*COLUMNS, Mark())),
         steps=2800,
+        optimizer=AdamW(rate=5e-4, betas=(0.9, 0.95)),
         schedule=Schedule("cosine", cooldown=0.4),
+        clip=0.5,
         ema=0.995,
         hard=0.0,
         families=0.4,
-        family_names=("high-digits", "powers", "runs", "palindrome"),
+        family_names=("high-digits", "powers", "runs", "palindrome", "odd-one-out"),
+        stopping=Converged(patience=20, extra=30),
         watch=Watch(every=100, sizes=(11, 14), count=200),
         chosen_on=ChosenOn((11, 14, 15), ("uniform", "hard", "families")),
     )
