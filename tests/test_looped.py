@@ -192,6 +192,8 @@ def test_our_form_differs_from_the_published_one_in_what_attention_sees(task):
     for name in ("task", "layout", "keep"):
         assert getattr(ours, name) == getattr(published, name)
     assert published.stopping == Oracle()
+    own = {"copy": Sure(), "multiplication": Converged(20, 30), "unique-set": Converged(extra=5)}
+    assert ours.stopping == own.get(task, Oracle())
     undecided = isinstance(ours.objective, Undecided)
     assert undecided == isinstance(ours.stopping, Sure) == isinstance(ours.loops, AnyLoops)
     assert undecided or ours.objective == published.objective

@@ -107,16 +107,16 @@ def _candidates(
 ) -> Iterator[tuple[Problems, str]]:
     """Problems to try, without end: seeds of each size, all of the shortest sizes, and then changes to what was tried.
     ``search`` is read as it fills."""
-    task, draw = recipe.task, stream(seed, "attack", recipe.task.name)
+    task, draw, largest = recipe.task, stream(seed, "attack", recipe.task.name), torch.tensor(sizes).amax(0)
     origins = {"uniform": 2 * SEEDS} | {family.name: SEEDS for family in task.families}
     for at in sizes:
         for origin, count in origins.items():
             yield sampler(task, origin)(torch.tensor([list(at)]).repeat(count, 1), draw), origin
     for size in short_sizes(recipe):
         problems = all_of(recipe, recipe.sizes(size))
-        if problems is not None and max(map(max, sizes)) >= size:
+        if problems is not None and bool((problems.sizes <= largest).all()):
             yield problems, "every"
-    chance, largest = Random(address(seed, "attack", "changes")), torch.tensor(sizes).amax(0)
+    chance = Random(address(seed, "attack", "changes"))
     while True:
         found = list(_changes(task, search, chance, largest))
         if not found:  # nothing can be changed any more: new seeds

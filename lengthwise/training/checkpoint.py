@@ -102,12 +102,8 @@ def _alike(found: Any, known: Any) -> bool:
 
 # What is not as it was
 
-UNSAID = {
-    "processes": 1,
-    "stacked": 1,
-    "matmul": "fp32",
-    "compiled": False,
-}  # of checkpoints of versions that had no others
+# Of checkpoints of versions that had no others.
+UNSAID = {"processes": 1, "stacked": 1, "matmul": "fp32", "compiled": False}
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
