@@ -19,13 +19,14 @@ from lengthwise.base.types import Inputs
 from lengthwise.depth import Runner
 from lengthwise.depth.plain import Plain
 from lengthwise.fast.cached import Reader, reader_of
+from lengthwise.fast.claims import Claiming
 from lengthwise.fast.compiled import Compiled
 from lengthwise.fast.lstm import PackedLSTM
 from lengthwise.fast.retran import Wave
 from lengthwise.fast.transformer import PackedTransformer
 from lengthwise.models import Model
 
-Kind = type[PackedTransformer] | type[Wave] | type[PackedLSTM] | type[Compiled]
+Kind = type[Claiming]
 RUNNERS: tuple[Kind, ...] = (PackedTransformer, Wave, PackedLSTM)
 _OFF = [os.environ.get("LENGTHWISE_PLAIN", "") not in ("", "0")]
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 
+from lengthwise.depth import Runner
+from lengthwise.models import Model
 from lengthwise.nn.position import Encoding
 
 # What the package calls of encodings; of other modules it calls ``forward`` and what their classes define.
@@ -26,6 +28,24 @@ DTYPES = (torch.float32, torch.float64)
 COMMON = (nn.Embedding, nn.LayerNorm, nn.Linear, nn.Identity, nn.Dropout, nn.ModuleList, nn.Sequential)
 
 Known = dict[type, dict[str, Any]]
+
+
+class Claiming(Runner):
+    """A runner that knows some models."""
+
+    kind: ClassVar[type[Model]]  # of models that it is for
+    parts: ClassVar[Known]  # what these may be made of
+    devices: ClassVar[Sequence[str]] = ("cpu",)
+
+    @classmethod
+    def meant(cls, model: Model) -> bool:
+        """Whether this runner is for models of this type."""
+        return isinstance(model, cls.kind)
+
+    @classmethod
+    def declines(cls, model: Model) -> str | None:
+        """The reason why the model is not claimed; None if it is."""
+        return declined(model, cls.parts, cls.devices)
 
 
 def known(kinds: Iterable[type]) -> Known:

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.base.types import Inputs, sent
-from lengthwise.depth import Runner
 from lengthwise.depth.plain import picked
 from lengthwise.fast import claims
 from lengthwise.fast.transformer import PARTS
@@ -32,23 +31,17 @@ from lengthwise.nn.position import LearnedEncoding
 BACKEND = "inductor"  # the compiler of torch; tests take "eager", which only looks at what would be compiled
 BUCKET = 16  # positions
 SHAPES = 1000  # at most; torch's own limit is 8
-DEVICES = ("cpu", "cuda")
 
 
-class Compiled(Runner):
+class Compiled(claims.Claiming):
     """The runner of ``TransformerModel``, compiled. It advances all rows, at all positions, at shapes that recur."""
 
     model: TransformerModel
+    kind, parts, devices = TransformerModel, PARTS, ("cpu", "cuda")
 
-    @staticmethod
-    def meant(model: Model) -> bool:
-        """Whether this runner is for models of this type."""
-        return isinstance(model, TransformerModel)
-
-    @staticmethod
-    def declines(model: Model) -> str | None:
-        """The reason why the model is not claimed; None if it is."""
-        return claims.declined(model, PARTS, DEVICES) or _random(model)
+    @classmethod
+    def declines(cls, model: Model) -> str | None:
+        return super().declines(model) or _random(model)
 
     def last(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0

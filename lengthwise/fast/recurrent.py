@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lengthwise.base.types import Inputs
-from lengthwise.depth import Runner
 from lengthwise.depth.plain import Plain
 from lengthwise.fast import claims
 from lengthwise.fast.groups import by_length, in_order
@@ -28,22 +27,10 @@ from lengthwise.models import Model
 GROUP_POSITIONS = 32_768  # the fastest size of a group, about, in positions with padding
 
 
-class Sequential(Runner):
+class Sequential(claims.Claiming):
     """A runner for models whose state is "r t d" and starts as the embedded input."""
 
     model: Any
-    kind: ClassVar[type[Model]]
-    parts: ClassVar[claims.Known]
-
-    @classmethod
-    def meant(cls, model: Model) -> bool:
-        """Whether this runner is for models of this type."""
-        return isinstance(model, cls.kind)
-
-    @classmethod
-    def declines(cls, model: Model) -> str | None:
-        """The reason why the model is not claimed; None if it is."""
-        return claims.declined(model, cls.parts)
 
     @abstractmethod
     def along(self, x: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:

@@ -17,14 +17,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lengthwise.base.types import Inputs
-from lengthwise.depth import Runner
 from lengthwise.fast import claims, one_step, small
 from lengthwise.fast.dropout import dropout
 from lengthwise.fast.gelu import gelu
 from lengthwise.fast.groups import by_length, in_order
 from lengthwise.fast.pattern import Band, Pattern, attention_of, attention_plans, dropped, mixed, pattern_of
 from lengthwise.fast.ragged import Packed, Ragged, picked
-from lengthwise.models import Model
 from lengthwise.models.transformer import InputInjection, TransformerModel
 from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.block import MLP, Block
@@ -36,20 +34,11 @@ MOST_NEEDED = 0.9  # if a larger fraction of positions is needed, skipping the o
 PARTS = claims.known([TransformerModel, InputInjection, Block, MLP, SoftmaxAttention, Scaled, nn.ReLU, nn.GELU])
 
 
-class PackedTransformer(Runner):
+class PackedTransformer(claims.Claiming):
     """The runner of ``TransformerModel``."""
 
     model: TransformerModel
-
-    @staticmethod
-    def meant(model: Model) -> bool:
-        """Whether this runner is for models of this type."""
-        return isinstance(model, TransformerModel)
-
-    @staticmethod
-    def declines(model: Model) -> str | None:
-        """The reason why the model is not claimed; None if it is."""
-        return claims.declined(model, PARTS)
+    kind, parts = TransformerModel, PARTS
 
     def last(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
