@@ -21,7 +21,7 @@ from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.position import FIRE, ALiBi, Learned, Position, Randomized, RoPE, Sinusoidal
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads, SignHeads
 
-READS, WRITES = Vocab(tuple("abcdef")), Vocab(tuple("xyz"))
+READS, WRITES = Vocab(tuple("012345")), Vocab(tuple("xyz"))
 LENGTHS, LOOPS = [5, 9, 2], [2, 1, 3]
 BASE = Transformer(width=8, heads=2, layers=1)
 MADE = {int: 1, str: "x", Position: RoPE()}  # what a field without a default is given

@@ -32,6 +32,7 @@ from torch import nn
 
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Inputs, UsageError
+from lengthwise.base.vocab import Vocab
 from lengthwise.depth import Runner
 from lengthwise.depth.plain import Plain, first, unroll
 from lengthwise.fast.dropout import dropout
@@ -1011,3 +1012,12 @@ def test_initial_weights_are_named_by_the_seed_and_leave_the_global_generator_al
     assert torch.equal(before, torch.get_rng_state())
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+def test_numbers_are_a_linear_map_of_a_symbol_s_digits():
+    columns = Vocab(("00", "07", "70", "77"))
+    spec = Transformer(read_in="numbers")
+    none, low, high, both = spec.build(columns, columns, causal=False).embedding(torch.arange(4))
+    torch.testing.assert_close(both - high, low - none)
+    with pytest.raises(UsageError, match="symbols of digits, as Pairs has, not a b"):
+        spec.build(Vocab(("a", "b")), columns, causal=False)

@@ -26,12 +26,15 @@ from lengthwise.fast.ragged import Packed, Ragged, picked
 from lengthwise.models.transformer import InputInjection, TransformerModel
 from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.block import MLP, Block
+from lengthwise.nn.readin import Numbers
 from lengthwise.nn.readout import Scaled
 
 GROUP_POSITIONS = 4096  # the fastest size of a group, about, in positions with padding: it fits in the cache
 MOST_NEEDED = 0.9  # if a larger fraction of positions is needed, skipping the others costs more than it saves
 
-PARTS = claims.known([TransformerModel, InputInjection, Block, MLP, SoftmaxAttention, Scaled, nn.ReLU, nn.GELU])
+PARTS = claims.known(
+    [TransformerModel, InputInjection, Numbers, Block, MLP, SoftmaxAttention, Scaled, nn.ReLU, nn.GELU]
+)
 
 
 class PackedTransformer(claims.Claiming):

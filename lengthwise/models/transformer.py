@@ -30,6 +30,7 @@ from lengthwise.nn.attention import Attention
 from lengthwise.nn.block import MLP, Activation, Block
 from lengthwise.nn.mixer import MixerSpec
 from lengthwise.nn.position import Encoding, NoPE, Position, Randomized
+from lengthwise.nn.readin import Numbers
 from lengthwise.nn.readout import Scaled
 from lengthwise.nn.sight import Sight
 
@@ -66,6 +67,8 @@ class Transformer(ModelSpec):
     norm: Literal["pre", "post"] = "pre"  # before each part of a block, or after its residual connection
     # The last norm: inside the loop, before the readout, or nowhere.
     final_norm: Literal["loop", "readout", "none"] = "loop"
+    # From symbol to vector: a table, or a linear layer on the symbol's digits as real numbers (for Pairs).
+    read_in: Literal["table", "numbers"] = "table"
     embedding_norm: bool = False  # normalise the embedded input
     eps: Positive = 1e-5  # of the norms
     biases: bool = True  # of the linear layers
@@ -93,7 +96,7 @@ class Transformer(ModelSpec):
         return inputs
 
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model:
-        return TransformerModel(self, len(reads), len(writes), causal=causal)
+        return TransformerModel(self, reads, len(writes), causal=causal)
 
 
 class TransformerContext(NamedTuple):
@@ -107,10 +110,11 @@ class TransformerContext(NamedTuple):
 class TransformerModel(Model):
     """The model of ``Transformer``. The state is "r t d"."""
 
-    def __init__(self, spec: Transformer, reads: int, writes: int, *, causal: bool) -> None:
+    def __init__(self, spec: Transformer, reads: Vocab, writes: int, *, causal: bool) -> None:
         super().__init__()
         self.causal, self.injection, self.noise = causal, spec.injection, spec.noise
-        self.embedding = nn.Embedding(reads, spec.width)
+        numbers = spec.read_in == "numbers"
+        self.embedding = Numbers(reads, spec.width) if numbers else nn.Embedding(len(reads), spec.width)
         nn.init.normal_(self.embedding.weight, std=spec.embedding_std)
         encodings = [position.build(spec.width, spec.heads) for position in spec.positions]
         self.encodings: Iterable[Encoding] = nn.ModuleList(encodings)  # type: ignore[assignment]

@@ -10,7 +10,7 @@ from lengthwise.nn.window import Local
 from lengthwise.objectives.final import Final
 from lengthwise.recipe.layout import Pairs
 from lengthwise.recipe.lengths import Uniform
-from lengthwise.recipe.loops import Constant, ExtraLoops
+from lengthwise.recipe.loops import Constant, ExtraLoops, PerRound
 from lengthwise.recipe.optim import AdamW, Schedule
 from lengthwise.recipe.recipe import ChosenOn, Recipe, Watch
 from lengthwise.recipe.stopping import Converged, Oracle
@@ -64,3 +64,43 @@ def standard_pairs() -> Recipe:
         optimizer=AdamW(rate=2e-3),
         stopping=Oracle(),
     )
+
+
+def notebook() -> dict[str, Recipe]:
+    """The notebook's own settings: a standard encoder and the looped one that it meant, on sums of exactly 8 digits,
+    decimal or binary modulo 2ⁿ. See docs/results.md."""
+    # torch's encoder layer: an MLP of 2,048, dropout, and the spread of its weights at the start, 1 / √(3 · inputs).
+    # A column's two digits are read as two real numbers.
+    standard = Transformer(
+        width=128,
+        layers=4,
+        mlp=16,
+        activation="relu",
+        read_in="numbers",
+        positions=(Learned(size=512),),
+        injection="once",
+        dropout=0.1,
+        init_std=0.05,
+        embedding_std=0.41,
+    )
+    looped = replace(standard, layers=1, positions=(Local(reach=2),), injection="add")
+    found = {}
+    for base, layout in ((10, Pairs()), (2, Pairs(carry=False))):
+        for name, model, loops in (("standard", standard, Constant(1)), ("looped", looped, PerRound(more=5))):
+            recipe = Recipe(
+                name=f"notebook-{name}-{'decimal' if base == 10 else 'binary'}",
+                task=Addition(base, order="least", equal_lengths=True, leading_zeros=True),
+                layout=layout,
+                lengths=Uniform(top=8, bottom=8),
+                loops=loops,
+                model=model,
+                objective=Final(),
+                steps=2001,
+                batch=64,
+                optimizer=AdamW(rate=1e-3, weight_decay=0.0),
+                schedule=Schedule(),
+                watch=Watch(every=500, sizes=(8,), count=200),
+                chosen_on=ChosenOn((8,)),
+            )
+            found[recipe.name] = recipe
+    return found

@@ -1,0 +1,29 @@
+"""Input layers that models share."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from lengthwise.base.types import UsageError
+from lengthwise.base.vocab import Vocab
+
+
+class Numbers(nn.Linear):
+    """Symbols that consist of digits, as the columns of ``Pairs`` do: a linear layer on these digits as real numbers.
+
+    Raises UsageError for other symbols.
+    """
+
+    digits: Float[Tensor, "v n"]
+
+    def __init__(self, vocab: Vocab, width: int) -> None:
+        if not all(symbol.isdecimal() for symbol in vocab.symbols):
+            raise UsageError(f"read_in=numbers needs symbols of digits, as Pairs has, not {' '.join(vocab.symbols)}")
+        super().__init__(len(vocab.symbols[0]), width)
+        digits = [[float(digit) for digit in symbol] for symbol in vocab.symbols]
+        self.register_buffer("digits", torch.tensor(digits), persistent=False)
+
+    def forward(self, tokens: Int[Tensor, "*b t"]) -> Float[Tensor, "*b t d"]:
+        return super().forward(self.digits[tokens])

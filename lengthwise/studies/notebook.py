@@ -1,0 +1,23 @@
+"""The notebook's own settings: what it would have shown, had it run."""
+
+from __future__ import annotations
+
+from lengthwise.recipes.pairs import notebook as recipes
+from lengthwise.studies import Panel, Study, chosen
+
+TITLES = {"decimal": "Decimal sums of 8 digits", "binary": "Binary sums of 8 bits, modulo 2ⁿ"}
+SIZES = (4, 6, 8, 10, 12, 16, 20, 24)
+
+
+def notebook(tasks: str = "all") -> Study:
+    """A standard and a looped encoder, trained on exactly 8 digits with the notebook's optimizer, steps and dropout."""
+    return Study(
+        title="Standard against looped, as the notebook has them",
+        panels=tuple(_panel(name) for name in chosen(tasks, TITLES)),
+        note="Nothing was chosen by these figures; dropout is off at test, where the notebook left it on.",
+    )
+
+
+def _panel(name: str) -> Panel:
+    found = tuple(recipe for recipe in recipes().values() if recipe.name.endswith(name))
+    return Panel(TITLES[name], found, SIZES, strong=f"notebook-looped-{name}", name=name)
