@@ -1,8 +1,8 @@
 """What does the loop do, and what the window? Our looped forms with one of them taken away, or both.
 
 ``control-<task>-window`` sees neighbours alone, in several layers that are applied once; ``-loops`` loops, and sees the
-whole row; ``-neither`` does neither. Data, steps and batches are those of ``looped-<task>``, which does both; of pairs,
-models that are applied once take those of ``standard-pairs``.
+whole row; ``-neither`` does neither; ``-both`` is ``looped-<task>`` at half its range. Data, steps and batches are the
+same for all four; of pairs, models that are applied once take those of ``standard-pairs``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned, Mark, NoPE
 from lengthwise.nn.window import Local
 from lengthwise.objectives.final import Final
+from lengthwise.recipe.lengths import Curriculum
 from lengthwise.recipe.loops import Constant
-from lengthwise.recipe.recipe import Recipe
+from lengthwise.recipe.recipe import ChosenOn, Recipe, Watch
 from lengthwise.recipe.stopping import Oracle
 from lengthwise.recipes.pairs import looped_pairs, standard_pairs
 from lengthwise.recipes.window import FORMS
@@ -43,12 +44,25 @@ def _pairs() -> list[Recipe]:
 
 
 def _of(task: str) -> list[Recipe]:
-    ours = FORMS[task]()
-    assert isinstance(ours.model, Transformer)
+    """All four at half the range and in half the steps, which cost an eighth."""
+    whole = FORMS[task]()
+    assert isinstance(whole.lengths, Curriculum)
+    top, steps = (whole.lengths.top + 1) // 2, whole.steps // 2
+    most = tuple(min(size, top) for size in whole.lengths.most)
+    both = replace(
+        whole,
+        name=f"control-{task}-both",
+        lengths=replace(whole.lengths, top=top, most=most),
+        steps=steps,
+        watch=Watch(every=steps // 4, sizes=(top, int(1.3 * top)), count=200),
+        chosen_on=ChosenOn((top, int(1.3 * top))),
+    )
+    assert isinstance(both.model, Transformer)
     once = {"loops": Constant(1), "objective": Final(), "stopping": Oracle()}
-    deep, whole = replace(ours.model, layers=BLOCKS), replace(ours.model, positions=(NoPE(),))
+    deep, seeing = replace(both.model, layers=BLOCKS), replace(both.model, positions=(NoPE(),))
     return [
-        replace(ours, name=f"control-{task}-window", model=deep, **once),
-        replace(ours, name=f"control-{task}-loops", model=whole),
-        replace(ours, name=f"control-{task}-neither", model=replace(whole, layers=BLOCKS), **once),
+        both,
+        replace(both, name=f"control-{task}-window", model=deep, **once),
+        replace(both, name=f"control-{task}-loops", model=seeing),
+        replace(both, name=f"control-{task}-neither", model=replace(seeing, layers=BLOCKS), **once),
     ]

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipes.controls import controls as recipes
 from lengthwise.recipes.pairs import looped_pairs, standard_pairs
 from lengthwise.recipes.window import FORMS
 from lengthwise.studies import Panel, Study, chosen
 
-OURS = {"pairs": looped_pairs, **FORMS}
+TASKS = ("pairs", *FORMS)
 
 
 def controls(tasks: str = "pairs") -> Study:
     """Ours beside the same without the loop, without the window, and without both, on the same data."""
     return Study(
         title="What the loop does, and what the window",
-        panels=tuple(_panel(task, OURS[task]()) for task in chosen(tasks, OURS)),
+        panels=tuple(_panel(task) for task in chosen(tasks, TASKS)),
         note="Nothing was chosen by these figures. Judge no recipe beyond where it is not fitted within.",
     )
 
 
-def _panel(task: str, ours: Recipe) -> Panel:
-    without = [recipe for name, recipe in recipes().items() if name.startswith(f"control-{task}-")]
+def _panel(task: str) -> Panel:
+    arms = tuple(recipe for name, recipe in recipes().items() if name.startswith(f"control-{task}-"))
     if task == "pairs":
-        without.append(standard_pairs())
-    top = ours.lengths.top
+        arms = (looped_pairs(), *arms, standard_pairs())
+    top = arms[0].lengths.top
     return Panel(
         title=f"{task.replace('-', ' ').capitalize()}, trained on up to {top}: loop, window, both or neither",
-        recipes=(ours, *without),
+        recipes=arms,
         sizes=(top // 2, top, 2 * top, 3 * top),
-        strong=ours.name,
+        strong=arms[0].name,
         name=task,
     )
