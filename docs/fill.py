@@ -13,6 +13,7 @@
 <!-- fill: chosen lengthwise/weights -->      what was looked at while the recipes of shipped weights were chosen
 <!-- fill: claims docs/claims.toml -->        what the sources claim, beside what was measured here
 <!-- fill: stops results/looped -->           exact match where each rule stops, recipe by recipe
+<!-- fill: grid results/looped/parity … -->   every method on every task, each task's rows in a folder
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ import torch
 from lengthwise import catalog
 from lengthwise.base import listing
 from lengthwise.base.rng import stream
+from lengthwise.recipes.looped import METHODS
 from lengthwise.report import not_fitted
 from lengthwise.report.card import card_cells
+from lengthwise.studies.looped import TESTED
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "results" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -259,6 +262,32 @@ def claims(name: str) -> str:
     return "".join(lines)
 
 
+def grid(*folders: str) -> str:
+    """Every method on every task (Fan et al. 2025) at the length that the task is tested at: the mean over seeds."""
+    rows_of = {
+        json.loads((ROOT / folder / "runs.json").read_text())[0]["outline"]["task"]: folder for folder in folders
+    }
+    sizes = {task: f"2x{top}" if task == "multiplication" else str(top) for task, top in TESTED.items()}
+    lines = [
+        ["", *(f"{task} at {sizes[task].replace('x', ' × ')}" for task in TESTED)],
+        ["---", *["---:"] * len(TESTED)],
+    ]
+    count = 0
+    for method in METHODS:
+        cells = []
+        for task in TESTED:
+            shares = _measured(rows_of[task], f"{method}-{task}", sizes[task])
+            seeds = f" ({len(shares)} seeds)" if len(shares) > 1 else ""
+            unfit = " †" if f"{method}-{task}" in unfitted(rows_of[task]) else ""
+            cells.append(f"{statistics.fmean(shares):.3f}{unfit}{seeds}" if shares else "–")
+            count += bool(shares)
+        lines.append([f"`{method}`", *cells])
+    note = (
+        f"{count} of {len(METHODS) * len(TESTED)} are measured. † not fitted: below 0.99 at its own training length.\n"
+    )
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines) + "\n" + note
+
+
 def _measured(folder: str, recipe: str, sizes: str) -> list[float]:
     """Exact match of each seed."""
     rows = [row for row, _ in _own(folder) if (row["recipe_name"], row["sizes"]) == (recipe, sizes)]
@@ -284,6 +313,7 @@ FILLERS = {
     "claims": claims,
     "code": code,
     "families": families,
+    "grid": grid,
     "loops": loops,
     "map": squares,
     "stops": stops,
