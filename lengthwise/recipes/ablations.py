@@ -15,16 +15,18 @@ from lengthwise.recipe.lengths import Curriculum, Uniform
 from lengthwise.recipe.loops import ExtraLoops, PerRound
 from lengthwise.recipe.optim import Schedule
 from lengthwise.recipe.recipe import Recipe, Watch
+from lengthwise.recipes.looped import variation
 from lengthwise.recipes.window import WINDOWED, columns_addition
 from lengthwise.tasks.flipped_copy import FlippedCopy
 
+PUBLISHED = ("parity", "binary-sum")  # what the published form learns in minutes
 PARITY_ONLY = ("no-ema", "alibi", "learned")  # an addition takes twice as long, or more
 
 
 def ablations() -> dict[str, Recipe]:
     """Ours, with one part changed: what does the looped system owe to it? See results/ablations."""
     addition = [recipe for recipe in _variations("addition", _addition()) if not recipe.name.endswith(PARITY_ONLY)]
-    found = [*_variations("parity", _parity()), *addition, *_two_loops()]
+    found = [*_variations("parity", _parity()), *addition, *_two_loops(), *_published()]
     return {recipe.name: recipe for recipe in found}
 
 
@@ -72,6 +74,17 @@ def _two_loops() -> list[Recipe]:
         replace(
             ours, name="ablation-flipped-copy-half-local", model=_model(ours, layers=2, positions=(LocalHeads(2),))
         ),
+    ]
+
+
+def _published() -> list[Recipe]:
+    """The published form, trained for another number of loops than T(n)."""
+    forms = {task: variation(task, "fop-loop-adaptive") for task in PUBLISHED}
+    rounds = {"less": -1, "more": 1}
+    return [
+        replace(form, name=f"ablation-published-{task}-rounds-{what}", loops=PerRound(more=more), watch=Watch())
+        for task, form in forms.items()
+        for what, more in rounds.items()
     ]
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from lengthwise.recipes.ablations import ablations as recipes
+from lengthwise.recipes.looped import variation
 from lengthwise.studies import Panel, Study, chosen
 
-TASKS = {"parity": 20, "addition": 10, "flipped-copy": 20}  # and what they are trained up to
+# And what they are trained up to; of `published-…`, the published form has no window and no positions.
+TASKS = {"parity": 20, "addition": 10, "flipped-copy": 20, "published-parity": 20, "published-binary-sum": 20}
 TIMES = (2, 3, 5, 10)
 
 
@@ -21,10 +23,13 @@ def ablations(tasks: str = "all") -> Study:
 
 def _panel(task: str) -> Panel:
     top = TASKS[task]
+    found = [recipe for name, recipe in recipes().items() if name.startswith(f"ablation-{task}-")]
+    if task.startswith("published-"):
+        found.insert(0, variation(task.removeprefix("published-"), "fop-loop-adaptive"))
     return Panel(
         title=f"{task.replace('-', ' ').capitalize()}, trained on up to {top}: one part changed",
-        recipes=tuple(recipe for name, recipe in recipes().items() if name.startswith(f"ablation-{task}-")),
+        recipes=tuple(found),
         sizes=(top // 2, top, *(times * top for times in TIMES)),
-        strong=f"ablation-{task}-ours",
+        strong=found[0].name,
         name=task,
     )
