@@ -24,6 +24,7 @@ from lengthwise.base.terminal import Terminal
 EVERY = 10.0  # seconds between lines where nothing can move
 BAR = 12  # characters of a bar
 SOON = 1.0  # seconds after which a notebook shows something
+TELLING = 0.005  # share of the work that says how long the rest takes; the first pieces are the smallest, often
 
 
 class Line:
@@ -53,7 +54,8 @@ class Line:
     def left(self) -> float | None:
         """Seconds until it ends, as far as can be told."""
         gone = self.done - self.first
-        return self.seconds * (self.total - self.done) / gone if self.total and gone > 0 else None
+        told = self.total and gone >= TELLING * self.total
+        return self.seconds * (self.total - self.done) / gone if told else None
 
     def when(self) -> str:
         """How far it is, and when it ends."""
