@@ -54,8 +54,9 @@ class Line:
     def left(self) -> float | None:
         """Seconds until it ends, as far as can be told."""
         gone = self.done - self.first
-        told = self.total and gone >= TELLING * self.total
-        return self.seconds * (self.total - self.done) / gone if told else None
+        if not self.total or gone < TELLING * self.total:
+            return None
+        return self.seconds * (self.total - self.done) / gone
 
     def when(self) -> str:
         """How far it is, and when it ends."""
