@@ -41,6 +41,7 @@ RULES = Oracle, After, MaxConfidence, Sure, Converged
 POSITIONS = NoPE, Mark, Learned, Local, LocalHeads, CoupledHeads, EarlierHeads, Abacus, Coupling
 FIXED: dict[str, Any] = {
     "norm": "pre",
+    "read_in": "table",
     "embedding_norm": False,
     "gated": False,
     "biases": True,
