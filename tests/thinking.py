@@ -9,7 +9,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.depth.plain import Plain
 from lengthwise.evaluation.attack import prompts
 from lengthwise.evaluation.generate import respond
-from lengthwise.evaluation.scores import answers
+from lengthwise.evaluation.scores import answers, trace
 from lengthwise.evaluation.solver import Solver
 from lengthwise.rasp.language import Row
 from lengthwise.rasp.program import execute
@@ -18,6 +18,7 @@ from lengthwise.recipe.data import sampler
 from lengthwise.recipe.stopping import Converged, MaxConfidence, Oracle, Sure
 
 RULES = Oracle(), Converged(), MaxConfidence(), Sure()
+CLEAR = 1e-4  # log probabilities this far apart are in one order whoever computes them
 
 
 def typed(recipe, count, longest, seed=0):
@@ -57,13 +58,15 @@ def reference(weights, prompt):
 
 
 def _stops(model, recipe, batch):
-    """The loop of every rule; none of a model that such rules do not suit."""
+    """The loop of every rule; none of a model that such rules do not suit, nor of one that rounding may choose."""
     if recipe.layout.decodes or not recipe.loops.adapts:
         return {}
-    return {
-        type(rule).__name__: int(one.loops)
-        for rule, one in zip(RULES, answers(model, recipe, batch, RULES), strict=True)
-    }
+    found = {type(rule).__name__: one for rule, one in zip(RULES, answers(model, recipe, batch, RULES), strict=True)}
+    limit = MaxConfidence().limit(recipe.loops.planned(batch.rounds))
+    sure = trace(model, batch, limit, recipe.layout.end(recipe.task)).confidence[:, 0].sort().values
+    if len(sure) > 1 and sure[-1] - sure[-2] < CLEAR:
+        del found["MaxConfidence"]
+    return {rule: int(one.loops) for rule, one in found.items()}
 
 
 def _states(task, problems):
