@@ -25,7 +25,7 @@ import statistics
 import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -33,7 +33,7 @@ import torch
 from lengthwise import catalog
 from lengthwise.base import listing
 from lengthwise.base.rng import stream
-from lengthwise.recipes.looped import METHODS
+from lengthwise.recipes.looped import METHODS, variation
 from lengthwise.report import not_fitted
 from lengthwise.report.card import card_cells
 from lengthwise.studies.looped import TESTED
@@ -105,7 +105,7 @@ def table(folder: str, problems: str, *only: str) -> str:
     seeds = {len(values) for by_size in shares.values() for values in by_size.values() if values}
     many = f"Median of {_range(seeds)} seeds (worst–best)" if seeds != {1} else "One seed"
     note = f"{many}, {_range(counts)} fresh problems per length and seed.\n"
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines) + "\n" + note
+    return f"{_lines(lines)}\n{note}"
 
 
 def _alike(sizes: str) -> str:
@@ -179,7 +179,7 @@ def loops(name: str) -> str:
         stops = [f"{rule['exact']:.3f} (after {rule['mean']:.1f} loops)" for rule in rules]
         size = "x".join(map(str, row["sizes"]))
         lines.append([size, str(planned), *(f"{share:.3f}" for share in around), *stops])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines) + f"\n{rows[0]['count']} fresh problems per length.\n"
+    return f"{_lines(lines)}\n{rows[0]['count']} fresh problems per length.\n"
 
 
 def stops(folder: str) -> str:
@@ -193,7 +193,7 @@ def stops(folder: str) -> str:
         for row in found:
             shares = [f"{row['chosen'][rule]['exact']:.3f}" if rule in row["chosen"] else "" for rule in rules]
             lines.append([f"`{path.stem.removeprefix('stopping-')}`", "x".join(map(str, row["sizes"])), *shares])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return _lines(lines)
 
 
 def time(folder: str) -> str:
@@ -263,29 +263,25 @@ def claims(name: str) -> str:
 
 
 def grid(*folders: str) -> str:
-    """Every method on every task (Fan et al. 2025) at the length that the task is tested at: the mean over seeds."""
-    rows_of = {
-        json.loads((ROOT / folder / "runs.json").read_text())[0]["outline"]["task"]: folder for folder in folders
-    }
-    sizes = {task: f"2x{top}" if task == "multiplication" else str(top) for task, top in TESTED.items()}
-    lines = [
-        ["", *(f"{task} at {sizes[task].replace('x', ' × ')}" for task in TESTED)],
-        ["---", *["---:"] * len(TESTED)],
-    ]
+    """Every method on every task (Fan et al. 2025) at the length that the task is tested at: the mean over seeds. The
+    folders are those of ``TESTED``, in its order."""
+    columns = [["", "---", *(f"`{method}`" for method in METHODS)]]
     count = 0
-    for method in METHODS:
-        cells = []
-        for task in TESTED:
-            shares = _measured(rows_of[task], f"{method}-{task}", sizes[task])
+    for (task, top), folder in zip(TESTED.items(), folders, strict=True):
+        sizes, unfit = "x".join(map(str, variation(task, "fop").sizes(top))), unfitted(folder)
+        columns.append([f"{task} at {sizes.replace('x', ' × ')}", "---:"])
+        for name in (f"{method}-{task}" for method in METHODS):
+            shares = _measured(folder, name, sizes)
             seeds = f" ({len(shares)} seeds)" if len(shares) > 1 else ""
-            unfit = " †" if f"{method}-{task}" in unfitted(rows_of[task]) else ""
-            cells.append(f"{statistics.fmean(shares):.3f}{unfit}{seeds}" if shares else "–")
+            columns[-1].append(f"{statistics.fmean(shares):.3f}{' †' * (name in unfit)}{seeds}" if shares else "–")
             count += bool(shares)
-        lines.append([f"`{method}`", *cells])
-    note = (
-        f"{count} of {len(METHODS) * len(TESTED)} are measured. † not fitted: below 0.99 at its own training length.\n"
-    )
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines) + "\n" + note
+    note = f"{count} of {len(METHODS) * len(TESTED)} are measured. † not fitted: below 0.99 at its own training length."
+    return f"{_lines(zip(*columns, strict=True))}\n{note}\n"
+
+
+def _lines(cells: Iterable[Iterable[str]]) -> str:
+    """The lines of a table."""
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
 
 
 def _measured(folder: str, recipe: str, sizes: str) -> list[float]:

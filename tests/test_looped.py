@@ -742,10 +742,12 @@ def test_all_tasks_are_those_that_have_recipes():
 def test_an_ablation_differs_from_the_first_in_one_thing(task):
     first, *others = catalog.study("ablations", tasks=task).recipes
     for recipe in others:
-        changed = {name for name, value in vars(recipe).items() if value != getattr(first, name)} - {"name", "watch"}
+        changed = {name for name, value in vars(recipe).items() if value != getattr(first, name)} - {"name"}
         assert len(changed) == 1, recipe.name
         if changed == {"model"}:
-            assert sum(value != getattr(first.model, name) for name, value in vars(recipe.model).items()) == 1
+            assert sum(value != getattr(first.model, name) for name, value in vars(recipe.model).items()) == 1, (
+                recipe.name
+            )
 
 
 def test_ablations_cover_what_the_system_is_made_of():
@@ -753,7 +755,9 @@ def test_ablations_cover_what_the_system_is_made_of():
         names = {recipe.name.removeprefix(f"ablation-{panel.name}-") for recipe in panel.recipes}
         if panel.name in ("parity", "addition"):
             assert {"ours", "once", "concat", "gate", "no-curriculum", "nope", "extra-loops"} <= names
-            assert {"rounds-less", "rounds-more", "rounds-twice"} <= names
+            assert "rounds-twice" in names
+        if panel.name != "flipped-copy":
+            assert {"rounds-less", "rounds-more"} <= names
         top = panel.recipes[0].lengths.top
         assert panel.sizes == (top // 2, top, 2 * top, 3 * top, 5 * top, 10 * top)
 

@@ -47,10 +47,11 @@ def test_a_line_tells_what_is_left(monkeypatch):
     monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(now)))
     line = Line("digging", 100)
     assert line.said() == "0%  10 s so far"
-    line.show(0.4)
-    assert line.said() == "0%  20 s so far"  # too little is done to tell
     line.show(25, "at 4")
-    assert line.said() == "25%  90 s left  at 4"  # a quarter in 30 seconds
+    assert line.said() == "25%  60 s left  at 4"  # a quarter in 20 seconds
+    begun = Line("digging", 1000)
+    begun.show(4)
+    assert begun.said() == "0%  10 s so far"  # too little is done to tell
     resumed = Line("digging", 100, done=80)
     resumed.show(90)
     assert resumed.said() == "90%  10 s left"  # what an earlier call did took no time of this one

@@ -58,15 +58,17 @@ def reference(weights, prompt):
 
 
 def _stops(model, recipe, batch):
-    """The loop of every rule; none of a model that such rules do not suit, nor of one that rounding may choose."""
+    """The loops that every rule may stop at: one, or more where rounding chooses; none of a model that rules do not
+    suit."""
     if recipe.layout.decodes or not recipe.loops.adapts:
         return {}
-    found = {type(rule).__name__: one for rule, one in zip(RULES, answers(model, recipe, batch, RULES), strict=True)}
+    found = {
+        type(rule).__name__: [int(one.loops)]
+        for rule, one in zip(RULES, answers(model, recipe, batch, RULES), strict=True)
+    }
     limit = MaxConfidence().limit(recipe.loops.planned(batch.rounds))
-    sure = trace(model, batch, limit, recipe.layout.end(recipe.task)).confidence[:, 0].sort().values
-    if len(sure) > 1 and sure[-1] - sure[-2] < CLEAR:
-        del found["MaxConfidence"]
-    return {rule: int(one.loops) for rule, one in found.items()}
+    sure = trace(model, batch, limit, recipe.layout.end(recipe.task)).confidence[:, 0]
+    return found | {"MaxConfidence": (1 + (sure > sure.max() - CLEAR).nonzero()[:, 0]).tolist()}
 
 
 def _states(task, problems):

@@ -82,7 +82,7 @@ def _published() -> list[Recipe]:
     forms = {task: variation(task, "fop-loop-adaptive") for task in PUBLISHED}
     rounds = {"less": -1, "more": 1}
     return [
-        replace(form, name=f"ablation-published-{task}-rounds-{what}", loops=PerRound(more=more), watch=Watch())
+        replace(form, name=f"ablation-published-{task}-rounds-{what}", loops=PerRound(more=more))
         for task, form in forms.items()
         for what, more in rounds.items()
     ]

@@ -48,14 +48,14 @@ def _of(task: str) -> list[Recipe]:
     whole = FORMS[task]()
     assert isinstance(whole.lengths, Curriculum)
     top, steps = (whole.lengths.top + 1) // 2, whole.steps // 2
-    most = tuple(min(size, top) for size in whole.lengths.most)
+    sizes = (top, int(1.3 * top))
     both = replace(
         whole,
         name=f"control-{task}-both",
-        lengths=replace(whole.lengths, top=top, most=most),
+        lengths=replace(whole.lengths, top=top),
         steps=steps,
-        watch=Watch(every=steps // 4, sizes=(top, int(1.3 * top)), count=200),
-        chosen_on=ChosenOn((top, int(1.3 * top))),
+        watch=Watch(every=steps // 4, sizes=sizes, count=200),
+        chosen_on=ChosenOn(sizes),
     )
     assert isinstance(both.model, Transformer)
     once = {"loops": Constant(1), "objective": Final(), "stopping": Oracle()}

@@ -68,7 +68,7 @@ def standard_pairs() -> Recipe:
 
 def notebook() -> dict[str, Recipe]:
     """The notebook's own settings: a standard encoder and the looped one that it meant, on sums of exactly 8 digits,
-    decimal or binary modulo 2ⁿ: `lengthwise reproduce notebook`."""
+    decimal or binary modulo 2ⁿ: ``lengthwise reproduce notebook``."""
     # torch's encoder layer: an MLP of 2,048, dropout, and the spread of its weights at the start, 1 / √(3 · inputs).
     # A column's two digits are read as two real numbers.
     standard = Transformer(
@@ -85,10 +85,10 @@ def notebook() -> dict[str, Recipe]:
     )
     looped = replace(standard, layers=1, positions=(Local(reach=2),), injection="add")
     found = {}
-    for base, layout in ((10, Pairs()), (2, Pairs(carry=False))):
+    for digits, base, layout in (("decimal", 10, Pairs()), ("binary", 2, Pairs(carry=False))):
         for name, model, loops in (("standard", standard, Constant(1)), ("looped", looped, PerRound(more=5))):
             recipe = Recipe(
-                name=f"notebook-{name}-{'decimal' if base == 10 else 'binary'}",
+                name=f"notebook-{name}-{digits}",
                 task=Addition(base, order="least", equal_lengths=True, leading_zeros=True),
                 layout=layout,
                 lengths=Uniform(top=8, bottom=8),
