@@ -54,12 +54,14 @@ def test_probes_fit_the_tables_of_those_that_watch_them():
                 assert position.size >= 151
 
 
-@pytest.mark.parametrize("family", [abacus.positions, abacus.splits])
-def test_what_is_compared_has_one_budget(family):
+@pytest.mark.parametrize(
+    ("family", "depth", "budget"), [(abacus.positions, 4, (4000, 64, 5)), (abacus.splits, 16, (3000, 64, 6))]
+)
+def test_what_is_compared_has_one_budget(family, depth, budget):
     """And one effective depth."""
     recipes = family().values()
-    assert {recipe.model.layers * recipe.loops.count for recipe in recipes} == {4}
-    assert {(recipe.steps, recipe.batch, recipe.lengths.top) for recipe in recipes} == {(1500, 64, 10)}
+    assert {recipe.model.layers * recipe.loops.count for recipe in recipes} == {depth}
+    assert {(recipe.steps, recipe.batch, recipe.lengths.top) for recipe in recipes} == {budget}
 
 
 @pytest.mark.parametrize(
@@ -96,8 +98,8 @@ def test_the_study_has_a_map_and_asks_after_further_loops():
     assert set(panels) == {"addition", "positions", "splits", "multiplication", "sorting", "bitwise-or"}
     assert panels["addition"].grid == (40, 40)
     rules = {recipe.name: panels["splits"].rules(recipe)[1:] for recipe in panels["splits"].recipes}
-    assert rules["abacus-split-4x1"] == ()
-    assert rules["abacus-split-2x2"] == tuple(After(count) for count in (1, 2, 4, 8))
+    assert rules["abacus-split-16x1"] == ()
+    assert rules["abacus-split-1x16"] == tuple(After(count) for count in (1, 2, 8, 16, 32))
     assert [panel.name for panel in catalog.study("abacus", scale="paper").panels] == ["addition"]
     with pytest.raises(UsageError, match="tasks: 'sums' is not one of: addition, positions"):
         catalog.study("abacus", tasks="sums")
@@ -109,7 +111,7 @@ def test_the_study_has_a_map_and_asks_after_further_loops():
 def test_a_study_measures_a_map(monkeypatch, tmp_path, capsys):
     """Every pair of sizes under every rule, once; published with its picture."""
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "runs"))
-    tiny = catalog.recipe("abacus-split-2x2", ["steps=1", "batch=2", "model.width=8", "watch.every=0", "name=tiny"])
+    tiny = catalog.recipe("abacus-split-8x2", ["steps=1", "batch=2", "model.width=8", "watch.every=0", "name=tiny"])
     panel = Panel("Tiny", (tiny,), (3,), grid=(2, 2), loops=(1,), name="tiny")
     monkeypatch.setattr(catalog, "study", lambda *_, **__: Study("Tiny", (panel,)))
     with pytest.raises(SystemExit) as end:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from lengthwise.models.transformer import Injection, Transformer
 from lengthwise.nn.digit_position import Abacus, Coupling
-from lengthwise.nn.position import FIRE, NoPE, Position, RoPE
+from lengthwise.nn.position import FIRE, ALiBi, Learned, NoPE, Position, Randomized, RoPE
 from lengthwise.nn.window import CoupledHeads
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
@@ -162,54 +162,58 @@ def abacus_addition_full() -> Recipe:
     )
 
 
-# Positions of up to 10 digits and 30 further ones, so that all have seen numbers of 30 digits in training.
+# Digit positions of 5 digits and 30 further ones, so that all have seen numbers of 30 digits in training.
 _PLACES = Abacus(size=64, offset=30, std=0.3, start="sines", each_row=True)
 
 POSITIONS: dict[str, tuple[Position, ...]] = {
     "nope": (NoPE(),),
+    "learned": (Learned(size=64),),
     "rope": (RoPE(),),
+    "alibi": (ALiBi(),),
     "fire": (FIRE(),),
+    "randomized": (Randomized(of=Learned(size=64), most=64),),
     "abacus": (_PLACES,),
+    "abacus-fire": (_PLACES, FIRE()),
     "abacus-rope": (_PLACES, RoPE()),
     "coupling": (Coupling(size=64, offset=30, std=0.3, start="sines"),),
 }
 
 
 def positions() -> dict[str, Recipe]:
-    """A positional encoding on sums of up to 10 digits, all at one budget (McLeish et al. 2024). See results/abacus."""
-    found = [_compared(f"abacus-positions-{name}", positions=chosen) for name, chosen in POSITIONS.items()]
+    """A positional encoding on sums of up to 5 digits, all at one budget, which suffices to learn those without digit
+    positions too (McLeish et al. 2024). See results/abacus."""
+    found = [
+        _compared(f"abacus-positions-{name}", 5, steps=4000, model=replace(SMALL, positions=chosen))
+        for name, chosen in POSITIONS.items()
+    ]
     return {recipe.name: recipe for recipe in found}
 
 
 def splits() -> dict[str, Recipe]:
-    """Four effective layers, split into layers and loops. See results/abacus."""
-    forms: dict[str, tuple[int, int, Injection]] = {
-        "4x1": (4, 1, "once"),
-        "4x1-injection": (4, 1, "layers"),
-        "2x2": (2, 2, "add"),
-        "1x4": (1, 4, "add"),
-    }
-    found = {}
-    for name, (layers, loops, injection) in forms.items():
-        recipe = _compared(f"abacus-split-{name}", positions=(_PLACES,), layers=layers, injection=injection)
-        found[recipe.name] = replace(recipe, loops=Constant(loops))
-    for name in ("2x2", "1x4"):
-        full = replace(found[f"abacus-split-{name}"], name=f"abacus-split-{name}-progressive", objective=Progressive())
-        found[full.name] = full
-    return found
+    """Sixteen effective layers in the published splits, at width 64, on sums of up to 6 digits. ``-once`` adds the
+    input before the first loop alone, ``-progressive`` the loss after a random number of loops. See results/abacus."""
+    found = []
+    for name, split in SPLITS.items():
+        model = replace(SMALL, width=64, layers=split.layers, injection=split.injection, positions=(_PLACES,))
+        recipe = _compared(f"abacus-split-{name}", 6, steps=3000, model=model, loops=Constant(split.loops))
+        found.append(recipe)
+        if split.loops > 1:
+            found.append(replace(recipe, name=f"{recipe.name}-once", model=replace(model, injection="once")))
+            found.append(replace(recipe, name=f"{recipe.name}-progressive", objective=Progressive()))
+    return {recipe.name: recipe for recipe in found}
 
 
-def _compared(name: str, **model: Any) -> Recipe:
-    """Up to 10 digits, on a budget of minutes."""
+def _compared(name: str, top: int, **changed: Any) -> Recipe:
+    """Sums of up to ``top`` digits, on a budget of minutes."""
+    sizes = (top, top + 2)
     return replace(
         abacus_addition_full(),
         name=name,
-        lengths=Uniform(10),
-        model=replace(SMALL, **model),
-        steps=1500,
+        lengths=Uniform(top),
         ema=0.99,
-        watch=Watch(every=250, sizes=(10, 13), count=200),
-        chosen_on=ChosenOn((10, 13)),
+        watch=Watch(every=500, sizes=sizes, count=200),
+        chosen_on=ChosenOn(sizes),
+        **changed,
     )
 
 

@@ -17,7 +17,7 @@ from lengthwise.report import Claim
 from lengthwise.studies import Panel, Study, chosen
 
 SECOND_HAND = "paper, quoted second-hand"
-LOOPS = (1, 2, 4, 8)
+LOOPS = (1, 2, 8, 16, 32)
 
 CLAIMS = (
     Claim("Abacus, 16 × 1", 100, "0.929 over 21–100 digits", SECOND_HAND),
@@ -55,23 +55,22 @@ def _map(recipes: tuple[Recipe, ...], loops: tuple[int, ...] = ()) -> Panel:
 
 
 def _cpu() -> tuple[Panel, ...]:
-    short = tuple(range(1, 31))
     return (
         _map((abacus_addition(), abacus_addition_full())),
         Panel(
-            "Positions, trained on up to 10 digits",
+            "Positions, trained on up to 5 digits",
             tuple(positions().values()),
-            short,
+            tuple(range(1, 16)),
             strong="abacus-positions-abacus",
             name="positions",
         ),
         Panel(
-            "Layers and loops",
+            "Sixteen layers, split into layers and loops",
             tuple(splits().values()),
-            short,
-            grid=(20, 20),
+            (),
+            grid=(12, 12),
             loops=LOOPS,
-            strong="abacus-split-4x1",
+            strong="abacus-split-8x2",
             name="splits",
         ),
         *(
