@@ -259,6 +259,15 @@ def test_some_rows_stop_early_uniformly_and_the_others_as_with_extra_loops():
     assert AnyLoops().draw(torch.ones(50, dtype=torch.long), stream(0, "any")).min() == 1
 
 
+def test_no_row_stops_in_the_gap_before_the_planned_loop():
+    rounds = torch.arange(1, 21).repeat(200)
+    loops = AnyLoops(more=4, extra=0, early=0.5, gap=4).draw(rounds, stream(0, "gap"))
+    early = loops < rounds + 4
+    assert 0.4 < early.double().mean() < 0.6
+    assert (loops[early] <= (rounds[early] - 1).clamp(min=1)).all()
+    assert set(loops[early & (rounds == 20)].tolist()) == set(range(1, 20))
+
+
 @pytest.mark.parametrize("make", [lambda: AnyLoops(early=1.5), lambda: Sure(1.0), lambda: Sure(extra=-1)])
 def test_shares_and_probabilities_out_of_range_are_refused(make):
     with pytest.raises(UsageError, match=r"\.(early|least|extra) must be "):
