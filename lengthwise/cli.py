@@ -208,7 +208,7 @@ def _reproduce(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--tasks", metavar="A,B", help="of the study's tasks only these, or all")
     sub.add_argument("--methods", metavar="A,B", help="of the study's methods only these")
     sub.add_argument("--sizes", metavar="A,B", help="of the study's sizes of models only these, or all")
-    sub.add_argument("--scale", metavar="SCALE", help="cpu (default) or paper: the published recipe")
+    sub.add_argument("--scale", metavar="SCALE", help="cpu (default), half (of the range), or paper")
     sub.add_argument("--samples", type=int, metavar="N", help="fresh problems per length (default: the study's)")
     sub.add_argument("--publish", action="store_true", help="final tables: problems of a seed that nothing else uses")
 

@@ -236,7 +236,7 @@ def test_wrong_words_end_a_process():
 
 def test_a_study_refuses_a_choice_that_it_does_not_have():
     config.update("jaxtyping_disable", True)  # which would refuse it first
-    fails(command("reproduce", "looped", "--scale", "big", "--dry-run"), "scale: 'big' is not one of: cpu, paper")
+    fails(command("reproduce", "looped", "--scale", "big", "--dry-run"), "scale: 'big' is not one of: cpu, half, paper")
 
 
 def test_rows_longer_than_the_position_table(tmp_path):

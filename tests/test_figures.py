@@ -18,9 +18,11 @@ from lengthwise.report.depth_figure import depth_figure
 from lengthwise.report.length_figure import score_figure
 from lengthwise.report.lines import look, short
 from lengthwise.report.loss_figure import loss_figure, running_mean
+from lengthwise.report.overview_figure import overview_figure
 from lengthwise.report.panels import panels
 from lengthwise.report.parameter_figure import parameter_figure
-from lengthwise.report.publish import publish
+from lengthwise.report.publish import publish, publish_overview
+from lengthwise.report.published import published
 from lengthwise.report.style import WIDTHS, drawing, save
 from lengthwise.tasks.addition import Addition
 
@@ -182,3 +184,52 @@ def test_what_is_published_can_be_drawn_again(tmp_path, capsys):
         assert path.read_bytes() == (tmp_path / "first" / path.name).read_bytes()
     status, _, err = told(capsys, "report", tmp_path / "first", run.folder)
     assert status == 2 and len(err.splitlines()) == 1 and "name no runs beside it" in err
+
+
+def of_a_task(task, tmp_path):
+    """What a study published of one task: three methods, one of which has a second rule and a family."""
+    later = {"stopping": "Converged"}
+    runs = [
+        scored(recipe(f"half-{name}-{task}"), (8, share), (16, share / 2), (16, 0.9, later), (16, 0.8, HARD))
+        for name, share in (("ntp", 0.5), ("loop", 1.0))
+    ]
+    publish([*runs, recipe_without_scores(f"half-none-{task}")], tmp_path / task)
+
+
+def recipe_without_scores(name):
+    return logged(recipe(name), [1.0])
+
+
+def test_an_overview_has_a_panel_per_task_and_a_look_per_method(tmp_path):
+    for task in ("parity", "binary-sum"):
+        of_a_task(task, tmp_path)
+    assert publish_overview(["parity"], tmp_path, title="Study", strong="loop") == []
+    files = publish_overview(["parity", "binary-sum"], tmp_path, title="Study", strong="loop")
+    assert [path.name for path in files] == ["figures.json", "overview.png", "overview.svg"]
+    figure = overview_figure({name: published(tmp_path / name) for name in ("parity", "binary-sum")}, strong="loop")
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["parity", "binary-sum"]
+    looks = []
+    for axes in figure.axes:
+        lines = {line.get_label(): line for line in axes.lines if not line.get_label().startswith("_")}
+        assert {name: line.get_ydata().tolist() for name, line in lines.items()} == {
+            "ntp": [0.5, 0.25],
+            "loop": [1.0, 0.5],
+        }
+        assert lines["loop"].get_linewidth() > lines["ntp"].get_linewidth()
+        looks.append({name: line.get_color() for name, line in lines.items()})
+    assert looks[0] == looks[1] and len(set(looks[0].values())) == 2
+
+
+def test_an_overview_keeps_the_panels_it_had_and_is_drawn_again(tmp_path, capsys):
+    for task in ("parity", "copy", "binary-sum"):
+        of_a_task(task, tmp_path / "first")
+    publish_overview(["parity", "copy"], tmp_path / "first", title="Study", strong="loop")
+    files = publish_overview(["binary-sum", "copy"], tmp_path / "first", title="Study", strong="loop")
+    assert json.loads((tmp_path / "first" / "figures.json").read_text())["panels"] == ["parity", "copy", "binary-sum"]
+    status, out, _ = told(capsys, "report", tmp_path / "first", "--out", tmp_path / "again", "--json")
+    again = [Path(name) for name in json.loads(out)["files"]]
+    assert status == 0 and [path.name for path in again] == ["overview.png", "overview.svg"]
+    for path, before in zip(again, files[1:], strict=True):
+        assert path.parent == tmp_path / "again" / "first" and path.read_bytes() == before.read_bytes()
+    with pytest.raises(lw.UsageError, match="no scores along a length"):
+        overview_figure({"none": []})

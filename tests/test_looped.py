@@ -72,9 +72,10 @@ def test_a_method_is_a_layout_loops_and_a_depth(scale, task):
     assert list(METHODS) == list(TABLE)
     for method, recipe in methods_of(task, scale).items():
         layout, count, blocks, injection = TABLE[method]
-        assert recipe.layout == layout
-        assert recipe.loops == (Constant(count) if count else PerRound())
-        assert recipe.model.layers == blocks * SETTINGS[scale][task].layers
+        part = 2 if scale == "half" else 1
+        assert recipe.layout == replace(layout, pauses=layout.pauses // part)
+        assert recipe.loops == (Constant(max(1, count // part)) if count else PerRound())
+        assert recipe.model.layers == max(1, blocks // part) * SETTINGS[scale][task].layers
         assert recipe.model.injection == ("add" if injection else "once")
 
 
@@ -100,7 +101,7 @@ def test_all_methods_of_a_task_read_the_same_prompts(scale, task):
 @every_place
 def test_a_method_goes_by_its_recipe_s_name(scale, task):
     for method, recipe in methods_of(task, scale).items():
-        assert recipe.name == ("" if scale == "cpu" else "paper-") + f"{method}-{task}"
+        assert recipe.name == {"cpu": "", "half": "half-", "paper": "paper-"}[scale] + f"{method}-{task}"
     assert catalog.recipe(recipe.name) == recipe
 
 
@@ -346,7 +347,7 @@ def small(monkeypatch):
     """The study on parity, shrunken. Its processes read the recipe from their run's folder."""
     setting = looped._small(Parity(), 1, 2, 1, 4, steps=6, width=8, top=2)
     monkeypatch.setitem(SETTINGS["cpu"], "parity", setting)
-    monkeypatch.setitem(study.TESTED, "parity", 5)
+    monkeypatch.setitem(study.TESTED, "parity", 50)  # of 20: 5 of 2
     return variation("parity", "fop-loop-adaptive")
 
 

@@ -1,8 +1,9 @@
-"""Looped transformers and their baselines (Fan et al. 2025): eight methods on six tasks, at two scales.
+"""Looped transformers and their baselines (Fan et al. 2025): eight methods on six tasks, at three scales.
 
 ``paper-<method>-<task>`` is the published recipe, ``<method>-<task>`` the same at a small width, for a CPU: no
-positional encoding, no window. A method is a layout, a number of loops and a depth; all else is the same for all
-methods of a task, the problems and their number too. Our own form of the system is in ``recipes/window.py``.
+positional encoding, no window. ``half-<method>-<task>`` is trained on half the range, with half the loops and pauses.
+A method is a layout, a number of loops and a depth; all else is the same for all methods of a task, the problems and
+their number too. Our own form of the system is in ``recipes/window.py``.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Literal, get_args
 from lengthwise.base.types import UsageError
 from lengthwise.models.transformer import Transformer
 from lengthwise.objectives.final import Final
-from lengthwise.recipe.layout import FullOutput, Layout, NextToken
+from lengthwise.recipe.layout import FullOutput, NextToken
 from lengthwise.recipe.lengths import Curriculum
-from lengthwise.recipe.loops import Constant, Loops, PerRound
+from lengthwise.recipe.loops import Constant, PerRound
 from lengthwise.recipe.optim import AdamW, Schedule
 from lengthwise.recipe.recipe import ChosenOn, Recipe, Watch
 from lengthwise.tasks import Task
@@ -27,31 +28,28 @@ from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.unique_set import UniqueSet
 
-Scale = Literal["cpu", "paper"]
-
-LOOPS = 20  # of the methods whose number of loops is fixed; and the depth of those without loops, in blocks
-PAUSES = 20
+Scale = Literal["cpu", "half", "paper"]
 
 
 @dataclass(frozen=True)
 class Method:
-    """What sets a method apart."""
+    """What sets a method apart. A fixed number is the setting's ``fixed``; who does not loop has as many blocks."""
 
-    layout: Layout
-    loops: Loops
-    looped: bool = True  # one block again and again, or as many blocks as LOOPS loops would apply
+    layout: type[FullOutput | NextToken]
+    loops: Literal["none", "fixed", "adaptive"] = "none"
+    pauses: bool = False
     injection: bool = True
 
 
 METHODS = {
-    "ntp": Method(NextToken(), Constant(1), looped=False),
-    "ntp-pause": Method(NextToken(PAUSES), Constant(1), looped=False),
-    "ntp-loop": Method(NextToken(), Constant(LOOPS)),
-    "fop": Method(FullOutput(), Constant(1), looped=False),
-    "fop-pause": Method(FullOutput(PAUSES), Constant(1), looped=False),
-    "fop-loop-fixed": Method(FullOutput(), Constant(LOOPS)),
-    "fop-loop-adaptive": Method(FullOutput(), PerRound()),
-    "fop-loop-adaptive-wo": Method(FullOutput(), PerRound(), injection=False),
+    "ntp": Method(NextToken),
+    "ntp-pause": Method(NextToken, pauses=True),
+    "ntp-loop": Method(NextToken, "fixed"),
+    "fop": Method(FullOutput),
+    "fop-pause": Method(FullOutput, pauses=True),
+    "fop-loop-fixed": Method(FullOutput, "fixed"),
+    "fop-loop-adaptive": Method(FullOutput, "adaptive"),
+    "fop-loop-adaptive-wo": Method(FullOutput, "adaptive", injection=False),
 }
 
 
@@ -78,10 +76,12 @@ class Setting:
     ema_start: int = 0
     top: int = 20
     most: tuple[int, ...] = ()
+    fixed: int = 20  # loops of the methods whose number is fixed; pauses; blocks of the methods without loops
 
 
 # Smaller than published, with larger weights at the start, fewer heads, a faster curriculum and a higher rate.
 _small = partial(Setting, batch=32, width=64, init_std=0.1, embedding_std=0.3, ema=0.99)
+_half = partial(_small, batch=64, top=10, fixed=10)
 
 SETTINGS: dict[Scale, dict[str, Setting]] = {
     "paper": {
@@ -100,6 +100,14 @@ SETTINGS: dict[Scale, dict[str, Setting]] = {
         "multiplication": _small(Multiplication(), 4, 8, 100, 1500, steps=2500, rate=5e-4, top=11, most=(2, 11)),
         "unique-set": _small(UniqueSet(), 3, 8, 100, 2000, steps=3000, rate=1e-3, embedding_std=1.0),
     },
+    "half": {
+        "parity": _half(Parity(), 1, 8, 60, 750, steps=1500, rate=7e-4),
+        "copy": _half(Copy(), 2, 8, 150, 2000, steps=2500, rate=7e-4),
+        "addition": _half(Addition(2, "most", True, True), 3, 8, 300, 4000, steps=6000, rate=1e-3),
+        "binary-sum": _half(BinarySum(), 2, 8, 60, 1000, steps=2000, rate=7e-4),
+        "multiplication": _half(Multiplication(), 4, 8, 200, 2000, steps=3000, rate=7e-4, top=6, most=(2, 6)),
+        "unique-set": _half(UniqueSet(), 3, 8, 300, 4000, steps=6000, rate=1e-3, embedding_std=1.0),
+    },
 }
 
 
@@ -112,17 +120,18 @@ def variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
         there = f"at the {scale} scale there are: {', '.join(SETTINGS[scale])}"
         raise UsageError(f"task: {task!r} has no recipe; {there}")
     setting, chosen = SETTINGS[scale][task], METHODS[method]
+    looped = chosen.loops != "none"
     return Recipe(
         name=f"{method}-{task}" if scale == "cpu" else f"{scale}-{method}-{task}",
         task=setting.task,
-        layout=chosen.layout,
+        layout=chosen.layout(pauses=setting.fixed if chosen.pauses else 0),
         lengths=Curriculum(top=setting.top, every=setting.every, most=setting.most),
-        loops=chosen.loops,
+        loops=PerRound() if chosen.loops == "adaptive" else Constant(setting.fixed if looped else 1),
         model=Transformer(
             width=setting.width,
-            layers=setting.layers * (1 if chosen.looped else LOOPS),
+            layers=setting.layers * (1 if looped else setting.fixed),
             heads=setting.heads,
-            injection="add" if chosen.looped and chosen.injection else "once",
+            injection="add" if looped and chosen.injection else "once",
             init_std=setting.init_std,
             embedding_std=setting.embedding_std,
         ),
@@ -141,6 +150,11 @@ def variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
 def cpu() -> dict[str, Recipe]:
     """A method of Fan et al. 2025 at a small width: minutes of one CPU thread. See results/looped."""
     return _all("cpu")
+
+
+def half() -> dict[str, Recipe]:
+    """A method of Fan et al. 2025 at a small width, trained on half the range. See docs/looped.md."""
+    return _all("half")
 
 
 def paper() -> dict[str, Recipe]:

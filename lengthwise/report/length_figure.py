@@ -71,12 +71,12 @@ def length_figure(
     if not curves:
         raise UsageError("no scores along a length to draw: evaluate a run first (pairs of sizes make a heat map)")
     parts, heading = panels(curves, strong)
-    figure, grid = _grid(len(parts), len(curves), width)
+    figure, grid = panel_grid(len(parts), len(curves), width)
     longest = max(curve.diagonal()[-1].length for curve in curves)
     for axes, part in zip(grid, parts, strict=True):
-        _length_axes(axes, part.curves, longest)
+        length_axes(axes, part.curves, longest)
         for look, curve in zip(part.looks, part.curves, strict=True):
-            _draw_curve(axes, look, curve.diagonal(), banded=len(part.curves) <= len(COLOURS))
+            draw_curve(axes, look, curve.diagonal(), banded=len(part.curves) <= len(COLOURS))
     if len(parts) == 1:
         ends = [(curve.diagonal()[-1].length, curve.diagonal()[-1].mean) for curve in curves]
         name_lines(grid[0], parts[0].looks, ends, width, heading)
@@ -92,15 +92,15 @@ def length_figure(
     return settled(figure)
 
 
-def _grid(count: int, lines: int, width: Width) -> tuple[Drawing, list[Axes]]:
-    """A figure of so many panels."""
+def panel_grid(count: int, lines: int, width: Width, *, sharex: bool = True) -> tuple[Drawing, list[Axes]]:
+    """A figure of so many panels, which share their axis of lengths or have one each."""
     across = min(count, ACROSS[width])
     down = math.ceil(count / across)
     height = (2.9 if width == "page" else 2.4) if count == 1 else 0.8 + 1.7 * down
     if count == 1:  # room for all names, beside or beneath
         height = max(height, 0.8 + 0.17 * lines) if width == "page" else height + 0.17 * lines
     figure = drawing(width, height)
-    grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
+    grid = figure.subplots(down, across, squeeze=False, sharex=sharex, sharey=True)
     for axes in grid.ravel()[count:]:
         axes.set_axis_off()
     for number in range(count, down * across):  # those above an empty panel have its axis
@@ -108,7 +108,8 @@ def _grid(count: int, lines: int, width: Width) -> tuple[Drawing, list[Axes]]:
     return figure, grid.ravel().tolist()[:count]
 
 
-def _length_axes(axes: Axes, curves: Sequence[Curve], longest: int) -> None:
+def length_axes(axes: Axes, curves: Sequence[Curve], longest: int) -> None:
+    """Axes of exact match against length, up to ``longest``, the training range shaded."""
     tops = sorted({curve.top for curve in curves if curve.top})
     right = 1.02 * max([longest, *tops])
     axes.set_xlim(0, right)
@@ -151,7 +152,7 @@ def _length_label(curves: Sequence[Curve]) -> str:
     return ", ".join([free, *(f"{name} up to {most}" for name, most in short.items())])
 
 
-def _draw_curve(axes: Axes, look: Look, points: Sequence[Point], *, banded: bool) -> None:
+def draw_curve(axes: Axes, look: Look, points: Sequence[Point], *, banded: bool) -> None:
     """``banded``: with its bands, which hide each other where there are many."""
     sizes = [point.length for point in points]
     means = [point.mean for point in points]

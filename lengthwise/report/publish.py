@@ -16,6 +16,7 @@ from lengthwise.report.depth_figure import depth_figure
 from lengthwise.report.length_figure import score_figure, usual_title
 from lengthwise.report.loss_figure import loss_figure
 from lengthwise.report.map_figure import heat_map
+from lengthwise.report.overview_figure import overview_figure
 from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
 from lengthwise.report.published import published, read_csv, read_json, told
 from lengthwise.report.style import Width, save
@@ -59,6 +60,8 @@ def redraw(source: Path, folder: Path, *, width: Width = "page") -> list[Path]:
     if rows := read_csv(source / "parameters.csv"):
         claims = [Claim(one["who"], 0, "", "", one["exact"]) for one in about.get("claims", [])]
         figures["parameters"] = parameter_figure(rows, claims, width=width)
+    if about.get("panels"):
+        figures["overview"] = _overview(source, about, width)
     return [file for name, figure in figures.items() for file in save(figure, folder / name)]
 
 
@@ -186,6 +189,22 @@ def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], folde
     drawn = [{"who": claim.who, "exact": claim.exact} for claim in claims if claim.exact is not None]
     about = _write(folder, "figures", told(folder) | {"claims": drawn})
     return [folder / "parameters.csv", about, *save(figure, folder / "parameters")]
+
+
+def publish_overview(panels: Sequence[str], folder: Path, *, title: str, strong: str) -> list[Path]:
+    """All panels of a study in one figure: these, by the names of their folders, and those that the figure had before;
+    nothing where there is one alone. ``strong`` is the method that it is about."""
+    known = list(dict.fromkeys([*told(folder).get("panels", []), *panels]))
+    if len(known) < 2:
+        return []
+    about = told(folder) | {"title": title, "panels": known, "strong": strong}
+    figure = _overview(folder, about)
+    return [_write(folder, "figures", about), *save(figure, folder / "overview")]
+
+
+def _overview(folder: Path, about: Row, width: Width = "page") -> Figure:
+    groups = {name.replace("-", " ").capitalize(): published(folder / name) for name in about["panels"]}
+    return overview_figure(groups, about.get("title"), strong=about.get("strong", ""), width=width)
 
 
 def publish_distribution(counts: Mapping[int, int], path: Path) -> list[Path]:

@@ -52,7 +52,7 @@ class PublishedRun(RunFolder):
 
 def is_published(folder: Path) -> bool:
     """Is this a folder of results?"""
-    return (folder / "runs.json").exists() or (folder / "parameters.csv").exists()
+    return any((folder / name).exists() for name in ("runs.json", "parameters.csv", "overview.png"))
 
 
 def published(folder: Path) -> list[PublishedRun]:

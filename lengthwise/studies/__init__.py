@@ -57,6 +57,7 @@ class Study:
     panels: tuple[Panel, ...]
     note: str = ""
     samples: int = 1000  # problems per size, unless another number is asked for
+    strong: str = ""  # the method that its panels are about, where they share their methods: then one figure shows all
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:

@@ -16,6 +16,7 @@ def controls(tasks: str = "pairs") -> Study:
         title="What the loop does, and what the window",
         panels=tuple(_panel(task) for task in chosen(tasks, TASKS)),
         note="Nothing was chosen by these figures. Judge no recipe beyond where it is not fitted within.",
+        strong="both",
     )
 
 

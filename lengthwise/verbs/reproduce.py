@@ -19,7 +19,7 @@ from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.source import Finite
 from lengthwise.report import Row, curves
 from lengthwise.report.card import card_table, score_card
-from lengthwise.report.publish import publish, publish_depth, publish_distribution, publish_parameters
+from lengthwise.report.publish import publish, publish_depth, publish_distribution, publish_overview, publish_parameters
 from lengthwise.report.tables import score_table, summary, summary_table, write_csv
 from lengthwise.run import Run
 from lengthwise.studies import Panel, Study
@@ -140,6 +140,9 @@ def _publish(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence
             found = summary(panel.title, curves(group), panel.sizes, panel.claims)
             write_csv(folder / panel.name / "summary.csv", found)
             files, rows = [*files, folder / panel.name / "summary.csv"], rows + found
+    if study.strong:
+        shown = [panel.name for panel in study.panels if any(run.done for run in runs[panel.title])]
+        files += publish_overview(shown, folder, title=study.title, strong=study.strong)
     claims = dict.fromkeys(claim for panel in study.panels for claim in panel.claims)
     files += publish_parameters(every, list(claims), folder)
     table = summary_table(rows) if rows else score_table(curves(every))

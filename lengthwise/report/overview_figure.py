@@ -1,0 +1,48 @@
+"""One figure of a whole study: a panel per task, a line per method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lengthwise.base.errors import UsageError
+from lengthwise.folder import RunFolder
+from lengthwise.report import Curve, curves
+from lengthwise.report.length_figure import draw_curve, length_axes, panel_grid
+from lengthwise.report.lines import legend, look, short
+from lengthwise.report.style import Drawing, Width, settled, style, wrapped
+
+
+@style()
+def overview_figure(
+    groups: Mapping[str, Sequence[RunFolder]], title: str | None = None, *, strong: str = "", width: Width = "page"
+) -> Drawing:
+    """Exact match of uniform problems against length, a panel per group of runs, which are named by it. A line is what
+    is left of a recipe's name without what all names of its panel share, so a method has the same look in every
+    panel; ``strong`` is such a name. A recipe is stopped by its own rule, which was measured first. UsageError where
+    there is nothing to draw."""
+    panels = {name: found for name, group in groups.items() if (found := _by_method(group))}
+    if not panels:
+        raise UsageError("no scores along a length to draw: evaluate a run first")
+    methods = list(dict.fromkeys(method for panel in panels.values() for method in panel))
+    first = sorted(methods, key=lambda method: method != strong)  # the first colour is that of what it is about
+    looks = {method: look(number, name=method, strong=method == strong) for number, method in enumerate(first)}
+    figure, grid = panel_grid(len(panels), len(methods), width, sharex=False)
+    for axes, (name, panel) in zip(grid, panels.items(), strict=True):
+        length_axes(axes, list(panel.values()), max(curve.diagonal()[-1].length for curve in panel.values()))
+        for method, curve in panel.items():
+            draw_curve(axes, looks[method], curve.diagonal(), banded=len(curve.rows_by_seed) > 1)
+        axes.set_title(name, pad=11, fontsize=8)
+    legend(figure, [looks[method] for method in methods], columns=2 if width == "column" else 4)
+    if title:
+        figure.suptitle(wrapped(title, width), x=0.01, ha="left", fontsize=9, fontweight="bold")
+    return settled(figure)
+
+
+def _by_method(group: Sequence[RunFolder]) -> dict[str, Curve]:
+    """The curve of each recipe that has one, by what is left of its name."""
+    measured = [run for run in group if run.rows("scores")]
+    found: dict[str, Curve] = {}
+    for curve in curves(measured) if measured else []:
+        if curve.problems == "uniform" and curve.diagonal():
+            found.setdefault(curve.label, curve)  # its own rule comes first
+    return dict(zip(short(list(found))[1], found.values(), strict=True))
