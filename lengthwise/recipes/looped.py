@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from lengthwise.base.types import UsageError
 from lengthwise.models.transformer import Transformer
 from lengthwise.objectives.final import Final
 from lengthwise.recipe.layout import FullOutput, NextToken
-from lengthwise.recipe.lengths import Curriculum
+from lengthwise.recipe.lengths import Curriculum, Lengths, Mastery
 from lengthwise.recipe.loops import Constant, PerRound
 from lengthwise.recipe.optim import AdamW, Schedule
 from lengthwise.recipe.recipe import ChosenOn, Recipe, Watch
@@ -53,6 +53,9 @@ METHODS = {
 }
 
 
+CALM: dict[str, Any] = {"betas": (0.9, 0.95), "eps": 1e-4}
+
+
 @dataclass(frozen=True)
 class Setting:
     """What a task takes at one scale; as it stands, what all tasks share in Fan et al. 2025, section 6 and appendix.
@@ -64,7 +67,7 @@ class Setting:
     task: Task
     layers: int  # of the block
     heads: int
-    every: int  # steps until the curriculum's next length
+    every: int  # steps until the curriculum's next length; 0: until the model masters it
     constant: int  # steps until the rate falls
     steps: int = 100_000
     batch: int = 64
@@ -76,12 +79,13 @@ class Setting:
     ema_start: int = 0
     top: int = 20
     most: tuple[int, ...] = ()
+    calm: bool = False  # do steps vanish with the gradients? Then what is learned is not lost again (LOG.md)
     fixed: int = 20  # loops of the methods whose number is fixed; pauses; blocks of the methods without loops
 
 
 # Smaller than published, with larger weights at the start, fewer heads, a faster curriculum and a higher rate.
 _small = partial(Setting, batch=32, width=64, init_std=0.1, embedding_std=0.3, ema=0.99)
-_half = partial(_small, batch=64, top=10, fixed=10)
+_half = partial(_small, every=0, batch=64, ema=0.995, calm=True, top=10, fixed=10)
 
 SETTINGS: dict[Scale, dict[str, Setting]] = {
     "paper": {
@@ -101,12 +105,12 @@ SETTINGS: dict[Scale, dict[str, Setting]] = {
         "unique-set": _small(UniqueSet(), 3, 8, 100, 2000, steps=3000, rate=1e-3, embedding_std=1.0),
     },
     "half": {
-        "parity": _half(Parity(), 1, 8, 60, 750, steps=1500, rate=7e-4),
-        "copy": _half(Copy(), 2, 8, 150, 2000, steps=2500, rate=7e-4),
-        "addition": _half(Addition(2, "most", True, True), 3, 8, 300, 4000, steps=6000, rate=1e-3),
-        "binary-sum": _half(BinarySum(), 2, 8, 60, 1000, steps=2000, rate=7e-4),
-        "multiplication": _half(Multiplication(), 4, 8, 200, 2000, steps=3000, rate=7e-4, top=6, most=(2, 6)),
-        "unique-set": _half(UniqueSet(), 3, 8, 300, 4000, steps=6000, rate=1e-3, embedding_std=1.0),
+        "parity": _half(Parity(), 1, 8, constant=750, steps=1500, rate=7e-4),
+        "copy": _half(Copy(), 2, 8, constant=1500, steps=3000, rate=7e-4),
+        "addition": _half(Addition(2, "most", True, True), 3, 8, constant=3000, steps=7000, rate=1e-3),
+        "binary-sum": _half(BinarySum(), 2, 8, constant=1000, steps=2000, rate=7e-4),
+        "multiplication": _half(Multiplication(), 4, 8, constant=2000, steps=4000, rate=7e-4, top=6, most=(2, 6)),
+        "unique-set": _half(UniqueSet(), 3, 8, constant=3000, steps=7000, rate=1e-3, embedding_std=1.0),
     },
 }
 
@@ -125,7 +129,7 @@ def variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
         name=f"{method}-{task}" if scale == "cpu" else f"{scale}-{method}-{task}",
         task=setting.task,
         layout=chosen.layout(pauses=setting.fixed if chosen.pauses else 0),
-        lengths=Curriculum(top=setting.top, every=setting.every, most=setting.most),
+        lengths=_lengths(setting),
         loops=PerRound() if chosen.loops == "adaptive" else Constant(setting.fixed if looped else 1),
         model=Transformer(
             width=setting.width,
@@ -138,13 +142,20 @@ def variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
         objective=Final(),
         steps=setting.steps,
         batch=setting.batch,
-        optimizer=AdamW(rate=setting.rate, weight_decay=0.01),
+        optimizer=AdamW(rate=setting.rate, weight_decay=0.01, **(CALM if setting.calm else {})),
         schedule=Schedule("cosine", cooldown=1 - setting.constant / setting.steps),
+        clip=0.5 if setting.calm else 1.0,
         ema=setting.ema,
         ema_start=setting.ema_start,
         watch=Watch(every=setting.steps // 10, sizes=(setting.top, int(1.3 * setting.top)), count=200),
         chosen_on=ChosenOn((setting.top, int(1.3 * setting.top))),
     )
+
+
+def _lengths(setting: Setting) -> Lengths:
+    if setting.every:
+        return Curriculum(top=setting.top, every=setting.every, most=setting.most)
+    return Mastery(top=setting.top, most=setting.most)
 
 
 def cpu() -> dict[str, Recipe]:
