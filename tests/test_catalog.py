@@ -17,7 +17,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.solver import Solver
 from lengthwise.folder import SHIPPED, shipped
-from lengthwise.recipe.lengths import Curriculum, Uniform
+from lengthwise.recipe.lengths import Curriculum, Mastery, Uniform
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.source import Fresh
 from lengthwise.recipes.pairs import looped_pairs
@@ -182,6 +182,13 @@ def test_cost_grows_with_the_model():
     assert small.parameters < large.parameters
     assert small.operations < large.operations
     assert large.minutes > 0
+
+
+def test_what_mastery_takes_is_foreseen_as_that_of_lengths_that_grow():
+    recipe = catalog.recipe("looped-parity", ["model.width=16", "steps=100"])
+    kinds = Uniform(1), Mastery(20), Uniform(20, bottom=20)
+    short, grown, long = (operations(replace(recipe, lengths=lengths)) for lengths in kinds)
+    assert 3 * short < grown < 0.7 * long
 
 
 @pytest.mark.parametrize("name", ["undecided-parity", "lstm-small", "abacus-addition"])

@@ -18,6 +18,7 @@ from lengthwise.evaluation.follow import work
 from lengthwise.evaluation.scores import default_sizes, exact_match
 from lengthwise.recipe import data
 from lengthwise.recipe.demand import SPEED, of_training, parameters
+from lengthwise.recipe.lengths import Mastery
 from lengthwise.recipe.recipe import Recipe, Watch
 from lengthwise.recipe.source import Fresh
 from lengthwise.report.card import keep_operations, known_operations
@@ -66,7 +67,7 @@ def operations(recipe: Recipe, rows: int | None = None, moments: int = 4) -> flo
     model = small.build()
     with computing(1):
         for step in _moments(recipe, moments):
-            batch, loops = data.batch(small, step, passed=0)
+            batch, loops = data.batch(small, step, passed=_passed(recipe, step))
             rng.seed_torch(rng.address(recipe.seed, "dropout", step))
             with counter:
                 small.objective(Plain(model), batch, loops, rng.stream(recipe.seed, "objective", step)).value.backward()
@@ -104,6 +105,13 @@ def _moments(recipe: Recipe, count: int) -> list[int]:
     return [int(recipe.steps * (moment + 0.5) / count) for moment in range(count)]
 
 
+def _passed(recipe: Recipe, step: int) -> int:
+    """Exams passed by then (``Mastery``), which nobody knows beforehand: as if the last were passed at the end, and all
+    took as long."""
+    lengths = recipe.lengths
+    return (lengths.top - lengths.start) * step // recipe.steps if isinstance(lengths, Mastery) else 0
+
+
 def operations_by_name(recipes: Iterable[Recipe], progress: Progress | None = None) -> dict[str, float]:
     """``operations`` of each recipe, by name; the last one counts if several share a name. What is measured is kept."""
     named, known = {recipe.name: recipe for recipe in recipes}, known_operations()
@@ -138,6 +146,7 @@ def step_seconds(recipe: Recipe, moments: int = 4, rows: int | None = None, devi
     with computing(1):
         trainee.advance()  # the first step includes one-time allocations
         for trainee.step in _moments(recipe, moments):
+            trainee.passed = _passed(recipe, trainee.step)
             start = _now(device)
             trainee.advance()
             taken += _now(device) - start
