@@ -36,6 +36,7 @@ from lengthwise.base.rng import stream
 from lengthwise.recipes.looped import METHODS, variation
 from lengthwise.report import not_fitted
 from lengthwise.report.card import card_cells
+from lengthwise.run import load
 from lengthwise.studies.looped import TESTED
 
 ROOT = Path(__file__).parents[1]
@@ -240,10 +241,9 @@ def families(*tasks: str) -> str:
 
 def chosen(folder: str) -> str:
     """By shipped weights, what may have chosen their recipe: scores there are no surprise."""
-    recipes = catalog.recipes()
     rows = ["| weights | trained to | lengths looked at | of problems |", "| --- | ---: | --- | --- |"]
     for weights in sorted(path.name for path in (ROOT / folder).iterdir()):
-        recipe = recipes[weights]()
+        recipe = load(weights).recipe
         sizes = ", ".join(map(str, recipe.looked_at)) or "validation loss only"
         rows.append(f"| `{weights}` | {recipe.lengths.top} | {sizes} | {', '.join(recipe.chosen_on.problems)} |")
     return "\n".join(rows) + "\n"

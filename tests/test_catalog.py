@@ -146,6 +146,23 @@ def test_ids_differ_wherever_the_recipe_does():
 
 
 @pytest.mark.parametrize("name", shipped())
+def test_shipped_weights_hide_no_size_that_was_looked_at(name):
+    assert load(name).recipe.chosen_on == catalog.recipe(name).chosen_on
+
+
+def test_a_study_says_what_its_recipes_were_chosen_on():
+    notes = catalog.study("pairs").notes
+    assert notes == "Chosen: looped-pairs, standard-pairs on 8, 12, 16, 24; other sizes are only reported."
+    assert catalog.study("controls").notes.startswith("Nothing was chosen by these figures.")
+    for name in catalog.studies():
+        study = catalog.study(name)
+        for recipe in study.recipes:
+            assert (
+                not recipe.chosen_on.sizes or ", ".join(map(str, dict.fromkeys(recipe.chosen_on.sizes))) in study.notes
+            )
+
+
+@pytest.mark.parametrize("name", shipped())
 def test_shipped_weights_answer_and_are_as_good_as_their_scores_say(name):
     weights = load(name)
     rows = [row for row in Run.open(SHIPPED / name).rows("scores") if row["problems"] == "uniform"]

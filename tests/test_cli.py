@@ -234,6 +234,18 @@ def test_wrong_words_end_a_process():
     fails(process("solv", "x"), "no verb 'solv' (did you mean solve?)", "--help")
 
 
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ("evaluate looped-parity --lengths 5000 --family nosuch", "no problems called 'nosuch'"),
+        ("evaluate looped-parity --lengths 5000 --precision 2", "between 0 and 0.5, not 2.0"),
+        ("train looped-parity --lengths 5000 --on foo", "--on: 'foo' is not one of: Local, Ray, Slurm"),
+    ],
+)
+def test_what_is_wrong_is_said_before_what_takes_long(words, part):
+    fails(command(*words.split()), part)
+
+
 def test_a_study_refuses_a_choice_that_it_does_not_have():
     config.update("jaxtyping_disable", True)  # which would refuse it first
     fails(command("reproduce", "looped", "--scale", "big", "--dry-run"), "scale: 'big' is not one of: cpu, half, paper")

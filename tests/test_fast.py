@@ -24,6 +24,7 @@ from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
 from lengthwise.depth.plain import Plain
 from lengthwise.evaluation import scores
+from lengthwise.fast.transformer import _needed_until as needed_until
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
 from lengthwise.models.transformer import InputInjection, Transformer, TransformerModel
@@ -414,3 +415,22 @@ def test_a_block_of_ones_own_is_trained_as_what_it_is_evaluated_as():
         evaluated.append(scores.loss(model, RECIPE, problems))
     assert trained == pytest.approx(evaluated, rel=1e-9)
     assert abs(trained[0] - trained[1]) > 1e-3
+
+
+@given(st.data())
+def test_a_state_is_needed_as_long_as_the_nearest_selected_position_asks_for_it(data):
+    width, radius = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 3))
+    at = data.draw(st.lists(st.booleans(), min_size=width, max_size=width))
+    loops = data.draw(st.integers(1, 8))
+    found = needed_until(torch.tensor([at]), torch.tensor([loops]), radius)[0].tolist()
+    for i, until in enumerate(found):
+        gaps = [abs(i - j) for j, selected in enumerate(at) if selected]
+        assert until == loops - -(-min(gaps) // radius) if gaps else until <= 0
+
+
+def test_which_states_are_needed_is_known_of_very_long_rows():
+    """In memory that grows with the row, not with its square."""
+    at = torch.zeros(1, 300_000, dtype=torch.bool)
+    at[0, [10, -1]] = True
+    found = needed_until(at, torch.tensor([150_000]), 1)
+    assert found[0, [0, 10, 20, -1, -11]].tolist() == [149_990, 150_000, 149_990, 150_000, 149_990]

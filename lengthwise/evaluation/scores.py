@@ -75,8 +75,7 @@ def _precise(
     seed: int,
 ) -> Iterator[Score]:
     """Scores on as many problems as an interval takes; a score that did not need all of them says so."""
-    if not 0 < precision < 0.5:
-        raise UsageError(f"precision is half the width of an interval, between 0 and 0.5, not {precision}")
+    check_precision(precision)
     recipe, together = weights.recipe, max(rule.together for rule in rules)
     for size in sizes:
         problems = unseen(recipe, size, samples, seed=seed, kind=kind)
@@ -92,6 +91,12 @@ def _precise(
             early = precision if done < samples else None
             names = recipe.task.name, weights.name, rule.name, kind, recipe.sizes(size)
             yield Score.counted(count, done, *names, precision=early)
+
+
+def check_precision(precision: float | None) -> None:
+    """UsageError where an interval cannot be half as wide."""
+    if precision is not None and not 0 < precision < 0.5:
+        raise UsageError(f"precision is half the width of an interval, between 0 and 0.5, not {precision}")
 
 
 def first_count(precision: float) -> int:

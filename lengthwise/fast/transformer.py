@@ -149,8 +149,10 @@ def _needed_until(at: Bool[Tensor, "b t"], loops: Int[Tensor, " b"], radius: int
     if not radius:
         return loops[:, None] - (~at).long()
     position = torch.arange(at.shape[1])
-    # The distance to the nearest selected position; a row without one gets a distance that no number of loops covers.
-    gap = (position - position[:, None]).abs().where(at[:, None], len(position) * int(loops.max()) * radius).amin(2)
+    far = len(position) * int(loops.max()) * radius  # where there is no selected position: no number of loops covers it
+    before = position.where(at, -far).cummax(1).values
+    behind = position.where(at, 2 * far).flip(1).cummin(1).values.flip(1)
+    gap = torch.minimum(position - before, behind - position)  # to the nearest selected position
     return loops[:, None] + -gap // radius
 
 

@@ -3,7 +3,8 @@
 ``paper-<method>-<task>`` is the published recipe, ``<method>-<task>`` the same at a small width, for a CPU: no
 positional encoding, no window. ``half-<method>-<task>`` is trained on half the range, with half the loops and pauses.
 A method is a layout, a number of loops and a depth; all else is the same for all methods of a task, the problems and
-their number too. Our own form of the system is in ``recipes/window.py``.
+their number too (with ``Mastery`` their lengths are those that the model masters). Our own form of the system is in
+``recipes/window.py``.
 """
 
 from __future__ import annotations

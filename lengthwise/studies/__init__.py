@@ -63,3 +63,17 @@ class Study:
     def recipes(self) -> tuple[Recipe, ...]:
         """Those of all panels."""
         return tuple(recipe for panel in self.panels for recipe in panel.recipes)
+
+    @property
+    def notes(self) -> str:
+        """Its note, and the sizes that were looked at while its recipes were chosen: all others are only reported."""
+        by_sizes: dict[tuple[int, ...], list[str]] = {}
+        for recipe in self.recipes:
+            by_sizes.setdefault(tuple(dict.fromkeys(recipe.chosen_on.sizes)), []).append(recipe.name)
+        looked_at = [
+            f"{', '.join(names[:2])}{f' and {len(names) - 2} more' * (len(names) > 2)} on {', '.join(map(str, sizes))}"
+            for sizes, names in by_sizes.items()
+            if sizes
+        ]
+        chosen_on = f"Chosen: {'; '.join(looked_at)}; other sizes are only reported." if looked_at else ""
+        return " ".join(filter(None, [self.note, chosen_on]))

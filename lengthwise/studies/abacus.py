@@ -36,7 +36,6 @@ def abacus(tasks: str = "all", scale: str = "cpu") -> Study:
     return Study(
         title="Abacus embeddings",
         panels=tuple(by_name[name] for name in chosen(tasks, by_name)),
-        note="The recipes were chosen on up to 1.3 times the training length; all beyond is only reported.",
         samples=100,
     )
 

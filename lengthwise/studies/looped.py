@@ -42,7 +42,6 @@ def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu
     return Study(
         title="Looped transformers and their baselines",
         panels=panels,
-        note="The recipes were chosen on up to 1.3 times the training length; all beyond is only reported.",
         samples=6400,
         strong=next((name for name in OWN if name in chosen), chosen[-1]),
     )

@@ -7,11 +7,10 @@ from lengthwise.studies import Panel, Study
 
 
 def pairs() -> Study:
-    """Both models of the pairs system, on the same sums for the same number of steps."""
+    """Both models of the pairs system, on the same kinds of sums."""
     title = "Sums of stacked digits, trained on up to 8"
     sizes = (4, 8, 12, 16, 20, 24, 50, 100)
     return Study(
         title=title,
         panels=(Panel(title, (looped_pairs(), standard_pairs()), sizes, hard_sizes=sizes, strong="looped-pairs"),),
-        note="The recipes were chosen on 8 to 12 digits; 16 and beyond are only reported.",
     )

@@ -12,5 +12,4 @@ def parity() -> Study:
     return Study(
         title=title,
         panels=(Panel(title, (looped_parity(),), (10, 20, 26, 30, 40, 60, 100)),),
-        note="The recipe was chosen on 20 to 26 bits; 30 and beyond are only reported.",
     )

@@ -48,6 +48,11 @@ def say(args: argparse.Namespace, result: Any, *renderables: Any) -> int:
     return 0
 
 
+def measuring(sizes: Sequence[object]) -> str:
+    """What measuring so many sizes is called."""
+    return f"measuring {len(sizes)} size{'s' * (len(sizes) != 1)}"
+
+
 def foresee(what: str, demand: Demand) -> None:
     """Say how long something takes, if that is long. UsageError if this machine cannot hold it."""
     demand.check(what)

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json_text({"files": [str(f) for f in files], "scores": {r.recipe.name: r.rows("scores") for r in runs}}))
         return 0
-    console.print(length_plot(runs), "", score_table(curves(runs)), study.note, "")
+    console.print(length_plot(runs), "", score_table(curves(runs)), study.notes, "")
     console.print(worked(runs), "")
     console.print(Text("Figures and tables", "bold"), *(f"  {file}" for file in files), "", sep="\n")
     console.print(

@@ -15,13 +15,14 @@ from lengthwise.base.progress import Progress
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.anatomy import anatomy
 from lengthwise.evaluation.follow import followed, followed_sizes
-from lengthwise.evaluation.scores import MOST, SAMPLES, default_sizes, evaluate
+from lengthwise.evaluation.scores import MOST, SAMPLES, check_precision, default_sizes, evaluate
+from lengthwise.recipe.data import unseen
 from lengthwise.recipe.demand import of_measuring
 from lengthwise.report import Row, latest
 from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_table
 from lengthwise.run import Run, load
 from lengthwise.training.loop import choose_device, computing
-from lengthwise.verbs.console import foresee, say
+from lengthwise.verbs.console import foresee, measuring, say
 from lengthwise.verbs.families import Work, families_of, family_tables, with_families
 from lengthwise.verbs.options import folder_of, kind_of, parse_sizes, rules_of
 
@@ -37,7 +38,9 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(folder_of(args.weights))
     own = Run.open(folder) if (folder / "metrics.jsonl").exists() else None
     rules = rules_of(args, weights.recipe)
-    foresee(f"measuring {len(sizes)} sizes", of_measuring(weights.recipe, sizes, most, rules))
+    check_precision(args.precision)
+    unseen(weights.recipe, sizes[0], 1, seed=0, kind=kind_of(args))  # UsageError where there are no such problems
+    foresee(measuring(sizes), of_measuring(weights.recipe, sizes, most, rules))
     alone = own.locked(wait=args.wait) if own else nullcontext()  # two that measure the same would both keep it
     with alone, computing(args.threads), Progress(quiet=args.quiet) as progress:
         return _measure(Work(args, weights, own, sizes, rules, progress), most)

@@ -148,7 +148,7 @@ def _publish(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence
     table = summary_table(rows) if rows else score_table(curves(every))
     cards, scores = score_card(every, prices), [row for one in every for row in one.rows("scores")]
     result = {"files": list(map(str, files)), "summary": rows, "scores": scores, "cards": cards}
-    return say(args, result, table, "", card_table(cards), study.note, "\n".join(map(str, files)))
+    return say(args, result, table, "", card_table(cards), study.notes, "\n".join(map(str, files)))
 
 
 def _publish_panel(panel: Panel, runs: Sequence[Run], folder: Path, prices: Mapping[str, float]) -> list[Path]:

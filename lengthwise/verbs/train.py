@@ -31,7 +31,7 @@ from lengthwise.training.processes import count, follows
 from lengthwise.training.stacked import train_stacked
 from lengthwise.training.trainee import Trainee
 from lengthwise.verbs import console
-from lengthwise.verbs.console import foresee, say
+from lengthwise.verbs.console import foresee, measuring, say
 from lengthwise.verbs.families import after_training
 from lengthwise.verbs.forecast import forecast
 from lengthwise.verbs.options import (
@@ -62,10 +62,10 @@ class Measurement(NamedTuple):
 def run(args: argparse.Namespace) -> int:
     """Train a recipe, with one seed or several; then measure it."""
     recipe = recipe_of(args.recipe, args.changes)
-    plan = _plan(args, recipe)
     check(args.track)
     check_stack(args)
     on = engine(args)
+    plan = _plan(args, recipe)
     recipes = seeds_of(recipe, args.seed, args.seeds)
     if args.dry_run:
         return forecast(args, [recipes], f"{recipe.name}: nothing is trained")
@@ -131,9 +131,10 @@ def _plan(args: argparse.Namespace, recipe: Recipe) -> list[Measurement]:
         only = rules if args.curve_samples == args.samples else rules[:1]
         plan.append(Measurement(parse_sizes(args.curve), args.curve_samples, "uniform", only))
     for part in plan:
-        foresee(f"measuring {len(part.sizes)} sizes", of_measuring(recipe, part.sizes, part.samples, part.rules))
         for size in part.sizes:
             unseen(recipe, size, 1, seed=0, kind=part.kind)  # UsageError where there are no such problems
+    for part in plan:
+        foresee(measuring(part.sizes), of_measuring(recipe, part.sizes, part.samples, part.rules))
     return plan
 
 
