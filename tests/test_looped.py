@@ -35,6 +35,7 @@ from lengthwise.report.depth_figure import depth_figure
 from lengthwise.report.style import save
 from lengthwise.report.tables import depth_rows
 from lengthwise.run import Run
+from lengthwise.studies import Panel, Study
 from lengthwise.studies import looped as study
 from lengthwise.tasks.binary_sum import BinarySum
 from lengthwise.tasks.copy import Copy
@@ -393,6 +394,7 @@ def test_the_study_is_reproduced_and_nothing_is_done_twice(small, capsys, runs, 
     for name in ("runs.json", "scores.csv", "lengths.png", "lengths.svg", "loss.png"):
         assert f"parity/{name}" in written
     assert any(name.endswith("summary.csv") for name in written)
+    assert "overview.png" not in written  # one panel is drawn as it is
     ours = [row for row in result["summary"] if "published" not in row and row["problems"] == "uniform"]
     assert [(row["who"], row["stopping"], row["size"], row["seeds"]) for row in ours] == [
         ("fop-loop-adaptive-parity", rule, "5", 1) for rule in RULES
@@ -409,6 +411,25 @@ def test_the_study_is_reproduced_and_nothing_is_done_twice(small, capsys, runs, 
     for part in ("Parity, trained on up to 2", "of 1", "published: text of the paper", "0.992"):
         assert part in shown
     assert [(row["sizes"], row["count"]) for row in run.rows("scores")[len(scores) :]] == [([5], 16)] * 3
+
+
+@pytest.mark.usefixtures("fleet_here")
+def test_panels_that_share_their_methods_are_drawn_in_one_figure_too(small, capsys, tmp_path, monkeypatch):
+    panels = [
+        Panel(
+            name,
+            (replace(small, name=f"tiny-a-{name}"), replace(small, name=f"tiny-b-{name}", seed=1)),
+            (2, 3),
+            name=name,
+        )
+        for name in ("parity", "twin")
+    ]
+    monkeypatch.setattr(catalog, "study", lambda *_, **__: Study("Tiny", tuple(panels), strong="b"))
+    code, out, _ = typed(capsys, "reproduce", "looped", "--samples", 4, "--out", tmp_path / "out", "--quiet", "--json")
+    assert code == 0
+    assert str(tmp_path / "out" / "overview.png") in json.loads(out)["files"]
+    about = json.loads((tmp_path / "out" / "figures.json").read_text())
+    assert about == {"title": "Tiny", "panels": ["parity", "twin"], "strong": "b"}
 
 
 # What more loops do
