@@ -239,7 +239,7 @@ def test_wrong_words_end_a_process():
     [
         ("evaluate looped-parity --lengths 5000 --family nosuch", "no problems called 'nosuch'"),
         ("evaluate looped-parity --lengths 5000 --precision 2", "between 0 and 0.5, not 2.0"),
-        ("train looped-parity --lengths 5000 --on foo", "--on: 'foo' is not one of: Local, Ray, Slurm"),
+        ("train looped-parity --lengths 5000 --on foo", "--on: 'foo' is not one of: Local"),
     ],
 )
 def test_what_is_wrong_is_said_before_what_takes_long(words, part):
