@@ -187,7 +187,7 @@ def test_what_is_published_can_be_drawn_again(tmp_path, capsys):
 
 
 def of_a_task(task, tmp_path):
-    """What a study published of one task: three methods, one of which has a second rule and a family."""
+    """What a study published of one task: two methods with a second rule and a family, and one without scores."""
     later = {"stopping": "Converged"}
     runs = [
         scored(recipe(f"half-{name}-{task}"), (8, share), (16, share / 2), (16, 0.9, later), (16, 0.8, HARD))

@@ -124,8 +124,6 @@ def _plan(args: argparse.Namespace, recipe: Recipe) -> list[Measurement]:
     rules = rules_of(args, recipe)
     sizes = parse_sizes(args.lengths) if args.lengths else default_sizes(recipe)
     kinds: list[Kind] = ["uniform", *further_kinds(args)]
-    for kind in kinds:
-        unseen(recipe, sizes[0], 1, seed=0, kind=kind)  # says whether there are such problems
     plan = [Measurement(sizes, args.samples, kind, rules) for kind in kinds]
     if args.curve:
         only = rules if args.curve_samples == args.samples else rules[:1]
