@@ -203,6 +203,8 @@ def test_changes_as_text(changes, values):
 def test_a_misspelt_field_is_answered_by_the_right_one(name):
     with pytest.raises(UsageError, match=rf"no such field; Recipe has: .*\(did you mean {name}\?\)"):
         override(RECIPE, [f"{name}x=1"])
+    with pytest.raises(UsageError, match=rf"no such field \(did you mean {name}\?\)"):
+        RECIPE.change(**{f"{name}x": 1})
 
 
 WRONG = [

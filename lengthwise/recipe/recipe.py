@@ -184,6 +184,9 @@ class Recipe(fields.Part):
             name, _, value = fields.conform(str, change, "a change").partition("=")
             if "." not in name and name not in known and (path := listing.field_path(name)):
                 raise UsageError(f"{name}: a recipe has no such field; write {path}={value}")
+        for name in values:
+            if name not in known:
+                raise UsageError(f"{name}: a recipe has no such field{fields.suggest(name, known)}")
         return replace(fields.override(self, changes), **values)
 
     def sizes(self, size: int | tuple[int, ...]) -> tuple[int, ...]:
