@@ -14,6 +14,7 @@
 <!-- fill: claims docs/claims.toml -->        what the sources claim, beside what was measured here
 <!-- fill: stops results/looped -->           exact match where each rule stops, recipe by recipe
 <!-- fill: grid results/looped/parity … -->   every method on every task, each task's rows in a folder
+<!-- fill: arms results/controls/parity … --> loop, window, both, neither on every task, each task's rows in a folder
 """
 
 from __future__ import annotations
@@ -279,6 +280,39 @@ def grid(*folders: str) -> str:
     return f"{_lines(zip(*columns, strict=True))}\n{note}\n"
 
 
+def arms(*folders: str) -> str:
+    """Loop, window, both or neither at the training length and at twice that: uniform problems, and each seed's worst
+    family. The folders are named as their tasks."""
+    names = ("both", "window", "loops", "neither")
+    lines = [["", "problems", *names], ["---", "---", *("---:" for _ in names)]]
+    seeds = set()
+    for folder in folders:
+        task, unfit = Path(folder).name, unfitted(folder)
+        recipe = catalog.recipe(f"control-{task}-both")
+        for size in (recipe.lengths.top, 2 * recipe.lengths.top):
+            sizes = "x".join(map(str, recipe.sizes(size)))
+            rows: tuple[list[str], list[str]] = ([], [])
+            for name in (f"control-{task}-{arm}" for arm in names):
+                of_seeds = _by_seed(folder, name, sizes)
+                seeds.add(len(of_seeds))
+                for cells, shares in zip(rows, zip(*of_seeds, strict=True), strict=True):
+                    cells.append(_spread(list(shares)) + " †" * (name in unfit))
+            where = f"{task.replace('-', ' ')} at {sizes.replace('x', ' × ')}"
+            lines += [[where, "uniform", *rows[0]], ["", "worst family", *rows[1]]]
+    note = f"Median of {_range(seeds)} seeds (worst–best). † not fitted: below 0.99 at its own training length."
+    return f"{_lines(lines)}\n{note}\n"
+
+
+def _by_seed(folder: str, recipe: str, sizes: str) -> list[tuple[float, float]]:
+    """Exact match of each seed: uniform problems, and the lowest of all other sets of problems."""
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    with (ROOT / folder / "scores.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if (row["recipe_name"], row["sizes"]) == (recipe, sizes):
+                found[row["train_seed"]][row["problems"]] = float(row["exact"])
+    return [(shares.pop("uniform"), min(shares.values())) for shares in found.values()]
+
+
 def _lines(cells: Iterable[Iterable[str]]) -> str:
     """The lines of a table."""
     return "".join(f"| {' | '.join(line)} |\n" for line in cells)
@@ -304,6 +338,7 @@ def _verdict(claim: dict[str, str], shares: list[float]) -> str:
 
 
 FILLERS = {
+    "arms": arms,
     "card": card,
     "chosen": chosen,
     "claims": claims,

@@ -25,17 +25,18 @@ def judged(task: Task, reply: str, right: str) -> Row:
 
 def lenient(task: Task, reply: str, right: str) -> bool:
     """Is the last thing in a reply that could be an answer the right one? Words around it, marks of Markdown and LaTeX,
-    thousands separators, a plus sign and leading zeros count for nothing: so a model that knows the answer is told
-    apart from one that does not."""
+    and around numbers thousands separators, a plus sign and leading zeros count for nothing: so a model that knows the
+    answer is told apart from one that does not."""
+    if task.answers_numbers:
+        numbers = re.findall(r"[+-]?\d+", re.sub(r"(?<=\d)[,_](?=\d{3}(?!\d))", "", reply))
+        return bool(numbers) and _plain(numbers[-1]) == _plain(right)
     symbols = "".join(symbol for symbol in task.symbols if len(symbol) == 1)
-    text = re.sub(r"(?<=\d)[,_](?=\d{3}(?!\d))", "", reply) if "," not in symbols else reply
-    found = re.findall(f"[{re.escape(symbols)}-]+", text)
-    said = [part.strip(",:;") for part in found if part.strip(",:;-")]
-    return bool(said) and _plain(said[-1]) == _plain(right)
+    said = [part for found in re.findall(f"[{re.escape(symbols)}]+", reply) if (part := found.strip(",:;"))]
+    return bool(said) and said[-1] == right
 
 
 def _plain(answer: str) -> str:
-    """A number without what does not change it; anything else as it is."""
+    """A number without what does not change it; anything else, such as the word for an error, as it is."""
     number = re.fullmatch(r"([+-]?)0*(\d+)", answer)
     return f"{number[1].strip('+')}{number[2]}" if number else answer
 

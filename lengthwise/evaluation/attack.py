@@ -78,7 +78,7 @@ def attack(
     seed: int = 0,
 ) -> dict[str, Any]:
     """A row of what was found: how many problems were tried, by where they come from, how many of them failed, and the
-    shortest failures with what the model says to them.
+    shortest failures with what the model says to them. UsageError for a rule that looks at many problems at once.
 
     It ends after so many seconds, or, given ``tries``, after about so many problems: then the same seed finds the same.
     Without ``sizes``, those from half the training length to one and a half of it, and all problems of the shortest.
@@ -86,6 +86,8 @@ def attack(
     recipe = weights.recipe
     rule = stopping or recipe.stopping
     check_stopping(recipe.layout, rule)
+    if rule.together > 1:
+        raise UsageError(f"an attack tries problems one by one, and {rule.name} looks at many: choose per=example")
     if seconds <= 0 or (tries is not None and tries < 1):
         raise UsageError("an attack needs seconds above 0, or 1 try or more")
     search, start = Search(), time.monotonic()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lengthwise.base.types import Problems, Score
 from lengthwise.evaluation.scores import checked, hits_by_row, hits_of_groups
-from lengthwise.recipe.data import unseen
+from lengthwise.recipe.data import NoneLeft, unseen
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.source import hashed
 from lengthwise.recipe.stopping import Stopping
@@ -52,11 +52,19 @@ def short_sizes(recipe: Recipe, samples: int = 100) -> list[int]:
 def _groups(
     recipe: Recipe, at: tuple[int, ...], samples: int, names: Sequence[str], seed: int, named: bool
 ) -> dict[str, Problems]:
-    """The problems of one size, by what a Score calls them."""
+    """The problems of one size, by what a Score calls them. Without those of which a fixed set leaves none to test
+    with, if they are not asked for by name."""
     every = None if named else all_of(recipe, at, samples)
     if every is not None:
         return {"every": every}
-    return {name: unseen(recipe, at, samples, seed=seed, kind=name) for name in names}
+    found = {}
+    for name in names:
+        try:
+            found[name] = unseen(recipe, at, samples, seed=seed, kind=name)
+        except NoneLeft:
+            if named:
+                raise
+    return found
 
 
 def all_of(recipe: Recipe, at: tuple[int, ...], samples: int = 100) -> Problems | None:

@@ -225,7 +225,8 @@ def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping
 
 @torch.no_grad()
 def perplexity(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
-    """Of the right answers: exp(−mean log p) of their symbols, the end included, after so many loops; in a layout that
+    """Of the right answers: exp(−mean log p) of what is supervised of them, the end included, after so many loops; in
+    a layout that
     feeds the answer in, each symbol given the right ones before it. ``loops`` is on the CPU."""
     logs = _likelihood(model, batch, loops)
     means = torch.stack([row.mean() for row in logs.split(batch.loss_mask.sum(1).tolist())])
@@ -234,7 +235,8 @@ def perplexity(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Float[Te
 
 @torch.no_grad()
 def loss(model: Model, recipe: Recipe, problems: Problems) -> float:
-    """Of the right answers after the planned loops: the mean −log p of their symbols, the ends included, in nats."""
+    """Of the right answers after the planned loops: the mean −log p of what is supervised of them, ends included, in
+    nats."""
     model.eval()
     total, count = 0.0, 0
     for _, batch in in_parts(recipe, problems):

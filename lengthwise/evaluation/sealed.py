@@ -46,7 +46,8 @@ def seal(
     name, seed = digest(weights.model.state_dict()), sealed_seed(weights)
     old = [row for row in run.rows("scores") if row.get("sealed") == name]
     known = {(tuple(row["sizes"]), row["problems"], row["stopping"]) for row in old}
-    families = {tuple(row["sizes"]) for row in old if row["problems"] not in kinds}
+    named = {"every", *(family.name for family in recipe.task.families)} - {*kinds}
+    families = {tuple(row["sizes"]) for row in old if row["problems"] in named}
     chosen = list(rules) or [recipe.stopping]
     asked = list(dict.fromkeys(map(recipe.sizes, sizes)))
 

@@ -40,7 +40,7 @@ class Axis:
             whole = all(re.fullmatch(r"[-+]?\d+", match[n]) for n in (1, 2))
             axis = Axis(path, (), low, high, log, whole)
             return Axis(path, axis.points(int(match[4]))) if match[4] else axis
-        values = tuple(part.strip() for part in re.split(r",(?![^()]*\))", text))
+        values = tuple(part.strip() for part in _apart(text))
         return Axis(path, tuple(dict.fromkeys(values))) if len(values) > 1 else None
 
     def points(self, count: int) -> tuple[str, ...]:
@@ -54,6 +54,18 @@ class Axis:
     def text(self, value: float) -> str:
         """A value of the range as it is typed."""
         return str(round(value)) if self.whole else f"{value:.4g}"
+
+
+def _apart(text: str) -> list[str]:
+    """The parts between commas that stand in no parentheses or brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([") - (letter in ")]")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
 
 
 def parse(words: Iterable[str]) -> tuple[list[Axis], list[str]]:

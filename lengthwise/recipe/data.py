@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from jaxtyping import Int
@@ -20,6 +20,10 @@ from lengthwise.tasks import Task
 from lengthwise.tasks.family import Sampler, chosen, mixed
 
 CHUNK = 65_536  # problems of a fixed set that are drawn at a time
+
+
+class NoneLeft(UsageError):
+    """A fixed set of problems leaves hardly any of this size and kind to test with."""
 
 
 def batch(recipe: Recipe, step: int, *, passed: int | None = None) -> tuple[Batch, Int[Tensor, " b"]]:
@@ -103,9 +107,10 @@ def _each_once(problems: Problems) -> Problems:
 
 
 def held_out(recipe: Recipe, count: int) -> Problems:
-    """Problems as those of training, at an address of their own: for a loss that nothing was trained on."""
-    draw = stream(recipe.data_seed, "validation")
-    return _only("validation", recipe.source, lambda more: recipe.lengths.problems(recipe.task, 0, more, draw), count)
+    """Problems as those of training at its end, at an address of their own: for a loss that nothing was trained on."""
+    draw, clock = stream(recipe.data_seed, "validation"), recipe.lengths.clock(recipe.steps, None)
+    drawn = partial(recipe.lengths.problems, recipe.task, clock, generator=draw)
+    return _only("validation", recipe.source, drawn, count)
 
 
 def fresh_problems(
@@ -121,11 +126,16 @@ def fresh_problems(
 ) -> Problems:
     """Fresh problems of one size: an address of their own, shared with no training batch. Those that are watched while
     training have parts from 0 up. Of a fixed set's task, such that are in no training set; ``natural`` ones are of the
-    task's own distribution over sizes, from ``bottom`` up to this one; other kinds are a family's name."""
+    task's own distribution over sizes, from ``bottom`` up to this one; other kinds are a family's name. NoneLeft where
+    all there are belong to other parts."""
+    if count < 1:
+        raise UsageError(f"one problem or more is asked for, not {count}")
     if len(size) != len(task.axes):
         raise UsageError(f"{task.name} has sizes on {len(task.axes)} axes ({', '.join(task.axes)}), not {len(size)}")
     if min(size) < task.smallest:
         raise UsageError(f"sizes start at {task.smallest}, not {min(size)}")
+    if kind == "natural" and len(set(size)) > 1:
+        raise UsageError(f"natural problems are as long on every axis: {max(size)}, not {'x'.join(map(str, size))}")
     sample = sampler(task, kind)
     address = "hard" if kind == task.harder else kind  # one set of problems, which has two names
     draw = stream(seed, "test", task.name, address, *size, part)
@@ -163,7 +173,7 @@ def unseen(
 
 
 def _only(part: Purpose, source: Source, more: Callable[[int], Problems], count: int) -> Problems:
-    """So many problems for this part. UsageError where there are none to be found."""
+    """So many problems for this part. NoneLeft where there are none to be found."""
     found: list[Problems] = []
     kept, tried = 0, 0
     while kept < count:
@@ -171,5 +181,5 @@ def _only(part: Purpose, source: Source, more: Callable[[int], Problems], count:
         found.append(drawn.take(source.of(part, drawn)))
         kept, tried = kept + len(found[-1]), tried + count
         if tried > 10_000 and tried > 1000 * (kept + 1):
-            raise UsageError(f"hardly any problem of this size is left for the {part} part: ask for a larger one")
+            raise NoneLeft(f"hardly any problem of this size is left for the {part} part: ask for a larger one")
     return Problems.join(found).take(slice(count))

@@ -74,7 +74,7 @@ class AnyLoops(ExtraLoops):
     Meant for ``Undecided``, which teaches the model that such rows are not done."""
 
     early: Share = 0.25  # share of training rows that stop before their planned loop
-    gap: Extra = 0  # loops just before the planned one at which no row of these stops
+    gap: Extra = 0  # loops just before the planned one at which no row of these stops, but after the first one
 
     def draw(self, rounds: Int[Tensor, " b"], generator: Generator) -> Int[Tensor, " b"]:
         planned, late = self.planned(rounds), super().draw(rounds, generator)

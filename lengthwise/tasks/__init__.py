@@ -49,6 +49,11 @@ class Task(Part):
         raise UsageError(f"{self.name} has no harder set of problems: leave `hard` at 0")
 
     @property
+    def answers_numbers(self) -> bool:
+        """Are answers numbers, as people write them? Then leading zeros change nothing."""
+        return False
+
+    @property
     def has_harder(self) -> bool:
         """Has the task a harder set?"""
         return type(self).sample_hard is not Task.sample_hard

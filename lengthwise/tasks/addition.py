@@ -53,6 +53,10 @@ class Addition(Stackable):
         return (*string.digits[: self.base], "+")
 
     @property
+    def answers_numbers(self) -> bool:
+        return self.order == "most"
+
+    @property
     def axes(self) -> tuple[str, ...]:  # type: ignore[override]
         return ("length",) if self.equal_lengths else ("first", "second")
 

@@ -91,6 +91,10 @@ class Expression(Task):
         return Problems(lengths[:, None], rows.long(), lengths, answer, answer_length, _operators(rows))
 
     @property
+    def answers_numbers(self) -> bool:
+        return True
+
+    @property
     def families(self) -> Sequence[Family]:
         """Where a family finds no value that is short enough, it is drawn from the grammar's own distribution."""
         return (*super().families, *(Family.of(writer, partial(self._structured, writer)) for writer in WRITERS))

@@ -57,6 +57,10 @@ class Multiplication(Task):
         return (*string.digits[: self.base], "*")
 
     @property
+    def answers_numbers(self) -> bool:
+        return self.product == "most"
+
+    @property
     def mirrored(self) -> bool:  # type: ignore[override]
         return self.order != self.product
 

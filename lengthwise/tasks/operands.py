@@ -87,7 +87,7 @@ def complement_and_one(pair: Pair) -> Digits:
 
 
 def interrupted_carry(pair: Pair) -> Digits:
-    """The same with one less in some column above: 372+618. The carry ends there."""
+    """The same with one less in some column: 372+618. The carry ends there; or, in the lowest, there is none."""
     first, second = complement_and_one(pair).unbind(1)
     here = torch.arange(pair.width) == pair.position(pair.shorter)
     less_of_first = here & (first > 0)

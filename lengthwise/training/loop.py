@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 from lengthwise import fast
@@ -76,7 +76,12 @@ def train(
                 return _help(trainee, where, stopped)
         run = Run.of(recipe, where)
         alone = nullcontext() if run.done else run.locked(wait=wait)
-        with alone, computing(threads, matmul), stop_signal() as stopped, tracked(run, track, shown.note):
+        with ExitStack() as held:
+            with trainee.clock.forget():  # waiting for another process is no training
+                held.enter_context(alone)
+            held.enter_context(computing(threads, matmul))
+            stopped = held.enter_context(stop_signal())
+            held.enter_context(tracked(run, track, shown.note))
             if run.done:  # by whom we waited for, perhaps, or who was killed at the very end
                 run.forget_state()
                 processes.from_first(None)

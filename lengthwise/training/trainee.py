@@ -238,7 +238,7 @@ class Trainee:
         if watch.validation:
             row["validation_loss"] = _number(scores.loss(model, recipe, self.held_out))
         model.train()
-        merit = sum(exact.values()) / len(exact) if recipe.keep == "best" else -(row.get("validation_loss") or math.inf)
+        merit = sum(exact.values()) / len(exact) if recipe.keep == "best" else -_or_infinite(row.get("validation_loss"))
         if recipe.keep != "last" and merit > self.best["merit"]:
             weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
             self.best = {"merit": merit, "step": self.step, "weights": weights}
@@ -342,6 +342,8 @@ class Trainee:
         for name in ("model", "average"):
             if isinstance(state.get(name), dict):
                 state[name] = named_now(state[name])
+        if isinstance(best := state.get("best"), dict) and isinstance(best.get("weights"), dict):
+            best["weights"] = named_now(best["weights"])
         checkpoint.check(state, rehearse(self.recipe, self.device, self.matmul).state())
         self.adopt(state)
 
@@ -377,6 +379,11 @@ def small(recipe: Recipe) -> Recipe:
     """A recipe with a few rows of every batch and measurement, to be rehearsed."""
     watch = replace(recipe.watch, count=1, validation=min(recipe.watch.validation, REHEARSED))
     return replace(recipe, batch=min(recipe.batch, REHEARSED), watch=watch, source=Fresh())
+
+
+def _or_infinite(loss: float | None) -> float:
+    """A loss, which may be 0; infinite where it was not measured or is no number."""
+    return math.inf if loss is None else loss
 
 
 def _number(value: float) -> float | None:

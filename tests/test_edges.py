@@ -1,0 +1,111 @@
+"""Edges that readers of the code have found: of scores, of sweeps, of what is kept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lengthwise import catalog
+from lengthwise.ask.scoring import lenient
+from lengthwise.base.types import UsageError
+from lengthwise.evaluation.attack import attack
+from lengthwise.evaluation.families import evaluate_families
+from lengthwise.recipe import data
+from lengthwise.recipe.axes import Axis
+from lengthwise.recipe.lengths import Uniform
+from lengthwise.recipe.source import Finite
+from lengthwise.recipe.stopping import MaxConfidence
+from lengthwise.run import Weights
+from lengthwise.training import trainee
+from lengthwise.training.computing import Clock
+
+
+@pytest.mark.parametrize("name", ["looped-parity", "half-fop-loop-adaptive-copy", "gpt-small"])
+def test_a_validation_set_has_all_training_lengths(name):
+    recipe = catalog.recipe(name)
+    assert int(data.held_out(recipe, 300).sizes.max()) == recipe.lengths.top
+
+
+def test_natural_problems_have_one_range_on_all_axes():
+    recipe = catalog.recipe("looped-multiplication")
+    with pytest.raises(UsageError, match="as long on every axis: 3, not 2x3"):
+        data.unseen(recipe, (2, 3), 10, seed=0, kind="natural")
+    assert int(data.unseen(recipe, (3, 3), 50, seed=0, kind="natural").sizes.max()) == 3
+
+
+def test_no_problems_are_no_question():
+    with pytest.raises(UsageError, match="one problem or more"):
+        data.unseen(catalog.recipe("looped-parity"), 4, 0, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("task", "said", "right", "counts"),
+    [
+        ("copy", "011", "0011", False),
+        ("bitwise-or", "1", "0001", False),
+        ("copy", "**0011**", "0011", True),
+        ("multiplication base=10 order=most product=most", "The answer is **15**", "15", True),
+        ("multiplication base=10 order=most product=most", "1,015", "1015", True),
+        ("multiplication", "11", "110", False),
+        ("multiplication", "011", "11", False),
+        ("expression", r"\(20\)", "20", True),
+        ("expression", "it is -20.", "-20", True),
+        ("addition order=least", "012", "12", False),
+    ],
+)
+def test_zeros_in_front_are_nothing_of_numbers_alone(task, said, right, counts):
+    name, *fields = task.split()
+    assert lenient(catalog.task(name, fields), said, right) == counts
+
+
+def test_families_that_a_fixed_set_has_used_up_are_left_out():
+    recipe = replace(catalog.recipe("looped-parity"), lengths=Uniform(20), source=Finite(rows=2000))
+    weights = Weights("untrained", recipe, recipe.build().eval())
+    found = {score.problems for score in evaluate_families(weights, [12], samples=10)}
+    assert "odd-one-out" in found
+    with pytest.raises(UsageError, match="hardly any problem"):
+        list(evaluate_families(weights, [20], samples=10, names=["one-symbol"]))
+
+
+def test_commas_in_parentheses_are_no_axis():
+    assert Axis.parse("lengths=Curriculum(top=11,every=10,most=(2,11))") is None
+    both = Axis.parse("optimizer=AdamW(rate=1e-3,betas=(0.9,0.99)),AdamW")
+    assert both is not None
+    assert both.values == ("AdamW(rate=1e-3,betas=(0.9,0.99))", "AdamW")
+
+
+def test_a_rule_for_many_problems_is_not_attacked():
+    recipe = catalog.recipe("looped-parity")
+    weights = Weights("untrained", recipe, recipe.build().eval())
+    with pytest.raises(UsageError, match="per=example"):
+        attack(weights, [4], tries=1, stopping=MaxConfidence(per="batch"))
+
+
+def test_no_loss_at_all_is_the_lowest():
+    assert trainee._or_infinite(0.0) == 0.0
+    assert trainee._or_infinite(None) == math.inf
+
+
+def test_a_clock_forgets_what_it_is_told_to(monkeypatch):
+    now = iter([0.0, 10.0, 15.0, 20.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(now))
+    monkeypatch.setattr("time.process_time", lambda: 0.0)
+    clock = Clock()
+    with clock.forget():
+        pass
+    assert clock.read() == {"wall_s": 15.0, "cpu_s": 0.0}
+
+
+def test_the_best_weights_of_an_old_checkpoint_have_their_names_of_today():
+    recipe = catalog.recipe("looped-parity").change(["keep=best", "watch.every=10", "model.width=16"])
+    one, other = (trainee.Trainee(recipe, torch.device("cpu")) for _ in range(2))
+    one.best = {"merit": 1.0, "step": 0, "weights": dict(one.model.state_dict())}
+    state = one.state()
+    for part in (state["model"], state["average"], state["best"]["weights"]):
+        for name in [name for name in part if ".mixer." in name]:
+            part[name.replace(".mixer.", ".attention.")] = part.pop(name)
+    other._resume(state)
+    assert set(other.best["weights"]) == set(one.model.state_dict())
