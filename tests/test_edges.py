@@ -21,6 +21,7 @@ from lengthwise.recipe.stopping import MaxConfidence
 from lengthwise.run import Weights
 from lengthwise.training import trainee
 from lengthwise.training.computing import Clock
+from lengthwise.verbs.options import parse_sizes
 
 
 @pytest.mark.parametrize("name", ["looped-parity", "half-fop-loop-adaptive-copy", "gpt-small"])
@@ -68,6 +69,11 @@ def test_families_that_a_fixed_set_has_used_up_are_left_out():
     assert "odd-one-out" in found
     with pytest.raises(UsageError, match="hardly any problem"):
         list(evaluate_families(weights, [20], samples=10, names=["one-symbol"]))
+
+
+def test_a_size_given_twice_is_measured_once():
+    assert parse_sizes("5,5,3-5") == [5, 3, 4]
+    assert parse_sizes("1x2,1x2") == [(1, 1), (1, 2)]
 
 
 def test_commas_in_parentheses_are_no_axis():

@@ -28,10 +28,10 @@ Size = int | tuple[int, ...]
 
 def parse_sizes(text: str) -> list[Size]:
     """``8,12,16`` · ``1-60`` · ``10-100:10`` (every tenth) · ``20x40`` (every pair up to 20 and 40), or several with
-    commas. UsageError in one line otherwise, and where no machine holds as many."""
+    commas, each once. UsageError in one line otherwise, and where no machine holds as many."""
     parts = [_sizes_of(part.strip()) for part in text.split(",")]
     demand.of_sizes(sum(count for count, _ in parts)).check(f"{text[:40]}: a row for each size")
-    return [size for _, sizes in parts for size in sizes]
+    return list(dict.fromkeys(size for _, sizes in parts for size in sizes))
 
 
 def _sizes_of(part: str) -> tuple[int, Iterable[Size]]:

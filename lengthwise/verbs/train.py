@@ -116,7 +116,8 @@ def _time(run: Run) -> str:
         return DIVERGED
     about = run.about()
     matmul = about.get("matmul", "fp32")
-    return f"{about['wall_s']:.0f} s" + ("" if matmul == "fp32" else f", products in {matmul}")
+    seconds = f"{about['wall_s']:.0f} s" if "wall_s" in about else "nobody knows in what time"
+    return seconds + ("" if matmul == "fp32" else f", products in {matmul}")
 
 
 def _plan(args: argparse.Namespace, recipe: Recipe) -> list[Measurement]:
