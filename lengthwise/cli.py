@@ -43,6 +43,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         from lengthwise.base.fields import suggest  # here, as `--help` need not wait for it
 
+        message = message.replace("RECIPE, name=value", "RECIPE")  # argparse asks for what may be left out, too
         if wrong := re.search(r"VERB: invalid choice: '([^']*)'", message):
             message = f"there is no verb {wrong[1]!r}{suggest(wrong[1], _verbs(self))}"
         self.exit(2, f"{UsageError(f'{self.prog}: {message}; see `{self.prog} --help`')}\n")
@@ -257,6 +258,9 @@ def _recipe(sub: argparse.ArgumentParser, further: str = "") -> None:
     sub.add_argument("changes", nargs="*", metavar="name=value", help="changed fields, e.g. model.width=32 steps=500")
 
 
+KEEPING = ("ask", "reproduce", "sweep", "train")  # verbs that keep what they have, and go on from it
+
+
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Options may stand anywhere, and a prompt may start with a minus sign: argparse alone would refuse ``solve WEIGHTS
     --json PROMPT`` and ``solve WEIGHTS -3+12``."""
@@ -315,7 +319,7 @@ def _run(args: argparse.Namespace) -> int:
     except UsageError as error:
         return _told(error, 2)
     except KeyboardInterrupt:
-        return _told("interrupted; the same command goes on from here", 130)
+        return _told("interrupted" + "; the same command goes on from here" * (args.verb in KEEPING), 130)
     except BrokenPipeError:
         streams.discard_output()
         return 141

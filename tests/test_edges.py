@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import shutil
 from dataclasses import replace
 
 import pytest
 import torch
+from conftest import command
 
-from lengthwise import catalog
+from lengthwise import catalog, cli
 from lengthwise.ask.scoring import lenient
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.attack import attack
@@ -115,3 +117,53 @@ def test_the_best_weights_of_an_old_checkpoint_have_their_names_of_today():
             part[name.replace(".mixer.", ".attention.")] = part.pop(name)
     other._resume(state)
     assert set(other.best["weights"]) == set(one.model.state_dict())
+
+
+@pytest.fixture
+def trained(runs):
+    """A run of two steps."""
+    done = command("train", "looped-parity", "steps=2", "--lengths", "2", "--samples", "2")
+    assert done.returncode == 0, done.stderr
+    (folder,) = runs.iterdir()
+    return folder
+
+
+def test_a_run_counts_once_however_often_it_is_named(trained, tmp_path):
+    other = shutil.copytree(trained, tmp_path / "other")
+    twice = command("report", trained, trained, "--out", tmp_path / "out")
+    assert twice.returncode == 0, twice.stderr
+    assert "0 of 1" in " ".join(twice.stdout.split())
+    copied = command("report", trained, other, "--out", tmp_path / "out")
+    assert copied.returncode == 2
+    assert copied.stderr.count("\n") == 1
+    assert "is the same run" in copied.stderr
+
+
+def test_a_folder_without_its_times_says_so(trained):
+    (trained / "about.json").unlink()
+    again = command("train", trained, "--lengths", "2", "--samples", "2")
+    assert again.returncode == 0, again.stderr
+    assert "nobody knows in what time" in " ".join(again.stdout.split())
+
+
+def test_opposite_options_are_refused():
+    done = command("evaluate", "looped-pairs", "--families", "--uniform-only", "--lengths", "2")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "not both" in done.stderr
+
+
+@pytest.mark.parametrize(("words", "kept"), [(["solve", "looped-pairs", "1+1"], False), (["train", "pairs"], True)])
+def test_only_what_keeps_something_promises_to_go_on(monkeypatch, words, kept):
+    def stopped(args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_work", stopped)
+    done = command(*words)
+    assert done.returncode == 130
+    assert ("goes on from here" in done.stderr) == kept
+
+
+def test_a_missing_recipe_is_all_that_is_missing():
+    done = command("train")
+    assert done.returncode == 2
+    assert "required: RECIPE;" in done.stderr

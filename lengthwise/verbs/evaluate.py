@@ -34,6 +34,8 @@ def run(args: argparse.Namespace) -> int:
     weights = load(folder_of(args.weights), choose_device(args.device))
     if args.lengths and args.grid:
         raise UsageError("give --lengths or --grid, not both")
+    if args.families and args.uniform_only:
+        raise UsageError("give --families or --uniform-only, not both")
     sizes = parse_sizes(args.grid or args.lengths) if args.grid or args.lengths else default_sizes(weights.recipe)
     folder = Path(folder_of(args.weights))
     own = Run.open(folder) if (folder / "metrics.jsonl").exists() else None
