@@ -288,12 +288,12 @@ def arms(*folders: str) -> str:
     seeds = set()
     for folder in folders:
         task, unfit = Path(folder).name, unfitted(folder)
-        recipe = catalog.recipe(f"control-{task}-both")
+        recipe, shares_of = catalog.recipe(f"control-{task}-both"), _by_seed(folder)
         for size in (recipe.lengths.top, 2 * recipe.lengths.top):
             sizes = "x".join(map(str, recipe.sizes(size)))
             rows: tuple[list[str], list[str]] = ([], [])
             for name in (f"control-{task}-{arm}" for arm in names):
-                of_seeds = _by_seed(folder, name, sizes)
+                of_seeds = shares_of[name, sizes]
                 seeds.add(len(of_seeds))
                 for cells, shares in zip(rows, zip(*of_seeds, strict=True), strict=True):
                     cells.append(_spread(list(shares)) + " †" * (name in unfit))
@@ -303,14 +303,18 @@ def arms(*folders: str) -> str:
     return f"{_lines(lines)}\n{note}\n"
 
 
-def _by_seed(folder: str, recipe: str, sizes: str) -> list[tuple[float, float]]:
-    """Exact match of each seed: uniform problems, and the lowest of all other sets of problems."""
-    found: dict[str, dict[str, float]] = defaultdict(dict)
+def _by_seed(folder: str) -> dict[tuple[str, str], list[tuple[float, float]]]:
+    """By recipe and size, exact match of each seed: uniform problems, and the lowest of the families."""
+    found: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
     with (ROOT / folder / "scores.csv").open(newline="") as file:
         for row in csv.DictReader(file):
-            if (row["recipe_name"], row["sizes"]) == (recipe, sizes):
-                found[row["train_seed"]][row["problems"]] = float(row["exact"])
-    return [(shares.pop("uniform"), min(shares.values())) for shares in found.values()]
+            found[row["recipe_name"], row["sizes"], row["train_seed"]][row["problems"]] = float(row["exact"])
+    shares: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for (recipe, sizes, _), of_kinds in found.items():
+        families = [share for kind, share in of_kinds.items() if kind != "uniform"]
+        if "uniform" in of_kinds and families:
+            shares[recipe, sizes].append((of_kinds["uniform"], min(families)))
+    return shares
 
 
 def _lines(cells: Iterable[Iterable[str]]) -> str:

@@ -13,8 +13,10 @@ from conftest import command
 from lengthwise import catalog, cli
 from lengthwise.ask.scoring import lenient
 from lengthwise.base.types import UsageError
+from lengthwise.evaluation import anatomy as anatomies
 from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.families import evaluate_families
+from lengthwise.evaluation.scores import answers
 from lengthwise.recipe import data
 from lengthwise.recipe.axes import Axis
 from lengthwise.recipe.lengths import Uniform
@@ -167,3 +169,17 @@ def test_a_missing_recipe_is_all_that_is_missing():
     done = command("train")
     assert done.returncode == 2
     assert "required: RECIPE;" in done.stderr
+
+
+def test_an_anatomy_looks_at_as_many_together_as_its_rule(monkeypatch):
+    recipe = catalog.recipe("looped-parity", ["model.width=16"])
+    seen = []
+
+    def spied(model, recipe, batch, rules):
+        seen.append(len(batch))
+        return answers(model, recipe, batch, rules)
+
+    monkeypatch.setattr(anatomies, "answers", spied)
+    weights = Weights("untrained", recipe, recipe.build().eval())
+    anatomies.anatomy(weights, 3, samples=600, stopping=MaxConfidence(per="batch"))
+    assert seen == [512, 88]

@@ -44,7 +44,7 @@ def anatomy(
     at, end = recipe.sizes(size), recipe.layout.end(recipe.task)
     problems = unseen(recipe, at, samples, seed=seed, kind=kind)
     wrong, early, late = [], [], []
-    for _, batch in in_parts(recipe, problems, rows=rule.together if rule.together > 1 else None):
+    for _, batch in in_parts(recipe, problems, together=rule.together):
         (predicted,) = answers(weights.model, recipe, batch, [rule])
         wanted, answer_slots = slots(batch.targets, batch.answer_slots), slots(batch.answer_slots, batch.answer_slots)
         answer = answer_slots & up_to_end(wanted, end)

@@ -176,7 +176,7 @@ def hits_by_row(
     found: list[list[Tensor]] = [[] for _ in rules]
     positions = TOKENS if any(rule.reads_output for rule in rules) else min(FEW, TOKENS)
     together = max(rule.together for rule in rules)
-    for _, batch in in_parts(recipe, problems, positions, rows=together if together > 1 else None):
+    for _, batch in in_parts(recipe, problems, positions, together=together):
         for parts, predicted in zip(found, answers(model, recipe, batch, rules), strict=True):
             parts.append(hits(recipe, batch, predicted))
     return [torch.cat(parts) for parts in found]
@@ -271,11 +271,12 @@ def trace(model: Model, batch: Batch, limit: Int[Tensor, " b"], end: int | None)
 
 
 def in_parts(
-    recipe: Recipe, problems: Problems, positions: int = TOKENS, rows: int | None = None
+    recipe: Recipe, problems: Problems, positions: int = TOKENS, together: int = 1
 ) -> Iterator[tuple[slice, Batch]]:
-    """Problems as batches of at most so many positions or rows, with the rows that each of them has."""
+    """Problems as batches of at most so many positions, with the rows that each has; or of as many rows as are
+    looked at ``together``, if more than one."""
     width = _width(recipe, problems)
-    for part in _parts(len(problems), width, rows * width if rows else positions):
+    for part in _parts(len(problems), width, together * width if together > 1 else positions):
         yield part, recipe.layout.write(problems.take(part), recipe.task)
 
 

@@ -14,7 +14,6 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from lengthwise.base.errors import UsageError
@@ -146,15 +145,13 @@ def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
     """Runs under the name of their recipe; those that differ only in their seeds stand together. Where two recipes
     share a name, each is called by its first run's folder name, ``<name>-<id>``. A folder that is named twice counts
     once. UsageError if there are no runs, or if two folders hold the same run, which would count as two seeds."""
-    groups: dict[str, list[RunFolder]] = {}
-    known: dict[tuple[str, Seed], Path] = {}
+    seeds: dict[str, dict[Seed, RunFolder]] = {}
     for run in runs:
-        outline, folder = run.outline, run.folder.resolve()
-        first = known.setdefault((outline.seedless_id, (outline.seed, outline.data_seed)), folder)
-        if first != folder:
-            raise UsageError(f"{run.folder}: {first} is the same run, of the same seed: name one of them")
-        if all(run.folder.resolve() != folder for run in groups.setdefault(outline.seedless_id, [])):
-            groups[outline.seedless_id].append(run)
+        outline = run.outline
+        first = seeds.setdefault(outline.seedless_id, {}).setdefault((outline.seed, outline.data_seed), run)
+        if first.folder.resolve() != run.folder.resolve():
+            raise UsageError(f"{run.folder}: {first.folder} is the same run, of the same seed: name one of them")
+    groups = {recipe: [*found.values()] for recipe, found in seeds.items()}
     if not groups:
         raise UsageError("there is nothing to report: name at least one run")
     shared = Counter(group[0].outline.name for group in groups.values())
