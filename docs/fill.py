@@ -8,6 +8,7 @@
 <!-- fill: summary results/looped/parity -->  a panel's summary.csv: ours beside what has been published
 <!-- fill: card results/… results/… -->      score cards: how far each recipe carries, how surely, at what cost
 <!-- fill: map results/abacus/addition 20 40 -->  exact match over all pairs of sizes up to each of these: mean, worst
+<!-- fill: kept results/abacus/splits 6 12 --> the mean of such a map after each number of loops that was asked for
 <!-- fill: families addition parity -->      what families of structured problems tasks have
 <!-- fill: loops results/…/stopping-….json --> exact match some loops before and after the planned one, and by each rule
 <!-- fill: chosen lengthwise/weights -->      what was looked at while the recipes of shipped weights were chosen
@@ -166,6 +167,29 @@ def squares(folder: str, *tops: str) -> str:
             where = f"{inside[worst]:.2f} at {worst[0]} × {worst[1]}"
             lines.append(f"| `{name}` | {stopping} | {square} | {len(inside):,} | {mean:.4f} | {where} |\n")
     return "".join(lines)
+
+
+def kept(folder: str, *tops: str) -> str:
+    """How much of a map is kept when loops stop elsewhere: its mean over all pairs of sizes up to each of these, after
+    the planned number of loops and after each other that was asked for."""
+    cells: dict[tuple[str, str, str], dict[tuple[int, ...], float]] = defaultdict(dict)
+    with (ROOT / folder / "scores.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["problems"] == "uniform":
+                sizes = tuple(map(int, row["sizes"].split("x")))
+                cells[row["recipe_name"], row["stopping"], row["train_seed"]][sizes] = float(row["exact"])
+    names, rules = (list(dict.fromkeys(key[part] for key in cells)) for part in (0, 1))
+    shown = ["planned", *(re.sub(r"After\(loops=(\d+)\)", r"\1", rule) for rule in rules[1:])]
+    lines = [["", "digits", *shown], ["---", "---:", *("---:" for _ in shown)]]
+    for name in names:
+        for top in map(int, tops):
+            means: dict[str, list[float]] = defaultdict(list)
+            for (recipe, rule, _), found in cells.items():
+                if recipe == name:
+                    means[rule].append(statistics.fmean(exact for at, exact in found.items() if max(at) <= top))
+            spreads = [_spread(means[rule]) if rule in means else "" for rule in rules]
+            lines.append([f"`{name}`", f"1–{top} × 1–{top}", *spreads])
+    return _lines(lines)
 
 
 def loops(name: str) -> str:
@@ -349,6 +373,7 @@ FILLERS = {
     "code": code,
     "families": families,
     "grid": grid,
+    "kept": kept,
     "loops": loops,
     "map": squares,
     "stops": stops,
