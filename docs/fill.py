@@ -66,11 +66,26 @@ def unfitted(folder: str) -> dict[str, str]:
 def _own(folder: str) -> Iterator[tuple[dict[str, str], dict]]:
     """Scores on uniform problems where a recipe's own rule stops, each with the recipe."""
     recipes = {run["recipe_name"]: run["recipe"] for run in json.loads((ROOT / folder / "runs.json").read_text())}
+    for row in _rows(folder):
+        recipe = recipes[row["recipe_name"]]
+        if row["problems"] == "uniform" and row["stopping"].partition("(")[0] == recipe["stopping"]["kind"]:
+            yield row, recipe
+
+
+def _rows(folder: str) -> Iterator[dict[str, str]]:
+    """Every score of a folder."""
     with (ROOT / folder / "scores.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            recipe = recipes[row["recipe_name"]]
-            if row["problems"] == "uniform" and row["stopping"].partition("(")[0] == recipe["stopping"]["kind"]:
-                yield row, recipe
+        yield from csv.DictReader(file)
+
+
+def _maps(folder: str) -> dict[tuple[str, str, str], dict[tuple[int, ...], float]]:
+    """Exact match of uniform problems by their sizes, of each recipe, rule and seed."""
+    found: dict[tuple[str, str, str], dict[tuple[int, ...], float]] = defaultdict(dict)
+    for row in _rows(folder):
+        if row["problems"] == "uniform":
+            sizes = tuple(map(int, row["sizes"].split("x")))
+            found[row["recipe_name"], row["stopping"], row["train_seed"]][sizes] = float(row["exact"])
+    return found
 
 
 def _trained_to(lengths: dict, sizes: str) -> tuple[int, ...]:
@@ -90,13 +105,12 @@ def table(folder: str, problems: str, *only: str) -> str:
     wanted = set(only) - set(names)
     shares: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     counts = set()
-    with (ROOT / folder / "scores.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            size = _alike(row["sizes"])
-            named = not names or row["recipe_name"] in names
-            if row["problems"] == problems and named and (not wanted or size in wanted):
-                shares[row["recipe_name"]][size].append(float(row["exact"]))
-                counts.add(int(row["count"]))
+    for row in _rows(folder):
+        size = _alike(row["sizes"])
+        named = not names or row["recipe_name"] in names
+        if row["problems"] == problems and named and (not wanted or size in wanted):
+            shares[row["recipe_name"]][size].append(float(row["exact"]))
+            counts.add(int(row["count"]))
     sizes = sorted({size for by_size in shares.values() for size in by_size}, key=lambda size: int(size.split("x")[0]))
     lines = [["", *sizes], ["---", *("---:" for _ in sizes)]]
     unfit = unfitted(folder)
@@ -148,13 +162,8 @@ def summary(folder: str) -> str:
 def squares(folder: str, *tops: str) -> str:
     """A map in numbers: the mean over all pairs of sizes up to each of these, and the worst cell. Diagonals that were
     measured beyond the map stand for themselves."""
-    cells: dict[tuple[str, str], dict[tuple[int, ...], float]] = defaultdict(dict)
-    with (ROOT / folder / "scores.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            sizes = tuple(map(int, row["sizes"].split("x")))
-            cells[row["recipe_name"], row["stopping"]][sizes] = float(row["exact"])
     lines = ["| | stopping | digits | cells | mean | worst cell |\n| --- | --- | ---: | ---: | ---: | --- |\n"]
-    for (name, stopping), found in cells.items():
+    for (name, stopping, _), found in _maps(folder).items():
         for top in map(int, tops):
             inside = {sizes: share for sizes, share in found.items() if max(sizes) <= top}
             if len(inside) != top * top:
@@ -172,19 +181,14 @@ def squares(folder: str, *tops: str) -> str:
 def kept(folder: str, *tops: str) -> str:
     """How much of a map is kept when loops stop elsewhere: its mean over all pairs of sizes up to each of these, after
     the planned number of loops and after each other that was asked for."""
-    cells: dict[tuple[str, str, str], dict[tuple[int, ...], float]] = defaultdict(dict)
-    with (ROOT / folder / "scores.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["problems"] == "uniform":
-                sizes = tuple(map(int, row["sizes"].split("x")))
-                cells[row["recipe_name"], row["stopping"], row["train_seed"]][sizes] = float(row["exact"])
-    names, rules = (list(dict.fromkeys(key[part] for key in cells)) for part in (0, 1))
+    maps = _maps(folder)
+    names, rules = (list(dict.fromkeys(key[part] for key in maps)) for part in (0, 1))
     shown = ["planned", *(re.sub(r"After\(loops=(\d+)\)", r"\1", rule) for rule in rules[1:])]
     lines = [["", "digits", *shown], ["---", "---:", *("---:" for _ in shown)]]
     for name in names:
         for top in map(int, tops):
             means: dict[str, list[float]] = defaultdict(list)
-            for (recipe, rule, _), found in cells.items():
+            for (recipe, rule, _), found in maps.items():
                 if recipe == name:
                     means[rule].append(statistics.fmean(exact for at, exact in found.items() if max(at) <= top))
             spreads = [_spread(means[rule]) if rule in means else "" for rule in rules]
@@ -330,9 +334,8 @@ def arms(*folders: str) -> str:
 def _by_seed(folder: str) -> dict[tuple[str, str], list[tuple[float, float]]]:
     """By recipe and size, exact match of each seed: uniform problems, and the lowest of the families."""
     found: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
-    with (ROOT / folder / "scores.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            found[row["recipe_name"], row["sizes"], row["train_seed"]][row["problems"]] = float(row["exact"])
+    for row in _rows(folder):
+        found[row["recipe_name"], row["sizes"], row["train_seed"]][row["problems"]] = float(row["exact"])
     shares: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for (recipe, sizes, _), of_kinds in found.items():
         families = [share for kind, share in of_kinds.items() if kind != "uniform"]

@@ -92,9 +92,7 @@ def _learning(verb: Callable[..., argparse.ArgumentParser]) -> None:
                "seed", "jobs", "steps", "out", "quiet", "json")  # fmt: skip
     sub.add_argument("--samples", type=int, default=300, metavar="N", help="fresh problems per length (default: 300)")
     sub = verb("list", "recipes, studies, shipped weights, parts and runs", "json")
-    sub.add_argument(
-        "words", nargs="*", default=[], metavar="WORD", help="only what has every word, each with a sentence"
-    )
+    _several(sub, "words", "WORD", "only what has every word, each with a sentence")
     sub = verb(
         "show", "a recipe with its parameters, operations and an estimate of time; or a part, or a field", "json"
     )
@@ -123,7 +121,7 @@ def _using(verb: Callable[..., argparse.ArgumentParser]) -> None:
     sub = verb("solve", "answer prompts, from arguments or from standard input, one a line",
                "rule", "device", "json")  # fmt: skip
     sub.add_argument("weights", metavar="WEIGHTS", help="shipped weights by name, a folder, or hf:user/name")
-    sub.add_argument("prompts", nargs="*", default=[], metavar="PROMPT", help="e.g. 128+9")
+    _several(sub, "prompts", "PROMPT", "e.g. 128+9")
     sub = verb("push", "send a run's weights to the Hugging Face Hub, with a model card from its data", "json")
     _push(sub)
     sub = verb("track", "send a run to a tracker: what it does not have yet", "json")
@@ -136,7 +134,7 @@ def _using(verb: Callable[..., argparse.ArgumentParser]) -> None:
                "json")  # fmt: skip
     sub.add_argument("task", metavar="TASK", nargs="?", help="e.g. parity; left out, the programs there are")
     sub.add_argument("prompt", metavar="PROMPT", nargs="?", help="e.g. 10110")
-    sub.add_argument("changes", nargs="*", default=[], metavar="name=value", help="the task's fields, e.g. order=least")
+    _several(sub, "changes", "name=value", "the task's fields, e.g. order=least")
     sub = verb("reproduce", "train and evaluate all of a study, then write its table and figures",
                "seeds", "stack", "jobs", "on", "dry-run", "curve-samples", "out", "device", "matmul", "compile",
                "allow-divergence", "quiet", "json")  # fmt: skip
@@ -160,7 +158,7 @@ def _show(sub: argparse.ArgumentParser) -> None:
 def _sample(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("task", metavar="TASK", help="e.g. addition")
     sub.add_argument("size", metavar="SIZE", help="e.g. 5, or 5x3 for a task of two sizes")
-    sub.add_argument("changes", nargs="*", default=[], metavar="name=value", help="the task's fields, e.g. base=2")
+    _several(sub, "changes", "name=value", "the task's fields, e.g. base=2")
     sub.add_argument("--count", type=int, default=5, metavar="N", help="how many (default: 5)")
 
 
@@ -226,7 +224,7 @@ def _sweep(sub: argparse.ArgumentParser) -> None:
 
 def _ask(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("task", metavar="TASK", help="e.g. addition")
-    sub.add_argument("changes", nargs="*", default=[], metavar="name=value", help="the task's fields, e.g. base=2")
+    _several(sub, "changes", "name=value", "the task's fields, e.g. base=2")
     sub.add_argument("--endpoint", required=True, metavar="URL", help="its address, e.g. http://localhost:8000/v1")
     sub.add_argument("--model", required=True, metavar="NAME", help="the model, as the endpoint calls it")
     sub.add_argument("--key-variable", metavar="NAME", help="environment variable of the key (default: OPENAI_API_KEY)")
@@ -257,9 +255,12 @@ def _ask(sub: argparse.ArgumentParser) -> None:
 def _recipe(sub: argparse.ArgumentParser, further: str = "") -> None:
     text = f"a recipe's name, a recipe in a JSON file, or a run's folder{further}"
     sub.add_argument("recipe", metavar="RECIPE", help=text)
-    sub.add_argument(
-        "changes", nargs="*", default=[], metavar="name=value", help="changed fields, e.g. model.width=32 steps=500"
-    )
+    _several(sub, "changes", "name=value", "changed fields, e.g. model.width=32 steps=500")
+
+
+def _several(sub: argparse.ArgumentParser, name: str, metavar: str, text: str) -> None:
+    """Words at the end, or none: without a default, argparse would name them among what is required."""
+    sub.add_argument(name, nargs="*", default=[], metavar=metavar, help=text)
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:

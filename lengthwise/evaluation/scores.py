@@ -226,8 +226,7 @@ def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping
 @torch.no_grad()
 def perplexity(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
     """Of the right answers: exp(−mean log p) of what is supervised of them, the end included, after so many loops; in
-    a layout that
-    feeds the answer in, each symbol given the right ones before it. ``loops`` is on the CPU."""
+    a layout that feeds the answer in, each symbol given the right ones before it. ``loops`` is on the CPU."""
     logs = _likelihood(model, batch, loops)
     means = torch.stack([row.mean() for row in logs.split(batch.loss_mask.sum(1).tolist())])
     return means.neg().exp().float()
