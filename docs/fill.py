@@ -280,15 +280,34 @@ def chosen(folder: str) -> str:
 
 def claims(name: str) -> str:
     """Each claim of the sources, with its figure here: the mean over seeds, and what it says of the claim."""
-    lines = [
-        "| source | claim | recipe | at | here | seeds | verdict |\n| --- | --- | --- | ---: | ---: | ---: | --- |\n"
-    ]
+    lines = [["source", "claim", "recipe", "at", "here", "seeds", "verdict"]]
+    lines.append(["---", "---", "---", "---:", "---:", "---:", "---"])
     for claim in tomllib.loads((ROOT / name).read_text())["claim"]:
-        shares = _measured(claim["folder"], claim["recipe"], claim["sizes"])
-        exact = f"{statistics.fmean(shares):.3f}" if shares else "–"
-        told = f"{claim['source']} | {claim['says']} | `{claim['recipe']}` | {claim['sizes'].replace('x', ' × ')}"
-        lines.append(f"| {told} | {exact} | {len(shares)} | {_verdict(claim, shares)} |\n")
-    return "".join(lines)
+        shares = _figures(claim, claim["recipe"])
+        others = {other: _figures(claim, other) for other in claim["agrees"].split()[1:] if other[0].isalpha()}
+        here = f"{statistics.fmean(shares):.3f}" if shares else "–"
+        if others:
+            here += f" against {', '.join(f'{statistics.fmean(found):.3f}' for found in others.values())}"
+        at = claim["sizes"].replace("-", "–").replace("x", " × ") + (f", {claim['stop']}" if "stop" in claim else "")
+        verdict = _compared(claim, shares, others) if others else _verdict(claim, shares)
+        lines.append([claim["source"], claim["says"], f"`{claim['recipe']}`", at, here, str(len(shares)), verdict])
+    return _lines(lines)
+
+
+def _figures(claim: dict[str, str], recipe: str) -> list[float]:
+    """Exact match of each seed where a claim is about it: at a size, over a map of them; where it is to stop."""
+    folder, sizes, stop = claim["folder"], claim["sizes"], claim.get("stop", "")
+    if "-" in sizes:
+        rule, top = re.sub(r"(\d+) loops?", r"After(loops=\1)", stop) or "Oracle", int(sizes.rpartition("-")[2])
+        maps = [found for key, found in _maps(folder).items() if key[:2] == (recipe, rule)]
+        return [statistics.fmean(exact for at, exact in found.items() if max(at) <= top) for found in maps]
+    if not stop:
+        return _measured(folder, recipe, sizes)
+    rows = json.loads((ROOT / folder / f"stopping-{recipe}.json").read_text())
+    (row,) = (row for row in rows if "x".join(map(str, row["sizes"])) == sizes)
+    if stop == "per batch":
+        return [row["chosen"]["batch"]["exact"]]
+    return [row["exact"][row["planned"] - 1 + int(stop.removeprefix("T(n)").replace(" ", ""))]]
 
 
 def grid(*folders: str) -> str:
@@ -366,6 +385,16 @@ def _verdict(claim: dict[str, str], shares: list[float]) -> str:
     if unfit and holds == (sign == "<="):
         return f"undecided{unfit}"
     return ("agrees" if holds else "disagrees") + (", one seed" if len(shares) == 1 else "")
+
+
+def _compared(claim: dict[str, str], shares: list[float], others: dict[str, list[float]]) -> str:
+    """One recipe is better than others where its worst seed is better than the best seed of each."""
+    if any(min(found) > max(shares) for found in others.values()):
+        return "disagrees"
+    if min(shares) <= max(max(found) for found in others.values()):
+        return "undecided (seeds overlap)"
+    missing = sum(name in unfitted(claim["folder"]) for name in others)
+    return "agrees" + (f" ({missing} of the others not fitted)" if missing else "")
 
 
 FILLERS = {
