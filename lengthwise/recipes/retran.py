@@ -92,7 +92,7 @@ class Budget:
 BUDGETS = {
     "small": Budget(5000, 256, {"retran": 0.01, "gpt": 0.01, "lstm": 0.01}),
     "medium": Budget(2000, 256, {"retran": 0.003, "gpt": 0.003, "lstm": 0.003}),
-    "large": Budget(2000, 128, {"retran": 0.003, "gpt": 0.003, "lstm": 0.003}),
+    "large": Budget(2000, 128, {"retran": 0.003, "gpt": 0.001, "lstm": 0.003}),
 }
 
 
