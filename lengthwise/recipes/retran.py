@@ -79,20 +79,17 @@ def _published(name: str, size: str) -> Recipe:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a CPU affords for the models of one size, and AdamW's peak rate for each of them.
+    """What a CPU affords for the models of a size: so many expressions, and for each model how many make a step, and
+    AdamW's peak rate. Of what was tried each has the lowest validation loss after a short run (LOG.md)."""
 
-    Of the rates that were tried each is the one with the lowest validation loss after a short run (LOG.md).
-    """
-
-    steps: int
-    batch: int
-    rates: dict[str, float]
+    expressions: int
+    steps: dict[str, tuple[int, float]]
 
 
 BUDGETS = {
-    "small": Budget(5000, 256, {"retran": 0.01, "gpt": 0.01, "lstm": 0.01}),
-    "medium": Budget(2000, 256, {"retran": 0.003, "gpt": 0.003, "lstm": 0.003}),
-    "large": Budget(2000, 128, {"retran": 0.003, "gpt": 0.001, "lstm": 0.003}),
+    "small": Budget(1_280_000, {"retran": (256, 0.01), "gpt": (256, 0.01), "lstm": (256, 0.01)}),
+    "medium": Budget(512_000, {"retran": (256, 0.003), "gpt": (256, 0.003), "lstm": (256, 0.003)}),
+    "large": Budget(256_000, {"retran": (128, 0.003), "gpt": (128, 0.001), "lstm": (32, 0.001)}),
 }
 
 
@@ -103,12 +100,13 @@ def cpu() -> dict[str, Recipe]:
 
 
 def _on_a_cpu(name: str, size: str) -> Recipe:
-    budget = BUDGETS[size]
+    batch, rate = BUDGETS[size].steps[name]
+    steps = BUDGETS[size].expressions // batch
     return replace(
         _published(name, size),
         name=f"{name}-{size}",
-        steps=budget.steps,
-        batch=budget.batch,
-        optimizer=AdamW(rate=budget.rates[name]),
-        watch=Watch(every=budget.steps // 10, validation=8192),
+        steps=steps,
+        batch=batch,
+        optimizer=AdamW(rate=rate),
+        watch=Watch(every=steps // 10, validation=8192),
     )
