@@ -63,7 +63,7 @@ learn: $(READY) ## the slow trainings, hours on two cores: all that results/ hol
 	$(BIN)/lengthwise reproduce ablations
 	$(BIN)/lengthwise reproduce abacus --tasks addition,splits,multiplication,sorting,bitwise-or
 	$(BIN)/lengthwise reproduce abacus --tasks positions --seeds 3
-	$(BIN)/lengthwise reproduce retran --seeds 2
+	$(BIN)/lengthwise reproduce retran --sizes all --seeds 2
 
 gpu: $(READY) ## what only a GPU can show, in ten minutes; the table is bench/gpu.md
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
