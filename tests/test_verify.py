@@ -250,6 +250,8 @@ def test_the_record_says_what_was_done_and_cannot_be_edited(trained, tmp_path, m
     assert "its digest is not that of its content" in command("verify", out).stderr
     write_json(out, {})
     assert command("verify", out).stderr.count("\n") == 1
+    out.unlink()
+    assert command("verify", out).stderr.startswith(f"lengthwise: {out}: no such record")
 
 
 def test_a_recipe_that_gives_other_weights_is_told(trained, monkeypatch):

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lengthwise.base.progress import Progress
+from lengthwise.base.types import UsageError
 from lengthwise.evaluation.claims import claims_of
 from lengthwise.evaluation.verification import file_digest, passed, read, sign, verify
 from lengthwise.folder import write_json
@@ -48,7 +49,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _read(args: argparse.Namespace) -> int:
     """A record read back."""
-    return _say(args, read(Path(args.weights)), f"{args.weights}: as it was written")
+    path = Path(args.weights)
+    if not path.exists():
+        raise UsageError(f"{path}: no such record; `lengthwise verify WEIGHTS` writes one")
+    return _say(args, read(path), f"{path}: as it was written")
 
 
 def _say(args: argparse.Namespace, record: dict[str, Any], where: str) -> int:
