@@ -89,7 +89,7 @@ class Budget:
 BUDGETS = {
     "small": Budget(1_280_000, {"retran": (256, 0.01), "gpt": (256, 0.01), "lstm": (256, 0.01)}),
     "medium": Budget(512_000, {"retran": (256, 0.003), "gpt": (256, 0.003), "lstm": (256, 0.003)}),
-    "large": Budget(512_000, {"retran": (128, 0.003), "gpt": (128, 0.001), "lstm": (32, 0.001)}),
+    "large": Budget(512_000, {"retran": (128, 0.003), "gpt": (128, 0.001), "lstm": (32, 0.0005)}),
 }
 
 
