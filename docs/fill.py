@@ -393,8 +393,9 @@ def _compared(claim: dict[str, str], shares: list[float], others: dict[str, list
         return "disagrees"
     if min(shares) <= max(max(found) for found in others.values()):
         return "undecided (seeds overlap)"
-    missing = sum(name in unfitted(claim["folder"]) for name in others)
-    return "agrees" + (f" ({missing} of the others not fitted)" if missing else "")
+    compared, unfit = (claim["recipe"], *others), unfitted(claim["folder"])
+    missing = sum(name in unfit for name in compared)
+    return "agrees" + (f" ({missing} of the {len(compared)} not fitted)" if missing else "")
 
 
 FILLERS = {
