@@ -284,7 +284,9 @@ def _unknown(rest: list[str], sub: argparse.ArgumentParser, with_fields: bool) -
     from lengthwise.base import listing
     from lengthwise.base.fields import suggest
 
-    said = f"unrecognized arguments: {' '.join(rest)}"
+    wrong = [word for word in rest if word.startswith("-")] or rest  # prompts beside an option are not to blame
+    rest = rest[rest.index(wrong[0]) :]
+    said = f"unrecognized arguments: {' '.join(wrong)}"
     name, equals, value = rest[0].lstrip("-").partition("=")
     if not rest[0].startswith("--"):
         return said

@@ -192,6 +192,7 @@ WRONG = [  # commands, and what the one line has to say
     ("train looped-parity --batch-size=3", "write batch=3"),
     ("show looped-parity width=3", "write model.width=3"),
     ("evaluate RUN --sample 3", "did you mean --samples?"),
+    ("solve RUN 1+1 --jsn 2+2", "arguments: --jsn (did you mean --json?)"),
     ("solve loped-pairs 1+1", "did you mean looped-pairs?"),
     ("show Transfomer", "did you mean Transformer?"),
     ("list nothing-has-this", "nothing has nothing-has-this"),

@@ -83,7 +83,8 @@ def _report(args: argparse.Namespace, runs: Sequence[RunFolder], asked: Sequence
     scores, replied = ([row for one in group for row in one.rows("scores")] for group in (runs, asked))
     cards = score_card(runs, price) if runs else []
     lines = (curves(runs) if scores else []) + asked_curves(asked)
-    shown = [*([score_table(lines)] if lines else []), *(["", card_table(cards)] if scores else [])]
+    shown = [score_table(lines) if lines else "no scores yet: `lengthwise evaluate RUN` measures a run"]
+    shown += ["", card_table(cards)] if scores else []
     result = {"files": [str(file) for file in files], "scores": scores + replied, "cards": cards}
     return say(args, result, *shown, "\n".join(map(str, files)))
 
