@@ -50,6 +50,7 @@ __all__ = [
     "Listed",
     "Listing",
     "Local",
+    "LogUniform",
     "Loops",
     "Loss",
     "Mastery",

@@ -47,7 +47,7 @@ from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
 from lengthwise.recipe.demand import of_problems
 from lengthwise.recipe.layout import FullOutput, Layout, NextToken, Pairs
-from lengthwise.recipe.lengths import Curriculum, Lengths, Mastery, Natural, Uniform
+from lengthwise.recipe.lengths import Curriculum, Lengths, LogUniform, Mastery, Natural, Uniform
 from lengthwise.recipe.loops import Constant, ExtraLoops, Loops, PerRound
 from lengthwise.recipe.optim import LAMB, AdamW, Optimizer, Schedule
 from lengthwise.recipe.outline import outline

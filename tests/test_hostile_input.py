@@ -64,7 +64,8 @@ def refused(done, *parts):
 # What makes a part valid, where its defaults are not enough; and what it takes beside it.
 VALID = {
     "Uniform": "Uniform(top=3)", "Curriculum": "Curriculum(top=3,every=2)", "Mastery": "Mastery(top=3,every=1)",
-    "Natural": "Natural(top=3)", "Finite": "Finite(rows=8)", "After": "After(loops=2)",
+    "LogUniform": "LogUniform(top=3)", "Natural": "Natural(top=3)",
+    "Finite": "Finite(rows=8)", "After": "After(loops=2)",
     "LocalHeads": "LocalHeads(count=1)", "CoupledHeads": "CoupledHeads(count=1)",
     "EarlierHeads": "EarlierHeads(count=1)", "SignHeads": "SignHeads(count=1)", "Randomized": "Randomized(of=NoPE)",
     "Transformer": "Transformer(width=8,heads=2)", "ReTran": "ReTran(width=8,heads=2,hidden=4,layers=1)",

@@ -83,6 +83,24 @@ class Uniform(Drawn):
         return sizes
 
 
+@dataclass(frozen=True)
+class LogUniform(Drawn):
+    """From ``bottom`` to ``top``, each size n with a probability proportional to 1 / n: of sizes up to 20, half are
+    at most 3. Where there are two axes, uniform sizes give short problems, which people type, one row in forty-four."""
+
+    top: Size  # the largest training size
+    bottom: Size = 1  # the smallest
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_order(bottom=self.bottom, top=self.top)
+
+    def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
+        weights = 1 / torch.arange(self.bottom, self.top + 1)
+        drawn = torch.multinomial(weights, rows * axes, replacement=True, generator=generator)
+        return self.bottom + drawn.view(rows, axes)
+
+
 class Growing(Drawn):
     """Uniform from ``bottom`` to a maximum that grows up to ``top``. ``most`` limits each axis."""
 
