@@ -44,7 +44,7 @@ from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.position import FIRE, ALiBi, Learned, NoPE, Randomized, RoPE, Sinusoidal, rotate
 from lengthwise.nn.sight import Sight
-from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads, SignHeads
+from lengthwise.nn.window import Blank, CoupledHeads, EarlierHeads, Local, LocalHeads, SignHeads
 from lengthwise.objectives import final
 from lengthwise.recipe import data
 from lengthwise.recipe.layout import FullOutput
@@ -321,6 +321,28 @@ def test_earlier_heads_equal_dense_attention_with_a_blank(lengths, causal):
         close(found, attention.out(mixed)[inputs.padding_mask])
 
 
+@pytest.mark.parametrize("windows", [(), (LocalHeads(2, reach=1),)], ids=repr)
+@rows_of
+@both
+def test_with_a_blank_a_head_can_tell_how_many_equal_values_it_sees(windows, lengths, causal):
+    """Of k equal ones it finds w / (1 + w) of one, with w = k · exp(score). Without a blank it finds one, for any k."""
+    attention = SoftmaxAttention(8, 2).double()
+    inputs, x = given_to(attention, lengths)
+    x = x[:1, :1].expand_as(x).detach()
+    query, key, value = attention.project(x[0, 0]).view(3, 2, 4)
+    seen = inputs.padding_mask[:, None, :].expand(-1, x.shape[1], -1)
+    if causal:
+        seen = seen.tril()
+    if windows:
+        seen = seen.tril(1).triu(-1)
+    weight = seen.sum(-1)[..., None] * ((query * key).sum(-1) / 2).exp()
+    found = (weight / (1 + weight))[..., None] * value
+    wanted = attention.out(found.flatten(-2))[inputs.padding_mask]
+    encodings = [position.build(8, 2) for position in (*windows, Blank())]
+    for one in ways(attention, x, encodings, inputs, causal):
+        close(one, wanted)
+
+
 @pytest.mark.parametrize("reach", [0, 1, 3, 12])
 @pytest.mark.parametrize("rope", [False, True], ids=["", "rope"])
 @rows_of
@@ -572,7 +594,7 @@ def test_a_learned_table_holds_exactly_its_size(run):
         logits(runner, some([10]), [1])
 
 
-@pytest.mark.parametrize("positions", [(RoPE(), RoPE()), (EarlierHeads(1), EarlierHeads(2))], ids=repr)
+@pytest.mark.parametrize("positions", [(RoPE(), RoPE()), (EarlierHeads(1), Blank())], ids=repr)
 def test_two_of_a_kind_are_refused(positions, run):
     with pytest.raises(UsageError, match="one rotary encoding, and one encoding with a blank, at most"):
         logits(run(build(replace(BASE, positions=positions), True)), some())

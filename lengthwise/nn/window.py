@@ -167,6 +167,32 @@ class EarlierHeadsEncoding(_Hiding):
 
 
 @dataclass(frozen=True)
+class Blank(Position):
+    """Every head may see nothing: beside all other keys there is one of zeros, with a value of zeros (a softmax with 1
+    added to its sum, Miller 2023). No parameters.
+
+    So a head can count. An average of equal values is the same however many they are: where two columns of a sum hold
+    9, and where one holds 9 alone, a head without a blank may find the same.
+    """
+
+    def build(self, width: int, heads: int) -> Encoding:
+        return BlankEncoding(heads)
+
+
+class BlankEncoding(Encoding):
+    """The module of ``Blank``."""
+
+    none: Float[Tensor, " h"]
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.register_buffer("none", torch.zeros(heads), persistent=False)
+
+    def blank(self) -> Float[Tensor, " h"]:
+        return self.none
+
+
+@dataclass(frozen=True)
 class SignHeads(_Heads):
     """``count`` heads see signs only, and their own position; no parameters.
 

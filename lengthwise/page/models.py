@@ -13,7 +13,7 @@ from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention
 from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.position import Learned, Mark, NoPE, Position
-from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads, SignHeads
+from lengthwise.nn.window import Blank, CoupledHeads, EarlierHeads, Local, LocalHeads, SignHeads
 from lengthwise.rasp.graph import graph
 from lengthwise.rasp.programs import program
 from lengthwise.recipe.layout import FullOutput, NextToken, Pairs
@@ -38,7 +38,7 @@ TASKS = Parity, Copy, FlippedCopy, BitwiseOr, BinarySum, UniqueSet, Addition, Mu
 LAYOUTS = Pairs, FullOutput, NextToken
 LOOPS = Constant, PerRound, ExtraLoops, AnyLoops
 RULES = Oracle, After, MaxConfidence, Sure, Converged
-POSITIONS = NoPE, Mark, Learned, Local, LocalHeads, CoupledHeads, EarlierHeads, SignHeads, Abacus, Coupling
+POSITIONS = NoPE, Mark, Learned, Local, LocalHeads, CoupledHeads, EarlierHeads, SignHeads, Blank, Abacus, Coupling
 FIXED: dict[str, Any] = {
     "norm": "pre",
     "read_in": "table",

@@ -50,7 +50,9 @@ class Network {
     const { heads, positions } = this.spec, length = row.ids.length, found = [];
     for (let head = 0; head < heads; head++) {
       const terms = positions.map((position, number) => this.biasOf(position, number, head, row)).filter(Boolean);
-      const blank = positions.some((position) => position.kind === "EarlierHeads" && head >= heads - position.count);
+      const blank = positions.some(
+        ({ kind, count }) => kind === "Blank" || (kind === "EarlierHeads" && head >= heads - count),
+      );
       for (let query = 0; query < length; query++) {
         const keys = [], biases = [];
         for (let key = 0; key < (this.causal ? query + 1 : length); key++) {
