@@ -21,12 +21,13 @@ from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned, RoPE
 from lengthwise.nn.window import Local
 from lengthwise.objectives.final import Final
+from lengthwise.objectives.halting import Halting
 from lengthwise.recipe import data
 from lengthwise.recipe.layout import FullOutput, NextToken, Pairs
 from lengthwise.recipe.lengths import Uniform
 from lengthwise.recipe.loops import Constant, ExtraLoops, PerRound
 from lengthwise.recipe.recipe import Recipe
-from lengthwise.recipe.stopping import After, Converged, MaxConfidence, Oracle
+from lengthwise.recipe.stopping import After, Converged, Halted, MaxConfidence, Oracle
 from lengthwise.run import Weights, load
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
@@ -497,6 +498,15 @@ def test_rules_that_read_answers_are_refused_where_answers_are_fed_in(stopping):
         list(evaluate(half_trained(NEXT), [2], stopping=stopping))
     with pytest.raises(UsageError, match="use Oracle or After"):
         replace(NEXT, stopping=stopping)
+
+
+@pytest.mark.parametrize("changes", [{"objective": Halting()}, {"stopping": Halted()}], ids=repr)
+def test_what_tells_empty_answers_is_refused_where_none_is_empty(changes):
+    (part,) = changes.values()
+    rows = replace(SUMS, steps=2, **changes)
+    assert list(evaluate(half_trained(rows), [2], samples=3))
+    with pytest.raises(UsageError, match=f"{type(part).__name__} tells empty answers .* with Pairs .*: use FullOutput"):
+        replace(rows, layout=Pairs())
 
 
 # Sizes

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Trace, UsageError
-from lengthwise.recipe.lengths import Curriculum, Mastery, Uniform
+from lengthwise.recipe.lengths import Curriculum, LogUniform, Mastery, Uniform
 from lengthwise.recipe.loops import AnyLoops, Constant, ExtraLoops, PerRound
-from lengthwise.recipe.stopping import After, Converged, MaxConfidence, Oracle, Sure
+from lengthwise.recipe.stopping import After, Converged, Halted, MaxConfidence, Oracle, Sure
 
 
 def counts(values, top):
@@ -20,6 +20,16 @@ def counts(values, top):
 
 
 # Lengths
+
+
+@pytest.mark.parametrize("bottom", [1, 3])
+def test_log_uniform_sizes_are_as_rare_as_they_are_large(bottom):
+    sizes = LogUniform(20, bottom).draw(0, 20_000, 2, stream(0, "log-uniform"))
+    weights = 1 / torch.arange(bottom, 21)
+    wanted = torch.cat([torch.zeros(bottom), weights / weights.sum()])
+    for axis in sizes.unbind(1):
+        assert torch.allclose(torch.tensor(counts(axis, 20)) / len(axis), wanted, atol=0.01)
+    assert sizes.double().T.corrcoef()[0, 1].abs() < 0.03
 
 
 @given(st.integers(1, 9), st.integers(0, 9), st.integers(1, 3))
@@ -106,7 +116,13 @@ def test_most_names_every_axis(most, axes):
 
 @pytest.mark.parametrize(
     "lengths",
-    [Uniform(7, 2, 0.3), Curriculum(7, 3), Curriculum(7, 1, most=(2, 7)), Curriculum(7, 1, most=(2, 3))],
+    [
+        Uniform(7, 2, 0.3),
+        LogUniform(7, 2),
+        Curriculum(7, 3),
+        Curriculum(7, 1, most=(2, 7)),
+        Curriculum(7, 1, most=(2, 3)),
+    ],
     ids=repr,
 )
 def test_sizes_depend_on_the_generator_alone(lengths):
@@ -123,6 +139,8 @@ def test_sizes_depend_on_the_generator_alone(lengths):
         lambda: Uniform(3, 0),
         lambda: Uniform(3, longest=1.5),
         lambda: Uniform(3, longest=-0.5),
+        lambda: LogUniform(0),
+        lambda: LogUniform(3, 4),
         lambda: Curriculum(3, 0),
         lambda: Curriculum(3, 1, hold=-1),
         lambda: Curriculum(3, 1, start=4),
@@ -223,6 +241,8 @@ def plain(stopping, trace, planned, i):
             return together.index(max(together)) + 1
         case Sure(least=least):
             return next((k + 1 for k in range(ran) if confidence[k] >= math.log(least)), ran)
+        case Halted():
+            return next((k + 1 for k in range(ran) if len(predicted[k]) > 1), ran)
         case Converged(patience=patience):
             for k in range(ran - patience):
                 if all(predicted[k + more] == predicted[k] for more in range(1, patience + 1)):
@@ -243,6 +263,7 @@ RULES = [
     Converged(9),
     Sure(0.3),
     Sure(0.9),
+    Halted(),
 ]
 # Rules of a new file are held to the laws that need no reference.
 EVERY = [*RULES, *(rule for rule in shipped("stopping") if type(rule) not in map(type, RULES))]
@@ -361,6 +382,7 @@ def test_limits(planned, extra):
     assert After(extra + 1).limit(planned).tolist() == [extra + 1] * len(planned)
     assert MaxConfidence(extra).limit(planned).tolist() == [n + extra for n in planned.tolist()]
     assert Converged(1, extra).limit(planned).tolist() == [n + extra for n in planned.tolist()]
+    assert Halted(extra).limit(planned).tolist() == [n + extra for n in planned.tolist()]
 
 
 def test_names_tell_every_setting():

@@ -20,6 +20,7 @@ from lengthwise.nn.position import Learned, RoPE
 from lengthwise.nn.window import Local
 from lengthwise.objectives.every import Every
 from lengthwise.objectives.final import Final
+from lengthwise.objectives.halting import Halting
 from lengthwise.objectives.progressive import Progressive
 from lengthwise.objectives.undecided import Undecided
 from lengthwise.recipe.layout import FullOutput, NextToken, Pairs
@@ -295,6 +296,28 @@ def test_rows_that_stop_early_are_held_to_no_answer(run):
     other = batch.targets.clone()
     other[1] = (other[1] + 1) % 3
     close(Undecided()(run(model), replace(batch, targets=other), LOOPS, stream(0, "x")).value, found.value)
+
+
+def test_rows_that_stop_early_have_to_answer_nothing(run):
+    """In their first slot, and in no other; other rows are held to their answers, as by ``Final``."""
+    model, batch = setting(BASE, Addition(3), FullOutput())
+    batch = replace(batch, rounds=torch.tensor([3, 2, 4, 2, 4, 1]))  # the second row and the fifth stop one loop early
+    logs = run(model).last(batch.inputs, LOOPS, batch.answer_slots).log_softmax(-1)
+    rows = batch.answer_slots.nonzero()[:, 0]
+    end, early = FullOutput().end(Addition(3)), [1, 4]
+    empty = torch.stack([-logs[rows == row][0, end] for row in early])
+    answers = [
+        -logs[rows == row].gather(1, batch.targets[row][batch.answer_slots[row]][:, None])[:, 0][
+            batch.loss_mask[row][batch.answer_slots[row]]
+        ]
+        for row in (0, 2, 3, 5)
+    ]
+    found = Halting()(run(model), batch, LOOPS, stream(0, "x")).value
+    close(found, 4 / 6 * torch.cat(answers).mean() + 2 / 6 * empty.mean())
+    close(Halting(more=1)(run(model), replace(batch, rounds=batch.rounds - 1), LOOPS, stream(0, "x")).value, found)
+    other = batch.targets.clone()
+    other[1, batch.loss_mask[1].long().argmax()] = 2
+    close(Halting()(run(model), replace(batch, targets=other), LOOPS, stream(0, "x")).value, found)
 
 
 @pytest.mark.parametrize("weight", [-0.1, 1.1])

@@ -26,7 +26,7 @@ from lengthwise.page.viewer import NETWORK
 from lengthwise.rasp.graph import graph
 from lengthwise.rasp.program import execute
 from lengthwise.rasp.programs import PUBLISHED, program
-from lengthwise.recipe.stopping import After, Converged, MaxConfidence, Oracle, Sure
+from lengthwise.recipe.stopping import After, Converged, Halted, MaxConfidence, Oracle, Sure
 from lengthwise.run import Weights, load
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.multiplication import Multiplication
@@ -120,6 +120,7 @@ def test_rules_stop_a_page_where_they_stop_pytorch():
         MaxConfidence(extra=2),
         Sure(0.5, 3),
         Sure(0.9, 3),
+        Halted(3),
         Converged(1),
         Converged(3, extra=4),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import ClassVar
 
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
@@ -15,6 +16,8 @@ from lengthwise.depth import Runner
 
 class Objective(Part):
     """Computes the loss of a batch, given each row's number of loops. Subclasses are frozen dataclasses."""
+
+    needs_end: ClassVar[bool] = False  # True if answers must end with a symbol of their own, and so can be empty
 
     @abstractmethod
     def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:

@@ -19,7 +19,7 @@ from lengthwise.rasp.programs import program
 from lengthwise.recipe.layout import FullOutput, NextToken, Pairs
 from lengthwise.recipe.loops import AnyLoops, Constant, ExtraLoops, PerRound
 from lengthwise.recipe.recipe import Recipe
-from lengthwise.recipe.stopping import After, Converged, MaxConfidence, Oracle, Sure
+from lengthwise.recipe.stopping import After, Converged, Halted, MaxConfidence, Oracle, Sure
 from lengthwise.run import Weights
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
@@ -37,7 +37,7 @@ MOST = 1_000_000  # parameters that travel inside a page
 TASKS = Parity, Copy, FlippedCopy, BitwiseOr, BinarySum, UniqueSet, Addition, Multiplication
 LAYOUTS = Pairs, FullOutput, NextToken
 LOOPS = Constant, PerRound, ExtraLoops, AnyLoops
-RULES = Oracle, After, MaxConfidence, Sure, Converged
+RULES = Oracle, After, MaxConfidence, Sure, Halted, Converged
 POSITIONS = NoPE, Mark, Learned, Local, LocalHeads, CoupledHeads, EarlierHeads, SignHeads, Blank, Abacus, Coupling
 FIXED: dict[str, Any] = {
     "norm": "pre",

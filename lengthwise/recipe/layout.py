@@ -28,6 +28,7 @@ class Layout(Part):
 
     causal: ClassVar[bool]  # True if a position sees only itself and earlier positions
     decodes: ClassVar[bool]  # True if answer tokens are inputs, so that solving needs decoding token by token
+    ends: ClassVar[bool] = True  # True if answers end with a symbol of their own
 
     @abstractmethod
     def accepts(self, task: Task) -> bool:
@@ -197,6 +198,7 @@ class Pairs(Layout):
 
     causal = False
     decodes = False
+    ends = False
 
     def accepts(self, task: Task) -> bool:
         return isinstance(task, Stackable)

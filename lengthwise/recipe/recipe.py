@@ -107,6 +107,7 @@ class Recipe(fields.Part):
             self.task.parse(probe)
         self.lengths.tops(len(self.task.axes))
         check_stopping(self.layout, self.stopping)
+        _check_end(self.layout, self.objective)
 
     def _check_families(self) -> None:
         if self.hard and not self.task.has_harder:
@@ -222,9 +223,17 @@ def import_parts() -> None:
 
 
 def check_stopping(layout: Layout, stopping: Stopping) -> None:
-    """UsageError where a rule looks at answers that the layout feeds in: they would be the right ones."""
+    """UsageError where a rule looks at answers that the layout feeds in: they would be the right ones; or where it
+    waits for an answer that is not empty, and none can be."""
+    _check_end(layout, stopping)
     if layout.decodes and stopping.reads_output:
         raise UsageError(
             f"{type(stopping).__name__} looks at the model's own answer, which {type(layout).__name__} "
             "replaces by the right one: use Oracle or After"
         )
+
+
+def _check_end(layout: Layout, part: Objective | Stopping) -> None:
+    if part.needs_end and not layout.ends:
+        kind, rows = type(part).__name__, type(layout).__name__
+        raise UsageError(f"{kind} tells empty answers from others, and with {rows} no answer is empty: use FullOutput")

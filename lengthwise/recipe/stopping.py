@@ -22,6 +22,7 @@ class Stopping(fields.Part):
     """Runs ``limit`` loops and chooses one of them, counted from 1. Subclasses are frozen dataclasses."""
 
     reads_output: bool  # True if the choice depends on predictions
+    needs_end: bool = False  # True if answers must end with a symbol of their own, and so can be empty
     together: int = 1  # rows of a batch for which one choice is made: more than 1, and neighbours decide too
 
     @property
@@ -110,6 +111,24 @@ class Sure(Stopping):
     def choose(self, trace: Trace, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         sure = (trace.confidence >= math.log(self.least)) & _ran(trace)
         return torch.where(sure.any(0), sure.long().argmax(0) + 1, trace.loops)
+
+
+@dataclass(frozen=True)
+class Halted(Stopping):
+    """The first loop whose answer is not empty, which is when its first symbol is not the end; else the limit, planned
+    + ``extra``. It does not use T(n), for weights that were trained to answer nothing until they are done (``AnyLoops``
+    with ``Halting``)."""
+
+    extra: Extra = 20  # loops beyond the planned ones, at most
+    reads_output = True
+    needs_end = True
+
+    def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+        return planned + self.extra
+
+    def choose(self, trace: Trace, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+        answered = (trace.ends > 1) & _ran(trace)
+        return torch.where(answered.any(0), answered.long().argmax(0) + 1, trace.loops)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ const CHOICES = {
   After: (rule, loops, limit) => limit,
   MaxConfidence: (rule, loops) => loops.reduce((best, loop, k) => (loop.confidence > loops[best].confidence ? k : best), 0) + 1,
   Sure: (rule, loops, limit) => loops.findIndex((loop) => loop.confidence >= Math.log(rule.least)) + 1 || limit,
+  Halted: (rule, loops, limit) => loops.findIndex((loop) => loop.ends > 1) + 1 || limit,
   Converged(rule, loops, limit) {
     const same = (k) => loops[k].said.slice(0, loops[k].ends).join() === loops[k + 1].said.slice(0, loops[k + 1].ends).join();
     for (let k = 0; k + rule.patience < loops.length; k++) {
