@@ -20,6 +20,7 @@ from lengthwise.evaluation.scores import Predictions, evaluate
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import NoPE
 from lengthwise.objectives.final import Final
+from lengthwise.objectives.halting import Halting
 from lengthwise.objectives.undecided import Undecided
 from lengthwise.recipe import data
 from lengthwise.recipe.layout import FullOutput, NextToken
@@ -27,7 +28,7 @@ from lengthwise.recipe.lengths import Curriculum, Uniform
 from lengthwise.recipe.loops import AnyLoops, Constant, PerRound
 from lengthwise.recipe.optim import AdamW
 from lengthwise.recipe.recipe import Recipe, Watch
-from lengthwise.recipe.stopping import After, Converged, MaxConfidence, Oracle, Sure
+from lengthwise.recipe.stopping import After, Converged, Halted, MaxConfidence, Oracle, Sure
 from lengthwise.recipes import looped
 from lengthwise.recipes.looped import METHODS, SETTINGS, variation
 from lengthwise.report.anatomy_figure import anatomy_figure
@@ -74,7 +75,8 @@ def test_a_method_is_a_layout_loops_and_a_depth(scale, task):
     for method, recipe in methods_of(task, scale).items():
         layout, count, blocks, injection = TABLE[method]
         part = 2 if scale == "half" else 1
-        assert recipe.layout == replace(layout, pauses=layout.pauses // part)
+        tail = {"whole_tail": SETTINGS[scale][task].whole_tail} if isinstance(layout, FullOutput) else {}
+        assert recipe.layout == replace(layout, pauses=layout.pauses // part, **tail)
         assert recipe.loops == (Constant(max(1, count // part)) if count else PerRound())
         assert recipe.model.layers == max(1, blocks // part) * SETTINGS[scale][task].layers
         assert recipe.model.injection == ("add" if injection else "once")
@@ -191,14 +193,15 @@ def test_our_form_differs_from_the_published_one_in_what_attention_sees(task):
     ours, published = study._recipe(task, "looped", "cpu"), variation(task, "fop-loop-adaptive")
     assert ours.name == f"looped-{task}"
     assert catalog.recipe(ours.name) == ours
-    for name in ("task", "layout", "keep"):
+    for name in ("task", "keep"):
         assert getattr(ours, name) == getattr(published, name)
+    assert replace(ours.layout, whole_tail=published.layout.whole_tail) == published.layout
     assert published.stopping == Oracle()
-    own = {"copy": Sure(), "multiplication": Converged(20, 30), "unique-set": Converged(extra=5)}
+    own = {"addition": Halted(), "copy": Sure(), "multiplication": Converged(20, 30), "unique-set": Converged(extra=5)}
     assert ours.stopping == own.get(task, Oracle())
-    undecided = isinstance(ours.objective, Undecided)
-    assert undecided == isinstance(ours.stopping, Sure) == isinstance(ours.loops, AnyLoops)
-    assert undecided or ours.objective == published.objective
+    waits = {Undecided: Sure, Halting: Halted}.get(type(ours.objective))
+    assert bool(waits) == isinstance(ours.loops, AnyLoops)
+    assert isinstance(ours.stopping, waits) if waits else ours.objective == published.objective
     rounds = torch.arange(1, 30)
     more = ours.loops.planned(rounds) - published.loops.planned(rounds)
     assert ((more == 0) | (ours.stopping != Oracle()) & (more > 0) & (more <= 2)).all()

@@ -81,6 +81,7 @@ class Setting:
     top: int = 20
     most: tuple[int, ...] = ()
     calm: bool = False  # do steps vanish with the gradients? Then what is learned is not lost again (LOG.md)
+    whole_tail: bool = False  # are the slots after the answer supervised too, as in the official code?
     fixed: int = 20  # loops of the methods whose number is fixed; pauses; blocks of the methods without loops
 
 
@@ -99,7 +100,7 @@ SETTINGS: dict[Scale, dict[str, Setting]] = {
     },
     "cpu": {
         "parity": _small(Parity(), 1, 8, 60, 1250, steps=2500, rate=7e-4),
-        "copy": _small(Copy(), 2, 8, 150, 4250, steps=5000, batch=64, rate=7e-4, ema=0.995),
+        "copy": _small(Copy(), 2, 8, 150, 7200, steps=8000, batch=64, rate=7e-4, ema=0.998, calm=True, whole_tail=True),
         "addition": _small(Addition(2, "most", True, True), 3, 8, 100, 2000, steps=3000, rate=5e-4),
         "binary-sum": _small(BinarySum(), 2, 8, 60, 1250, steps=2500, rate=7e-4),
         "multiplication": _small(Multiplication(), 4, 8, 100, 1500, steps=2500, rate=5e-4, top=11, most=(2, 11)),
@@ -129,7 +130,7 @@ def variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
     return Recipe(
         name=f"{method}-{task}" if scale == "cpu" else f"{scale}-{method}-{task}",
         task=setting.task,
-        layout=chosen.layout(pauses=setting.fixed if chosen.pauses else 0),
+        layout=_layout(setting, chosen),
         lengths=_lengths(setting),
         loops=PerRound() if chosen.loops == "adaptive" else Constant(setting.fixed if looped else 1),
         model=Transformer(
@@ -151,6 +152,13 @@ def variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
         watch=Watch(every=setting.steps // 10, sizes=(setting.top, int(1.3 * setting.top)), count=200),
         chosen_on=ChosenOn((setting.top, int(1.3 * setting.top))),
     )
+
+
+def _layout(setting: Setting, method: Method) -> FullOutput | NextToken:
+    pauses = setting.fixed if method.pauses else 0
+    if method.layout is FullOutput:
+        return FullOutput(pauses, whole_tail=setting.whole_tail)
+    return NextToken(pauses)
 
 
 def _lengths(setting: Setting) -> Lengths:
