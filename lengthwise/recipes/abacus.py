@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 from lengthwise.models.transformer import Injection, Transformer
 from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.position import FIRE, ALiBi, Learned, NoPE, Position, Randomized, RoPE
-from lengthwise.nn.window import CoupledHeads
+from lengthwise.nn.window import Blank, CoupledHeads
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
 from lengthwise.recipe.layout import NextToken
-from lengthwise.recipe.lengths import Uniform
+from lengthwise.recipe.lengths import LogUniform, Uniform
 from lengthwise.recipe.loops import Constant
 from lengthwise.recipe.optim import AdamW, Schedule
 from lengthwise.recipe.recipe import ChosenOn, Recipe, Watch
@@ -126,17 +126,28 @@ ABACUS = Abacus(size=160, offset=100, std=0.3, start="sines", each_row=True)
 
 
 def abacus_addition() -> Recipe:
-    """Ours: two layers, two loops, width 128, and heads that see neighbouring positions only. Half of the sums have
-    chains of carries, few different columns, or are rich in one digit; about 20 minutes of one CPU thread. Its weights
-    are shipped: see docs/abacus.md for its map."""
-    window = (Coupling(size=160, offset=100, std=0.3, start="sines"), CoupledHeads(count=SMALL.heads, reach=1))
+    """Ours: two layers, two loops, width 128, and heads that see neighbouring digit positions only, or nothing. Half of
+    the sums are structured: chains of carries, few different columns, runs, doubles, or rich in few digits. Half of the
+    numbers have at most three digits. About 25 minutes of one CPU thread; weights are shipped: see docs/abacus.md."""
+    coupling = Coupling(size=160, offset=100, std=0.3, start="sines")
     return replace(
         abacus_addition_full(),
         name="abacus-addition",
-        model=replace(SMALL, positions=window),
-        steps=4000,
+        lengths=LogUniform(20),
+        # The blank lets a head tell a column of two 9s from one of one 9, of which it would find the same average.
+        model=replace(SMALL, positions=(coupling, CoupledHeads(count=SMALL.heads, reach=1), Blank())),
+        steps=12_000,
+        ema=0.999,
         families=0.5,
-        family_names=("carry-chain", "few-columns", "rich-in-one-digit"),
+        family_names=(
+            "carry-chain",
+            "few-columns",
+            "rich-in-one-digit",
+            "runs",
+            "mostly-lowest",
+            "mostly-highest",
+            "twice",
+        ),
         chosen_on=ChosenOn((20, 25, 40), ("uniform", "families")),
     )
 
