@@ -32,8 +32,7 @@ class Sight(NamedTuple):
         blanks = _given(encoding.blank() for encoding in encodings)
         if len(angles) > 1 or len(blanks) > 1:
             raise UsageError("a model takes one rotary encoding, and one encoding with a blank, at most")
-        biases = _given(encoding.attention_bias(inputs) for encoding in encodings)
-        bias = _hidden(biases + [part.new_zeros(1, 1, 1) for part in blanks], inputs.padding_mask, causal)
+        bias = _hidden(_given(encoding.attention_bias(inputs) for encoding in encodings), inputs.padding_mask, causal)
         if blanks and bias is not None:
             column = blanks[0][:, None, None].expand(*bias.shape[:1], -1, *bias.shape[2:3], 1)
             bias = torch.cat([bias.expand(-1, column.shape[1], -1, -1), column], -1)

@@ -188,6 +188,9 @@ class BlankEncoding(Encoding):
         super().__init__()
         self.register_buffer("none", torch.zeros(heads), persistent=False)
 
+    def attention_bias(self, inputs: Inputs) -> Float[Tensor, "1 1 1"]:
+        return self.none[:1, None, None]  # nothing is hidden; without any bias a causal batch has none to add a key to
+
     def blank(self) -> Float[Tensor, " h"]:
         return self.none
 
