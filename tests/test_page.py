@@ -74,7 +74,7 @@ def run_in_node(scripts, asked):
 def test_a_page_computes_what_pytorch_computes(untyped):
     """Answers, log probabilities, stopping rules and the program's states, in models of every form."""
     count = 30 if LONG else 2
-    names = SHIPPED if LONG else ["looped-pairs", "abacus-addition"]
+    names = SHIPPED if LONG else ["looped-pairs", "abacus-addition", "looped-addition"]
     models = [load(name) for name in names] + [drawn(form) for form in FORMS]
     wanted = [
         [thinking.reference(model, prompt) for prompt in thinking.typed(model.recipe, count, 9)] for model in models
