@@ -54,15 +54,18 @@ check: $(READY) ## format, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/pyrefly check
 
-learn: $(READY) ## the slow trainings, hours on two cores: all that results/ holds
+learn: $(READY) ## the slow trainings, hours on two cores: the studies in results/
 	$(BIN)/lengthwise reproduce pairs --seeds 5
 	$(BIN)/lengthwise reproduce parity --seeds 3
 	$(BIN)/lengthwise reproduce looped --tasks parity --methods fop-loop-adaptive --seeds 5
 	$(BIN)/lengthwise reproduce looped --tasks parity
 	$(BIN)/lengthwise reproduce looped --tasks copy,addition,binary-sum,multiplication,unique-set --methods fop-loop-adaptive,looped --seeds 3 --curve-samples 32
 	$(BIN)/lengthwise reproduce ablations
-	$(BIN)/lengthwise reproduce abacus --tasks addition,splits,multiplication,sorting,bitwise-or
-	$(BIN)/lengthwise reproduce abacus --tasks positions --seeds 3
+	$(BIN)/lengthwise reproduce abacus --tasks addition,multiplication,sorting,bitwise-or
+	$(BIN)/lengthwise reproduce abacus --tasks splits,positions --seeds 3
+	$(BIN)/lengthwise reproduce notebook
+	$(BIN)/lengthwise reproduce controls --seeds 3
+	$(BIN)/lengthwise reproduce controls --tasks parity,copy,addition,binary-sum,multiplication,unique-set --seeds 3
 	$(BIN)/lengthwise reproduce retran --sizes all --seeds 2
 
 gpu: $(READY) ## what only a GPU can show, in ten minutes; the table is bench/gpu.md

@@ -36,7 +36,7 @@ from lengthwise import catalog
 from lengthwise.base import listing
 from lengthwise.base.rng import stream
 from lengthwise.recipes.looped import METHODS, variation
-from lengthwise.report import not_fitted
+from lengthwise.report import not_fitted, size_text
 from lengthwise.report.card import card_cells
 from lengthwise.run import load
 from lengthwise.studies.looped import TESTED
@@ -207,7 +207,7 @@ def loops(name: str) -> str:
         around = [row["exact"][planned - 1 + more] for more in shown.values()]
         rules = [row["chosen"][rule] for rule in ("example", "batch")]
         stops = [f"{rule['exact']:.3f} (after {rule['mean']:.1f} loops)" for rule in rules]
-        size = "x".join(map(str, row["sizes"]))
+        size = size_text(row["sizes"])
         lines.append([size, str(planned), *(f"{share:.3f}" for share in around), *stops])
     return f"{_lines(lines)}\n{rows[0]['count']} fresh problems per length.\n"
 
@@ -222,7 +222,7 @@ def stops(folder: str) -> str:
     for path, found in rows.items():
         for row in found:
             shares = [f"{row['chosen'][rule]['exact']:.3f}" if rule in row["chosen"] else "" for rule in rules]
-            lines.append([f"`{path.stem.removeprefix('stopping-')}`", "x".join(map(str, row["sizes"])), *shares])
+            lines.append([f"`{path.stem.removeprefix('stopping-')}`", size_text(row["sizes"]), *shares])
     return _lines(lines)
 
 
@@ -304,7 +304,7 @@ def _figures(claim: dict[str, str], recipe: str) -> list[float]:
     if not stop:
         return _measured(folder, recipe, sizes)
     rows = json.loads((ROOT / folder / f"stopping-{recipe}.json").read_text())
-    (row,) = (row for row in rows if "x".join(map(str, row["sizes"])) == sizes)
+    (row,) = (row for row in rows if size_text(row["sizes"]) == sizes)
     if stop == "per batch":
         return [row["chosen"]["batch"]["exact"]]
     return [row["exact"][row["planned"] - 1 + int(stop.removeprefix("T(n)").replace(" ", ""))]]
@@ -316,7 +316,7 @@ def grid(*folders: str) -> str:
     columns = [["", "---", *(f"`{method}`" for method in METHODS)]]
     count = 0
     for (task, top), folder in zip(TESTED.items(), folders, strict=True):
-        sizes, unfit = "x".join(map(str, variation(task, "fop").sizes(top))), unfitted(folder)
+        sizes, unfit = size_text(variation(task, "fop").sizes(top)), unfitted(folder)
         columns.append([f"{task} at {sizes.replace('x', ' × ')}", "---:"])
         for name in (f"{method}-{task}" for method in METHODS):
             shares = _measured(folder, name, sizes)
@@ -337,7 +337,7 @@ def arms(*folders: str) -> str:
         task, unfit = Path(folder).name, unfitted(folder)
         recipe, shares_of = catalog.recipe(f"control-{task}-both"), _by_seed(folder)
         for size in (recipe.lengths.top, 2 * recipe.lengths.top):
-            sizes = "x".join(map(str, recipe.sizes(size)))
+            sizes = size_text(recipe.sizes(size))
             rows: tuple[list[str], list[str]] = ([], [])
             for name in (f"control-{task}-{arm}" for arm in names):
                 of_seeds = shares_of[name, sizes]

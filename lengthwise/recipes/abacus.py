@@ -148,7 +148,7 @@ def abacus_addition() -> Recipe:
             "mostly-highest",
             "twice",
         ),
-        chosen_on=ChosenOn((20, 25, 40), ("uniform", "families")),
+        chosen_on=ChosenOn((20, 25, 30, 40, 100), ("uniform", "families")),
     )
 
 

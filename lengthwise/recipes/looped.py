@@ -82,12 +82,14 @@ class Setting:
     most: tuple[int, ...] = ()
     calm: bool = False  # do steps vanish with the gradients? Then what is learned is not lost again (LOG.md)
     whole_tail: bool = False  # are the slots after the answer supervised too, as in the official code?
+    looked_at: tuple[int, ...] = ()  # longer lengths that were measured while this was chosen (LOG.md)
     fixed: int = 20  # loops of the methods whose number is fixed; pauses; blocks of the methods without loops
 
 
 # Smaller than published, with larger weights at the start, fewer heads, a faster curriculum and a higher rate.
 _small = partial(Setting, batch=32, width=64, init_std=0.1, embedding_std=0.3, ema=0.99)
-_half = partial(_small, every=0, batch=64, ema=0.995, calm=True, top=10, fixed=10)
+_calm = partial(_small, batch=64, calm=True)
+_half = partial(_calm, every=0, ema=0.995, top=10, fixed=10)
 
 SETTINGS: dict[Scale, dict[str, Setting]] = {
     "paper": {
@@ -100,7 +102,7 @@ SETTINGS: dict[Scale, dict[str, Setting]] = {
     },
     "cpu": {
         "parity": _small(Parity(), 1, 8, 60, 1250, steps=2500, rate=7e-4),
-        "copy": _small(Copy(), 2, 8, 150, 7200, steps=8000, batch=64, rate=7e-4, ema=0.998, calm=True, whole_tail=True),
+        "copy": _calm(Copy(), 2, 8, 150, 7200, steps=8000, rate=7e-4, ema=0.998, whole_tail=True, looked_at=(30, 40)),
         "addition": _small(Addition(2, "most", True, True), 3, 8, 100, 2000, steps=3000, rate=5e-4),
         "binary-sum": _small(BinarySum(), 2, 8, 60, 1250, steps=2500, rate=7e-4),
         "multiplication": _small(Multiplication(), 4, 8, 100, 1500, steps=2500, rate=5e-4, top=11, most=(2, 11)),
@@ -126,7 +128,7 @@ def variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
         there = f"at the {scale} scale there are: {', '.join(SETTINGS[scale])}"
         raise UsageError(f"task: {task!r} has no recipe; {there}")
     setting, chosen = SETTINGS[scale][task], METHODS[method]
-    looped = chosen.loops != "none"
+    looped, near = chosen.loops != "none", (setting.top, int(1.3 * setting.top))
     return Recipe(
         name=f"{method}-{task}" if scale == "cpu" else f"{scale}-{method}-{task}",
         task=setting.task,
@@ -149,8 +151,8 @@ def variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
         clip=0.5 if setting.calm else 1.0,
         ema=setting.ema,
         ema_start=setting.ema_start,
-        watch=Watch(every=setting.steps // 10, sizes=(setting.top, int(1.3 * setting.top)), count=200),
-        chosen_on=ChosenOn((setting.top, int(1.3 * setting.top))),
+        watch=Watch(every=setting.steps // 10, sizes=near, count=200),
+        chosen_on=ChosenOn((*near, *setting.looked_at)),
     )
 
 

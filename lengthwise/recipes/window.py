@@ -1,9 +1,9 @@
 """Looped transformers that see neighbours, not the whole row: our form of the looped system (Fan et al. 2025).
 
-Layout, loops and objective are those of ``fop-loop-adaptive``, the published method. What attention sees is not: where
-no positional encoding is given, a model finds a position by counting, and counts grow with the length. Here a head sees
-the left neighbour, or what stands at the same digit position (``CoupledHeads``), or, where symbols must be looked
-up, the whole row; nothing that it sees is new at a longer length.
+The layout is that of ``fop-loop-adaptive``, the published method; so are loops and objective, but where a recipe stops
+by itself. What attention sees is not: where no positional encoding is given, a model finds a position by counting, and
+counts grow with the length. Here a head sees the left neighbour, or what stands at the same digit position
+(``CoupledHeads``), or, where symbols must be looked up, the whole row; nothing that it sees is new at a longer length.
 """
 
 from __future__ import annotations
