@@ -32,19 +32,8 @@ from lengthwise.recipe.stopping import Stopping
 from lengthwise.studies import Study
 from lengthwise.tasks import Task
 
-PARTS = {
-    "tasks": Task,
-    "layouts": Layout,
-    "lengths": Lengths,
-    "loops": Loops,
-    "sources": Source,
-    "models": ModelSpec,
-    "positions": Position,
-    "mixers": MixerSpec,
-    "objectives": Objective,
-    "stopping": Stopping,
-    "optimizers": Optimizer,
-}
+_BASES = (Task, Layout, Lengths, Loops, Source, ModelSpec, Position, MixerSpec, Objective, Stopping, Optimizer)
+PARTS = dict(zip(listing.BASES, _BASES, strict=True))
 
 
 def _modules(package: ModuleType) -> list[ModuleType]:

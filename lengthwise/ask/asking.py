@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from lengthwise.ask.client import Client, Failure, Refusal, one_line
+from lengthwise.ask.client import Client, Failure, Refusal, brief
 from lengthwise.ask.folder import Asked, Row
 from lengthwise.ask.inquiry import Item
 from lengthwise.ask.key import Key
@@ -24,23 +24,13 @@ PATIENCE = 120.0  # seconds: if the endpoint asks for a longer wait, the call en
 
 @dataclass(frozen=True)
 class Manner:
-    """Options of asking that do not affect the replies. Raises UsageError if a number is out of range."""
+    """Options of asking that do not affect the replies."""
 
     key: Key
     limit: int | None = None  # maximum number of requests, retries included
     concurrency: int = 8
     timeout: float = 60.0  # seconds per request, until the reply is complete
     backoff: float = 1.0  # seconds before the second try, about; doubled for each further try
-
-    def __post_init__(self) -> None:
-        if self.limit is not None and self.limit < 0:
-            raise UsageError(f"--limit must be 0 or more, not {self.limit}")
-        if self.concurrency < 1:
-            raise UsageError(f"--concurrency must be 1 or more, not {self.concurrency}")
-        if not 0 < self.timeout < float("inf"):
-            raise UsageError(f"--timeout must be a number of seconds above 0, not {self.timeout}")
-        if not 0 <= self.backoff < float("inf"):
-            raise UsageError(f"--backoff must be a number of seconds, 0 or more, not {self.backoff}")
 
 
 @dataclass(frozen=True)
@@ -170,7 +160,7 @@ class _Asker:
         return True
 
     def _note(self, reason: str, wait: float | None = None) -> None:
-        self.trouble = one_line(self.manner.key.hide(reason))
+        self.trouble = brief(self.manner.key.hide(reason))
         if wait is not None and wait > PATIENCE:
             self.trouble = f"{self.trouble} (it asks to wait {wait:.0f} s)"
             self.closed.set()

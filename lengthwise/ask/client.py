@@ -15,10 +15,10 @@ from typing import Any
 from lengthwise.ask.folder import TOKENS, Row
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.ask.key import Key
-from lengthwise.base.types import UsageError
+from lengthwise.base.errors import UsageError
+from lengthwise.base.extras import library
 
 LARGEST = 4 * 2**20  # bytes of a response: the longest of real replies take a tenth
-INSTALL = "pip install 'openai>=1.60'"
 
 
 class Failure(Exception):
@@ -36,10 +36,7 @@ class Refusal(Exception):
 
 def client_library() -> Any:
     """Import the module ``openai``, which is slow. Raises UsageError if it is not installed."""
-    try:
-        return importlib.import_module("openai")
-    except ImportError:
-        raise UsageError(f"ask needs the openai client, which is not installed: {INSTALL}") from None
+    return library("openai", "ask", "ask needs the openai client, which is not installed")
 
 
 class Client:
@@ -89,11 +86,11 @@ class Client:
         status = error.status_code
         quoted = f"{status}{_quoted(error.body)}"
         if status == 429 and "insufficient_quota" in (error.code, error.type):
-            return UsageError(f"{self.inquiry.endpoint}: {one_line(self.key.hide(f'the quota is used up ({quoted})'))}")
+            return UsageError(f"{self.inquiry.endpoint}: {brief(self.key.hide(f'the quota is used up ({quoted})'))}")
         if status in (408, 409, 425, 429) or status >= 500:
             return Failure(f"the endpoint says {quoted}", _wait(error.response.headers))
         if about := self._mistake(status, quoted):
-            return UsageError(f"{self.inquiry.endpoint}: {one_line(self.key.hide(about))}")
+            return UsageError(f"{self.inquiry.endpoint}: {brief(self.key.hide(about))}")
         return Refusal(f"the endpoint refuses a prompt ({quoted})")
 
     def _mistake(self, status: int, quoted: str) -> str | None:
@@ -128,8 +125,8 @@ async def _capped(response: Any) -> None:
         if len(whole) > LARGEST:
             raise Refusal(f"the endpoint's response is larger than {LARGEST // 2**20} MiB")
     await stream.aclose()  # its connection is free for another request
-    library = importlib.import_module(type(response).__module__.partition(".")[0])  # httpx, or what openai has for it
-    response.stream = library.ByteStream(bytes(whole))
+    http = importlib.import_module(type(response).__module__.partition(".")[0])  # httpx, or what openai has for it
+    response.stream = http.ByteStream(bytes(whole))
 
 
 def _wait(headers: Mapping[str, str]) -> float | None:
@@ -157,7 +154,7 @@ def _quoted(body: Any) -> str:
     return f": {message}" if message else ""
 
 
-def one_line(text: str) -> str:
+def brief(text: str) -> str:
     """A text in one line of at most 240 printable characters, safe to print to a terminal."""
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return text if len(text) <= 240 else f"{text[:239]}…"

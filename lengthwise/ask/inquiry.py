@@ -57,8 +57,6 @@ class Inquiry(fields.Part):
     ) -> Inquiry:
         """Build an inquiry with the task's question, or another one, and the request to reply with the answer only;
         with so many examples, of the task's shortest sizes. ``choices`` are the fields from ``seed`` on."""
-        if examples < 0:
-            raise UsageError(f"--examples must be 0 or more, not {examples}")
         drawn = tuple(_example(task, task.smallest + number) for number in range(examples))
         instruction = f"{question or task.question} {ALONE}"
         return Inquiry(endpoint.rstrip("/"), model, task, instruction, examples=drawn, **choices)

@@ -10,16 +10,9 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 PRACTICAL = 10_000  # an upper bound from here on only keeps away what no computer can hold; messages leave it out
-
-
-class Rule(Protocol):
-    """What values of a field have to be, beyond their type."""
-
-    def demand(self, value: Any) -> str | None:
-        """What the value should be, e.g. ``2 to 10``; None if it is."""
 
 
 @dataclass(frozen=True)

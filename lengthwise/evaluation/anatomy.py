@@ -8,11 +8,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from lengthwise.base.types import Kind, UsageError
-from lengthwise.evaluation.scores import answers, in_parts, slots
+from lengthwise.base.types import Kind
+from lengthwise.evaluation.scores import answer_mask, answers, checked, in_parts, slots
 from lengthwise.recipe.data import unseen
-from lengthwise.recipe.layout import up_to_end
-from lengthwise.recipe.recipe import check_stopping
 from lengthwise.recipe.stopping import Stopping
 from lengthwise.run import Weights
 
@@ -37,23 +35,19 @@ def anatomy(
     if size, problems or stopping rule do not fit the recipe.
     """
     recipe = weights.recipe
-    rule = stopping or recipe.stopping
-    check_stopping(recipe.layout, rule)
-    if samples < 1:
-        raise UsageError(f"samples must be 1 or more, not {samples}")
+    (rule,) = checked(weights, samples, stopping)
     at, end = recipe.sizes(size), recipe.layout.end(recipe.task)
     problems = unseen(recipe, at, samples, seed=seed, kind=kind)
     wrong, early, late = [], [], []
     for _, batch in in_parts(recipe, problems, together=rule.together):
         (predicted,) = answers(weights.model, recipe, batch, [rule])
-        wanted, answer_slots = slots(batch.targets, batch.answer_slots), slots(batch.answer_slots, batch.answer_slots)
-        answer = answer_slots & up_to_end(wanted, end)
+        wanted = slots(batch.targets, batch.answer_slots)
+        answer = answer_mask(wanted, batch.answer_slots, end)
         wrong.append((predicted.symbols != wanted) & answer)
-        length = (answer_slots & up_to_end(predicted.symbols, end)).sum(1)
+        given = answer_mask(predicted.symbols, batch.answer_slots, end)
+        length = given.sum(1)
         # An answer without an end fills all slots; so may a complete one, but that has an end symbol.
-        open_ended = (
-            ~((predicted.symbols == end) & answer_slots).any(1) if end is not None else torch.zeros_like(length) > 0
-        )
+        open_ended = ~((predicted.symbols == end) & given).any(1) if end is not None else torch.zeros_like(length) > 0
         early.append((length < answer.sum(1)) & ~open_ended)
         late.append((length > answer.sum(1)) | open_ended)
     missed = torch.cat([part.any(1) for part in wrong])

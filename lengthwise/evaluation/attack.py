@@ -18,10 +18,10 @@ from lengthwise.base.rng import address, stream
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation.families import all_of, short_sizes
 from lengthwise.evaluation.mutation import mutated
-from lengthwise.evaluation.scores import answers, hits, in_parts
+from lengthwise.evaluation.scores import answers, checked, in_parts, right
 from lengthwise.evaluation.solver import Solver
 from lengthwise.recipe.data import sampler
-from lengthwise.recipe.recipe import Recipe, check_stopping
+from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.stopping import Stopping
 from lengthwise.run import Weights
 from lengthwise.tasks import Task
@@ -84,8 +84,7 @@ def attack(
     Without ``sizes``, those from half the training length to one and a half of it, and all problems of the shortest.
     """
     recipe = weights.recipe
-    rule = stopping or recipe.stopping
-    check_stopping(recipe.layout, rule)
+    (rule,) = checked(weights, 1, stopping)
     if rule.together > 1:
         raise UsageError(f"an attack tries problems one by one, and {rule.name} looks at many: choose per=example")
     if seconds <= 0 or (tries is not None and tries < 1):
@@ -154,12 +153,12 @@ def _tried(weights: Weights, problems: Problems, origin: str, rule: Stopping) ->
 
 def _judged(weights: Weights, problems: Problems, rule: Stopping) -> tuple[Bool[Tensor, " b"], Float[Tensor, " b"]]:
     """Which answers are right, and how sure the model is of them."""
-    recipe, right, sure = weights.recipe, [], []
+    recipe, found, sure = weights.recipe, [], []
     for _, batch in in_parts(recipe, problems):
         (predicted,) = answers(weights.model, recipe, batch, [rule])
-        right.append(hits(recipe, batch, predicted)[:, 0] > 0)
+        found.append(right(recipe, batch, predicted))
         sure.append(predicted.confidence)
-    return torch.cat(right), torch.cat(sure)
+    return torch.cat(found), torch.cat(sure)
 
 
 def prompts(task: Task, problems: Problems) -> list[str]:

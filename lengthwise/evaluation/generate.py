@@ -9,11 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lengthwise.base.types import Batch, Problems
-from lengthwise.evaluation.scores import Predictions, answer, slots
-from lengthwise.fast import reader
-from lengthwise.fast.cached import Reader
+from lengthwise.evaluation.scores import Predictions, answer, answer_mask, slots
+from lengthwise.fast import Reader, reader
 from lengthwise.models import Model
-from lengthwise.recipe.layout import up_to_end
 from lengthwise.recipe.recipe import Recipe, check_stopping
 from lengthwise.recipe.stopping import Stopping
 
@@ -45,7 +43,7 @@ def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Pr
             return decode_anew(model, recipe, batch, stopping)
         predicted[rows], log_probability[rows] = _read_on(reads, part, int(loops), end or 0)
     symbols, log_probability = slots(predicted, batch.answer_slots), slots(log_probability, batch.answer_slots)
-    counted = up_to_end(symbols, end) & slots(batch.answer_slots, batch.answer_slots)
+    counted = answer_mask(symbols, batch.answer_slots, end)
     return Predictions(symbols, (log_probability * counted).sum(1) / counted.sum(1), limit)
 
 

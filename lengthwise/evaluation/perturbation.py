@@ -14,10 +14,9 @@ from torch import Generator, Tensor, nn
 
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Problems
-from lengthwise.evaluation.scores import answers, hits, loss, slots
+from lengthwise.evaluation.scores import answer_mask, answers, loss, right
 from lengthwise.fast import choose
 from lengthwise.models import Model
-from lengthwise.recipe.layout import up_to_end
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.run import Weights
 
@@ -25,6 +24,7 @@ Change = Callable[[Tensor, Generator], Tensor]
 MOVED = 1e-6  # a smaller change of a logit, relative to the largest one, is rounding
 TINY = 1e-6  # of a tensor's spread: a change that no honest answer depends on
 DRAWS = 3  # of each change
+TIMES = 3  # that problems are answered, to see whether answers stay
 
 
 def shuffled(tensor: Tensor, draw: Generator) -> Tensor:
@@ -73,8 +73,8 @@ def answered(weights: Weights, problems: Problems) -> Answered:
     recipe = weights.recipe
     batch = recipe.layout.write(problems, recipe.task)
     (predicted,) = answers(weights.model, recipe, batch, [recipe.stopping])
-    right = float(hits(recipe, batch, predicted)[:, 0].float().mean())
-    return Answered(right, loss(weights.model, recipe, problems))
+    exact = float(right(recipe, batch, predicted).float().mean())
+    return Answered(exact, loss(weights.model, recipe, problems))
 
 
 def perturbed(weights: Weights, problems: Problems, seed: int) -> dict[str, Answered]:
@@ -115,29 +115,28 @@ def _logits(model: Model, recipe: Recipe, batch: Batch) -> Tensor:
     return choose(model).last(batch.inputs, recipe.loops.planned(batch.rounds), batch.loss_mask).cpu().double()
 
 
-def unsteady(weights: Weights, problems: Problems, times: int = 3) -> tuple[int, int]:
+def unsteady(weights: Weights, problems: Problems) -> tuple[int, int]:
     """Of how many problems the answer differs when they are answered again; and when they stand in reverse order, in
     halves. In the second rounding may tip what is nearly undecided, and rules that choose for several rows may."""
     recipe, rows = weights.recipe, len(problems)
     batch = recipe.layout.write(problems, recipe.task)
-    said = [_said(weights, batch, seed) for seed in range(times)]
-    again = torch.stack([_differ(said[0], other) for other in said[1:]]).any(0)
+    first, *others = [_predicted(weights, batch, seed) for seed in range(TIMES)]
+    again = torch.stack([_differ(first, other) for other in others]).any(0)
     if recipe.stopping.together > 1:
         return int(again.sum()), 0
     order = torch.arange(rows).flip(0)
-    parts = [_said(weights, batch.take(part), times) for part in order.chunk(2)]
-    return int(again.sum()), int(_differ(said[0].flip(0), torch.cat(parts)).sum())
+    parts = [_predicted(weights, batch.take(part), TIMES) for part in order.chunk(2)]
+    return int(again.sum()), int(_differ(first.flip(0), torch.cat(parts)).sum())
 
 
-def _said(weights: Weights, batch: Batch, seed: int) -> Tensor:
+def _predicted(weights: Weights, batch: Batch, seed: int) -> Tensor:
     """Each row's symbols up to its first end, "b a", zeros after it."""
     torch.manual_seed(seed)
     random.seed(seed)
     recipe = weights.recipe
     (predicted,) = answers(weights.model, recipe, batch, [recipe.stopping])
-    filled = slots(batch.answer_slots, batch.answer_slots)
-    counted = filled & up_to_end(predicted.symbols, recipe.layout.end(recipe.task))
-    return (predicted.symbols + 1) * counted
+    end = recipe.layout.end(recipe.task)
+    return (predicted.symbols + 1) * answer_mask(predicted.symbols, batch.answer_slots, end)
 
 
 def _differ(one: Tensor, two: Tensor) -> Bool[Tensor, " b"]:

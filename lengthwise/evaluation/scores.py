@@ -183,18 +183,23 @@ def hits_by_row(
 
 
 def hits(recipe: Recipe, batch: Batch, predicted: Predictions) -> Int[Tensor, "b 5"]:
-    """What is counted, row by row."""
-    wanted, answer_slots = slots(batch.targets, batch.answer_slots), _filled(batch.answer_slots)
-    answer = answer_slots & up_to_end(wanted, recipe.layout.end(recipe.task))
-    same = (predicted.symbols == wanted) & answer_slots
+    """Per row, in columns: is the answer right, are all its slots right, tokens that are right, tokens, and loops."""
+    wanted, filled = slots(batch.targets, batch.answer_slots), _filled(batch.answer_slots)
+    answer = answer_mask(wanted, batch.answer_slots, recipe.layout.end(recipe.task))
+    same = (predicted.symbols == wanted) & filled
     columns = [
         (same | ~answer).all(1),
-        (same | ~answer_slots).all(1),
+        (same | ~filled).all(1),
         (same & answer).sum(1),
         answer.sum(1),
         predicted.loops,
     ]
     return torch.stack([column.long() for column in columns], 1)
+
+
+def right(recipe: Recipe, batch: Batch, predicted: Predictions) -> Bool[Tensor, " b"]:
+    """Which rows' answers are right."""
+    return hits(recipe, batch, predicted)[:, 0] > 0
 
 
 def answer(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Predictions:
@@ -303,9 +308,8 @@ def loops_right(
         torch.cat([part.confidence for part in traces], 1),
         torch.cat([part.loops for part in traces]),
     )
-    wanted, answer_slots = slots(batch.targets, batch.answer_slots), _filled(batch.answer_slots)
-    answer = answer_slots & up_to_end(wanted, end)
-    return traced, ((traced.predictions == wanted) | ~answer).all(-1)
+    wanted = slots(batch.targets, batch.answer_slots)
+    return traced, ((traced.predictions == wanted) | ~answer_mask(wanted, batch.answer_slots, end)).all(-1)
 
 
 Best = tuple[Tensor, Tensor]  # the likeliest symbols "n", as floats, and their log probabilities
@@ -326,13 +330,13 @@ def _on_host(found: Sequence[Best]) -> Iterator[Best]:
 def _read(
     best: Float[Tensor, " n"], logs: Float[Tensor, " n"], answer_slots: Bool[Tensor, "r t"], end: int | None
 ) -> tuple[Int[Tensor, "r a"], Int[Tensor, " r"], Float[Tensor, " r"]]:
-    """What is said in each row's slots, how many of them are its answer, and the confidence in that."""
+    """The symbols predicted in each row's slots, how many of them are its answer, and the confidence in that."""
     filled = _filled(answer_slots)
     symbols = torch.zeros(filled.shape, dtype=torch.long)
     symbols[filled] = best.long()
     sure = torch.zeros(filled.shape)
     sure[filled] = logs
-    counted = filled & up_to_end(symbols, end)
+    counted = answer_mask(symbols, answer_slots, end)
     length = counted.sum(1)
     return symbols, length, (sure * counted).sum(1) / length
 
@@ -343,6 +347,11 @@ def slots(row: Tensor, answer_slots: Bool[Tensor, "b t"]) -> Tensor:
     moved = torch.zeros(filled.shape, dtype=row.dtype)
     moved[filled] = row[answer_slots]
     return moved
+
+
+def answer_mask(symbols: Int[Tensor, "b a"], answer_slots: Bool[Tensor, "b t"], end: int | None) -> Bool[Tensor, "b a"]:
+    """True at the slots of each row's answer, its end symbol included; ``symbols`` are those in the row's slots."""
+    return _filled(answer_slots) & up_to_end(symbols, end)
 
 
 def _filled(answer_slots: Bool[Tensor, "b t"]) -> Bool[Tensor, "b a"]:

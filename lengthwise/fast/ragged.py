@@ -7,7 +7,6 @@ equal.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -100,25 +99,6 @@ class Packed:
         """Select positions by index, in increasing order."""
         return Packed(self.value.index_select(0, at), self.ragged.keep(at))
 
-    def like(self, value: Shaped[Tensor, "n ..."]) -> Packed:
-        """Another tensor at the same positions."""
-        return Packed(value, self.ragged)
-
-    def padded(self) -> Float[Tensor, "b t ..."]:
-        return self.ragged.unpack(self.value)
-
     def __getitem__(self, at: Bool[Tensor, "b t"]) -> Float[Tensor, "m d"]:
         """Select by a mask of padded rows, like indexing the padded tensor; no selected position may be padding."""
         return self.value[at.flatten()[self.ragged.at]]
-
-    @staticmethod
-    def join(parts: Sequence[Packed]) -> Packed:
-        """Concatenate rows of equal padded width."""
-        ends: list[int] = []
-        at, rows = [], 0
-        width = parts[0].ragged.width
-        for part in parts:
-            ends += [end + (ends[-1] if ends else 0) for end in part.ragged.ends]
-            at.append(part.ragged.at + rows * width)
-            rows += len(part.ragged.ends)
-        return Packed(torch.cat([part.value for part in parts]), Ragged(ends, width, torch.cat(at)))

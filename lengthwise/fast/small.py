@@ -78,10 +78,6 @@ class PaddedRows(NamedTuple):
         x = x.reshape(self.rows * self.width, *x.shape[2:])
         return x if self.at is None else x.index_select(0, self.at)
 
-    def positions(self) -> int:
-        """The number of given positions."""
-        return self.rows * self.width if self.at is None else len(self.at)
-
 
 class AttentionPlan(NamedTuple):
     """All of an attention's arguments that do not depend on queries, keys and values: the same in every layer."""

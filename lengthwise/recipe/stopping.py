@@ -67,8 +67,18 @@ class After(Stopping):
         return self.limit(planned)
 
 
+class Reading(Stopping):
+    """Looks at the answers of the first planned + ``extra`` loops."""
+
+    extra: int
+    reads_output = True
+
+    def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+        return planned + self.extra
+
+
 @dataclass(frozen=True)
-class MaxConfidence(Stopping):
+class MaxConfidence(Reading):
     """The loop in 1 … planned + ``extra`` whose answer has the highest confidence, the earliest if equal.
 
     ``per="batch"`` is the published rule (Fan et al. 2025, section 5): one loop for all 512 rows of a batch, of one
@@ -77,14 +87,10 @@ class MaxConfidence(Stopping):
 
     extra: Extra = 20  # loops looked at beyond the planned ones
     per: Literal["example", "batch"] = "example"  # one loop for each problem, or one for a batch of 512 (published)
-    reads_output = True
 
     @property
     def together(self) -> int:  # type: ignore[override]
         return PUBLISHED_BATCH if self.per == "batch" else 1
-
-    def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        return planned + self.extra
 
     def choose(self, trace: Trace, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         ran = _ran(trace)
@@ -96,61 +102,53 @@ class MaxConfidence(Stopping):
 
 
 @dataclass(frozen=True)
-class Sure(Stopping):
+class Sure(Reading):
     """The first loop whose confidence, as the geometric mean of its symbols' probabilities, is ``least`` or more; else
     the limit, planned + ``extra``. It does not use T(n), for weights that were trained to be undecided until they are
     done (``AnyLoops`` with ``Undecided``)."""
 
     least: Annotated[float, Range(0, 1, "open")] = 0.9  # the confidence that ends the search
     extra: Extra = 20  # loops beyond the planned ones, at most
-    reads_output = True
-
-    def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        return planned + self.extra
 
     def choose(self, trace: Trace, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         sure = (trace.confidence >= math.log(self.least)) & _ran(trace)
-        return torch.where(sure.any(0), sure.long().argmax(0) + 1, trace.loops)
+        return _first(sure, trace.loops)
 
 
 @dataclass(frozen=True)
-class Halted(Stopping):
+class Halted(Reading):
     """The first loop whose answer is not empty, which is when its first symbol is not the end; else the limit, planned
     + ``extra``. It does not use T(n), for weights that were trained to answer nothing until they are done (``AnyLoops``
     with ``Halting``)."""
 
     extra: Extra = 20  # loops beyond the planned ones, at most
-    reads_output = True
     needs_end = True
-
-    def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        return planned + self.extra
 
     def choose(self, trace: Trace, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         answered = (trace.ends > 1) & _ran(trace)
-        return torch.where(answered.any(0), answered.long().argmax(0) + 1, trace.loops)
+        return _first(answered, trace.loops)
 
 
 @dataclass(frozen=True)
-class Converged(Stopping):
+class Converged(Reading):
     """The first loop whose answer stays the same for ``patience`` more loops; else the limit, planned + ``extra``."""
 
     patience: Size = 2  # further loops that must give the same answer
     extra: Extra = 20  # loops beyond the planned ones, at most
-    reads_output = True
-
-    def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        return planned + self.extra
 
     def choose(self, trace: Trace, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         slot = torch.arange(trace.predictions.shape[2], device=trace.predictions.device)
         differs = (trace.predictions[1:] != trace.predictions[:-1]) & (slot < trace.ends[1:, :, None])
         same = ~differs.any(-1) & (trace.ends[1:] == trace.ends[:-1])  # same[k - 1]: loops k and k + 1 agree
         same &= _ran(trace)[1:]
-        runs = same.unfold(0, self.patience, 1).all(-1) if len(same) >= self.patience else same[:0]
-        found = runs.any(0) if len(runs) else torch.zeros_like(trace.loops, dtype=torch.bool)
-        first = runs.long().argmax(0) + 1 if len(runs) else trace.loops
-        return torch.where(found, first, trace.loops)
+        if len(same) < self.patience:
+            return trace.loops
+        return _first(same.unfold(0, self.patience, 1).all(-1), trace.loops)
+
+
+def _first(hit: Bool[Tensor, "k b"], otherwise: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+    """The first loop, counted from 1, at which ``hit`` is True in a row, or else ``otherwise``."""
+    return torch.where(hit.any(0), hit.long().argmax(0) + 1, otherwise)
 
 
 def _ran(trace: Trace) -> Bool[Tensor, "k b"]:

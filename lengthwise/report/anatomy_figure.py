@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from lengthwise.base.errors import UsageError
 from lengthwise.report import Row, size_text
 from lengthwise.report.lines import Look, legend, look
-from lengthwise.report.style import COLOURS, Drawing, Width, drawing, settled, style, wrapped
+from lengthwise.report.style import COLOURS, Drawing, Width, drawing, headed, settled, style
 
 SHOWN: dict[Width, int] = {"column": 1, "page": 3}  # sizes in one figure, at most: the largest
 
@@ -37,7 +37,7 @@ def anatomy_figure(rows: Sequence[Row], title: str, *, width: Width = "page") ->
     grid[0, 0].set_ylabel("answers first wrong there")
     for row in grid[1:]:
         row[0].set_ylabel("exact match")
-    figure.suptitle(wrapped(title, width), fontsize=9, fontweight="bold", x=0.01, ha="left")
+    headed(figure, title, width)
     if traits and len(looks) > 1:
         legend(figure, list(looks.values()), columns=5)
     return settled(figure)

@@ -16,7 +16,7 @@ from lengthwise.report import WORST, Curve, Point, asked_curves, curves, size_te
 from lengthwise.report.lines import MARKS, Look, legend, name_lines
 from lengthwise.report.map_figure import heat_map
 from lengthwise.report.panels import panels
-from lengthwise.report.style import COLOURS, FAINT, SHADE, Drawing, Width, drawing, settled, style, wrapped
+from lengthwise.report.style import COLOURS, FAINT, SHADE, Drawing, Width, drawing, headed, settled, style, wrapped
 
 ACROSS: dict[Width, int] = {"column": 2, "page": 3}  # panels in a row
 
@@ -88,7 +88,7 @@ def length_figure(
     together = dict.fromkeys(look for part in parts for look in part.looks)
     legend(figure, list(together), columns=2 if width == "column" else 5)
     if title:
-        figure.suptitle(wrapped(title, width), x=0.01, ha="left", fontsize=9, fontweight="bold")
+        headed(figure, title, width)
     return settled(figure)
 
 

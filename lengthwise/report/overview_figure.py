@@ -9,7 +9,7 @@ from lengthwise.folder import RunFolder
 from lengthwise.report import Curve, curves
 from lengthwise.report.length_figure import draw_curve, length_axes, panel_grid
 from lengthwise.report.lines import legend, look, short
-from lengthwise.report.style import Drawing, Width, settled, style, wrapped
+from lengthwise.report.style import Drawing, Width, headed, settled, style
 
 
 @style()
@@ -34,7 +34,7 @@ def overview_figure(
         axes.set_title(name, pad=11, fontsize=8)
     legend(figure, [looks[method] for method in methods], columns=2 if width == "column" else 4)
     if title:
-        figure.suptitle(wrapped(title, width), x=0.01, ha="left", fontsize=9, fontweight="bold")
+        headed(figure, title, width)
     return settled(figure)
 
 

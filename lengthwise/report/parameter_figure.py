@@ -24,6 +24,7 @@ from lengthwise.report.style import (
     Drawing,
     Width,
     drawing,
+    headed,
     settled,
     style,
     wrapped,
@@ -64,9 +65,7 @@ def _of_the_longest(rows: Iterable[Row]) -> float | None:
 
 
 @style()
-def parameter_figure(
-    rows: Sequence[Row], claims: Sequence[Claim] = (), title: str | None = None, *, width: Width = "page"
-) -> Drawing:
+def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width: Width = "page") -> Drawing:
     """Exact match, and validation loss, against parameters on a log axis: a line per kind of model through the means
     over seeds, a faint mark per seed; marks beyond the training range are hollow. Claims are dotted lines. UsageError
     without rows."""
@@ -100,9 +99,7 @@ def parameter_figure(
         axes.margins(x=0.12)
         _few_ticks(axes.xaxis, [row["parameters"] for row in rows], EngFormatter(sep=""))
     _few_ticks(right.yaxis, [row["validation_loss"] for row in rows], StrMethodFormatter("{x:g}"))
-    figure.suptitle(
-        wrapped(title or "Accuracy and loss against size", width), fontsize=9, fontweight="bold", x=0.01, ha="left"
-    )
+    headed(figure, "Accuracy and loss against size", width)
     ranges = [Look("within the training lengths", FAINT, "o", ""), Look("beyond", FAINT, "o", "", hollow=True)]
     joined = len({row["parameters"] for row in rows}) > len(kinds)  # else there are marks alone
     shown = [one if joined or not one.marker else replace(one, dash="") for one in looks]

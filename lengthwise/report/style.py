@@ -129,6 +129,11 @@ def _vector(figure: Figure, name: str) -> bytes:
     return content.getvalue()
 
 
+def headed(figure: Drawing, title: str, width: Width) -> None:
+    """Write a heading over all of a figure, at its left."""
+    figure.suptitle(wrapped(title, width), x=0.01, ha="left", fontsize=9, fontweight="bold")
+
+
 def settled(figure: Drawing) -> Drawing:
     """The figure with its layout worked out once and kept: both formats, and a second save, look the same."""
     figure.draw_without_rendering()

@@ -11,7 +11,7 @@ from rich.table import Table
 from lengthwise.base.errors import UsageError
 from lengthwise.report import Row
 from lengthwise.report.sheet import Sheet
-from lengthwise.report.style import COLOURS, FAINT, Drawing, Width, drawing, settled, style
+from lengthwise.report.style import COLOURS, FAINT, Drawing, drawing, headed, settled, style
 
 SHOWN = 12  # trials in the table
 BINS = 3  # of a searched range
@@ -76,21 +76,21 @@ def mattered_table(rows: Sequence[Row]) -> Table:
 
 
 @style()
-def sweep_figure(trials: Sequence[Row], ranges: Mapping[str, bool], title: str, *, width: Width = "page") -> Drawing:
+def sweep_figure(trials: Sequence[Row], ranges: Mapping[str, bool], title: str) -> Drawing:
     """Exact match against each field that varied, a mark per trial; a line through the means at each value, where
     values are given. ``ranges`` are searched fields, and whether their axes are logarithmic. UsageError without
     trials."""
     if not trials:
         raise UsageError("there is nothing to draw: no trial has ended")
     paths = list(trials[0]["values"])
-    figure = drawing(width, 2.4)
+    figure = drawing("page", 2.4)
     panels = figure.subplots(1, len(paths), sharey=True, squeeze=False)[0]
     for axes, path in zip(panels, paths, strict=True):
         _panel(axes, trials, path, ranges)
         axes.set_xlabel(path)
         axes.set_ylim(-0.02, 1.02)
     panels[0].set_ylabel("exact match")
-    figure.suptitle(title, fontsize=9, fontweight="bold", x=0.01, ha="left")
+    headed(figure, title, "page")
     return settled(figure)
 
 

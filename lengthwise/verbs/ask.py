@@ -60,8 +60,6 @@ def _inquiry(args: argparse.Namespace) -> tuple[Inquiry, Sequence[Any]]:
     """The inquiry and its sizes; with --like, those on which a recipe's models are measured."""
     sizes = parse_sizes(args.lengths) if args.lengths else None
     choices: dict[str, Any] = {"question": args.question, "seed": args.seed or 0, "problems": kind_of(args)}
-    if args.max_tokens is not None and args.max_tokens < 1:
-        raise UsageError(f"--max-tokens must be 1 or more, not {args.max_tokens}")
     choices |= {"examples": args.examples, "max_tokens": args.max_tokens}
     choices |= {"temperature": None} if args.no_temperature else {}
     task = catalog.task(args.task, args.changes)

@@ -48,6 +48,15 @@ def say(args: argparse.Namespace, result: Any, *renderables: Any) -> int:
     return 0
 
 
+def say_page(args: argparse.Namespace, page: str, **more: Any) -> int:
+    """Write a page to where ``--html`` says, and say so; ``more`` goes into the JSON."""
+    from lengthwise.page.document import write_page
+
+    path, size = write_page(args.html, page), len(page.encode())
+    told = f"{path}  {size / 1e6:.1f} MB: open it in a browser; it asks the network for nothing"
+    return say(args, {"file": str(path), "bytes": size, **more}, told)
+
+
 def measuring(sizes: Sequence[object]) -> str:
     """What measuring so many sizes is called."""
     return f"measuring {len(sizes)} size{'s' * (len(sizes) != 1)}"

@@ -26,6 +26,9 @@ from lengthwise.report.terminal import plot
 from lengthwise.run import Run
 from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow
+from lengthwise.verbs.options import jobs_of
+
+WORKED = (8, 16, 32)  # digits of the sums that are shown
 
 INTRO = """Two small models learn to add numbers of up to [bold]{top}[/] digits, from the same sums.
   [bold]{looped}[/]    one block that sees a digit's neighbours, applied again and again
@@ -58,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
             Text.from_markup(INTRO.format(top=top, looped=looped.recipe.name, standard=standard.recipe.name)), ""
         )
     options = ["--lengths", ",".join(map(str, panel.sizes)), "--samples", str(args.samples), "--hard", "--families"]
-    with Fleet(runs, lambda _: options, jobs=2 if args.jobs is None else args.jobs) as fleet:
+    with Fleet(runs, lambda _: options, jobs=jobs_of(args)) as fleet:
         follow(fleet, runs, console, quiet=args.quiet, extra=lambda: pictures(runs))
     fleet.check()
     folder = Path(args.out or runs_folder() / "demo")
@@ -101,25 +104,19 @@ def length_plot(runs: Sequence[Run]) -> RenderableType:
     return plot(lengths, width=76, height=12, top=top, x_label="digits", y_label="exact match")
 
 
-def worked(runs: Sequence[Run], sizes: Sequence[int] = (8, 16, 32)) -> RenderableType:
+def worked(runs: Sequence[Run]) -> RenderableType:
     """A few fresh sums as each model works them, wrong digits marked."""
     task = runs[0].recipe.task
     panels = []
-    for size in sizes:
+    for size in WORKED:
         problem = fresh_problems(task, (size,), 1, seed=1)
-        first, second = (task.format(part) for part in _operands(task.vocab.decode(problem.prompt[0])))
+        first, second = (str(int(operand)) for operand in task.typed(problem.prompt[0]).split("+"))
         answers = {run.recipe.name: _try(Solver(run.weights()), f"{first}+{second}") for run in runs}
         right = str(int(first) + int(second))
         lines = [Text(f"{'':>16} {first:>{len(right)}}"), Text(f"{'+':>16} {second:>{len(right)}}")]
         lines += [_marked(name, answer, right) for name, answer in answers.items()]
         panels.append(Panel(Group(*lines), title=f"{size} digits", title_align="left", expand=False))
     return Group(*panels)
-
-
-def _operands(prompt: str) -> list:
-    import torch
-
-    return [torch.tensor([int(digit) for digit in operand]) for operand in prompt.split("+")]
 
 
 def _try(solver: Solver, prompt: str) -> Answer | None:

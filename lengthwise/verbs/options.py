@@ -101,8 +101,6 @@ def _read(path: Path) -> Recipe:
 
 def seeds_of(recipe: Recipe, first: int | None, count: int) -> list[Recipe]:
     """Replicates that share neither weights nor problems."""
-    if count < 1:
-        raise UsageError(f"--seeds must be 1 or more, not {count}")
     if first is None and count == 1:
         return [recipe]
     start = recipe.seed if first is None else first
@@ -153,8 +151,6 @@ def _after(loops: str | None) -> list[Stopping]:
 
 def jobs_of(args: argparse.Namespace) -> int:
     """Processes at a time."""
-    if args.jobs is not None and args.jobs < 1:
-        raise UsageError(f"--jobs must be 1 or more, not {args.jobs}")
     return min(2, os.cpu_count() or 1) if args.jobs is None else args.jobs
 
 

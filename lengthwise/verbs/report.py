@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 from lengthwise.base.errors import UsageError
 from lengthwise.base.progress import Progress
 from lengthwise.folder import InquiryFolder, RunFolder, is_folder, run_path, runs_folder
-from lengthwise.page.document import write_page
 from lengthwise.report import asked_curves, curves
 from lengthwise.report.card import card_table, known_operations, score_card
 from lengthwise.report.publish import publish, publish_depth, redraw
 from lengthwise.report.published import is_published, published, told
 from lengthwise.report.tables import depth_rows, row_table, score_table
-from lengthwise.verbs.console import doing, foresee, say
+from lengthwise.verbs.console import doing, foresee, say, say_page
 
 if TYPE_CHECKING:  # what takes torch is imported where it is needed: a report of finished runs is not
     from lengthwise.ask.folder import Asked
@@ -110,7 +109,7 @@ def _page(args: argparse.Namespace, runs: Sequence[Run], asked: Sequence[Inquiry
     price = _operations(args, runs)
     with doing("a page: examples, and a search for failures", quiet=args.quiet):
         page = report_page(runs, asked, made=_again(args), operations=price, models=thinkers(runs))
-    return _write_page(args, page)
+    return say_page(args, page)
 
 
 def _page_of_results(args: argparse.Namespace, folders: Sequence[Path]) -> int:
@@ -123,17 +122,11 @@ def _page_of_results(args: argparse.Namespace, folders: Sequence[Path]) -> int:
     from lengthwise.page.report import report_page
 
     title = told(folders[0]).get("title") if len(folders) == 1 else None
-    return _write_page(args, report_page(runs, title=title, made=_again(args)))
+    return say_page(args, report_page(runs, title=title, made=_again(args)))
 
 
 def _again(args: argparse.Namespace) -> str:
     return shlex.join(["lengthwise", "report", *args.runs, "--html", args.html])
-
-
-def _write_page(args: argparse.Namespace, page: str) -> int:
-    path, content = write_page(args.html, page), page.encode()
-    said = f"{path}  {len(content) / 1e6:.1f} MB: open it in a browser; it asks the network for nothing"
-    return say(args, {"file": str(path), "bytes": len(content)}, said)
 
 
 def _redraw(args: argparse.Namespace, folders: Sequence[Path]) -> int:

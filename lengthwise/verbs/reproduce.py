@@ -17,7 +17,7 @@ from lengthwise.evaluation.sealed import seal
 from lengthwise.recipe.data import fixed_set
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.source import Finite
-from lengthwise.report import Row, curves
+from lengthwise.report import Row, curves, size_text
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.publish import publish, publish_depth, publish_distribution, publish_overview, publish_parameters
 from lengthwise.report.tables import score_table, summary, summary_table, write_csv
@@ -107,7 +107,7 @@ def _seal(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[Ru
 
 def _measured_on(args: argparse.Namespace, panel: Panel, run: Run) -> list[str]:
     """What a run is measured on, as options of ``train``."""
-    sizes = [*map(str, panel.sizes), *(["x".join(map(str, panel.grid))] if panel.grid else [])]
+    sizes = [*map(str, panel.sizes), *([size_text(panel.grid)] if panel.grid else [])]
     options = ["--lengths", ",".join(sizes), "--samples", str(args.samples)]
     if panel.curve:
         options += ["--curve", ",".join(map(str, panel.curve)), "--curve-samples", str(args.curve_samples)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from lengthwise import catalog
-from lengthwise.base.types import UsageError
 from lengthwise.recipe.data import fresh_problems
 from lengthwise.recipe.demand import of_problems
 from lengthwise.verbs.console import say
@@ -16,8 +15,6 @@ def run(args: argparse.Namespace) -> int:
     """Problems of a task."""
     task = catalog.task(args.task, args.changes)
     size = parse_size(args.size, len(task.axes))
-    if args.count < 1:
-        raise UsageError(f"--count must be 1 or more, not {args.count}")
     of_problems(args.count, size).check(f"{args.count} problems of size {args.size}")
     problems = fresh_problems(task, size, args.count, seed=args.seed or 0, kind=kind_of(args))
     rows = [

@@ -14,7 +14,7 @@ from rich.text import Text
 from lengthwise.base import fields, listing
 from lengthwise.base.errors import UsageError
 from lengthwise.base.ranges import spelled
-from lengthwise.verbs.console import columns, doing, say
+from lengthwise.verbs.console import columns, doing, say, say_page
 
 EACH = "on 1,000 problems of each default length"
 
@@ -38,7 +38,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _page(args: argparse.Namespace) -> int:
     """Write the page on which weights think, loop by loop; the weights after the first are to compare it with."""
-    from lengthwise.page.document import write_page
     from lengthwise.page.viewer import viewer_page
     from lengthwise.run import load
     from lengthwise.verbs.options import folder_of
@@ -51,9 +50,7 @@ def _page(args: argparse.Namespace) -> int:
     models = [load(folder_of(name)) for name in names]
     with doing(f"{', '.join(model.name for model in models)}: examples, and a search for failures"):
         page = viewer_page(models)
-    path, content = write_page(args.html, page), page.encode()
-    said = f"{path}  {len(content) / 1e6:.1f} MB: open it in a browser; it asks the network for nothing"
-    return say(args, {"file": str(path), "bytes": len(content), "models": names}, said)
+    return say_page(args, page, models=names)
 
 
 # Recipes

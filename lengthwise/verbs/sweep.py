@@ -25,7 +25,7 @@ from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow
 from lengthwise.training.loop import choose_device, rehearse
 from lengthwise.training.search import Search
-from lengthwise.verbs.console import foresee, progress, say
+from lengthwise.verbs.console import foresee, measuring, progress, say
 from lengthwise.verbs.forecast import forecast
 from lengthwise.verbs.options import Size, engine, jobs_of, parse_sizes, passed_on, recipe_of, seeds_of
 
@@ -73,7 +73,7 @@ def _asked(args: argparse.Namespace) -> Sweep:
     limit = furthest(recipe)
     sizes = parse_sizes(args.lengths) if args.lengths else [recipe.lengths.top, limit]
     check_sizes(recipe, sizes)
-    foresee(f"measuring {len(sizes)} sizes", of_measuring(recipe, sizes, args.samples, [recipe.stopping]))
+    foresee(measuring(sizes), of_measuring(recipe, sizes, args.samples, [recipe.stopping]))
     if args.trials is None:
         points = [changed(recipe, point) for point in grid(axes)]
         rehearse(points[0], choose_device(args.device), args.matmul)
