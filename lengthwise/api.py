@@ -19,6 +19,7 @@ from lengthwise.base import fields, listing
 from lengthwise.base.errors import shown
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Count, Range, Seed
+from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.shown import Listing
 from lengthwise.base.types import Batch, Inputs, Kind, Loss, Problems, Score, Trace, UsageError
@@ -67,7 +68,6 @@ from lengthwise.training import loop, stacked
 from lengthwise.training.computing import Matmul
 
 LARGEST = 10**6  # a size
-Size = int | tuple[int, ...]
 Trained = Run | Weights | str | Path | nn.Module
 
 
@@ -213,7 +213,7 @@ def _task(task: Task | str) -> Task:
 @fields.checked
 def evaluate(
     weights: Trained,
-    lengths: Size | Iterable[Size] | None = None,
+    lengths: AnySize | Iterable[AnySize] | None = None,
     *,
     task: Task | str | None = None,
     layout: Layout | None = None,
@@ -297,7 +297,7 @@ def _of_module(
     return Weights(type(module).__name__, recipe, module if isinstance(module, Model) else Once(module))
 
 
-def _sizes(lengths: object, recipe: Recipe) -> list[Size]:
+def _sizes(lengths: object, recipe: Recipe) -> list[AnySize]:
     """Sizes as they are given. UsageError where they are none."""
     if isinstance(lengths, str):
         raise UsageError(f"lengths: {lengths!r} is text; write [8, 12], or range(8, 25, 4)")
@@ -306,7 +306,7 @@ def _sizes(lengths: object, recipe: Recipe) -> list[Size]:
         given = [given]
     if not isinstance(given, Iterable):
         raise UsageError(f"lengths: {_shown(lengths)} is neither a size nor several")
-    sizes: list[Size] = []
+    sizes: list[AnySize] = []
     for size in given:
         whole = size if isinstance(size, tuple) else (size,)
         if not all(isinstance(part, int) and not isinstance(part, bool) and 0 < part <= LARGEST for part in whole):

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from lengthwise.base import fields
 from lengthwise.base.ranges import Count, Line, NotNegative, Seed, Size
-from lengthwise.base.results import InquiryOutline
+from lengthwise.base.results import AnySize, InquiryOutline
 from lengthwise.base.types import Kind, Problems, UsageError
 from lengthwise.recipe.data import fresh_problems
 from lengthwise.recipe.source import FRESH, Source
@@ -123,7 +123,7 @@ class Item:
     right: str
 
 
-def items(inquiry: Inquiry, sizes: Iterable[int | tuple[int, ...]], samples: int) -> list[Item]:
+def items(inquiry: Inquiry, sizes: Iterable[AnySize], samples: int) -> list[Item]:
     """The problems on which ``evaluate`` measures models, for equal seed and ``samples``. A size given as one number
     applies to all of the task's axes. ``Item.sizes`` are the requested sizes, as in a score."""
     axes = len(inquiry.task.axes)

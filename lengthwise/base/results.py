@@ -14,6 +14,8 @@ from lengthwise.base.ranges import Count, Line, Name, Seed, Size, Sizes
 # by its name; "hard", from the family that is the task's harder set; or "every" one of a size.
 Kind = str
 
+AnySize = int | tuple[int, ...]  # a bare number stands for all of a task's axes (``Recipe.sizes``)
+
 
 @dataclass(frozen=True)
 class Score:

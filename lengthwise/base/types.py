@@ -22,7 +22,7 @@ size               a problem's difficulty on each axis of its task, e.g. its num
 =================  ====================================================================================================
 
 Letters in shapes: ``b`` rows, ``t`` positions, ``d`` width, ``h`` heads, ``e`` width of a head, ``v`` vocabulary, ``p``
-prompt, ``a`` answer, ``k`` loops, ``r`` rows still running, ``n`` selected positions of a batch.
+prompt, ``a`` answer, ``k`` loops, ``r`` rows still running, ``n`` selected positions of a batch, ``s`` stacked models.
 """
 
 from __future__ import annotations

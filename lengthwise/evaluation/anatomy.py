@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind
 from lengthwise.evaluation.scores import answer_mask, answers, checked, in_parts, slots
 from lengthwise.recipe.data import unseen
@@ -19,7 +20,7 @@ GROUPS = 6  # number of groups of problems per trait, at most
 
 def anatomy(
     weights: Weights,
-    size: int | tuple[int, ...],
+    size: AnySize,
     *,
     samples: int = 1000,
     stopping: Stopping | None = None,

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from lengthwise.base.results import AnySize
 from lengthwise.base.rng import address, stream
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation.families import all_of, short_sizes
@@ -70,7 +71,7 @@ class Search:
 
 def attack(
     weights: Weights,
-    sizes: Sequence[int | tuple[int, ...]] | None = None,
+    sizes: Sequence[AnySize] | None = None,
     *,
     seconds: float = 30.0,
     tries: int | None = None,
@@ -97,7 +98,7 @@ def attack(
     return _result(weights, search, rule, seed)
 
 
-def _sizes(recipe: Recipe, sizes: Sequence[int | tuple[int, ...]] | None) -> list[tuple[int, ...]]:
+def _sizes(recipe: Recipe, sizes: Sequence[AnySize] | None) -> list[tuple[int, ...]]:
     top, smallest = recipe.lengths.top, max(recipe.task.smallest, recipe.lengths.bottom)
     chosen = sizes or [max(smallest, top // 2), top, max(top, min(top * 3 // 2, recipe.task.largest or top * 3 // 2))]
     return list(dict.fromkeys(recipe.sizes(size) for size in chosen))

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lengthwise.base.progress import Progress
+from lengthwise.base.results import AnySize
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.follow import followed_sizes
 from lengthwise.evaluation.scores import loops_right
@@ -21,7 +22,7 @@ from lengthwise.run import Run, Weights
 QUANTILES = (0.1, 0.9)
 
 
-def depth(weights: Weights, size: int | tuple[int, ...], *, samples: int = 512, seed: int = 0) -> dict[str, Any]:
+def depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: int = 0) -> dict[str, Any]:
     """Measure the answers after each loop k = 1, 2, … to new problems of one size.
 
     The row has the fraction correct (``exact``) and the mean confidence (mean log probability) after each loop up to
@@ -60,9 +61,7 @@ def depth(weights: Weights, size: int | tuple[int, ...], *, samples: int = 512, 
     }
 
 
-def depths(
-    run: Run, sizes: Iterable[int | tuple[int, ...]], samples: int, progress: Progress | None = None
-) -> list[dict[str, Any]]:
+def depths(run: Run, sizes: Iterable[AnySize], samples: int, progress: Progress | None = None) -> list[dict[str, Any]]:
     """A row per size; sizes that the run's folder lacks for this number of ``samples`` are measured and appended."""
     known = {tuple(row["sizes"]): row for row in run.rows("depth") if row["count"] == samples}
     wanted = [run.recipe.sizes(size) for size in sizes]

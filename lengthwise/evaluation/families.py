@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from lengthwise.base.results import AnySize
 from lengthwise.base.types import Problems, Score
 from lengthwise.evaluation.scores import checked, hits_by_row, hits_of_groups
 from lengthwise.recipe.data import NoneLeft, unseen
@@ -23,7 +24,7 @@ SHARE = 10  # of each family, this part of the uniform problems, so that all fam
 
 def evaluate_families(
     weights: Weights,
-    sizes: Iterable[int | tuple[int, ...]],
+    sizes: Iterable[AnySize],
     *,
     samples: int = 100,
     stopping: Stopping | Sequence[Stopping] | None = None,

@@ -8,13 +8,12 @@ from typing import Any
 import torch
 
 from lengthwise.base.progress import Progress
+from lengthwise.base.results import AnySize
 from lengthwise.base.types import Score
 from lengthwise.recipe.recipe import Recipe
 
-Size = int | tuple[int, ...]
 
-
-def work(recipe: Recipe, size: Size) -> float:
+def work(recipe: Recipe, size: AnySize) -> float:
     """What a problem of this size costs, relative to other sizes: the positions of its row, in every loop."""
     at = recipe.sizes(size)
     sizes = torch.tensor([at])
@@ -24,7 +23,7 @@ def work(recipe: Recipe, size: Size) -> float:
 
 
 def followed(
-    scores: Iterable[Score], progress: Progress, recipe: Recipe, sizes: Sequence[Size], *, what: str, each: int = 1
+    scores: Iterable[Score], progress: Progress, recipe: Recipe, sizes: Sequence[AnySize], *, what: str, each: int = 1
 ) -> Iterator[Score]:
     """The same scores, shown as they come; there are ``each`` per size, or one that is of every problem."""
     cost = {recipe.sizes(size): work(recipe, size) for size in sizes}
@@ -35,7 +34,7 @@ def followed(
         yield score
 
 
-def followed_sizes(progress: Progress, recipe: Recipe, sizes: Sequence[Size], *, what: str) -> Iterator[Any]:
+def followed_sizes(progress: Progress, recipe: Recipe, sizes: Sequence[AnySize], *, what: str) -> Iterator[Any]:
     """Sizes one after the other; the next is asked for when one is done."""
     total = sum(work(recipe, size) for size in sizes)
     line, done = progress.line(what, total), 0.0

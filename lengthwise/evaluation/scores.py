@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from lengthwise.base.results import AnySize
 from lengthwise.base.types import Batch, Kind, Problems, Score, Trace, UsageError, sent, wilson
 from lengthwise.evaluation.causality import check
 from lengthwise.fast import choose
@@ -38,7 +39,7 @@ class Predictions:
 
 def evaluate(
     weights: Weights,
-    sizes: Iterable[int | tuple[int, ...]],
+    sizes: Iterable[AnySize],
     *,
     samples: int = 1000,
     stopping: Stopping | Sequence[Stopping] | None = None,
@@ -66,7 +67,7 @@ def evaluate(
 
 def _precise(
     weights: Weights,
-    sizes: Iterable[int | tuple[int, ...]],
+    sizes: Iterable[AnySize],
     rules: Sequence[Stopping],
     samples: int,
     precision: float,
@@ -134,7 +135,7 @@ def exact_match(model: Model, recipe: Recipe, sizes: tuple[int, ...], count: int
 
 
 def _groups(
-    recipe: Recipe, sizes: Iterable[int | tuple[int, ...]], samples: int, *, kind: Kind, seed: int
+    recipe: Recipe, sizes: Iterable[AnySize], samples: int, *, kind: Kind, seed: int
 ) -> Iterator[list[tuple[tuple[int, ...], Problems]]]:
     """Fresh problems of each size, in their order; together where one forward pass takes the rows of several."""
     group: list[tuple[tuple[int, ...], Problems]] = []
@@ -163,7 +164,8 @@ def _counts(
 def hits_of_groups(
     model: Model, recipe: Recipe, groups: Sequence[Problems], rules: Sequence[Stopping]
 ) -> list[Int[Tensor, "b 5"]]:
-    """The same of each row of all groups, for each rule. Rules that choose for many rows see one group at a time."""
+    """For each rule the columns of ``hits``, of each row of all groups. Rules that choose for many rows see one group
+    at a time."""
     joined = [Problems.join(groups)] if all(rule.together == 1 for rule in rules) else groups
     found = [hits_by_row(model, recipe, problems, rules) for problems in joined]
     return [torch.cat(parts) for parts in zip(*found, strict=True)]
@@ -172,7 +174,7 @@ def hits_of_groups(
 def hits_by_row(
     model: Model, recipe: Recipe, problems: Problems, rules: Sequence[Stopping]
 ) -> list[Int[Tensor, "b 5"]]:
-    """The same of each row of one group, for each rule."""
+    """For each rule the columns of ``hits``, of each row of one group."""
     found: list[list[Tensor]] = [[] for _ in rules]
     positions = TOKENS if any(rule.reads_output for rule in rules) else min(FEW, TOKENS)
     together = max(rule.together for rule in rules)
@@ -210,7 +212,7 @@ def answer(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Pr
 
 @torch.no_grad()
 def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping]) -> list[Predictions]:
-    """The same under several stopping rules, from one run of the model as far as the furthest looks."""
+    """What the model answers under several stopping rules, from one run of the model as far as the furthest looks."""
     model.eval()
     planned = recipe.loops.planned(batch.rounds)
     limits, end = [rule.limit(planned) for rule in rules], recipe.layout.end(recipe.task)

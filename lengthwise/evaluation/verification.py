@@ -22,6 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lengthwise.base.errors import clean
 from lengthwise.base.fields import conform
 from lengthwise.base.progress import Line, Progress
+from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.schemas import Record
 from lengthwise.base.types import Problems, UsageError
@@ -66,7 +67,7 @@ class Check:
 def verify(
     weights: Weights,
     claims: Claims | None = None,
-    sizes: Sequence[int | tuple[int, ...]] | None = None,
+    sizes: Sequence[AnySize] | None = None,
     *,
     seed: int | None = None,
     samples: int = SAMPLES,

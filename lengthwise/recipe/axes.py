@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from lengthwise.base.errors import UsageError
+from lengthwise.base.results import AnySize
 from lengthwise.recipe.recipe import Recipe
 
 SHORT = 1.3  # times the training length: as far as a recipe may be chosen
@@ -101,7 +102,7 @@ def furthest(recipe: Recipe) -> int:
     return max(top + 1, int(SHORT * top))
 
 
-def check_sizes(recipe: Recipe, sizes: Iterable[int | tuple[int, ...]]) -> None:
+def check_sizes(recipe: Recipe, sizes: Iterable[AnySize]) -> None:
     """UsageError for a size that is there to test: what chose a recipe is no test of it."""
     most = furthest(recipe)
     for size in sizes:

@@ -11,6 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from lengthwise.base.fields import suggest
+from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Kind, Problems, UsageError
 from lengthwise.recipe.lengths import Lengths
@@ -161,9 +162,7 @@ def sampler(task: Task, kind: Kind) -> Sampler:
     return known[kind].sample
 
 
-def unseen(
-    recipe: Recipe, size: int | tuple[int, ...], count: int, *, seed: int, part: int = -1, kind: Kind = "uniform"
-) -> Problems:
+def unseen(recipe: Recipe, size: AnySize, count: int, *, seed: int, part: int = -1, kind: Kind = "uniform") -> Problems:
     """Fresh problems for a model of this recipe. A bare number is taken on all of the task's axes (see
     ``Recipe.sizes``). ``natural`` ones start where training does or, up to a size that it does not reach, where it
     ends: so neither stands for the other."""

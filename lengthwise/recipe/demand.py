@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
 from lengthwise.nn.window import Local
@@ -26,7 +27,6 @@ SPEED = 1e10  # multiplications and additions per second, of one thread
 KEPT = 7  # numbers per parameter in training: itself, gradient, two moments, average, best, checkpoint
 SURELY = 10**7  # a model whose numbers multiply to less than this fits any machine
 LARGE = 64  # a size from which on rows are not drawn
-Size = int | tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def of_training(recipe: Recipe) -> Demand:
     return Demand(held, 6 * weights * rows * loops * recipe.steps / SPEED / 2)  # mean sizes are half of the largest
 
 
-def of_measuring(recipe: Recipe, sizes: Sequence[Size], samples: int, rules: Sequence[Stopping]) -> Demand:
+def of_measuring(recipe: Recipe, sizes: Sequence[AnySize], samples: int, rules: Sequence[Stopping]) -> Demand:
     """Of exact match on so many problems per size: memory of the largest, time of all."""
     shown = sizes[:: max(1, len(sizes) // 32)]  # of many sizes some stand for all
     each = [_measuring(recipe, recipe.sizes(size), samples, rules) for size in shown]

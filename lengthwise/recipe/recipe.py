@@ -17,6 +17,7 @@ from torch import nn
 from lengthwise.base import fields, listing, rng
 from lengthwise.base.errors import UnknownPart
 from lengthwise.base.ranges import Count, Decay, Extra, Name, Positive, Seed, Share, Size, Whole
+from lengthwise.base.results import AnySize
 from lengthwise.base.shown import as_html, as_text
 from lengthwise.base.types import UsageError
 from lengthwise.models import Model, ModelSpec, Once
@@ -190,7 +191,7 @@ class Recipe(fields.Part):
                 raise UsageError(f"{name}: a recipe has no such field{fields.suggest(name, known)}")
         return replace(fields.override(self, changes), **values)
 
-    def sizes(self, size: int | tuple[int, ...]) -> tuple[int, ...]:
+    def sizes(self, size: AnySize) -> tuple[int, ...]:
         """A size on each of the task's axes. A bare number stands for all, short of an axis that is kept short."""
         if isinstance(size, tuple):
             return size

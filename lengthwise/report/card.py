@@ -139,7 +139,7 @@ def keep_operations(found: Mapping[str, float]) -> None:
 
 
 def card_table(rows: Sequence[Row]) -> Table:
-    """The same for the terminal."""
+    """The score card for the terminal."""
     table = Sheet()
     table.caption = (
         f"longest: where exact match is surely {SOLVED} or more (95 % interval), per seed, and {SOLVED} on every family"

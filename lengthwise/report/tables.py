@@ -170,7 +170,7 @@ def summary(panel: str, curves: Sequence[Curve], sizes: Sequence[int], claims: S
 
 
 def summary_table(rows: Sequence[Row]) -> Table:
-    """The same for the terminal."""
+    """The summary for the terminal."""
     table = Sheet()
     for heading in ("", "at", "exact match", f"seeds ≥ {SOLVED}", "stopping, or standing"):
         table.add_column(heading)

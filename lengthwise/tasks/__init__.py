@@ -45,7 +45,7 @@ class Task(Part):
         """One problem per row of sizes, without a Python loop over rows."""
 
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        """The same from the task's harder set, where it has one. UsageError where it has none."""
+        """Problems of given sizes from the task's harder set, where it has one. UsageError where it has none."""
         raise UsageError(f"{self.name} has no harder set of problems: leave `hard` at 0")
 
     @property

@@ -79,7 +79,7 @@ def complement(pair: Pair) -> Digits:
 
 
 def complement_and_one(pair: Pair) -> Digits:
-    """The same with one more in the lowest column: 372+628. A carry travels through all columns."""
+    """Columns that add up to the largest digit, but the lowest to one more: 372+628. A carry travels through all."""
     longer = _passing(pair)
     lowest = torch.arange(pair.width) == 0
     longer = torch.where(lowest, longer.clamp(min=1), longer)
@@ -87,7 +87,8 @@ def complement_and_one(pair: Pair) -> Digits:
 
 
 def interrupted_carry(pair: Pair) -> Digits:
-    """The same with one less in some column: 372+618. The carry ends there; or, in the lowest, there is none."""
+    """As complement-and-one, with one less in some column: 372+618. A carry travels to it and ends there; where it is
+    the lowest column, there is none."""
     first, second = complement_and_one(pair).unbind(1)
     here = torch.arange(pair.width) == pair.position(pair.shorter)
     less_of_first = here & (first > 0)
@@ -222,7 +223,7 @@ EACH = (
 
 
 def each(pattern: patterns.Pattern, pair: Pair) -> Digits:
-    """The same pattern in both numbers, drawn for each."""
+    """One pattern in both numbers, drawn for each."""
     digits = pattern(pair.lengths.flatten(), pair.width, pair.base, pair.generator)
     return digits.view(len(pair.lengths), 2, pair.width)
 

@@ -58,7 +58,7 @@ def periodic(length: Int[Tensor, " b"], width: int, count: int, generator: Gener
 
 
 def palindrome(length: Int[Tensor, " b"], width: int, count: int, generator: Generator) -> Int[Tensor, "b width"]:
-    """The same read backwards."""
+    """What reads the same backwards."""
     position = torch.arange(width)
     back = (length[:, None] - 1 - position).clamp(min=0)
     return _symbols(len(length), width, count, generator).gather(1, torch.minimum(position, back))

@@ -58,7 +58,7 @@ def _check(args: argparse.Namespace) -> None:
         if getattr(args, name, None) is not None:
             conform(kind, getattr(args, name), f"--{name.replace('_', '-')}")
     if hasattr(args, "device"):
-        from lengthwise.training.loop import choose_device
+        from lengthwise.run import choose_device
 
         choose_device(args.device)
 

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from lengthwise.evaluation.attack import attack
 from lengthwise.report.sheet import Sheet
-from lengthwise.run import load
-from lengthwise.training.loop import choose_device, computing
+from lengthwise.run import choose_device, load
+from lengthwise.training.computing import computing
 from lengthwise.verbs.console import doing, say
 from lengthwise.verbs.options import folder_of, only_rule, parse_sizes
 

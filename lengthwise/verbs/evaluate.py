@@ -20,8 +20,8 @@ from lengthwise.recipe.data import unseen
 from lengthwise.recipe.demand import of_measuring
 from lengthwise.report import Row, latest
 from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_table
-from lengthwise.run import Run, load
-from lengthwise.training.loop import choose_device, computing
+from lengthwise.run import Run, choose_device, load
+from lengthwise.training.computing import computing
 from lengthwise.verbs.console import foresee, measuring, say
 from lengthwise.verbs.families import Work, families_of, family_tables, with_families
 from lengthwise.verbs.options import folder_of, kind_of, parse_sizes, rules_of

@@ -10,15 +10,15 @@ from typing import Any
 from rich.table import Table
 
 from lengthwise.base.progress import Progress
+from lengthwise.base.results import AnySize
 from lengthwise.evaluation.families import SHARE, evaluate_families, short_sizes
 from lengthwise.evaluation.follow import followed, followed_sizes
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.stopping import Stopping
 from lengthwise.report import ALONE, Row
 from lengthwise.report.families import family_table, worst_table
-from lengthwise.run import Run, Weights
-from lengthwise.training.loop import choose_device, computing
-from lengthwise.verbs.options import Size
+from lengthwise.run import Run, Weights, choose_device
+from lengthwise.training.computing import computing
 
 BEYOND = 2  # times the training length: farther out, families would cost more than all else
 
@@ -36,7 +36,7 @@ class Work:
     args: argparse.Namespace
     weights: Weights
     own: Run | None  # the run whose weights they are: what is measured is kept in its folder
-    sizes: Sequence[Size]
+    sizes: Sequence[AnySize]
     rules: Sequence[Stopping]
     progress: Progress
 

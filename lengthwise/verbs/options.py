@@ -10,6 +10,7 @@ from pathlib import Path
 
 from lengthwise import catalog
 from lengthwise.base import fields
+from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind, UsageError
 from lengthwise.folder import is_folder, runs_folder
 from lengthwise.recipe import demand
@@ -21,12 +22,10 @@ from lengthwise.training.executors import Engine, Local
 from lengthwise.training.ray_cluster import Ray
 from lengthwise.training.slurm import Slurm
 
-Size = int | tuple[int, ...]
-
 # Sizes
 
 
-def parse_sizes(text: str) -> list[Size]:
+def parse_sizes(text: str) -> list[AnySize]:
     """``8,12,16`` · ``1-60`` · ``10-100:10`` (every tenth) · ``20x40`` (every pair up to 20 and 40), or several with
     commas, each once. UsageError in one line otherwise, and where no machine holds as many."""
     parts = [_sizes_of(part.strip()) for part in text.split(",")]
@@ -34,9 +33,9 @@ def parse_sizes(text: str) -> list[Size]:
     return list(dict.fromkeys(size for _, sizes in parts for size in sizes))
 
 
-def _sizes_of(part: str) -> tuple[int, Iterable[Size]]:
+def _sizes_of(part: str) -> tuple[int, Iterable[AnySize]]:
     """How many sizes a part names, and these."""
-    found: tuple[int, Iterable[Size]] = (0, ())
+    found: tuple[int, Iterable[AnySize]] = (0, ())
     if match := re.fullmatch(r"(\d{1,18})(?:-(\d{1,18})(?::(\d{1,18}))?)?", part):
         low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         if low and step and low <= high:

@@ -144,7 +144,7 @@ def _report_stopping(args: argparse.Namespace, runs: Sequence[Run]) -> int:
     from lengthwise.evaluation.depth import depths
     from lengthwise.recipe.demand import of_measuring
     from lengthwise.recipe.stopping import MaxConfidence
-    from lengthwise.training.loop import computing
+    from lengthwise.training.computing import computing
     from lengthwise.verbs.options import parse_sizes
 
     files: list[Path] = []

@@ -23,10 +23,10 @@ from lengthwise.report.publish import publish, publish_depth, publish_distributi
 from lengthwise.report.tables import score_table, summary, summary_table, write_csv
 from lengthwise.run import Run
 from lengthwise.studies import Panel, Study
+from lengthwise.training.computing import computing
 from lengthwise.training.cost import operations_by_name
 from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow
-from lengthwise.training.loop import computing
 from lengthwise.training.stacked import check_alike, rehearse_stacked
 from lengthwise.verbs.console import doing, progress, say
 from lengthwise.verbs.forecast import forecast

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.solver import Solver
 from lengthwise.folder import json_text
-from lengthwise.run import load
-from lengthwise.training.loop import choose_device
+from lengthwise.run import choose_device, load
 from lengthwise.verbs.console import waiting
 from lengthwise.verbs.options import folder_of, only_rule
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
+from lengthwise.base.results import AnySize
 from lengthwise.folder import json_text, read_tree, runs_folder, write, write_json
 from lengthwise.recipe.axes import Axis, Point, changed, check_sizes, furthest, grid, parse
 from lengthwise.recipe.demand import of_measuring
@@ -20,14 +21,14 @@ from lengthwise.report import Row, latest, size_text
 from lengthwise.report.style import save
 from lengthwise.report.sweep import mattered, mattered_table, ranked, sweep_figure, trials_table
 from lengthwise.report.tables import write_csv
-from lengthwise.run import Run
+from lengthwise.run import Run, choose_device
 from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow
-from lengthwise.training.loop import choose_device, rehearse
 from lengthwise.training.search import Search
+from lengthwise.training.trainee import rehearse
 from lengthwise.verbs.console import foresee, measuring, progress, say
 from lengthwise.verbs.forecast import forecast
-from lengthwise.verbs.options import Size, engine, jobs_of, parse_sizes, passed_on, recipe_of, seeds_of
+from lengthwise.verbs.options import engine, jobs_of, parse_sizes, passed_on, recipe_of, seeds_of
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Sweep:
 
     recipe: Recipe
     axes: tuple[Axis, ...]
-    sizes: tuple[Size, ...]
+    sizes: tuple[AnySize, ...]
     samples: int
     seeds: int
     trials: int | None  # None: the whole grid

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from lengthwise.base.errors import Diverged
 from lengthwise.base.progress import Progress
+from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind, UsageError
 from lengthwise.evaluation.follow import followed
 from lengthwise.evaluation.scores import default_sizes, evaluate
@@ -21,21 +22,21 @@ from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.stopping import Stopping
 from lengthwise.report import curves
 from lengthwise.report.tables import score_table
-from lengthwise.run import Run
+from lengthwise.run import Run, choose_device
 from lengthwise.share.tracking import check, tracked
+from lengthwise.training.computing import computing
 from lengthwise.training.executors import Engine, Local
 from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow
-from lengthwise.training.loop import choose_device, computing, rehearse, train
+from lengthwise.training.loop import train
 from lengthwise.training.processes import count, follows
 from lengthwise.training.stacked import train_stacked
-from lengthwise.training.trainee import Trainee
+from lengthwise.training.trainee import Trainee, rehearse
 from lengthwise.verbs import console
 from lengthwise.verbs.console import foresee, measuring, say
 from lengthwise.verbs.families import after_training
 from lengthwise.verbs.forecast import forecast
 from lengthwise.verbs.options import (
-    Size,
     check_stack,
     engine,
     further_kinds,
@@ -53,7 +54,7 @@ FURTHER = 1000  # problems per size, at most, for stopping rules after the first
 class Measurement(NamedTuple):
     """What to measure: sizes, how many problems per size, of which kind, and by which stopping rules."""
 
-    sizes: Sequence[Size]
+    sizes: Sequence[AnySize]
     samples: int
     kind: Kind
     rules: Sequence[Stopping]

@@ -17,9 +17,9 @@ from lengthwise.evaluation.verification import file_digest, passed, read, sign, 
 from lengthwise.folder import write_json
 from lengthwise.report.families import worst_table
 from lengthwise.report.sheet import Sheet
-from lengthwise.run import load, weights_folder
+from lengthwise.run import choose_device, load, weights_folder
 from lengthwise.share.hub import NEEDED
-from lengthwise.training.loop import choose_device, computing
+from lengthwise.training.computing import computing
 from lengthwise.training.retraining import retrained
 from lengthwise.verbs.console import say
 from lengthwise.verbs.options import folder_of, parse_sizes
