@@ -23,7 +23,7 @@ from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import seal, sealed_seed
 from lengthwise.evaluation.solver import Solver
 from lengthwise.recipe.data import batch, fresh_problems
-from lengthwise.recipe.lengths import Uniform
+from lengthwise.recipe.lengths import Curriculum, Uniform
 from lengthwise.recipe.recipe import ChosenOn, Watch
 from lengthwise.recipe.stopping import MaxConfidence
 from lengthwise.report import WORST, curves, latest, names
@@ -78,6 +78,7 @@ def test_a_small_size_is_measured_on_all_its_problems():
     assert (score.problems, score.count, score.exact) == ("every", 32, right / 32)
     assert short_sizes(PARITY) == list(range(1, 12))
     assert short_sizes(replace(PARITY, lengths=Uniform(6, bottom=4))) == list(range(4, 12))
+    assert short_sizes(replace(PARITY, lengths=Curriculum(20, 1, most=(2,)))) == [1, 2]  # no longer ones are named
 
 
 def test_named_families_alone_are_measured_where_they_are_asked_for():
@@ -189,6 +190,12 @@ def test_changes_stay_within_what_was_asked_for_on_each_axis():
 def test_an_attack_that_finds_nothing_says_so():
     found = attack(lw.load("looped-parity").weights, [6], tries=300)
     assert (found["failed"], found["shortest"]) == (0, [])
+
+
+@pytest.mark.parametrize("sizes", [[(3, 4)], [5, (3, 4)]])
+def test_an_attack_refuses_sizes_of_another_task(sizes):
+    with pytest.raises(UsageError, match="parity has sizes on 1 axes"):
+        attack(half_trained(PARITY), sizes, tries=10)
 
 
 def test_an_attack_needs_time():

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from lengthwise import catalog, cli
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation.anatomy import GROUPS, _grouped, anatomy
+from lengthwise.evaluation.attack import prompts
 from lengthwise.evaluation.depth import depth
 from lengthwise.evaluation.scores import Predictions, evaluate
+from lengthwise.evaluation.solver import Solver
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import NoPE
 from lengthwise.objectives.final import Final
@@ -35,7 +37,7 @@ from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.depth_figure import depth_figure
 from lengthwise.report.style import save
 from lengthwise.report.tables import depth_rows
-from lengthwise.run import Run
+from lengthwise.run import Run, load
 from lengthwise.studies import Panel, Study
 from lengthwise.studies import looped as study
 from lengthwise.tasks.binary_sum import BinarySum
@@ -563,6 +565,21 @@ def test_anatomy_tells_early_from_late_from_wrong(half, monkeypatch):
     assert json.loads(json.dumps(row)) == row
 
 
+def test_anatomy_of_a_model_that_reads_its_own_answer_is_of_what_it_says():
+    """Fed the right answer, it may go on, or end, where it would not by itself."""
+    weights = load("lstm-small")
+    row = anatomy(weights, 40, samples=40)
+    problems = data.unseen(weights.recipe, (40,), 40, seed=0)
+    solver = Solver(weights)
+    said = [solver.solve(prompt) for prompt in prompts(weights.recipe.task, problems)]
+    wrong = [(len(one.text), len(one.right)) for one in said if not one.correct]
+    ends = {
+        "early": sum(length < right for length, right in wrong),
+        "late": sum(length > right for length, right in wrong),
+    }
+    assert row["ends"] == ends | {"right": len(wrong) - sum(ends.values())}
+
+
 @pytest.mark.parametrize("name", ["parity", "copy", "next"])
 def test_anatomy_looks_at_the_problems_that_evaluate_scores(half, name):
     weights = half[name].weights()
@@ -621,6 +638,16 @@ def test_a_grid_after_several_numbers_of_loops(capsys, tmp_path):
     code, out, err = typed(capsys, "evaluate", run.folder, "--loops", "0,2")
     assert (code, out) == (2, "")
     assert "--loops: numbers from 1 up with commas, e.g. 1,8,16, not '0,2'" in err
+
+
+def test_a_rule_more_is_measured_alone_on_a_grid(capsys, tmp_path):
+    run = train(replace(TINY, name="tiny-product", task=Multiplication(), steps=1), tmp_path / "product")
+    words = ["evaluate", run.folder, "--grid", "1x2", "--samples", 3, "--json"]
+    before = json.loads(typed(capsys, *words)[1])
+    rows = json.loads(typed(capsys, *words, "--stopping", "Oracle", "--stopping", "After(loops=1)")[1])
+    told = [(tuple(row["sizes"]), row["stopping"]) for row in rows]
+    assert len(told) == len(set(told)) == 4 and len(run.rows("scores")) == 4
+    assert [row for row in rows if row["stopping"] == "Oracle"] == before
 
 
 def test_a_grid_that_was_cut_goes_on(capsys, tmp_path):

@@ -572,6 +572,17 @@ def test_randomized_positions_grow_and_are_any_of_so_many():
         replace(BASE, positions=(position, ALiBi()))
 
 
+@pytest.mark.parametrize("inner", [Blank(), EarlierHeads(1), LocalHeads(1)], ids=repr)
+def test_randomized_positions_keep_all_that_the_encoding_says(inner):
+    """What does not depend on positions is as it was: a blank key, and heads that start alike."""
+    own, randomized = inner.build(8, 2), Randomized(inner, 20).build(8, 2)
+    assert randomized.attends == own.attends
+    for name in ("blank", "alike"):
+        one, two = getattr(own, name)(), getattr(randomized, name)()
+        assert (one is None) == (two is None)
+        assert one is None or torch.equal(one, two)
+
+
 def test_a_place_that_does_not_fit_is_said():
     encoding = Abacus(2).build(8, 2)
     assert encoding.vectors(some([9])).shape == (1, 9, 8)

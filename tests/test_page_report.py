@@ -118,3 +118,48 @@ def test_the_command_writes_a_page_of_results(tmp_path):
         done = command("report", *words)
         assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
     assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
+
+
+# Folders of results, read back
+
+
+@pytest.mark.parametrize("name", sorted(str(path.parent.relative_to(RESULTS)) for path in RESULTS.rglob("runs.json")))
+def test_every_published_row_belongs_to_a_run(name):
+    folder = RESULTS / name
+    runs = published(folder)
+    for kind in ("scores", "metrics"):
+        assert sum(len(run.rows(kind)) for run in runs) == len(read_csv(folder / f"{kind}.csv"))
+
+
+@pytest.mark.parametrize("identity", ["2276e59742", "0123456789", "1234567890", "12e4567890", "abcdef0123"])
+def test_a_run_whose_id_looks_like_a_number_keeps_its_rows(identity, tmp_path):
+    source = RESULTS / "undecided-parity"
+    (entry,) = json.loads((source / "runs.json").read_text())
+    (tmp_path / "runs.json").write_text(json.dumps([entry | {"id": identity}]))
+    (tmp_path / "scores.csv").write_text((source / "scores.csv").read_text().replace(entry["id"], identity))
+    (found,) = published(tmp_path)
+    assert len(found.rows("scores")) == len(read_csv(source / "scores.csv")) > 0
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("runs.json", "[{}]", "it has no recipe_name"),
+        ("runs.json", "{}", "it has no recipe_name"),
+        ("runs.json", "[1]", "1 is not a JSON object"),
+        ("runs.json", "1", "neither a list nor an object"),
+        ("scores.csv", "id,sizes\nx,bad\n", "line 2: 'bad' is no size"),
+        ("scores.csv", "id,sizes\nx,8,9\n", "line 2 has more cells than there are columns"),
+        ("scores.csv", "id,sizes\nx,8\n", "line 2: it has no task"),
+        ("scores.csv", "exact,exact.8\n1,1\n", "a column exact and a column exact.8"),
+        ("stopping-undecided-parity.json", '{"a": 1}', "it has no task"),
+        ("figures.json", '{"title": 3}', "title"),
+    ],
+)
+def test_a_damaged_folder_of_results_is_refused_in_one_line(file, content, message, tmp_path):
+    for name in ("runs.json", "scores.csv", "metrics.csv", "figures.json"):
+        (tmp_path / name).write_text((RESULTS / "undecided-parity" / name).read_text())
+    (tmp_path / file).write_text(content)
+    done = command("report", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr and done.stderr.count("\n") == 1

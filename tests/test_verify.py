@@ -11,8 +11,10 @@ from test_evaluation import NEXT, PAIRS, half_trained
 from torch import nn
 
 from lengthwise.base.results import Score
+from lengthwise.base.types import Problems
 from lengthwise.evaluation import claims, verification
 from lengthwise.evaluation.claims import Claims, claims_of
+from lengthwise.evaluation.perturbation import unsteady
 from lengthwise.evaluation.verification import longest, operations, sign, verify
 from lengthwise.folder import SHIPPED, shipped, write_json
 from lengthwise.models import Once
@@ -265,3 +267,12 @@ def test_each_call_draws_problems_that_nobody_could_know(trained, tmp_path):
     weights = Run.open(trained.folder).weights()
     seeds = {verify(weights, None, [4], samples=2, seconds=0.001)["about"]["seed"] for _ in range(2)}
     assert len(seeds) == 2
+
+
+def test_a_half_without_the_longest_rows_is_compared_all_the_same():
+    """Of ragged answers the two halves that are answered apart may be of different widths."""
+    weights = half_trained(PAIRS)
+    task = weights.recipe.task
+    rows = [task.parse(text) for text in ("1+1", "1+0", "10101+11011", "11111+1")]
+    again, reverse = unsteady(weights, Problems.join(rows))
+    assert again == reverse == 0

@@ -124,6 +124,29 @@ class About(TypedDict):
     wall_s: NotNegative
 
 
+class Published(TypedDict):
+    """An entry of a folder of results' runs.json."""
+
+    recipe_name: Line
+    id: Line
+
+
+class Figure(TypedDict):
+    """A figure's quoted result of somebody else."""
+
+    who: Line
+    exact: Share
+
+
+class Figures(TypedDict):
+    """figures.json: what figures say beyond their rows."""
+
+    title: NotRequired[str | None]
+    strong: NotRequired[str | None]
+    panels: NotRequired[tuple[Line, ...]]
+    claims: NotRequired[tuple[Figure, ...]]
+
+
 class Verdict(TypedDict):
     """A check of a verification."""
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind
+from lengthwise.evaluation.generate import decode
 from lengthwise.evaluation.scores import answer_mask, answers, checked, in_parts, slots
 from lengthwise.recipe.data import unseen
 from lengthwise.recipe.stopping import Stopping
@@ -45,10 +46,12 @@ def anatomy(
         wanted = slots(batch.targets, batch.answer_slots)
         answer = answer_mask(wanted, batch.answer_slots, end)
         wrong.append((predicted.symbols != wanted) & answer)
-        given = answer_mask(predicted.symbols, batch.answer_slots, end)
+        # Where the answer is fed in, what follows a wrong symbol is another matter when the model reads its own.
+        own = decode(weights.model, recipe, batch, rule) if recipe.layout.decodes else predicted
+        given = answer_mask(own.symbols, batch.answer_slots, end)
         length = given.sum(1)
         # An answer without an end fills all slots; so may a complete one, but that has an end symbol.
-        open_ended = ~((predicted.symbols == end) & given).any(1) if end is not None else torch.zeros_like(length) > 0
+        open_ended = ~((own.symbols == end) & given).any(1) if end is not None else torch.zeros_like(length) > 0
         early.append((length < answer.sum(1)) & ~open_ended)
         late.append((length > answer.sum(1)) | open_ended)
     missed = torch.cat([part.any(1) for part in wrong])

@@ -21,7 +21,7 @@ from lengthwise.evaluation.families import all_of, short_sizes
 from lengthwise.evaluation.mutation import mutated
 from lengthwise.evaluation.scores import answers, checked, in_parts, right
 from lengthwise.evaluation.solver import Solver
-from lengthwise.recipe.data import sampler
+from lengthwise.recipe.data import check_size, sampler
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.stopping import Stopping
 from lengthwise.run import Weights
@@ -101,7 +101,10 @@ def attack(
 def _sizes(recipe: Recipe, sizes: Sequence[AnySize] | None) -> list[tuple[int, ...]]:
     top, smallest = recipe.lengths.top, max(recipe.task.smallest, recipe.lengths.bottom)
     chosen = sizes or [max(smallest, top // 2), top, max(top, min(top * 3 // 2, recipe.task.largest or top * 3 // 2))]
-    return list(dict.fromkeys(recipe.sizes(size) for size in chosen))
+    found = list(dict.fromkeys(recipe.sizes(size) for size in chosen))
+    for at in found:
+        check_size(recipe.task, at)
+    return found
 
 
 def _candidates(

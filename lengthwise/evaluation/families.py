@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 
 import torch
 from jaxtyping import Int
@@ -43,10 +44,12 @@ def evaluate_families(
 
 def short_sizes(recipe: Recipe, samples: int = 100) -> list[int]:
     """The shortest sizes, as far as each has so few problems that all are measured beside ``samples`` of a family."""
-    found, size = [], max(recipe.task.smallest, recipe.lengths.bottom)
-    while all_of(recipe, recipe.sizes(size), samples) is not None:
+    found: list[int] = []
+    for size in count(max(recipe.task.smallest, recipe.lengths.bottom)):
+        same = bool(found) and recipe.sizes(size) == recipe.sizes(found[-1])  # every axis is as long as it can be
+        if same or all_of(recipe, recipe.sizes(size), samples) is None:
+            break
         found.append(size)
-        size += 1
     return found
 
 

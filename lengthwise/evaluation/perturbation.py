@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool
 from torch import Generator, Tensor, nn
+from torch.nn import functional as F
 
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Problems
@@ -126,6 +127,7 @@ def unsteady(weights: Weights, problems: Problems) -> tuple[int, int]:
         return int(again.sum()), 0
     order = torch.arange(rows).flip(0)
     parts = [_predicted(weights, batch.take(part), TIMES) for part in order.chunk(2)]
+    parts = [F.pad(part, (0, first.shape[1] - part.shape[1])) for part in parts]  # a half may lack the longest rows
     return int(again.sum()), int(_differ(first.flip(0), torch.cat(parts)).sum())
 
 

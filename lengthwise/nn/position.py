@@ -188,6 +188,12 @@ class _Randomized(Encoding):
     def attends(self) -> bool:
         return self.inner.attends
 
+    def blank(self) -> Float[Tensor, " h"] | None:
+        return self.inner.blank()
+
+    def alike(self) -> Bool[Tensor, " h"] | None:
+        return self.inner.alike()
+
     def _renumbered(self, inputs: Inputs) -> Inputs:
         if self.training:
             return inputs

@@ -114,6 +114,14 @@ def held_out(recipe: Recipe, count: int) -> Problems:
     return _only("validation", recipe.source, drawn, count)
 
 
+def check_size(task: Task, size: Sequence[int]) -> None:
+    """UsageError where a task has no such size."""
+    if len(size) != len(task.axes):
+        raise UsageError(f"{task.name} has sizes on {len(task.axes)} axes ({', '.join(task.axes)}), not {len(size)}")
+    if min(size) < task.smallest:
+        raise UsageError(f"sizes start at {task.smallest}, not {min(size)}")
+
+
 def fresh_problems(
     task: Task,
     size: Sequence[int],
@@ -131,10 +139,7 @@ def fresh_problems(
     all there are belong to other parts."""
     if count < 1:
         raise UsageError(f"one problem or more is asked for, not {count}")
-    if len(size) != len(task.axes):
-        raise UsageError(f"{task.name} has sizes on {len(task.axes)} axes ({', '.join(task.axes)}), not {len(size)}")
-    if min(size) < task.smallest:
-        raise UsageError(f"sizes start at {task.smallest}, not {min(size)}")
+    check_size(task, size)
     if kind == "natural" and len(set(size)) > 1:
         raise UsageError(f"natural problems are as long on every axis: {max(size)}, not {'x'.join(map(str, size))}")
     sample = sampler(task, kind)
@@ -157,7 +162,7 @@ def sampler(task: Task, kind: Kind) -> Sampler:
         return task.sample_hard
     known = {family.name: family for family in task.families}
     if kind not in known:
-        kinds = ["uniform", "natural", "hard", *known]
+        kinds = ["uniform", "natural", *(["hard"] if task.has_harder else []), *known]
         raise UsageError(f"{task.name} has no problems called {kind!r}{suggest(kind, kinds)}: {', '.join(kinds)}")
     return known[kind].sample
 

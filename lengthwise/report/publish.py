@@ -8,6 +8,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from lengthwise.base.fields import encode
+from lengthwise.base.ranges import Whole
+from lengthwise.base.schemas import Depth, SizeText
 from lengthwise.folder import DIVERGED, InquiryFolder, RunFolder, write_json
 from lengthwise.report import ALONE, Claim, Row, Sizes, by_recipe
 from lengthwise.report.anatomy_figure import anatomy_figure
@@ -53,9 +55,9 @@ def redraw(source: Path, folder: Path, *, width: Width = "page") -> list[Path]:
     about, runs = told(source), published(source)
     figures = _figures(runs, [], about.get("title"), about.get("strong"), width) if runs else {}
     for path in sorted(source.glob("stopping-*.json")):
-        figures[path.stem] = depth_figure(read_json(path), _depth_title(path.stem), width=width)
+        figures[path.stem] = depth_figure(read_json(path, tuple[Depth, ...]), _depth_title(path.stem), width=width)
     if (path := source / "distribution.json").exists():
-        counts = {int(size): count for size, count in read_json(path).items()}
+        counts = {int(size): count for size, count in read_json(path, dict[SizeText, Whole]).items()}
         figures["distribution"] = distribution_figure(counts, _distribution_title(counts), width=width)
     if rows := read_csv(source / "parameters.csv"):
         claims = [Claim(one["who"], 0, "", "", one["exact"]) for one in about.get("claims", [])]

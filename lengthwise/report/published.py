@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
+import math
+import re
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from lengthwise.base import fields
-from lengthwise.base.errors import UsageError
+from lengthwise.base.errors import UsageError, shown
 from lengthwise.base.results import RunOutline
+from lengthwise.base.schemas import Anatomy, Depth, Figures, Measured, Metrics, Published
 from lengthwise.folder import DIVERGED, RunFolder, one_line, read_text, read_tree
 from lengthwise.report import Row, by_recipe
 
-PLAIN: tuple[Callable[[str], Any], ...] = (int, float, str)  # what a cell may be, first what is narrowest
+# Columns that hold words, even where these look like numbers: a run's id may be 2276e59742.
+WORDS = frozenset(("recipe_name", "id", "sealed", "task", "weights", "stopping", "problems"))
+SCHEMAS: dict[str, Any] = {"scores": Measured, "metrics": Metrics}
 
 
 class PublishedRun(RunFolder):
@@ -60,64 +65,88 @@ def published(folder: Path) -> list[PublishedRun]:
     damaged."""
     if not (folder / "runs.json").exists():
         return []
-    kinds = {name: _by_run(folder / f"{name}.csv") for name in ("scores", "metrics")}
+    entries = read_json(folder / "runs.json", tuple[Published, ...])
+    kinds = {name: _by_run(folder / f"{name}.csv", schema) for name, schema in SCHEMAS.items()}
     runs = [
         PublishedRun(folder, entry, {name: rows.get(entry["id"], []) for name, rows in kinds.items()})
-        for entry in read_json(folder / "runs.json")
+        for entry in entries
     ]
     by_folder = {run.folder: run for run in runs}
     for label, group in (by_recipe(runs) if runs else {}).items():
         if (path := folder / f"anatomy-{label}.json").exists():
-            by_folder[group[0].folder].kept["anatomy"] = read_json(path)  # of all its seeds: each row names its own
+            by_folder[group[0].folder].kept["anatomy"] = read_json(
+                path, tuple[Anatomy, ...]
+            )  # of all its seeds: each row names its own
         for name in (label, group[0].folder.name):
             if (path := folder / f"stopping-{name}.json").exists():
-                by_folder[group[0].folder].kept["depth"] = read_json(path)
+                by_folder[group[0].folder].kept["depth"] = read_json(path, tuple[Depth, ...])
     return runs
 
 
-def read_json(path: Path) -> Any:
-    """What a JSON file of results holds. Raises UsageError if it is damaged."""
+def read_json(path: Path, kind: Any) -> Any:
+    """What a JSON file of results holds, which is of this kind. Raises UsageError if it is damaged."""
     try:
-        return json.loads(read_text(path))
-    except ValueError as error:
+        tree = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON ({one_line(error)})") from None
+    if not isinstance(tree, (list, dict)):
+        raise UsageError(f"{path}: neither a list nor an object of JSON")
+    return fields.conform(kind, tree, str(path))
 
 
 def told(folder: Path) -> Row:
     """What figures say beyond their rows: ``title``, ``strong``, ``claims``."""
-    return read_tree(folder / "figures.json") if (folder / "figures.json").exists() else {}
+    path = folder / "figures.json"
+    return fields.conform(Figures, read_tree(path), str(path)) if path.exists() else {}
 
 
 def read_csv(path: Path) -> list[Row]:
-    """Rows as ``tables.write_csv`` writes them: sizes are tuples again, ``exact.8`` an entry of ``exact``."""
+    """Rows as ``tables.write_csv`` writes them: sizes are lists again, ``exact.8`` an entry of ``exact``. Raises
+    UsageError for sizes that are none, and for a line with more cells than there are columns."""
     if not path.exists():
         return []
     found = []
-    for line in csv.DictReader(read_text(path).splitlines()):
+    for number, line in enumerate(csv.DictReader(read_text(path).splitlines()), 2):
         row: Row = {}
+        if None in line:
+            raise UsageError(f"{path}: line {number} has more cells than there are columns")
         for name, cell in line.items():
             if cell:
                 head, _, key = name.partition(".")
                 target, at = (row.setdefault(head, {}), key) if key else (row, head)
-                target[at] = [int(size) for size in cell.split("x")] if at == "sizes" else _plain(cell)
+                if not isinstance(target, dict):
+                    raise UsageError(f"{path}: there are a column {head} and a column {name}")
+                target[at] = _sizes(cell, f"{path}: line {number}") if at == "sizes" else _value(at, cell)
         found.append(row)
     return found
 
 
-def _plain(cell: str) -> Any:
-    for kind in PLAIN:
-        try:
-            return kind(cell)
-        except ValueError:
-            continue
+def _sizes(cell: str, where: str) -> list[int]:
+    if not re.fullmatch(r"\d{1,7}(x\d{1,7})?", cell):
+        raise UsageError(f"{where}: {shown(cell)} is no size, as 8 or 8x12 are")
+    return [int(size) for size in cell.split("x")]
+
+
+def _value(name: str, cell: str) -> Any:
+    """A cell as a finite number, if it is one and its column holds no words; else as it stands."""
+    if name in WORDS:
+        return cell
+    for kind in (int, float):
+        with suppress(ValueError):
+            if math.isfinite(value := kind(cell)):
+                return value
     return cell
 
 
-def _by_run(path: Path) -> dict[str, list[Row]]:
-    """A file's rows without the columns that name the run, by its id."""
+def _by_run(path: Path, schema: Any) -> dict[str, list[Row]]:
+    """A file's rows without the columns that name the run, by its id. Raises UsageError if one does not fit."""
     found: dict[str, list[Row]] = {}
-    for row in read_csv(path):
-        identity = str(row.pop("id", ""))
+    rows = read_csv(path)
+    if not fields.all_fit(schema, rows):
+        for number, row in enumerate(rows, 2):
+            fields.conform(schema, row, f"{path}: line {number}")
+    for row in rows:
+        identity = row.pop("id", "")
         for name in ("recipe_name", "train_seed"):
             row.pop(name, None)
         found.setdefault(identity, []).append(row)

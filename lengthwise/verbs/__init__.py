@@ -39,6 +39,7 @@ NUMBERS: dict[str, Any] = {  # options that are numbers
     "trials": Count,
     "tries": Count,
 }
+NAMING = ("lengths", "curve", "grid", "family", "sizes", "tasks", "methods")  # options that name at least one thing
 
 
 def load(args: argparse.Namespace) -> Callable[[argparse.Namespace], int]:
@@ -57,6 +58,9 @@ def _check(args: argparse.Namespace) -> None:
     for name, kind in NUMBERS.items():
         if getattr(args, name, None) is not None:
             conform(kind, getattr(args, name), f"--{name.replace('_', '-')}")
+    for name in NAMING:
+        if getattr(args, name, None) == "":
+            raise UsageError(f"--{name}: nothing is named; leave it out, or name one at least")
     if hasattr(args, "device"):
         from lengthwise.run import choose_device
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,12 +11,14 @@ from typing import Any
 from rich.table import Table
 
 from lengthwise.base.progress import Progress
+from lengthwise.base.results import AnySize
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.anatomy import anatomy
 from lengthwise.evaluation.follow import followed, followed_sizes
 from lengthwise.evaluation.scores import MOST, SAMPLES, check_precision, default_sizes, evaluate
 from lengthwise.recipe.data import unseen
 from lengthwise.recipe.demand import of_measuring
+from lengthwise.recipe.stopping import Stopping
 from lengthwise.report import Row, latest
 from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_table
 from lengthwise.run import Run, choose_device, load
@@ -66,14 +67,19 @@ def _measure(work: Work, most: int) -> int:
 def _scores(work: Work, most: int) -> list[Row]:
     """A row per size and rule; what a run measures is kept in its folder."""
     rows = _measured(work) if work.args.grid and work.own else []
-    known = Counter(tuple(row["sizes"]) for row in rows)
-    each = len(work.rules)
-    missing = [size for size in work.sizes if known[work.recipe.sizes(size)] < each]
+    known = {(tuple(row["sizes"]), row["stopping"]) for row in rows}
+    missing: dict[tuple[Stopping, ...], list[AnySize]] = {}
+    for size in work.sizes:
+        rules = tuple(rule for rule in work.rules if (work.recipe.sizes(size), rule.name) not in known)
+        missing.setdefault(rules, []).append(size)
+    missing.pop((), None)
     asked = {"samples": most, "precision": work.args.precision, "kind": kind_of(work.args), "seed": work.seed}
-    scores = evaluate(work.weights, missing, stopping=work.rules, **asked)
-    for score in followed(scores, work.progress, work.recipe, missing, what=work.what("exact match"), each=each):
-        rows.append(score.row() | {"seed": work.seed})
-        work.keep("scores", rows[-1])
+    what = work.what("exact match")
+    for rules, sizes in missing.items():
+        scores = evaluate(work.weights, sizes, stopping=rules, **asked)
+        for score in followed(scores, work.progress, work.recipe, sizes, what=what, each=len(rules)):
+            rows.append(score.row() | {"seed": work.seed})
+            work.keep("scores", rows[-1])
     return rows
 
 

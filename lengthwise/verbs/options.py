@@ -50,10 +50,9 @@ def _sizes_of(part: str) -> tuple[int, Iterable[AnySize]]:
 
 def parse_size(text: str, axes: int) -> tuple[int, ...]:
     """One size, ``5`` or ``5x3``; a bare number is taken on all axes. UsageError if it is none."""
-    try:
-        size = tuple(int(part) for part in text.split("x"))
-    except ValueError:
-        raise UsageError(f"{text[:40]!r} is no size: write 5, or 5x3 for a task of two sizes") from None
+    if not re.fullmatch(r"\d{1,18}(x\d{1,18})*", text):
+        raise UsageError(f"{text[:40]!r} is no size: write 5, or 5x3 for a task of two sizes")
+    size = tuple(int(part) for part in text.split("x"))
     return size * axes if len(size) == 1 else size
 
 

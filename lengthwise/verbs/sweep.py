@@ -167,7 +167,8 @@ def _expected(sweep: Sweep, point: Point) -> list[Run]:
 
 def _train(args: argparse.Namespace, sweep: Sweep, runs: Sequence[Run]) -> list[str]:
     """Train and measure what is missing; what went wrong, a line each."""
-    missing = [one for one in runs if _exact(sweep, one) is None]
+    # A search may try one point twice.
+    missing = list({one.folder: one for one in runs if _exact(sweep, one) is None}.values())
     sizes = ",".join(size_text(s) if isinstance(s, tuple) else str(s) for s in sweep.sizes)
     options = [*passed_on(args), "--lengths", sizes, "--samples", str(sweep.samples)]
     with Fleet(missing, lambda _: options, jobs=jobs_of(args), on=engine(args)) as fleet:
