@@ -61,14 +61,14 @@ def _(MyGRU, lw, steps, symbols, task, torch):
 def _(mo):
     mo.md("""
     Both shipped models and ours meet the same problems. `looped-parity` is told how many loops to take;
-    `undecided-parity` knows by itself when it is done.
+    `halting-parity` knows by itself when it is done.
     """)
 
 
 @app.cell
 def _(lengths, lw, model, samples, task):
     mine = lw.evaluate(model, lengths, task=task, trained_to=20, samples=samples)
-    shipped = [lw.evaluate(name, lengths, samples=samples) for name in ("looped-parity", "undecided-parity")]
+    shipped = [lw.evaluate(name, lengths, samples=samples) for name in ("looped-parity", "halting-parity")]
     return mine, shipped
 
 

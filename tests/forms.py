@@ -19,7 +19,7 @@ from lengthwise.models.retran import ReTran
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.position import FIRE, ALiBi, Learned, Position, Randomized, RoPE, Sinusoidal
-from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads, SignHeads
+from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 
 READS, WRITES = Vocab(tuple("012345")), Vocab(tuple("xyz"))
 LENGTHS, LOOPS = [5, 9, 2], [2, 1, 3]
@@ -78,7 +78,6 @@ SPECS = [
     replace(BASE, positions=(LocalHeads(1), CoupledHeads(1))),
     replace(BASE, positions=(LocalHeads(1), CoupledHeads(1, ahead=1))),
     replace(BASE, positions=(LocalHeads(1), EarlierHeads(1))),
-    replace(BASE, positions=(LocalHeads(1), SignHeads(1, skip=1))),
     replace(BASE, positions=(LocalHeads(1), ALiBi(2.0)), injection="once"),
     Transformer(width=8, heads=2, layers=2, positions=(Learned(20), RoPE(), Local(2))),
     replace(BASE, positions=(RoPE(),), norm="post", final_norm="none", readout="scaled", init="attention"),

@@ -111,7 +111,7 @@ def test_one_graph_serves_all_loops_and_steps_of_a_bucket(traced):
 
 
 @pytest.mark.usefixtures("uncompiled", "untyped")
-@pytest.mark.parametrize("name", FEW if LONG else ["undecided-parity"])
+@pytest.mark.parametrize("name", FEW if LONG else ["halting-parity"])
 def test_no_read_in_a_step(name):
     trainee = on_meta(small(name))
     trainee.runner = lambda: Compiled(trainee.model)

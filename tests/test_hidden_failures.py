@@ -17,7 +17,7 @@ from lengthwise import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
 from lengthwise.cli import main
-from lengthwise.evaluation.attack import Search, Tried, _changes, attack
+from lengthwise.evaluation.attack import Tried, Tries, _changes, attack
 from lengthwise.evaluation.families import evaluate_families, short_sizes
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import seal, sealed_seed
@@ -107,7 +107,7 @@ def test_problems_of_no_known_kind_are_refused_in_one_line():
 
 
 def test_families_from_python():
-    assert lw.families("parity")["palindrome"] == "The same read backwards."
+    assert lw.families("parity")["palindrome"] == "What reads the same backwards."
     assert set(lw.families("addition", "base=2")) == {family.name for family in Addition(2).families}
     scores = lw.evaluate(half_trained(PARITY), [12], samples=40, families=True)
     assert [score.count for score in scores] == [40] + [4] * len(Parity().families)
@@ -181,7 +181,7 @@ def test_an_attack_changes_what_it_has_tried():
 
 
 def test_changes_stay_within_what_was_asked_for_on_each_axis():
-    search = Search(unsure=[Tried("10*110", "uniform", True, -1.0), Tried("1*1011", "uniform", True, -1.0)])
+    search = Tries(unsure=[Tried("10*110", "uniform", True, -1.0), Tried("1*1011", "uniform", True, -1.0)])
     tried = list(_changes(Multiplication(), search, Random(0), torch.tensor([2, 4])))
     assert len(tried) > 20
     assert torch.cat([problems.sizes for problems in tried]).amax(0).tolist() == [2, 4]

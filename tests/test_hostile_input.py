@@ -67,7 +67,7 @@ VALID = {
     "LogUniform": "LogUniform(top=3)", "Natural": "Natural(top=3)",
     "Finite": "Finite(rows=8)", "After": "After(loops=2)",
     "LocalHeads": "LocalHeads(count=1)", "CoupledHeads": "CoupledHeads(count=1)",
-    "EarlierHeads": "EarlierHeads(count=1)", "SignHeads": "SignHeads(count=1)", "Randomized": "Randomized(of=NoPE)",
+    "EarlierHeads": "EarlierHeads(count=1)", "Randomized": "Randomized(of=NoPE)",
     "Transformer": "Transformer(width=8,heads=2)", "ReTran": "ReTran(width=8,heads=2,hidden=4,layers=1)",
     "LSTM": "LSTM(width=8,hidden=4)",
 }  # fmt: skip
@@ -247,7 +247,7 @@ def test_folders_may_have_any_name(name, typed, runs, monkeypatch):
 # Surroundings
 
 
-@pytest.mark.parametrize("words", [["sample", "parity", "3"], ["list"], ["show", "undecided-parity", "steps=2"]])
+@pytest.mark.parametrize("words", [["sample", "parity", "3"], ["list"], ["show", "halting-parity", "steps=2"]])
 def test_a_terminal_may_know_ascii_alone(words, monkeypatch):
     shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", shown)

@@ -245,7 +245,7 @@ def test_a_hub_that_takes_nothing_says_why(status, remote):
 
 def test_a_card_tells_of_controls_and_is_yaml(tmp_path):
     yaml = pytest.importorskip("yaml")
-    one = shutil.copytree(SHIPPED / "undecided-parity", tmp_path / "one")
+    one = shutil.copytree(SHIPPED / "halting-parity", tmp_path / "one")
     done = command("push", one, "u/new", "--controls", one, "--license", "mit", "--dry-run")
     head = yaml.safe_load(done.stdout.split("---\n")[1])
     assert head["license"] == "mit" and "parity" in head["tags"]

@@ -1,7 +1,5 @@
 """Sizes, loops and stopping rules: pure functions with inclusive bounds, held to plain loops over rows."""
 
-import math
-
 import pytest
 import torch
 from forms import shipped
@@ -12,7 +10,7 @@ from lengthwise.base.rng import stream
 from lengthwise.base.types import Trace, UsageError
 from lengthwise.recipe.lengths import Curriculum, LogUniform, Mastery, Uniform
 from lengthwise.recipe.loops import AnyLoops, Constant, ExtraLoops, PerRound
-from lengthwise.recipe.stopping import After, Converged, Halted, MaxConfidence, Oracle, Sure
+from lengthwise.recipe.stopping import After, Converged, Halted, MaxConfidence, Oracle
 
 
 def counts(values, top):
@@ -239,8 +237,6 @@ def plain(stopping, trace, planned, i):
         case MaxConfidence(per="batch"):
             together = [sum(trace.confidence[k].tolist()) for k in range(int(trace.loops.min()))]
             return together.index(max(together)) + 1
-        case Sure(least=least):
-            return next((k + 1 for k in range(ran) if confidence[k] >= math.log(least)), ran)
         case Halted():
             return next((k + 1 for k in range(ran) if len(predicted[k]) > 1), ran)
         case Converged(patience=patience):
@@ -261,8 +257,6 @@ RULES = [
     Converged(2),
     Converged(4),
     Converged(9),
-    Sure(0.3),
-    Sure(0.9),
     Halted(),
 ]
 # Rules of a new file are held to the laws that need no reference.
@@ -280,18 +274,9 @@ def test_some_rows_stop_early_uniformly_and_the_others_as_with_extra_loops():
     assert AnyLoops().draw(torch.ones(50, dtype=torch.long), stream(0, "any")).min() == 1
 
 
-def test_no_row_stops_in_the_gap_before_the_planned_loop():
-    rounds = torch.arange(1, 21).repeat(200)
-    loops = AnyLoops(more=4, extra=0, early=0.5, gap=4).draw(rounds, stream(0, "gap"))
-    early = loops < rounds + 4
-    assert 0.4 < early.double().mean() < 0.6
-    assert (loops[early] <= (rounds[early] - 1).clamp(min=1)).all()
-    assert set(loops[early & (rounds == 20)].tolist()) == set(range(1, 20))
-
-
-@pytest.mark.parametrize("make", [lambda: AnyLoops(early=1.5), lambda: Sure(1.0), lambda: Sure(extra=-1)])
+@pytest.mark.parametrize("make", [lambda: AnyLoops(early=1.5), lambda: Halted(extra=-1)])
 def test_shares_and_probabilities_out_of_range_are_refused(make):
-    with pytest.raises(UsageError, match=r"\.(early|least|extra) must be "):
+    with pytest.raises(UsageError, match=r"\.(early|extra) must be "):
         make()
 
 

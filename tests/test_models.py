@@ -44,7 +44,7 @@ from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.position import FIRE, ALiBi, Learned, NoPE, Randomized, RoPE, Sinusoidal, rotate
 from lengthwise.nn.sight import Sight
-from lengthwise.nn.window import Blank, CoupledHeads, EarlierHeads, Local, LocalHeads, SignHeads
+from lengthwise.nn.window import Blank, CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.objectives import final
 from lengthwise.recipe import data
 from lengthwise.recipe.layout import FullOutput
@@ -119,7 +119,7 @@ def test_causal_means_causal(spec, run):
 
 def sees_all(spec):
     """Of the forms written down in ``forms`` alone: a new model or position may see less."""
-    windows = (Local, LocalHeads, CoupledHeads, EarlierHeads, SignHeads)
+    windows = (Local, LocalHeads, CoupledHeads, EarlierHeads)
     return spec in [*SPECS, *RECURRENT] and not any(isinstance(p, windows) for p in getattr(spec, "positions", ()))
 
 
@@ -224,19 +224,6 @@ def test_coupled_and_local_heads_stand_side_by_side(causal):
     index, position = torch.arange(9), inputs.digit_position[0]
     wanted = torch.stack([(index[:, None] - index).abs() <= 1, torch.ones(9, 9) > 0, position[:, None] == position])
     assert torch.equal(bias[0] == 0, wanted.tril() if causal else wanted)
-
-
-@both
-def test_sign_heads_see_signs_and_their_own_position(causal, run):
-    position = torch.tensor([1, 2, 0, 1, 2, 3, 0, 1, 2])
-    wanted = (position == 0) | torch.eye(9, dtype=torch.bool)
-    wanted &= torch.ones_like(wanted).tril() if causal else True
-    inputs = replace(some([9]), digit_position=position[None])
-    spec = replace(BASE, positions=(SignHeads(2),))
-    assert torch.equal(influence(run(build(spec, causal)), inputs, 1), wanted)
-    bias = Sight.of([SignHeads(1, skip=1).build(12, 3)], inputs, causal=causal).bias
-    allowed = torch.ones(9, 9).tril() > 0 if causal else torch.ones(9, 9) > 0
-    assert torch.equal(bias[0] == 0, torch.stack([allowed, wanted, allowed]))
 
 
 def test_earlier_heads_start_by_finding_their_like():
@@ -620,8 +607,6 @@ def test_two_of_a_kind_are_refused(positions, run):
         lambda: CoupledHeads(0),
         lambda: EarlierHeads(0),
         lambda: EarlierHeads(3).build(8, 2),
-        lambda: SignHeads(0),
-        lambda: SignHeads(2, skip=1).build(8, 2),
         lambda: CoupledHeads(1, reach=-1),
         lambda: CoupledHeads(3).build(8, 2),
         lambda: ALiBi(0.0),

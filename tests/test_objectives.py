@@ -22,7 +22,6 @@ from lengthwise.objectives.every import Every
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.halting import Halting
 from lengthwise.objectives.progressive import Progressive
-from lengthwise.objectives.undecided import Undecided
 from lengthwise.recipe.layout import FullOutput, NextToken, Pairs
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
@@ -279,23 +278,6 @@ def test_one_loop_is_one_loop_for_every_objective(run):
     values = [objective(run(model), batch, ones, stream(0, "x")).value for objective in OBJECTIVES]
     for value in values:
         close(value, values[0])
-
-
-def test_rows_that_stop_early_are_held_to_no_answer(run):
-    """Others to theirs, as by ``Final``; the right answer of an early row does not matter."""
-    model, batch = setting(BASE, Addition(3), FullOutput())
-    batch = replace(batch, rounds=torch.tensor([3, 2, 4, 2, 3, 1]))  # the second row stops at 1 of 2
-    at = batch.loss_mask
-    logs = run(model).last(batch.inputs, LOOPS, at).log_softmax(-1)
-    early = torch.zeros_like(at).index_fill(0, torch.tensor([1]), True)[at]
-    right = logs.gather(1, batch.targets[at][:, None])[:, 0]
-    found = Undecided()(run(model), batch, LOOPS, stream(0, "x"))
-    close(found.value, -torch.where(early, logs.mean(-1), right).mean())
-    sooner = replace(batch, rounds=batch.rounds - 1)
-    close(Undecided(more=1)(run(model), sooner, LOOPS, stream(0, "x")).value, found.value)
-    other = batch.targets.clone()
-    other[1] = (other[1] + 1) % 3
-    close(Undecided()(run(model), replace(batch, targets=other), LOOPS, stream(0, "x")).value, found.value)
 
 
 def test_rows_that_stop_early_have_to_answer_nothing(run):

@@ -20,7 +20,7 @@ from lengthwise.fast.transformer import PackedTransformer
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.digit_position import Abacus
 from lengthwise.nn.position import FIRE, RoPE
-from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads, SignHeads
+from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.recipe import data
 from lengthwise.recipe.lengths import Uniform
 
@@ -77,7 +77,6 @@ POSITIONS = {
     "coupled-turned": (CoupledHeads(2), RoPE()),
     "near-biased": (LocalHeads(2), FIRE()),
     "earlier": (EarlierHeads(1),),
-    "signs": (LocalHeads(1), SignHeads(1, skip=1)),
     "keys": (Abacus(9, at="attention"),),
     "biased": (FIRE(),),
 }

@@ -26,7 +26,7 @@ from lengthwise.page.viewer import NETWORK
 from lengthwise.rasp.graph import graph
 from lengthwise.rasp.program import execute
 from lengthwise.rasp.programs import PUBLISHED, program
-from lengthwise.recipe.stopping import After, Converged, Halted, MaxConfidence, Oracle, Sure
+from lengthwise.recipe.stopping import After, Converged, Halted, MaxConfidence, Oracle
 from lengthwise.run import Weights, load
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.multiplication import Multiplication
@@ -118,8 +118,6 @@ def test_rules_stop_a_page_where_they_stop_pytorch():
         Oracle(more=-2),
         After(3),
         MaxConfidence(extra=2),
-        Sure(0.5, 3),
-        Sure(0.9, 3),
         Halted(3),
         Converged(1),
         Converged(3, extra=4),
@@ -199,7 +197,7 @@ def test_no_shipped_model_of_these_tasks_is_refused(name):
 
 REFUSED = {
     "retran-small": (),
-    "looped-copy": ("task=Sorting",),
+    "looped-copy": ("task=Sorting", "families=0", "family_names=()"),
     "looped-parity": ("model.positions=RoPE",),
     "abacus-addition": ("model.positions=Abacus(at=attention)",),
     "looped-pairs": ("model.norm=post",),

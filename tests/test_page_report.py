@@ -133,7 +133,7 @@ def test_every_published_row_belongs_to_a_run(name):
 
 @pytest.mark.parametrize("identity", ["2276e59742", "0123456789", "1234567890", "12e4567890", "abcdef0123"])
 def test_a_run_whose_id_looks_like_a_number_keeps_its_rows(identity, tmp_path):
-    source = RESULTS / "undecided-parity"
+    source = RESULTS / "looped/bitwise-or-shipped"
     (entry,) = json.loads((source / "runs.json").read_text())
     (tmp_path / "runs.json").write_text(json.dumps([entry | {"id": identity}]))
     (tmp_path / "scores.csv").write_text((source / "scores.csv").read_text().replace(entry["id"], identity))
@@ -152,13 +152,13 @@ def test_a_run_whose_id_looks_like_a_number_keeps_its_rows(identity, tmp_path):
         ("scores.csv", "id,sizes\nx,8,9\n", "line 2 has more cells than there are columns"),
         ("scores.csv", "id,sizes\nx,8\n", "line 2: it has no task"),
         ("scores.csv", "exact,exact.8\n1,1\n", "a column exact and a column exact.8"),
-        ("stopping-undecided-parity.json", '{"a": 1}', "it has no task"),
+        ("stopping-looped-bitwise-or.json", '{"a": 1}', "it has no task"),
         ("figures.json", '{"title": 3}', "title"),
     ],
 )
 def test_a_damaged_folder_of_results_is_refused_in_one_line(file, content, message, tmp_path):
     for name in ("runs.json", "scores.csv", "metrics.csv", "figures.json"):
-        (tmp_path / name).write_text((RESULTS / "undecided-parity" / name).read_text())
+        (tmp_path / name).write_text((RESULTS / "looped/bitwise-or-shipped" / name).read_text())
     (tmp_path / file).write_text(content)
     done = command("report", tmp_path)
     assert (done.returncode, done.stdout) == (2, "")

@@ -19,8 +19,8 @@ from test_training import MASTERED, PLAIN, RICH
 from lengthwise.base.types import UsageError
 from lengthwise.fast import plain
 from lengthwise.objectives.every import Every
+from lengthwise.objectives.halting import Halting
 from lengthwise.objectives.progressive import Progressive
-from lengthwise.objectives.undecided import Undecided
 from lengthwise.recipe.layout import NextToken
 from lengthwise.recipe.loops import AnyLoops
 from lengthwise.training.loop import Trainee
@@ -97,7 +97,7 @@ RECIPES = {
     "final": (ODD, 20),
     "every": (replace(ODD, objective=Every()), 3),
     "progressive": (replace(ODD, objective=Progressive(truncated=True)), 3),
-    "undecided": (replace(ODD, objective=Undecided(), loops=AnyLoops(extra=2)), 3),
+    "halting": (replace(ODD, objective=Halting(), loops=AnyLoops(extra=2)), 3),
     "next-token": (replace(ODD, layout=NextToken()), 3),
     "rich": (replace(RICH, batch=3, model=replace(RICH.model, dropout=0.0)), 3),
     "mastered": (replace(MASTERED, batch=7), 6),

@@ -19,7 +19,7 @@ import lengthwise as lw
 from lengthwise import catalog
 from lengthwise.base.errors import Diverged, UsageError
 from lengthwise.depth.plain import Plain
-from lengthwise.depth.stacked import Asked, Told, answers
+from lengthwise.depth.stacked import Query, Replayer, answers
 from lengthwise.folder import shipped
 from lengthwise.models import Model, ModelSpec
 from lengthwise.objectives.final import Final
@@ -68,11 +68,11 @@ def test_a_stack_gives_what_each_model_gives(spec, causal):
         torch.manual_seed(seed)
         models.append(away(spec.build(READS, WRITES, causal=causal)).train())
     for each, untracked in [(False, [0, 2, 1]), (False, [1, 1, 1]), (True, [0, 0, 0])]:
-        questions = [Asked(rows, torch.tensor(loops), rows.padding_mask, first, each)
+        questions = [Query(rows, torch.tensor(loops), rows.padding_mask, first, each)
                      for rows, loops, first in zip(ROWS, LOOPS, untracked, strict=True)]  # fmt: skip
         found = answers(models, questions)
         for model, question, answer, loops in zip(models, questions, found, LOOPS, strict=True):
-            told = Told(model, [question], [answer])
+            told = Replayer(model, [question], [answer])
             rows, at = question.inputs, question.at
             if each:
                 both = [every_loop(runner, rows, loops, at) for runner in (told, Plain(model))]
@@ -106,7 +106,7 @@ def test_loops_that_other_seeds_need_harm_none():
     """A row is not advanced beyond its own loops, where its state may be no number."""
     models, counts = [Growing(), Growing()], [torch.tensor([1, 2]), torch.tensor([5, 5])]
     rows = some([2, 3])
-    first, _ = answers(models, [Asked(rows, loops, rows.padding_mask) for loops in counts])
+    first, _ = answers(models, [Query(rows, loops, rows.padding_mask) for loops in counts])
     (first / 1e200).sum().backward()
     assert models[0].weight.grad.isfinite()
 

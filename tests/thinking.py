@@ -15,9 +15,9 @@ from lengthwise.rasp.language import Row
 from lengthwise.rasp.program import execute
 from lengthwise.rasp.programs import program
 from lengthwise.recipe.data import sampler
-from lengthwise.recipe.stopping import Converged, MaxConfidence, Oracle, Sure
+from lengthwise.recipe.stopping import Converged, MaxConfidence, Oracle
 
-RULES = Oracle(), Converged(), MaxConfidence(), Sure()
+RULES = Oracle(), Converged(), MaxConfidence()
 CLEAR = 1e-4  # log probabilities this far apart are in one order whoever computes them
 
 

@@ -147,6 +147,9 @@ class Figures(TypedDict):
     claims: NotRequired[tuple[Figure, ...]]
 
 
+Distribution = dict[SizeText, Whole]  # distribution.json: how many problems there are of each length
+
+
 class Verdict(TypedDict):
     """A check of a verification."""
 

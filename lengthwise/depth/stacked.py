@@ -22,11 +22,11 @@ from lengthwise.depth import Runner
 from lengthwise.depth.plain import first, picked
 from lengthwise.models import Model, device_of
 
-Answer = Any  # what ``last`` returns, or a list of what ``each`` yields
+Reply = Any  # what ``last`` returns, or a list of what ``each`` yields
 
 
 @dataclass(frozen=True)
-class Asked:
+class Query:
     """What a runner is asked for: its arguments."""
 
     inputs: Inputs
@@ -35,43 +35,43 @@ class Asked:
     untracked: int = 0
     each: bool = False  # after every loop, not after the last
 
-    def equals(self, other: Asked) -> bool:
+    def equals(self, other: Query) -> bool:
         """Would both get the same answer? The inputs are taken to be alike."""
         ours, theirs = ((one.untracked, one.each, one.loops.tolist(), one.at.tolist()) for one in (self, other))
         return ours == theirs
 
 
-class Asking(Runner):
+class Recorder(Runner):
     """Notes what it is asked for, and answers with zeros for each of ``symbols`` logits."""
 
     def __init__(self, model: Model, symbols: int) -> None:
         super().__init__(model)
-        self.symbols, self.asked = symbols, list[Asked]()
+        self.symbols, self.asked = symbols, list[Query]()
 
     def last(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
     ) -> Float[Tensor, "n v"]:
-        self.asked.append(Asked(inputs, loops, at, untracked))
+        self.asked.append(Query(inputs, loops, at, untracked))
         return torch.zeros(int(at.sum()), self.symbols)
 
     def each(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
     ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
-        self.asked.append(Asked(inputs, loops, at, each=True))
+        self.asked.append(Query(inputs, loops, at, each=True))
         for k in range(1, int(loops.max()) + 1):
             rows = (loops >= k).nonzero()[:, 0]
             yield k, rows, torch.zeros(int(at[rows].sum()), self.symbols)
 
 
-class Told(Runner):
-    """Gives the answers to what an ``Asking`` noted. Raises UsageError where it is asked for something else: an
+class Replayer(Runner):
+    """Gives the answers to what an ``Recorder`` noted. Raises UsageError where it is asked for something else: an
     objective whose questions depend on logits cannot know them before they are computed."""
 
-    def __init__(self, model: Model, asked: Sequence[Asked], answers: Sequence[Answer]) -> None:
+    def __init__(self, model: Model, asked: Sequence[Query], answers: Sequence[Reply]) -> None:
         super().__init__(model)
         self.known = iter([*zip(asked, answers, strict=True)])
 
-    def _answer(self, asked: Asked) -> Answer:
+    def _answer(self, asked: Query) -> Reply:
         known, answer = next(self.known, (None, None))
         if known is None or not known.equals(asked):
             raise UsageError("the objective asks for other logits when it has seen some")
@@ -80,15 +80,15 @@ class Told(Runner):
     def last(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
     ) -> Float[Tensor, "n v"]:
-        return self._answer(Asked(inputs, loops, at, untracked))
+        return self._answer(Query(inputs, loops, at, untracked))
 
     def each(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
     ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
-        yield from self._answer(Asked(inputs, loops, at, each=True))
+        yield from self._answer(Query(inputs, loops, at, each=True))
 
 
-def answers(models: Sequence[Model], asked: Sequence[Asked]) -> list[Answer]:
+def answers(models: Sequence[Model], asked: Sequence[Query]) -> list[Reply]:
     """What the plain runner of each model would answer to what it is asked, computed together. All are of one form, and
     are asked in one way for equally many rows. Raises RuntimeError, as torch.func does, for a model that draws random
     numbers or decides by its inputs, and UsageError for one that changes its buffers."""
@@ -146,7 +146,7 @@ class _Plan:
     """Which rows run in which loop, and which logits are read after it. In each model rows are sorted by their loops,
     most first. All of it is on the CPU."""
 
-    def __init__(self, asked: Sequence[Asked]) -> None:
+    def __init__(self, asked: Sequence[Query]) -> None:
         self.asked, self.each, self.untracked = asked, asked[0].each, [one.untracked for one in asked]
         self.loops = torch.stack([one.loops for one in asked])
         self.order = self.loops.argsort(dim=1, descending=True, stable=True)
@@ -170,7 +170,7 @@ class _Plan:
                   for field in fields(Inputs)]  # fmt: skip
         return [torch.stack(parts) for parts in padded]
 
-    def after_last(self, found: Sequence[Float[Tensor, "s r t v"]]) -> list[Answer]:
+    def after_last(self, found: Sequence[Float[Tensor, "s r t v"]]) -> list[Reply]:
         """The logits at the positions asked for, after each row's last loop."""
         read = torch.tensor(self.most) - torch.tensor(self.least)
         offset = read.cumsum(0) - torch.tensor(self.most)  # from a row's number to its place among all that were read
@@ -179,9 +179,9 @@ class _Plan:
         index = [(own[row], position) for own, (row, position) in zip(place, at, strict=True)]
         return _picked(torch.cat([*found], 1), index)
 
-    def after_each(self, found: Sequence[Float[Tensor, "s r t v"]]) -> list[Answer]:
+    def after_each(self, found: Sequence[Float[Tensor, "s r t v"]]) -> list[Reply]:
         """The same after every loop: for each model a list of the loop, the rows that ran, and their logits."""
-        answers: list[Answer] = [[] for _ in self.asked]
+        answers: list[Reply] = [[] for _ in self.asked]
         for k, logits in enumerate(found):
             ran = [order[:count] for order, count in zip(self.order, self.counts[k], strict=True)]
             index = [one.at[rows].nonzero(as_tuple=True) for one, rows in zip(self.asked, ran, strict=True)]

@@ -44,7 +44,7 @@ class Tried:
 
 
 @dataclass
-class Search:
+class Tries:
     """What has been tried."""
 
     tries: Counter[str] = field(default_factory=Counter)
@@ -90,7 +90,7 @@ def attack(
         raise UsageError(f"an attack tries problems one by one, and {rule.name} looks at many: choose per=example")
     if seconds <= 0 or (tries is not None and tries < 1):
         raise UsageError("an attack needs seconds above 0, or 1 try or more")
-    search, start = Search(), time.monotonic()
+    search, start = Tries(), time.monotonic()
     for problems, origin in _candidates(recipe, _sizes(recipe, sizes), search, seed):
         search.add(_tried(weights, problems, origin, rule))
         if sum(search.tries.values()) >= tries if tries else time.monotonic() - start > seconds:
@@ -108,7 +108,7 @@ def _sizes(recipe: Recipe, sizes: Sequence[AnySize] | None) -> list[tuple[int, .
 
 
 def _candidates(
-    recipe: Recipe, sizes: Sequence[tuple[int, ...]], search: Search, seed: int
+    recipe: Recipe, sizes: Sequence[tuple[int, ...]], search: Tries, seed: int
 ) -> Iterator[tuple[Problems, str]]:
     """Problems to try, without end: seeds of each size, all of the shortest sizes, and then changes to what was tried.
     ``search`` is read as it fills."""
@@ -129,7 +129,7 @@ def _candidates(
         yield Problems.join(found), "mutation"
 
 
-def _changes(task: Task, search: Search, chance: Random, largest: Int[Tensor, " axes"]) -> Iterator[Problems]:
+def _changes(task: Task, search: Tries, chance: Random, largest: Int[Tensor, " axes"]) -> Iterator[Problems]:
     """Problems that were not tried, on no axis above the largest: each made from one of which the model is least sure,
     or from one of the shortest that it gets wrong, so as to find shorter ones. They come through what one can type."""
     parents = [one.prompt for one in search.unsure] + 2 * [one.prompt for one in search.shortest(POOL // 8)]
@@ -171,7 +171,7 @@ def prompts(task: Task, problems: Problems) -> list[str]:
     return [task.typed(row[:length]) for row, length in zip(problems.prompt, lengths, strict=True)]
 
 
-def _result(weights: Weights, search: Search, rule: Stopping, seed: int) -> dict[str, Any]:
+def _result(weights: Weights, search: Tries, rule: Stopping, seed: int) -> dict[str, Any]:
     solver, found = Solver(weights), []
     for one in search.shortest(SHOWN):
         answer = solver.solve(one.prompt, rule)

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lengthwise.base.types import Inputs
-from lengthwise.fast.ragged import picked
+from lengthwise.fast.ragged import picked_once
 
 
 def by_length(inputs: Inputs, positions: int) -> list[Int[Tensor, " r"]]:
@@ -28,4 +28,4 @@ def by_length(inputs: Inputs, positions: int) -> list[Int[Tensor, " r"]]:
 def in_order(found: Float[Tensor, "n v"], rows: Int[Tensor, " b"], at: Bool[Tensor, "b t"]) -> Float[Tensor, "n v"]:
     """Reorder results at the positions ``at``, row by row, from the order of ``rows`` to that of the batch."""
     number = (at.flatten().cumsum(0) - 1).view(at.shape)  # index of each result in the batch's order
-    return picked(found, number[rows][at[rows]].argsort())
+    return picked_once(found, number[rows][at[rows]].argsort())

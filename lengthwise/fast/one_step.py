@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from lengthwise.fast import gelu, small
 from lengthwise.fast.pattern import attention_of, dropped
-from lengthwise.fast.ragged import picked
+from lengthwise.fast.ragged import picked_once
 from lengthwise.nn.block import Block
 
 MOST_DISTINCT = 0.9  # if a larger fraction of positions is distinct, merging equal ones costs more than it saves
@@ -166,7 +166,7 @@ def run(
 ) -> Float[Tensor, "m d"]:
     """The states that the loss reads, loop by loop. A loop is all blocks and ``norm``; the first loop's input is x, and
     with ``again``, x is added to the state before each further loop. Blocks must differ in their weights only."""
-    x = x if which is None else picked(x, _first(which))
+    x = x if which is None else picked_once(x, _first(which))
     block = blocks[0]
     relu, eps = isinstance(block.mlp.act, nn.ReLU), block.norm_mixer.eps
     settings = _Settings(loops, len(blocks), attention_of(block).heads, eps, relu, again)

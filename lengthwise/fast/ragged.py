@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-def picked(x: Float[Tensor, "*b d"], at: Int[Tensor, " m"]) -> Float[Tensor, "m d"]:
+def picked_once(x: Float[Tensor, "*b d"], at: Int[Tensor, " m"]) -> Float[Tensor, "m d"]:
     """Select positions by index, none twice: then gradients are copied, not accumulated, which would be slow."""
     return _Pick.apply(x.reshape(-1, x.shape[-1]), at)
 

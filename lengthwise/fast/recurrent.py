@@ -21,7 +21,7 @@ from lengthwise.depth.plain import Plain
 from lengthwise.fast import claims
 from lengthwise.fast.groups import by_length, in_order
 from lengthwise.fast.packing import Packing
-from lengthwise.fast.ragged import picked
+from lengthwise.fast.ragged import picked_once
 from lengthwise.models import Model
 
 GROUP_POSITIONS = 32_768  # the fastest size of a group, about, in positions with padding
@@ -47,7 +47,7 @@ class Sequential(claims.Claiming):
             part = inputs.take(group).narrow()
             packing, wanted = Packing.of(part.padding_mask), at[group, : part.tokens.shape[1]]
             found = self.along(self.model.embed(part), packing)
-            logits.append(self.model.readout(picked(found, packing.find(wanted))))
+            logits.append(self.model.readout(picked_once(found, packing.find(wanted))))
         return in_order(torch.cat(logits), torch.cat(rows), at)
 
     def each(

@@ -22,7 +22,7 @@ from lengthwise.fast.dropout import dropout
 from lengthwise.fast.gelu import gelu
 from lengthwise.fast.groups import by_length, in_order
 from lengthwise.fast.pattern import Band, Pattern, attention_of, attention_plans, dropped, mixed, pattern_of
-from lengthwise.fast.ragged import Packed, Ragged, picked
+from lengthwise.fast.ragged import Packed, Ragged, picked_once
 from lengthwise.models.transformer import InputInjection, TransformerModel
 from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.block import MLP, Block
@@ -203,7 +203,7 @@ def _through(
     projected = attention.project(seen).unflatten(-1, (3, attention.heads, -1))
     found = mixed(attention, projected, pattern).flatten(1)
     if at is not None:
-        found, x, read = picked(found, at), picked(x, at), None if read is None else picked(read, at)
+        found, x, read = picked_once(found, at), picked_once(x, at), None if read is None else picked_once(read, at)
     x = x + dropout(attention.out(found), probability)
     if block.post:
         x = block.norm_mixer(x)

@@ -193,28 +193,3 @@ class BlankEncoding(Encoding):
 
     def blank(self) -> Float[Tensor, " h"]:
         return self.none
-
-
-@dataclass(frozen=True)
-class SignHeads(_Heads):
-    """``count`` heads see signs only, and their own position; no parameters.
-
-    Signs have digit position 0: operators, and the ``=``, which predicts an answer's first symbol. So what is known at
-    the ``=`` can be known in every answer slot a loop later, at any length.
-    """
-
-    skip: Extra = 0  # heads before them
-
-    def build(self, width: int, heads: int) -> Encoding:
-        self._fits(heads, self.skip)
-        head = torch.arange(heads, device="cpu") - self.skip
-        return SignHeadsEncoding((head >= 0) & (head < self.count))
-
-
-class SignHeadsEncoding(_Hiding):
-    """The module of ``SignHeads``."""
-
-    def hidden(self, inputs: Inputs) -> Bool[Tensor, "b 1 t t"]:
-        signs = inputs.digit_position == 0
-        itself = torch.eye(signs.shape[1], dtype=torch.bool, device=signs.device)
-        return ~(signs[:, None] | itself)[:, None]

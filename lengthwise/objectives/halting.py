@@ -22,7 +22,7 @@ class Halting(Objective):
 
     With ``AnyLoops``, which lets some rows stop early, and the stopping rule ``Halted``, which waits for an answer. It
     is a halting output (ACT, Graves 2016), but supervised, and without parameters of its own. Only the slot that says
-    it has to know that all is done; ``Undecided`` asks every slot.
+    it has to know that all is done.
 
     The loss is (1 − e) · D + e · E, with e the fraction of early rows, E their mean cross-entropy, and D the mean
     cross-entropy of the tokens of all other rows.

@@ -13,13 +13,13 @@ from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention
 from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.position import Learned, Mark, NoPE, Position
-from lengthwise.nn.window import Blank, CoupledHeads, EarlierHeads, Local, LocalHeads, SignHeads
+from lengthwise.nn.window import Blank, CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.rasp.graph import graph
 from lengthwise.rasp.programs import program
 from lengthwise.recipe.layout import FullOutput, NextToken, Pairs
 from lengthwise.recipe.loops import AnyLoops, Constant, ExtraLoops, PerRound
 from lengthwise.recipe.recipe import Recipe
-from lengthwise.recipe.stopping import After, Converged, Halted, MaxConfidence, Oracle, Sure
+from lengthwise.recipe.stopping import After, Converged, Halted, MaxConfidence, Oracle
 from lengthwise.run import Weights
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
@@ -37,8 +37,8 @@ MOST = 1_000_000  # parameters that travel inside a page
 TASKS = Parity, Copy, FlippedCopy, BitwiseOr, BinarySum, UniqueSet, Addition, Multiplication
 LAYOUTS = Pairs, FullOutput, NextToken
 LOOPS = Constant, PerRound, ExtraLoops, AnyLoops
-RULES = Oracle, After, MaxConfidence, Sure, Halted, Converged
-POSITIONS = NoPE, Mark, Learned, Local, LocalHeads, CoupledHeads, EarlierHeads, SignHeads, Blank, Abacus, Coupling
+RULES = Oracle, After, MaxConfidence, Halted, Converged
+POSITIONS = NoPE, Mark, Learned, Local, LocalHeads, CoupledHeads, EarlierHeads, Blank, Abacus, Coupling
 FIXED: dict[str, Any] = {
     "norm": "pre",
     "read_in": "table",

@@ -69,15 +69,13 @@ class ExtraLoops(Loops):
 
 @dataclass(frozen=True)
 class AnyLoops(ExtraLoops):
-    """``ExtraLoops``, but in training a fraction ``early`` of the rows stops at a uniform loop before the planned one,
-    or before the last ``gap`` loops that precede it: no row asks whether it is done while word of it is on its way.
-    Meant for ``Undecided``, which teaches the model that such rows are not done."""
+    """``ExtraLoops``, but in training a fraction ``early`` of the rows stops at a uniform loop before the planned one.
+    Meant for ``Halting``, which teaches the model that such rows are not done."""
 
-    early: Share = 0.25  # share of training rows that stop before their planned loop
-    gap: Extra = 0  # loops just before the planned one at which no row of these stops, but after the first one
+    early: Share = 0.25  # fraction of training rows that stop before their planned loop
 
     def draw(self, rounds: Int[Tensor, " b"], generator: Generator) -> Int[Tensor, " b"]:
         planned, late = self.planned(rounds), super().draw(rounds, generator)
-        latest = (planned - 1 - self.gap).clamp(min=1)
+        latest = (planned - 1).clamp(min=1)
         before = 1 + (torch.rand(rounds.shape, generator=generator) * latest).long()
         return torch.where(torch.rand(rounds.shape, generator=generator) < self.early, before, late)

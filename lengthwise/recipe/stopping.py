@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 from lengthwise.base import fields
-from lengthwise.base.ranges import Change, Extra, Range, Size
+from lengthwise.base.ranges import Change, Extra, Size
 from lengthwise.base.types import Trace
 
 PUBLISHED_BATCH = 512  # rows for which the published code chooses one loop
@@ -99,20 +98,6 @@ class MaxConfidence(Reading):
         # Only loops that every row has run can be compared.
         together = trace.confidence[: int(trace.loops.min())].mean(1)
         return torch.full_like(trace.loops, int(together.argmax()) + 1)
-
-
-@dataclass(frozen=True)
-class Sure(Reading):
-    """The first loop whose confidence, as the geometric mean of its symbols' probabilities, is ``least`` or more; else
-    the limit, planned + ``extra``. It does not use T(n), for weights that were trained to be undecided until they are
-    done (``AnyLoops`` with ``Undecided``)."""
-
-    least: Annotated[float, Range(0, 1, "open")] = 0.9  # the confidence that ends the search
-    extra: Extra = 20  # loops beyond the planned ones, at most
-
-    def choose(self, trace: Trace, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        sure = (trace.confidence >= math.log(self.least)) & _ran(trace)
-        return _first(sure, trace.loops)
 
 
 @dataclass(frozen=True)

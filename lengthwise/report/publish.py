@@ -8,8 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from lengthwise.base.fields import encode
-from lengthwise.base.ranges import Whole
-from lengthwise.base.schemas import Depth, SizeText
+from lengthwise.base.schemas import Depth, Distribution
 from lengthwise.folder import DIVERGED, InquiryFolder, RunFolder, write_json
 from lengthwise.report import ALONE, Claim, Row, Sizes, by_recipe
 from lengthwise.report.anatomy_figure import anatomy_figure
@@ -57,7 +56,7 @@ def redraw(source: Path, folder: Path, *, width: Width = "page") -> list[Path]:
     for path in sorted(source.glob("stopping-*.json")):
         figures[path.stem] = depth_figure(read_json(path, tuple[Depth, ...]), _depth_title(path.stem), width=width)
     if (path := source / "distribution.json").exists():
-        counts = {int(size): count for size, count in read_json(path, dict[SizeText, Whole]).items()}
+        counts = {int(size): count for size, count in read_json(path, Distribution).items()}
         figures["distribution"] = distribution_figure(counts, _distribution_title(counts), width=width)
     if rows := read_csv(source / "parameters.csv"):
         claims = [Claim(one["who"], 0, "", "", one["exact"]) for one in about.get("claims", [])]

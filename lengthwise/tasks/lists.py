@@ -1,6 +1,6 @@
 """Structured lists of numbers: families of problems of sorting.
 
-Each function fills the digits of a ``Drawn`` list, least significant first, and says how many each number has.
+Each function fills the digits of a ``NumberList`` list, least significant first, and says how many each number has.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Numbers = tuple[Int[Tensor, "b n d"], Int[Tensor, "b n"]]  # digits, and how man
 
 
 @dataclass(frozen=True)
-class Drawn:
+class NumberList:
     """What is known of each row's list before its numbers are."""
 
     sizes: Int[Tensor, "b 2"]  # how many numbers, and the digits that each has at most
@@ -54,15 +54,15 @@ class Drawn:
         return (torch.arange(count) == at).long()[..., None]
 
 
-Listing = Callable[[Drawn], Numbers]
+Listing = Callable[[NumberList], Numbers]
 
 
-def all_equal(drawn: Drawn) -> Numbers:
+def all_equal(drawn: NumberList) -> Numbers:
     """One number, again and again: the labels come out as they stand."""
     return drawn.digits(1).expand(-1, drawn.shape[1], -1), drawn.full()
 
 
-def odd_one_out(drawn: Drawn) -> Numbers:
+def odd_one_out(drawn: NumberList) -> Numbers:
     """One number, again and again, but for one that differs in a single digit."""
     rows = len(drawn.sizes)
     at = drawn.position == (drawn.chance(rows, 1, 1) * drawn.sizes[:, 1:, None]).long()
@@ -74,39 +74,39 @@ def odd_one_out(drawn: Drawn) -> Numbers:
     return torch.where(drawn.one_of() > 0, changed, digits), drawn.full()
 
 
-def two_values(drawn: Drawn) -> Numbers:
+def two_values(drawn: NumberList) -> Numbers:
     """Two numbers, each about as often."""
     rows, count, width = drawn.shape
     which = torch.randint(2, (rows, count, 1), generator=drawn.generator).expand(-1, -1, width)
     return drawn.digits(2).gather(1, which), drawn.full()
 
 
-def same_length(drawn: Drawn) -> Numbers:
+def same_length(drawn: NumberList) -> Numbers:
     """Numbers that all have the most digits."""
     return drawn.digits(drawn.shape[1]), drawn.full()
 
 
-def one_digit(drawn: Drawn) -> Numbers:
+def one_digit(drawn: NumberList) -> Numbers:
     """Numbers of one digit: many are equal."""
     digits, length = drawn.digits(drawn.shape[1]), torch.ones_like(drawn.full())
     digits[..., 0] = torch.randint(10, digits.shape[:2], generator=drawn.generator)
     return digits, length
 
 
-def shared_front(drawn: Drawn) -> Numbers:
+def shared_front(drawn: NumberList) -> Numbers:
     """Numbers that differ in their last digit alone."""
     own = torch.randint(1, 10, (*drawn.shape[:2], 1), generator=drawn.generator)
     return torch.where(drawn.position == 0, own, drawn.digits(1)), drawn.full()
 
 
-def shared_back(drawn: Drawn) -> Numbers:
+def shared_back(drawn: NumberList) -> Numbers:
     """Numbers that differ in their first digit alone."""
     own = torch.randint(1, 10, (*drawn.shape[:2], 1), generator=drawn.generator)
     front = (drawn.position == drawn.sizes[:, 1:] - 1)[:, None]
     return torch.where(front, own, drawn.digits(1)), drawn.full()
 
 
-def powers(drawn: Drawn) -> Numbers:
+def powers(drawn: NumberList) -> Numbers:
     """Powers of ten, and one less or one more: 99, 100, 101."""
     length = _lengths(drawn)
     at = drawn.position
@@ -115,20 +115,20 @@ def powers(drawn: Drawn) -> Numbers:
     return torch.where(change < 0, 9, torch.where((change > 0) & (at == 0), 1, power)), length
 
 
-def all_highest(drawn: Drawn) -> Numbers:
+def all_highest(drawn: NumberList) -> Numbers:
     """Nines: 9, 99, 999."""
     length = _lengths(drawn)
     return torch.full((*length.shape, drawn.shape[2]), 9), length
 
 
-def repeated_digit(drawn: Drawn) -> Numbers:
+def repeated_digit(drawn: NumberList) -> Numbers:
     """Numbers of one digit, repeated: 444, 77, 3."""
     length = _lengths(drawn)
     digit = torch.randint(1, 10, (*length.shape, 1), generator=drawn.generator)
     return digit.expand(-1, -1, drawn.shape[2]), length
 
 
-def zeros(drawn: Drawn) -> Numbers:
+def zeros(drawn: NumberList) -> Numbers:
     """Zero in about half of the positions."""
     digits, length = drawn.digits(drawn.shape[1]), _lengths(drawn)
     zero = drawn.chance(*length.shape) < 0.5
@@ -137,18 +137,18 @@ def zeros(drawn: Drawn) -> Numbers:
     return digits.masked_fill(zero[..., None], 0), length
 
 
-def ascending(drawn: Drawn) -> Numbers:
+def ascending(drawn: NumberList) -> Numbers:
     """In order already."""
     return _consecutive(drawn, torch.arange(drawn.shape[1]).expand(drawn.shape[:2]))
 
 
-def descending(drawn: Drawn) -> Numbers:
+def descending(drawn: NumberList) -> Numbers:
     """In reverse order."""
     rank = (drawn.sizes[:, :1] - 1 - torch.arange(drawn.shape[1])).clamp(min=0)
     return _consecutive(drawn, rank)
 
 
-def neighbours(drawn: Drawn) -> Numbers:
+def neighbours(drawn: NumberList) -> Numbers:
     """Numbers one after the other, in no order: 42, 44, 43."""
     return _consecutive(drawn, drawn.chance(*drawn.shape[:2]).argsort(1))
 
@@ -171,12 +171,12 @@ LISTS: tuple[Listing, ...] = (
 )
 
 
-def _lengths(drawn: Drawn) -> Int[Tensor, "b n"]:
+def _lengths(drawn: NumberList) -> Int[Tensor, "b n"]:
     """Uniform numbers of digits."""
     return (drawn.chance(*drawn.shape[:2]) * drawn.sizes[:, 1:]).long() + 1
 
 
-def _consecutive(drawn: Drawn, rank: Int[Tensor, "b n"]) -> Numbers:
+def _consecutive(drawn: NumberList, rank: Int[Tensor, "b n"]) -> Numbers:
     """A uniform number and those that follow it, as ``rank`` says; beyond the largest it goes on from 0 again."""
     last = torch.minimum(drawn.sizes[:, 1], torch.tensor(3))  # two or three digits change; the others are shared
     room = 10**last

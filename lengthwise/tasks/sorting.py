@@ -16,7 +16,7 @@ from lengthwise.base.types import SYMBOL, Problems, UsageError
 from lengthwise.tasks import Task
 from lengthwise.tasks.digits import EXACT, Order, as_read, ordered, without_leading_zeros, words
 from lengthwise.tasks.family import Family
-from lengthwise.tasks.lists import LISTS, Drawn, Listing
+from lengthwise.tasks.lists import LISTS, Listing, NumberList
 from lengthwise.tasks.patterns import every_row
 
 LABELS = string.ascii_uppercase + string.ascii_lowercase
@@ -58,7 +58,7 @@ class Sorting(Task):
         return (*super().families, *(Family.of(listing, partial(self._listed, listing)) for listing in LISTS))
 
     def _listed(self, listing: Listing, sizes: Int[Tensor, "b 2"], generator: Generator) -> Problems:
-        drawn = Drawn(sizes, generator)
+        drawn = NumberList(sizes, generator)
         rows, count, _ = drawn.shape
         _check_labels(count)
         digits, length = listing(drawn)

@@ -14,7 +14,7 @@ import torch
 
 from lengthwise.recipe import data
 from lengthwise.recipe.recipe import Recipe
-from lengthwise.training.trainee import Drawn, Trainee
+from lengthwise.training.trainee import DrawnBatch, Trainee
 
 
 def pays(device: torch.device) -> bool:
@@ -27,9 +27,9 @@ class Ahead:
 
     def __init__(self, recipe: Recipe, worker: ThreadPoolExecutor) -> None:
         self.recipe, self.worker = recipe, worker
-        self.coming: dict[tuple[int, int], Future[Drawn]] = {}  # by step and exams passed; one at most
+        self.coming: dict[tuple[int, int], Future[DrawnBatch]] = {}  # by step and exams passed; one at most
 
-    def __call__(self, step: int, passed: int) -> Drawn:
+    def __call__(self, step: int, passed: int) -> DrawnBatch:
         """The batch of a step after so many exams. One that was drawn before an exam was passed is thrown away. Raises
         what drawing raises."""
         coming = self.coming.pop((step, passed), None)

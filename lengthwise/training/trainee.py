@@ -36,7 +36,7 @@ from lengthwise.training.computing import Bf16, Clock, Matmul
 from lengthwise.training.memory import InParts
 from lengthwise.training.processes import Alone, Divided, Processes
 
-Drawn = tuple[Batch, Int[Tensor, " b"]]  # a batch, with its rows' loops
+DrawnBatch = tuple[Batch, Int[Tensor, " b"]]  # a batch, with its rows' loops
 
 LOG_EVERY = 10  # steps
 REHEARSED = 2  # rows
@@ -63,7 +63,7 @@ class Trainee:
         self.model = recipe.build().to(device)
         self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema)) if recipe.ema else None
         self.optimizer = recipe.optimizer.build(self.model.parameters())
-        self.draw: Callable[[int, int], Drawn] = lambda step, passed: data.batch(recipe, step, passed=passed)
+        self.draw: Callable[[int, int], DrawnBatch] = lambda step, passed: data.batch(recipe, step, passed=passed)
         self.step = 0
         self.passed = 0  # exams, with Mastery
         self.parts = 1  # of a batch, where memory does not hold all of it
@@ -97,7 +97,7 @@ class Trainee:
             return None
         return loss
 
-    def batch(self, step: int) -> Drawn:
+    def batch(self, step: int) -> DrawnBatch:
         """The batch of a step, with its rows' loops."""
         return self.draw(step, self.passed)
 

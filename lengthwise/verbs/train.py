@@ -81,35 +81,46 @@ def run(args: argparse.Namespace) -> int:
     elif own_folder is None and not (Run.expected(recipes[0]).folder / "config.json").exists():
         _rehearse(args, recipe)
     runs = [Run.of(recipe, own_folder) for recipe in recipes]
-    lost = [one for one in runs if args.stack and not one.done]
     if not args.stack and ((len(runs) > 1 and jobs_of(args) > 1) or not isinstance(on, Local)):
-        options = [*passed_on(args), *_own_options(args)]
-        with Fleet(runs, lambda _: options, jobs=jobs_of(args), on=on) as fleet:
-            follow(fleet, runs, console.progress, quiet=args.quiet)
-        runs = [one for one in runs if one.folder not in fleet.failed or one.diverged]
-        if not any(one.done for one in runs):
-            fleet.check()
-    else:
-        fleet = None
-        for one in runs:
-            if one in lost:
-                continue
-            with one.locked(wait=args.wait), Progress(quiet=args.quiet) as progress:
-                _train(args, one, progress)
-                with tracked(one, args.track, progress.note):
-                    _measure(args, one, plan, progress)
-                    if args.families:
-                        after_training(args, one, plan[0].sizes, progress)
-                one.forgive()
+        return _apart(args, runs, on)
+    lost = [one for one in runs if args.stack and not one.done]
+    for one in runs:
+        if one not in lost:
+            _here(args, one, plan)
     if len(lost) < len(runs):
-        result = [{"run": str(run.folder), "about": run.about(), "scores": run.rows("scores")} for run in runs]
-        where = [Text.assemble((str(run.folder), "dim"), f"  {_time(run)}") for run in runs]
-        say(args, result, score_table(curves(runs)), *where)
-    if fleet:
-        fleet.check()
+        _say(args, runs)
     if lost:
         raise Diverged(f"{len(lost)} of {len(runs)} seeds diverged: {', '.join(str(one.folder) for one in lost)}")
     return 0
+
+
+def _apart(args: argparse.Namespace, runs: Sequence[Run], on: Engine) -> int:
+    """Train and measure in processes of their own, here or elsewhere."""
+    options = [*passed_on(args), *_own_options(args)]
+    with Fleet(runs, lambda _: options, jobs=jobs_of(args), on=on) as fleet:
+        follow(fleet, runs, console.progress, quiet=args.quiet)
+    left = [one for one in runs if one.folder not in fleet.failed or one.diverged]
+    if any(one.done for one in left) or not fleet.failed:
+        _say(args, left)
+    fleet.check()
+    return 0
+
+
+def _here(args: argparse.Namespace, run: Run, plan: Sequence[Measurement]) -> None:
+    """Train and measure in this process what is missing."""
+    with run.locked(wait=args.wait), Progress(quiet=args.quiet) as progress:
+        _train(args, run, progress)
+        with tracked(run, args.track, progress.note):
+            _measure(args, run, plan, progress)
+            if args.families:
+                after_training(args, run, plan[0].sizes, progress)
+        run.forgive()
+
+
+def _say(args: argparse.Namespace, runs: Sequence[Run]) -> None:
+    result = [{"run": str(run.folder), "about": run.about(), "scores": run.rows("scores")} for run in runs]
+    where = [Text.assemble((str(run.folder), "dim"), f"  {_time(run)}") for run in runs]
+    say(args, result, score_table(curves(runs)), *where)
 
 
 def _time(run: Run) -> str:

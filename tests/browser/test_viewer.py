@@ -80,8 +80,8 @@ def test_a_loop_on_50_digits_takes_under_50_ms(written, opened):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 900, 1200, 1600])
 def test_every_part_is_there_in_any_width(width, scheme, written, opened, tmp_path):
-    page = opened(written("looped-parity", "undecided-parity"), width=width, scheme=scheme,
-                  after="#problem=1011011101&model=looped-parity&beside=undecided-parity&loop=6")  # fmt: skip
+    page = opened(written("looped-parity", "halting-parity"), width=width, scheme=scheme,
+                  after="#problem=1011011101&model=looped-parity&beside=halting-parity&loop=6")  # fmt: skip
     assert first_paint(page) < 1
     page.wait_for_selector(".panel")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -102,7 +102,7 @@ def _labels(panel):
 
 
 def test_the_keyboard_alone_suffices(written, opened):
-    page = opened(written("looped-parity", "undecided-parity"), after="#problem=101")
+    page = opened(written("looped-parity", "halting-parity"), after="#problem=101")
     loop = lambda: int(page.locator(".transport output").text_content().split()[1])  # noqa: E731
     press = page.keyboard.press
     for key, after in (("ArrowDown", 2), ("End", 23), ("Home", 1), ("ArrowUp", 1)):

@@ -28,7 +28,7 @@ WORDS = ["batch=8", "source.rows=128", "lengths.top=14", "watch.every=8", "watch
 # decoding, rows of families, loops that are drawn, exams that were passed.
 RECIPES = {
     "looped": ["looped-parity", *PARITY],
-    "best": ["undecided-parity", *PARITY, "keep=best", "lengths=Mastery(top=4,every=5,least=0.2,count=4)"],
+    "best": ["halting-parity", *PARITY, "keep=best", "lengths=Mastery(top=4,every=5,least=0.2,count=4)"],
     "pairs": ["looped-pairs", *SUMS, "lengths=Uniform(top=2)"],
     "decoder": ["ntp-parity", *PARITY, "model.layers=2"],
     "retran": ["retran-small", *WORDS, "model.width=8", "model.hidden=8", "model.layers=2", "model.heads=2"],

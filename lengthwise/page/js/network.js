@@ -84,9 +84,6 @@ class Network {
       return (q, k) => hide(k !== q && Math.abs(digit[k] - digit[q] - position.ahead) > position.reach);
     }
     if (position.kind === "EarlierHeads" && head >= heads - position.count) return (q, k) => hide(k >= q);
-    if (position.kind === "SignHeads" && head >= position.skip && head < position.skip + position.count) {
-      return (q, k) => hide(k !== q && digit[k] !== 0);
-    }
     return null;
   }
 

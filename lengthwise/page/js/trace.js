@@ -11,7 +11,6 @@ const LOOPS = {
 
 const USUAL = {
   Oracle: { more: 0 }, Converged: { patience: 2, extra: 20 }, MaxConfidence: { extra: 20, per: "example" },
-  Sure: { least: 0.9, extra: 20 },
 };
 
 /** Rules that every model is shown with, and the model's own first. Those that look at answers need a model that loops, and
@@ -30,7 +29,6 @@ const CHOICES = {
   Oracle: (rule, loops, limit) => limit,
   After: (rule, loops, limit) => limit,
   MaxConfidence: (rule, loops) => loops.reduce((best, loop, k) => (loop.confidence > loops[best].confidence ? k : best), 0) + 1,
-  Sure: (rule, loops, limit) => loops.findIndex((loop) => loop.confidence >= Math.log(rule.least)) + 1 || limit,
   Halted: (rule, loops, limit) => loops.findIndex((loop) => loop.ends > 1) + 1 || limit,
   Converged(rule, loops, limit) {
     const same = (k) => loops[k].said.slice(0, loops[k].ends).join() === loops[k + 1].said.slice(0, loops[k + 1].ends).join();
