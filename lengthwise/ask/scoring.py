@@ -43,7 +43,7 @@ def _plain(answer: str) -> str:
 
 def scores(inquiry: Inquiry, items: Iterable[Item], replies: Mapping[str, Row]) -> list[Row]:
     """A row per size with any replies: ``Score.row`` plus ``asked``, the number of problems, of which ``count`` have
-    replies; ``chatter``, the number of replies that are no answer; and ``lenient``, the share of replies that end in
+    replies; ``chatter``, the number of replies that are no answer; and ``lenient``, the fraction of replies that end in
     the right one."""
     rows = []
     for sizes, group in groupby(items, lambda item: item.sizes):

@@ -24,7 +24,7 @@ from lengthwise.base.terminal import Terminal
 EVERY = 10.0  # seconds between lines where nothing can move
 BAR = 12  # characters of a bar
 SOON = 1.0  # seconds after which a notebook shows something
-TELLING = 0.005  # share of the work that says how long the rest takes; the first pieces are the smallest, often
+TELLING = 0.005  # fraction of the work that says how long the rest takes; the first pieces are the smallest, often
 
 
 class Line:

@@ -6,7 +6,7 @@ Rows may have further fields. What is not required here is left out by some vers
 # TypedDict knows which keys are required only where annotations are not postponed.
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from lengthwise.base.ranges import Count, Line, NotNegative, Pattern, Real, Seed, Share, Size, Sizes, Whole
+from lengthwise.base.ranges import Count, Fraction, Line, NotNegative, Pattern, Real, Seed, Size, Sizes, Whole
 
 SizeText = Annotated[str, Pattern(r"\d{1,7}(x\d{1,7})?", "a size")]  # as tables name it
 
@@ -16,7 +16,7 @@ class Metrics(TypedDict):
 
     step: Whole
     loss: NotRequired[Real | None]  # nats
-    exact: NotRequired[dict[SizeText, Share]]  # exact match, by size
+    exact: NotRequired[dict[SizeText, Fraction]]  # exact match, by size
     perplexity: NotRequired[dict[str, NotNegative | None]]  # by prompt
     validation_loss: NotRequired[Real | None]
     rate: NotRequired[Real]
@@ -33,12 +33,12 @@ class Measured(TypedDict):
     problems: Line
     sizes: Sizes
     count: Count
-    exact: Share
-    whole_row: NotRequired[Share]
-    token_accuracy: Share
+    exact: Fraction
+    whole_row: NotRequired[Fraction]
+    token_accuracy: Fraction
     loops: NotNegative
-    low: Share
-    high: Share
+    low: Fraction
+    high: Fraction
     seed: NotRequired[Seed]
     sealed: NotRequired[Line]
 
@@ -49,7 +49,7 @@ class Chosen(TypedDict):
     mean: NotNegative
     low: NotNegative
     high: NotNegative
-    exact: Share
+    exact: Fraction
 
 
 class ChosenBy(TypedDict):
@@ -69,7 +69,7 @@ class Depth(TypedDict):
     count: Count
     seed: NotRequired[Seed]
     planned: Size
-    exact: tuple[Share, ...]  # after each loop
+    exact: tuple[Fraction, ...]  # after each loop
     confidence: tuple[Real, ...]
     chosen: ChosenBy
 
@@ -88,7 +88,7 @@ class Group(TypedDict):
     low: Real
     high: Real
     count: Count
-    exact: Share
+    exact: Fraction
 
 
 class Anatomy(TypedDict):
@@ -100,7 +100,7 @@ class Anatomy(TypedDict):
     sizes: Sizes
     count: Count
     seed: NotRequired[Seed]
-    exact: Share
+    exact: Fraction
     ends: Ends
     first_wrong: dict[Line, Whole]
     by: dict[Line, tuple[Group, ...]]
@@ -135,7 +135,7 @@ class Figure(TypedDict):
     """A figure's quoted result of somebody else."""
 
     who: Line
-    exact: Share
+    exact: Fraction
 
 
 class Figures(TypedDict):

@@ -173,14 +173,14 @@ class _Plan:
     def after_last(self, found: Sequence[Float[Tensor, "s r t v"]]) -> list[Reply]:
         """The logits at the positions asked for, after each row's last loop."""
         read = torch.tensor(self.most) - torch.tensor(self.least)
-        offset = read.cumsum(0) - torch.tensor(self.most)  # from a row's number to its place among all that were read
-        place = offset[self.loops - 1] + self.order.argsort(dim=1)
+        offset = read.cumsum(0) - torch.tensor(self.most)  # from a row's number to its index among all that were read
+        order = offset[self.loops - 1] + self.order.argsort(dim=1)
         at = [one.at.nonzero(as_tuple=True) for one in self.asked]
-        index = [(own[row], position) for own, (row, position) in zip(place, at, strict=True)]
+        index = [(own[row], position) for own, (row, position) in zip(order, at, strict=True)]
         return _picked(torch.cat([*found], 1), index)
 
     def after_each(self, found: Sequence[Float[Tensor, "s r t v"]]) -> list[Reply]:
-        """The same after every loop: for each model a list of the loop, the rows that ran, and their logits."""
+        """The logits after every loop: for each model a list of the loop, the rows that ran, and their logits."""
         answers: list[Reply] = [[] for _ in self.asked]
         for k, logits in enumerate(found):
             ran = [order[:count] for order, count in zip(self.order, self.counts[k], strict=True)]

@@ -107,7 +107,7 @@ def first_count(precision: float) -> int:
 
 def next_count(right: int, count: int, precision: float) -> int:
     """How many problems to look at in all, with so many right of the first ``count``; no more if the interval is narrow
-    enough. Never more than twice as many: the share itself is only an estimate."""
+    enough. Never more than twice as many: the fraction itself is only an estimate."""
     low, high = wilson(right / count, count)
     if high - low <= 2 * precision:
         return count

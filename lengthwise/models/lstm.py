@@ -27,7 +27,7 @@ class LSTM(ModelSpec):
     width: Size = 16  # numbers of the input and of a short state
     hidden: Size = 64  # numbers of a long state
     layers: Size = 3  # cells, one above the other
-    dropout: Decay = 0.1  # share of values dropped in training
+    dropout: Decay = 0.1  # probability of dropping a value in training
 
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model:
         if not causal:

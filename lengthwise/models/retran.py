@@ -38,7 +38,7 @@ class ReTran(ModelSpec):
     hidden: Size = 64  # numbers of a cell's long state
     layers: Size = 3  # layers, one above the other
     heads: Size = 8  # of the attention; width must be a multiple
-    dropout: Decay = 0.1  # share of values dropped in training
+    dropout: Decay = 0.1  # probability of dropping a value in training
     base: Positive = 10_000.0  # of the rotary encoding
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class ReTran(ModelSpec):
         return ReTranModel(self, len(reads), len(writes))
 
 
-Turn = tuple[Float[Tensor, "t e"], Float[Tensor, "t e"]]  # the shares of a coordinate itself, and of its pair's other
+Turn = tuple[Float[Tensor, "t e"], Float[Tensor, "t e"]]  # the factors of a coordinate itself, and of its pair's other
 
 
 class Layer(nn.Module):
@@ -83,8 +83,8 @@ class Layer(nn.Module):
         queries = _rotated(self._by_head(self.query(x)), turn) / math.sqrt(keys.shape[-1])
         parts = (x.split(1, 1), queries.split(1, 1), kept, turn[0].split(1), turn[1].split(1))
         for column, query, (mixing, emitting), *now in zip(*parts, strict=True):
-            shares = F.dropout(torch.bmm(query, keys.mT).softmax(-1), probability)
-            h = self.norm_attention(column + mixing * self.mix(torch.bmm(shares, values).view_as(column)))
+            weights = F.dropout(torch.bmm(query, keys.mT).softmax(-1), probability)
+            h = self.norm_attention(column + mixing * self.mix(torch.bmm(weights, values).view_as(column)))
             output, states = self.cell(h, states)
             y = self.norm_cell(h + emitting * output)
             keys = torch.cat([keys, _rotated(self._by_head(self.key(y)), now)], 1)

@@ -78,7 +78,7 @@ class Transformer(ModelSpec):
     mixer: MixerSpec = Attention()  # what a block does across positions
     injection: Injection = "add"  # how the embedded input enters the state in every loop; once: not at all
     noise: NotNegative = 0.0  # standard deviation of the first state in training
-    dropout: Decay = 0.0  # share of values dropped in training
+    dropout: Decay = 0.0  # probability of dropping a value in training
     init_std: NotNegative = 0.02  # of the blocks' initial weights; small widths learn faster with more
     init: Literal["all", "attention"] = "all"  # which output layers start smaller by √(2 · layers)
     embedding_std: NotNegative = 1.0  # of the initial embedding

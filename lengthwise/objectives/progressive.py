@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.base.ranges import Share
+from lengthwise.base.ranges import Fraction
 from lengthwise.base.types import Batch, Loss
 from lengthwise.depth import Runner
 from lengthwise.objectives import Objective, supervise
@@ -25,7 +25,7 @@ class Progressive(Objective):
     fewer loops stops after its own number.
     """
 
-    weight: Share = 0.5  # of the loss after fewer loops
+    weight: Fraction = 0.5  # of the loss after fewer loops
     truncated: bool = False  # the published form: gradients through the last loops only
 
     def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:

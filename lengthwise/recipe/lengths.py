@@ -10,7 +10,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from lengthwise.base.fields import Part
-from lengthwise.base.ranges import Count, Share, Size, Whole
+from lengthwise.base.ranges import Count, Fraction, Size, Whole
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.tasks import Task
 
@@ -71,7 +71,7 @@ class Uniform(Drawn):
 
     top: Size  # the largest training size
     bottom: Size = 1  # the smallest
-    longest: Share = 0.0  # share of the rows that have the largest size
+    longest: Fraction = 0.0  # fraction of the rows that have the largest size
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -153,7 +153,7 @@ class Mastery(Growing):
     bottom: Size = 1  # the smallest size
     most: tuple[Size, ...] = ()  # the largest size on each axis; none: top on all
     every: Count = 50  # steps from one exam to the next
-    least: Share = 0.9  # exact match that passes
+    least: Fraction = 0.9  # exact match that passes
     count: Size = 64  # problems of an exam
 
     def maximum(self, step: int) -> int:

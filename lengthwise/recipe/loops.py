@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from lengthwise.base.fields import Part
-from lengthwise.base.ranges import Change, Extra, Share, Size
+from lengthwise.base.ranges import Change, Extra, Fraction, Size
 
 
 class Loops(Part):
@@ -72,7 +72,7 @@ class AnyLoops(ExtraLoops):
     """``ExtraLoops``, but in training a fraction ``early`` of the rows stops at a uniform loop before the planned one.
     Meant for ``Halting``, which teaches the model that such rows are not done."""
 
-    early: Share = 0.25  # fraction of training rows that stop before their planned loop
+    early: Fraction = 0.25  # fraction of training rows that stop before their planned loop
 
     def draw(self, rounds: Int[Tensor, " b"], generator: Generator) -> Int[Tensor, " b"]:
         planned, late = self.planned(rounds), super().draw(rounds, generator)

@@ -15,7 +15,7 @@ from torch import nn
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.fields import Part
-from lengthwise.base.ranges import Decay, NotNegative, Positive, Share
+from lengthwise.base.ranges import Decay, Fraction, NotNegative, Positive
 
 
 class Optimizer(Part):
@@ -44,7 +44,7 @@ class AdamW(Optimizer):
     rate: NotNegative = 1e-3  # the peak of the learning rate
     betas: tuple[Decay, Decay] = (0.9, 0.999)  # decays of the means of gradients and of their squares
     eps: Positive = 1e-8  # added to the root of the mean square
-    weight_decay: NotNegative = 0.01  # share of the weights taken off per step, times the learning rate
+    weight_decay: NotNegative = 0.01  # fraction of the weights taken off per step, times the learning rate
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return uncompiled(torch.optim.AdamW)(
@@ -59,7 +59,7 @@ class LAMB(Optimizer):
     rate: NotNegative = 1e-3  # the peak of the learning rate
     betas: tuple[Decay, Decay] = (0.9, 0.999)  # decays of the means of gradients and of their squares
     eps: Positive = 1e-6  # added to the root of the mean square
-    weight_decay: NotNegative = 0.0  # share of the weights added to the step
+    weight_decay: NotNegative = 0.0  # fraction of the weights added to the step
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         from pytorch_optimizer import Lamb  # here because it is slow to import
@@ -81,9 +81,9 @@ class Schedule(Part):
 
     # How the rate falls after its peak.
     shape: Literal["constant", "cosine", "linear", "exponential", "trapezoid"] = "constant"
-    warmup: Share = 0.0  # of the steps: the rate rises linearly
-    cooldown: Share | None = None  # of the steps, at the end: the rate falls; None: as the shape has it
-    floor: Share = 0.0  # the last rate, as a fraction of the peak
+    warmup: Fraction = 0.0  # of the steps: the rate rises linearly
+    cooldown: Fraction | None = None  # of the steps, at the end: the rate falls; None: as the shape has it
+    floor: Fraction = 0.0  # the last rate, as a fraction of the peak
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -16,7 +16,7 @@ from torch import nn
 
 from lengthwise.base import fields, listing, rng
 from lengthwise.base.errors import UnknownPart
-from lengthwise.base.ranges import Count, Decay, Extra, Name, Positive, Seed, Share, Size, Whole
+from lengthwise.base.ranges import Count, Decay, Extra, Fraction, Name, Positive, Seed, Size, Whole
 from lengthwise.base.results import AnySize
 from lengthwise.base.shown import as_html, as_text
 from lengthwise.base.types import UsageError
@@ -81,8 +81,8 @@ class Recipe(fields.Part):
     ema: Decay = 0.0  # decay of the weights' moving average, which is then what is evaluated; 0: none
     ema_start: Whole = 0  # the step from which it averages
     source: Source = Fresh()  # new problems in every batch, or a fixed set
-    hard: Share = 0.0  # share of every training batch drawn from the task's harder set
-    families: Share = 0.0  # share of every training batch drawn from the task's families of structured problems
+    hard: Fraction = 0.0  # fraction of every training batch drawn from the task's harder set
+    families: Fraction = 0.0  # fraction of every training batch drawn from the task's families of structured problems
     family_names: tuple[str, ...] = ()  # from these of them; none: from all
     stopping: Stopping = Oracle()  # the rule by which its weights answer, unless another is asked for
     watch: Watch = Watch()  # what is measured while training

@@ -24,8 +24,9 @@ def ranked(trials: Sequence[Row]) -> list[Row]:
 
 
 def mattered(trials: Sequence[Row], ranges: Sequence[str]) -> list[Row]:
-    """For each field that varied: the share of the variance of exact match that its own values explain, and exact match
-    at each value, the mean over trials. The values of searched ``ranges`` are put into three parts of equal counts."""
+    """For each field that varied: the fraction of the variance of exact match that its own values explain, and exact
+    match at each value, the mean over trials. The values of searched ``ranges`` are put into three parts of equal
+    counts."""
     exact = [row["exact"] for row in trials]
     whole, found = statistics.pvariance(exact), []
     for path in trials[0]["values"]:

@@ -194,7 +194,7 @@ def summary_table(rows: Sequence[Row]) -> Table:
 
 
 def depth_rows(rows: Sequence[Row]) -> list[Row]:
-    """What loops do, in numbers: the share right by each rule, and some loops before and after T(n)."""
+    """What loops do, in numbers: the fraction right by each rule, and some loops before and after T(n)."""
     return [_numbers(row["exact"], row["planned"], row) for row in rows]
 
 
@@ -255,7 +255,7 @@ def write_csv(path: Path, rows: Iterable[Row]) -> None:
 
 
 def share_text(share: float) -> str:
-    """A share in two decimals, which never rounds to a clean 0 or 1 what is not: ``>.99`` and ``<.01`` instead."""
+    """A fraction in two decimals, which never rounds to a clean 0 or 1 what is not: ``>.99`` and ``<.01`` instead."""
     if 0.995 <= share < 1:
         return ">.99"
     return "<.01" if 0 < share < 0.005 else f"{share:.2f}"
@@ -300,7 +300,7 @@ def _details(row: Row, *, trained: bool) -> list[Text]:
 
 
 def _bar(share: float, width: int = 10) -> str:
-    """A bar as long as the share, to an eighth of a cell; anything above 0 shows."""
+    """A bar as long as the fraction, to an eighth of a cell; anything above 0 shows."""
     eighths = max(round(share * width * 8), 1 if share > 0 else 0)
     return ("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()).ljust(width, "·")
 
