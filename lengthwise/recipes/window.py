@@ -87,8 +87,8 @@ def looped_copy() -> Recipe:
     """Our form of copy, likewise: each loop sees a position's left neighbour, and the row moves on by one.
 
     Not the published method, which is ``fop-loop-adaptive-copy``. It stops by itself, as ``halting_parity`` does: the
-    mark of the first symbol reaches the ``=`` when the row has arrived. Expect every family right at three times the
-    training length; a seed takes four minutes of one CPU thread.
+    mark of the first symbol reaches the ``=`` when the row has arrived. Expect every family right at 1.5 times the
+    training length, and most at twice; a seed takes four minutes of one CPU thread.
     """
     return replace(
         halting_parity(),
