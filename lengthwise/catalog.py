@@ -33,7 +33,7 @@ from lengthwise.studies import Study
 from lengthwise.tasks import Task
 
 _BASES = (Task, Layout, Lengths, Loops, Source, ModelSpec, Position, MixerSpec, Objective, Stopping, Optimizer)
-PARTS = dict(zip(listing.BASES, _BASES, strict=True))
+PARTS = {kind: next(base for base in _BASES if base.__name__ == name) for kind, name in listing.BASES.items()}
 
 
 def _modules(package: ModuleType) -> list[ModuleType]:

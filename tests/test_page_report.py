@@ -148,12 +148,15 @@ def test_a_run_whose_id_looks_like_a_number_keeps_its_rows(identity, tmp_path):
         ("runs.json", "{}", "it has no recipe_name"),
         ("runs.json", "[1]", "1 is not a JSON object"),
         ("runs.json", "1", "neither a list nor an object"),
-        ("scores.csv", "id,sizes\nx,bad\n", "line 2: 'bad' is no size"),
-        ("scores.csv", "id,sizes\nx,8,9\n", "line 2 has more cells than there are columns"),
-        ("scores.csv", "id,sizes\nx,8\n", "line 2: it has no task"),
+        ("scores.csv", "id,sizes\nx,bad\n", "row 1: 'bad' is no size"),
+        ("scores.csv", "id,sizes\nx,8,9\n", "row 1 has more cells than there are columns"),
+        ("scores.csv", "id,sizes\nx,8\n", "row 1: it has no task"),
         ("scores.csv", "exact,exact.8\n1,1\n", "a column exact and a column exact.8"),
         ("stopping-looped-bitwise-or.json", '{"a": 1}', "it has no task"),
         ("figures.json", '{"title": 3}', "title"),
+        ("distribution.json", '{"8x12": 3}', "a length"),
+        ("parameters.csv", "recipe,seed\nx,1\n", "row 1: it has no model"),
+        ("runs.json", '[{"recipe_name": "x", "id": "y"}]', "it has no parameters"),
     ],
 )
 def test_a_damaged_folder_of_results_is_refused_in_one_line(file, content, message, tmp_path):

@@ -150,8 +150,9 @@ def test_a_search_goes_on_where_it_was_killed(made):
     assert json.loads(command(*words, "--json").stdout) == found and len(trained) == before
 
 
-def test_a_point_that_a_search_tries_twice_is_trained_once(made, monkeypatch):
+def test_a_point_that_a_search_tries_twice_is_trained_once(made):
+    pytest.importorskip("optuna")
     trained, _ = made
     done = command("sweep", "looped-parity", "model.layers=1,2", "--trials", "6", "--seeds", "1", "--jobs", "2", *SMALL)
     assert done.returncode == 0, done.stderr
-    assert len(trained) == len(set(trained)) <= 2
+    assert 1 <= len(trained) == len(set(trained)) <= 2

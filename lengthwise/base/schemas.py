@@ -129,6 +129,9 @@ class Published(TypedDict):
 
     recipe_name: Line
     id: Line
+    parameters: Whole
+    cpu_s: NotNegative
+    wall_s: NotNegative
 
 
 class Figure(TypedDict):
@@ -147,7 +150,20 @@ class Figures(TypedDict):
     claims: NotRequired[tuple[Figure, ...]]
 
 
-Distribution = dict[SizeText, Whole]  # distribution.json: how many problems there are of each length
+class Trained(TypedDict):
+    """A row of parameters.csv."""
+
+    recipe: Line
+    seed: Seed
+    model: Line
+    parameters: Count
+    validation_loss: Real
+    within: NotRequired[Fraction]
+    beyond: NotRequired[Fraction]
+
+
+Length = Annotated[str, Pattern(r"\d{1,7}", "a length")]
+Distribution = dict[Length, Whole]  # distribution.json: how many problems there are of each length
 
 
 class Verdict(TypedDict):

@@ -64,7 +64,7 @@ class Recorder(Runner):
 
 
 class Replayer(Runner):
-    """Gives the answers to what an ``Recorder`` noted. Raises UsageError where it is asked for something else: an
+    """Gives the answers to what a ``Recorder`` noted. Raises UsageError where it is asked for something else: an
     objective whose questions depend on logits cannot know them before they are computed."""
 
     def __init__(self, model: Model, asked: Sequence[Query], answers: Sequence[Reply]) -> None:

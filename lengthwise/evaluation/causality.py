@@ -1,7 +1,8 @@
 """Three checks of user-defined models before training or evaluation: symbols, causality, and independence of rows.
 
 A model that sees the symbol it should predict scores 1.000 at every length, and the answers of one that reads padding
-depend on the other rows of the batch. Scores show neither error, so both raise UsageError.
+depend on the other rows of the batch. Scores show neither error, so they raise UsageError, as an unknown
+symbol does.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ MOVED = 1e-3  # smallest change of a logit that counts, relative to the largest 
 
 @torch.no_grad()
 def check(model: Model, recipe: Recipe) -> None:
-    """Raise UsageError if a model sees later positions in a causal layout, or padding, or other rows. The package's own
-    models are not checked."""
+    """Raise UsageError if a model does not know all symbols, or sees later positions in a causal layout, or padding, or
+    other rows. The package's own models are not checked."""
     if not isinstance(model, Once) and all(type(part).__module__.startswith(PACKAGES) for part in model.modules()):
         return
     training = model.training

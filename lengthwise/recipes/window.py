@@ -209,7 +209,7 @@ def looped_multiplication() -> Recipe:
 def looped_unique_set() -> Recipe:
     """Our form of the unique set: n loops; one head sees the left neighbour, one all that came before, in which equal
     symbols find each other, or nothing. Half of the problems are of few symbols, in runs, in order, palindromes, or
-    with odd ones. It says when it is done, as ``looped_addition`` does. A seed takes 45 minutes of one CPU thread;
+    with odd ones. It says when it is done, as ``looped_addition`` does. A seed takes 40 minutes of one CPU thread;
     expect .99 or more of every family at 1.5 times the training length, without T(n)."""
     return replace(
         WINDOWED,

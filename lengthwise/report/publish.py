@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from lengthwise.base.fields import encode
-from lengthwise.base.schemas import Depth, Distribution
+from lengthwise.base.schemas import Depth, Distribution, Trained
 from lengthwise.folder import DIVERGED, InquiryFolder, RunFolder, write_json
 from lengthwise.report import ALONE, Claim, Row, Sizes, by_recipe
 from lengthwise.report.anatomy_figure import anatomy_figure
@@ -19,7 +19,7 @@ from lengthwise.report.loss_figure import loss_figure
 from lengthwise.report.map_figure import heat_map
 from lengthwise.report.overview_figure import overview_figure
 from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
-from lengthwise.report.published import published, read_csv, read_json, told
+from lengthwise.report.published import published, read_json, read_table, told
 from lengthwise.report.style import Width, save
 from lengthwise.report.tables import write_csv
 
@@ -58,7 +58,7 @@ def redraw(source: Path, folder: Path, *, width: Width = "page") -> list[Path]:
     if (path := source / "distribution.json").exists():
         counts = {int(size): count for size, count in read_json(path, Distribution).items()}
         figures["distribution"] = distribution_figure(counts, _distribution_title(counts), width=width)
-    if rows := read_csv(source / "parameters.csv"):
+    if rows := read_table(source / "parameters.csv", Trained):
         claims = [Claim(one["who"], 0, "", "", one["exact"]) for one in about.get("claims", [])]
         figures["parameters"] = parameter_figure(rows, claims, width=width)
     if about.get("panels"):

@@ -19,7 +19,7 @@ from lengthwise.folder import DIVERGED, RunFolder, one_line, read_text, read_tre
 from lengthwise.report import Row, by_recipe
 
 # Columns that hold words, even where these look like numbers: a run's id may be 2276e59742.
-WORDS = frozenset(("recipe_name", "id", "sealed", "task", "weights", "stopping", "problems"))
+WORDS = frozenset(("recipe_name", "id", "sealed", "task", "weights", "stopping", "problems", "recipe", "model"))
 SCHEMAS: dict[str, Any] = {"scores": Measured, "metrics": Metrics}
 
 
@@ -100,23 +100,32 @@ def told(folder: Path) -> Row:
     return fields.conform(Figures, read_tree(path), str(path)) if path.exists() else {}
 
 
+def read_table(path: Path, schema: Any) -> list[Row]:
+    """The rows of a CSV file, each of which fits the schema. Raises UsageError if one does not, by its number."""
+    rows = read_csv(path)
+    if not fields.all_fit(schema, rows):
+        for number, row in enumerate(rows, 1):
+            fields.conform(schema, row, f"{path}: row {number}")
+    return rows
+
+
 def read_csv(path: Path) -> list[Row]:
     """Rows as ``tables.write_csv`` writes them: sizes are lists again, ``exact.8`` an entry of ``exact``. Raises
     UsageError for sizes that are none, and for a line with more cells than there are columns."""
     if not path.exists():
         return []
     found = []
-    for number, line in enumerate(csv.DictReader(read_text(path).splitlines()), 2):
+    for number, line in enumerate(csv.DictReader(read_text(path).splitlines()), 1):
         row: Row = {}
         if None in line:
-            raise UsageError(f"{path}: line {number} has more cells than there are columns")
+            raise UsageError(f"{path}: row {number} has more cells than there are columns")
         for name, cell in line.items():
             if cell:
                 head, _, key = name.partition(".")
                 target, at = (row.setdefault(head, {}), key) if key else (row, head)
                 if not isinstance(target, dict):
                     raise UsageError(f"{path}: there are a column {head} and a column {name}")
-                target[at] = _sizes(cell, f"{path}: line {number}") if at == "sizes" else _value(at, cell)
+                target[at] = _sizes(cell, f"{path}: row {number}") if at == "sizes" else _value(at, cell)
         found.append(row)
     return found
 
@@ -141,11 +150,7 @@ def _value(name: str, cell: str) -> Any:
 def _by_run(path: Path, schema: Any) -> dict[str, list[Row]]:
     """A file's rows without the columns that name the run, by its id. Raises UsageError if one does not fit."""
     found: dict[str, list[Row]] = {}
-    rows = read_csv(path)
-    if not fields.all_fit(schema, rows):
-        for number, row in enumerate(rows, 2):
-            fields.conform(schema, row, f"{path}: line {number}")
-    for row in rows:
+    for row in read_table(path, schema):
         identity = row.pop("id", "")
         for name in ("recipe_name", "train_seed"):
             row.pop(name, None)

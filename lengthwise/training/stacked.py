@@ -211,15 +211,15 @@ def advance(trainees: Sequence[Trainee]) -> list[Trainee]:
     def losses(runners: Sequence[Runner]) -> list[Loss]:
         return [one.loss(step, runner, *batch) for one, runner, batch in zip(trainees, runners, batches, strict=True)]
 
-    asking = [Recorder(one.model, len(one.recipe.layout.vocabs(one.recipe.task)[1])) for one in trainees]
-    losses(asking)  # worth nothing, but tells what the objective asks for
-    asked = [one.asked for one in asking]
+    recorders = [Recorder(one.model, len(one.recipe.layout.vocabs(one.recipe.task)[1])) for one in trainees]
+    losses(recorders)  # worth nothing, but tells what the objective asks for
+    asked = [one.asked for one in recorders]
     if len({tuple(each.each for each in own) for own in asked}) > 1:
         raise UsageError("the objective asks one seed for other logits than the next")
     with autocast(trainees[0].device, trainees[0].matmul):
         found = [answers(models, together) for together in zip(*asked, strict=True)]
-    told = [Replayer(model, *own) for model, *own in zip(models, asked, zip(*found, strict=True), strict=True)]
-    due = [(one, loss) for one, loss in zip(trainees, losses(told), strict=True) if one.step == step]
+    replayers = [Replayer(model, *own) for model, *own in zip(models, asked, zip(*found, strict=True), strict=True)]
+    due = [(one, loss) for one, loss in zip(trainees, losses(replayers), strict=True) if one.step == step]
     torch.stack([loss.value for _, loss in due]).sum().backward()
     for one, loss in due:
         one.descend(loss)
