@@ -11,6 +11,7 @@ from forms import with_gradients
 
 from lengthwise import catalog
 from lengthwise.base.rng import stream
+from lengthwise.base.schemas import Trained
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import Vocab
 from lengthwise.cli import main
@@ -23,6 +24,8 @@ from lengthwise.fast.transformer import PackedTransformer
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
 from lengthwise.recipes.retran import cpu, models, paper
+from lengthwise.report.published import read_table
+from lengthwise.report.tables import write_csv
 from lengthwise.studies import Study
 from lengthwise.studies.retran import retran
 
@@ -318,6 +321,19 @@ def test_the_study_is_reproduced(monkeypatch, tmp_path, capsys):
     tiny = catalog.recipe("lstm-small", words)
     panel = replace(retran(sizes="small").panels[0], recipes=(tiny,), curve=(8, 31))
     monkeypatch.setattr(catalog, "study", lambda *_, **__: Study("Tiny", (panel,)))
+    before = [
+        {
+            "recipe": name,
+            "seed": 0,
+            "model": "LSTM",
+            "parameters": 9,
+            "validation_loss": 1.0,
+            "within": 0.5,
+            "beyond": 0.25,
+        }
+        for name in ("another", "tiny")
+    ]
+    write_csv(tmp_path / "out" / "parameters.csv", before)
     with pytest.raises(SystemExit) as end:
         main(["reproduce", "retran", "--out", str(tmp_path / "out"), "--json", "--samples", "8", "--quiet"])
     assert end.value.code == 0
@@ -334,6 +350,8 @@ def test_the_study_is_reproduced(monkeypatch, tmp_path, capsys):
     ]
     written = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.*")}
     assert {"parameters.csv", "parameters.png", "small/distribution.png", "small/lengths.png"} <= written
+    kept, new = read_table(tmp_path / "out" / "parameters.csv", Trained)
+    assert kept == before[0] and (new["recipe"], new["seed"]) == ("tiny", 0) and new["parameters"] > 9
     counts = json.loads((tmp_path / "out" / "small" / "distribution.json").read_text())
     assert sum(counts.values()) == 200 and {int(length) for length in counts} <= set(range(8, 31))
     assert {row["problems"] for row in result["summary"] if "published" not in row} == {

@@ -181,10 +181,14 @@ def _depth_title(name: str) -> str:
 
 
 def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], folder: Path) -> list[Path]:
-    """Accuracy and validation loss against parameters, of runs that have watched such a loss; nothing without any."""
-    rows = parameter_rows(runs)
-    if not rows:
+    """Accuracy and validation loss against parameters, of runs that have watched such a loss, and of those that the
+    figure had before; nothing without any."""
+    new = parameter_rows(runs)
+    if not new:
         return []
+    measured = {(row["recipe"], row["seed"]) for row in new}
+    before = read_table(folder / "parameters.csv", Trained)
+    rows = [row for row in before if (row["recipe"], row["seed"]) not in measured] + new
     figure = parameter_figure(rows, claims)
     write_csv(folder / "parameters.csv", rows)
     drawn = [{"who": claim.who, "exact": claim.exact} for claim in claims if claim.exact is not None]
