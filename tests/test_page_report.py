@@ -156,7 +156,8 @@ def test_a_run_whose_id_looks_like_a_number_keeps_its_rows(identity, tmp_path):
         ("figures.json", '{"title": 3}', "title"),
         ("distribution.json", '{"8x12": 3}', "a length"),
         ("parameters.csv", "recipe,seed\nx,1\n", "row 1: it has no model"),
-        ("runs.json", '[{"recipe_name": "x", "id": "y"}]', "it has no parameters"),
+        ("runs.json", '[{"recipe_name": "x", "id": "y", "parameters": "many"}]', "'many' is not a whole number"),
+        ("runs.json", '[{"recipe_name": "x", "id": "y"}]', "has no outline"),
     ],
 )
 def test_a_damaged_folder_of_results_is_refused_in_one_line(file, content, message, tmp_path):

@@ -129,9 +129,9 @@ class Published(TypedDict):
 
     recipe_name: Line
     id: Line
-    parameters: Whole
-    cpu_s: NotNegative
-    wall_s: NotNegative
+    parameters: NotRequired[Whole]  # these three only of runs that were trained to the end
+    cpu_s: NotRequired[NotNegative]
+    wall_s: NotRequired[NotNegative]
 
 
 class Figure(TypedDict):

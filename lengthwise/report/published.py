@@ -51,7 +51,9 @@ class PublishedRun(RunFolder):
         return self._entry.get("verdict") == DIVERGED or bool(self._entry.get("diverged"))
 
     def about(self) -> Row:
-        """Versions, commit, device and time."""
+        """Versions, commit, device and time; empty of a run that was not trained to the end."""
+        if not {"parameters", "cpu_s", "wall_s"} <= self._entry.keys():
+            return {}
         return {name: value for name, value in self._entry.items() if name not in ("recipe", "outline")}
 
 
