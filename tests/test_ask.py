@@ -963,3 +963,9 @@ def test_a_signal_within_the_event_loop_ends_it_without_an_error_of_its_own(numb
     finally:
         signal.signal(number, before)
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("name", "value"), [("limit", -1), ("concurrency", 0), ("timeout", 0.0), ("backoff", -1.0)])
+def test_numbers_out_of_range_are_refused_from_python_too(name, value):
+    with pytest.raises(UsageError, match=rf"Manner\.{name} must be "):
+        asking.Manner(Key("X"), **{name: value})

@@ -14,7 +14,9 @@ from lengthwise.ask.folder import Asked, Row
 from lengthwise.ask.inquiry import Item
 from lengthwise.ask.key import Key
 from lengthwise.ask.scoring import judged
+from lengthwise.base.fields import Part
 from lengthwise.base.lifeline import told
+from lengthwise.base.ranges import NotNegative, Positive, Size, Whole
 from lengthwise.base.types import UsageError
 
 TRIES = 6  # per prompt and call
@@ -23,14 +25,14 @@ PATIENCE = 120.0  # seconds: if the endpoint asks for a longer wait, the call en
 
 
 @dataclass(frozen=True)
-class Manner:
-    """Options of asking that do not affect the replies."""
+class Manner(Part):
+    """Options of asking that do not affect the replies. Raises UsageError if a number is out of range."""
 
     key: Key
-    limit: int | None = None  # maximum number of requests, retries included
-    concurrency: int = 8
-    timeout: float = 60.0  # seconds per request, until the reply is complete
-    backoff: float = 1.0  # seconds before the second try, about; doubled for each further try
+    limit: Whole | None = None  # maximum number of requests, retries included
+    concurrency: Size = 8
+    timeout: Positive = 60.0  # seconds per request, until the reply is complete
+    backoff: NotNegative = 1.0  # seconds before the second try, about; doubled for each further try
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lengthwise.base import fields
-from lengthwise.base.ranges import Count, Line, NotNegative, Seed, Size
+from lengthwise.base.ranges import Count, Line, NotNegative, Seed, Size, Whole
 from lengthwise.base.results import AnySize, InquiryOutline
 from lengthwise.base.types import Kind, Problems, UsageError
 from lengthwise.recipe.data import fresh_problems
@@ -57,6 +57,7 @@ class Inquiry(fields.Part):
     ) -> Inquiry:
         """Build an inquiry with the task's question, or another one, and the request to reply with the answer only;
         with so many examples, of the task's shortest sizes. ``choices`` are the fields from ``seed`` on."""
+        fields.conform(Whole, examples, "--examples")
         drawn = tuple(_example(task, task.smallest + number) for number in range(examples))
         instruction = f"{question or task.question} {ALONE}"
         return Inquiry(endpoint.rstrip("/"), model, task, instruction, examples=drawn, **choices)

@@ -14,7 +14,7 @@ from typing import Any
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError, shown
 from lengthwise.base.results import RunOutline
-from lengthwise.base.schemas import Anatomy, Depth, Figures, Measured, Metrics, Published
+from lengthwise.base.schemas import About, Anatomy, Depth, Figures, Measured, Metrics, Published
 from lengthwise.folder import DIVERGED, RunFolder, one_line, read_text, read_tree
 from lengthwise.report import Row, by_recipe
 
@@ -52,7 +52,7 @@ class PublishedRun(RunFolder):
 
     def about(self) -> Row:
         """Versions, commit, device and time; empty of a run that was not trained to the end."""
-        if not {"parameters", "cpu_s", "wall_s"} <= self._entry.keys():
+        if not About.__required_keys__ <= self._entry.keys():
             return {}
         return {name: value for name, value in self._entry.items() if name not in ("recipe", "outline")}
 
