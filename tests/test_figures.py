@@ -19,8 +19,8 @@ from lengthwise.report.length_figure import score_figure
 from lengthwise.report.lines import look, short
 from lengthwise.report.loss_figure import loss_figure, running_mean
 from lengthwise.report.overview_figure import overview_figure
-from lengthwise.report.panels import panels
 from lengthwise.report.parameter_figure import parameter_figure
+from lengthwise.report.plots import plots
 from lengthwise.report.publish import publish, publish_overview
 from lengthwise.report.published import published
 from lengthwise.report.style import WIDTHS, drawing, save
@@ -59,7 +59,7 @@ def test_no_study_repeats_a_colour_and_dash(name):
     study = catalog.study(name, **({"tasks": "all"} if name in ("looped", "controls") else {}))
     for panel in study.panels:
         assert panel.strong in ("", *(one.name for one in panel.recipes))
-        for part in panels(study_curves(panel), panel.strong)[0]:
+        for part in plots(study_curves(panel), panel.strong)[0]:
             pairs = [(one.colour, str(one.dash)) for one in part.looks]
             assert len(set(pairs)) == len(pairs), f"{panel.title}: {part.title}"
             assert len({one.name for one in part.looks}) == len(pairs)

@@ -148,7 +148,7 @@ def test_a_run_whose_id_looks_like_a_number_keeps_its_rows(identity, tmp_path):
         ("runs.json", "{}", "it has no recipe_name"),
         ("runs.json", "[1]", "1 is not a JSON object"),
         ("runs.json", "1", "neither a list nor an object"),
-        ("scores.csv", "id,sizes\nx,bad\n", "row 1: 'bad' is no size"),
+        ("scores.csv", "id,sizes\nx,bad\n", "row 1: sizes must be a size, as 8 or 8x12, not 'bad'"),
         ("scores.csv", "id,sizes\nx,8,9\n", "row 1 has more cells than there are columns"),
         ("scores.csv", "id,sizes\nx,8\n", "row 1: it has no task"),
         ("scores.csv", "exact,exact.8\n1,1\n", "a column exact and a column exact.8"),

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lengthwise.base import fields
-from lengthwise.base.ranges import Count, Line, NotNegative, Seed, Size, Whole
+from lengthwise.base.ranges import Count, NotNegative, OneLine, Seed, Size, Whole
 from lengthwise.base.results import AnySize, InquiryOutline
 from lengthwise.base.types import Kind, Problems, UsageError
 from lengthwise.recipe.data import fresh_problems
@@ -30,7 +30,7 @@ class Inquiry(fields.Part):
     """
 
     endpoint: str
-    model: Line
+    model: OneLine
     task: Task
     instruction: str
     seed: Seed = 0

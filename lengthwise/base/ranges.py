@@ -84,7 +84,7 @@ NotNegative = Annotated[float, Range(0, 1e38)]
 Fraction = Annotated[float, Range(0, 1)]
 Decay = Annotated[float, Range(0, 1, "half-open")]  # a factor, or a probability, that 1 would make useless
 Sizes = Annotated[tuple[Size, ...], Parts(1, 2)]  # on each of a task's axes
-Line = Annotated[str, Printable()]
+OneLine = Annotated[str, Printable()]
 Name = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", "letters, digits and dashes, at most 100")]
 
 

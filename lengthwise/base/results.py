@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.ranges import Count, Line, Name, Seed, Size, Sizes
+from lengthwise.base.ranges import Count, Name, OneLine, Seed, Size, Sizes
 
 # Which problems are drawn: "uniform" at given sizes; "natural" from the task's own distribution over sizes; a family's,
 # by its name; "hard", from the family that is the task's harder set; or "every" one of a size.
@@ -82,13 +82,13 @@ class RunOutline:
     name: Name
     seed: Seed
     data_seed: Seed
-    task: Line
-    axes: tuple[Line, ...]
+    task: OneLine
+    axes: tuple[OneLine, ...]
     top: Size  # the largest training size
     tops: Sizes  # the largest training size on each axis
     steps: Count
-    stopping: Line  # the recipe's own stopping rule
-    model: Line
+    stopping: OneLine  # the recipe's own stopping rule
+    model: OneLine
     looked_at: tuple[Size, ...] = ()  # sizes that may have chosen the recipe; none where that is not known
 
     def __post_init__(self) -> None:
@@ -101,10 +101,10 @@ class InquiryOutline:
     """The facts that a report shows about a language model that was asked."""
 
     id: Name
-    model: Line
-    task: Line
-    axes: tuple[Line, ...]
-    problems: Line
+    model: OneLine
+    task: OneLine
+    axes: tuple[OneLine, ...]
+    problems: OneLine
     seed: Seed
 
 

@@ -6,9 +6,9 @@ Rows may have further fields. What is not required here is left out by some vers
 # TypedDict knows which keys are required only where annotations are not postponed.
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from lengthwise.base.ranges import Count, Fraction, Line, NotNegative, Pattern, Real, Seed, Size, Sizes, Whole
+from lengthwise.base.ranges import Count, Fraction, NotNegative, OneLine, Pattern, Real, Seed, Size, Sizes, Whole
 
-SizeText = Annotated[str, Pattern(r"\d{1,7}(x\d{1,7})?", "a size")]  # as tables name it
+SizeText = Annotated[str, Pattern(r"\d{1,7}(x\d{1,7})?", "a size, as 8 or 8x12")]  # as tables name it
 
 
 class Metrics(TypedDict):
@@ -27,10 +27,10 @@ class Metrics(TypedDict):
 class Measured(TypedDict):
     """A row of scores.jsonl."""
 
-    task: Line
-    weights: Line
-    stopping: Line
-    problems: Line
+    task: OneLine
+    weights: OneLine
+    stopping: OneLine
+    problems: OneLine
     sizes: Sizes
     count: Count
     exact: Fraction
@@ -40,7 +40,7 @@ class Measured(TypedDict):
     low: Fraction
     high: Fraction
     seed: NotRequired[Seed]
-    sealed: NotRequired[Line]
+    sealed: NotRequired[OneLine]
 
 
 class Chosen(TypedDict):
@@ -64,7 +64,7 @@ class ChosenBy(TypedDict):
 class Depth(TypedDict):
     """A row of depth.jsonl."""
 
-    task: Line
+    task: OneLine
     sizes: Sizes
     count: Count
     seed: NotRequired[Seed]
@@ -94,16 +94,16 @@ class Group(TypedDict):
 class Anatomy(TypedDict):
     """A row of anatomy.jsonl."""
 
-    task: Line
-    stopping: Line
-    problems: Line
+    task: OneLine
+    stopping: OneLine
+    problems: OneLine
     sizes: Sizes
     count: Count
     seed: NotRequired[Seed]
     exact: Fraction
     ends: Ends
-    first_wrong: dict[Line, Whole]
-    by: dict[Line, tuple[Group, ...]]
+    first_wrong: dict[OneLine, Whole]
+    by: dict[OneLine, tuple[Group, ...]]
 
 
 class Reply(TypedDict):
@@ -127,8 +127,8 @@ class About(TypedDict):
 class Published(TypedDict):
     """An entry of a folder of results' runs.json."""
 
-    recipe_name: Line
-    id: Line
+    recipe_name: OneLine
+    id: OneLine
     parameters: NotRequired[Whole]  # these three only of runs that were trained to the end
     cpu_s: NotRequired[NotNegative]
     wall_s: NotRequired[NotNegative]
@@ -137,7 +137,7 @@ class Published(TypedDict):
 class Figure(TypedDict):
     """A figure's quoted result of somebody else."""
 
-    who: Line
+    who: OneLine
     exact: Fraction
 
 
@@ -146,16 +146,16 @@ class Figures(TypedDict):
 
     title: NotRequired[str | None]
     strong: NotRequired[str | None]
-    panels: NotRequired[tuple[Line, ...]]
+    panels: NotRequired[tuple[OneLine, ...]]
     claims: NotRequired[tuple[Figure, ...]]
 
 
 class Trained(TypedDict):
     """A row of parameters.csv."""
 
-    recipe: Line
+    recipe: OneLine
     seed: Seed
-    model: Line
+    model: OneLine
     parameters: Count
     validation_loss: Real
     within: NotRequired[Fraction]
@@ -166,19 +166,19 @@ Length = Annotated[str, Pattern(r"\d{1,7}", "a length")]
 Distribution = dict[Length, Whole]  # distribution.json: how many problems there are of each length
 
 
-class Verdict(TypedDict):
+class Checked(TypedDict):
     """A check of a verification."""
 
-    name: Line
+    name: OneLine
     verdict: Literal["passed", "exposed", "open"]
-    told: Line
+    told: OneLine
 
 
 class Verified(TypedDict):
     """What was verified."""
 
-    name: Line
-    task: Line
+    name: OneLine
+    task: OneLine
     trained_to: SizeText
 
 
@@ -186,12 +186,12 @@ class Record(TypedDict):
     """The record of a verification."""
 
     about: Verified
-    checks: tuple[Verdict, ...]
-    longest: Line | None
-    longest_uniform: Line | None
-    left_out: tuple[Line, ...]
+    checks: tuple[Checked, ...]
+    longest: OneLine | None
+    longest_uniform: OneLine | None
+    left_out: tuple[OneLine, ...]
     scores: tuple[Measured, ...]
-    digest: Line
+    digest: OneLine
 
 
 ROWS: dict[str, Any] = {

@@ -26,7 +26,7 @@ WORST = "worst family"  # what the curve of the worst family at each size is cal
 
 Row = dict[str, Any]  # of `Score.row`, or of metrics
 Sizes = tuple[int, ...]
-Seed = tuple[int, int]  # a recipe's seed and data_seed
+SeedPair = tuple[int, int]  # a recipe's seed and data_seed
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Curve:
     axes: tuple[str, ...]
     problems: str  # "uniform", "hard", "natural", or WORST: at each size the worst family
     stopping: str  # empty where no rule stops anything
-    rows_by_seed: Mapping[Seed, Sequence[Row]]
+    rows_by_seed: Mapping[SeedPair, Sequence[Row]]
     looked_at: tuple[int, ...] = ()  # sizes that may have chosen the recipe; none where that is not known
     most: tuple[int, ...] = ()  # the largest size trained on, on each axis
     diverged: int = 0  # seeds whose loss became no number
@@ -113,7 +113,7 @@ def curves(runs: Iterable[RunFolder]) -> list[Curve]:
 
 
 def _curves(label: str, group: Sequence[RunFolder]) -> list[Curve]:
-    kinds: dict[tuple[str, str], dict[Seed, list[Row]]] = {}
+    kinds: dict[tuple[str, str], dict[SeedPair, list[Row]]] = {}
     for run in group:
         rows = run.rows("scores")
         alone = [(row["problems"], row) for row in rows if row["problems"] in ALONE]
@@ -145,7 +145,7 @@ def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
     """Runs under the name of their recipe; those that differ only in their seeds stand together. Where two recipes
     share a name, each is called by its first run's folder name, ``<name>-<id>``. A folder that is named twice counts
     once. UsageError if there are no runs, or if two folders hold the same run, which would count as two seeds."""
-    seeds: dict[str, dict[Seed, RunFolder]] = {}
+    seeds: dict[str, dict[SeedPair, RunFolder]] = {}
     for run in runs:
         outline = run.outline
         first = seeds.setdefault(outline.seedless_id, {}).setdefault((outline.seed, outline.data_seed), run)

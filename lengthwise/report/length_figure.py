@@ -15,7 +15,7 @@ from lengthwise.folder import InquiryFolder, RunFolder
 from lengthwise.report import WORST, Curve, Point, asked_curves, curves, size_text
 from lengthwise.report.lines import MARKS, Look, legend, name_lines
 from lengthwise.report.map_figure import heat_map
-from lengthwise.report.panels import panels
+from lengthwise.report.plots import plots
 from lengthwise.report.style import COLOURS, FAINT, SHADE, Drawing, Width, drawing, headed, settled, style, wrapped
 
 ACROSS: dict[Width, int] = {"column": 2, "page": 3}  # panels in a row
@@ -65,12 +65,12 @@ def length_figure(
 
     Bands: the mean over seeds ± its standard error, and faintly the worst and the best seed; of a single seed the
     95 % interval. With two axes, the sizes at which both are equal, short of one that is kept short. Many curves are
-    split among several panels (see ``panels``). UsageError where there is nothing to draw.
+    split among several panels (see ``plots``). UsageError where there is nothing to draw.
     """
     curves = [curve for curve in curves if curve.diagonal()]
     if not curves:
         raise UsageError("no scores along a length to draw: evaluate a run first (pairs of sizes make a heat map)")
-    parts, heading = panels(curves, strong)
+    parts, heading = plots(curves, strong)
     figure, grid = panel_grid(len(parts), len(curves), width)
     longest = max(curve.diagonal()[-1].length for curve in curves)
     for axes, part in zip(grid, parts, strict=True):

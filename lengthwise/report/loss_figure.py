@@ -17,7 +17,7 @@ from lengthwise.report.lines import MARKS, Look, look, name_lines, short
 from lengthwise.report.style import COLOURS, DASHES, INK, MARKERS, Drawing, Width, drawing, settled, style, wrapped
 
 FEW = 4  # recipes up to which every logged loss is drawn beneath its mean
-Line = list[tuple[int, float]]  # steps, each with a value
+Points = list[tuple[int, float]]  # steps, each with a value
 
 
 @style()
@@ -76,21 +76,21 @@ def _looks(groups: dict[str, list[_Training]], strong: str | None) -> tuple[str,
 class _Training:
     """What a run has logged, as (step, value)."""
 
-    losses: Line  # finite and above 0: a log axis cannot show the rest
-    watched: dict[str, Line]  # exact match, by size
+    losses: Points  # finite and above 0: a log axis cannot show the rest
+    watched: dict[str, Points]  # exact match, by size
 
     @staticmethod
     def of(run: RunFolder) -> _Training:
         rows = run.rows("metrics")
         losses = [(row["step"], float(row["loss"])) for row in rows if row.get("loss") is not None]
-        watched: dict[str, Line] = {}
+        watched: dict[str, Points] = {}
         for row in rows:
             for size, share in row.get("exact", {}).items():
                 watched.setdefault(size, []).append((row["step"], float(share)))
         return _Training([(step, loss) for step, loss in losses if 0 < loss < math.inf], watched)
 
 
-def _joined(lines: Iterable[Line]) -> tuple[tuple[list[float], list[float]], list[int]]:
+def _joined(lines: Iterable[Points]) -> tuple[tuple[list[float], list[float]], list[int]]:
     """Lines of one look as a single one, broken where the next begins, which is drawn much faster: steps and values.
     And which of its points are marked, about ``MARKS`` of each line."""
     steps: list[float] = []
@@ -150,7 +150,7 @@ def _name_sizes(axes: Axes, groups: dict[str, list[_Training]], sizes: Sequence[
     name_lines(axes, [_size_look(number, size) for number, size in enumerate(sizes)], ends, "page")
 
 
-def _smooth(losses: Line) -> Line:
+def _smooth(losses: Points) -> Points:
     means = running_mean([loss for _, loss in losses])
     return [(step, mean) for (step, _), mean in zip(losses, means, strict=True)]
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import math
-import re
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from lengthwise.base import fields
-from lengthwise.base.errors import UsageError, shown
+from lengthwise.base.errors import UsageError
 from lengthwise.base.results import RunOutline
-from lengthwise.base.schemas import About, Anatomy, Depth, Figures, Measured, Metrics, Published
+from lengthwise.base.schemas import About, Anatomy, Depth, Figures, Measured, Metrics, Published, SizeText
 from lengthwise.folder import DIVERGED, RunFolder, one_line, read_text, read_tree
 from lengthwise.report import Row, by_recipe
 
@@ -133,8 +132,7 @@ def read_csv(path: Path) -> list[Row]:
 
 
 def _sizes(cell: str, where: str) -> list[int]:
-    if not re.fullmatch(r"\d{1,7}(x\d{1,7})?", cell):
-        raise UsageError(f"{where}: {shown(cell)} is no size, as 8 or 8x12 are")
+    fields.conform(SizeText, cell, f"{where}: sizes")
     return [int(size) for size in cell.split("x")]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import library
-from lengthwise.base.ranges import Extra, Line, NotNegative, Size
+from lengthwise.base.ranges import Extra, NotNegative, OneLine, Size
 from lengthwise.training.executors import COMMAND, Engine, Executor, Job, Process
 
 MOST = 1000  # tasks that Ray is given at a time
@@ -28,7 +28,7 @@ PATIENCE = 60.0  # seconds in which trainings that are cancelled write their che
 class Ray(Engine):
     """Tasks of a Ray cluster."""
 
-    address: Line = ""  # of a cluster; empty: RAY_ADDRESS, a cluster that runs here, or one for this command alone
+    address: OneLine = ""  # of a cluster; empty: RAY_ADDRESS, a cluster that runs here, or one for this command alone
     cpus: Size = 1  # per training
     gpus: NotNegative = 0.0  # per training; 0.25 lets four share one
     retries: Extra = 3  # times a training is tried again that was lost

@@ -17,7 +17,7 @@ from typing import Any
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import library
-from lengthwise.base.ranges import Extra, Line, Size
+from lengthwise.base.ranges import Extra, OneLine, Size
 from lengthwise.folder import runs_folder
 from lengthwise.training.executors import COMMAND, Engine, Executor, Job, last_line
 
@@ -32,11 +32,11 @@ LOST = 3  # times a job may be lost, as when its memory does not suffice
 class Slurm(Engine):
     """Jobs of a Slurm cluster, as one array."""
 
-    partition: Line = ""  # empty: the cluster's own default
+    partition: OneLine = ""  # empty: the cluster's own default
     minutes: Size = 60  # of a job; a training that takes longer goes on in the next
     gpus: Extra = 0  # per training
     cpus: Size = 1  # per training
-    memory: Line = ""  # per training, e.g. 4GB; empty: the cluster's own default
+    memory: OneLine = ""  # per training, e.g. 4GB; empty: the cluster's own default
     at_a_time: Size = 100  # trainings of an array that run at a time
     leave: bool = False  # let jobs go on when who watches them stops; else they are cancelled
 

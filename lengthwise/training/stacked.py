@@ -78,7 +78,7 @@ def train_stacked(
         stopped = entered.enter_context(stop_signal())
         if left:
             given: dict[str, Any] = {"allow_divergence": allow_divergence, "matmul": matmul, "stacked": len(left)}
-            seeds = [Seed(run, Trainee(run.recipe, at, **given)) for run in left]
+            seeds = [Member(run, Trainee(run.recipe, at, **given)) for run in left]
             with drawn_ahead([one.trainee for one in seeds]):
                 _train(seeds, shown, stopped, save_every)
     return runs
@@ -124,7 +124,7 @@ def check_alike(recipes: Sequence[Recipe]) -> None:
 
 
 @dataclass(frozen=True)
-class Seed:
+class Member:
     """One of a stack: a model in training, and its run."""
 
     run: Run
@@ -134,7 +134,7 @@ class Seed:
 class Stack:
     """Seeds that train together. One that turns out to have diverged is recorded in its folder, and leaves."""
 
-    def __init__(self, seeds: Sequence[Seed], shown: Progress) -> None:
+    def __init__(self, seeds: Sequence[Member], shown: Progress) -> None:
         self.seeds, self.shown = [*seeds], shown
 
     @property
@@ -155,7 +155,7 @@ class Stack:
         """Write all checkpoints."""
         self._each(lambda one: one.trainee.keep(one.run) or [])
 
-    def _each(self, act: Callable[[Seed], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    def _each(self, act: Callable[[Member], list[dict[str, Any]]]) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
         for one in [*self.seeds]:
             try:
@@ -167,7 +167,7 @@ class Stack:
         return rows
 
 
-def _train(seeds: Sequence[Seed], shown: Progress, stopped: Callable[[], bool], save_every: float) -> None:
+def _train(seeds: Sequence[Member], shown: Progress, stopped: Callable[[], bool], save_every: float) -> None:
     """Train from the last checkpoints to the end, but for those that diverge."""
     for one in seeds:
         one.run.forgive()

@@ -10,13 +10,13 @@ from lengthwise.report import Curve, fits_of, lost, not_fitted
 from lengthwise.report.lines import Look, look, short
 from lengthwise.report.style import COLOURS
 
-Part = Literal["label", "stopping", "problems"]  # fields of a curve, which together tell it from all others
-PARTS: tuple[Part, ...] = ("label", "stopping", "problems")
+Aspect = Literal["label", "stopping", "problems"]  # fields of a curve, which together tell it from all others
+ASPECTS: tuple[Aspect, ...] = ("label", "stopping", "problems")
 
 
 @dataclass(frozen=True)
-class Panel:
-    """Axes with these curves; ``strong`` if they are what the figure is about."""
+class Plot:
+    """One plot: axes with these curves; ``strong`` if they are what the figure is about."""
 
     title: str
     curves: list[Curve]
@@ -24,11 +24,11 @@ class Panel:
     strong: bool = False
 
 
-def panels(curves: Sequence[Curve], strong: str | None) -> tuple[list[Panel], str]:
-    """The panels, and what the names of all recipes have in common, which is said once. ``strong`` is the recipe that
+def plots(curves: Sequence[Curve], strong: str | None) -> tuple[list[Plot], str]:
+    """The plots, and what the names of all recipes have in common, which is said once. ``strong`` is the recipe that
     the figure is about.
 
-    One panel, unless there are more recipes and rules than colours: then one for each recipe if these have several
+    One plot, unless there are more recipes and rules than colours: then one for each recipe if these have several
     stopping rules, or one for each set of problems if there are several.
     """
     heading, labels = short([curve.label for curve in curves])
@@ -39,13 +39,13 @@ def panels(curves: Sequence[Curve], strong: str | None) -> tuple[list[Panel], st
     for number, curve in enumerate(curves):
         groups.setdefault(str(getattr(curve, split)) if split else "", []).append(number)
     found = [
-        Panel(_title(key, split, brief), [curves[i] for i in group], [looks[i] for i in group], key == strong)
+        Plot(_title(key, split, brief), [curves[i] for i in group], [looks[i] for i in group], key == strong)
         for key, group in groups.items()
     ]
     return found, heading
 
 
-def _split(curves: Sequence[Curve]) -> Part | None:
+def _split(curves: Sequence[Curve]) -> Aspect | None:
     kinds = {(curve.label, curve.stopping) for curve in curves}
     if len(kinds) <= len(COLOURS):
         return None
@@ -54,16 +54,16 @@ def _split(curves: Sequence[Curve]) -> Part | None:
     return "problems" if len({curve.problems for curve in curves}) > 1 else None
 
 
-def _title(key: str, split: Part | None, brief: dict[str, str]) -> str:
+def _title(key: str, split: Aspect | None, brief: dict[str, str]) -> str:
     return brief[key] if split == "label" else f"{key} problems" if split else ""
 
 
-def _looks(curves: Sequence[Curve], split: Part | None, brief: dict[str, str], strong: str | None) -> list[Look]:
+def _looks(curves: Sequence[Curve], split: Aspect | None, brief: dict[str, str], strong: str | None) -> list[Look]:
     """What tells a curve from the others of its panel is a colour, its set of problems a dash; where there are more
     than colours, both are a number."""
 
     def told(curve: Curve, *but: str | None) -> tuple[Any, ...]:
-        return tuple(getattr(curve, part) for part in PARTS if part not in (split, *but))
+        return tuple(getattr(curve, part) for part in ASPECTS if part not in (split, *but))
 
     first = sorted(curves, key=lambda curve: curve.label != strong)  # colours are given in this order
     colours = list(dict.fromkeys(told(curve, "problems") for curve in first))
@@ -87,7 +87,7 @@ def _note(curve: Curve, fit: float | None) -> str:
     return ", ".join(filter(None, [not_fitted(fit, curve.top), lost(curve.diverged)]))
 
 
-def _name(curve: Curve, curves: Sequence[Curve], split: Part | None, brief: dict[str, str]) -> str:
+def _name(curve: Curve, curves: Sequence[Curve], split: Aspect | None, brief: dict[str, str]) -> str:
     rules = {other.stopping for other in curves if other.label == curve.label}
     parts = [
         *([brief[curve.label]] if split != "label" else []),
