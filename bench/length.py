@@ -12,8 +12,8 @@ import torch
 from matplotlib.figure import Figure
 from torch.utils.flop_counter import FlopCounterMode
 
+from lengthwise.base.files import write_json
 from lengthwise.evaluation.scores import evaluate
-from lengthwise.folder import write_json
 from lengthwise.recipe.stopping import MaxConfidence, Oracle, Stopping
 from lengthwise.report.lines import look
 from lengthwise.report.style import drawing, save, settled, style

@@ -26,7 +26,7 @@ from lengthwise.base.types import Batch, Inputs, Kind, Loss, Problems, Score, Tr
 from lengthwise.base.vocab import Vocab
 from lengthwise.depth import Runner
 from lengthwise.depth.plain import unroll
-from lengthwise.evaluation.families import SHARE, evaluate_families
+from lengthwise.evaluation.families import evaluate_families, samples_of_family
 from lengthwise.evaluation.follow import followed
 from lengthwise.evaluation.scores import MOST, SAMPLES, default_sizes
 from lengthwise.evaluation.scores import evaluate as measure
@@ -56,7 +56,7 @@ from lengthwise.recipe.recipe import Recipe, Watch
 from lengthwise.recipe.source import Finite, Fresh
 from lengthwise.recipe.stopping import After, Converged, MaxConfidence, Oracle, Stopping
 from lengthwise.report.scored import Comparison, Scores
-from lengthwise.run import Run, Weights
+from lengthwise.run import Run, Weights, choose_device
 from lengthwise.run import load as load_weights
 from lengthwise.studies import Panel, Study
 from lengthwise.tasks import Listed, Task
@@ -65,7 +65,7 @@ from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.family import Family
 from lengthwise.tasks.parity import Parity
 from lengthwise.training import loop, stacked
-from lengthwise.training.computing import Matmul
+from lengthwise.training.computing import Matmul, computing
 
 LARGEST = 10**6  # a size
 Trained = Run | Weights | str | Path | nn.Module
@@ -258,12 +258,12 @@ def evaluate(
     asked: dict[str, Any] = {"stopping": rules, "seed": seed}
     was_training, each = found.model.training, len(rules or [1])
     try:
-        with loop.computing(1), Progress(quiet=quiet) as progress:
+        with computing(1), Progress(quiet=quiet) as progress:
             one = measure(found, sizes, samples=most, kind=kind, precision=precision, **asked)
             scores = [*followed(one, progress, found.recipe, sizes, what=f"{found.name}: exact match", each=each)]
             if families:
                 each *= len(found.recipe.task.families)
-                every = evaluate_families(found, sizes, samples=max(1, (samples or SAMPLES) // SHARE), **asked)
+                every = evaluate_families(found, sizes, samples=samples_of_family(samples or SAMPLES), **asked)
                 scores += followed(every, progress, found.recipe, sizes, what=f"{found.name}: families", each=each)
     finally:
         found.model.train(was_training)
@@ -279,7 +279,7 @@ def _weights(weights: object, device: str, *, task: Task | str | None, **given: 
         raise UsageError("task, layout, loops and trained_to are for a module: a run's recipe has its own")
     if isinstance(weights, Weights):
         return weights
-    chosen = loop.choose_device(device)
+    chosen = choose_device(device)
     if isinstance(weights, Run):
         return weights.weights(chosen)
     if isinstance(weights, (str, Path)):

@@ -1,4 +1,4 @@
-"""Folders of results as plain data: the only code that reads and writes them, except weights and checkpoints (``run``).
+"""Folders of results as plain data: the only code that knows what is in them, except weights and checkpoints (``run``).
 
 A run is ``runs/<name>-<id>/`` (or under ``$LENGTHWISE_RUNS``):
 
@@ -21,30 +21,42 @@ A language model that was asked has ``runs/ask-<model>-<task>-<id>/``:
 
 Beside them, ``.operations.json`` keeps what a training step of recipes costs, which ``report`` measures once.
 
-Files are replaced atomically or appended to, so a crash leaves at most one incomplete last line, which is ignored. No
-file can run code. This module does not import torch; ``run`` loads recipes and weights.
+No file can run code. This module does not import torch; ``run`` loads recipes and weights.
 """
 
 from __future__ import annotations
 
-import errno
 import json
-import math
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from glob import escape
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+from lengthwise import __version__
 from lengthwise.base import fields
-from lengthwise.base.errors import UsageError, clean, shown
+from lengthwise.base.errors import UsageError, clean
+from lengthwise.base.files import (
+    added,
+    cut_short,
+    disk,
+    is_folder,
+    path_of,
+    read_rows,
+    read_text,
+    read_tree,
+    regular,
+    sweep,
+    write,
+    write_json,
+)
 from lengthwise.base.results import InquiryOutline, RunOutline
 from lengthwise.base.schemas import ROWS, About
 
 DIVERGED = "diverged"  # the verdict on a training whose loss is no number any more
+OPERATIONS = ".operations.json"
 SHIPPED = Path(__file__).parent / "weights"
 
 
@@ -61,180 +73,15 @@ def run_path(name: str | Path) -> Path:
     raise UsageError(f"{name}: there is no such run; `lengthwise list` shows those that are there")
 
 
+def inquiry_path(name: str | Path) -> Path | None:
+    """The folder of a language model that was asked, by its path or its name among the runs; None if there is none."""
+    paths = (Path(name), runs_folder() / name)
+    return next((path for path in paths if is_folder(path) and (path / "asked.json").is_file()), None)
+
+
 def shipped() -> list[str]:
     """The names of the weights that come with the package."""
     return sorted(path.parent.name for path in SHIPPED.glob("*/config.json"))
-
-
-# Files
-
-
-def write(path: Path, content: bytes, *, make: bool = True) -> None:
-    """Replace a file atomically; its folder is made if needed, or has to be there. Raises UsageError if it cannot be
-    written."""
-    with _disk(path.parent):
-        if make:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(path.parent)
-        part = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")
-        try:
-            with part.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
-
-
-def write_json(path: Path, tree: Any) -> None:
-    """Replace a JSON file atomically. Raises UsageError if it cannot be written."""
-    write(path, (json_text(tree, indent=1) + "\n").encode())
-
-
-def json_text(tree: Any, indent: int | None = None) -> str:
-    """JSON that any parser reads: what is not a finite number is null."""
-    try:
-        return json.dumps(tree, indent=indent, allow_nan=False)
-    except ValueError:
-        return json.dumps(_finite_or_null(tree), indent=indent, allow_nan=False)
-
-
-def _finite_or_null(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {name: _finite_or_null(part) for name, part in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [_finite_or_null(part) for part in tree]
-    return None if isinstance(tree, float) and not math.isfinite(tree) else tree
-
-
-def regular(path: Path) -> Path:
-    """The same path. Raises UsageError if it is there and no file: to read a pipe would take for ever."""
-    if path.exists() and not path.is_file():
-        raise UsageError(f"{path}: not a regular file; take it away")
-    return path
-
-
-def path_of(value: str | Path) -> Path:
-    """What was passed as a path. Raises UsageError if it is none, or too long to be one."""
-    if not isinstance(value, (str, Path)) or "\0" in str(value):
-        raise UsageError(f"a name or a folder is needed, not {shown(value)}")
-    try:
-        Path(value).exists()
-    except OSError as error:
-        raise UsageError(f"{shown(str(value))}: no folder can be called so ({error.strerror})") from None
-    return Path(value)
-
-
-def is_folder(path: Path) -> bool:
-    """Is there such a folder? No, where the system cannot say: a name may be too long, or a folder closed."""
-    try:
-        return path.is_dir()
-    except OSError:
-        return False
-
-
-def read_text(path: Path) -> str:
-    """Read a text file. Raises UsageError if it cannot be read."""
-    try:
-        return regular(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise UsageError(f"{path.parent}: its {path.name} cannot be read ({reason})") from None
-
-
-def read_tree(path: Path) -> dict[str, Any]:
-    """Read a JSON object. Raises UsageError if the file cannot be read or holds something else."""
-    return parsed(read_text(path), str(path))
-
-
-def parsed(text: str | bytes, where: str) -> dict[str, Any]:
-    """A JSON object, its numbers that are not finite as null. Raises UsageError, with ``where`` it stands, if it is
-    something else."""
-    try:
-        tree = _DECODER.decode(text if isinstance(text, str) else text.decode())
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where}: not JSON ({one_line(error)})") from None
-    if not isinstance(tree, dict):
-        raise UsageError(f"{where}: not a JSON object")
-    return tree
-
-
-def _number(text: str) -> float | None:
-    return value if math.isfinite(value := float(text)) else None
-
-
-_DECODER = json.JSONDecoder(parse_float=_number, parse_constant=_number)  # earlier versions wrote NaN
-
-
-def one_line(error: Exception) -> str:
-    """An error's message, shortened to one line."""
-    return clean(str(error))[:200]
-
-
-def _cut_short(file: BinaryIO) -> bool:
-    """Whether a file's last line is incomplete."""
-    if file.seek(0, os.SEEK_END) == 0:
-        return False
-    file.seek(-1, os.SEEK_END)
-    return file.read() != b"\n"
-
-
-def _added(file: BinaryIO, text: bytes) -> int:
-    """Write at a file's end, all or nothing: a full disk may take the beginning. The file's size."""
-    size = file.seek(0, os.SEEK_END)
-    try:
-        if file.write(text) < len(text):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    except OSError:
-        file.truncate(size)
-        raise
-    return size + len(text)
-
-
-def _sweep(folder: Path) -> None:
-    """Remove what is left of files whose writers were killed on this machine."""
-    for part in folder.glob(f".*.{escape(platform.node())}.*"):
-        if part.suffix[1:].isdigit() and not _alive(int(part.suffix[1:])):
-            part.unlink(missing_ok=True)
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except PermissionError:
-        return True
-    except (ProcessLookupError, OverflowError):
-        return False
-    return True
-
-
-@contextmanager
-def _disk(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot write there ({error.strerror or error})") from None
-
-
-def _rows(schema: Any, path: Path) -> list[dict[str, Any]]:
-    """The rows of a file: as one list, which is read in half the time; line by line where one has to be named."""
-    lines = path.read_bytes().split(b"\n")[:-1]
-    with suppress(ValueError, RecursionError):
-        rows = _DECODER.decode(f"[{b','.join(lines).decode()}]")
-        if len(rows) == len(lines) and fields.all_fit(schema, rows):
-            return rows
-    return [_row(schema, line, f"{path}: line {number}") for number, line in enumerate(lines, 1)]
-
-
-def _row(schema: Any, line: bytes, where: str) -> dict[str, Any]:
-    try:
-        return fields.decode(schema, parsed(line, where), where)
-    except UsageError as error:
-        raise UsageError(f"{error}; take that line out") from None
-
-
-# Folders
 
 
 class Folder:
@@ -254,17 +101,20 @@ class Folder:
         """Append rows to ``<name>.jsonl``, all or none; an incomplete last line is removed first. Raises UsageError if
         the disk is full, or rows that were appended before have vanished."""
         path = regular(self.folder / f"{name}.jsonl")
-        text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
-        with _disk(self.folder):
+        try:
+            text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
+        except ValueError:  # JSON knows neither infinity nor NaN
+            raise UsageError(f"{path}: a number that was measured is not finite: do the weights hold NaN?") from None
+        with disk(self.folder):
             if self._written.get(name, 0) > (path.stat().st_size if path.exists() else 0):
                 raise UsageError(
                     f"{path}: rows have vanished while others were added; put the file back, or go on without"
                 )
             with path.open("ab+", buffering=0) as file:
-                if _cut_short(file):
+                if cut_short(file):
                     file.seek(0)
                     file.truncate(file.read().rfind(b"\n") + 1)
-                self._written[name] = _added(file, text)
+                self._written[name] = added(file, text)
         for hear in self.listeners:
             hear(name, rows)
 
@@ -281,7 +131,7 @@ class Folder:
             state = path.stat()
             now = state.st_ino, state.st_size, state.st_mtime_ns
             if name not in self._read or self._read[name][0] != now:
-                self._read[name] = now, _rows(ROWS[name], path)
+                self._read[name] = now, read_rows(ROWS[name], path)
             return [*self._read[name][1]]
         except FileNotFoundError:
             return []
@@ -305,16 +155,16 @@ class RunFolder(Folder):
 
         lock = FileLock(regular(self.folder / ".lock"), is_singleton=True)
         owner = regular(self.folder / ".owner")
-        with _disk(self.folder):
+        with disk(self.folder):
             try:
                 lock.acquire(timeout=-1 if wait else 0)
             except Timeout:
                 who = owner.read_text(errors="replace") if owner.exists() else "another process"
                 raise UsageError(f"{self.folder}: {clean(who)} works on this run; --wait waits for it") from None
         try:
-            with _disk(self.folder):
+            with disk(self.folder):
                 owner.write_text(f"process {os.getpid()} on {platform.node()}")
-                _sweep(self.folder)
+                sweep(self.folder)
             yield
         finally:
             if lock.lock_counter == 1:  # the outermost of nested calls
@@ -332,7 +182,7 @@ class RunFolder(Folder):
 
     def forgive(self) -> None:
         """Forget an earlier failure."""
-        with _disk(self.folder):
+        with disk(self.folder):
             (self.folder / "failed.json").unlink(missing_ok=True)
 
     @property
@@ -398,3 +248,25 @@ class InquiryFolder(Folder):
 
     def _asked(self) -> dict[str, Any]:
         return read_tree(self.folder / "asked.json")
+
+
+# What a training step costs
+
+
+def known_operations() -> dict[str, float]:
+    """Operations of a step that this version has measured, by a recipe's id without seeds."""
+    try:
+        kept = read_tree(runs_folder() / OPERATIONS)
+        found = kept.get("operations") if kept.get("lengthwise") == __version__ else {}
+        return fields.decode(dict[str, float], found)
+    except UsageError:  # none are kept, or not whole
+        return {}
+
+
+def keep_operations(found: Mapping[str, float]) -> None:
+    """Keep further ones, where there is a folder of runs that can be written to."""
+    if not runs_folder().is_dir():
+        return
+    with suppress(UsageError):
+        operations = known_operations() | {**found}
+        write_json(runs_folder() / OPERATIONS, {"lengthwise": __version__, "operations": operations})

@@ -18,24 +18,13 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
+from lengthwise.base.amounts import duration
 from lengthwise.base.errors import UsageError, clean, shown
 from lengthwise.base.fields import suggest
-from lengthwise.base.progress import duration
+from lengthwise.base.files import is_folder, one_line, path_of, read_text, regular, write
 from lengthwise.base.results import RunOutline, Score
 from lengthwise.base.shown import as_html, as_text
-from lengthwise.folder import (
-    SHIPPED,
-    RunFolder,
-    is_folder,
-    one_line,
-    path_of,
-    read_text,
-    regular,
-    run_path,
-    runs_folder,
-    shipped,
-    write,
-)
+from lengthwise.folder import SHIPPED, RunFolder, run_path, runs_folder, shipped
 from lengthwise.models import Model
 from lengthwise.recipe.demand import of_model
 from lengthwise.recipe.outline import outline
@@ -80,15 +69,15 @@ def load(weights: str | Path, device: str | torch.device = "cpu") -> Weights:
 
 
 def weights_folder(weights: str | Path) -> Path:
-    """The folder of weights: as it is, by their shipped name, or ``hf:user/name`` from the Hub. Raises UsageError if
-    there is none."""
+    """The folder of weights: as it is, by its name among the runs, by a shipped name, or ``hf:user/name`` from the Hub.
+    Raises UsageError if there is none."""
     if not isinstance(weights, (str, Path)):
         raise UsageError(f"weights are named by a folder or a name, not by {shown(weights)}")
     if str(weights).startswith(PREFIX):
         return fetch(str(weights))
-    folder = path_of(weights)
-    if is_folder(folder):
-        return folder
+    for folder in (path_of(weights), runs_folder() / weights):
+        if is_folder(folder):
+            return folder
     if str(weights) in shipped():
         return SHIPPED / str(weights)
     near = suggest(str(weights), shipped())
@@ -186,8 +175,19 @@ class Run(RunFolder):
         """What it was measured on, and kept: empty before it is. Of a size measured more than once, the score that
         counts."""
         names = [field.name for field in fields(Score)]
-        rows = [{name: row[name] for name in names if name in row} for row in latest(self.rows("scores"))]
-        return Scores([Score(**row | {"sizes": tuple(row["sizes"])}) for row in rows], self.outline)
+        rows: list[dict[str, Any]] = [
+            {"whole_row": None} | row | {"sizes": tuple(row["sizes"])} for row in latest(self.rows("scores"))
+        ]
+        return Scores([Score(**{name: row[name] for name in names if name in row}) for row in rows], self.outline)
+
+    def measured(self, seed: int = 0) -> dict[tuple[tuple[int, ...], str, str], int]:
+        """On how many problems of this seed each size was measured, by size, kind of problems and stopping rule."""
+        found: dict[tuple[tuple[int, ...], str, str], int] = {}
+        for row in self.rows("scores"):
+            if row.get("seed") == seed:
+                key = tuple(row["sizes"]), row["problems"], row["stopping"]
+                found[key] = max(found.get(key, 0), row["count"])
+        return found
 
     def plot(self, title: str | None = None) -> Figure:
         """Exact match against length or, before it is measured, the loss against steps. UsageError where there is

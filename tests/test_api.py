@@ -172,6 +172,15 @@ def test_scores_are_compared(run):
     assert list(lw.compare(run, run).rows()[0])[2:4] == [f"{run.recipe.name} 0 (1)", f"{run.recipe.name} 0 (2)"]
 
 
+def test_what_is_compared_has_a_line_each(run):
+    """Also two scores of one recipe: here by two stopping rules, of which one cannot be right."""
+    early = lw.evaluate("looped-parity", [8], samples=20, stopping="After(loops=1)", quiet=True)
+    both = lw.compare(lw.evaluate("looped-parity", [8], samples=20, quiet=True), early)
+    assert [line.get_ydata()[0] for line in both.plot().axes[0].lines if len(line.get_ydata()) == 1] == [
+        row[name] for row in both.rows() for name in both.names
+    ]
+
+
 def test_the_difference_has_newcombe_s_interval():
     """Newcombe (1998), Statistics in Medicine 17, 873–890, table II, method 10: 56/70 − 48/80."""
 

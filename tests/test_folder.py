@@ -117,3 +117,19 @@ def test_a_report_imports_neither_torch_nor_models_nor_a_client(run, asked, tmp_
     written = {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()}
     assert written == {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     assert {"runs.json", "inquiries.json", "scores.csv", "card.json", "lengths.png", "loss.svg"} <= written.keys()
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_number_that_is_not_finite_is_not_written(run, number):
+    before = (run.folder / "scores.jsonl").read_text()
+    with pytest.raises(UsageError, match="a number that was measured is not finite"):
+        run.append("scores", {"exact": 1.0}, {"exact": number})
+    assert (run.folder / "scores.jsonl").read_text() == before
+
+
+def test_scores_of_a_version_that_did_not_measure_the_whole_row_are_read(run):
+    (row,) = run.rows("scores")
+    path = run.folder / "scores.jsonl"
+    path.write_text(json.dumps({name: value for name, value in row.items() if name != "whole_row"}) + "\n")
+    (score,) = Run.open(run.folder).scores
+    assert score.whole_row is None and score.exact == 1.0 and "whole_row" not in score.row()

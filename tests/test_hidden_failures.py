@@ -81,6 +81,12 @@ def test_a_small_size_is_measured_on_all_its_problems():
     assert short_sizes(replace(PARITY, lengths=Curriculum(20, 1, most=(2,)))) == [1, 2]  # no longer ones are named
 
 
+def test_a_task_of_few_problems_at_every_size_has_a_longest_short_size(monkeypatch):
+    one = Parity().sample(torch.tensor([[1]]), stream(0, "one"))
+    monkeypatch.setattr(Parity, "every", lambda self, size, most: one)
+    assert short_sizes(replace(PARITY, lengths=Uniform(3))) == list(range(1, 16))
+
+
 def test_named_families_alone_are_measured_where_they_are_asked_for():
     found = list(evaluate_families(half_trained(PARITY), [3, 9], samples=4, names=("palindrome", "runs")))
     assert [(score.sizes, score.problems) for score in found] == [
@@ -144,13 +150,19 @@ def test_without_a_share_of_families_nothing_changes():
     ("changes", "message"),
     [
         (["families=1.5"], "families must be 0 to 1"),
-        (["families=0.8", "hard=0.33"], "families is a share"),
+        (["families=0.8", "hard=0.33"], "1 together at most"),
         (["families=0.1", "family_names=(twce,)"], "did you mean twice"),
     ],
 )
 def test_a_share_of_families_that_cannot_be_is_refused(changes, message):
     with pytest.raises(UsageError, match=message):
         lw.find("looped-pairs", *changes)
+
+
+@pytest.mark.parametrize("share", range(101))
+def test_families_and_the_harder_set_may_share_all_of_a_batch(share):
+    recipe = lw.find("looped-pairs", f"hard={share / 100}", f"families={1 - share / 100}")
+    assert recipe.families + recipe.hard <= 1
 
 
 # Attacks
@@ -361,6 +373,15 @@ def test_evaluate_shows_families_unless_told_not_to(capsys):
     assert [row["problems"] for row in json.loads(said(capsys, *words, "--family", "runs"))] == ["runs"]
     assert "worst family" in said(capsys, *words[:-1])
     assert "palindrome" in said(capsys, *words[:-1], "--families")
+
+
+def test_more_problems_are_measured_of_families_too(capsys):
+    few = ["steps=2", "batch=2", "model.width=8", "lengths.top=12", "watch.every=0"]
+    words = ["train", "looped-parity", *few, "--families", "--quiet"]
+    for samples in ("20", "200", "200"):
+        said(capsys, *words, "--lengths", "12", "--samples", samples)
+    rows = Run.expected(lw.find("looped-parity", *few)).rows("scores")
+    assert [row["count"] for row in rows if row["problems"] == "runs"] == [2, 20]
 
 
 def test_attack_from_the_command_line(capsys):

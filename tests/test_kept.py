@@ -13,7 +13,8 @@ import torch
 
 from lengthwise import cli
 from lengthwise.base.errors import Diverged, UsageError
-from lengthwise.folder import DIVERGED, json_text, write
+from lengthwise.base.files import json_text, write
+from lengthwise.folder import DIVERGED
 from lengthwise.models.transformer import Transformer
 from lengthwise.objectives.final import Final
 from lengthwise.recipe.layout import FullOutput
@@ -121,9 +122,9 @@ def test_a_pipe_in_a_folder_is_refused(name):
 def test_what_a_killed_writer_leaves_goes_with_the_next_write(tmp_path):
     code = f"""
 import os, pathlib
-from lengthwise import folder
-folder.os.replace = lambda *paths: os.kill(os.getpid(), 9)
-folder.write(pathlib.Path({str(tmp_path / "a")!r}), b"")
+from lengthwise.base import files
+files.os.replace = lambda *paths: os.kill(os.getpid(), 9)
+files.write(pathlib.Path({str(tmp_path / "a")!r}), b"")
 """
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == -9
     (left,) = tmp_path.iterdir()

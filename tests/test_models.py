@@ -40,8 +40,9 @@ from lengthwise.fast.pattern import mixed, pattern_of
 from lengthwise.fast.ragged import Ragged
 from lengthwise.models import Model, ModelSpec, Once
 from lengthwise.models.transformer import Transformer
-from lengthwise.nn.attention import SoftmaxAttention
+from lengthwise.nn.attention import Attention, SoftmaxAttention
 from lengthwise.nn.digit_position import Abacus, Coupling
+from lengthwise.nn.mixer import Mixer
 from lengthwise.nn.position import FIRE, ALiBi, Learned, NoPE, Randomized, RoPE, Sinusoidal, rotate
 from lengthwise.nn.sight import Sight
 from lengthwise.nn.window import Blank, CoupledHeads, EarlierHeads, Local, LocalHeads
@@ -590,6 +591,19 @@ def test_a_learned_table_holds_exactly_its_size(run):
         UsageError, match="a row of 10 positions does not fit the learned table of 9: ask for a shorter"
     ):
         logits(runner, some([10]), [1])
+
+
+def test_a_mixer_need_not_start_with_keys_like_its_queries(run):
+    class Plain(SoftmaxAttention):
+        start_alike = Mixer.start_alike
+
+    @dataclass(frozen=True)
+    class PlainSpec(Attention):
+        def build(self, width, heads, *, dropout, biases):
+            return Plain(width, heads)
+
+    model = build(replace(BASE, mixer=PlainSpec(), positions=(EarlierHeads(1),)), True)
+    assert logits(run(model), some(), [1, 2, 3]).isfinite().all()
 
 
 @pytest.mark.parametrize("positions", [(RoPE(), RoPE()), (EarlierHeads(1), Blank())], ids=repr)

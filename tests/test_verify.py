@@ -10,13 +10,14 @@ from conftest import LONG, command
 from test_evaluation import NEXT, PAIRS, half_trained
 from torch import nn
 
+from lengthwise.base.files import write_json
 from lengthwise.base.results import Score
 from lengthwise.base.types import Problems
 from lengthwise.evaluation import claims, verification
 from lengthwise.evaluation.claims import Claims, claims_of
 from lengthwise.evaluation.perturbation import unsteady
 from lengthwise.evaluation.verification import longest, operations, sign, verify
-from lengthwise.folder import SHIPPED, shipped, write_json
+from lengthwise.folder import SHIPPED, shipped
 from lengthwise.models import Once
 from lengthwise.recipe.lengths import Uniform
 from lengthwise.recipe.outline import outline

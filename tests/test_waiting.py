@@ -11,7 +11,8 @@ from rich.console import Console
 import lengthwise as lw
 from lengthwise import catalog, cli
 from lengthwise.base import progress
-from lengthwise.base.progress import Line, Progress, as_bar, duration
+from lengthwise.base.amounts import duration
+from lengthwise.base.progress import Line, Progress, as_bar
 from lengthwise.evaluation.follow import followed, followed_sizes, work
 from lengthwise.training.progress import Course
 
@@ -37,6 +38,23 @@ def seen(monkeypatch):
 def rises_to_one(said):
     shares = [share for share, _ in said]
     return shares == sorted(shares) and shares[-1] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"loss": 0.5}], "step 3 of 9  loss 0.5000"),
+        ([{"loss": None, "length": 4}], "step 3 of 9  length 4  diverged"),
+        ([{"mine": 0.5}], "step 3 of 9"),  # an objective of one's own, which reports no loss
+        ([{"exact": {}, "validation_loss": 1.0}, {"loss": 0.5}], "step 3 of 9  loss 0.5000"),
+        ([{"exact": {"8": 0.25}}, {"loss": 0.5}], "step 3 of 9  loss 0.5000  exact match 8: 0.25"),
+    ],
+)
+def test_a_training_tells_what_its_rows_hold(rows, said):
+    course = Course(Line("x", 9))
+    for row in rows:
+        course.show(3, row)
+    assert course.line.note == said
 
 
 # A line

@@ -9,9 +9,10 @@ from typing import Any
 
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base import fields
+from lengthwise.base.files import read_tree, write_json
 from lengthwise.base.results import InquiryOutline
 from lengthwise.base.types import UsageError
-from lengthwise.folder import InquiryFolder, is_folder, read_tree, runs_folder, write_json
+from lengthwise.folder import InquiryFolder, inquiry_path, runs_folder
 from lengthwise.recipe.recipe import import_parts
 
 TOKENS = ("prompt_tokens", "completion_tokens")  # as endpoints call them
@@ -54,8 +55,8 @@ class Asked(InquiryFolder):
     @staticmethod
     def named(name: str | Path) -> Asked | None:
         """Open a folder by its path, or by its name among the runs; None if there is no inquiry."""
-        paths = (Path(name), runs_folder() / name)
-        return next((Asked.open(path) for path in paths if is_folder(path) and (path / "asked.json").is_file()), None)
+        path = inquiry_path(name)
+        return Asked.open(path) if path else None
 
     def config(self) -> Row:
         """The inquiry as plain values, with defaults for fields that its file lacks."""

@@ -145,8 +145,7 @@ def text(part: Any) -> str:
 
 def lines(part: Any) -> list[tuple[str, str]]:
     """The fields of a part by name, as a user would type them: those that its class gives no default, or another."""
-    told = [f for f in dataclasses.fields(part) if f in _changed(part)]
-    return [(f.name, text(getattr(part, f.name))) for f in told]
+    return [(f.name, text(getattr(part, f.name))) for f in _changed(part)]
 
 
 def parse(text: str, name: str = "value") -> Any:

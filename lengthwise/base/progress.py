@@ -19,6 +19,7 @@ from rich.live import Live
 from rich.padding import Padding
 from rich.text import Text
 
+from lengthwise.base.amounts import duration
 from lengthwise.base.terminal import Terminal
 
 EVERY = 10.0  # seconds between lines where nothing can move
@@ -201,13 +202,6 @@ def as_bar(line: Line) -> str:
     """A line as plain HTML."""
     value = f' value="{line.share:.4f}"' if line.total else ""
     return f"<div>{html.escape(line.what)} <progress{value}></progress> {html.escape(line.said())}</div>"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them: ``8 s``, ``3 min``, ``2.5 h``."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def _in_notebook() -> bool:

@@ -28,7 +28,8 @@ class Score:
     sizes: tuple[int, ...]
     count: int
     exact: float  # fraction of problems whose answer is correct in every symbol, its end included
-    whole_row: float  # fraction that is also correct at every position after the end (the official code's measure)
+    # Fraction that is also correct at every position after the end (the official code's measure); None: not known.
+    whole_row: float | None
     token_accuracy: float  # fraction of answer symbols that are correct
     loops: float  # loops used, mean over problems
     precision: float | None = None  # half the width of an interval that ended the count early; None: it did not

@@ -11,7 +11,7 @@ from torch import Tensor
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind
 from lengthwise.evaluation.generate import decode
-from lengthwise.evaluation.scores import answer_mask, answers, checked, in_parts, slots
+from lengthwise.evaluation.scores import SAMPLES, answer_mask, answers, checked, in_parts, slots
 from lengthwise.recipe.data import unseen
 from lengthwise.recipe.stopping import Stopping
 from lengthwise.run import Weights
@@ -23,7 +23,7 @@ def anatomy(
     weights: Weights,
     size: AnySize,
     *,
-    samples: int = 1000,
+    samples: int = SAMPLES,
     stopping: Stopping | None = None,
     kind: Kind = "uniform",
     seed: int = 0,

@@ -61,7 +61,7 @@ def _logits(model: Model, inputs: Inputs) -> Float[Tensor, "b t v"]:
 
 def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
     """It must know every symbol that it reads, and have a logit for every symbol that it writes."""
-    (reads, writes), name = recipe.layout.vocabs(recipe.task), type(getattr(model, "module", model)).__name__
+    (reads, writes), name = recipe.layout.vocabs(recipe.task), _name(model)
     try:
         logits = _logits(model, inputs)
     except IndexError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count
 
 import torch
 from jaxtyping import Int
@@ -20,7 +19,7 @@ from lengthwise.run import Weights
 from lengthwise.tasks.family import chosen
 
 EVERY = 2048  # problems, where each family has a hundred: a size that has no more is measured on all of them
-SHARE = 10  # of each family, this part of the uniform problems, so that all families take about as long as those
+FAR = 5  # times the training length: no size is measured beyond, unless it is asked for
 
 
 def evaluate_families(
@@ -42,10 +41,17 @@ def evaluate_families(
         yield from _scores(weights, at, _groups(recipe, at, samples, wanted, seed, bool(names)), rules)
 
 
+def samples_of_family(samples: int) -> int:
+    """How many problems of each family beside so many uniform ones: a tenth, so that all families take about as long
+    as the uniform problems."""
+    return max(1, samples // 10)
+
+
 def short_sizes(recipe: Recipe, samples: int = 100) -> list[int]:
     """The shortest sizes, as far as each has so few problems that all are measured beside ``samples`` of a family."""
     found: list[int] = []
-    for size in count(max(recipe.task.smallest, recipe.lengths.bottom)):
+    smallest = max(recipe.task.smallest, recipe.lengths.bottom)
+    for size in range(smallest, max(smallest, FAR * recipe.lengths.top) + 1):
         same = bool(found) and recipe.sizes(size) == recipe.sizes(found[-1])  # every axis is as long as it can be
         if same or all_of(recipe, recipe.sizes(size), samples) is None:
             break

@@ -41,7 +41,7 @@ def evaluate(
     weights: Weights,
     sizes: Iterable[AnySize],
     *,
-    samples: int = 1000,
+    samples: int = SAMPLES,
     stopping: Stopping | Sequence[Stopping] | None = None,
     kind: Kind = "uniform",
     seed: int = 0,

@@ -12,6 +12,7 @@ from lengthwise.base.rng import address
 from lengthwise.base.types import Score
 from lengthwise.evaluation.families import evaluate_families, short_sizes
 from lengthwise.evaluation.scores import evaluate
+from lengthwise.models.given import tensor_bytes
 from lengthwise.recipe.stopping import Stopping
 from lengthwise.run import Run, Weights
 
@@ -21,7 +22,7 @@ def digest(tensors: dict[str, Tensor]) -> str:
     found = hashlib.blake2b(digest_size=5)
     for name in sorted(tensors):
         found.update(name.encode())
-        found.update(tensors[name].detach().cpu().contiguous().numpy().tobytes())
+        found.update(tensor_bytes(tensors[name]))
     return found.hexdigest()
 
 

@@ -21,6 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lengthwise.base.errors import clean
 from lengthwise.base.fields import conform
+from lengthwise.base.files import json_text, read_tree
 from lengthwise.base.progress import Line, Progress
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
@@ -35,7 +36,6 @@ from lengthwise.evaluation.follow import work
 from lengthwise.evaluation.perturbation import Answered, chance, perturbed, unsteady, unused
 from lengthwise.evaluation.scores import default_sizes, evaluate
 from lengthwise.evaluation.sealed import digest
-from lengthwise.folder import json_text, read_tree
 from lengthwise.recipe import data
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.source import Fresh

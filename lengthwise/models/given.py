@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +29,7 @@ class Given(ModelSpec):
         digest = hashlib.blake2b(f"{type(module).__qualname__} {module}".encode(), digest_size=5)
         for name, value in module.state_dict().items():
             digest.update(name.encode())
-            digest.update(_bytes(value))
+            digest.update(tensor_bytes(value) if isinstance(value, Tensor) else repr(value).encode())
         given = Given(type(module).__name__, digest.hexdigest())
         _MODULES[given.digest] = module
         return given
@@ -44,7 +43,6 @@ class Given(ModelSpec):
         return copy.deepcopy(_MODULES[self.digest])
 
 
-def _bytes(value: Any) -> bytes:
-    if not isinstance(value, Tensor):
-        return repr(value).encode()
-    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+def tensor_bytes(tensor: Tensor) -> bytes:
+    """The numbers as they stand in memory, of any type."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

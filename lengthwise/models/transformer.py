@@ -55,7 +55,8 @@ class Transformer(ModelSpec):
     ``scaled``, a linear layer without bias, its logits divided by √width, initialised N(0, init_std²). ``init``: which
     output layers start smaller by √(2 · layers), those of mixer and MLP or the mixer's only.
 
-    Raises UsageError if ``width`` is not a multiple of ``heads``, or encodings are incompatible.
+    Raises UsageError if ``width`` is not a multiple of ``heads``; its model does for a batch if two encodings rotate
+    queries, or two have a blank.
     """
 
     width: Size = 64  # numbers per position; a multiple of heads
@@ -167,7 +168,7 @@ def _block(spec: Transformer, encodings: Sequence[Encoding]) -> Block:
         if encoding.attends and not mixer.attends:
             raise UsageError(f"{type(spec.mixer).__name__} has no attention for {type(position).__name__} to act on")
         if (alike := encoding.alike()) is not None:
-            mixer.start_alike(alike)  # type: ignore[operator]
+            mixer.start_alike(alike)
     return block
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from lengthwise.base.fields import Part
@@ -23,6 +23,10 @@ class Mixer(nn.Module, ABC):
     def forward(self, x: Float[Tensor, "b t d"], sight: Sight, cache: Any = None) -> Float[Tensor, "b t d"]:
         """Mix every position with those that ``sight`` lets it see. In cached decoding, mixers that attend are given a
         key–value ``cache``."""
+
+    def start_alike(self, heads: Bool[Tensor, " h"]) -> None:
+        """Start with the keys of these heads equal to their queries, so that equal inputs find each other from the
+        first step. By default nothing is done: a mixer need not have keys and queries."""
 
 
 class MixerSpec(Part):

@@ -32,7 +32,9 @@ class Sight(NamedTuple):
         blanks = _given(encoding.blank() for encoding in encodings)
         if len(angles) > 1 or len(blanks) > 1:
             raise UsageError("a model takes one rotary encoding, and one encoding with a blank, at most")
-        bias = _hidden(_given(encoding.attention_bias(inputs) for encoding in encodings), inputs.padding_mask, causal)
+        biases = _given(encoding.attention_bias(inputs) for encoding in encodings)
+        # A blank is a column of the bias, so with one there is a bias, even if it hides nothing but later positions.
+        bias = None if causal and not biases and not blanks else _hidden(biases, inputs.padding_mask, causal)
         if blanks and bias is not None:
             column = blanks[0][:, None, None].expand(*bias.shape[:1], -1, *bias.shape[2:3], 1)
             bias = torch.cat([bias.expand(-1, column.shape[1], -1, -1), column], -1)
@@ -45,13 +47,10 @@ def _given(found: Iterable[Any]) -> list[Any]:
     return [part for part in found if part is not None]
 
 
-def _hidden(biases: list[Tensor], padding_mask: Bool[Tensor, "b t"], causal: bool) -> Tensor | None:
+def _hidden(biases: list[Tensor], padding_mask: Bool[Tensor, "b t"], causal: bool) -> Float[Tensor, "#b #h t t"]:
     """The sum of attention biases, with −inf where causality or padding hides a key."""
-    if causal and not biases:
-        return None
     itself = torch.eye(padding_mask.shape[1], dtype=torch.bool, device=padding_mask.device)
     # Causality already hides padding, which is at the end of a row. Without it, padding sees itself: a softmax over no
     # keys would be NaN.
     hidden = torch.ones_like(itself).triu(1) if causal else ~(padding_mask[:, None, None] | itself)
-    bias = sum((bias if bias.dim() == 4 else bias[None] for bias in biases), torch.zeros((), device=hidden.device))
-    return bias.masked_fill(hidden, -torch.inf)
+    return sum(biases, torch.zeros(1, 1, 1, 1, device=hidden.device)).masked_fill(hidden, -torch.inf)

@@ -48,17 +48,11 @@ class _Heads(Position):
 
     count: Size  # heads that have this window
 
-    def _fits(self, heads: int, skip: int = 0) -> None:
-        if self.count + skip > heads:
-            left = f"{heads - skip} of the model's {heads} heads" if skip else f"the model's {heads} heads"
-            raise UsageError(f"{type(self).__name__}: count must be at most {left}, not {self.count}")
-
-
-@dataclass(frozen=True)
-class _Reaching(_Heads):
-    """Base of windows that hide keys at a distance above ``reach``."""
-
-    reach: Extra  # the largest distance that is seen
+    def _fits(self, heads: int) -> None:
+        if self.count > heads:
+            raise UsageError(
+                f"{type(self).__name__}: count must be at most the model's {heads} heads, not {self.count}"
+            )
 
 
 class _Hiding(Encoding):
@@ -82,7 +76,7 @@ class _Hiding(Encoding):
 
 
 @dataclass(frozen=True)
-class LocalHeads(_Reaching):
+class LocalHeads(_Heads):
     """The first ``count`` heads see ``reach`` neighbours on either side, the others all positions; no parameters (as in
     Longformer, Beltagy et al. 2020, by head instead of by position)."""
 
@@ -105,7 +99,7 @@ class LocalHeadsEncoding(_Hiding):
 
 
 @dataclass(frozen=True)
-class CoupledHeads(_Reaching):
+class CoupledHeads(_Heads):
     """The last ``count`` heads see tokens whose digit positions differ by at most ``reach``, in any number of the row.
 
     Digit positions are those of position coupling (Cho et al. 2024), but a window has no parameters, so it applies to
@@ -187,9 +181,6 @@ class BlankEncoding(Encoding):
     def __init__(self, heads: int) -> None:
         super().__init__()
         self.register_buffer("none", torch.zeros(heads), persistent=False)
-
-    def attention_bias(self, inputs: Inputs) -> Float[Tensor, "1 1 1"]:
-        return self.none[:1, None, None]  # nothing is hidden; without any bias a causal batch has none to add a key to
 
     def blank(self) -> Float[Tensor, " h"]:
         return self.none

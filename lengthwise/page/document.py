@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lengthwise.base.errors import UsageError, clean
-from lengthwise.folder import is_folder, json_text, write
+from lengthwise.base.files import is_folder, json_text, write
 
 HERE = Path(__file__).parent
 # The browser itself refuses every address: what a page needs is in it.

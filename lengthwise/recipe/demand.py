@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from lengthwise.base.amounts import YEAR, bytes_text, duration
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
@@ -43,7 +44,7 @@ class Demand:
                 f"{what} takes about {bytes_text(self.memory)} of memory; this machine has {bytes_text(most)}"
             )
         if self.seconds > 100 * YEAR:
-            raise UsageError(f"{what} takes about {time_text(self.seconds)}")
+            raise UsageError(f"{what} takes about {duration(self.seconds)}")
 
 
 def memory() -> float:
@@ -162,23 +163,3 @@ def _whole_numbers(spec: Any) -> Iterable[int]:
     elif is_dataclass(spec):
         for field in fields(spec):
             yield from _whole_numbers(getattr(spec, field.name))
-
-
-# In words
-
-YEAR = 365.25 * 24 * 3600
-
-
-def bytes_text(count: float) -> str:
-    """A number of bytes as people say it."""
-    units = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
-    power = min(len(units) - 1, int(math.log(max(count, 1), 1000)))
-    return f"{count / 1000**power:,.0f} {units[power]}" if count < 1e22 else "more than there is"
-
-
-def time_text(seconds: float) -> str:
-    """A time as people say it."""
-    for name, unit in (("years", YEAR), ("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:,.0f} {name}" if seconds < 1e5 * YEAR else "more than 100,000 years"
-    return f"{seconds:.0f} s"

@@ -22,6 +22,10 @@ class Lengths(Part):
     bottom: int = 1  # the smallest size
     most: tuple[int, ...] = ()  # the largest size on each axis, if some axis must stay below ``top``
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_order(bottom=self.bottom, top=self.top)
+
     def tops(self, axes: int) -> tuple[int, ...]:
         """The largest size on each axis. Raises UsageError if ``most`` has another number of axes."""
         if self.most and len(self.most) != axes:
@@ -73,10 +77,6 @@ class Uniform(Drawn):
     bottom: Size = 1  # the smallest
     longest: Fraction = 0.0  # fraction of the rows that have the largest size
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_order(bottom=self.bottom, top=self.top)
-
     def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
         sizes = _uniform(self.bottom, self.top, rows, axes, generator)
         sizes[: round(self.longest * rows)] = self.top
@@ -90,10 +90,6 @@ class LogUniform(Drawn):
 
     top: Size  # the largest training size
     bottom: Size = 1  # the smallest
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_order(bottom=self.bottom, top=self.top)
 
     def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
         weights = 1 / torch.arange(self.bottom, self.top + 1)
@@ -169,10 +165,6 @@ class Natural(Lengths):
 
     top: Size  # the largest training size
     bottom: Size = 1  # the smallest
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_order(bottom=self.bottom, top=self.top)
 
     def problems(self, task: Task, step: int, rows: int, generator: Generator, hard: int = 0) -> Problems:
         assert not hard, "Recipe refuses it"

@@ -113,8 +113,10 @@ class Recipe(fields.Part):
     def _check_families(self) -> None:
         if self.hard and not self.task.has_harder:
             raise UsageError(f"{self.task.name} has no harder set of problems: leave hard at 0")
-        if self.families > 1 - self.hard:
-            raise UsageError(f"families is a share, 0 to 1 with hard, not {self.families} beside hard={self.hard}")
+        if self.families + self.hard > 1:
+            raise UsageError(
+                f"families={self.families} and hard={self.hard} are fractions of a batch: 1 together at most"
+            )
         chosen(self.task.families, self.family_names, self.task.name)
         if self.families and not self.task.families:
             raise UsageError(f"{self.task.name} has no families of problems: leave `families` at 0")
@@ -135,7 +137,7 @@ class Recipe(fields.Part):
     def id(self) -> str:
         """Ten hexadecimal digits that differ wherever the recipe does. Fields at their defaults do not enter: so a
         field that a later version adds leaves the runs of before where they are found."""
-        return hashlib.blake2b(json.dumps(fields.essence(self._plain())).encode(), digest_size=5).hexdigest()
+        return hashlib.blake2b(json.dumps(fields.essence(self)).encode(), digest_size=5).hexdigest()
 
     @property
     def seedless_id(self) -> str:
@@ -157,11 +159,9 @@ class Recipe(fields.Part):
 
     def json(self) -> str:
         """All of it, for a file; ``read`` is its inverse. UsageError where a field holds what it may not."""
-        return json.dumps(fields.encode(self._plain()), indent=1)
-
-    def _plain(self) -> Recipe:
-        """There and back through JSON, so that a 1 where a float belongs becomes 1.0, and the id is the same."""
-        return fields.decode(Recipe, fields.encode(self))
+        tree = fields.encode(self)
+        fields.decode(Recipe, tree)  # what cannot be read back is not written
+        return json.dumps(tree, indent=1)
 
     @staticmethod
     def read(text: str) -> Recipe:

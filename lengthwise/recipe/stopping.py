@@ -33,9 +33,9 @@ class Stopping(fields.Part):
     def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         """The number of loops that each row must run before the choice."""
 
-    @abstractmethod
     def choose(self, trace: Trace, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        """The loop, 1 to the limit, whose answer is used, per row."""
+        """The loop, 1 to the limit, whose answer is used, per row; by default the last one."""
+        return self.limit(planned)
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,6 @@ class Oracle(Stopping):
     def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         return (planned + self.more).clamp(min=1)
 
-    def choose(self, trace: Trace, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        return self.limit(planned)
-
 
 @dataclass(frozen=True)
 class After(Stopping):
@@ -61,9 +58,6 @@ class After(Stopping):
 
     def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         return torch.full_like(planned, self.loops)
-
-    def choose(self, trace: Trace, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        return self.limit(planned)
 
 
 class Reading(Stopping):

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from rich.table import Table
 
-from lengthwise import __version__
-from lengthwise.base.errors import UsageError
-from lengthwise.base.fields import decode
-from lengthwise.folder import DIVERGED, RunFolder, read_tree, runs_folder, write_json
+from lengthwise.folder import DIVERGED, RunFolder
 from lengthwise.report import SOLVED, Row, Sizes, by_recipe, latest, not_fitted, size_text, worst, worst_rows
 from lengthwise.report.sheet import Sheet
 
@@ -28,7 +24,6 @@ HEADINGS = (
     "operations",
     "CPU min",
 )
-KEPT = ".operations.json"
 
 
 def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None = None) -> list[Row]:
@@ -115,27 +110,6 @@ def _fit(runs: Iterable[Sequence[Row]], tops: Sizes) -> float | None:
     rows = [row for own in runs for row in own if row["problems"] == "uniform"]
     shares = [row["exact"] for row in rows if tuple(row["sizes"]) == tops]
     return round(statistics.fmean(shares), 5) if shares else None
-
-
-# Operations are measured, for seconds: they are kept in the folder of runs.
-
-
-def known_operations() -> dict[str, float]:
-    """Operations of a step that this version has measured, by a recipe's id without seeds."""
-    try:
-        kept = read_tree(runs_folder() / KEPT)
-        found = kept.get("operations") if kept.get("lengthwise") == __version__ else {}
-        return decode(dict[str, float], found)
-    except UsageError:  # none are kept, or not whole
-        return {}
-
-
-def keep_operations(found: Mapping[str, float]) -> None:
-    """Keep further ones, where there is a folder of runs that can be written to."""
-    if not runs_folder().is_dir():
-        return
-    with suppress(UsageError):
-        write_json(runs_folder() / KEPT, {"lengthwise": __version__, "operations": known_operations() | {**found}})
 
 
 def card_table(rows: Sequence[Row]) -> Table:

@@ -19,6 +19,7 @@ from lengthwise.report import Row, Sizes, latest, size_text
 from lengthwise.report.style import INK, WIDTHS, Drawing, Width, drawing, settled, style
 
 ACROSS: dict[Width, int] = {"column": 2, "page": 3}  # panels in a row
+TICKS = 9  # sizes written along a side, at most
 JUMP = 0.7  # how wide the gap is where sizes jump, in cells
 
 
@@ -196,16 +197,16 @@ def _write_cells(
             axes.annotate(text, middle, ha="center", va="center_baseline", fontsize=size, color=ink)
 
 
-def _size_ticks(sizes: Sequence[int], starts: Sequence[float], most: int = 9) -> tuple[list[float], list[str]]:
+def _size_ticks(sizes: Sequence[int], starts: Sequence[float]) -> tuple[list[float], list[str]]:
     """Where to write sizes along a side whose cells begin there, and what: all if they are few, else round ones."""
     written = list(sizes)
     for step in (2, 5, 10, 20, 50, 100, 200, 500):
-        if len(written) <= most:
+        if len(written) <= TICKS:
             break
         written = [size for size in sizes if size % step == 0]
     apart: list[int] = []  # sizes far beyond the others stand side by side with them: the largest is written
     for index in sorted(map(sizes.index, written), reverse=True):
-        if not apart or apart[-1] - index >= len(sizes) / (2 * most):
+        if not apart or apart[-1] - index >= len(sizes) / (2 * TICKS):
             apart.append(index)
     apart.reverse()
     return [starts[index] + 0.5 for index in apart], [str(sizes[index]) for index in apart]

@@ -12,9 +12,10 @@ from typing import Any
 
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
+from lengthwise.base.files import one_line, read_text, read_tree
 from lengthwise.base.results import RunOutline
 from lengthwise.base.schemas import About, Anatomy, Depth, Figures, Measured, Metrics, Published, SizeText
-from lengthwise.folder import DIVERGED, RunFolder, one_line, read_text, read_tree
+from lengthwise.folder import DIVERGED, RunFolder
 from lengthwise.report import Row, by_recipe
 
 # Columns that hold words, even where these look like numbers: a run's id may be 2276e59742.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ class Scores(list[Score]):
 
     def plot(self, title: str | None = None) -> Figure:
         """Exact match against length, or a map of pairs of sizes, as ``report`` draws it. UsageError without scores."""
-        return _drawn([self], title)
+        return _drawn([self], [self.outline.name], title)
 
     def compare(self, *others: Scores) -> Comparison:
         """These scores beside others, size by size. UsageError where no size was measured in all of them."""
@@ -100,7 +101,7 @@ class Comparison:
 
     def plot(self, title: str | None = None) -> Figure:
         """Exact match against length, a line for each."""
-        return _drawn(self.scores, title)
+        return _drawn(self.scores, self.names, title)
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
         heads = ["size", "problems", *self.names, "difference", "95 % interval"]
@@ -132,18 +133,21 @@ def newcombe(first: Score, second: Score) -> tuple[float, float, float]:
 class _Held(RunFolder):
     """Scores that are in no folder, as reports read them."""
 
-    def __init__(self, scores: Scores, outline: RunOutline) -> None:
-        super().__init__(Path(outline.name))
-        self.scores, self.outline = scores, outline
+    def __init__(self, scores: Scores, name: str, number: int) -> None:
+        super().__init__(Path(f"{name}-{number}"))
+        # A curve of its own, also where two scores are of one recipe: by two rules, or of two seeds.
+        self.outline = replace(scores.outline, name=name, seedless_id=f"{scores.outline.seedless_id}-{number}")
+        self.scores = scores
 
     def rows(self, name: str) -> list[Row]:
         return [row | {"seed": 0} for row in self.scores.rows()] if name == "scores" else []
 
 
-def _drawn(scores: Sequence[Scores], title: str | None) -> Figure:
+def _drawn(scores: Sequence[Scores], names: Sequence[str], title: str | None) -> Figure:
     from lengthwise.report.length_figure import score_figure  # late: matplotlib is slow to import
 
-    return score_figure([_Held(one, one.outline) for one in scores], title)
+    held = [_Held(one, name, number) for number, (one, name) in enumerate(zip(scores, names, strict=True))]
+    return score_figure(held, title)
 
 
 def _told_apart(outlines: Sequence[RunOutline]) -> list[str]:

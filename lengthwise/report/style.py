@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from lengthwise.base.errors import UsageError
-from lengthwise.folder import write
+from lengthwise.base.files import write
 
 Width = Literal["column", "page"]
 WIDTHS: dict[Width, float] = {"column": 3.25, "page": 6.75}  # inches: of a page with two columns

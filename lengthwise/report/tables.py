@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lengthwise.base.errors import UsageError
-from lengthwise.folder import write
+from lengthwise.base.files import write
 from lengthwise.report import (
     SOLVED,
     TRAINED,
@@ -33,6 +33,8 @@ from lengthwise.report import (
 from lengthwise.report.sheet import Sheet
 
 ROUNDING = 1e-9  # what arithmetic may have added to a share such as 0.07
+BAR = 10  # cells of a bar
+NAMED = 2  # families that are named; others are counted
 BLOCKS = 8  # on a side of a map: they fit 80 characters
 COLUMNS = 7  # sizes that are shown: beside a name they fit 80 characters
 
@@ -299,10 +301,10 @@ def _details(row: Row, *, trained: bool) -> list[Text]:
     ]
 
 
-def _bar(share: float, width: int = 10) -> str:
+def _bar(share: float) -> str:
     """A bar as long as the fraction, to an eighth of a cell; anything above 0 shows."""
-    eighths = max(round(share * width * 8), 1 if share > 0 else 0)
-    return ("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()).ljust(width, "·")
+    eighths = max(round(share * BAR * 8), 1 if share > 0 else 0)
+    return ("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()).ljust(BAR, "·")
 
 
 # Sizes and caption
@@ -358,10 +360,10 @@ def _worst_text(curve: Curve) -> str:
     return f"worst family {said}" if said else "every family is right throughout"
 
 
-def _some(names: Sequence[str], most: int = 2) -> str:
+def _some(names: Sequence[str]) -> str:
     """The first names, and how many others there are."""
-    others = len(names) - most
-    return " or ".join([*names[:most], *([f"{others} others"] if others > 0 else [])])
+    others = len(names) - NAMED
+    return " or ".join([*names[:NAMED], *([f"{others} others"] if others > 0 else [])])
 
 
 def _range(values: set[int]) -> str:

@@ -16,8 +16,9 @@ from typing import Any
 from lengthwise.base.errors import UsageError, clean
 from lengthwise.base.extras import library
 from lengthwise.base.fields import conform, suggest
+from lengthwise.base.files import read_tree, write_json
 from lengthwise.base.ranges import Whole
-from lengthwise.folder import RunFolder, read_tree, write_json
+from lengthwise.folder import RunFolder
 from lengthwise.report import size_text
 
 PROJECT = "lengthwise"

@@ -31,7 +31,7 @@ class Panel:
     title: str
     recipes: tuple[Recipe, ...]
     sizes: tuple[int, ...]  # reported
-    hard_sizes: tuple[int, ...] = ()  # sizes at which the harder set is measured too
+    hard: bool = False  # is the harder set measured too?
     natural: bool = False  # is the task's own distribution measured too: in training's range, and from there on?
     curve: tuple[int, ...] = ()  # further sizes, measured on fewer problems
     grid: tuple[int, ...] = ()  # a task of two axes: every pair of sizes up to these

@@ -12,5 +12,5 @@ def pairs() -> Study:
     sizes = (4, 8, 12, 16, 20, 24, 50, 100)
     return Study(
         title=title,
-        panels=(Panel(title, (looped_pairs(), standard_pairs()), sizes, hard_sizes=sizes, strong="looped-pairs"),),
+        panels=(Panel(title, (looped_pairs(), standard_pairs()), sizes, hard=True, strong="looped-pairs"),),
     )

@@ -41,7 +41,7 @@ def check(state: Mapping[str, Any], known: Mapping[str, Any]) -> None:
         raise ValueError("best merit")
     if _dict(best, "weights"):
         _check_tensors(best["weights"], known["model"], "best")
-    _check_optimizer(_dict(state, "optimizer"), known["optimizer"], known["model"])
+    _check_optimizer(_dict(state, "optimizer"), known["optimizer"])
 
 
 def restored(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
@@ -71,7 +71,7 @@ def _check_tensors(found: Mapping[str, Any], known: Mapping[str, Tensor], where:
             raise ValueError(f"{where}: {name} is not a tensor of {tuple(tensor.shape)}")
 
 
-def _check_optimizer(found: Mapping[str, Any], known: Mapping[str, Any], model: Mapping[str, Tensor]) -> None:
+def _check_optimizer(found: Mapping[str, Any], known: Mapping[str, Any]) -> None:
     """What it keeps of each parameter: numbers, and tensors of the parameter's shape."""
     groups, kept = found.get("param_groups"), _dict(found, "state")
     if not isinstance(groups, list) or len(groups) != len(known["param_groups"]):

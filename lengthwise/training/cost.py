@@ -15,13 +15,13 @@ from lengthwise.base import rng
 from lengthwise.base.progress import Progress
 from lengthwise.depth.plain import Plain
 from lengthwise.evaluation.follow import work
-from lengthwise.evaluation.scores import default_sizes, exact_match
+from lengthwise.evaluation.scores import SAMPLES, default_sizes, exact_match
+from lengthwise.folder import keep_operations, known_operations
 from lengthwise.recipe import data
 from lengthwise.recipe.demand import SPEED, of_training, parameters
 from lengthwise.recipe.lengths import Mastery
 from lengthwise.recipe.recipe import Recipe, Watch
 from lengthwise.recipe.source import Fresh
-from lengthwise.report.card import keep_operations, known_operations
 from lengthwise.training.computing import computing
 from lengthwise.training.trainee import Trainee
 
@@ -44,16 +44,16 @@ class Cost:
         return self.steps * self.seconds / 60
 
 
-def evaluation_seconds(recipe: Recipe, samples: int = 1000) -> float:
-    """Processor seconds of evaluating a trained model at the default lengths, on so many problems each: what a few
+def evaluation_seconds(recipe: Recipe) -> float:
+    """Processor seconds of evaluating a trained model at the default lengths, on as many problems as usual: what a few
     problems of the training length take, scaled up."""
-    sizes, few = default_sizes(recipe), min(samples, 16)
+    sizes, few = default_sizes(recipe), 16
     top = recipe.sizes(recipe.lengths.top)
     with computing(1):
         start = time.process_time()
         exact_match(recipe.build().eval(), recipe, top, few)
         seconds = time.process_time() - start
-    return seconds * samples / few * sum(work(recipe, size) for size in sizes) / work(recipe, top)
+    return seconds * SAMPLES / few * sum(work(recipe, size) for size in sizes) / work(recipe, top)
 
 
 def operations(recipe: Recipe, rows: int | None = None, moments: int = 4) -> float:

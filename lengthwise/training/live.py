@@ -11,9 +11,11 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from lengthwise.base.progress import EVERY, duration
+from lengthwise.base.amounts import duration
+from lengthwise.base.progress import EVERY
 from lengthwise.run import Run
 from lengthwise.training.fleet import Fleet
+from lengthwise.training.progress import loss_text
 
 MOST = 24  # runs that are shown one by one
 
@@ -68,13 +70,15 @@ def status(runs: Sequence[Run]) -> Table:
 def _progress(run: Run) -> tuple[int, str]:
     """The number of steps done, and a note with exact match, loss and time."""
     rows = run.rows("metrics")
-    losses = [row for row in rows if row.get("loss") is not None]
-    watched = [row["exact"] for row in rows if "exact" in row]
-    if not losses:
+    taken = [row for row in rows if "rate" in row]  # rows of steps; the others are of what was watched
+    watched = [row["exact"] for row in rows if row.get("exact")]
+    if not taken:
         return 0, "waiting"
-    steps, total, seconds = losses[-1]["step"], run.recipe.steps, losses[-1].get("wall_s", 0.0)
+    last, total = taken[-1], run.recipe.steps
+    steps, seconds = last["step"], last.get("wall_s", 0.0)
     exact = "  ".join(f"{size}: {share:.2f}" for size, share in watched[-1].items()) if watched else ""
     if run.done:
-        return steps, f"{exact}  trained in {seconds:.0f} s, {len(run.rows('scores'))} scores"
-    length = f"length {losses[-1]['length']}  " if "length" in losses[-1] else ""
-    return steps, f"{exact}  {length}loss {losses[-1]['loss']:.3f}  {duration((total - steps) * seconds / steps)} left"
+        return steps, f"{exact}  trained in {duration(seconds)}, {len(run.rows('scores'))} scores"
+    length = f"length {last['length']}" if "length" in last else ""
+    left = f"{duration((total - steps) * seconds / steps)} left"
+    return steps, "  ".join(filter(None, [exact, length, loss_text(last), left]))

@@ -10,10 +10,10 @@ from pathlib import Path
 from lengthwise import fast
 from lengthwise.base.errors import Interrupted
 from lengthwise.base.fields import checked
+from lengthwise.base.files import path_of
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import NotNegative, Threads
 from lengthwise.evaluation import causality
-from lengthwise.folder import path_of
 from lengthwise.recipe.demand import of_training
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.run import Run, choose_device

@@ -21,12 +21,19 @@ class Course:
     def show(self, step: int, row: dict[str, Any]) -> None:
         """Show a row of metrics."""
         if "exact" in row:
-            self.exact = "exact match " + " ".join(f"{size}: {share:.2f}" for size, share in row["exact"].items())
+            if row["exact"]:
+                self.exact = "exact match " + " ".join(f"{size}: {share:.2f}" for size, share in row["exact"].items())
             return
         length = f"length {row['length']}" if "length" in row else ""
-        loss = "diverged" if row["loss"] is None else f"loss {row['loss']:.4f}"
-        parts = [f"step {step} of {self.line.total:.0f}", length, loss, self.exact]
+        parts = [f"step {step} of {self.line.total:.0f}", length, loss_text(row), self.exact]
         self.line.show(step, "  ".join(filter(None, parts)))
+
+
+def loss_text(row: dict[str, Any]) -> str:
+    """An objective need not report a loss; one that is no number is null."""
+    if "loss" not in row:
+        return ""
+    return "diverged" if row["loss"] is None else f"loss {row['loss']:.4f}"
 
 
 @contextmanager

@@ -18,13 +18,14 @@ import torch
 
 from lengthwise.base.errors import Diverged, Interrupted, UsageError
 from lengthwise.base.fields import checked
+from lengthwise.base.files import one_line
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import NotNegative, Threads
 from lengthwise.base.types import Loss
 from lengthwise.depth import Runner
 from lengthwise.depth.stacked import Recorder, Replayer, answers
 from lengthwise.evaluation import causality
-from lengthwise.folder import DIVERGED, one_line
+from lengthwise.folder import DIVERGED
 from lengthwise.recipe.demand import of_training
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.run import Run, choose_device

@@ -19,11 +19,11 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from lengthwise import fast
 from lengthwise.base import rng
 from lengthwise.base.errors import Diverged, UsageError, clean
+from lengthwise.base.files import one_line
 from lengthwise.base.progress import Progress
 from lengthwise.base.types import Batch, Loss, Problems
 from lengthwise.depth import Runner
 from lengthwise.evaluation import causality, scores
-from lengthwise.folder import one_line
 from lengthwise.models import Model
 from lengthwise.recipe import data
 from lengthwise.recipe.demand import KEPT, of_model, parameters, surely_small

@@ -25,7 +25,7 @@ from lengthwise.evaluation.scores import default_sizes
 from lengthwise.folder import runs_folder
 from lengthwise.recipe.demand import of_problems
 from lengthwise.report.tables import asked_table
-from lengthwise.verbs.console import progress, say
+from lengthwise.verbs.console import err, say
 from lengthwise.verbs.options import kind_of, parse_sizes, recipe_of
 
 LENGTHS = (1, 2, 4, 8, 16)  # the default sizes
@@ -95,8 +95,8 @@ def _collected(args: argparse.Namespace, asked: Asked, wanted: list[Item], manne
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
     known, prompts = asked.replies(), {item.prompt for item in wanted}
     done = len(prompts & known.keys())
-    quiet = args.quiet or not progress.is_terminal
-    with Progress(TextColumn("{task.description}", markup=False), *columns, console=progress, disable=quiet) as bar:
+    quiet = args.quiet or not err.is_terminal
+    with Progress(TextColumn("{task.description}", markup=False), *columns, console=err, disable=quiet) as bar:
         line = bar.add_task("replies", total=len(prompts), completed=done, note="")
 
         def seen(replies: int, requests: int) -> None:

@@ -13,7 +13,7 @@ from lengthwise.report.sheet import Sheet
 from lengthwise.run import choose_device, load
 from lengthwise.training.computing import computing
 from lengthwise.verbs.console import doing, say
-from lengthwise.verbs.options import folder_of, only_rule, parse_sizes
+from lengthwise.verbs.options import only_rule, parse_sizes
 
 WIDEST = 34  # characters of a prompt or an answer that are shown
 ORIGINS = 8  # lines of where problems come from
@@ -21,7 +21,7 @@ ORIGINS = 8  # lines of where problems come from
 
 def run(args: argparse.Namespace) -> int:
     """Search for failures; 0 whether there are some or not."""
-    weights = load(folder_of(args.weights), choose_device(args.device))
+    weights = load(args.weights, choose_device(args.device))
     rule = only_rule(args)
     sizes = parse_sizes(args.lengths) if args.lengths else None
     with computing(args.threads), doing(f"{weights.name}: looking for what it gets wrong"):

@@ -15,9 +15,10 @@ from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from lengthwise.base.amounts import duration
+from lengthwise.base.files import json_text
 from lengthwise.base.progress import Progress
 from lengthwise.base.terminal import Terminal
-from lengthwise.folder import json_text
 
 if TYPE_CHECKING:
     from lengthwise.recipe.demand import Demand
@@ -27,13 +28,13 @@ MANY = 200  # lines that are not worth a table
 SOON = 2.0  # seconds after which one wants to know that something happens
 
 out = Terminal()
-progress = Terminal(stderr=True)
+err = Terminal(stderr=True)
 
 
 @contextmanager
 def doing(what: str, *, quiet: bool = False) -> Iterator[Progress]:
     """Say what takes long, and for how long already; further lines may be added."""
-    with Progress(quiet=quiet, console=progress) as shown:
+    with Progress(quiet=quiet, console=err) as shown:
         shown.line(what)
         yield shown
 
@@ -66,7 +67,7 @@ def foresee(what: str, demand: Demand) -> None:
     """Say how long something takes, if that is long. UsageError if this machine cannot hold it."""
     demand.check(what)
     if demand.seconds > LONG:
-        progress.print(f"{what} takes about {_time_text(demand)} of one thread", highlight=False, markup=False)
+        err.print(f"{what} takes about {duration(demand.seconds)} of one thread", highlight=False, markup=False)
 
 
 @contextmanager
@@ -74,14 +75,14 @@ def waiting(what: str, demand: Demand) -> Iterator[None]:
     """Say after some seconds that something is at work, and how long it takes, on standard error: on a terminal with
     the time that has passed."""
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
-    bar = Bars(*columns, console=progress, transient=True, disable=not progress.is_terminal)
-    text = f"{what}: about {_time_text(demand)}"
+    bar = Bars(*columns, console=err, transient=True, disable=not err.is_terminal)
+    text = f"{what}: about {duration(demand.seconds)}"
 
     def begin() -> None:
         bar.add_task(text, total=None)
         bar.start()
         if bar.disable:
-            progress.print(text, highlight=False, markup=False)
+            err.print(text, highlight=False, markup=False)
 
     timer = threading.Timer(SOON, begin)
     timer.start()
@@ -91,12 +92,6 @@ def waiting(what: str, demand: Demand) -> Iterator[None]:
         timer.cancel()
         timer.join()
         bar.stop()
-
-
-def _time_text(demand: Demand) -> str:
-    from lengthwise.recipe.demand import time_text  # late: it imports torch, for which `list` need not wait
-
-    return time_text(demand.seconds)
 
 
 def columns(head: Text, rows: Sequence[tuple[str, Text]], *, gap: bool = False) -> RenderableType:

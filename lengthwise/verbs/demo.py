@@ -12,10 +12,11 @@ from rich.panel import Panel
 from rich.text import Text
 
 from lengthwise import catalog
+from lengthwise.base.files import json_text
 from lengthwise.base.terminal import Terminal
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.solver import Answer, Solver
-from lengthwise.folder import json_text, runs_folder
+from lengthwise.folder import runs_folder
 from lengthwise.page.document import write_page
 from lengthwise.page.report import report_page, thinkers
 from lengthwise.recipe.data import fresh_problems

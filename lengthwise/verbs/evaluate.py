@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -21,25 +20,27 @@ from lengthwise.recipe.demand import of_measuring
 from lengthwise.recipe.stopping import Stopping
 from lengthwise.report import Row, latest
 from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_table
-from lengthwise.run import Run, choose_device, load
+from lengthwise.run import Run, choose_device, load, weights_folder
+from lengthwise.share.hub import PREFIX
 from lengthwise.training.computing import computing
 from lengthwise.verbs.console import foresee, measuring, say
 from lengthwise.verbs.families import Work, families_of, family_tables, with_families
-from lengthwise.verbs.options import folder_of, kind_of, parse_sizes, rules_of
+from lengthwise.verbs.options import kind_of, parse_sizes, rules_of
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure weights on fresh problems."""
     most = args.samples or (MOST if args.precision else SAMPLES)
     args.samples = args.samples or SAMPLES  # of families and anatomies, which have no precision
-    weights = load(folder_of(args.weights), choose_device(args.device))
+    weights = load(args.weights, choose_device(args.device))
     if args.lengths and args.grid:
         raise UsageError("give --lengths or --grid, not both")
     if args.families and args.uniform_only:
         raise UsageError("give --families or --uniform-only, not both")
     sizes = parse_sizes(args.grid or args.lengths) if args.grid or args.lengths else default_sizes(weights.recipe)
-    folder = Path(folder_of(args.weights))
-    own = Run.open(folder) if (folder / "metrics.jsonl").exists() else None
+    # Weights on the Hub are nobody's run: what is measured of them is not kept.
+    folder = None if args.weights.startswith(PREFIX) else weights_folder(args.weights)
+    own = Run.open(folder) if folder and (folder / "metrics.jsonl").exists() else None
     rules = rules_of(args, weights.recipe)
     check_precision(args.precision)
     unseen(weights.recipe, sizes[0], 1, seed=0, kind=kind_of(args))  # UsageError where there are no such problems

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from lengthwise.base.progress import Progress
 from lengthwise.base.results import AnySize
-from lengthwise.evaluation.families import SHARE, evaluate_families, short_sizes
+from lengthwise.evaluation.families import evaluate_families, samples_of_family, short_sizes
 from lengthwise.evaluation.follow import followed, followed_sizes
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.stopping import Stopping
@@ -61,7 +61,7 @@ class Work:
 
 def families_of(work: Work) -> list[Row]:
     """A row per size and family, under the first stopping rule; and all problems of the shortest sizes."""
-    recipe, count = work.recipe, few(work.args)
+    recipe, count = work.recipe, samples_of_family(work.args.samples)
     everywhere = list(dict.fromkeys([*map(recipe.sizes, short_sizes(recipe, count)), *map(recipe.sizes, work.sizes)]))
     scores = evaluate_families(work.weights, everywhere, samples=count, stopping=work.rules[0], seed=work.seed)
     each = len(recipe.task.families)
@@ -73,24 +73,23 @@ def families_of(work: Work) -> list[Row]:
 
 def after_training(args: argparse.Namespace, run: Run, sizes: Sequence[Any], progress: Progress) -> None:
     """Measure what a trained run lacks: families at the sizes that are one number, up to twice the training length, and
-    the shortest sizes."""
-    weights, recipe = run.weights(choose_device(args.device)), run.recipe
-    known = {tuple(row["sizes"]) for row in run.rows("scores") if row["problems"] not in ALONE and row.get("seed") == 0}
+    the shortest sizes. A size is measured again for more problems of each family than before."""
+    weights, recipe, count = run.weights(choose_device(args.device)), run.recipe, samples_of_family(args.samples)
+    known = {
+        sizes
+        for (sizes, problems, stopping), done in run.measured().items()
+        if problems not in ALONE and stopping == recipe.stopping.name and (done >= count or problems == "every")
+    }
     wanted = [
-        *short_sizes(recipe, few(args)),
+        *short_sizes(recipe, count),
         *(size for size in sizes if isinstance(size, int) and size <= BEYOND * recipe.lengths.top),
     ]
     missing = [at for at in dict.fromkeys(map(recipe.sizes, wanted)) if at not in known]
     with computing(args.threads):
         # A size at a time, so that a command given again goes on where it was cut.
         for at in followed_sizes(progress, recipe, missing, what=f"{recipe.name}: families"):
-            rows = [score.row() | {"seed": 0} for score in evaluate_families(weights, [at], samples=few(args))]
+            rows = [score.row() | {"seed": 0} for score in evaluate_families(weights, [at], samples=count)]
             run.append("scores", *rows)
-
-
-def few(args: argparse.Namespace) -> int:
-    """How many problems of each family."""
-    return max(1, args.samples // SHARE)
 
 
 def family_tables(uniform: Sequence[Row], rows: Sequence[Row], top: int, *, whole: bool) -> list[Table]:

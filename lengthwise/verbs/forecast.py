@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from lengthwise.base.amounts import bytes_text, duration
 from lengthwise.base.errors import UsageError
-from lengthwise.base.progress import Progress, duration
-from lengthwise.recipe.demand import bytes_text, of_training
+from lengthwise.base.progress import Progress
+from lengthwise.recipe.demand import of_training
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.report import Row
 from lengthwise.report.sheet import Sheet

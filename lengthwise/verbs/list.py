@@ -14,7 +14,8 @@ from rich.text import Text
 
 from lengthwise.base import fields, listing
 from lengthwise.base.errors import UsageError
-from lengthwise.folder import SHIPPED, InquiryFolder, RunFolder, read_text, runs_folder, shipped
+from lengthwise.base.files import read_text
+from lengthwise.folder import SHIPPED, InquiryFolder, RunFolder, runs_folder, shipped
 from lengthwise.verbs.console import columns, say
 
 FEW = 6  # recipes of one sentence that are still named one by one

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from lengthwise import catalog
 from lengthwise.base import fields
+from lengthwise.base.files import is_folder
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind, UsageError
-from lengthwise.folder import is_folder, runs_folder
 from lengthwise.recipe import demand
 from lengthwise.recipe.recipe import Recipe, check_stopping
 from lengthwise.recipe.stopping import After, Stopping
@@ -103,12 +103,6 @@ def seeds_of(recipe: Recipe, first: int | None, count: int) -> list[Recipe]:
         return [recipe]
     start = recipe.seed if first is None else first
     return [recipe.seeded(seed) for seed in range(start, start + count)]
-
-
-def folder_of(name: str) -> str:
-    """A run may be called by its folder's name alone."""
-    inside = runs_folder() / name
-    return str(inside) if not is_folder(Path(name)) and is_folder(inside) else name
 
 
 # Stopping rules

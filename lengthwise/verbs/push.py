@@ -17,7 +17,6 @@ from lengthwise.report.model_card import model_card
 from lengthwise.run import load, weights_folder
 from lengthwise.share.hub import place, push
 from lengthwise.verbs.console import say
-from lengthwise.verbs.options import folder_of
 
 
 def run(args: argparse.Namespace) -> int:
@@ -25,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     where = place(args.repository)
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,40}", args.license):
         raise UsageError(f"--license: {args.license!r} is no licence as the Hub writes them, e.g. apache-2.0 or mit")
-    folder: Path = weights_folder(folder_of(args.weights))
+    folder: Path = weights_folder(args.weights)
     weights = load(folder)
     controls = [RunFolder(run_path(name)) for name in args.controls]
     options = {"license_": args.license, "example": _example(weights.recipe), "controls": controls}

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.progress import Progress
-from lengthwise.folder import InquiryFolder, RunFolder, is_folder, run_path, runs_folder
+from lengthwise.folder import InquiryFolder, RunFolder, inquiry_path, known_operations, run_path
 from lengthwise.report import asked_curves, curves
-from lengthwise.report.card import card_table, known_operations, score_card
+from lengthwise.report.card import card_table, score_card
 from lengthwise.report.publish import publish, publish_depth, redraw
 from lengthwise.report.published import is_published, published, told
 from lengthwise.report.tables import depth_rows, row_table, score_table
@@ -61,11 +61,11 @@ def _uncollected() -> Iterator[None]:
 
 def _asked(name: str) -> Asked | None:
     """The folder of a language model that was asked, if it is one."""
-    if not any((path / "asked.json").is_file() for path in (Path(name), runs_folder() / name) if is_folder(path)):
+    if not (path := inquiry_path(name)):
         return None
     from lengthwise.ask.folder import Asked
 
-    return Asked.named(name)
+    return Asked.open(path)
 
 
 def _opened(runs: Sequence[RunFolder]) -> list[Run]:

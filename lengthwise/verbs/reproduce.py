@@ -12,7 +12,7 @@ import torch
 from lengthwise import catalog
 from lengthwise.base.progress import Progress
 from lengthwise.evaluation.depth import depths
-from lengthwise.evaluation.families import SHARE
+from lengthwise.evaluation.families import samples_of_family
 from lengthwise.evaluation.sealed import seal
 from lengthwise.recipe.data import fixed_set
 from lengthwise.recipe.recipe import Recipe
@@ -28,7 +28,7 @@ from lengthwise.training.cost import operations_by_name
 from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow
 from lengthwise.training.stacked import check_alike, rehearse_stacked
-from lengthwise.verbs.console import doing, progress, say
+from lengthwise.verbs.console import doing, err, say
 from lengthwise.verbs.forecast import forecast
 from lengthwise.verbs.options import check_stack, engine, jobs_of, passed_on, seeds_of
 
@@ -90,18 +90,18 @@ def _train(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[R
     together = list(chain(*runs.values()))
     how = {"jobs": jobs_of(args), "on": engine(args), "stack": args.stack}
     with Fleet(together, lambda one: options[one.folder], **how) as fleet:
-        follow(fleet, together, progress, quiet=args.quiet)
+        follow(fleet, together, err, quiet=args.quiet)
     return fleet
 
 
 def _seal(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[Run]]) -> None:
     """Measure every run once on problems of its own sealed seed."""
     for panel in study.panels:
-        kinds = ["uniform", *(["hard"] if panel.hard_sizes else []), *(["natural"] if panel.natural else [])]
+        kinds = ["uniform", *(["hard"] if panel.hard else []), *(["natural"] if panel.natural else [])]
         for run in (run for run in runs[panel.title] if run.done):
             what = f"{run.recipe.name}: sealed problems"
             with computing(1), doing(what, quiet=args.quiet), run.locked(wait=True):
-                few, rules = max(1, args.samples // SHARE), panel.rules(run.recipe)
+                few, rules = samples_of_family(args.samples), panel.rules(run.recipe)
                 seal(run, panel.sizes, samples=args.samples, structured=few, rules=rules, kinds=kinds)
 
 
@@ -113,7 +113,7 @@ def _measured_on(args: argparse.Namespace, panel: Panel, run: Run) -> list[str]:
         options += ["--curve", ",".join(map(str, panel.curve)), "--curve-samples", str(args.curve_samples)]
     for rule in panel.rules(run.recipe):
         options += ["--stopping", rule.name]
-    return options + ["--hard"] * bool(panel.hard_sizes) + ["--natural"] * panel.natural + ["--families"]
+    return options + ["--hard"] * panel.hard + ["--natural"] * panel.natural + ["--families"]
 
 
 def _dry_run(args: argparse.Namespace, study: Study) -> int:
@@ -135,7 +135,7 @@ def _publish(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence
             continue
         with Progress(quiet=args.quiet) as shown:
             prices |= operations_by_name((one.recipe for one in group), shown)
-        files += _publish_panel(panel, group, folder / panel.name, prices)
+        files += _publish_panel(panel, group, folder / panel.name, prices, quiet=args.quiet)
         if panel.claims:
             found = summary(panel.title, curves(group), panel.sizes, panel.claims)
             write_csv(folder / panel.name / "summary.csv", found)
@@ -151,24 +151,26 @@ def _publish(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence
     return say(args, result, table, "", card_table(cards), study.notes, "\n".join(map(str, files)))
 
 
-def _publish_panel(panel: Panel, runs: Sequence[Run], folder: Path, prices: Mapping[str, float]) -> list[Path]:
+def _publish_panel(
+    panel: Panel, runs: Sequence[Run], folder: Path, prices: Mapping[str, float], *, quiet: bool
+) -> list[Path]:
     """A panel's scores and figures; what loops do to adaptive recipes, and how long the problems of a set are."""
     files = publish(runs, folder, title=panel.title, operations=prices, strong=panel.strong)
     for one in runs:
         if panel.also and one.recipe.seed == 0 and one.recipe.loops.adapts and one.done:
-            with computing(1), Progress() as shown, one.locked(wait=True):
+            with computing(1), Progress(quiet=quiet) as shown, one.locked(wait=True):
                 rows = depths(one, [one.recipe.lengths.top, *panel.sizes], DEPTH_SAMPLES, shown)
             files += publish_depth(rows, folder / f"stopping-{one.recipe.name}")
     if panel.natural:
-        files += _publish_set(runs[0].recipe, folder / "distribution")
+        files += _publish_set(runs[0].recipe, folder / "distribution", quiet=quiet)
     return files
 
 
-def _publish_set(recipe: Recipe, path: Path) -> list[Path]:
+def _publish_set(recipe: Recipe, path: Path, *, quiet: bool) -> list[Path]:
     """How long the problems of a fixed set are; nothing where there is none."""
     if not isinstance(recipe.source, Finite):
         return []
-    with doing(f"{recipe.name}: its set"):
+    with doing(f"{recipe.name}: its set", quiet=quiet):
         sizes = fixed_set(recipe.task, recipe.lengths, recipe.source).sizes.amax(1)
     counts = {size: count for size, count in enumerate(sizes.bincount().tolist()) if count}
     return publish_distribution(counts, path)

@@ -40,14 +40,13 @@ def _page(args: argparse.Namespace) -> int:
     """Write the page on which weights think, loop by loop; the weights after the first are to compare it with."""
     from lengthwise.page.viewer import viewer_page
     from lengthwise.run import load
-    from lengthwise.verbs.options import folder_of
 
     if args.all:
         raise UsageError("show --html writes a page of weights; --all goes with a recipe")
     if fields_given := [word for word in args.changes if "=" in word]:
         raise UsageError(f"show --html takes weights, which have their recipe already: leave {fields_given[0]} out")
     names = [args.recipe, *args.changes]
-    models = [load(folder_of(name)) for name in names]
+    models = [load(name) for name in names]
     with doing(f"{', '.join(model.name for model in models)}: examples, and a search for failures"):
         page = viewer_page(models)
     return say_page(args, page, models=names)

@@ -6,17 +6,17 @@ import argparse
 import sys
 from collections.abc import Iterable
 
+from lengthwise.base.files import json_text
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.solver import Solver
-from lengthwise.folder import json_text
 from lengthwise.run import choose_device, load
 from lengthwise.verbs.console import waiting
-from lengthwise.verbs.options import folder_of, only_rule
+from lengthwise.verbs.options import only_rule
 
 
 def run(args: argparse.Namespace) -> int:
     """Print an answer per prompt; return 1 if some prompts could not be parsed, else 0."""
-    solver = Solver(load(folder_of(args.weights), choose_device(args.device)))
+    solver = Solver(load(args.weights, choose_device(args.device)))
     stopping = only_rule(args)
     count = bad = 0
     for count, prompt in enumerate(_prompts(args), 1):

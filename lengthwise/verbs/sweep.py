@@ -12,8 +12,9 @@ from typing import Any
 
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
+from lengthwise.base.files import json_text, read_tree, write, write_json
 from lengthwise.base.results import AnySize
-from lengthwise.folder import json_text, read_tree, runs_folder, write, write_json
+from lengthwise.folder import runs_folder
 from lengthwise.recipe.axes import Axis, Point, changed, check_sizes, furthest, grid, parse
 from lengthwise.recipe.demand import of_measuring
 from lengthwise.recipe.recipe import ChosenOn, Recipe
@@ -26,7 +27,7 @@ from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow
 from lengthwise.training.search import Search
 from lengthwise.training.trainee import rehearse
-from lengthwise.verbs.console import foresee, measuring, progress, say
+from lengthwise.verbs.console import err, foresee, measuring, say
 from lengthwise.verbs.forecast import forecast
 from lengthwise.verbs.options import engine, jobs_of, parse_sizes, passed_on, recipe_of, seeds_of
 
@@ -172,7 +173,7 @@ def _train(args: argparse.Namespace, sweep: Sweep, runs: Sequence[Run]) -> list[
     sizes = ",".join(size_text(s) if isinstance(s, tuple) else str(s) for s in sweep.sizes)
     options = [*passed_on(args), "--lengths", sizes, "--samples", str(sweep.samples)]
     with Fleet(missing, lambda _: options, jobs=jobs_of(args), on=engine(args)) as fleet:
-        follow(fleet, missing, progress, quiet=args.quiet)
+        follow(fleet, missing, err, quiet=args.quiet)
     return [f"{where}: {why}" for where, why in fleet.failed.items() if not Run.open(where).diverged]
 
 

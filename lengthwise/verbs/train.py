@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 
 from rich.text import Text
 
+from lengthwise.base.amounts import duration
 from lengthwise.base.errors import Diverged
+from lengthwise.base.files import is_folder
 from lengthwise.base.progress import Progress
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind, UsageError
 from lengthwise.evaluation.follow import followed
 from lengthwise.evaluation.scores import default_sizes, evaluate
-from lengthwise.folder import DIVERGED, is_folder
+from lengthwise.folder import DIVERGED
 from lengthwise.recipe.data import unseen
 from lengthwise.recipe.demand import of_measuring
 from lengthwise.recipe.recipe import Recipe
@@ -98,7 +100,7 @@ def _apart(args: argparse.Namespace, runs: Sequence[Run], on: Engine) -> int:
     """Train and measure in processes of their own, here or elsewhere."""
     options = [*passed_on(args), *_own_options(args)]
     with Fleet(runs, lambda _: options, jobs=jobs_of(args), on=on) as fleet:
-        follow(fleet, runs, console.progress, quiet=args.quiet)
+        follow(fleet, runs, console.err, quiet=args.quiet)
     left = [one for one in runs if one.folder not in fleet.failed or one.diverged]
     if any(one.done for one in left) or not fleet.failed:
         _say(args, left)
@@ -128,7 +130,7 @@ def _time(run: Run) -> str:
         return DIVERGED
     about = run.about()
     matmul = about.get("matmul", "fp32")
-    seconds = f"{about['wall_s']:.0f} s" if "wall_s" in about else "nobody knows in what time"
+    seconds = duration(about["wall_s"]) if "wall_s" in about else "nobody knows in what time"
     return seconds + ("" if matmul == "fp32" else f", products in {matmul}")
 
 
@@ -200,7 +202,7 @@ def _measure(args: argparse.Namespace, run: Run, plan: Sequence[Measurement], pr
 
 def _missing(run: Run, asked: Measurement) -> Iterator[tuple[list[tuple[int, ...]], int, Sequence[Stopping]]]:
     """What the run's scores lack of a measurement; rules on equally many problems share a run of the model."""
-    known = _known(run)
+    known = run.measured()
     missing: dict[tuple[tuple[Stopping, ...], int], list[tuple[int, ...]]] = {}
     for at in dict.fromkeys(run.recipe.sizes(size) for size in asked.sizes):
         lacking: dict[int, tuple[Stopping, ...]] = {}
@@ -212,13 +214,3 @@ def _missing(run: Run, asked: Measurement) -> Iterator[tuple[list[tuple[int, ...
             missing.setdefault((rules, count), []).append(at)
     for (rules, count), sizes in missing.items():
         yield sizes, count, rules
-
-
-def _known(run: Run) -> dict[tuple[tuple[int, ...], str, str], int]:
-    """On how many problems each size was measured already, by kind and stopping rule."""
-    known: dict[tuple[tuple[int, ...], str, str], int] = {}
-    for row in run.rows("scores"):
-        if row.get("seed") == 0:
-            key = tuple(row["sizes"]), row["problems"], row["stopping"]
-            known[key] = max(known.get(key, 0), row["count"])
-    return known

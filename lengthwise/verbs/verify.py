@@ -10,11 +10,11 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from lengthwise.base.files import write_json
 from lengthwise.base.progress import Progress
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.claims import claims_of
 from lengthwise.evaluation.verification import file_digest, passed, read, sign, verify
-from lengthwise.folder import write_json
 from lengthwise.report.families import worst_table
 from lengthwise.report.sheet import Sheet
 from lengthwise.run import choose_device, load, weights_folder
@@ -22,7 +22,7 @@ from lengthwise.share.hub import NEEDED
 from lengthwise.training.computing import computing
 from lengthwise.training.retraining import retrained
 from lengthwise.verbs.console import say
-from lengthwise.verbs.options import folder_of, parse_sizes
+from lengthwise.verbs.options import parse_sizes
 
 STYLES = {"passed": "green", "exposed": "bold red", "open": "yellow"}
 
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     """Verify weights, or a record of an earlier verification; 1 if something is exposed."""
     if args.weights.endswith(".json"):
         return _read(args)
-    folder = weights_folder(folder_of(args.weights))
+    folder = weights_folder(args.weights)
     weights, claims = load(folder, choose_device(args.device)), claims_of(folder)
     files = {name: file_digest(folder / name) for name in NEEDED}
     sizes = parse_sizes(args.lengths) if args.lengths else None

@@ -1,0 +1,27 @@
+"""Amounts of time and memory, as people say them."""
+
+from __future__ import annotations
+
+import math
+
+DAY, YEAR = 86_400, 365 * 86_400
+FOREVER = 1e5 * YEAR
+
+
+def duration(seconds: float) -> str:
+    """A time: ``8 s``, ``3 min``, ``2.5 h``, ``4 days``."""
+    if seconds >= FOREVER:
+        return "more than 100,000 years"
+    for name, unit in (("years", YEAR), ("days", DAY)):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:,.0f} {name}"
+    if seconds >= 6000:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds >= 100 else f"{seconds:.0f} s"
+
+
+def bytes_text(count: float) -> str:
+    """A number of bytes: ``329 MB``."""
+    units = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
+    power = min(len(units) - 1, int(math.log(max(count, 1), 1000)))
+    return f"{count / 1000**power:,.0f} {units[power]}" if count < 1e22 else "more than there is"
