@@ -108,6 +108,26 @@ def test_a_part_of_ones_own_is_looked_at_too():
         check(model, own)
 
 
+class Peeks(Causal):
+    """Sees one token ahead from the = on, which is the eleventh symbol from 0, and none before."""
+
+    def forward(self, tokens):
+        answering = (tokens == 11).cummax(1).values
+        index = torch.arange(tokens.shape[1])
+        return self.mixed(tokens, index <= index[:, None] + answering[..., None])
+
+
+@pytest.mark.parametrize("pauses", [0, 4])
+@pytest.mark.parametrize("lengths", [lw.Uniform(8), lw.Uniform(8, 8), lw.Uniform(20, 16), lw.Uniform(30, 20)], ids=repr)
+def test_who_looks_ahead_within_the_answer_alone_is_refused(lengths, pauses):
+    own = recipe(lw.NextToken(pauses), "Causal").change([], lengths=lengths)
+    reads, writes = own.layout.vocabs(own.task)
+    check(Once(Causal(len(reads), len(writes))), own)
+    for rows in ([], ["task.order=most"]):
+        with pytest.raises(UsageError, match="Peeks looks ahead"):
+            check(Once(Peeks(len(reads), len(writes))), own.change(rows))
+
+
 def test_the_check_is_quick():
     import time
 

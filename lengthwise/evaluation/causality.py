@@ -14,12 +14,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lengthwise.base.rng import stream
-from lengthwise.base.types import Inputs, UsageError
+from lengthwise.base.types import Batch, Inputs, UsageError
 from lengthwise.depth.plain import Plain
 from lengthwise.models import Model, Once
 from lengthwise.recipe.recipe import Recipe
 
 PACKAGES = ("torch.", "lengthwise.")  # whose own tests check their models
+CUTS = 8  # positions of an answer after which tokens are changed
 ROWS, LOOPS = 6, 3  # of the batch on which a model is checked
 MOVED = 1e-3  # smallest change of a logit that counts, relative to the largest logit
 
@@ -33,24 +34,24 @@ def check(model: Model, recipe: Recipe) -> None:
     training = model.training
     model.eval()
     try:
-        inputs = _rows(recipe)
-        _check_symbols(model, inputs, recipe)
+        batch = _batch(recipe)
+        _check_symbols(model, batch.inputs, recipe)
         if recipe.layout.causal:
-            _check_causality(model, inputs)
-        _check_padding(model, inputs)
+            _check_causality(model, batch)
+        _check_padding(model, batch.inputs)
     finally:
         model.train(training)
 
 
-def _rows(recipe: Recipe) -> Inputs:
-    """Inputs of a few rows of different lengths."""
+def _batch(recipe: Recipe) -> Batch:
+    """A few rows, of different lengths if the recipe trains on several."""
     draw, task = stream(0, "causality"), recipe.task
     bottom = max(task.smallest, recipe.lengths.bottom)
     top = max(bottom, min(recipe.lengths.top, bottom + 6))
     lengths = torch.linspace(bottom, top, ROWS).round().long()
     caps = recipe.lengths.tops(len(task.axes))
     sizes = torch.stack([lengths.clamp(max=max(cap, bottom)) for cap in caps], 1)
-    return recipe.layout.write(task.sample(sizes, draw), task).inputs
+    return recipe.layout.write(task.sample(sizes, draw), task)
 
 
 def _logits(model: Model, inputs: Inputs) -> Float[Tensor, "b t v"]:
@@ -75,19 +76,20 @@ def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
         )
 
 
-def _check_causality(model: Model, inputs: Inputs) -> None:
-    """Changing the tokens after a position must not change the logits up to it."""
-    before = _logits(model, inputs)
-    symbols = int(inputs.tokens.max()) + 1
-    for cut in {inputs.tokens.shape[1] // 3, inputs.tokens.shape[1] // 2}:
-        later = torch.arange(inputs.tokens.shape[1]) > cut
+def _check_causality(model: Model, batch: Batch) -> None:
+    """Changing the tokens after a position must not change the logits up to it: one within the prompt, and several
+    from the one at which the first symbol of the answer is predicted, where looking ahead pays."""
+    inputs = batch.inputs
+    before, symbols = _logits(model, inputs), int(inputs.tokens.max()) + 1
+    first, count = batch.answer_slots.long().argmax(1), batch.answer_slots.sum(1)
+    for cut in (first // 2, *(first + count * part // CUTS for part in range(CUTS))):
+        later = torch.arange(inputs.tokens.shape[1]) > cut[:, None]
         changed = inputs.tokens.where(~later, (inputs.tokens + 1) % symbols)
         after = _logits(model, replace(inputs, tokens=changed))
         if _differ(before, after, inputs.padding_mask & ~later):
             raise UsageError(
-                f"{_name(model)} looks ahead: other tokens after position {cut} changed its logits at or before it, "
-                "where a causal layout may see earlier tokens only; mask its attention, or use a layout that is not "
-                "causal"
+                f"{_name(model)} looks ahead: other tokens after a position changed its logits at or before it, where "
+                "a causal layout may see earlier tokens only; mask its attention, or use a layout that is not causal"
             )
 
 
