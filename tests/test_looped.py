@@ -76,8 +76,7 @@ def test_a_method_is_a_layout_loops_and_a_depth(scale, task):
     for method, recipe in methods_of(task, scale).items():
         layout, count, blocks, injection = TABLE[method]
         part = 2 if scale == "half" else 1
-        tail = {"whole_tail": SETTINGS[scale][task].whole_tail} if isinstance(layout, FullOutput) else {}
-        assert recipe.layout == replace(layout, pauses=layout.pauses // part, **tail)
+        assert recipe.layout == replace(layout, pauses=layout.pauses // part)
         assert recipe.loops == (Constant(max(1, count // part)) if count else PerRound())
         assert recipe.model.layers == max(1, blocks // part) * SETTINGS[scale][task].layers
         assert recipe.model.injection == ("add" if injection else "once")
@@ -194,9 +193,7 @@ def test_our_form_differs_from_the_published_one_in_what_attention_sees(task):
     ours, published = study._recipe(task, "looped", "cpu"), variation(task, "fop-loop-adaptive")
     assert ours.name == f"looped-{task}"
     assert catalog.recipe(ours.name) == ours
-    for name in ("task", "keep"):
-        assert getattr(ours, name) == getattr(published, name)
-    assert replace(ours.layout, whole_tail=published.layout.whole_tail) == published.layout
+    assert (ours.task, ours.layout) == (published.task, published.layout)
     assert published.stopping == Oracle()
     own = {"addition": Halted(), "copy": Halted(), "multiplication": Converged(20, 30), "unique-set": Halted()}
     assert ours.stopping == own.get(task, Oracle())
@@ -223,14 +220,16 @@ def test_choices_are_panels_and_recipes_in_their_order():
 
 
 @pytest.mark.parametrize("scale", SETTINGS)
-def test_no_reported_size_is_watched_and_watching_chooses_nothing(scale):
+def test_no_reported_size_is_watched_and_no_size_far_beyond_training_chooses(scale):
     for panel in catalog.study("looped", tasks=",".join(SETTINGS[scale]), scale=scale).panels:
         top = panel.recipes[0].lengths.top
         assert min(panel.sizes) > top
         assert panel.curve == tuple(range(1, 3 * top + 1))
         for recipe in panel.recipes:
             assert not set(recipe.watch.sizes) & set(panel.sizes)
-            assert recipe.keep == "last"
+            assert recipe.watch.sizes == (top, int(1.3 * top)) and {*recipe.watch.sizes} <= {*recipe.chosen_on.sizes}
+            best = (scale, panel.name) == ("cpu", "multiplication") and not recipe.name.startswith("looped")
+            assert recipe.keep == ("best" if best else "last")
             assert {max(recipe.sizes(size)) for size in panel.sizes} == set(panel.sizes)
 
 

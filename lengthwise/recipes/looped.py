@@ -81,7 +81,8 @@ class Setting:
     top: int = 20
     most: tuple[int, ...] = ()
     calm: bool = False  # do steps vanish with the gradients? Then what is learned is not lost again (LOG.md)
-    whole_tail: bool = False  # are the slots after the answer supervised too, as in the official code?
+    families: tuple[str, ...] = ()  # half of the problems are of these
+    best_of: int = 0  # of so many measurements near the training lengths the best one's weights are kept; 0: the last
     looked_at: tuple[int, ...] = ()  # longer lengths that were measured while this was chosen (LOG.md)
     fixed: int = 20  # loops of the methods whose number is fixed; pauses; blocks of the methods without loops
 
@@ -102,10 +103,24 @@ SETTINGS: dict[Scale, dict[str, Setting]] = {
     },
     "cpu": {
         "parity": _small(Parity(), 1, 8, 60, 1250, steps=2500, rate=7e-4),
-        "copy": _calm(Copy(), 2, 8, 150, 7200, steps=8000, rate=7e-4, ema=0.998, whole_tail=True, looked_at=(30, 40)),
+        "copy": _calm(Copy(), 2, 8, 150, 7200, steps=8000, rate=7e-4, ema=0.998, looked_at=(30, 40)),
         "addition": _small(Addition(2, "most", True, True), 3, 8, 100, 2000, steps=3000, rate=5e-4),
         "binary-sum": _small(BinarySum(), 2, 8, 60, 1250, steps=2500, rate=7e-4),
-        "multiplication": _small(Multiplication(), 4, 8, 100, 1500, steps=2500, rate=5e-4, top=11, most=(2, 11)),
+        "multiplication": _calm(
+            Multiplication(),
+            layers=4,
+            heads=8,
+            every=0,
+            constant=9000,
+            steps=12_000,
+            rate=7e-4,
+            ema=0.995,
+            top=11,
+            most=(2, 11),
+            families=("mostly-highest", "powers", "one-and-any", "rich-in-one-digit"),
+            best_of=48,
+            looked_at=(13, 15),
+        ),
         "unique-set": _small(UniqueSet(), 3, 8, 100, 2000, steps=3000, rate=1e-3, embedding_std=1.0),
     },
     "half": {
@@ -132,7 +147,7 @@ def variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
     return Recipe(
         name=f"{method}-{task}" if scale == "cpu" else f"{scale}-{method}-{task}",
         task=setting.task,
-        layout=_layout(setting, chosen),
+        layout=chosen.layout(setting.fixed if chosen.pauses else 0),
         lengths=_lengths(setting),
         loops=PerRound() if chosen.loops == "adaptive" else Constant(setting.fixed if looped else 1),
         model=Transformer(
@@ -151,16 +166,18 @@ def variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
         clip=0.5 if setting.calm else 1.0,
         ema=setting.ema,
         ema_start=setting.ema_start,
-        watch=Watch(every=setting.steps // 10, sizes=near, count=200),
+        families=0.5 if setting.families else 0.0,
+        family_names=setting.families,
+        watch=_watch(setting, near),
+        keep="best" if setting.best_of else "last",
         chosen_on=ChosenOn((*near, *setting.looked_at)),
     )
 
 
-def _layout(setting: Setting, method: Method) -> FullOutput | NextToken:
-    pauses = setting.fixed if method.pauses else 0
-    if method.layout is FullOutput:
-        return FullOutput(pauses, whole_tail=setting.whole_tail)
-    return NextToken(pauses)
+def _watch(setting: Setting, near: tuple[int, ...]) -> Watch:
+    if setting.best_of:
+        return Watch(every=setting.steps // setting.best_of, sizes=near, count=500)
+    return Watch(every=setting.steps // 10, sizes=near, count=200)
 
 
 def _lengths(setting: Setting) -> Lengths:
