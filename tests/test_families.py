@@ -99,6 +99,45 @@ def test_families_of_sums_are_what_their_names_say():
         assert all(int(a) + int(b) < 10 for a, b in zip(f"{first:07}", f"{second:07}", strict=True))
 
 
+@pytest.mark.parametrize("size", [(2, 2), (4, 4), (6, 3)], ids=repr)
+def test_they_are_where_no_number_starts_with_a_zero(size):
+    task, top = Addition(order="most"), 10 ** max(size)
+    for name in ("no-column-carries", "every-column-carries"):
+        for first, second in digits(task, name, size, 1000):
+            columns = [int(a) + int(b) for a, b in zip(str(first)[::-1], str(second)[::-1], strict=False)]
+            assert all((total > 9) == (name == "every-column-carries") for total in columns)
+    assert all(first + second < top for first, second in digits(task, "no-column-carries", size, 1000))
+    assert all(first + second != top for first, second in digits(task, "interrupted-carry", size, 1000))
+    for pair in digits(task, "palindrome", size, 1000):
+        assert [str(number)[::-1] for number in pair] == [str(number) for number in pair]
+    assert all(len(set(str(number))) == 1 for pair in digits(task, "one-symbol", size) for number in pair)
+    if size[0] == size[1]:
+        assert all(str(first) == str(second)[::-1] for first, second in digits(task, "mirrored", size, 1000))
+
+
+def test_a_chain_of_carries_has_a_twin_that_none_enters():
+    """Half of the rows carry: those that do look like those that do not, and so do their longest chains."""
+    task = Addition(equal_lengths=True, leading_zeros=True)
+    rows = digits(task, "carry-chain", [12], 400)
+
+    def runs(carried):
+        """The longest run of columns that add up to 9, of rows in which a carry enters it, or none does."""
+        found = []
+        for first, second in rows:
+            columns = [int(a) + int(b) for a, b in zip(f"{first:012}"[::-1], f"{second:012}"[::-1], strict=True)]
+            ends = [i for i in range(12) if columns[i] == 9 and (i == 0 or columns[i - 1] != 9)]
+            for start in ends:
+                length = next((j for j in range(start, 12) if columns[j] != 9), 12) - start
+                enters = start > 0 and (first % 10**start + second % 10**start) >= 10**start
+                if enters == carried and length > 2:
+                    found.append(length)
+        return found
+
+    entered, alone = runs(True), runs(False)
+    assert min(len(entered), len(alone)) > 60  # of 400 rows
+    assert max(entered) > 9 and max(alone) > 9
+
+
 def test_twins_look_alike_and_answer_differently():
     """Of rows that are doubled but for one bit, the parity is odd; of doubled ones of even length, even."""
     sizes = torch.full((300, 1), 12)

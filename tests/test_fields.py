@@ -239,7 +239,7 @@ WRONG = [
     ("steps=0", "steps must be 1 or more"),
     ("model.heads=3", "width must be a multiple of heads"),
     ("stopping=MaxConfidence(per=table)", "stopping.per: 'table' is not one of: example, batch"),
-    ("layout=FullOutput(2)", "layout: .* is neither"),
+    ("layout=FullOutput(2)", "say which field of FullOutput it is"),
     ("steps", "a change is written name=value"),
     ("=3", "a change is written name=value"),
     ("steps=", "steps: '' is neither"),

@@ -22,6 +22,7 @@ from lengthwise.evaluation.families import evaluate_families, short_sizes
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import seal, sealed_seed
 from lengthwise.evaluation.solver import Solver
+from lengthwise.nn.position import Mark
 from lengthwise.recipe.data import batch, fresh_problems
 from lengthwise.recipe.lengths import Curriculum, Uniform
 from lengthwise.recipe.recipe import ChosenOn, Watch
@@ -163,6 +164,20 @@ def test_a_share_of_families_that_cannot_be_is_refused(changes, message):
 def test_families_and_the_harder_set_may_share_all_of_a_batch(share):
     recipe = lw.find("looped-pairs", f"hard={share / 100}", f"families={1 - share / 100}")
     assert recipe.families + recipe.hard <= 1
+
+
+@pytest.mark.parametrize("marked", [False, True], ids=["alone", "marked"])
+def test_a_window_cannot_tell_the_first_of_equal_columns_from_the_next_without_a_mark(marked):
+    """It averages its neighbours, and an average of equal values is the same however many they are."""
+    own = lw.find("looped-pairs").model
+    assert Mark() in own.positions  # the shipped recipe needs it: 99999999 + 99999999
+    recipe = lw.find("looped-pairs", f"model.positions=(Local(reach=1),{'Mark()' * marked})")
+    model = recipe.build().eval()
+    inputs = recipe.layout.write(recipe.task.parse("99999999+99999999"), recipe.task).inputs
+    with torch.no_grad():
+        *_, (_, _, state) = lw.unroll(model, inputs, torch.tensor([12]))
+    apart = float((state[0, 0] - state[0, 1]).abs().max())
+    assert apart > 1e-2 if marked else apart < 1e-5
 
 
 # Attacks

@@ -206,6 +206,22 @@ def test_an_average_that_has_not_begun_is_not_evaluated():
     assert outcome(train(late))[0] == unbroken(PLAIN)[0]
 
 
+def test_what_is_watched_are_the_weights_that_are_kept():
+    """The moving average, not the weights of the step: of 15 steps with a decay of 0.8 these are far apart."""
+    watch = Watch(every=RICH.steps, sizes=(2,), count=40, probes=("12+21",), validation=40)
+    run = train(replace(RICH, keep="last", watch=watch))
+    *_, row = run.rows("metrics")
+    held_out = data.held_out(run.recipe, watch.validation)
+    assert row["validation_loss"] == pytest.approx(scores.loss(run.model, run.recipe, held_out), rel=1e-5)
+    raw = run.recipe.build()
+    raw.load_state_dict(plain_training(run.recipe)[0])
+    assert row["validation_loss"] != pytest.approx(scores.loss(raw.eval(), run.recipe, held_out), rel=1e-3)
+    assert row["exact"]["2"] == scores.exact_match(run.model, run.recipe, (2, 2), watch.count, part=RICH.steps)
+    batch = run.recipe.layout.write(run.recipe.task.parse("12+21"), run.recipe.task)
+    loops = scores.answer(run.model, run.recipe, batch, run.recipe.stopping).loops
+    assert row["perplexity"]["12+21"] == pytest.approx(float(scores.perplexity(run.model, batch, loops)), rel=1e-5)
+
+
 def test_training_learns():
     recipe = replace(PLAIN, lengths=Uniform(1), loops=PerRound(), steps=60, batch=8, optimizer=AdamW(1e-2))
     losses = [row["loss"] for row in train(recipe).rows("metrics")]

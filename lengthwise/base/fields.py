@@ -157,6 +157,8 @@ def parse(text: str, name: str = "value") -> Any:
         return text  # a word with dashes, which Python would read as a subtraction
     try:
         return _read(ast.parse(text.strip(), mode="eval").body)
+    except UsageError as error:
+        raise UsageError(f"{name}: {error}") from None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise UsageError(
             f"{name}: {shown(text)} is neither a number, a word, a kind like Uniform(top=20), nor a tuple"
@@ -175,6 +177,8 @@ def _read(node: ast.expr) -> Any:
             return [_read(part) for part in parts]
         case ast.Call(func=ast.Name(id=kind), args=[], keywords=keywords):
             return {"kind": kind} | {_named(keyword): _read(keyword.value) for keyword in keywords}
+        case ast.Call(func=ast.Name(id=kind), args=[_, *_]):
+            raise UsageError(f"say which field of {kind} it is, as in Uniform(top=20): {shown(ast.unparse(node))}")
     raise ValueError
 
 

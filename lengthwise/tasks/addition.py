@@ -114,7 +114,7 @@ class Addition(Stackable):
 
     def _patterned(self, pattern: PairPattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         pair = Pair(sizes.expand(-1, 2), self.base, self.leading_zeros, generator)
-        return self._problems(sizes, written(pair, pattern(pair)), pair.lengths)
+        return self._problems(sizes, written(pattern, pair), pair.lengths)
 
     def every(self, size: Sequence[int], most: int) -> Problems | None:
         operands = every_pair((size[0], size[-1]), self.base, self.leading_zeros, most)

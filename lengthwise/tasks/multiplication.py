@@ -77,7 +77,7 @@ class Multiplication(Task):
 
     def _patterned(self, pattern: PairPattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         pair = Pair(sizes, self.base, self.leading_zeros, generator)
-        return self._of(sizes, written(pair, pattern(pair)))
+        return self._of(sizes, written(pattern, pair))
 
     def every(self, size: Sequence[int], most: int) -> Problems | None:
         operands = every_pair((size[0], size[1]), self.base, self.leading_zeros, most)

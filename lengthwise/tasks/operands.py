@@ -1,13 +1,13 @@
 """Structured pairs of numbers: families of problems of tasks on two operands, digit by digit.
 
-Each function fills the digits of a ``Pair``, least significant first. Where numbers must not start with a zero, the
-task writes a 1 instead.
+Each function fills the digits of a ``Pair``, least significant first; ``written`` sees to numbers that must not start
+with a zero.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -21,6 +21,8 @@ from lengthwise.tasks.family import Family
 
 Digits = Int[Tensor, "b 2 n"]
 
+TRIES = 8  # drawings of a row that starts with a zero, where none may
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -30,6 +32,10 @@ class Pair:
     base: int
     leading_zeros: bool
     generator: Generator
+
+    def take(self, rows: Bool[Tensor, " b"]) -> Pair:
+        """Select rows."""
+        return replace(self, lengths=self.lengths[rows])
 
     @property
     def width(self) -> int:
@@ -228,12 +234,24 @@ def each(pattern: patterns.Pattern, pair: Pair) -> Digits:
     return digits.view(len(pair.lengths), 2, pair.width)
 
 
-def written(pair: Pair, digits: Digits) -> Digits:
-    """The digits as they can be written: none beyond a number's length, and no zero in front where none may stand."""
+def written(pattern: PairPattern, pair: Pair) -> Digits:
+    """A pattern's digits as they can be written: none beyond a number's length. Where no zero may stand in front, rows
+    with one are drawn again; a pattern that needs it, as 999+001, gets a 1 in its place."""
+    digits = pattern(pair)
     if not pair.leading_zeros:
-        front = torch.arange(pair.width) == pair.lengths[..., None] - 1
-        digits = torch.where(front & (digits == 0) & (pair.lengths[..., None] > 1), 1, digits)
+        for _ in range(TRIES):
+            if not (wrong := _in_front(pair, digits).any(2).any(1)).any():
+                break
+            again = pattern(pair.take(wrong))
+            digits[wrong, :, : again.shape[2]] = again
+        digits = torch.where(_in_front(pair, digits), 1, digits)
     return clipped(digits.to(SYMBOL).contiguous(), pair.lengths)
+
+
+def _in_front(pair: Pair, digits: Digits) -> Bool[Tensor, "b 2 n"]:
+    """Zeros in front of numbers of several digits."""
+    lengths = pair.lengths[..., None]
+    return (torch.arange(pair.width) == lengths - 1) & (digits == 0) & (lengths > 1)
 
 
 def families(
