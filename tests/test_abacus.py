@@ -100,7 +100,10 @@ def test_the_study_has_a_map_and_asks_after_further_loops():
     rules = {recipe.name: panels["splits"].rules(recipe)[1:] for recipe in panels["splits"].recipes}
     assert rules["abacus-split-16x1"] == ()
     assert rules["abacus-split-1x16"] == tuple(After(count) for count in (1, 2, 8, 16, 32))
-    assert [panel.name for panel in catalog.study("abacus", scale="paper").panels] == ["addition"]
+    (paper,), (blog,) = (catalog.study("abacus", scale=scale).panels for scale in ("paper", "blog"))
+    assert (paper.name, paper.grid, max(paper.sizes)) == ("addition", (100, 100), 160)
+    assert blog.rules(blog.recipes[0])[1:] == rules["abacus-split-1x16"]
+    assert all(recipe.model.positions[0].size >= max(paper.sizes) for recipe in paper.recipes)
     with pytest.raises(UsageError, match="tasks: 'sums' is not one of: addition, positions"):
         catalog.study("abacus", tasks="sums")
     with pytest.raises(UsageError, match="scale: 'gpu' is not one of: cpu, blog, paper"):

@@ -443,7 +443,7 @@ def test_sizes_share_a_forward_pass_where_they_fit(monkeypatch):
     list(evaluate(weights, [1, 2, 3, 30], samples=8))
     assert passes == [24, 3, 3, 2]  # rows of 2 to 4 places; then those of 31, three at a time
     passes.clear()
-    monkeypatch.setattr(evaluation, "FEW", 50)
+    monkeypatch.setattr(evaluation, "CACHED", 50)
     list(evaluate(weights, [1, 2, 3], samples=8))
     assert passes == [12, 12]
     passes.clear()

@@ -50,7 +50,9 @@ def test_perplexity_is_of_the_right_answer_whatever_was_said():
     made = weights("task=Addition(order=least)", "NextToken")
     recipe = made.recipe
     problems = Problems.join([recipe.task.parse(text) for text in ("12+9", "7+1", "99+99")])
-    found = perplexity(made.model, recipe.layout.write(problems, recipe.task), torch.tensor([2, 2, 2]))
+    found = perplexity(
+        made.model, recipe.layout.write(problems, recipe.task), torch.tensor([2, 2, 2]), recipe.layout.end(recipe.task)
+    )
     for row, right in enumerate(("12", "8", "891")):
         batch = recipe.layout.write(problems.take(slice(row, row + 1)), recipe.task)
         with torch.no_grad():
@@ -60,6 +62,14 @@ def test_perplexity_is_of_the_right_answer_whatever_was_said():
         by_hand = torch.stack([log[id] for log, id in zip(logs, ids, strict=True)]).mean().neg().exp()
         torch.testing.assert_close(found[row], by_hand)
         assert abs(Solver(made).solve(("12+9", "7+1", "99+99")[row]).perplexity - float(by_hand)) < 1e-5
+
+
+def test_perplexity_is_of_the_answer_whatever_is_supervised_after_it():
+    told = [
+        Solver(weights("task=UniqueSet", f"FullOutput(whole_tail={tail})")).solve("aab").perplexity
+        for tail in ("false", "true")
+    ]
+    assert told[0] == pytest.approx(told[1])
 
 
 def test_decoding_is_right_exactly_where_the_teacher_forced_row_is():

@@ -219,7 +219,9 @@ def test_what_is_watched_are_the_weights_that_are_kept():
     assert row["exact"]["2"] == scores.exact_match(run.model, run.recipe, (2, 2), watch.count, part=RICH.steps)
     batch = run.recipe.layout.write(run.recipe.task.parse("12+21"), run.recipe.task)
     loops = scores.answer(run.model, run.recipe, batch, run.recipe.stopping).loops
-    assert row["perplexity"]["12+21"] == pytest.approx(float(scores.perplexity(run.model, batch, loops)), rel=1e-5)
+    assert row["perplexity"]["12+21"] == pytest.approx(
+        float(scores.perplexity(run.model, batch, loops, None)), rel=1e-5
+    )
 
 
 def test_training_learns():

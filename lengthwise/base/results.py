@@ -17,6 +17,9 @@ Kind = str
 AnySize = int | tuple[int, ...]  # a bare number stands for all of a task's axes (``Recipe.sizes``)
 
 
+NORMAL = 1.959964  # the normal quantile of a 95 % interval
+
+
 @dataclass(frozen=True)
 class Score:
     """The accuracy of one set of weights on new problems of one size."""
@@ -109,7 +112,7 @@ class InquiryOutline:
     seed: Seed
 
 
-def wilson(share: float, count: int, z: float = 1.959964) -> tuple[float, float]:
+def wilson(share: float, count: int, z: float = NORMAL) -> tuple[float, float]:
     """Wilson's (1927) confidence interval of a proportion ``share`` observed in ``count`` trials.
 
     ``z`` is the normal quantile. Raises ValueError if ``count`` is below 1.

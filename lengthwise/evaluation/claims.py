@@ -24,7 +24,7 @@ from lengthwise.run import Weights
 
 SURE = 3.29  # the normal quantile of a 99.9 % interval: a claim is refuted if two of these do not meet
 DRAWN = 8  # claims that nothing else measures, of which so many are measured too
-FEW = 200  # problems for each of them
+PROBLEMS = 200  # problems for each of them
 LONG = 5.0  # seconds after which a claim is left alone
 FOLLOWS = ("id", "name", "seed", "data_seed", "task", "top", "tops", "steps", "stopping")  # from the recipe alone
 
@@ -94,9 +94,9 @@ def _measured(weights: Weights, row: Row, seed: int) -> Row | None:
     """A claim's problems measured anew; none where there are no such problems, or it would take too long."""
     recipe, size = weights.recipe, tuple(row["sizes"])
     try:
-        if of_measuring(recipe, [size], FEW, [recipe.stopping]).seconds > LONG:
+        if of_measuring(recipe, [size], PROBLEMS, [recipe.stopping]).seconds > LONG:
             return None
-        (score,) = evaluate(weights, [size], samples=FEW, kind=row["problems"], seed=seed)
+        (score,) = evaluate(weights, [size], samples=PROBLEMS, kind=row["problems"], seed=seed)
     except UsageError:
         return None
     return score.row()

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lengthwise.base.results import AnySize
+from lengthwise.base.results import NORMAL, AnySize
 from lengthwise.base.types import Batch, Kind, Problems, Score, Trace, UsageError, sent, wilson
 from lengthwise.evaluation.causality import check
 from lengthwise.fast import choose
@@ -24,8 +24,7 @@ from lengthwise.run import Weights
 TOKENS = 32_768  # per forward pass, so that memory does not grow with length
 SAMPLES = 1000  # problems per length, unless said otherwise
 MOST = 10_000  # where an interval is asked for instead: enough for ±0.01
-Z = 1.959964  # the normal quantile of a 95 % interval
-FEW = 8_192  # where rows need not be looked at together: what a forward pass takes then fits the processor's cache
+CACHED = 8_192  # where rows need not be looked at together: what a forward pass takes then fits the processor's cache
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def check_precision(precision: float | None) -> None:
 
 def first_count(precision: float) -> int:
     """The fewest problems whose interval can be so narrow: if all are right, or none."""
-    return math.ceil(Z * Z * (0.5 / precision - 1))
+    return math.ceil(NORMAL**2 * (0.5 / precision - 1))
 
 
 def next_count(right: int, count: int, precision: float) -> int:
@@ -112,7 +111,7 @@ def next_count(right: int, count: int, precision: float) -> int:
     if high - low <= 2 * precision:
         return count
     share = (low + high) / 2
-    return min(2 * count, max(count + 1, math.ceil(Z * Z * share * (1 - share) / precision**2)))
+    return min(2 * count, max(count + 1, math.ceil(NORMAL**2 * share * (1 - share) / precision**2)))
 
 
 def checked(weights: Weights, samples: int, stopping: Stopping | Sequence[Stopping] | None) -> list[Stopping]:
@@ -176,7 +175,7 @@ def hits_by_row(
 ) -> list[Int[Tensor, "b 5"]]:
     """For each rule the columns of ``hits``, of each row of one group."""
     found: list[list[Tensor]] = [[] for _ in rules]
-    positions = TOKENS if any(rule.reads_output for rule in rules) else min(FEW, TOKENS)
+    positions = TOKENS if any(rule.reads_output for rule in rules) else min(CACHED, TOKENS)
     together = max(rule.together for rule in rules)
     for _, batch in in_parts(recipe, problems, positions, together=together):
         for parts, predicted in zip(found, answers(model, recipe, batch, rules), strict=True):
@@ -231,11 +230,12 @@ def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping
 
 
 @torch.no_grad()
-def perplexity(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
-    """Of the right answers: exp(−mean log p) of what is supervised of them, the end included, after so many loops; in
-    a layout that feeds the answer in, each symbol given the right ones before it. ``loops`` is on the CPU."""
-    logs = _likelihood(model, batch, loops)
-    means = torch.stack([row.mean() for row in logs.split(batch.loss_mask.sum(1).tolist())])
+def perplexity(model: Model, batch: Batch, loops: Int[Tensor, " b"], end: int | None) -> Float[Tensor, " b"]:
+    """Of the right answers: exp(−mean log p) of their symbols, the ``end`` included, after so many loops; in a layout
+    that feeds the answer in, each symbol given the right ones before it. ``loops`` is on the CPU."""
+    asked = batch.loss_mask & up_to_end(batch.targets.where(batch.loss_mask, -1), end)
+    logs = _likelihood(model, batch, loops, asked)
+    means = torch.stack([row.mean() for row in logs.split(asked.sum(1).tolist())])
     return means.neg().exp().float()
 
 
@@ -247,15 +247,17 @@ def loss(model: Model, recipe: Recipe, problems: Problems) -> float:
     total, count = 0.0, 0
     for _, batch in in_parts(recipe, problems):
         batch = batch.trimmed() if recipe.layout.causal else batch
-        logs = _likelihood(model, batch, recipe.loops.planned(batch.rounds))
+        logs = _likelihood(model, batch, recipe.loops.planned(batch.rounds), batch.loss_mask)
         total, count = total - float(logs.sum()), count + len(logs)
     return total / count
 
 
-def _likelihood(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Float[Tensor, " n"]:
-    """The log probability, in nats, of each symbol of the right answers after each row's own loops, row by row."""
-    logs = choose(model).last(batch.inputs, loops, batch.loss_mask).log_softmax(-1)
-    targets = sent(batch.targets[batch.loss_mask], logs.device)
+def _likelihood(
+    model: Model, batch: Batch, loops: Int[Tensor, " b"], asked: Bool[Tensor, "b t"]
+) -> Float[Tensor, " n"]:
+    """The log probability, in nats, of each target that is asked for after each row's own loops, row by row."""
+    logs = choose(model).last(batch.inputs, loops, asked).log_softmax(-1)
+    targets = sent(batch.targets[asked], logs.device)
     return logs.gather(1, targets[:, None])[:, 0].cpu()
 
 

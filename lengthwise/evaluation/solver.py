@@ -79,7 +79,7 @@ class Solver:
             correct=bool(hits.all()),
             loops=int(predicted.loops[0]),
             confidence=float(predicted.confidence[0].exp()),
-            perplexity=float(perplexity(self.weights.model, row, predicted.loops)),
+            perplexity=float(perplexity(self.weights.model, row, predicted.loops, recipe.layout.end(recipe.task))),
         )
 
     def _text(self, symbols: Int[Tensor, " a"]) -> str:

@@ -113,7 +113,7 @@ def blog_abacus_addition() -> Recipe:
         batch=95,
         optimizer=AdamW(rate=1e-4),
         schedule=Schedule(),
-        clip=1.0,
+        clip=None,
         watch=Watch(every=5000, sizes=(20, 25), count=100, probes=PROBES),
         chosen_on=ChosenOn((20, 25)),
     )

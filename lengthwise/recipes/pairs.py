@@ -99,6 +99,7 @@ def notebook() -> dict[str, Recipe]:
                 batch=64,
                 optimizer=AdamW(rate=1e-3, weight_decay=0.0),
                 schedule=Schedule(),
+                clip=None,
                 watch=Watch(every=500, sizes=(8,), count=200),
                 chosen_on=ChosenOn((8,)),
             )

@@ -16,7 +16,7 @@ from lengthwise.report import by_recipe
 from lengthwise.report.lines import MARKS, Look, look, name_lines, short
 from lengthwise.report.style import COLOURS, DASHES, INK, MARKERS, Drawing, Width, drawing, settled, style, wrapped
 
-FEW = 4  # recipes up to which every logged loss is drawn beneath its mean
+FULLY_DRAWN = 4  # recipes up to which every logged loss is drawn beneath its mean
 Points = list[tuple[int, float]]  # steps, each with a value
 
 
@@ -111,7 +111,7 @@ def _draw_losses(axes: Axes, groups: dict[str, list[_Training]], looks: dict[str
     axes.set_ylabel("loss (nats)")
     ends: list[tuple[float, float]] = []
     for label, group in groups.items():
-        if len(groups) <= FEW:
+        if len(groups) <= FULLY_DRAWN:
             logged, _ = _joined([one.losses for one in group])
             axes.plot(*logged, color=looks[label].colour, linewidth=0.4, alpha=0.35, zorder=2, label="_")
         smooth = [_smooth(one.losses) for one in group]

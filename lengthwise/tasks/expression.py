@@ -25,7 +25,7 @@ from lengthwise.tasks.grammar.structured import WRITERS, Writer
 from lengthwise.tasks.grammar.values import value
 
 TRIES = 64  # of an expression of a family, until its value is short enough
-FEW = 512  # rows that take hardly longer than one
+CHEAP = 512  # rows that take hardly longer than one
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Expression(Task):
         rows = torch.zeros(len(lengths), int(lengths.max()), dtype=torch.uint8)
         values, left = torch.zeros_like(lengths), torch.arange(len(lengths))
         while len(left):
-            tries = 1 + FEW // len(left)  # of each row; the first that is kept is taken
+            tries = 1 + CHEAP // len(left)  # of each row; the first that is kept is taken
             drawn, results = draw(lengths[left].repeat(tries), generator)
             kept = self._kept(results).view(tries, -1)
             found = kept.any(0).nonzero().flatten()
@@ -68,7 +68,7 @@ class Expression(Task):
         parts = []
         while count:
             # Somewhat more than are needed: the first that are kept are as good as any, and a second round is rare.
-            lengths = torch.multinomial(mass, count + count // 16 + FEW, replacement=True, generator=generator)
+            lengths = torch.multinomial(mass, count + count // 16 + CHEAP, replacement=True, generator=generator)
             rows, values = draw(lengths, generator)
             kept = self._kept(values).nonzero().flatten()[:count]
             parts.append([part.index_select(0, kept) for part in (lengths, rows, values)])

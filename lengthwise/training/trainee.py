@@ -253,7 +253,7 @@ class Trainee:
         recipe = self.recipe
         batch = recipe.layout.write(recipe.task.parse(probe), recipe.task)
         loops = scores.answer(model, recipe, batch, recipe.stopping).loops
-        return _number(float(scores.perplexity(model, batch, loops)))
+        return _number(float(scores.perplexity(model, batch, loops, recipe.layout.end(recipe.task))))
 
     def best_weights(self) -> dict[str, Tensor]:
         """The weights to save: the best or the last, as the recipe says."""

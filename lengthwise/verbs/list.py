@@ -18,7 +18,7 @@ from lengthwise.base.files import read_text
 from lengthwise.folder import SHIPPED, InquiryFolder, RunFolder, runs_folder, shipped
 from lengthwise.verbs.console import columns, say
 
-FEW = 6  # recipes of one sentence that are still named one by one
+NAMED = 6  # recipes of one sentence that are still named one by one
 SEED = re.compile(r'(?<=seed": )-?\d+')
 LATEST = 5  # runs that are named where no word asks for them
 Sections = dict[str, dict[str, str]]
@@ -97,7 +97,7 @@ def _short(recipes: Mapping[str, str], weights: Mapping[str, str]) -> list[str]:
     shown = []
     for names in groups.values():
         marked = [name + "*" * (name in weights) for name in names]
-        shown += marked if len(names) < FEW else [f"{marked[0]} … ({len(names)})"]
+        shown += marked if len(names) < NAMED else [f"{marked[0]} … ({len(names)})"]
     return shown
 
 
@@ -126,7 +126,7 @@ def _grouped(summaries: Mapping[str, str]) -> dict[str, str]:
         groups.setdefault(text, []).append(name)
     shown = {}
     for text, names in groups.items():
-        few = len(names) < FEW or text in ("done", "begun")
+        few = len(names) < NAMED or text in ("done", "begun")
         shown |= dict.fromkeys(names, text) if few else {f"{names[0]} … {names[-1]}": f"{len(names)} recipes. {text}"}
     return shown
 
