@@ -35,8 +35,9 @@ import torch
 from lengthwise import catalog
 from lengthwise.base import listing
 from lengthwise.base.rng import stream
+from lengthwise.base.score_rows import size_text
 from lengthwise.recipes.looped import METHODS, variation
-from lengthwise.report import not_fitted, size_text
+from lengthwise.report import not_fitted
 from lengthwise.report.card import card_cells
 from lengthwise.run import load
 from lengthwise.studies.looped import TESTED

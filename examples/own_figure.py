@@ -3,8 +3,9 @@
 import sys
 from pathlib import Path
 
+from lengthwise.base.score_rows import SOLVED
 from lengthwise.folder import RunFolder
-from lengthwise.report import SOLVED, by_recipe
+from lengthwise.report import by_recipe
 from lengthwise.report.style import COLOURS, drawing, save, settled, style
 
 

@@ -23,13 +23,13 @@ from lengthwise.base.errors import UsageError, clean, shown
 from lengthwise.base.fields import suggest
 from lengthwise.base.files import is_folder, one_line, path_of, read_text, regular, write
 from lengthwise.base.results import RunOutline, Score
+from lengthwise.base.score_rows import latest, size_text
 from lengthwise.base.shown import as_html, as_text
 from lengthwise.folder import SHIPPED, RunFolder, run_path, runs_folder, shipped
 from lengthwise.models import Model
 from lengthwise.recipe.demand import of_model
 from lengthwise.recipe.outline import outline
 from lengthwise.recipe.recipe import Recipe
-from lengthwise.report import latest, size_text
 from lengthwise.report.scored import Scores
 from lengthwise.share.hub import PREFIX, fetch, place
 

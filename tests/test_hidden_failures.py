@@ -15,6 +15,7 @@ from test_report import recipe, scored
 import lengthwise as lw
 from lengthwise import catalog
 from lengthwise.base.rng import stream
+from lengthwise.base.score_rows import latest
 from lengthwise.base.types import UsageError
 from lengthwise.cli import main
 from lengthwise.evaluation.attack import Tried, Tries, _changes, attack
@@ -27,7 +28,7 @@ from lengthwise.recipe.data import batch, fresh_problems
 from lengthwise.recipe.lengths import Curriculum, Uniform
 from lengthwise.recipe.recipe import ChosenOn, Watch
 from lengthwise.recipe.stopping import MaxConfidence
-from lengthwise.report import WORST, curves, latest, names
+from lengthwise.report import WORST, curves, names
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.families import family_table, worst_table
 from lengthwise.report.length_figure import length_figure

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base import fields
 from lengthwise.base.files import read_tree, write_json
 from lengthwise.base.results import InquiryOutline
+from lengthwise.base.score_rows import Row
 from lengthwise.base.types import UsageError
 from lengthwise.folder import InquiryFolder, inquiry_path, runs_folder
 from lengthwise.recipe.recipe import import_parts
 
 TOKENS = ("prompt_tokens", "completion_tokens")  # as endpoints call them
-
-Row = dict[str, Any]
 
 
 class Asked(InquiryFolder):

@@ -6,19 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import RunOutline, wilson
 from lengthwise.base.rng import address
 from lengthwise.base.schemas import Measured
+from lengthwise.base.score_rows import Row, latest, size_text
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import digest
 from lengthwise.folder import RunFolder
 from lengthwise.recipe.demand import of_measuring
 from lengthwise.recipe.outline import outline
-from lengthwise.report import latest, size_text
 from lengthwise.report.published import read_csv
 from lengthwise.run import Weights
 
@@ -27,8 +26,6 @@ DRAWN = 8  # claims that nothing else measures, of which so many are measured to
 PROBLEMS = 200  # problems for each of them
 LONG = 5.0  # seconds after which a claim is left alone
 FOLLOWS = ("id", "name", "seed", "data_seed", "task", "top", "tops", "steps", "stopping")  # from the recipe alone
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)

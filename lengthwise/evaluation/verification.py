@@ -26,6 +26,7 @@ from lengthwise.base.progress import Line, Progress
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.schemas import Record
+from lengthwise.base.score_rows import SOLVED, Row, families_in, size_text, uniform_in
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.depth.plain import Plain
 from lengthwise.evaluation.attack import attack
@@ -39,7 +40,6 @@ from lengthwise.evaluation.sealed import digest
 from lengthwise.recipe import data
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.source import Fresh
-from lengthwise.report import SOLVED, families_in, size_text
 from lengthwise.run import Weights
 
 SAMPLES = 1000  # uniform problems per size
@@ -51,7 +51,6 @@ UNUSED = 0.02  # of all parameters: some vectors have no effect by nature, e.g. 
 MOMENTS = 8  # of training at which its problems are looked at
 OURS = ("lengthwise.", "torch.", "builtins")
 
-Row = dict[str, Any]
 Verdict = Literal["passed", "exposed", "open"]
 
 
@@ -104,8 +103,8 @@ def verify(
         "parameters": parameters,
         "operations": {size_text(at): operations(weights, at) for at in asked if at not in left_out},
         "checks": [asdict(check) for check in checks],
-        "longest": _text(longest(rows)),
-        "longest_uniform": _text(longest(row for row in rows if row["problems"] == "uniform")),
+        "longest": _text(surely_longest(rows)),
+        "longest_uniform": _text(surely_longest(row for row in rows if row["problems"] == "uniform")),
         "left_out": [size_text(at) for at in left_out],
         "scores": rows,
         "attack": found,
@@ -293,7 +292,7 @@ def _scores(
     rows = [score.row() for score in evaluate_families(weights, short_sizes(recipe, few), samples=few, seed=seed)]
     ordered = sorted(dict.fromkeys(asked), key=lambda at: (max(at), at))
     for number, at in enumerate(ordered):
-        solving = longest(rows) == (ordered[number - 1] if number else longest(rows))
+        solving = surely_longest(rows) == (ordered[number - 1] if number else surely_longest(rows))
         due = samples + few * names * solving
         if rate * due * work(recipe, at) > end - clock():
             return rows, ordered[number:]
@@ -306,13 +305,17 @@ def _scores(
     return rows, []
 
 
-def longest(rows: Iterable[Row]) -> tuple[int, ...] | None:
-    """The score: the largest size that is solved, as all smaller ones are. A size is solved if the lower ends of the
-    95 % intervals of exact match on uniform problems, and on each family, are at least .99; where all problems of a
-    size were measured, exact match itself."""
+def surely_longest(rows: Iterable[Row]) -> Sizes | None:
+    """The score: the largest size that is surely solved, as all smaller ones are: if the lower ends of the 95 %
+    intervals of exact match on uniform problems, and on each family, are at least .99; where all problems of a size
+    were measured, exact match itself.
+
+    Stricter than a score card's longest size, which asks families for .99 of what was measured, and lets a size within
+    training's range be unsure: there a hundred problems of each family are measured, here as many as this takes.
+    """
     rows = list(rows)
     structured = families_in(rows)
-    uniform = {tuple(row["sizes"]): row for row in rows if row["problems"] == "uniform"}
+    uniform = uniform_in(rows)
     found = None
     for at in sorted({*uniform, *structured}, key=lambda at: (max(at), at)):
         parts = [*structured.get(at, []), *([uniform[at]] if at in uniform else [])]

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from lengthwise.base.rng import stream
+from lengthwise.base.score_rows import size_text
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.attack import attack, prompts
 from lengthwise.evaluation.sealed import digest
 from lengthwise.evaluation.solver import Solver
 from lengthwise.recipe.data import sampler
-from lengthwise.report import size_text
 from lengthwise.run import Weights
 
 TRIES = 1500  # of an attack on a model whose failures are not known: some seconds

@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from lengthwise.base.score_rows import ALONE, Row, latest, size_text
 from lengthwise.folder import InquiryFolder, RunFolder
-from lengthwise.report import ALONE, Row, asked_curves, by_recipe, curves, latest, names, size_text
+from lengthwise.report import asked_curves, by_recipe, curves, names
 from lengthwise.report.anatomy_figure import by_size, together
 from lengthwise.report.card import score_card
 from lengthwise.report.lines import look

@@ -14,18 +14,14 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from lengthwise.base.errors import UsageError
+from lengthwise.base.score_rows import ALONE, SOLVED, Row, Sizes, latest, worst_rows
 from lengthwise.folder import DIVERGED, InquiryFolder, RunFolder
 
-SOLVED = 0.99  # exact match from which a size counts as solved
 TRAINED = "▪"  # marks a size within the training range
-ALONE = ("uniform", "natural", "hard")  # sets of problems that have a curve of their own
 WORST = "worst family"  # what the curve of the worst family at each size is called
 
-Row = dict[str, Any]  # of `Score.row`, or of metrics
-Sizes = tuple[int, ...]
 SeedPair = tuple[int, int]  # a recipe's seed and data_seed
 
 
@@ -159,45 +155,6 @@ def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
     return {first.name if shared[first.name] == 1 else f"{first.name}-{first.id}": group for first, group in firsts}
 
 
-def latest(rows: Iterable[Row]) -> list[Row]:
-    """One row per sizes, problems and stopping rule, where a run was measured more than once: the sealed one, else the
-    one on the most problems, of equals the last. A quick measurement does not replace a careful one."""
-    found: dict[tuple[Sizes, str, str], Row] = {}
-    for row in rows:
-        key = tuple(row["sizes"]), row["problems"], row["stopping"]
-        if key not in found or _weight(row) >= _weight(found[key]):
-            found[key] = row
-    return list(found.values())
-
-
-def _weight(row: Row) -> tuple[bool, int]:
-    return "sealed" in row, row["count"]
-
-
-def families_in(rows: Iterable[Row]) -> dict[Sizes, list[Row]]:
-    """Rows of families of structured problems, the harder set among them, by their sizes."""
-    found: dict[Sizes, list[Row]] = {}
-    for row in rows:
-        if row["problems"] not in ("uniform", "natural"):
-            found.setdefault(tuple(row["sizes"]), []).append(row)
-    return found
-
-
-def worst(rows: Sequence[Row]) -> Row:
-    """The row of the lowest exact match; of equals, the first by name."""
-    return min(rows, key=lambda row: (row["exact"], row["problems"]))
-
-
-def worst_rows(rows: Iterable[Row]) -> list[Row]:
-    """Of each size and stopping rule, the row of the worst family; none where no more than the harder set was
-    measured."""
-    found: dict[tuple[Sizes, str], list[Row]] = {}
-    for row in latest(rows):
-        if row["problems"] not in ("uniform", "natural"):
-            found.setdefault((tuple(row["sizes"]), row["stopping"]), []).append(row)
-    return [worst(group) for group in found.values() if any(row["problems"] not in ALONE for row in group)]
-
-
 def not_fitted(fit: float | None, size: int | str) -> str:
     """What is said of a model that has not learned its training length; nothing of one that has, or was not measured
     there."""
@@ -235,11 +192,6 @@ def names(curves: Sequence[Curve]) -> list[str]:
         )
         for curve in curves
     ]
-
-
-def size_text(sizes: Iterable[int]) -> str:
-    """A size as it is typed and printed: ``40``, or ``20x40`` on two axes."""
-    return "x".join(map(str, sizes))
 
 
 def _point(sizes: Sizes, rows: Sequence[Row]) -> Point:

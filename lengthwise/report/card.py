@@ -8,8 +8,9 @@ from typing import Any
 
 from rich.table import Table
 
+from lengthwise.base.score_rows import SOLVED, Row, Sizes, latest, size_text, worst, worst_rows
 from lengthwise.folder import DIVERGED, RunFolder
-from lengthwise.report import SOLVED, Row, Sizes, by_recipe, latest, not_fitted, size_text, worst, worst_rows
+from lengthwise.report import by_recipe, not_fitted
 from lengthwise.report.sheet import Sheet
 
 HEADINGS = (

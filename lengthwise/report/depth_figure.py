@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from lengthwise.base.errors import UsageError
-from lengthwise.report import Row, size_text
+from lengthwise.base.score_rows import Row, size_text
 from lengthwise.report.lines import Look, legend
 from lengthwise.report.style import COLOURS, FAINT, INK, Dash, Drawing, Width, drawing, headed, settled, style
 

@@ -7,14 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from lengthwise.report import SOLVED, TRAINED, Row, Sizes, families_in, latest, size_text, worst
+from lengthwise.base.score_rows import SOLVED, Row, Sizes, families_in, latest, size_text, uniform_in, worst
+from lengthwise.report import TRAINED
 from lengthwise.report.sheet import Sheet
 
 
 def worst_table(rows: Iterable[Row], top: int) -> Table:
     """A row per size: exact match on uniform problems, and on the family with the lowest one, by name."""
     rows = latest(rows)
-    uniform = {tuple(row["sizes"]): row for row in rows if row["problems"] == "uniform"}
+    uniform = uniform_in(rows)
     structured = families_in(rows)
     table = _table(("size", "uniform", "worst family", "", "families below"))
     short = [sizes for sizes in structured if _only_every(structured[sizes]) and sizes not in uniform]

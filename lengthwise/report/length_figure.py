@@ -11,8 +11,9 @@ from matplotlib.ticker import MaxNLocator
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import InquiryOutline, RunOutline
+from lengthwise.base.score_rows import size_text
 from lengthwise.folder import InquiryFolder, RunFolder
-from lengthwise.report import WORST, Curve, Point, asked_curves, curves, size_text
+from lengthwise.report import WORST, Curve, Point, asked_curves, curves
 from lengthwise.report.lines import MARKS, Look, legend, name_lines
 from lengthwise.report.map_figure import heat_map
 from lengthwise.report.plots import plots

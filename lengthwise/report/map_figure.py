@@ -15,7 +15,7 @@ from matplotlib.collections import QuadMesh
 from matplotlib.patches import Rectangle
 
 from lengthwise.base.errors import UsageError
-from lengthwise.report import Row, Sizes, latest, size_text
+from lengthwise.base.score_rows import Row, Sizes, latest, size_text
 from lengthwise.report.style import INK, WIDTHS, Drawing, Width, drawing, settled, style
 
 ACROSS: dict[Width, int] = {"column": 2, "page": 3}  # panels in a row

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lengthwise.base.errors import clean
+from lengthwise.base.score_rows import Row, families_in, latest, size_text, uniform_in, worst
 from lengthwise.folder import RunFolder
-from lengthwise.report import Row, families_in, latest, size_text, worst
 from lengthwise.report.card import HEADINGS, card_cells, score_card
 
 PAPERS = {  # by the part that is theirs
@@ -58,15 +58,15 @@ def _head(run: RunFolder, rows: Sequence[Row], license_: str) -> Iterator[str]:
     yield f"license: {license_}"
     yield "library_name: lengthwise"
     yield f"tags: [length-generalization, algorithmic-reasoning, {run.outline.task}]"
-    uniform = {tuple(row["sizes"]): row["exact"] for row in rows if row["problems"] == "uniform"}
+    uniform = uniform_in(rows)
     if uniform:
         yield "model-index:"
         yield f"- name: {run.outline.name}"
         yield "  results:"
-    for size, exact in sorted(uniform.items()):
+    for size, row in sorted(uniform.items()):
         yield "  - task: {type: text-generation}"
         yield f"    dataset: {{name: '{run.outline.task}, size {size_text(size)}', type: lengthwise}}"
-        yield f"    metrics: [{{type: exact_match, value: {exact:.4f}}}]"
+        yield f"    metrics: [{{type: exact_match, value: {row['exact']:.4f}}}]"
     yield "---"
     yield ""
 
@@ -78,7 +78,7 @@ def _size(run: RunFolder) -> str:
 
 def _scores(rows: Sequence[Row], top: int) -> Iterator[str]:
     """Uniform problems beside the worst family, size by size."""
-    uniform = {tuple(row["sizes"]): row for row in rows if row["problems"] == "uniform"}
+    uniform = uniform_in(rows)
     structured = families_in(rows)
     yield "| size | uniform problems | worst family | |"
     yield "| ---: | ---: | ---: | --- |"

@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from lengthwise.base.fields import encode
 from lengthwise.base.files import write_json
 from lengthwise.base.schemas import Depth, Distribution, Trained
+from lengthwise.base.score_rows import ALONE, Row, Sizes
 from lengthwise.folder import DIVERGED, InquiryFolder, RunFolder
-from lengthwise.report import ALONE, Claim, Row, Sizes, by_recipe
+from lengthwise.report import Claim, by_recipe
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.card import score_card
 from lengthwise.report.depth_figure import depth_figure

@@ -15,8 +15,9 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.files import one_line, read_text, read_tree
 from lengthwise.base.results import RunOutline
 from lengthwise.base.schemas import About, Anatomy, Depth, Figures, Measured, Metrics, Published, SizeText
+from lengthwise.base.score_rows import Row
 from lengthwise.folder import DIVERGED, RunFolder
-from lengthwise.report import Row, by_recipe
+from lengthwise.report import by_recipe
 
 # Columns that hold words, even where these look like numbers: a run's id may be 2276e59742.
 WORDS = frozenset(("recipe_name", "id", "sealed", "task", "weights", "stopping", "problems", "recipe", "model"))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import RunOutline, Score, wilson
+from lengthwise.base.score_rows import Row, size_text
 from lengthwise.base.shown import as_grid, as_html
 from lengthwise.folder import RunFolder
-from lengthwise.report import Row, size_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

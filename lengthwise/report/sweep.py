@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from rich.table import Table
 
 from lengthwise.base.errors import UsageError
-from lengthwise.report import Row
+from lengthwise.base.score_rows import Row
 from lengthwise.report.sheet import Sheet
 from lengthwise.report.style import COLOURS, FAINT, Drawing, drawing, headed, settled, style
 

@@ -15,21 +15,8 @@ from rich.text import Text
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import write
-from lengthwise.report import (
-    SOLVED,
-    TRAINED,
-    WORST,
-    Claim,
-    Curve,
-    Point,
-    Row,
-    Sizes,
-    fits_of,
-    lost,
-    names,
-    not_fitted,
-    size_text,
-)
+from lengthwise.base.score_rows import SOLVED, Row, Sizes, size_text
+from lengthwise.report import TRAINED, WORST, Claim, Curve, Point, fits_of, lost, names, not_fitted
 from lengthwise.report.sheet import Sheet
 
 ROUNDING = 1e-9  # what arithmetic may have added to a share such as 0.07

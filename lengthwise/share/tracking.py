@@ -11,20 +11,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from io import StringIO
-from typing import Any
 
 from lengthwise.base.errors import UsageError, clean
 from lengthwise.base.extras import library
 from lengthwise.base.fields import conform, suggest
 from lengthwise.base.files import read_tree, write_json
 from lengthwise.base.ranges import Whole
+from lengthwise.base.score_rows import Row, size_text
 from lengthwise.folder import RunFolder
-from lengthwise.report import size_text
 
 PROJECT = "lengthwise"
 KINDS = ("metrics", "scores")  # of rows, in the order in which they come
-
-Row = dict[str, Any]
 
 
 class Sink(ABC):

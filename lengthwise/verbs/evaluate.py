@@ -11,6 +11,7 @@ from rich.table import Table
 
 from lengthwise.base.progress import Progress
 from lengthwise.base.results import AnySize
+from lengthwise.base.score_rows import Row, latest
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.anatomy import anatomy
 from lengthwise.evaluation.follow import followed, followed_sizes
@@ -18,7 +19,6 @@ from lengthwise.evaluation.scores import MOST, SAMPLES, check_precision, default
 from lengthwise.recipe.data import unseen
 from lengthwise.recipe.demand import of_measuring
 from lengthwise.recipe.stopping import Stopping
-from lengthwise.report import Row, latest
 from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_table
 from lengthwise.run import Run, choose_device, load, weights_folder
 from lengthwise.share.hub import PREFIX

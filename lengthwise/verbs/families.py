@@ -11,11 +11,11 @@ from rich.table import Table
 
 from lengthwise.base.progress import Progress
 from lengthwise.base.results import AnySize
+from lengthwise.base.score_rows import ALONE, Row
 from lengthwise.evaluation.families import evaluate_families, samples_of_family, short_sizes
 from lengthwise.evaluation.follow import followed, followed_sizes
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.stopping import Stopping
-from lengthwise.report import ALONE, Row
 from lengthwise.report.families import family_table, worst_table
 from lengthwise.run import Run, Weights, choose_device
 from lengthwise.training.computing import computing

@@ -12,9 +12,9 @@ import torch
 from lengthwise.base.amounts import bytes_text, duration
 from lengthwise.base.errors import UsageError
 from lengthwise.base.progress import Progress
+from lengthwise.base.score_rows import Row
 from lengthwise.recipe.demand import of_training
 from lengthwise.recipe.recipe import Recipe
-from lengthwise.report import Row
 from lengthwise.report.sheet import Sheet
 from lengthwise.run import Run
 from lengthwise.training.cost import Cost, cost, step_seconds

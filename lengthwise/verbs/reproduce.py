@@ -11,13 +11,14 @@ import torch
 
 from lengthwise import catalog
 from lengthwise.base.progress import Progress
+from lengthwise.base.score_rows import Row, size_text
 from lengthwise.evaluation.depth import depths
 from lengthwise.evaluation.families import samples_of_family
 from lengthwise.evaluation.sealed import seal
 from lengthwise.recipe.data import fixed_set
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.source import Finite
-from lengthwise.report import Row, curves, size_text
+from lengthwise.report import curves
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.publish import publish, publish_depth, publish_distribution, publish_overview, publish_parameters
 from lengthwise.report.tables import score_table, summary, summary_table, write_csv

@@ -14,11 +14,11 @@ from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import json_text, read_tree, write, write_json
 from lengthwise.base.results import AnySize
+from lengthwise.base.score_rows import Row, latest, size_text
 from lengthwise.folder import runs_folder
 from lengthwise.recipe.axes import Axis, Point, changed, check_sizes, furthest, grid, parse
 from lengthwise.recipe.demand import of_measuring
 from lengthwise.recipe.recipe import ChosenOn, Recipe
-from lengthwise.report import Row, latest, size_text
 from lengthwise.report.style import save
 from lengthwise.report.sweep import mattered, mattered_table, ranked, sweep_figure, trials_table
 from lengthwise.report.tables import write_csv

@@ -1,0 +1,64 @@
+"""Rows of scores, as every layer reads them: which one counts, which are of families, which is the worst."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from lengthwise.base.ranges import Sizes
+
+Row = dict[str, Any]  # of `Score.row`, or of metrics
+
+
+SOLVED = 0.99  # exact match from which a size counts as solved
+DRAWN = ("uniform", "natural")  # problems that are no family's
+ALONE = (*DRAWN, "hard")  # sets of problems that have a curve of their own
+
+
+def size_text(sizes: Iterable[int]) -> str:
+    """A size as it is typed and printed: ``40``, or ``20x40`` on two axes."""
+    return "x".join(map(str, sizes))
+
+
+def latest(rows: Iterable[Row]) -> list[Row]:
+    """One row per sizes, problems and stopping rule, where a run was measured more than once: the sealed one, else the
+    one on the most problems, of equals the last. A quick measurement does not replace a careful one."""
+    found: dict[tuple[Sizes, str, str], Row] = {}
+    for row in rows:
+        key = tuple(row["sizes"]), row["problems"], row["stopping"]
+        if key not in found or _weight(row) >= _weight(found[key]):
+            found[key] = row
+    return list(found.values())
+
+
+def _weight(row: Row) -> tuple[bool, int]:
+    return "sealed" in row, row["count"]
+
+
+def uniform_in(rows: Iterable[Row]) -> dict[Sizes, Row]:
+    """Rows of uniform problems, by their sizes; of several the last."""
+    return {tuple(row["sizes"]): row for row in rows if row["problems"] == "uniform"}
+
+
+def families_in(rows: Iterable[Row]) -> dict[Sizes, list[Row]]:
+    """Rows of families of structured problems, the harder set among them, by their sizes."""
+    found: dict[Sizes, list[Row]] = {}
+    for row in rows:
+        if row["problems"] not in DRAWN:
+            found.setdefault(tuple(row["sizes"]), []).append(row)
+    return found
+
+
+def worst(rows: Sequence[Row]) -> Row:
+    """The row of the lowest exact match; of equals, the first by name."""
+    return min(rows, key=lambda row: (row["exact"], row["problems"]))
+
+
+def worst_rows(rows: Iterable[Row]) -> list[Row]:
+    """Of each size and stopping rule, the row of the worst family; none where no more than the harder set was
+    measured."""
+    found: dict[tuple[Sizes, str], list[Row]] = {}
+    for row in latest(rows):
+        if row["problems"] not in DRAWN:
+            found.setdefault((tuple(row["sizes"]), row["stopping"]), []).append(row)
+    return [worst(group) for group in found.values() if any(row["problems"] not in ALONE for row in group)]
