@@ -23,6 +23,7 @@ from lengthwise.base.errors import clean
 from lengthwise.base.fields import conform
 from lengthwise.base.files import json_text, read_tree
 from lengthwise.base.progress import Line, Progress
+from lengthwise.base.ranges import Sizes
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.schemas import Record
