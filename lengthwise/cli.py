@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from lengthwise.base import lifeline, streams
 from lengthwise.base.errors import Interrupted, UsageError, clean
-from lengthwise.base.flags import OPTIONS
+from lengthwise.verbs.flags import OPTIONS
 
 EXAMPLES = {
     "demo": "train two models on short sums, test them on long ones",

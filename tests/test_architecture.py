@@ -87,7 +87,15 @@ def test_no_circles_inside_a_folder(name):
 
 
 # What verbs have in common stands there.
-SHARED = {"verbs", "verbs.forecast", "verbs.options", "verbs.console", "verbs.families", "verbs.completion"}
+SHARED = {
+    "verbs",
+    "verbs.forecast",
+    "verbs.options",
+    "verbs.console",
+    "verbs.families",
+    "verbs.completion",
+    "verbs.flags",
+}
 
 
 @pytest.mark.parametrize("module", sorted(name for name in modules() if folder(name) == "verbs"))

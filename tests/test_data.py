@@ -124,7 +124,7 @@ def test_what_is_tested_and_watched_is_in_no_set():
     known = set(texts(the_set(3000, lengths=Uniform(2))))
     recipe = replace(RECIPE, lengths=Uniform(2), source=Finite(3000))
     tested = texts(data.unseen(recipe, 2, 300, seed=0))
-    watched = texts(data.unseen(recipe, 2, 300, seed=0, part=7)) + texts(data.held_out(recipe, 300))
+    watched = texts(data.unseen(recipe, 2, 300, seed=0, step=7)) + texts(data.held_out(recipe, 300))
     assert not known & set(tested) and not known & set(watched) and not set(tested) & set(watched)
     assert len(tested) == 300 and set(map(len, tested)) == {5}
 
@@ -151,7 +151,7 @@ def test_an_epoch_goes_through_the_whole_set_in_its_own_order():
     assert sorted(first) == sorted(second) and first != second
     assert len(set(first)) == 640
     again, _ = data.batch(recipe, 13)
-    data._orders.cache_clear()
+    data._NEWEST.clear()
     assert torch.equal(again.inputs.tokens, data.batch(recipe, 13)[0].inputs.tokens)
     other, _ = data.batch(replace(recipe, data_seed=4), 0)
     assert not torch.equal(other.targets, data.batch(recipe, 0)[0].targets)

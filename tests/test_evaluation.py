@@ -364,8 +364,8 @@ def test_the_same_seed_gives_the_same_score_and_another_seed_other_problems(monk
     list(evaluate(sums, [9, 10, (9, 10)], samples=5, seed=0))
     list(evaluate(sums, [9], samples=5, seed=1))
     list(evaluate(sums, [9], samples=5, kind="hard"))
-    for part in range(3):
-        exact_match(sums.model, SUMS, (9, 9), 5, part=part)
+    for step in range(3):
+        exact_match(sums.model, SUMS, (9, 9), 5, step=step)
     assert len({str(problems.prompt[:, :9].tolist()) for problems in seen}) == len(seen) == 8
     assert [problems.sizes[0].tolist() for problems in seen] == [[9, 9], [10, 10], [9, 10], *[[9, 9]] * 5]
 

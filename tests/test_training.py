@@ -216,7 +216,7 @@ def test_what_is_watched_are_the_weights_that_are_kept():
     raw = run.recipe.build()
     raw.load_state_dict(plain_training(run.recipe)[0])
     assert row["validation_loss"] != pytest.approx(scores.loss(raw.eval(), run.recipe, held_out), rel=1e-3)
-    assert row["exact"]["2"] == scores.exact_match(run.model, run.recipe, (2, 2), watch.count, part=RICH.steps)
+    assert row["exact"]["2"] == scores.exact_match(run.model, run.recipe, (2, 2), watch.count, step=RICH.steps)
     batch = run.recipe.layout.write(run.recipe.task.parse("12+21"), run.recipe.task)
     loops = scores.answer(run.model, run.recipe, batch, run.recipe.stopping).loops
     assert row["perplexity"]["12+21"] == pytest.approx(
@@ -250,7 +250,7 @@ def test_the_best_weights_are_those_of_the_first_best_watched_step(monkeypatch):
     recipe = replace(RICH, schedule=Schedule())
     until = train(replace(recipe, steps=8, keep="last"))
     exact = {4: 0.25, 8: 0.5, 12: 0.5}
-    monkeypatch.setattr(scores, "exact_match", lambda *_, part=0: exact.get(part, 0.0))
+    monkeypatch.setattr(scores, "exact_match", lambda *_, step=0: exact.get(step, 0.0))
     run = train(recipe)
     assert [row["exact"] for row in run.rows("metrics") if "exact" in row] == [{"1": e, "2": e} for e in exact.values()]
     assert run.about()["kept_step"] == 8

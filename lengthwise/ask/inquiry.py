@@ -111,7 +111,7 @@ def _is_address(text: str) -> bool:
 def _example(task: Task, size: int) -> tuple[str, str]:
     """A problem with its answer, drawn apart from those that are asked; of a short size it may be one of them all the
     same."""
-    (item,) = _written(task, fresh_problems(task, (size,) * len(task.axes), 1, seed=0, part=0))
+    (item,) = _written(task, fresh_problems(task, (size,) * len(task.axes), 1, seed=0, step=0))
     return item
 
 

@@ -126,9 +126,9 @@ def checked(weights: Weights, samples: int, stopping: Stopping | Sequence[Stoppi
     return rules
 
 
-def exact_match(model: Model, recipe: Recipe, sizes: tuple[int, ...], count: int, *, part: int = 0) -> float:
-    """Exact match of a model in training; ``part`` makes the problems others than those of another call."""
-    problems = unseen(recipe, sizes, count, seed=recipe.data_seed, part=part)
+def exact_match(model: Model, recipe: Recipe, sizes: tuple[int, ...], count: int, *, step: int = 0) -> float:
+    """Exact match of a model in training, on problems of this step, which differ from those of any other."""
+    problems = unseen(recipe, sizes, count, seed=recipe.data_seed, step=step)
     (found,) = _counts(model, recipe, [problems], [recipe.stopping])
     return int(found[0, 0]) / count
 

@@ -64,20 +64,15 @@ def _from_set(recipe: Recipe, step: int) -> Problems:
     return whole.take(order[number * recipe.batch : (number + 1) * recipe.batch])
 
 
+# Of each set and seed the order in its newest epoch, with that epoch: one of millions of rows takes 20 MB.
+_NEWEST: dict[tuple[int, int], tuple[int, Int[Tensor, " n"]]] = {}
+
+
 def _order(rows: int, seed: int, epoch: int) -> Int[Tensor, " n"]:
-    known = _orders(rows, seed)
-    order = known.get(epoch)  # looked up once: threads may draw at the same time
-    if order is None:
-        order = torch.randperm(rows, generator=stream(seed, "epoch", epoch))
-        known.clear()
-        known[epoch] = order
-    return order
-
-
-@lru_cache(maxsize=32)
-def _orders(rows: int, seed: int) -> dict[int, Int[Tensor, " n"]]:
-    """Of each seed, several of which may train at once, the order in its latest epoch."""
-    return {}
+    known = _NEWEST.get((rows, seed))  # looked up once: threads may draw at the same time
+    if known is None or known[0] != epoch:
+        known = _NEWEST[rows, seed] = epoch, torch.randperm(rows, generator=stream(seed, "epoch", epoch))
+    return known[1]
 
 
 @lru_cache(maxsize=2)
@@ -128,15 +123,15 @@ def fresh_problems(
     count: int,
     *,
     seed: int,
-    part: int = -1,
+    step: int | None = None,
     kind: Kind = "uniform",
     bottom: int = 1,
     source: Source = FRESH,
 ) -> Problems:
-    """Fresh problems of one size: an address of their own, shared with no training batch. Those that are watched while
-    training have parts from 0 up. Of a fixed set's task, such that are in no training set; ``natural`` ones are of the
-    task's own distribution over sizes, from ``bottom`` up to this one; other kinds are a family's name. NoneLeft where
-    all there are belong to other parts."""
+    """Fresh problems of one size, drawn at an address of their own, which no training batch shares: to test with or,
+    if a ``step`` is named, to watch a training by at that step. With a fixed set none of them is in it. ``natural``
+    ones are of the task's own distribution over sizes, from ``bottom`` up to this one; other kinds are a family's name.
+    Raises NoneLeft if a fixed set leaves none."""
     if count < 1:
         raise UsageError(f"one problem or more is asked for, not {count}")
     check_size(task, size)
@@ -144,14 +139,14 @@ def fresh_problems(
         raise UsageError(f"natural problems are as long on every axis: {max(size)}, not {'x'.join(map(str, size))}")
     sample = sampler(task, kind)
     address = "hard" if kind == task.harder else kind  # one set of problems, which has two names
-    draw = stream(seed, "test", task.name, address, *size, part)
+    draw = stream(seed, "test", task.name, address, *size, -1 if step is None else step)
 
     def more(rows: int) -> Problems:
         if kind == "natural":
             return task.pool(rows, max(bottom, task.smallest), max(size), draw)
         return sample(torch.tensor([list(size)]).repeat(rows, 1), draw)
 
-    return _only("test" if part < 0 else "validation", source, more, count)
+    return _only("test" if step is None else "validation", source, more, count)
 
 
 def sampler(task: Task, kind: Kind) -> Sampler:
@@ -167,13 +162,15 @@ def sampler(task: Task, kind: Kind) -> Sampler:
     return known[kind].sample
 
 
-def unseen(recipe: Recipe, size: AnySize, count: int, *, seed: int, part: int = -1, kind: Kind = "uniform") -> Problems:
+def unseen(
+    recipe: Recipe, size: AnySize, count: int, *, seed: int, step: int | None = None, kind: Kind = "uniform"
+) -> Problems:
     """Fresh problems for a model of this recipe. A bare number is taken on all of the task's axes (see
     ``Recipe.sizes``). ``natural`` ones start where training does or, up to a size that it does not reach, where it
     ends: so neither stands for the other."""
     sizes, lengths = recipe.sizes(size), recipe.lengths
     where = {"bottom": lengths.top + 1 if max(sizes) > lengths.top else lengths.bottom, "source": recipe.source}
-    return fresh_problems(recipe.task, sizes, count, seed=seed, part=part, kind=kind, **where)
+    return fresh_problems(recipe.task, sizes, count, seed=seed, step=step, kind=kind, **where)
 
 
 def _only(part: Purpose, source: Source, more: Callable[[int], Problems], count: int) -> Problems:

@@ -161,7 +161,7 @@ class Trainee:
         passed = False
         if self.processes.first:
             size = self.recipe.sizes(self.length())
-            passed = scores.exact_match(self.model, self.recipe, size, lengths.count, part=self.step) >= lengths.least
+            passed = scores.exact_match(self.model, self.recipe, size, lengths.count, step=self.step) >= lengths.least
             self.model.train()
         self.passed += self.processes.from_first(passed)
 
@@ -231,7 +231,7 @@ class Trainee:
         recipe, watch, model = self.recipe, self.recipe.watch, self.evaluated()
         exact = {}
         for size in dict.fromkeys(watch.sizes):  # without repeated sizes
-            exact[str(size)] = scores.exact_match(model, recipe, recipe.sizes(size), watch.count, part=self.step)
+            exact[str(size)] = scores.exact_match(model, recipe, recipe.sizes(size), watch.count, step=self.step)
         row: dict[str, Any] = {"step": self.step, "exact": exact}
         if watch.probes:
             row["perplexity"] = {probe: self._perplexity(model, probe) for probe in watch.probes}
