@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from dataclasses import replace
 
@@ -23,8 +22,9 @@ from lengthwise.recipe.lengths import Uniform
 from lengthwise.recipe.source import Finite
 from lengthwise.recipe.stopping import MaxConfidence
 from lengthwise.run import Weights
-from lengthwise.training import trainee
 from lengthwise.training.computing import Clock
+from lengthwise.training.trainee import Trainee
+from lengthwise.training.watching import Watching
 from lengthwise.verbs.options import parse_sizes
 
 
@@ -94,9 +94,10 @@ def test_a_rule_for_many_problems_is_not_attacked():
         attack(weights, [4], tries=1, stopping=MaxConfidence(per="batch"))
 
 
-def test_no_loss_at_all_is_the_lowest():
-    assert trainee._or_infinite(0.0) == 0.0
-    assert trainee._or_infinite(None) == math.inf
+def test_no_loss_at_all_is_the_lowest_and_one_that_is_no_number_the_highest():
+    recipe = catalog.recipe("looped-parity", ["keep=lowest-loss", "watch.validation=4", "watch.every=1"])
+    merits = [Watching(recipe)._merit({"validation_loss": loss}) for loss in (0.0, 0.5, None)]
+    assert merits == sorted(merits, reverse=True) and merits[0] == 0.0
 
 
 def test_a_clock_forgets_what_it_is_told_to(monkeypatch):
@@ -111,14 +112,14 @@ def test_a_clock_forgets_what_it_is_told_to(monkeypatch):
 
 def test_the_best_weights_of_an_old_checkpoint_have_their_names_of_today():
     recipe = catalog.recipe("looped-parity").change(["keep=best", "watch.every=10", "model.width=16"])
-    one, other = (trainee.Trainee(recipe, torch.device("cpu")) for _ in range(2))
-    one.best = {"merit": 1.0, "step": 0, "weights": dict(one.model.state_dict())}
+    one, other = (Trainee(recipe, torch.device("cpu")) for _ in range(2))
+    one.watching.best = {"merit": 1.0, "step": 0, "weights": dict(one.model.state_dict())}
     state = one.state()
     for part in (state["model"], state["average"], state["best"]["weights"]):
         for name in [name for name in part if ".mixer." in name]:
             part[name.replace(".mixer.", ".attention.")] = part.pop(name)
     other._resume(state)
-    assert set(other.best["weights"]) == set(one.model.state_dict())
+    assert set(other.watching.best["weights"]) == set(one.model.state_dict())
 
 
 @pytest.fixture

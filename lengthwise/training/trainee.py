@@ -1,4 +1,4 @@
-"""A model in training: one step, what is logged and watched, and its checkpoint."""
+"""A model in training: one step, what is logged, and its checkpoint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import platform
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from lengthwise.base import rng
 from lengthwise.base.errors import Diverged, UsageError, clean
 from lengthwise.base.files import one_line
 from lengthwise.base.progress import Progress
-from lengthwise.base.types import Batch, Loss, Problems
+from lengthwise.base.types import Batch, Loss
 from lengthwise.depth import Runner
 from lengthwise.evaluation import causality, scores
 from lengthwise.models import Model
@@ -35,6 +34,7 @@ from lengthwise.training import checkpoint
 from lengthwise.training.computing import Bf16, Clock, Matmul
 from lengthwise.training.memory import InParts
 from lengthwise.training.processes import Alone, Divided, Processes
+from lengthwise.training.watching import Watching, finite
 
 DrawnBatch = tuple[Batch, Int[Tensor, " b"]]  # a batch, with its rows' loops
 
@@ -71,7 +71,7 @@ class Trainee:
         self.last = (0, math.nan)  # step and loss of the last report
         self.diverged = 0  # the step at which that was found
         self.resumed: list[dict[str, Any]] = []  # with what each change of versions or threads came
-        self.best: dict[str, Any] = {"merit": -math.inf, "step": 0, "weights": {}}
+        self.watching = Watching(recipe)
         self.spent = {"wall_s": 0.0, "cpu_s": 0.0}
         self.clock = Clock()
 
@@ -193,7 +193,7 @@ class Trainee:
     def end(self, run: Run) -> None:
         """Write what is left of a training; the weights come last: their file marks the run as done."""
         run.describe(self.about())
-        save(run.folder, self.recipe, self.best_weights())
+        save(run.folder, self.recipe, self.watching.weights_of(self.evaluated()))
         run.forget_state()
 
     def reports(self) -> bool:
@@ -204,7 +204,7 @@ class Trainee:
         """A row of metrics: means over the steps since the last report."""
         self.check_finite()
         steps = (self.step - 1) % LOG_EVERY + 1
-        means = {name: _number(float(value) / steps) for name, value in self.sums.items()}
+        means = {name: finite(float(value) / steps) for name, value in self.sums.items()}
         self.sums = {}
         if (loss := means.get("loss")) is not None:
             self.last = (self.step, loss)
@@ -227,37 +227,8 @@ class Trainee:
         raise Diverged(f"{self.recipe.name}: the loss is not finite at step {self.step}; {before}; try {advice}")
 
     def watch(self) -> dict[str, Any]:
-        """Measure what the recipe watches, as a row of metrics, and remember the best weights."""
-        recipe, watch, model = self.recipe, self.recipe.watch, self.evaluated()
-        exact = {}
-        for size in dict.fromkeys(watch.sizes):  # without repeated sizes
-            exact[str(size)] = scores.exact_match(model, recipe, recipe.sizes(size), watch.count, step=self.step)
-        row: dict[str, Any] = {"step": self.step, "exact": exact}
-        if watch.probes:
-            row["perplexity"] = {probe: self._perplexity(model, probe) for probe in watch.probes}
-        if watch.validation:
-            row["validation_loss"] = _number(scores.loss(model, recipe, self.held_out))
-        model.train()
-        merit = sum(exact.values()) / len(exact) if recipe.keep == "best" else -_or_infinite(row.get("validation_loss"))
-        if recipe.keep != "last" and merit > self.best["merit"]:
-            weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
-            self.best = {"merit": merit, "step": self.step, "weights": weights}
-        return row | self.time()
-
-    @cached_property
-    def held_out(self) -> Problems:
-        """The problems of the validation loss."""
-        return data.held_out(self.recipe, self.recipe.watch.validation)
-
-    def _perplexity(self, model: Model, probe: str) -> float | None:
-        recipe = self.recipe
-        batch = recipe.layout.write(recipe.task.parse(probe), recipe.task)
-        loops = scores.answer(model, recipe, batch, recipe.stopping).loops
-        return _number(float(scores.perplexity(model, batch, loops, recipe.layout.end(recipe.task))))
-
-    def best_weights(self) -> dict[str, Tensor]:
-        """The weights to save: the best or the last, as the recipe says."""
-        return self.best["weights"] or self.evaluated().state_dict()
+        """Measure what the recipe watches, as a row of metrics."""
+        return self.watching.measure(self.evaluated(), self.step) | self.time()
 
     def time(self) -> dict[str, float]:
         """Wall and processor seconds so far, including earlier calls that trained this run."""
@@ -276,7 +247,7 @@ class Trainee:
             "parameters": sum(p.numel() for p in self.model.parameters()),
             **({"parts": self.parts} if self.parts > 1 else {}),
             "steps": self.step,
-            "kept_step": self.best["step"] or self.step,
+            "kept_step": self.watching.best["step"] or self.step,
             **({"diverged": self.diverged} if self.diverged else {}),
             **({"resumed": self.resumed} if self.resumed else {}),
             **self.time(),
@@ -304,7 +275,7 @@ class Trainee:
             "average": self.average.state_dict() if self.average else None,
             "optimizer": self.optimizer.state_dict(),
             "sums": self.sums,
-            "best": self.best,
+            "best": self.watching.best,
             "spent": self.time(),
             "surroundings": self.surroundings(),
             "resumed": self.resumed,
@@ -353,7 +324,7 @@ class Trainee:
         if self.average:
             self.average.load_state_dict(state["average"])
         checkpoint.restored(self.optimizer, state["optimizer"])
-        self.step, self.sums, self.best, self.spent = (state[k] for k in ("step", "sums", "best", "spent"))
+        self.step, self.sums, self.watching.best, self.spent = (state[k] for k in ("step", "sums", "best", "spent"))
         self.passed, self.diverged = state.get("passed", 0), state.get("diverged", 0)
         self.parts = state.get("parts", 1)
         self.resumed = [*state.get("resumed", [])]
@@ -379,13 +350,3 @@ def small(recipe: Recipe) -> Recipe:
     """A recipe with a few rows of every batch and measurement, to be rehearsed."""
     watch = replace(recipe.watch, count=1, validation=min(recipe.watch.validation, REHEARSED))
     return replace(recipe, batch=min(recipe.batch, REHEARSED), watch=watch, source=Fresh())
-
-
-def _or_infinite(loss: float | None) -> float:
-    """A loss, which may be 0; infinite where it was not measured or is no number."""
-    return math.inf if loss is None else loss
-
-
-def _number(value: float) -> float | None:
-    """The value if it is finite, for JSON."""
-    return value if math.isfinite(value) else None
