@@ -144,7 +144,7 @@ def text(part: Any) -> str:
 
 
 def lines(part: Any) -> list[tuple[str, str]]:
-    """The fields of a part by name, as a user would type them: those that its class gives no default, or another."""
+    """The fields of a part that are not at their defaults, by name, as a user would type them."""
     return [(f.name, text(getattr(part, f.name))) for f in _changed(part)]
 
 

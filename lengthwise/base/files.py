@@ -60,7 +60,7 @@ def _finite_or_null(tree: Any) -> Any:
 
 
 def regular(path: Path) -> Path:
-    """The same path. Raises UsageError if it is there and no file: to read a pipe would take for ever."""
+    """Return the path. Raises UsageError if it is there and no file: to read a pipe would take for ever."""
     if path.exists() and not path.is_file():
         raise UsageError(f"{path}: not a regular file; take it away")
     return path

@@ -57,7 +57,7 @@ class Declared:
     node: ast.ClassDef
     bases: tuple[str, ...]
     about: str  # the docstring
-    frozen: bool  # a dataclass
+    is_dataclass: bool
 
     @property
     def summary(self) -> str:
@@ -76,7 +76,7 @@ class Declared:
         """Its fields, inherited ones first."""
         found: dict[str, Field] = {}
         for one in reversed([self, *ancestors(self)]):
-            nodes = [part for part in one.node.body if isinstance(part, ast.AnnAssign) and one.frozen]
+            nodes = [part for part in one.node.body if isinstance(part, ast.AnnAssign) and one.is_dataclass]
             own = [_field(node, _comments(one.file)) for node in nodes]
             found |= {field.name: field for field in own if not field.type.startswith("ClassVar")}
         return tuple(found.values())
@@ -129,14 +129,14 @@ def parts() -> dict[str, dict[str, Declared]]:
     for one in sorted((one for known in declared().values() for one in known), key=lambda one: one.name):
         above = {ancestor.name for ancestor in ancestors(one)}
         for kind, base in BASES.items():
-            if one.frozen and base in above and not one.name.startswith("_"):
+            if one.is_dataclass and base in above and not one.name.startswith("_"):
                 found[kind][one.name] = one
     return found
 
 
 def find(name: str) -> Declared | None:
     """A part, a recipe's other dataclass, or the base of a kind of parts, by its name; None if there is none."""
-    return next((one for one in declared().get(name, []) if one.frozen or name in BASES.values()), None)
+    return next((one for one in declared().get(name, []) if one.is_dataclass or name in BASES.values()), None)
 
 
 def fits(tree: Any) -> bool:
@@ -170,8 +170,8 @@ def ancestors(one: Declared) -> list[Declared]:
 
 def _class(node: ast.ClassDef, path: Path) -> Declared:
     bases = tuple(ast.unparse(base).partition("[")[0].split(".")[-1] for base in node.bases)
-    frozen = any("dataclass" in ast.unparse(mark) for mark in node.decorator_list)
-    return Declared(node.name, path, node, bases, ast.get_docstring(node) or "", frozen)
+    is_dataclass = any("dataclass" in ast.unparse(mark) for mark in node.decorator_list)
+    return Declared(node.name, path, node, bases, ast.get_docstring(node) or "", is_dataclass)
 
 
 def _field(node: ast.AnnAssign, comments: Mapping[int, tuple[str, bool]]) -> Field:
@@ -284,7 +284,7 @@ def studies() -> dict[str, str]:
 
 
 def fingerprints() -> dict[str, str]:
-    """Of each file of recipes, a hash of its code: of its lines but for docstrings and comments."""
+    """A hash of the code of each file of recipes: of its lines but for docstrings, and comments that fill a line."""
     return {path.stem: hashlib.blake2b(_code(path).encode(), digest_size=8).hexdigest() for path in _files("recipes")}
 
 

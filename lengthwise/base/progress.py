@@ -177,7 +177,7 @@ class _Log(_Ticking):
 
 
 class _Page(_Ticking):
-    """A notebook: one output that is replaced, and taken away in the end."""
+    """A notebook: one output, which is replaced."""
 
     def __init__(self) -> None:
         self.handle: Any = None

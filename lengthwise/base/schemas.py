@@ -53,7 +53,7 @@ class Chosen(TypedDict):
 
 
 class ChosenBy(TypedDict):
-    """The same of each rule."""
+    """The loops that each rule chose."""
 
     oracle: Chosen
     batch: Chosen
@@ -134,7 +134,7 @@ class Published(TypedDict):
     wall_s: NotRequired[NotNegative]
 
 
-class Figure(TypedDict):
+class Quoted(TypedDict):
     """A figure's quoted result of somebody else."""
 
     who: OneLine
@@ -147,7 +147,7 @@ class Figures(TypedDict):
     title: NotRequired[str | None]
     strong: NotRequired[str | None]
     panels: NotRequired[tuple[OneLine, ...]]
-    claims: NotRequired[tuple[Figure, ...]]
+    claims: NotRequired[tuple[Quoted, ...]]
 
 
 class Trained(TypedDict):

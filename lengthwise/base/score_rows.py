@@ -55,7 +55,7 @@ def worst(rows: Sequence[Row]) -> Row:
 
 
 def worst_rows(rows: Iterable[Row]) -> list[Row]:
-    """Of each size and stopping rule, the row of the worst family; none where no more than the harder set was
+    """The row of the worst family at each size, by each stopping rule; none where no more than the harder set was
     measured."""
     found: dict[tuple[Sizes, str], list[Row]] = {}
     for row in latest(rows):

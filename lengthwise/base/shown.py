@@ -26,7 +26,7 @@ def as_grid(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def as_html(title: str, rows: Iterable[Sequence[str]], heads: Sequence[str] = ()) -> str:
-    """The same for a notebook; every text is escaped."""
+    """Format it for a notebook; every text is escaped."""
     top = "".join(f"<th>{html.escape(head)}</th>" for head in heads)
     body = "".join(
         "<tr>" + "".join(f'<td style="text-align:left">{html.escape(text)}</td>' for text in row) + "</tr>"

@@ -110,11 +110,11 @@ class Inputs(Rows):
 
     @property
     def host(self) -> Inputs:
-        """The same on the CPU: numbers that decide what is computed are read there."""
+        """Bring it to the CPU: numbers that decide what is computed are read there."""
         return self
 
     def to(self, device: torch.device) -> Inputs:
-        """The same on a device, which is not waited for."""
+        """Send it to a device, without waiting for it."""
         if device.type == "cpu":
             return self
         copies = {f.name: sent(getattr(self, f.name), device) for f in fields(Inputs)}

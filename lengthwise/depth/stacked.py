@@ -22,7 +22,7 @@ from lengthwise.depth import Runner
 from lengthwise.depth.plain import first, picked
 from lengthwise.models import Model, device_of
 
-Reply = Any  # what ``last`` returns, or a list of what ``each`` yields
+Answered = Any  # what ``last`` returns, or a list of what ``each`` yields
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ class Replayer(Runner):
     """Gives the answers to what a ``Recorder`` noted. Raises UsageError where it is asked for something else: an
     objective whose questions depend on logits cannot know them before they are computed."""
 
-    def __init__(self, model: Model, asked: Sequence[Query], answers: Sequence[Reply]) -> None:
+    def __init__(self, model: Model, asked: Sequence[Query], answers: Sequence[Answered]) -> None:
         super().__init__(model)
         self.known = iter([*zip(asked, answers, strict=True)])
 
-    def _answer(self, asked: Query) -> Reply:
+    def _answer(self, asked: Query) -> Answered:
         known, answer = next(self.known, (None, None))
         if known is None or not known.equals(asked):
             raise UsageError("the objective asks for other logits when it has seen some")
@@ -88,7 +88,7 @@ class Replayer(Runner):
         yield from self._answer(Query(inputs, loops, at, each=True))
 
 
-def answers(models: Sequence[Model], asked: Sequence[Query]) -> list[Reply]:
+def answers(models: Sequence[Model], asked: Sequence[Query]) -> list[Answered]:
     """What the plain runner of each model would answer to what it is asked, computed together. All are of one form, and
     are asked in one way for equally many rows. Raises RuntimeError, as torch.func does, for a model that draws random
     numbers or decides by its inputs, and UsageError for one that changes its buffers."""
@@ -170,7 +170,7 @@ class _Plan:
                   for field in fields(Inputs)]  # fmt: skip
         return [torch.stack(parts) for parts in padded]
 
-    def after_last(self, found: Sequence[Float[Tensor, "s r t v"]]) -> list[Reply]:
+    def after_last(self, found: Sequence[Float[Tensor, "s r t v"]]) -> list[Answered]:
         """The logits at the positions asked for, after each row's last loop."""
         read = torch.tensor(self.most) - torch.tensor(self.least)
         offset = read.cumsum(0) - torch.tensor(self.most)  # from a row's number to its index among all that were read
@@ -179,9 +179,9 @@ class _Plan:
         index = [(own[row], position) for own, (row, position) in zip(order, at, strict=True)]
         return _picked(torch.cat([*found], 1), index)
 
-    def after_each(self, found: Sequence[Float[Tensor, "s r t v"]]) -> list[Reply]:
+    def after_each(self, found: Sequence[Float[Tensor, "s r t v"]]) -> list[Answered]:
         """The logits after every loop: for each model a list of the loop, the rows that ran, and their logits."""
-        answers: list[Reply] = [[] for _ in self.asked]
+        answers: list[Answered] = [[] for _ in self.asked]
         for k, logits in enumerate(found):
             ran = [order[:count] for order, count in zip(self.order, self.counts[k], strict=True)]
             index = [one.at[rows].nonzero(as_tuple=True) for one, rows in zip(self.asked, ran, strict=True)]
@@ -191,7 +191,7 @@ class _Plan:
 
 
 def _picked(logits: Float[Tensor, "s r t v"], index: Sequence[tuple[Tensor, ...]]) -> list[Float[Tensor, "n v"]]:
-    """Of each model the logits at its rows and positions."""
+    """The logits of each model at its rows and positions."""
     counts = [len(row) for row, _ in index]
     model = torch.arange(len(index)).repeat_interleave(torch.tensor(counts))
     row, position = (torch.cat(parts) for parts in zip(*index, strict=True))

@@ -26,9 +26,9 @@ def depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: int = 0)
     """Measure the answers after each loop k = 1, 2, … to new problems of one size.
 
     The row has the fraction correct (``exact``) and the mean confidence (mean log probability) after each loop up to
-    the limits of all rules, and the loops that these choose: the oracle, ``MaxConfidence`` for the batch (as published)
-    and per problem, and the recipe's ``own`` rule, if it is another. Raises UsageError for a layout that decodes, or if
-    problems of this size take different numbers of loops.
+    the limits of all rules, and the loops that these choose: the oracle, ``MaxConfidence`` for all problems as one
+    batch (as published, of 512) and per problem, and the recipe's ``own`` rule, if it is another. Raises UsageError for
+    a layout that decodes, or if problems of this size take different numbers of loops.
     """
     recipe = weights.recipe
     if recipe.layout.decodes:

@@ -25,7 +25,7 @@ def work(recipe: Recipe, size: AnySize) -> float:
 def followed(
     scores: Iterable[Score], progress: Progress, recipe: Recipe, sizes: Sequence[AnySize], *, what: str, each: int = 1
 ) -> Iterator[Score]:
-    """The same scores, shown as they come; there are ``each`` per size, or one that is of every problem."""
+    """Pass scores on, and show progress as they come; there are ``each`` per size, or one that is of every problem."""
     cost = {recipe.sizes(size): work(recipe, size) for size in sizes}
     line, done = progress.line(what, each * sum(cost.values())), 0.0
     for score in scores:

@@ -8,7 +8,7 @@ from random import Random
 
 from lengthwise.tasks import Task
 
-Change = Callable[[str, tuple[str, ...], Random], str]  # of the symbols between signs, among which symbols
+Mutation = Callable[[str, tuple[str, ...], Random], str]  # of the symbols between signs, among which symbols
 
 
 def mutated(text: str, task: Task, chance: Random) -> str:
@@ -79,7 +79,7 @@ def throughout(part: str, symbols: tuple[str, ...], chance: Random) -> str:
     return chance.choice(symbols) * len(part)
 
 
-CHANGES: tuple[Change, ...] = (one_symbol, one_run, copied, longer, shorter, shorter, complemented, throughout)
+CHANGES: tuple[Mutation, ...] = (one_symbol, one_run, copied, longer, shorter, shorter, complemented, throughout)
 
 
 def _span(part: str, chance: Random) -> tuple[int, int]:

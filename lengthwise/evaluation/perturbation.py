@@ -21,7 +21,7 @@ from lengthwise.models import Model
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.run import Weights
 
-Change = Callable[[Tensor, Generator], Tensor]
+Perturbation = Callable[[Tensor, Generator], Tensor]
 MOVED = 1e-6  # a smaller change of a logit, relative to the largest one, is rounding
 TINY = 1e-6  # of a tensor's spread: a change that no honest answer depends on
 DRAWS = 3  # of each change
@@ -29,7 +29,7 @@ TIMES = 3  # that problems are answered, to see whether answers stay
 
 
 def shuffled(tensor: Tensor, draw: Generator) -> Tensor:
-    """The same numbers in another order."""
+    """Shuffle the numbers."""
     return tensor.flatten()[torch.randperm(tensor.numel(), generator=draw)].view_as(tensor)
 
 
@@ -49,7 +49,7 @@ def _spread(tensor: Tensor) -> float:
 
 
 @contextmanager
-def changed(model: nn.Module, change: Change, draw: Generator, only: str | None = None) -> Iterator[None]:
+def changed(model: nn.Module, change: Perturbation, draw: Generator, only: str | None = None) -> Iterator[None]:
     """A context in which all parameters of a model, or ``only`` the one of this name, are changed."""
     chosen = {name: value for name, value in model.named_parameters() if only in (None, name)}
     before = {name: value.detach().clone() for name, value in chosen.items()}
@@ -117,7 +117,7 @@ def _logits(model: Model, recipe: Recipe, batch: Batch) -> Tensor:
 
 
 def unsteady(weights: Weights, problems: Problems) -> tuple[int, int]:
-    """Of how many problems the answer differs when they are answered again; and when they stand in reverse order, in
+    """Count the problems whose answer differs when they are answered again; and when they stand in reverse order, in
     halves. In the second rounding may tip what is nearly undecided, and rules that choose for several rows may."""
     recipe, rows = weights.recipe, len(problems)
     batch = recipe.layout.write(problems, recipe.task)

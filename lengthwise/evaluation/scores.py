@@ -231,8 +231,8 @@ def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping
 
 @torch.no_grad()
 def perplexity(model: Model, batch: Batch, loops: Int[Tensor, " b"], end: int | None) -> Float[Tensor, " b"]:
-    """Of the right answers: exp(−mean log p) of their symbols, the ``end`` included, after so many loops; in a layout
-    that feeds the answer in, each symbol given the right ones before it. ``loops`` is on the CPU."""
+    """Perplexity of the right answers: exp(−mean log p) of their symbols, the ``end`` included, after so many loops; in
+    a layout that feeds the answer in, each symbol given the right ones before it. ``loops`` is on the CPU."""
     asked = batch.loss_mask & up_to_end(batch.targets.where(batch.loss_mask, -1), end)
     logs = _likelihood(model, batch, loops, asked)
     means = torch.stack([row.mean() for row in logs.split(asked.sum(1).tolist())])
@@ -241,8 +241,8 @@ def perplexity(model: Model, batch: Batch, loops: Int[Tensor, " b"], end: int | 
 
 @torch.no_grad()
 def loss(model: Model, recipe: Recipe, problems: Problems) -> float:
-    """Of the right answers after the planned loops: the mean −log p of what is supervised of them, ends included, in
-    nats."""
+    """Validation loss: the mean −log p of what is supervised of the right answers, ends included, after the planned
+    loops, in nats."""
     model.eval()
     total, count = 0.0, 0
     for _, batch in in_parts(recipe, problems):
@@ -325,7 +325,7 @@ def _likeliest(logits: Float[Tensor, "n v"]) -> Best:
 
 
 def _on_host(found: Sequence[Best]) -> Iterator[Best]:
-    """The same on the CPU, copied at once: each copy waits for the device."""
+    """Bring tensors to the CPU, copied at once: each copy waits for the device."""
     counts = [len(symbols) for symbols, _ in found]
     symbols, logs = torch.stack([torch.cat(parts) for parts in zip(*found, strict=True)]).cpu()
     yield from zip(symbols.split(counts), logs.split(counts), strict=True)

@@ -26,8 +26,8 @@ from lengthwise.fast.retran import Wave
 from lengthwise.fast.transformer import PackedTransformer
 from lengthwise.models import Model
 
-Kind = type[Claiming]
-RUNNERS: tuple[Kind, ...] = (PackedTransformer, Wave, PackedLSTM)
+RunnerType = type[Claiming]
+RUNNERS: tuple[RunnerType, ...] = (PackedTransformer, Wave, PackedLSTM)
 _OFF = [os.environ.get("LENGTHWISE_PLAIN", "") not in ("", "0")]
 
 
@@ -41,13 +41,13 @@ def plain() -> Iterator[None]:
         _OFF.pop()
 
 
-def choose(model: Model, kinds: Sequence[Kind] = RUNNERS) -> Runner:
+def choose(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> Runner:
     """The runner for a model in its present state, the first of these kinds that claims it. Call it again after setting
     hooks."""
     return next((kind(model) for kind in kinds if not _OFF[-1] and kind.declines(model) is None), Plain(model))
 
 
-def described(model: Model, kinds: Sequence[Kind] = RUNNERS) -> str:
+def described(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> str:
     """The name of the chosen runner; for the plain runner also the reason why no faster one was chosen."""
     if _OFF[-1]:
         return "Plain: others are turned off"

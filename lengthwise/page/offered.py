@@ -38,8 +38,8 @@ def offered(weights: Weights, tries: int | None = None) -> dict[str, Any]:
 
 
 def _drawn(weights: Weights) -> list[tuple[str, str]]:
-    """Of the harder set, where there is one, a problem of twice the training length; a uniform one of the training
-    length and of twice it; and one each of some families."""
+    """Draw a problem of the harder set, if there is one, at twice the training length; uniform ones at the training
+    length and at twice it; and one each of some families."""
     recipe, draw = weights.recipe, stream(0, "page", weights.recipe.task.name)
     top, names = recipe.lengths.top, [family.name for family in recipe.task.families]
     structured = [(top, name) for name in names[:: max(1, len(names) // HARD)][:HARD]]

@@ -51,7 +51,7 @@ def report_page(
 
 
 def thinkers(runs: Sequence[Run]) -> list[Weights]:
-    """Of each recipe the first trained run's weights, if a page can compute them."""
+    """The weights of each recipe's first trained run, if a page can compute them."""
     found = []
     for group in by_recipe(runs).values() if runs else ():
         run = next((run for run in group if run.about() and not run.diverged), None)

@@ -59,22 +59,22 @@ def memory() -> float:
 
 
 def of_sizes(count: int) -> Demand:
-    """Of a list of sizes, each with a row of scores."""
+    """Estimate a list of sizes, each with a row of scores."""
     return Demand(2000.0 * count, 0)
 
 
 def of_problems(count: int, size: Sequence[int]) -> Demand:
-    """Of so many problems, and their text."""
+    """Estimate so many problems, and their text."""
     return Demand(count * (500.0 + 100.0 * sum(size)), 0)
 
 
 def of_model(recipe: Recipe, numbers: int = 1) -> Demand:
-    """Of a model's weights, with so many numbers per parameter."""
+    """Estimate a model's weights, with so many numbers per parameter."""
     return Demand(0.0 if surely_small(recipe.model) else 4.0 * numbers * parameters(recipe), 0)
 
 
 def of_training(recipe: Recipe) -> Demand:
-    """Of training: weights and what is kept beside them, and what backpropagation keeps of a batch."""
+    """Estimate training: weights and what is kept beside them, and what backpropagation keeps of a batch."""
     positions, loops = _row(recipe, recipe.lengths.tops(len(recipe.task.axes)))
     rows, weights = recipe.batch * positions, parameters(recipe)
     held = 4 * KEPT * weights + rows * (100 + 4 * _numbers_per_position(recipe) * loops)
@@ -82,7 +82,7 @@ def of_training(recipe: Recipe) -> Demand:
 
 
 def of_measuring(recipe: Recipe, sizes: Sequence[AnySize], samples: int, rules: Sequence[Stopping]) -> Demand:
-    """Of exact match on so many problems per size: memory of the largest, time of all."""
+    """Estimate exact match on so many problems per size: memory of the largest, time of all."""
     shown = sizes[:: max(1, len(sizes) // 32)]  # of many sizes some stand for all
     each = [_measuring(recipe, recipe.sizes(size), samples, rules) for size in shown]
     seconds = sum(one.seconds for one in each) * len(sizes) / len(shown)

@@ -30,7 +30,7 @@ class Optimizer(Part):
 
 @cache
 def uncompiled(kind: type[torch.optim.Optimizer]) -> type:
-    """The same optimizer without what torch wraps around its methods for its compiler: that alone would import the
+    """Strip an optimizer of what torch wraps around its methods for its compiler: that alone would import the
     compiler, two seconds of every process that trains."""
     names = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
     methods = {name: unwrap(getattr(kind, name)) for name in names}

@@ -145,7 +145,7 @@ class Recipe(fields.Part):
         return self.seeded(0).id
 
     def seeded(self, seed: int) -> Recipe:
-        """The same with this seed for weights and problems: a replicate that shares neither."""
+        """A replicate with this seed for weights and problems, which shares neither."""
         return replace(self, seed=seed, data_seed=seed)
 
     def __str__(self) -> str:

@@ -168,7 +168,7 @@ def running_mean(losses: Sequence[float], memory: float = 1 / 50) -> list[float]
 
 
 def _decayed(values: Sequence[float], decay: float) -> list[tuple[float, float]]:
-    """Of each value, the weighted sum of all up to it, and the sum of their weights."""
+    """The weighted sum of all values up to each, and the sum of their weights."""
     total = weight = 0.0
     sums = []
     for value in values:

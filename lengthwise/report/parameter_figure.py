@@ -116,7 +116,7 @@ def _kind(rows: Sequence[Row]) -> str:
 
 
 def _few_ticks(axis: Axis, values: Sequence[float], formatter: Formatter) -> None:
-    """Of a log axis that may span less than a decade, where matplotlib would write one number over the other."""
+    """Label a log axis that may span less than a decade, where matplotlib would write one number over the other."""
     wide = max(values) >= 10 * min(values)
     axis.set_major_locator(LogLocator(subs=(1.0, 3.0)) if wide else MaxNLocator(4))
     axis.set_minor_locator(NullLocator())

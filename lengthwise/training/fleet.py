@@ -78,7 +78,7 @@ class Fleet:
         self.running += zip(starting, self.executor.submit(words), strict=True)
 
     def _fail(self, runs: Together, reason: str) -> None:
-        """Of runs that one command trained, those are lost that it did not finish."""
+        """Count the runs of one command that it did not finish as lost."""
         for run in [run for run in runs if not run.done] or runs:
             self.failed[run.folder] = reason
             _keep(run, reason)

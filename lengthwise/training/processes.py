@@ -93,7 +93,7 @@ class Alone(Processes):
 @contextmanager
 def joined(device: torch.device) -> Iterator[Processes]:
     """The processes that torchrun has started, this one among them; it alone, if it was started otherwise."""
-    if count() == 1:
+    if process_count() == 1:
         yield Alone()
         return
     if device.type == "cuda":
@@ -105,7 +105,7 @@ def joined(device: torch.device) -> Iterator[Processes]:
         dist.destroy_process_group()
 
 
-def count() -> int:
+def process_count() -> int:
     """How many processes torchrun has started; 1 without it."""
     return int(os.environ["WORLD_SIZE"]) if _from_torchrun() else 1
 

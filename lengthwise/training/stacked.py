@@ -32,7 +32,7 @@ from lengthwise.run import Run, choose_device
 from lengthwise.share.tracking import check, tracked
 from lengthwise.training.ahead import drawn_ahead
 from lengthwise.training.computing import Matmul, autocast, check_matmul, computing, stop_signal
-from lengthwise.training.processes import count
+from lengthwise.training.processes import process_count
 from lengthwise.training.progress import Course
 from lengthwise.training.trainee import Trainee, rehearse, small
 
@@ -116,7 +116,7 @@ def rehearse_stacked(recipes: Sequence[Recipe], device: torch.device, matmul: Ma
 
 def check_alike(recipes: Sequence[Recipe]) -> None:
     """Raise UsageError unless these are several seeds of one recipe, for one process."""
-    if count() > 1:
+    if process_count() > 1:
         raise UsageError("torchrun's processes train one run together: leave the stack out, or torchrun")
     if len({recipe.id for recipe in recipes}) < max(2, len(recipes)):
         raise UsageError("a stack is of two or more seeds, all different")

@@ -129,7 +129,7 @@ class Trainee:
         runner = InParts(runner, self.parts) if self.parts > 1 else runner
         return Divided(runner, self.processes) if self.processes.count > 1 else runner
 
-    def _kinds(self) -> Sequence[fast.Kind]:
+    def _kinds(self) -> Sequence[fast.RunnerType]:
         """The runners that may be chosen: the faster ones for a CPU know no bfloat16."""
         return (fast.Compiled,) * self.compile + (() if self.matmul == "bf16" else fast.RUNNERS)
 

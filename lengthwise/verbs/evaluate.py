@@ -107,7 +107,7 @@ def _anatomies(work: Work) -> list[Row]:
 
 
 def _maps(rows: Sequence[Row], top: int) -> list[Table]:
-    """Of a large map, a table of blocks for each rule; of a small one, none."""
+    """A table of blocks for each rule, if the map is large."""
     by_rule: dict[str, list[Row]] = {}
     for row in rows:
         by_rule.setdefault(row["stopping"], []).append(row)

@@ -46,7 +46,7 @@ class Work:
 
     @property
     def seed(self) -> int:
-        """Of the problems."""
+        """The seed of the problems."""
         return self.args.seed or 0
 
     def what(self, measured: str) -> str:

@@ -156,7 +156,7 @@ def _plain(folder: Path) -> bool:
 
 @cache
 def _fits(text: str) -> bool:
-    """The same of a recipe's text, in which seeds are 0: of thousands of runs, few differ otherwise."""
+    """The recipe of a text in which seeds are 0, read once: few of thousands of runs differ otherwise."""
     tree = json.loads(text)
     return isinstance(tree, dict) and tree.get("kind") == "Recipe" and listing.fits(tree)
 

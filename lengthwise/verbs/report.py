@@ -69,7 +69,7 @@ def _asked(name: str) -> Asked | None:
 
 
 def _opened(runs: Sequence[RunFolder]) -> list[Run]:
-    """The same with their recipes."""
+    """Open run folders as runs, with their recipes."""
     from lengthwise.run import Run
 
     return [Run.open(one.folder) for one in runs]
@@ -113,7 +113,7 @@ def _page(args: argparse.Namespace, runs: Sequence[Run], asked: Sequence[Inquiry
 
 
 def _page_of_results(args: argparse.Namespace, folders: Sequence[Path]) -> int:
-    """The same of folders of results, which hold no weights."""
+    """Write the report of folders of results, which hold no weights."""
     if len(folders) < len(args.runs) or args.stopping or args.out:
         raise UsageError("a page of folders of results: name no runs beside them, and neither --stopping nor --out")
     runs = [run for folder in folders for run in published(folder)]

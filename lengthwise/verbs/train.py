@@ -31,7 +31,7 @@ from lengthwise.training.executors import Engine, Local
 from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow
 from lengthwise.training.loop import train
-from lengthwise.training.processes import count, follows
+from lengthwise.training.processes import follows, process_count
 from lengthwise.training.stacked import train_stacked
 from lengthwise.training.trainee import Trainee, rehearse
 from lengthwise.verbs import console
@@ -73,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         return forecast(args, [recipes], f"{recipe.name}: nothing is trained")
     own_folder = Path(args.recipe) if is_folder(Path(args.recipe)) and not args.changes and len(recipes) == 1 else None
-    if len(recipes) > 1 and count() > 1:
-        raise UsageError(f"{count()} processes train one run together: leave --seeds out, or torchrun")
+    if len(recipes) > 1 and process_count() > 1:
+        raise UsageError(f"{process_count()} processes train one run together: leave --seeds out, or torchrun")
     if follows():
         _train(args, Run.expected(recipes[0]) if own_folder is None else Run(own_folder, recipe), Progress(quiet=True))
         return 0
