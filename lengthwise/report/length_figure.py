@@ -17,9 +17,19 @@ from lengthwise.report import WORST, Curve, Point, asked_curves, curves
 from lengthwise.report.lines import MARKS, Look, legend, name_lines
 from lengthwise.report.map_figure import heat_map
 from lengthwise.report.plots import plots
-from lengthwise.report.style import COLOURS, FAINT, SHADE, Drawing, Width, drawing, headed, settled, style, wrapped
-
-ACROSS: dict[Width, int] = {"column": 2, "page": 3}  # panels in a row
+from lengthwise.report.style import (
+    ACROSS,
+    COLOURS,
+    FAINT,
+    SHADE,
+    Drawing,
+    Width,
+    drawing,
+    headed,
+    settled,
+    style,
+    wrapped,
+)
 
 
 def score_figure(

@@ -16,9 +16,8 @@ from matplotlib.patches import Rectangle
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import Row, Sizes, latest, size_text
-from lengthwise.report.style import INK, WIDTHS, Drawing, Width, drawing, settled, style
+from lengthwise.report.style import ACROSS, INK, WIDTHS, Drawing, Width, drawing, settled, style
 
-ACROSS: dict[Width, int] = {"column": 2, "page": 3}  # panels in a row
 TICKS = 9  # sizes written along a side, at most
 JUMP = 0.7  # how wide the gap is where sizes jump, in cells
 

@@ -23,6 +23,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.files import write
 
 Width = Literal["column", "page"]
+ACROSS: dict[Width, int] = {"column": 2, "page": 3}  # panels in a row
 WIDTHS: dict[Width, float] = {"column": 3.25, "page": 6.75}  # inches: of a page with two columns
 
 # Okabe and Ito (2008): told apart with any colour vision. Yellow is left out, as it is faint on white.

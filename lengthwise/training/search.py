@@ -67,7 +67,7 @@ class Search:
         return axis.text(trial.suggest_float(axis.path, axis.low, axis.high, log=axis.log))
 
     def goes_on(self, trial: Any, seeds: int, exact: float) -> bool:
-        """Is a trial worth a further seed, now that seed number ``seeds`` had this exact match? Not below the median."""
+        """Is a trial worth a further seed, now that seed ``seeds`` has this exact match? Not below the median."""
         with warnings.catch_warnings(action="ignore"):  # an earlier call, which was killed, may have reported it
             trial.report(exact, seeds)
         return not trial.should_prune()
