@@ -141,6 +141,12 @@ def test_a_run_has_all_that_belongs_to_it(run):
     assert "exact match" in str(run) and run.recipe.name in str(run)
 
 
+def test_a_run_is_found_by_its_name_among_the_runs(run, monkeypatch):
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(run.folder.parent))
+    assert lw.load(run.folder.name).solve("101").prompt == "101"
+    assert lw.evaluate(run.folder.name, [2], samples=2, quiet=True)[0].weights == run.folder.name
+
+
 def test_a_run_that_is_not_measured_draws_its_loss(folder):
     run = lw.train(lw.Transformer(width=8, heads=2), task="copy", folder=folder / "unmeasured", **FEW)
     assert not run.scores
