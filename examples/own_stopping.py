@@ -19,8 +19,6 @@ class Confident(lw.Stopping):
     least: Annotated[float, lw.Range(0, 1, "open")] = 0.99
     extra: Annotated[int, lw.Range(0)] = 20  # loops beyond the planned ones that may be run
 
-    reads_output = True  # the choice depends on the answers, so next-token layouts refuse it
-
     def limit(self, planned):  # (rows) → (rows): how many loops are run before choosing
         return planned + self.extra
 

@@ -333,14 +333,23 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else f"{type(value).__name__} {text[:40]}…"
 
 
-def compare(first: Scores | Run, *others: Scores | Run) -> Comparison:
-    """Scores, or the scores of runs, beside each other: at the sizes and on the problems that all were measured on,
-    exact match of each, and the difference of the last and ``first`` with its 95 % interval.
+def compare(first: Scores | Run | str | Path, *others: Scores | Run | str | Path) -> Comparison:
+    """Scores, or the scores of runs or their folders, beside each other: at the sizes and on the problems that all were
+    measured on, exact match of each, and the difference of the last and ``first`` with its 95 % interval.
 
     ``others`` are one or more. The result prints as a table, and has ``plot()``, ``frame()`` and ``rows()``. UsageError
     where they share no size.
     """
-    return Comparison([one.scores if isinstance(one, Run) else one for one in (first, *others)])
+    return Comparison([_scores(one) for one in (first, *others)])
+
+
+def _scores(one: object) -> Scores:
+    if isinstance(one, (str, Path)):
+        one = Run.open(one)
+    found = one.scores if isinstance(one, Run) else one
+    if not isinstance(found, Scores):
+        raise UsageError(f"compare takes scores, as evaluate gives them, runs or their folders, not {_shown(one)}")
+    return found
 
 
 def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[None]:

@@ -187,6 +187,25 @@ def test_what_is_compared_has_a_line_each(run):
     ]
 
 
+def test_scores_by_several_rules_say_by_which(run):
+    rules = ["After(loops=1)", "Oracle"]
+    both = lw.evaluate("looped-parity", [8], samples=20, stopping=rules, quiet=True)
+    assert both.rules == rules and all(rule in str(both) and rule in both._repr_html_() for rule in rules)
+    assert "Oracle" not in str(lw.evaluate("looped-parity", [8], samples=20, quiet=True))
+    (row,) = lw.compare(both, both).rows()  # the recipe's own rule
+    assert [row["looped-parity 0 (1)"], row["looped-parity 0 (2)"]] == [both[1].exact] * 2
+    with pytest.raises(lw.UsageError, match=r"After\(loops=1\) and After\(loops=2\): evaluate it by one rule"):
+        lw.compare(both, lw.evaluate("looped-parity", 8, samples=2, stopping=[rules[0], "After(loops=2)"], quiet=True))
+
+
+def test_runs_are_compared_by_their_folders(run):
+    assert lw.compare(str(run.folder), run).rows() == lw.compare(run, run).rows()
+    with pytest.raises(
+        lw.UsageError, match="compare takes scores, as evaluate gives them, runs or their folders, not 3"
+    ):
+        lw.compare(run, 3)
+
+
 def test_the_difference_has_newcombe_s_interval():
     """Newcombe (1998), Statistics in Medicine 17, 873–890, table II, method 10: 56/70 − 48/80."""
 

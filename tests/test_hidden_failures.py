@@ -391,6 +391,16 @@ def test_evaluate_shows_families_unless_told_not_to(capsys):
     assert "palindrome" in said(capsys, *words[:-1], "--families")
 
 
+def test_the_worst_family_stands_beside_uniform_problems_by_the_same_rule(capsys):
+    words = ["evaluate", "looped-pairs", "--lengths", "8", "--samples", "20"]
+    early = ["--stopping", "After(loops=1)"]
+    rows = [line.split() for line in said(capsys, *words, "--stopping", "Oracle", *early).splitlines()]
+    assert ["▪8", "1.000", "all-highest", "1.000", "0", "of", "24"] in rows
+    (uniform,) = lw.evaluate("looped-pairs", 8, samples=20, stopping="After(loops=1)", quiet=True)
+    rows = [line.split() for line in said(capsys, *words, *early, "--stopping", "Oracle").splitlines()]
+    assert [row[1] for row in rows if row[:1] == ["▪8"] and "of" in row] == [f"{uniform.exact:.3f}"]
+
+
 def test_more_problems_are_measured_of_families_too(capsys):
     few = ["steps=2", "batch=2", "model.width=8", "lengths.top=12", "watch.every=0"]
     words = ["train", "looped-parity", *few, "--families", "--quiet"]

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Trace, UsageError
+from lengthwise.evaluation.scores import evaluate
 from lengthwise.recipe.lengths import Curriculum, LogUniform, Mastery, Uniform
 from lengthwise.recipe.loops import AnyLoops, Constant, ExtraLoops, PerRound
-from lengthwise.recipe.stopping import After, Converged, Halted, MaxConfidence, Oracle
+from lengthwise.recipe.stopping import After, Converged, Halted, MaxConfidence, Oracle, chosen_by
+from lengthwise.run import load
 
 
 def counts(values, top):
@@ -374,6 +376,38 @@ def test_names_tell_every_setting():
     names = [rule.name for rule in (*RULES, MaxConfidence(extra=3))]
     assert len(set(names)) == len(names)
     assert MaxConfidence(extra=3).name == "MaxConfidence(extra=3)"
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (lambda trace: torch.zeros_like(trace.loops), "choose named loop 0 of a row that ran loops 1 to 3"),
+        (lambda trace: trace.loops + 1, "choose named loop 4 of a row that ran loops 1 to 3"),
+        (
+            lambda trace: trace.loops.float(),
+            r"choose gives a torch.long for each of 2 rows, not torch.float32 of \(2,\)",
+        ),
+        (lambda trace: trace.loops[:1], r"for each of 2 rows, not torch.int64 of \(1,\)"),
+        (lambda trace: None, "for each of 2 rows, not NoneType"),
+    ],
+)
+def test_a_rule_of_ones_own_names_a_loop_that_was_run(found, message, monkeypatch):
+    monkeypatch.setattr(Converged, "choose", lambda self, trace, planned: found(trace))
+    loops = torch.tensor([3, 3])
+    ends = torch.ones(3, 2, dtype=torch.long)
+    trace = Trace(torch.zeros(3, 2, 1, dtype=torch.long), ends, torch.zeros(3, 2), loops)
+    with pytest.raises(UsageError, match=message):
+        chosen_by(Converged(), trace, loops, loops)
+
+
+def test_a_rule_chooses_alone_as_beside_others(monkeypatch):
+    """Also one that looks at nothing: here half of the planned loops."""
+    monkeypatch.setattr(Oracle, "choose", lambda self, trace, planned: (planned + 1) // 2)
+    assert Oracle().reads_output and not After(1).reads_output
+    weights = load("looped-parity")
+    (alone,) = evaluate(weights, [10], samples=60, stopping=Oracle())
+    beside, _ = evaluate(weights, [10], samples=60, stopping=[Oracle(), After(10)])
+    assert alone == beside and alone.loops == 5 and alone.exact < 0.9
 
 
 def test_rules_that_read_the_output_say_so():

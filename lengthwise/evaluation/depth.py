@@ -16,7 +16,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.evaluation.follow import followed_sizes
 from lengthwise.evaluation.scores import loops_right
 from lengthwise.recipe.data import unseen
-from lengthwise.recipe.stopping import MaxConfidence, Oracle
+from lengthwise.recipe.stopping import MaxConfidence, Oracle, chosen_by
 from lengthwise.run import Run, Weights
 
 QUANTILES = (0.1, 0.9)
@@ -48,7 +48,10 @@ def depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: int = 0)
     }
     limits = {name: rule.limit(planned) for name, rule in rules.items()}
     traced, right = loops_right(weights.model, recipe, batch, torch.stack([*limits.values()]).amax(0))
-    chosen = {name: rule.choose(replace(traced, loops=limits[name]), planned) for name, rule in rules.items()}
+    chosen = {
+        name: chosen_by(rule, replace(traced, loops=limits[name]), planned, limits[name])
+        for name, rule in rules.items()
+    }
     return {
         "task": recipe.task.name,
         "sizes": list(at),

@@ -18,7 +18,7 @@ from lengthwise.models import Model
 from lengthwise.recipe.data import unseen
 from lengthwise.recipe.layout import up_to_end
 from lengthwise.recipe.recipe import Recipe, check_stopping
-from lengthwise.recipe.stopping import Stopping
+from lengthwise.recipe.stopping import Stopping, chosen_by
 from lengthwise.run import Weights
 
 TOKENS = 32_768  # per forward pass, so that memory does not grow with length
@@ -224,7 +224,7 @@ def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping
     row = torch.arange(len(planned))
     found = []
     for rule, limit in zip(rules, limits, strict=True):
-        chosen = rule.choose(replace(traced, loops=limit), planned)
+        chosen = chosen_by(rule, replace(traced, loops=limit), planned, limit)
         found.append(Predictions(traced.predictions[chosen - 1, row], traced.confidence[chosen - 1, row], chosen))
     return found
 

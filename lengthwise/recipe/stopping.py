@@ -12,15 +12,15 @@ from torch import Tensor
 
 from lengthwise.base import fields
 from lengthwise.base.ranges import Change, Extra, Size
-from lengthwise.base.types import Trace
+from lengthwise.base.types import Trace, UsageError
 
 PUBLISHED_BATCH = 512  # rows for which the published code chooses one loop
 
 
 class Stopping(fields.Part):
-    """Runs ``limit`` loops and chooses one of them, counted from 1. Subclasses are frozen dataclasses."""
+    """Runs ``limit`` loops and chooses one of them, counted from 1: the last one, unless a subclass has a ``choose`` of
+    its own. Subclasses are frozen dataclasses."""
 
-    reads_output: bool  # True if the choice depends on predictions
     needs_end: bool = False  # True if answers must end with a symbol of their own, and so can be empty
     together: int = 1  # rows of a batch for which one choice is made: more than 1, and neighbours decide too
 
@@ -28,6 +28,11 @@ class Stopping(fields.Part):
     def name(self) -> str:
         """The label in scores, e.g. ``Oracle`` or ``MaxConfidence(per=batch)``."""
         return fields.text(self)
+
+    @property
+    def reads_output(self) -> bool:
+        """True if it chooses among the answers of several loops."""
+        return type(self).choose is not Stopping.choose
 
     @abstractmethod
     def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
@@ -43,7 +48,6 @@ class Oracle(Stopping):
     """Halts after max(1, planned + ``more``) loops; the planned loops follow from the known T(n)."""
 
     more: Change = 0  # loops beyond the planned ones
-    reads_output = False
 
     def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         return (planned + self.more).clamp(min=1)
@@ -54,7 +58,6 @@ class After(Stopping):
     """Halts every row after the same number of loops."""
 
     loops: Size  # loops of every row
-    reads_output = False
 
     def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         return torch.full_like(planned, self.loops)
@@ -64,7 +67,6 @@ class Reading(Stopping):
     """Looks at the answers of the first planned + ``extra`` loops."""
 
     extra: int
-    reads_output = True
 
     def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         return planned + self.extra
@@ -123,6 +125,21 @@ class Converged(Reading):
         if len(same) < self.patience:
             return trace.loops
         return _first(same.unfold(0, self.patience, 1).all(-1), trace.loops)
+
+
+def chosen_by(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"], limit: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+    """The loops that a rule chooses. Raises UsageError if it names one that was not run."""
+    chosen = rule.choose(trace, planned)
+    if not isinstance(chosen, Tensor) or chosen.dtype != torch.long or chosen.shape != limit.shape:
+        found = f"{chosen.dtype} of {tuple(chosen.shape)}" if isinstance(chosen, Tensor) else type(chosen).__name__
+        raise UsageError(f"{rule.name}: choose gives a torch.long for each of {len(limit)} rows, not {found}")
+    if (wrong := (chosen < 1) | (chosen > limit)).any():
+        row = int(wrong.long().argmax())
+        raise UsageError(
+            f"{rule.name}: choose named loop {int(chosen[row])} of a row that ran loops 1 to {int(limit[row])}; "
+            "what a trace holds after trace.loops means nothing"
+        )
+    return chosen
 
 
 def _first(hit: Bool[Tensor, "k b"], otherwise: Int[Tensor, " b"]) -> Int[Tensor, " b"]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HEADS = ("size", "problems", "exact match", "95 % interval", "loops", "count")
+RULE = "stopping"  # a further column where there are several rules
 
 
 class Scores(list[Score]):
@@ -49,23 +50,32 @@ class Scores(list[Score]):
         """These scores beside others, size by size. UsageError where no size was measured in all of them."""
         return Comparison([self, *others])
 
-    def _cells(self) -> list[list[str]]:
-        return [
-            [size_text(s.sizes), s.problems, f"{s.exact:.3f}", "{:.3f}–{:.3f}".format(*s.interval), f"{s.loops:.1f}",
-             str(s.count)] for s in self
+    @property
+    def rules(self) -> list[str]:
+        """The stopping rules that it is by."""
+        return list(dict.fromkeys(score.stopping for score in self))
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        several = len(self.rules) > 1
+        rows = [
+            [size_text(s.sizes), s.problems, *[s.stopping] * several, f"{s.exact:.3f}",
+             "{:.3f}–{:.3f}".format(*s.interval), f"{s.loops:.1f}", str(s.count)] for s in self
         ]  # fmt: skip
+        return [*HEADS[:2], *[RULE] * several, *HEADS[2:]], rows
 
     def __str__(self) -> str:
-        return f"{self.outline.name}, trained up to {self.outline.top}\n{as_grid(HEADS, self._cells())}"
+        return f"{self.outline.name}, trained up to {self.outline.top}\n{as_grid(*self._table())}"
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return as_html(f"{self.outline.name}, trained up to {self.outline.top}", self._cells(), HEADS)
+        heads, rows = self._table()
+        return as_html(f"{self.outline.name}, trained up to {self.outline.top}", rows, heads)
 
 
 class Comparison:
-    """Several scores side by side, at the sizes and on the problems that all were measured on.
+    """Several scores side by side, at the sizes and on the problems that all were measured on. Of scores by several
+    stopping rules those by the recipe's own count.
 
     ``difference`` is the last one's exact match less the first one's, with Newcombe's 95 % interval for two independent
     samples: wider than needed where both saw the same problems, never narrower.
@@ -74,6 +84,7 @@ class Comparison:
     def __init__(self, scores: Sequence[Scores]) -> None:
         if len(scores) < 2:
             raise UsageError("compare takes two runs or scores, or more")
+        scores = [_by_one_rule(one) for one in scores]
         self.scores = list(scores)
         self.names = _told_apart([one.outline for one in scores])
         found = [{(one.sizes, one.problems): one for one in reversed(part)} for part in scores]
@@ -128,6 +139,16 @@ def newcombe(first: Score, second: Score) -> tuple[float, float, float]:
     down = math.hypot(second.exact - low2, high1 - first.exact)
     up = math.hypot(high2 - second.exact, first.exact - low1)
     return difference, difference - down, difference + up
+
+
+def _by_one_rule(scores: Scores) -> Scores:
+    """Those by the recipe's own rule, if they are by several."""
+    if len(scores.rules) <= 1:
+        return scores
+    name, own = scores.outline.name, scores.outline.stopping
+    if own not in scores.rules:
+        raise UsageError(f"compare: {name} was measured by {' and '.join(scores.rules)}: evaluate it by one rule")
+    return Scores([score for score in scores if score.stopping == own], scores.outline)
 
 
 class _Held(RunFolder):

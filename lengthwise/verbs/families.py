@@ -93,7 +93,10 @@ def after_training(args: argparse.Namespace, run: Run, sizes: Sequence[Any], pro
 
 
 def family_tables(uniform: Sequence[Row], rows: Sequence[Row], top: int, *, whole: bool) -> list[Table]:
-    """Uniform problems and the worst family at each size; all families where they are asked for."""
+    """Uniform problems and the worst family at each size, by the rule of the families; all families where they are
+    asked for."""
     if not rows:
         return []
+    rules = {row["stopping"] for row in rows}
+    uniform = [row for row in uniform if row["stopping"] in rules]
     return [worst_table([*uniform, *rows], top), *([family_table(rows, top)] if whole else [])]
