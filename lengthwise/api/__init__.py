@@ -15,8 +15,8 @@ from typing import Any, Literal
 from torch import nn
 
 from lengthwise import catalog
+from lengthwise.api.arguments import recipe_from, rules_from, scores_from, sizes_from, task_from, weights_from
 from lengthwise.base import fields, listing
-from lengthwise.base.errors import shown
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Count, Range, Seed
 from lengthwise.base.results import AnySize
@@ -33,7 +33,6 @@ from lengthwise.evaluation.scores import evaluate as measure
 from lengthwise.evaluation.solver import Answer, Solver, load
 from lengthwise.fast import plain
 from lengthwise.models import Model, ModelSpec, Once
-from lengthwise.models.given import Given
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
 from lengthwise.models.transformer import Transformer
@@ -56,8 +55,7 @@ from lengthwise.recipe.recipe import Recipe, Watch
 from lengthwise.recipe.source import Finite, Fresh
 from lengthwise.recipe.stopping import After, Converged, MaxConfidence, Oracle, Stopping
 from lengthwise.report.scored import Comparison, Scores
-from lengthwise.run import Run, Weights, choose_device
-from lengthwise.run import load as load_weights
+from lengthwise.run import Run, Weights
 from lengthwise.studies import Panel, Study
 from lengthwise.tasks import Listed, Task
 from lengthwise.tasks.addition import Addition
@@ -67,7 +65,6 @@ from lengthwise.tasks.parity import Parity
 from lengthwise.training import loop, stacked
 from lengthwise.training.computing import Matmul, computing
 
-LARGEST = 10**6  # a size
 Trained = Run | Weights | str | Path | nn.Module
 
 
@@ -119,12 +116,12 @@ def train(
 
     UsageError says in one line what is wrong with an argument; Interrupted comes at Ctrl-C, after saving.
     """
-    chosen = _chosen(recipe, task)
+    chosen = recipe_from(recipe, task)
     lengths = Uniform(top=lengths) if isinstance(lengths, int) else lengths
     given: dict[str, Any] = {"layout": layout, "lengths": lengths, "loops": loops, "objective": objective,
         "optimizer": optimizer, "steps": steps, "batch": batch, "seed": seed, "data_seed": seed}  # fmt: skip
     if task is not None:
-        given["task"] = _task(task)
+        given["task"] = task_from(task)
     chosen = replace(chosen, **{name: value for name, value in given.items() if value is not None}).change(changes)
     how = _how(track, threads=threads, save_every=save_every, wait=wait, matmul=matmul, compile=compile)
     with Progress(quiet=quiet) as progress:
@@ -158,7 +155,7 @@ def train_stacked(
     A seed whose training diverges is not ``done``, and the others go on. Errors are those of ``train``; UsageError too
     for a model that draws random numbers in training, as dropout does.
     """
-    first = _chosen(recipe, task).change(changes)
+    first = recipe_from(recipe, task).change(changes)
     each = [first.seeded(seed) for seed in range(first.seed, first.seed + seeds)]
     how = _how(track, threads=threads, save_every=save_every, wait=wait, matmul=matmul)
     with Progress(quiet=quiet) as progress:
@@ -167,44 +164,6 @@ def train_stacked(
 
 def _how(track: str | Sequence[str], **others: Any) -> dict[str, Any]:  # as training takes it
     return {"track": [track] if isinstance(track, str) else list(track), **others}
-
-
-def _chosen(recipe: object, task: Task | str | None) -> Recipe:
-    """The recipe that is meant, before anything is changed."""
-    if isinstance(recipe, Recipe):
-        return recipe
-    if isinstance(recipe, str):
-        return catalog.recipe(recipe)
-    if isinstance(recipe, (ModelSpec, nn.Module)):
-        if task is None:
-            raise UsageError(f"{type(recipe).__name__}: name the task to train it on, e.g. task='parity'")
-        return _recipe_of(recipe, task)
-    raise UsageError(f"train takes a recipe, its name, a model's configuration or a torch module, not {_shown(recipe)}")
-
-
-def _recipe_of(model: ModelSpec | nn.Module, task: Task | str, **given: Any) -> Recipe:
-    """A plain recipe for a model of a user's own."""
-    spec = model if isinstance(model, ModelSpec) else Given.of(model)
-    name = spec.name if isinstance(spec, Given) else type(spec).__name__
-    chosen = _task(task)
-    usual: dict[str, Any] = {
-        "layout": NextToken(),
-        "lengths": Uniform(top=20, bottom=chosen.smallest),
-        "loops": Constant(1),
-        "objective": Final(),
-        "steps": 2500,
-        "optimizer": AdamW(rate=1e-3),
-        "schedule": Schedule("cosine", warmup=0.05),
-    }
-    return Recipe(name=f"{fields.kebab(name)}-{chosen.name}", task=chosen, model=spec, **usual | given)
-
-
-def _task(task: Task | str) -> Task:
-    if isinstance(task, Task):
-        return task
-    if not isinstance(task, str):
-        raise UsageError(f"task: {_shown(task)} is neither a task nor the name of one; lw.tasks() lists them")
-    return catalog.task(task)
 
 
 # Evaluation
@@ -248,9 +207,9 @@ def evaluate(
 
     UsageError says in one line what is wrong with an argument.
     """
-    found = _weights(weights, device, task=task, layout=layout, loops=loops, trained_to=trained_to)
-    sizes = _sizes(lengths, found.recipe) if lengths is not None else list(default_sizes(found.recipe))
-    rules = _rules(stopping)
+    found = weights_from(weights, device, task=task, layout=layout, loops=loops, trained_to=trained_to)
+    sizes = sizes_from(lengths, found.recipe) if lengths is not None else list(default_sizes(found.recipe))
+    rules = rules_from(stopping)
     most = (MOST if precision else SAMPLES) if samples is None else samples
     fields.conform(Count, most, "samples")
     fields.conform(Seed, seed, "seed")
@@ -270,69 +229,6 @@ def evaluate(
     return Scores(scores, replace(outline(found.recipe), name=found.name))
 
 
-def _weights(weights: object, device: str, *, task: Task | str | None, **given: Any) -> Weights:
-    if isinstance(weights, nn.Module):
-        if task is None:
-            raise UsageError(f"{type(weights).__name__}: name the task to measure it on, e.g. task='parity'")
-        return _of_module(weights, task, **given)
-    if task is not None or any(value is not None for value in given.values()):
-        raise UsageError("task, layout, loops and trained_to are for a module: a run's recipe has its own")
-    if isinstance(weights, Weights):
-        return weights
-    chosen = choose_device(device)
-    if isinstance(weights, Run):
-        return weights.weights(chosen)
-    if isinstance(weights, (str, Path)):
-        return load_weights(weights, chosen)
-    raise UsageError(f"evaluate takes a run, weights, a name, a folder or a torch module, not {_shown(weights)}")
-
-
-def _of_module(
-    module: nn.Module, task: Task | str, *, layout: Layout | None, loops: Loops | None, trained_to: int | None
-) -> Weights:
-    """A module as weights. UsageError unless it answers in the task's symbols."""
-    lengths = Uniform(top=20 if trained_to is None else trained_to)
-    given: dict[str, Any] = {"layout": layout, "loops": loops, "lengths": lengths}
-    recipe = _recipe_of(module, task, **{name: value for name, value in given.items() if value is not None})
-    return Weights(type(module).__name__, recipe, module if isinstance(module, Model) else Once(module))
-
-
-def _sizes(lengths: object, recipe: Recipe) -> list[AnySize]:
-    """Sizes as they are given. UsageError where they are none."""
-    if isinstance(lengths, str):
-        raise UsageError(f"lengths: {lengths!r} is text; write [8, 12], or range(8, 25, 4)")
-    given = [lengths] if isinstance(lengths, int) else lengths
-    if isinstance(given, tuple) and len(given) == len(recipe.task.axes) > 1:
-        given = [given]
-    if not isinstance(given, Iterable):
-        raise UsageError(f"lengths: {_shown(lengths)} is neither a size nor several")
-    sizes: list[AnySize] = []
-    for size in given:
-        whole = size if isinstance(size, tuple) else (size,)
-        if not all(isinstance(part, int) and not isinstance(part, bool) and 0 < part <= LARGEST for part in whole):
-            raise UsageError(
-                f"lengths: {_shown(size)} is no size: sizes are whole numbers from 1 up, to a million at most"
-            )
-        sizes.append(size if isinstance(size, tuple) else int(size))
-    if not sizes:
-        raise UsageError("lengths: there is none: give a size or several, or leave it out")
-    return sizes
-
-
-def _rules(stopping: Stopping | str | Sequence[Stopping | str] | None) -> list[Stopping] | None:
-    if stopping is None:
-        return None
-    several = stopping if isinstance(stopping, (list, tuple)) else [stopping]
-    rules = [fields.parse(rule, "stopping") if isinstance(rule, str) else rule for rule in several]
-    return [rule if isinstance(rule, Stopping) else fields.decode(Stopping, rule, "stopping") for rule in rules]
-
-
-def _shown(value: object) -> str:
-    """A value as a message quotes it: short."""
-    text = shown(value, longest=61)
-    return text if len(text) <= 60 else f"{type(value).__name__} {text[:40]}…"
-
-
 def compare(first: Scores | Run | str | Path, *others: Scores | Run | str | Path) -> Comparison:
     """Scores, or the scores of runs or their folders, beside each other: at the sizes and on the problems that all were
     measured on, exact match of each, and the difference of the last and ``first`` with its 95 % interval.
@@ -340,16 +236,7 @@ def compare(first: Scores | Run | str | Path, *others: Scores | Run | str | Path
     ``others`` are one or more. The result prints as a table, and has ``plot()``, ``frame()`` and ``rows()``. UsageError
     where they share no size.
     """
-    return Comparison([_scores(one) for one in (first, *others)])
-
-
-def _scores(one: object) -> Scores:
-    if isinstance(one, (str, Path)):
-        one = Run.open(one)
-    found = one.scores if isinstance(one, Run) else one
-    if not isinstance(found, Scores):
-        raise UsageError(f"compare takes scores, as evaluate gives them, runs or their folders, not {_shown(one)}")
-    return found
+    return Comparison([scores_from(one) for one in (first, *others)])
 
 
 def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[None]:
@@ -397,7 +284,7 @@ def _sentence(cls: type) -> str:
 def families(task: Task | str, *changes: str) -> dict[str, str]:
     """A task's families of structured problems: what each is, by name. ``task`` is a Task or its name, ``changes`` are
     texts such as ``"base=2"``."""
-    found = catalog.task(task, list(changes)) if isinstance(task, str) else _task(task)
+    found = catalog.task(task, list(changes)) if isinstance(task, str) else task_from(task)
     return {family.name: family.about for family in found.families}
 
 

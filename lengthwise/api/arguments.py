@@ -1,0 +1,147 @@
+"""What callers from Python pass, made into what the package takes. UsageError says in one line what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from lengthwise import catalog
+from lengthwise.base import fields
+from lengthwise.base.errors import UsageError, shown
+from lengthwise.base.results import AnySize
+from lengthwise.models import Model, ModelSpec, Once
+from lengthwise.models.given import Given
+from lengthwise.objectives.final import Final
+from lengthwise.recipe.layout import Layout, NextToken
+from lengthwise.recipe.lengths import Uniform
+from lengthwise.recipe.loops import Constant, Loops
+from lengthwise.recipe.optim import AdamW, Schedule
+from lengthwise.recipe.recipe import Recipe
+from lengthwise.recipe.stopping import Stopping
+from lengthwise.report.scored import Scores
+from lengthwise.run import Run, Weights, choose_device
+from lengthwise.run import load as load_weights
+from lengthwise.tasks import Task
+
+LARGEST = 10**6  # a size
+
+
+def recipe_from(recipe: object, task: Task | str | None) -> Recipe:
+    """The recipe that is meant, before anything is changed."""
+    if isinstance(recipe, Recipe):
+        return recipe
+    if isinstance(recipe, str):
+        return catalog.recipe(recipe)
+    if isinstance(recipe, (ModelSpec, nn.Module)):
+        if task is None:
+            raise UsageError(f"{type(recipe).__name__}: name the task to train it on, e.g. task='parity'")
+        return recipe_of_model(recipe, task)
+    raise UsageError(f"train takes a recipe, its name, a model's configuration or a torch module, not {_shown(recipe)}")
+
+
+def recipe_of_model(model: ModelSpec | nn.Module, task: Task | str, **given: Any) -> Recipe:
+    """A plain recipe for a model of a user's own."""
+    spec = model if isinstance(model, ModelSpec) else Given.of(model)
+    name = spec.name if isinstance(spec, Given) else type(spec).__name__
+    chosen = task_from(task)
+    usual: dict[str, Any] = {
+        "layout": NextToken(),
+        "lengths": Uniform(top=20, bottom=chosen.smallest),
+        "loops": Constant(1),
+        "objective": Final(),
+        "steps": 2500,
+        "optimizer": AdamW(rate=1e-3),
+        "schedule": Schedule("cosine", warmup=0.05),
+    }
+    return Recipe(name=f"{fields.kebab(name)}-{chosen.name}", task=chosen, model=spec, **usual | given)
+
+
+def task_from(task: Task | str) -> Task:
+    """A task, or the one of a name."""
+    if isinstance(task, Task):
+        return task
+    if not isinstance(task, str):
+        raise UsageError(f"task: {_shown(task)} is neither a task nor the name of one; lw.tasks() lists them")
+    return catalog.task(task)
+
+
+def weights_from(weights: object, device: str, *, task: Task | str | None, **given: Any) -> Weights:
+    """Weights as they are, a run's, those of a name or a folder, or a module's."""
+    if isinstance(weights, nn.Module):
+        if task is None:
+            raise UsageError(f"{type(weights).__name__}: name the task to measure it on, e.g. task='parity'")
+        return weights_of_module(weights, task, **given)
+    if task is not None or any(value is not None for value in given.values()):
+        raise UsageError("task, layout, loops and trained_to are for a module: a run's recipe has its own")
+    if isinstance(weights, Weights):
+        return weights
+    chosen = choose_device(device)
+    if isinstance(weights, Run):
+        return weights.weights(chosen)
+    if isinstance(weights, (str, Path)):
+        return load_weights(weights, chosen)
+    raise UsageError(f"evaluate takes a run, weights, a name, a folder or a torch module, not {_shown(weights)}")
+
+
+def weights_of_module(
+    module: nn.Module, task: Task | str, *, layout: Layout | None, loops: Loops | None, trained_to: int | None
+) -> Weights:
+    """A module as weights. UsageError unless it answers in the task's symbols."""
+    lengths = Uniform(top=20 if trained_to is None else trained_to)
+    given: dict[str, Any] = {"layout": layout, "loops": loops, "lengths": lengths}
+    recipe = recipe_of_model(module, task, **{name: value for name, value in given.items() if value is not None})
+    return Weights(type(module).__name__, recipe, module if isinstance(module, Model) else Once(module))
+
+
+def sizes_from(lengths: object, recipe: Recipe) -> list[AnySize]:
+    """Sizes as they are given. UsageError where they are none."""
+    if isinstance(lengths, str):
+        raise UsageError(f"lengths: {lengths!r} is text; write [8, 12], or range(8, 25, 4)")
+    given = [lengths] if isinstance(lengths, int) else lengths
+    if isinstance(given, tuple) and len(given) == len(recipe.task.axes) > 1:
+        given = [given]
+    if not isinstance(given, Iterable):
+        raise UsageError(f"lengths: {_shown(lengths)} is neither a size nor several")
+    sizes: list[AnySize] = []
+    for size in given:
+        whole = size if isinstance(size, tuple) else (size,)
+        # numpy's whole numbers are sizes too.
+        if not all(
+            isinstance(part, Integral) and not isinstance(part, bool) and 0 < int(part) <= LARGEST for part in whole
+        ):
+            raise UsageError(
+                f"lengths: {_shown(size)} is no size: sizes are whole numbers from 1 up, to a million at most"
+            )
+        sizes.append(tuple(map(int, size)) if isinstance(size, tuple) else int(size))
+    if not sizes:
+        raise UsageError("lengths: there is none: give a size or several, or leave it out")
+    return sizes
+
+
+def rules_from(stopping: Stopping | str | Sequence[Stopping | str] | None) -> list[Stopping] | None:
+    """Stopping rules, one or several, or their texts; None for the recipe's own."""
+    if stopping is None:
+        return None
+    several = stopping if isinstance(stopping, (list, tuple)) else [stopping]
+    rules = [fields.parse(rule, "stopping") if isinstance(rule, str) else rule for rule in several]
+    return [rule if isinstance(rule, Stopping) else fields.decode(Stopping, rule, "stopping") for rule in rules]
+
+
+def _shown(value: object) -> str:
+    """A value as a message quotes it: short."""
+    text = shown(value, longest=61)
+    return text if len(text) <= 60 else f"{type(value).__name__} {text[:40]}…"
+
+
+def scores_from(one: object) -> Scores:
+    """Scores, or those of a run or its folder."""
+    if isinstance(one, (str, Path)):
+        one = Run.open(one)
+    found = one.scores if isinstance(one, Run) else one
+    if not isinstance(found, Scores):
+        raise UsageError(f"compare takes scores, as evaluate gives them, runs or their folders, not {_shown(one)}")
+    return found
