@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import lengthwise as lw
-from lengthwise import api, catalog
+from lengthwise import catalog
 from lengthwise.base.results import Score
 from lengthwise.report.scored import newcombe
 
@@ -99,8 +99,8 @@ def test_a_module_is_trained_and_holds_the_weights(folder):
     assert any((after[name] != before[name]).any() for name in before)
     assert all((run.model.module.state_dict()[name] == after[name]).all() for name in after)
     assert run.recipe.model.name == "Gru"
-    api.Given.of(module)  # another module, with other weights, is another model
-    assert api.Given.of(module) != run.recipe.model
+    lw.models.given.Given.of(module)  # another module, with other weights, is another model
+    assert lw.models.given.Given.of(module) != run.recipe.model
 
 
 def test_a_module_of_another_process_cannot_be_built(folder, monkeypatch):
