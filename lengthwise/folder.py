@@ -8,6 +8,7 @@ A run is ``runs/<name>-<id>/`` (or under ``$LENGTHWISE_RUNS``):
     scores.jsonl        evaluation scores, a row per line
     depth.jsonl         accuracy after every loop, a row per size
     anatomy.jsonl       error analyses, a row per size
+    code.json           digests of a user's own classes that it was trained with, if there are any
     state.pt            the checkpoint, until training ends
     about.json          versions, commit, device, time; and the recipe's outline
     tracked-*.json      how many rows a tracker was sent

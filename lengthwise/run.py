@@ -16,12 +16,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
-from torch import Tensor
+from torch import Tensor, nn
 
 from lengthwise.base.amounts import duration
 from lengthwise.base.errors import UsageError, clean, shown
 from lengthwise.base.fields import suggest
-from lengthwise.base.files import is_folder, one_line, path_of, read_text, regular, write
+from lengthwise.base.files import is_folder, one_line, path_of, read_text, read_tree, regular, write, write_json
 from lengthwise.base.results import RunOutline, Score
 from lengthwise.base.score_rows import latest, size_text
 from lengthwise.base.shown import as_html, as_text
@@ -29,12 +29,15 @@ from lengthwise.folder import SHIPPED, RunFolder, run_path, runs_folder, shipped
 from lengthwise.models import Model
 from lengthwise.recipe.demand import of_model
 from lengthwise.recipe.outline import outline
+from lengthwise.recipe.own_code import own_code
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.report.scored import Scores
 from lengthwise.share.hub import PREFIX, fetch, place
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+CODE = "code.json"  # what code of a user's own a run was trained with
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,24 @@ class Run(RunFolder):
     def model(self) -> Model:
         """The trained model, on the CPU. UsageError if training has not ended."""
         return self.weights().model
+
+    def hold_code(self, model: nn.Module) -> None:
+        """Keep which code of a user's own trains this run. Raises UsageError if it is not what it was."""
+        if changed := self.changed_code(model):
+            raise UsageError(
+                f"{self.folder}: {', '.join(changed)} changed since this run was trained; name=… makes another run, or "
+                "delete the folder"
+            )
+        begun = self.done or (self.folder / "state.pt").exists()
+        if not begun and (now := own_code(self.recipe, model)):
+            write_json(self.folder / CODE, now)
+
+    def changed_code(self, model: nn.Module) -> list[str]:
+        """The classes of a user's own that are not as they were when this run was trained."""
+        if not (self.folder / CODE).exists():  # it has none, or an earlier version began it
+            return []
+        before, now = read_tree(self.folder / CODE), own_code(self.recipe, model)
+        return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
 
     @property
     def scores(self) -> Scores:

@@ -20,7 +20,7 @@ import re
 import types
 import typing
 from abc import ABC
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from typing import Annotated, Any, Literal, NotRequired, ParamSpec, TypeVar
@@ -351,11 +351,28 @@ def _built(cls: type, values: Mapping[str, Any], path: str) -> Any:
 
 
 def kinds(base: type) -> dict[str, type]:
-    """All imported dataclasses that a field of type ``base`` may hold, by name."""
-    found = [base] if dataclasses.is_dataclass(base) else []
+    """All imported dataclasses that a field of type ``base`` may hold, by name. Raises UsageError where a user's own
+    has the name of one of the package's: it would silently take its place in every recipe."""
+    found: dict[str, type] = {}
+    for cls in sorted(_below(base), key=lambda cls: cls.__name__):
+        if (other := found.get(cls.__name__)) and _shipped(other) != _shipped(cls):
+            own = other if _shipped(cls) else cls
+            raise UsageError(
+                f"{own.__module__}.{own.__name__}: the package has a part of this name; call yours otherwise"
+            )
+        found[cls.__name__] = cls
+    return found
+
+
+def _below(base: type) -> Iterator[type]:
+    if dataclasses.is_dataclass(base) and not base.__name__.startswith("_"):
+        yield base
     for subclass in base.__subclasses__():
-        found += kinds(subclass).values()
-    return {cls.__name__: cls for cls in sorted(found, key=lambda c: c.__name__) if not cls.__name__.startswith("_")}
+        yield from _below(subclass)
+
+
+def _shipped(cls: type) -> bool:
+    return cls.__module__.startswith("lengthwise.")
 
 
 def kebab(name: str) -> str:

@@ -75,6 +75,7 @@ def train(
             with computing(threads, matmul), stop_signal() as stopped, drawn_ahead([trainee]):
                 return _help(trainee, where, stopped)
         run = Run.of(recipe, where)
+        run.hold_code(trainee.model)
         alone = nullcontext() if run.done else run.locked(wait=wait)
         with ExitStack() as held:
             with trainee.clock.forget():  # waiting for another process is no training

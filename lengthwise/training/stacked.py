@@ -80,6 +80,8 @@ def train_stacked(
         if left:
             given: dict[str, Any] = {"allow_divergence": allow_divergence, "matmul": matmul, "stacked": len(left)}
             seeds = [Member(run, Trainee(run.recipe, at, **given)) for run in left]
+            for one in seeds:
+                one.run.hold_code(one.trainee.model)
             with drawn_ahead([one.trainee for one in seeds]):
                 _train(seeds, shown, stopped, save_every)
     return runs

@@ -1,0 +1,98 @@
+"""Which code of a user's own a recipe runs: a run keeps names of parts, and what they do may change between calls."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from torch import nn
+
+from lengthwise.recipe.recipe import Recipe
+
+OTHERS = {"lengthwise", "torch", *sys.builtin_module_names, *sys.stdlib_module_names} - {"__main__"}
+
+
+def own_code(recipe: Recipe, model: nn.Module) -> dict[str, str]:
+    """Ten hexadecimal digits for each class of a user's own that the recipe's parts or the model's modules are of, by
+    its module and name. They change with its code, and with what that names in its file; not with comments, docstrings
+    and layout, nor with other modules."""
+    used = {type(part) for part in _parts(recipe)} | {type(module) for module in model.modules()}
+    own = {cls for each in used for cls in each.__mro__ if cls.__module__.partition(".")[0] not in OTHERS}
+    return {f"{cls.__module__}.{cls.__qualname__}": _digest(cls) for cls in sorted(own, key=str) if not _installed(cls)}
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    if isinstance(value, tuple):
+        for part in value:
+            yield from _parts(part)
+    elif is_dataclass(value):
+        yield value
+        for field in fields(value):
+            yield from _parts(getattr(value, field.name))
+
+
+def _file(cls: type) -> Path | None:
+    name = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return Path(name) if name and name.endswith(".py") and Path(name).is_file() else None
+
+
+def _installed(cls: type) -> bool:
+    path = _file(cls)
+    return path is not None and "site-packages" in path.parts
+
+
+def _digest(cls: type) -> str:
+    path, outermost = _file(cls), cls.__qualname__.partition(".")[0]
+    known = _defined(path, path.stat().st_mtime_ns) if path else {}
+    text = _with_what_it_names(outermost, known) if outermost in known else repr(_compiled(cls))
+    return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
+
+
+@lru_cache(maxsize=64)
+def _defined(path: Path, changed: int) -> dict[str, ast.stmt]:
+    """What a file defines on its top level, by name."""
+    found: dict[str, ast.stmt] = {}
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {name.id: node for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    return found
+
+
+def _with_what_it_names(name: str, known: dict[str, ast.stmt]) -> str:
+    """The code of a definition and of all that it names, directly or not, in the same file."""
+    reached, ahead = {name}, [name]
+    while ahead:
+        named = {part.id for part in ast.walk(known[ahead.pop()]) if isinstance(part, ast.Name)}
+        new = (named & known.keys()) - reached
+        reached |= new
+        ahead += new
+    return "\n".join(ast.dump(_said_nothing(known[one])) for one in sorted(reached))
+
+
+def _said_nothing(node: ast.stmt) -> ast.AST:
+    """A copy without docstrings."""
+    copy = ast.parse(ast.unparse(node))
+    for part in ast.walk(copy):
+        if isinstance(part, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(part) is not None:
+            part.body = part.body[1:]
+    return copy
+
+
+def _compiled(thing: Any) -> Any:
+    """What is left of a class that stands in no file, as in a notebook: its functions' bytecode."""
+    if isinstance(thing, CodeType):
+        return thing.co_code, thing.co_names, [_compiled(one) for one in thing.co_consts]
+    if isinstance(thing, type):
+        functions = {name: getattr(one, "__func__", getattr(one, "fget", one)) for name, one in vars(thing).items()}
+        return [(name, _compiled(one.__code__)) for name, one in sorted(functions.items()) if hasattr(one, "__code__")]
+    return repr(thing)

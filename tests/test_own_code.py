@@ -1,0 +1,145 @@
+"""A run keeps names of parts: what a user's own part does may change between two calls, and its name may be taken."""
+
+import importlib
+import json
+import sys
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+import lengthwise as lw
+from lengthwise import catalog
+from lengthwise.base import fields
+from lengthwise.cli import parse
+from lengthwise.recipe.own_code import own_code
+from lengthwise.run import Run
+from lengthwise.training.loop import train
+from lengthwise.training.stacked import train_stacked
+from lengthwise.verbs import load as verb
+
+SOURCE = '''
+"""A module."""
+from dataclasses import dataclass
+
+from torch import nn
+
+import lengthwise as lw
+
+SCALE = 1.0
+
+
+def unused():
+    return 0
+
+
+def scaled(x):
+    """Scale it."""
+    return SCALE * x
+
+
+@dataclass(frozen=True)
+class Scaled(lw.ModelSpec):
+    """A model."""
+
+    def build(self, reads, writes, *, causal):
+        return Net(len(reads), len(writes))
+
+
+class Net(nn.Module):
+    def __init__(self, reads, writes):
+        super().__init__()
+        self.table = nn.Embedding(reads, writes)
+
+    def forward(self, tokens):
+        return scaled(self.table(tokens))
+'''
+HARMLESS = [
+    ("# a comment\n", ""),
+    ('"""Scale it."""', '"""Another sentence."""'),
+    ("return 0", "return 1"),
+    ("SCALE * x", "SCALE  *  x"),
+]
+CHANGES = [
+    ("SCALE = 1.0", "SCALE = 2.0"),
+    ("SCALE * x", "SCALE + x"),
+    ("Embedding(reads, writes)", "Embedding(reads, writes, 0)"),
+]
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Write a module of a user's own, and import it anew."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def written(text):
+        (tmp_path / "my_scaled.py").write_text(text)
+        sys.modules.pop("my_scaled", None)
+        importlib.invalidate_caches()
+        return importlib.import_module("my_scaled").Scaled()
+
+    yield written
+    sys.modules.pop("my_scaled", None)
+
+
+def recipe(model):
+    return catalog.recipe("looped-copy", ["steps=4", "batch=4", "watch.every=0", "loops=Constant", "objective=Final",
+        "stopping=Oracle", "layout=NextToken", "families=0", "name=own"]).change(model=model)  # fmt: skip
+
+
+def test_the_package_s_own_parts_have_no_code_of_ones_own():
+    assert not any(own_code(one, one.build()) for one in (lw.find("looped-pairs"), lw.find("retran-small")))
+
+
+@pytest.mark.parametrize(("old", "new"), HARMLESS, ids=repr)
+def test_what_changes_nothing_is_no_change(write, old, new):
+    one = recipe(write("# a comment\n" + SOURCE))
+    before = own_code(one, one.build())
+    assert set(before) == {"my_scaled.Scaled", "my_scaled.Net"}
+    one = recipe(write(("# a comment\n" + SOURCE).replace(old, new)))
+    assert own_code(one, one.build()) == before
+
+
+@pytest.mark.parametrize(("old", "new"), CHANGES, ids=repr)
+@pytest.mark.parametrize("stacked", [False, True], ids=["alone", "stacked"])
+def test_a_run_does_not_go_on_with_other_code(write, old, new, stacked, capsys):
+    one = recipe(write(SOURCE))
+    run = train_stacked([one.seeded(0), one.seeded(1)])[0] if stacked else train(one)
+    before = own_code(one, run.model)
+    assert json.loads((run.folder / "code.json").read_text()) == before
+    train(one)  # it is done
+    changed = recipe(write(SOURCE.replace(old, new)))
+    with pytest.raises(lw.UsageError, match=r"my_scaled\.Net.* changed since this run was trained; name=…"):
+        train(changed)
+    assert train(changed.change(name="another")).done
+    words = parse(["evaluate", str(run.folder), "--lengths", "2", "--samples", "2", "--uniform-only"])
+    verb(words)(words)
+    assert "my_scaled.Net" in capsys.readouterr().err and not run.rows("scores")
+    assert Run.open(run.folder).changed_code(changed.build())
+
+
+def test_a_class_that_stands_in_no_file_is_known_by_its_functions():
+    def made(times):
+        code = f"class Cell(Module):\n    def forward(self, tokens):\n        return {times} * tokens\n"
+        space = {"Module": nn.Module, "__name__": "__notebook__"}
+        exec(code, space)
+        return space["Cell"]()
+
+    one = lw.find("looped-copy")
+    assert own_code(one, made(2)) == own_code(one, made(2)) != own_code(one, made(3))
+
+
+def test_a_part_may_not_take_the_name_of_one_of_the_package():
+    @dataclass(frozen=True)
+    class RoPE(lw.Position):
+        def build(self, width, heads):
+            return lw.Encoding()
+
+    try:
+        with pytest.raises(lw.UsageError, match=r"test_own_code\.RoPE: the package has a part of this name"):
+            lw.find("looped-parity", "model.positions=RoPE")
+    finally:
+        RoPE.__name__ = "_Gone"  # a class stays among its base's as long as anything names it
+    assert fields.kinds(lw.Position)["RoPE"] is lw.RoPE
+    assert torch.is_tensor(lw.find("looped-parity", "model.positions=RoPE").build().readout.weight)
