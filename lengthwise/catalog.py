@@ -101,9 +101,14 @@ def studies() -> dict[str, Callable[..., Study]]:
 
 
 def add(module: ModuleType) -> None:
-    """Make the recipes and studies of a user's own module known by name. Its classes are known once it is imported."""
-    _OWN.update(_recipes([module]))
-    _OWN_STUDIES.update(_functions([module], Study))
+    """Make the recipes and studies of a user's own module known by name. Its classes are known once it is imported.
+    Raises UsageError where one has the name of one of the package's, or of the package's own studies."""
+    recipes, studies = _recipes([module]), _functions([module], Study)
+    taken = [*(recipes.keys() & _shipped().keys()), *(studies.keys() & _functions(_modules(lengthwise.studies), Study))]
+    if taken:
+        raise UsageError(f"{module.__name__}: the package has a recipe or study called {taken[0]}: rename yours")
+    _OWN.update(recipes)
+    _OWN_STUDIES.update(studies)
     if module.__file__:
         listing.add(Path(module.__file__))
 
@@ -149,7 +154,10 @@ def _find(what: str, name: str, known: dict[str, Any]) -> Any:
 
 def recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
     """A recipe by its name, with ``name=value`` changes. UsageError answers a wrong name with the right ones."""
-    return _find("recipe", name, recipes())().change(changes)
+    found = _find("recipe", name, recipes())()
+    if not isinstance(found, Recipe):
+        raise UsageError(f"recipe {name}: its function gives a {type(found).__name__}, not a recipe")
+    return found.change(changes)
 
 
 def study(name: str, **choices: Any) -> Study:

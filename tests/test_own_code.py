@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import subprocess
 import sys
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from lengthwise import catalog
 from lengthwise.base import fields
 from lengthwise.cli import parse
 from lengthwise.recipe.own_code import own_code
-from lengthwise.run import Run
+from lengthwise.run import Run, runs_folder
 from lengthwise.training.loop import train
 from lengthwise.training.stacked import train_stacked
 from lengthwise.verbs import load as verb
@@ -143,3 +144,51 @@ def test_a_part_may_not_take_the_name_of_one_of_the_package():
         RoPE.__name__ = "_Gone"  # a class stays among its base's as long as anything names it
     assert fields.kinds(lw.Position)["RoPE"] is lw.RoPE
     assert torch.is_tensor(lw.find("looped-parity", "model.positions=RoPE").build().readout.weight)
+
+
+SLIPS = {
+    "def my_parity() -> lw.Recipe:\n    lw.find('looped-parity')\n": "recipe my-parity: its function gives a NoneType",
+    "def looped_parity() -> lw.Recipe:\n    return lw.find('looped-parity')\n": "called looped-parity: rename yours",
+    "@dataclass(frozen=True)\nclass Half(lw.Stopping):\n    pass\n\n\ndef my_parity() -> lw.Recipe:\n"
+    "    return lw.find('looped-parity', 'stopping=Half')\n": "stopping: Half lacks the method limit",
+    "@dataclass(frozen=True)\nclass Mix(lw.MixerSpec):\n    def build(self, width, heads, *, dropout, biases):\n"
+    "        pass\n\n\ndef my_parity() -> lw.Recipe:\n    return lw.find('looped-parity', 'model.mixer=Mix')\n":
+    "it has parts of your own: Mix",
+    "@dataclass(frozen=True)\nclass Bare(lw.Objective):\n    def __call__(self, runner, batch, loops, generator):\n"
+    "        return 1 / 0\n\n\ndef my_parity() -> lw.Recipe:\n    return lw.find('looped-parity', 'objective=Bare')\n":
+    "ZeroDivisionError in my_slip.py, line 9: division by zero; it has parts of your own: Bare",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "message"), SLIPS.items(), ids=list(SLIPS.values()))
+def test_a_slip_in_ones_own_code_is_said_in_one_line(text, message, tmp_path):
+    (tmp_path / "my_slip.py").write_text(f"from dataclasses import dataclass\n\nimport lengthwise as lw\n\n\n{text}")
+    name = "looped-parity" if "looped_parity" in text else "my-parity"
+    words = ["train", name, "steps=2", "--import", "my_slip"]
+    done = subprocess.run([sys.executable, "-m", "lengthwise", *words], cwd=tmp_path, capture_output=True, text=True)
+    *_, last = done.stderr.splitlines()  # before it may stand how long it would take
+    assert done.returncode == 2 and message in last and "Traceback" not in done.stderr
+    assert not runs_folder().exists()
+
+
+def test_what_chose_a_recipe_did_not_choose_another():
+    looked = lw.find("looped-parity").chosen_on
+    assert looked.sizes and lw.find("looped-parity", "steps=10", "name=x", "seed=3").chosen_on == looked
+    for change in ("model.width=32", "task=Copy", "lengths.top=8"):
+        assert not lw.find("looped-parity", change).chosen_on.sizes
+    assert lw.find("looped-parity", "model.width=32", "chosen_on.sizes=(7,)").chosen_on.sizes == (7,)
+
+
+def test_batch_normalisation_is_refused():
+    class Normed(nn.Module):
+        def __init__(self, reads, writes):
+            super().__init__()
+            self.table, self.norm = nn.Embedding(reads, writes), nn.BatchNorm1d(writes)
+
+        def forward(self, tokens):
+            return self.norm(self.table(tokens).mT).mT
+
+    task = catalog.task("parity")
+    reads, writes = lw.NextToken().vocabs(task)
+    with pytest.raises(lw.UsageError, match="reads its neighbours in training: BatchNorm1d normalises over the batch"):
+        lw.train(Normed(len(reads), len(writes)), task=task, steps=2, quiet=True)

@@ -343,6 +343,8 @@ def _built(cls: type, values: Mapping[str, Any], path: str) -> Any:
         given[name] = conform(hints(cls)[name], value, f"{inside}{name}")
     fields = dataclasses.fields(cls)
     needed = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
+    if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
+        raise UsageError(f"{path or 'recipe'}: {cls.__name__} lacks the method {', '.join(lacking)}")
     if missing := [name for name in needed if name not in given]:
         raise UsageError(
             f"{path or 'recipe'}: {cls.__name__} needs {', '.join(missing)}, e.g. {cls.__name__}({missing[0]}=…)"

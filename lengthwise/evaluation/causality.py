@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Inputs, UsageError
@@ -38,6 +39,7 @@ def check(model: Model, recipe: Recipe) -> None:
         _check_symbols(model, batch.inputs, recipe)
         if recipe.layout.causal:
             _check_causality(model, batch)
+        _check_norms(model)
         _check_padding(model, batch.inputs)
     finally:
         model.train(training)
@@ -90,6 +92,16 @@ def _check_causality(model: Model, batch: Batch) -> None:
             raise UsageError(
                 f"{_name(model)} looks ahead: other tokens after a position changed its logits at or before it, where "
                 "a causal layout may see earlier tokens only; mask its attention, or use a layout that is not causal"
+            )
+
+
+def _check_norms(model: Model) -> None:
+    """Batch normalisation reads the other rows in training alone, where nothing else here would show it."""
+    for part in model.modules():
+        if isinstance(part, _BatchNorm):
+            raise UsageError(
+                f"{_name(model)} reads its neighbours in training: {type(part).__name__} normalises over the batch, "
+                "padding included; use LayerNorm"
             )
 
 

@@ -21,6 +21,7 @@ from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
 from lengthwise.nn.window import Local
+from lengthwise.recipe.own_code import told_of_own
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.stopping import Stopping
 
@@ -140,7 +141,8 @@ def _numbers_per_position(recipe: Recipe) -> float:
 def parameters(recipe: Recipe) -> int:
     """The number of a model's parameters; a large one is not made."""
     if surely_small(recipe.model):
-        return sum(parameter.numel() for parameter in recipe.build().parameters())
+        with told_of_own(recipe):
+            return sum(parameter.numel() for parameter in recipe.build().parameters())
     spec, layers = recipe.model, getattr(recipe.model, "layers", 1)
     if layers > 2:  # all alike but for what stands around them
         one, two = (parameters(replace(recipe, model=replace(spec, layers=n))) for n in (1, 2))  # type: ignore[call-arg]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import hashlib
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,8 +16,11 @@ from typing import Any
 
 from torch import nn
 
+from lengthwise.base.errors import UsageError
+from lengthwise.base.files import one_line
 from lengthwise.recipe.recipe import Recipe
 
+PACKAGE = Path(__file__).parents[1]
 OTHERS = {"lengthwise", "torch", *sys.builtin_module_names, *sys.stdlib_module_names} - {"__main__"}
 
 
@@ -24,8 +29,38 @@ def own_code(recipe: Recipe, model: nn.Module) -> dict[str, str]:
     its module and name. They change with its code, and with what that names in its file; not with comments, docstrings
     and layout, nor with other modules."""
     used = {type(part) for part in _parts(recipe)} | {type(module) for module in model.modules()}
-    own = {cls for each in used for cls in each.__mro__ if cls.__module__.partition(".")[0] not in OTHERS}
-    return {f"{cls.__module__}.{cls.__qualname__}": _digest(cls) for cls in sorted(own, key=str) if not _installed(cls)}
+    return {f"{cls.__module__}.{cls.__qualname__}": _digest(cls) for cls in _own(used)}
+
+
+@contextmanager
+def told_of_own(recipe: Recipe) -> Iterator[None]:
+    """UsageError, in one line, for any error of a recipe that has parts of a user's own, which are then named; the
+    error itself is its cause."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        own = [cls.__name__ for cls in _own({type(part) for part in _parts(recipe)})]
+        if not own:
+            raise
+        raise UsageError(f"{recipe.name}: {_told(error)}; it has parts of your own: {', '.join(own)}") from error
+
+
+def _told(error: Exception) -> str:
+    """An error in a line, and where it came from in code that is no package's."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _packaged(Path(frame.filename))]
+    where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{where}: {one_line(error)}"
+
+
+def _packaged(path: Path) -> bool:
+    return "site-packages" in path.parts or path.is_relative_to(PACKAGE) or not path.is_file()
+
+
+def _own(used: Iterable[type]) -> list[type]:
+    found = {cls for each in used for cls in each.__mro__ if cls.__module__.partition(".")[0] not in OTHERS}
+    return [cls for cls in sorted(found, key=str) if not _installed(cls)]
 
 
 def _parts(value: Any) -> Iterator[Any]:

@@ -189,7 +189,13 @@ class Recipe(fields.Part):
         for name in values:
             if name not in known:
                 raise UsageError(f"{name}: a recipe has no such field{fields.suggest(name, known)}")
-        return replace(fields.override(self, changes), **values)
+        changed = replace(fields.override(self, changes), **values)
+        return changed if changed.chosen_on != self.chosen_on else changed._unchosen(self)
+
+    def _unchosen(self, before: Recipe) -> Recipe:
+        """Where another task, model or range is trained, nobody has looked at anything yet."""
+        same = (self.task, self.model, self.lengths) == (before.task, before.model, before.lengths)
+        return self if same else replace(self, chosen_on=ChosenOn())
 
     def sizes(self, size: AnySize) -> tuple[int, ...]:
         """A size on each of the task's axes. A bare number stands for all, short of an axis that is kept short."""

@@ -27,6 +27,7 @@ from lengthwise.models import Model
 from lengthwise.recipe import data
 from lengthwise.recipe.demand import KEPT, of_model, parameters, surely_small
 from lengthwise.recipe.lengths import Growing, Mastery
+from lengthwise.recipe.own_code import told_of_own
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.source import Finite, Fresh
 from lengthwise.run import Run, commit, named_now, save
@@ -333,6 +334,11 @@ class Trainee:
 def rehearse(recipe: Recipe, device: torch.device, matmul: Matmul = "fp32") -> Trainee:
     """Train on a few rows at the first step and at the last, and measure what the recipe watches and its longest
     problems on a few: what cannot work raises UsageError here, before anything is written or hours have passed."""
+    with told_of_own(recipe):
+        return _rehearsed(recipe, device, matmul)
+
+
+def _rehearsed(recipe: Recipe, device: torch.device, matmul: Matmul) -> Trainee:
     trainee = Trainee(small(recipe), device, matmul=matmul)
     causality.check(trainee.model, recipe)
     if isinstance(recipe.source, Finite):

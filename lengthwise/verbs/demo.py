@@ -42,7 +42,7 @@ NEXT = """\
   lengthwise train looped-parity                                      another task: is the number of ones odd?
   lengthwise train looped-pairs model.width=32                        another model: any field can be changed
   lengthwise list                                                     what else there is
-The README shows how to plug in a task or a model of your own, in under 40 lines each."""
+docs/how-to shows how to plug in a task or a model of your own, in a short file each."""
 
 
 def run(args: argparse.Namespace) -> int:

@@ -229,5 +229,5 @@ def _chosen(sweep: Sweep, point: Point) -> Recipe:
     """The recipe at a point, which says by what it was chosen."""
     recipe = changed(sweep.recipe, point)
     sizes = {max(recipe.sizes(size)) for size in sweep.sizes}
-    before = recipe.chosen_on
+    before = sweep.recipe.chosen_on  # what was looked at before stays looked at
     return replace(recipe, chosen_on=ChosenOn(tuple(sorted({*before.sizes, *sizes})), before.problems))
