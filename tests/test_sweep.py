@@ -122,7 +122,7 @@ def test_a_sweep_keeps_the_best_and_trains_nothing_twice(runs, made):
     assert done.returncode == 0, done.stderr
     (folder,) = runs.glob("sweep-*")
     best = Recipe.read((folder / "best.json").read_text())
-    assert best.chosen_on.sizes == (4, 5, 20, 26, 60) and best.model.width == 8
+    assert best.chosen_on.sizes == (4, 5) and best.model.width == 8  # another range than what 20, 26 and 60 chose
     rows = csv.DictReader((folder / "trials.csv").read_text().splitlines())
     assert [(row["model.width"], row["seeds"]) for row in rows] == [("4", "2"), ("8", "2")]
     assert {Path(file).name for file in json.loads(done.stdout)["files"]} < {path.name for path in folder.iterdir()}
