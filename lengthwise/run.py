@@ -101,7 +101,8 @@ def choose_device(name: str | torch.device) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # some devices, e.g. meta, compute nothing
     except (RuntimeError, AssertionError, TypeError, ValueError):
-        raise UsageError(f"device: {shown(name)} is not here; use auto, cpu, cuda or mps") from None
+        here = ["auto", "cpu", *["cuda"] * torch.cuda.is_available(), *["mps"] * torch.backends.mps.is_available()]
+        raise UsageError(f"device: {shown(name)} is not here; there are: {', '.join(here)}") from None
     return device
 
 

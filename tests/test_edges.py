@@ -184,3 +184,24 @@ def test_an_anatomy_looks_at_as_many_together_as_its_rule(monkeypatch):
     weights = Weights("untrained", recipe, recipe.build().eval())
     anatomies.anatomy(weights, 3, samples=600, stopping=MaxConfidence(per="batch"))
     assert seen == [512, 88]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("train", "parity"), "'parity' is not one of the"),
+        (("train", "parity"), "it is a task, of which there are halting-parity, looped-parity, ntp-parity"),
+        (("list", "--import", "own_task.py"), "name a module, as --import own_task; give it once for each"),
+        (("list", "--import", "one,two"), "name a module, as --import one; give it once for each"),
+        (("solve", "looped-pairs", "1+1", "--device", "tpu"), "there are: auto, cpu"),
+    ],
+)
+def test_what_was_meant_is_said(words, message):
+    assert message in command(*words).stderr
+
+
+def test_shipped_weights_are_reported_and_a_folder_of_runs_is_not_taken_for_one(tmp_path):
+    assert command("report", "looped-parity", "--out", tmp_path / "figures").returncode == 0
+    (tmp_path / "some" / "one").mkdir(parents=True)
+    (tmp_path / "some" / "one" / "config.json").write_text("{}")
+    assert f"a folder of runs; name the runs, as {tmp_path}/some/* does" in command("report", tmp_path / "some").stderr

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -70,6 +71,10 @@ def _check(args: argparse.Namespace) -> None:
 def _add(name: str) -> None:
     """Import a module of a user's own. UsageError where it cannot be, whatever the reason."""
     from lengthwise import catalog
+
+    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name) or name.endswith(".py"):
+        stem = Path(name.partition(",")[0]).stem
+        raise UsageError(f"--import {name}: name a module, as --import {stem}; give it once for each of several")
 
     try:
         catalog.add(importlib.import_module(name))

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.base.errors import UsageError
+from lengthwise.base.files import is_folder
 from lengthwise.base.progress import Progress
-from lengthwise.folder import InquiryFolder, RunFolder, inquiry_path, known_operations, run_path
+from lengthwise.folder import SHIPPED, InquiryFolder, RunFolder, inquiry_path, known_operations, run_path, shipped
 from lengthwise.report import asked_curves, curves
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.publish import publish, publish_depth, redraw
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         return _page_of_results(args, folders)
     if folders:
         return _redraw(args, folders)
-    found = [_asked(name) or RunFolder(run_path(name)) for name in args.runs]  # no recipe is read: quick
+    found = [_asked(name) or _run(name) for name in args.runs]
     runs = [one for one in found if isinstance(one, RunFolder)]
     asked = [one for one in found if isinstance(one, InquiryFolder)]
     if args.html:
@@ -57,6 +58,14 @@ def _uncollected() -> Iterator[None]:
     finally:
         if before:
             gc.enable()
+
+
+def _run(name: str) -> RunFolder:
+    """A run's folder, or that of shipped weights; its recipe is not read, which would take a while."""
+    path = SHIPPED / name if not is_folder(Path(name)) and name in shipped() else run_path(name)
+    if not (path / "config.json").exists() and any(path.glob("*/config.json")):
+        raise UsageError(f"{name}: a folder of runs; name the runs, as {name.rstrip('/')}/* does")
+    return RunFolder(path)
 
 
 def _asked(name: str) -> Asked | None:
