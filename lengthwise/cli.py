@@ -312,6 +312,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 def _run(args: argparse.Namespace) -> int:
     try:
+        if sys.stdout is None:  # as `>&-` leaves it: what is printed would vanish
+            raise UsageError("standard output is closed: there is nowhere to show what was asked for")
         with lifeline.leaving():
             work = _work(args)
         lifeline.heed()

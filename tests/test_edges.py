@@ -205,3 +205,9 @@ def test_shipped_weights_are_reported_and_a_folder_of_runs_is_not_taken_for_one(
     (tmp_path / "some" / "one").mkdir(parents=True)
     (tmp_path / "some" / "one" / "config.json").write_text("{}")
     assert f"a folder of runs; name the runs, as {tmp_path}/some/* does" in command("report", tmp_path / "some").stderr
+
+
+def test_a_closed_output_is_said():
+    line = f"{sys.executable} -m lengthwise solve looped-pairs 1+2 >&-"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "standard output is closed" in done.stderr
