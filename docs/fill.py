@@ -377,7 +377,7 @@ def _measured(folder: str, recipe: str, sizes: str) -> list[float]:
 
 def _verdict(claim: dict[str, str], shares: list[float]) -> str:
     """A claim that a model succeeds is not contradicted by one that did not learn to the end, nor is one that it fails
-    confirmed by it; and one seed decides nothing."""
+    confirmed by it; seeds on both sides of its bound do not decide it, and one seed decides nothing."""
     if not shares:
         return "not measured"
     sign, bound = claim["agrees"].split()
@@ -385,6 +385,9 @@ def _verdict(claim: dict[str, str], shares: list[float]) -> str:
     unfit = unfitted(claim["folder"]).get(claim["recipe"], "")
     if unfit and holds == (sign == "<="):
         return f"undecided{unfit}"
+    agreeing = sum(share >= float(bound) if sign == ">=" else share <= float(bound) for share in shares)
+    if 0 < agreeing < len(shares):
+        return f"undecided ({agreeing} of {len(shares)} seeds agree)"
     return ("agrees" if holds else "disagrees") + (", one seed" if len(shares) == 1 else "")
 
 

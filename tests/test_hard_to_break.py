@@ -151,7 +151,7 @@ def test_divergence_is_said_at_once_and_leaves_what_was_finite():
 
 
 def test_no_file_of_rows_ever_holds_what_is_no_number():
-    with pytest.raises(ValueError, match="JSON"):
+    with pytest.raises(UsageError, match="not finite"):
         Run.of(SMALL).append("metrics", {"loss": math.nan})
 
 
