@@ -598,11 +598,11 @@ def test_a_mixer_need_not_start_with_keys_like_its_queries(run):
         start_alike = Mixer.start_alike
 
     @dataclass(frozen=True)
-    class PlainSpec(Attention):
+    class _PlainSpec(Attention):
         def build(self, width, heads, *, dropout, biases):
             return Plain(width, heads)
 
-    model = build(replace(BASE, mixer=PlainSpec(), positions=(EarlierHeads(1),)), True)
+    model = build(replace(BASE, mixer=_PlainSpec(), positions=(EarlierHeads(1),)), True)
     assert logits(run(model), some(), [1, 2, 3]).isfinite().all()
 
 
