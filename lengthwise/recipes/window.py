@@ -94,6 +94,8 @@ def looped_copy() -> Recipe:
         halting_parity(),
         name="looped-copy",
         task=Copy(),
+        # Without a bias per offset, which ``Local`` has: with it copying wears off sooner (LOG.md).
+        model=replace(SMALL, positions=(LocalHeads(count=4), Mark())),
         steps=4000,
         batch=48,
         optimizer=AdamW(rate=7e-4, betas=(0.9, 0.95)),
