@@ -381,11 +381,14 @@ def _verdict(claim: dict[str, str], shares: list[float]) -> str:
     if not shares:
         return "not measured"
     sign, bound = claim["agrees"].split()
-    holds = statistics.fmean(shares) >= float(bound) if sign == ">=" else statistics.fmean(shares) <= float(bound)
+
+    def reaches(share: float) -> bool:
+        return share >= float(bound) if sign == ">=" else share <= float(bound)
+
+    holds, agreeing = reaches(statistics.fmean(shares)), sum(map(reaches, shares))
     unfit = unfitted(claim["folder"]).get(claim["recipe"], "")
     if unfit and holds == (sign == "<="):
         return f"undecided{unfit}"
-    agreeing = sum(share >= float(bound) if sign == ">=" else share <= float(bound) for share in shares)
     if 0 < agreeing < len(shares):
         return f"undecided ({agreeing} of {len(shares)} seeds agree)"
     return ("agrees" if holds else "disagrees") + (", one seed" if len(shares) == 1 else "")

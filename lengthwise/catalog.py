@@ -97,14 +97,20 @@ def _shipped() -> dict[str, Callable[[], Recipe]]:
 
 def studies() -> dict[str, Callable[..., Study]]:
     """Functions that return a study, by name."""
-    return _functions(_modules(lengthwise.studies), Study) | _OWN_STUDIES
+    return _shipped_studies() | _OWN_STUDIES
+
+
+@cache
+def _shipped_studies() -> dict[str, Callable[..., Study]]:
+    return _functions(_modules(lengthwise.studies), Study)
 
 
 def add(module: ModuleType) -> None:
     """Make the recipes and studies of a user's own module known by name. Its classes are known once it is imported.
-    Raises UsageError where one has the name of one of the package's, or of the package's own studies."""
+    Raises UsageError where a recipe or study has the name of one of the package's."""
     recipes, studies = _recipes([module]), _functions([module], Study)
-    taken = [*(recipes.keys() & _shipped().keys()), *(studies.keys() & _functions(_modules(lengthwise.studies), Study))]
+    # Asked name by name, so that a module without recipes need not wait until the package's are made.
+    taken = [name for name in recipes if name in _shipped()] + [name for name in studies if name in _shipped_studies()]
     if taken:
         raise UsageError(f"{module.__name__}: the package has a recipe or study called {taken[0]}: rename yours")
     _OWN.update(recipes)

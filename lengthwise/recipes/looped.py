@@ -168,16 +168,10 @@ def variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
         ema_start=setting.ema_start,
         families=0.5 if setting.families else 0.0,
         family_names=setting.families,
-        watch=_watch(setting, near),
+        watch=Watch(every=setting.steps // (setting.best_of or 10), sizes=near, count=500 if setting.best_of else 200),
         keep="best" if setting.best_of else "last",
         chosen_on=ChosenOn((*near, *setting.looked_at)),
     )
-
-
-def _watch(setting: Setting, near: tuple[int, ...]) -> Watch:
-    if setting.best_of:
-        return Watch(every=setting.steps // setting.best_of, sizes=near, count=500)
-    return Watch(every=setting.steps // 10, sizes=near, count=200)
 
 
 def _lengths(setting: Setting) -> Lengths:
