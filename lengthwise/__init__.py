@@ -5,6 +5,7 @@
     run = lw.train("looped-parity", seed=1)              # or a Recipe, a model's configuration, a torch module
     scores = lw.evaluate(run, lengths=[20, 40, 60])      # rows; scores.plot(), .frame(), .compare(other)
     lw.load("looped-pairs").solve("128+9").text
+    lw.check(MyTask())                                   # the laws that a part of your own should keep
 
 Names are imported when they are first used, so that ``lengthwise --help`` need not wait for torch.
 """
@@ -93,6 +94,7 @@ __all__ = [
     "Vocab",
     "Watch",
     "Weights",
+    "check",
     "compare",
     "evaluate",
     "families",

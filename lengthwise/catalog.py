@@ -16,7 +16,7 @@ import lengthwise.recipes
 import lengthwise.studies
 from lengthwise.base import listing
 from lengthwise.base.errors import shown
-from lengthwise.base.fields import kebab, kinds, override, suggest
+from lengthwise.base.fields import Part, kebab, kinds, override, suggest
 from lengthwise.base.types import UsageError
 from lengthwise.models import ModelSpec
 from lengthwise.nn.mixer import MixerSpec
@@ -41,7 +41,7 @@ def _modules(package: ModuleType) -> list[ModuleType]:
     return [importlib.import_module(f"{package.__name__}.{name}") for name in names]
 
 
-def parts() -> dict[str, dict[str, type]]:
+def parts() -> dict[str, dict[str, type[Part]]]:
     """The kinds that recipes are made of, imported classes of a user's own included."""
     import_parts()
     return {name: kinds(base) for name, base in PARTS.items()}
@@ -117,6 +117,14 @@ def add(module: ModuleType) -> None:
     _OWN_STUDIES.update(studies)
     if module.__file__:
         listing.add(Path(module.__file__))
+
+
+def defined(
+    module: ModuleType,
+) -> tuple[list[type[Part]], dict[str, Callable[[], Recipe]], dict[str, Callable[..., Study]]]:
+    """The parts, recipes and studies that a user's own module defines."""
+    found = [cls for known in parts().values() for cls in known.values() if cls.__module__ == module.__name__]
+    return found, _recipes([module]), _functions([module], Study)
 
 
 def own_recipes() -> dict[str, str]:

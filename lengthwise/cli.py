@@ -26,6 +26,7 @@ EXAMPLES = {
     "sweep looped-parity model.width=32,64": "every value of a field, the best kept as a recipe",
     "attack looped-pairs": "search for problems that it gets wrong",
     "verify looped-pairs": "is it what it says it is?",
+    "check own_task": "is the task in own_task.py right?",
     "report runs/*": "tables, figures and CSV",
     "show RoPE": "a part and its fields; or a field: model.positions",
     "show looped-pairs --html page.html": "a page on which the model itself thinks",
@@ -76,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
 
     def verb(name: str, text: str, *options: str) -> argparse.ArgumentParser:
         sub = verbs.add_parser(name, help=text, description=text, allow_abbrev=False)
-        for option in (*options, "import"):
+        for option in (*options, *["import"] * (name != "check")):  # which is given its modules as they are
             flags = dict(OPTIONS[option])
             sub.add_argument("--stopping" if option == "rule" else f"--{option}", **flags)
         return sub
@@ -118,6 +119,8 @@ def _using(verb: Callable[..., argparse.ArgumentParser]) -> None:
     sub = verb("verify", "measure what somebody else's weights are and do; spoofs are exposed",
                "seed", "lengths", "samples", "seconds", "device", "threads", "quiet", "json")  # fmt: skip
     _verify(sub)
+    sub = verb("check", "hold your own parts, recipes and studies to the laws of their kinds", "quiet", "json")
+    sub.add_argument("import", nargs="+", metavar="MODULE", help="e.g. own_task, for own_task.py in this folder")
     sub = verb("solve", "answer prompts, from arguments or from standard input, one a line",
                "rule", "device", "json")  # fmt: skip
     sub.add_argument("weights", metavar="WEIGHTS", help="shipped weights by name, a folder, or hf:user/name")

@@ -10,9 +10,8 @@ import torch
 
 from lengthwise import catalog
 from lengthwise.base.fields import text
-from lengthwise.base.rng import stream
-from lengthwise.base.types import Inputs, UsageError
-from lengthwise.base.vocab import Vocab
+from lengthwise.base.types import UsageError
+from lengthwise.evaluation import laws_of_models
 from lengthwise.models import ModelSpec
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
@@ -21,9 +20,9 @@ from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.position import FIRE, ALiBi, Learned, Position, Randomized, RoPE, Sinusoidal
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 
-READS, WRITES = Vocab(tuple("012345")), Vocab(tuple("xyz"))
-LENGTHS, LOOPS = [5, 9, 2], [2, 1, 3]
-BASE = Transformer(width=8, heads=2, layers=1)
+BASE, some = laws_of_models.SMALL, laws_of_models.rows
+READS, WRITES = laws_of_models.READS, laws_of_models.WRITES
+LENGTHS, LOOPS = list(laws_of_models.LENGTHS), list(laws_of_models.LOOPS)
 MADE = {int: 1, str: "x", Position: RoPE()}  # what a field without a default is given
 
 
@@ -122,25 +121,12 @@ def build(spec, causal, reads=READS, writes=WRITES):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = spec.build(reads, writes, causal=causal)
-    return away(model)
+    return away(model.double())
 
 
 def away(model):
     """The same model in float64, away from where all is zero."""
-    draw = stream(0, "more")
-    model = model.double().eval()
-    for parameter in model.parameters():
-        parameter.data += 0.4 * torch.randn(parameter.shape, generator=draw, dtype=torch.double)
-    return model
-
-
-def some(lengths=LENGTHS, width=None, seed=0):
-    """Rows of these lengths; where a row has ended stands rubbish."""
-    width = width or max(lengths)
-    tokens = torch.randint(6, (len(lengths), 40), generator=stream(seed, "tokens"))[:, :width]
-    position = torch.arange(width).expand(len(lengths), -1)
-    # A sign, two digits, and so on.
-    return Inputs(tokens, position, position % 3, position < torch.tensor(lengths)[:, None])
+    return laws_of_models.away(model.double())
 
 
 def logits(runner, inputs, loops=LOOPS, at=None, **given):

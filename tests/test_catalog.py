@@ -25,6 +25,7 @@ from lengthwise.run import Run, load
 from lengthwise.tasks.addition import Addition
 from lengthwise.training import cost as costs
 from lengthwise.training.cost import cost, operations, operations_by_name
+from lengthwise.training.laws_of_recipes import STUDY_LAWS, what_chooses_weights_stays_near
 from lengthwise.training.trainee import Trainee, rehearse
 
 RECIPES = catalog.recipes()
@@ -59,16 +60,15 @@ def test_every_form_of_recipe_trains_and_is_measured(name):
     assert rehearse(recipe.change(small), torch.device("cpu")).step == recipe.steps
 
 
+@pytest.mark.parametrize("law", STUDY_LAWS, ids=lambda law: law.__name__)
 @pytest.mark.parametrize("name", sorted(catalog.studies()))
-def test_every_study_reports_what_did_not_choose(name):
-    study = catalog.study(name)
-    assert len({recipe.name for recipe in study.recipes}) == len(study.recipes)
-    assert len({panel.title for panel in study.panels}) == len({panel.name for panel in study.panels})
-    for panel in study.panels:
-        for recipe in panel.recipes:
-            chosen = max(recipe.watch.sizes, default=recipe.lengths.top)
-            assert chosen <= 1.5 * recipe.lengths.top
-            assert max((*panel.sizes, *panel.grid)) > chosen
+def test_every_study_keeps_the_laws(name, law):
+    law(catalog.study(name))
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_what_chooses_weights_stays_near(name):
+    what_chooses_weights_stays_near(RECIPES[name]())
 
 
 def test_no_recipe_hides_another():

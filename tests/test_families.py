@@ -1,8 +1,7 @@
-"""Laws of every family of every task: its problems are right, of the sizes asked for, and drawn from an address."""
+"""Families of structured problems are what their names say. That their problems are right is a law of tasks."""
 
 import pytest
 import torch
-from conftest import LONG
 from test_tasks import TASKS, texts
 
 from lengthwise.base.rng import stream
@@ -12,9 +11,6 @@ from lengthwise.tasks.expression import Expression
 from lengthwise.tasks.family import Family, chosen, mixed
 from lengthwise.tasks.parity import Parity
 
-ALL = [(task, family.name) for task in TASKS for family in task.families]
-LONGEST = {1: 40, 2: 14}  # by the number of axes
-
 
 def family_of(task, name):
     (family,) = chosen(task.families, (name,), task.name)
@@ -22,48 +18,25 @@ def family_of(task, name):
 
 
 @pytest.mark.parametrize("task", TASKS, ids=repr)
-def test_every_task_has_eight_families_or_more_with_names_and_sentences(task):
-    names = [family.name for family in task.families]
-    assert len(set(names)) == len(names) >= 8
-    for family in task.families:
-        assert family.about.endswith(".") and "\n" not in family.about and len(family.about) > 8
-        assert family.name == family.name.lower() and " " not in family.name and "_" not in family.name
-        assert family.name not in ("uniform", "natural", "every")
-
-
-@pytest.mark.parametrize(("task", "name"), ALL, ids=str)
-def test_problems_of_a_family_are_right_and_of_the_sizes_asked_for(task, name):
-    """At the smallest sizes, at large ones, and at any between."""
-    ends, axes = (task.smallest, task.smallest + LONGEST[len(task.axes)]), len(task.axes)
-    between = torch.randint(ends[0], ends[1] + 1, (200 if LONG else 9, axes), generator=stream(0, str(task), name))
-    sizes = torch.cat([torch.tensor(ends)[:, None].expand(-1, axes), between])
-    problems, again = (family_of(task, name).sample(sizes, stream(1, name)) for _ in range(2))
-    prompts, answers = texts(task, problems)
-    assert answers == [task.reference(prompt) for prompt in prompts]
-    assert problems.sizes.tolist() == sizes.tolist()
-    assert (problems.answer_length <= task.answer_slots(problems.sizes)).all()
-    parsed = [task.parse(task.typed(task.vocab.encode(prompt))) for prompt in prompts]
-    assert [texts(task, one) for one in parsed] == [([p], [a]) for p, a in zip(prompts, answers, strict=True)]
-    assert problems.rounds.tolist() == [int(one.rounds) for one in parsed]
-    if type(task).__name__ != "Sorting":  # whose sizes say how many digits there are at most
-        assert [one.sizes[0].tolist() for one in parsed] == sizes.tolist()
-    assert texts(task, again) == (prompts, answers)
-    for rows, length in ((problems.prompt, problems.prompt_length), (problems.answer, problems.answer_length)):
-        assert not rows[torch.arange(rows.shape[1]) >= length[:, None]].any()
+def test_every_task_of_the_package_has_eight_families_or_more(task):
+    assert len(task.families) >= 8
 
 
 @pytest.mark.parametrize("task", TASKS, ids=repr)
-def test_every_problem_of_a_small_size_is_there_once(task):
+def test_every_problem_of_a_small_size_is_known(task):
     size = [task.smallest] * len(task.axes)
     problems = task.every(size, 3000)
-    assert problems is not None
-    prompts, answers = texts(task, problems)
-    assert answers == [task.reference(prompt) for prompt in prompts]
-    assert len(set(prompts)) == len(prompts)
-    assert problems.sizes.tolist() == [size] * len(prompts)
-    sampled, _ = texts(task, task.sample(torch.tensor([size] * 2000), stream(0)))
-    assert set(sampled) <= set(prompts)
-    assert task.every(size, len(prompts) - 1) is None or type(task).__name__ == "Addition"
+    assert problems.sizes.tolist() == [size] * len(problems)
+    assert task.every(size, len(problems) - 1) is None or type(task).__name__ == "Addition"
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if type(task).__name__ != "Sorting"], ids=repr)
+def test_a_typed_problem_of_a_family_has_its_size(task):
+    """Of lists of numbers, a size says how many digits there are at most."""
+    for family in task.families:
+        problems = family.sample(torch.tensor([[6] * len(task.axes)] * 9), stream(1, family.name))
+        for prompt, _ in zip(*texts(task, problems), strict=True):
+            assert task.parse(task.typed(task.vocab.encode(prompt))).sizes.tolist() == [[6] * len(task.axes)]
 
 
 @pytest.mark.parametrize("task", TASKS, ids=repr)

@@ -2,16 +2,17 @@
 
 import pytest
 import torch
-from forms import shipped
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Trace, UsageError
+from lengthwise.evaluation.laws import laws_of
+from lengthwise.evaluation.laws_of_rules import row_of
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.recipe.lengths import Curriculum, LogUniform, Mastery, Uniform
 from lengthwise.recipe.loops import AnyLoops, Constant, ExtraLoops, PerRound
-from lengthwise.recipe.stopping import After, Converged, Halted, MaxConfidence, Oracle, chosen_by
+from lengthwise.recipe.stopping import After, Converged, Halted, MaxConfidence, Oracle, Stopping, chosen_by
 from lengthwise.run import load
 
 
@@ -218,12 +219,6 @@ def traces(draw):
     return trace, torch.tensor(several(st.integers(1, 6), rows))
 
 
-def row(trace, i):
-    """One row of a trace on its own."""
-    one = slice(i, i + 1)
-    return Trace(trace.predictions[:, one], trace.ends[:, one], trace.confidence[:, one], trace.loops[one])
-
-
 def plain(stopping, trace, planned, i):
     """The loop that answers row i, in plain Python."""
     ran = int(trace.loops[i])
@@ -261,9 +256,6 @@ RULES = [
     Converged(9),
     Halted(),
 ]
-# Rules of a new file are held to the laws that need no reference.
-EVERY = [*RULES, *(rule for rule in shipped("stopping") if type(rule) not in map(type, RULES))]
-every_rule = pytest.mark.parametrize("stopping", EVERY, ids=repr)
 
 
 def test_some_rows_stop_early_uniformly_and_the_others_as_with_extra_loops():
@@ -290,36 +282,10 @@ def test_choices_against_a_plain_loop_over_rows(stopping, drawn):
     assert stopping.choose(trace, planned).tolist() == wanted
 
 
-@every_rule
-@given(drawn=traces())
-def test_what_is_chosen_was_run(stopping, drawn):
-    """Up to the limit if the choice is made without looking, else up to what the row ran."""
-    trace, planned = drawn
-    chosen = stopping.choose(trace, planned)
-    limit = trace.loops if stopping.reads_output else stopping.limit(planned)
-    assert (chosen >= 1).all() and (chosen <= limit).all()
-
-
-@every_rule
-@given(drawn=traces(), rubbish=st.integers(2, 9))
-def test_what_was_not_run_or_not_said_does_not_matter(stopping, drawn, rubbish):
-    trace, planned = drawn
-    longest, _, width = trace.predictions.shape
-    ran = torch.arange(longest)[:, None] < trace.loops
-    slot = torch.arange(width) < trace.ends[..., None]
-    predicted = trace.predictions.where(ran[..., None] & slot, rubbish)
-    ends = trace.ends.where(ran, rubbish)
-    confidence = trace.confidence.where(ran, 1.0 * rubbish)
-    changed = Trace(predicted, ends, confidence, trace.loops)
-    assert torch.equal(stopping.choose(changed, planned), stopping.choose(trace, planned))
-
-
-@pytest.mark.parametrize("stopping", [rule for rule in EVERY if rule.together == 1], ids=repr)
-@given(drawn=traces())
-def test_a_row_s_choice_does_not_depend_on_its_neighbours(stopping, drawn):
-    trace, planned = drawn
-    alone = [int(stopping.choose(row(trace, i), planned[i : i + 1])) for i in range(len(planned))]
-    assert stopping.choose(trace, planned).tolist() == alone
+@pytest.mark.parametrize("law", laws_of(Stopping), ids=lambda law: law.__name__)
+@pytest.mark.parametrize("stopping", RULES, ids=repr)
+def test_every_rule_keeps_the_laws(stopping, law):
+    law(stopping)
 
 
 def test_the_batch_variant_does_depend_on_neighbours():
@@ -329,7 +295,7 @@ def test_the_batch_variant_does_depend_on_neighbours():
     trace = Trace(predicted, ends, confidence, torch.tensor([2, 2]))
     assert MaxConfidence(per="batch").choose(trace, torch.tensor([2, 2])).tolist() == [2, 2]
     assert MaxConfidence().choose(trace, torch.tensor([2, 2])).tolist() == [1, 2]
-    assert MaxConfidence(per="batch").choose(row(trace, 0), torch.tensor([2])).tolist() == [1]
+    assert MaxConfidence(per="batch").choose(row_of(trace, 0), torch.tensor([2])).tolist() == [1]
 
 
 def by_hand(*loops, end="$"):

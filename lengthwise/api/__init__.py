@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 from torch import nn
@@ -28,6 +29,7 @@ from lengthwise.depth import Runner
 from lengthwise.depth.plain import unroll
 from lengthwise.evaluation.families import evaluate_families, samples_of_family
 from lengthwise.evaluation.follow import followed
+from lengthwise.evaluation.laws import Findings, check_kinds, check_part
 from lengthwise.evaluation.scores import MOST, SAMPLES, default_sizes
 from lengthwise.evaluation.scores import evaluate as measure
 from lengthwise.evaluation.solver import Answer, Solver, load
@@ -64,6 +66,7 @@ from lengthwise.tasks.family import Family
 from lengthwise.tasks.parity import Parity
 from lengthwise.training import loop, stacked
 from lengthwise.training.computing import Matmul, computing
+from lengthwise.training.laws_of_recipes import check_all, check_recipes, check_studies
 
 Trained = Run | Weights | str | Path | nn.Module
 
@@ -278,6 +281,37 @@ def models(*words: str) -> Listing:
 
 def _sentence(cls: type) -> str:
     return listing.sentence(inspect.getdoc(cls) or "")
+
+
+def check(*things: fields.Part | type[fields.Part] | Study | ModuleType) -> Findings:
+    """Hold what is your own to the laws of its kind: that a task's answers are its reference's, that a model reads no
+    padding, and so on. ``lengthwise check MODULE`` does the same.
+
+    ``things`` are parts, recipes or studies, classes of parts, or modules with all that these define. The result prints
+    as a table; its ``broken`` are the laws that do not hold. UsageError where a thing is none of these::
+
+        def test_my_task():
+            assert not lw.check(MyTask()).broken
+    """
+    found = Findings()
+    with computing(1):
+        for thing in things:
+            found += _checked(thing)
+    return found
+
+
+def _checked(thing: Any) -> Findings:
+    if isinstance(thing, ModuleType):
+        return check_all(*catalog.defined(thing))
+    if isinstance(thing, Recipe):
+        return check_recipes({thing.name: lambda: thing})
+    if isinstance(thing, Study):
+        return check_studies({thing.title: lambda: thing})
+    if isinstance(thing, type) and issubclass(thing, fields.Part):
+        return check_kinds([thing])
+    if isinstance(thing, fields.Part):
+        return check_part(thing)
+    raise UsageError(f"check takes parts, recipes, studies, classes of parts and modules, not {type(thing).__name__}")
 
 
 @fields.checked

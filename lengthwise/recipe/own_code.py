@@ -44,10 +44,11 @@ def told_of_own(recipe: Recipe) -> Iterator[None]:
         own = [cls.__name__ for cls in _own({type(part) for part in _parts(recipe)})]
         if not own:
             raise
-        raise UsageError(f"{recipe.name}: {_told(error)}; it has parts of your own: {', '.join(own)}") from error
+        said = told_with_place(error)
+        raise UsageError(f"{recipe.name}: {said}; it has parts of your own: {', '.join(own)}") from error
 
 
-def _told(error: Exception) -> str:
+def told_with_place(error: Exception) -> str:
     """An error in a line, and where it came from in code that is no package's."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _packaged(Path(frame.filename))]
     where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""

@@ -50,7 +50,7 @@ def load(args: argparse.Namespace) -> Callable[[argparse.Namespace], int]:
     if vars(args)["import"]:
         sys.path.append(os.getcwd())  # a user's own modules stand where they work; last, so that they hide no other
     for name in vars(args)["import"]:
-        _add(name)
+        _add(name, "check " if args.verb == "check" else "--import ")
     # Imported late: `list` need not wait for matplotlib.
     return importlib.import_module(f"lengthwise.verbs.{args.verb}").run
 
@@ -68,13 +68,15 @@ def _check(args: argparse.Namespace) -> None:
         choose_device(args.device)
 
 
-def _add(name: str) -> None:
-    """Import a module of a user's own. UsageError where it cannot be, whatever the reason."""
+def _add(name: str, asked: str) -> None:
+    """Import a module of a user's own; ``asked`` is what stood before its name. UsageError where it cannot be, whatever
+    the reason."""
     from lengthwise import catalog
 
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name) or name.endswith(".py"):
         stem = Path(name.partition(",")[0]).stem
-        raise UsageError(f"--import {name}: name a module, as --import {stem}; give it once for each of several")
+        several = "" if asked == "check " else "; give it once for each of several"
+        raise UsageError(f"{asked}{name}: name a module, as {asked}{stem}{several}")
 
     try:
         catalog.add(importlib.import_module(name))
@@ -82,4 +84,4 @@ def _add(name: str) -> None:
         last = traceback.extract_tb(error.__traceback__)[-1]
         own = "importlib" not in last.filename
         where = f" in {Path(last.filename).name}, line {last.lineno}" if own else ""
-        raise UsageError(f"--import {name}: {type(error).__name__}{where}: {error}") from None
+        raise UsageError(f"{asked}{name}: {type(error).__name__}{where}: {error}") from None

@@ -1,0 +1,38 @@
+"""Laws of every part of a recipe, whatever its kind."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from lengthwise.base import fields
+from lengthwise.base.fields import Part
+
+
+class Broken(AssertionError):
+    """A law does not hold: in which case, in a line."""
+
+
+def it_survives_json(part: Part) -> None:
+    """Written as JSON and read again, it is the same."""
+    if type(part).__name__.startswith("_"):
+        raise Broken(f"no file can name {type(part).__name__}: a name that starts with _ is left out of recipes")
+    again = fields.decode(type(part), json.loads(json.dumps(fields.encode(part))))
+    if again != part:
+        raise Broken(f"{fields.text(part)} comes back as {fields.text(again)}")
+
+
+def it_cannot_be_changed(part: Part) -> None:
+    """It is a frozen dataclass, so that a run's recipe stays what it was."""
+    if not type(part).__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        raise Broken(f"{type(part).__name__} is not frozen: write @dataclass(frozen=True)")
+    hash(part)
+
+
+def it_says_what_it_is(part: Part) -> None:
+    """Its docstring says what it is; ``list`` and ``show`` print it."""
+    about = type(part).__doc__ or ""
+    if not about or about.startswith(f"{type(part).__name__}("):  # what dataclasses say of themselves
+        raise Broken(f"{type(part).__name__} has no docstring")
+    if not dataclasses.is_dataclass(part):
+        raise Broken(f"{type(part).__name__} is no dataclass")
