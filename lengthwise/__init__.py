@@ -45,6 +45,7 @@ __all__ = [
     "Fresh",
     "FullOutput",
     "Inputs",
+    "Interrupted",
     "Layout",
     "Learned",
     "Lengths",

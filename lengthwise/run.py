@@ -176,14 +176,14 @@ class Run(RunFolder):
 
     def hold_code(self, model: nn.Module) -> None:
         """Keep which code of a user's own trains this run. Raises UsageError if it is not what it was."""
-        if changed := self.changed_code(model):
+        if not self.done and not (self.folder / "state.pt").exists():  # nothing is trained yet
+            if (now := own_code(self.recipe, model)) or (self.folder / CODE).exists():
+                write_json(self.folder / CODE, now)
+        elif changed := self.changed_code(model):
             raise UsageError(
                 f"{self.folder}: {', '.join(changed)} changed since this run was trained; name=… makes another run, or "
                 "delete the folder"
             )
-        begun = self.done or (self.folder / "state.pt").exists()
-        if not begun and (now := own_code(self.recipe, model)):
-            write_json(self.folder / CODE, now)
 
     def changed_code(self, model: nn.Module) -> list[str]:
         """The classes of a user's own that are not as they were when this run was trained."""

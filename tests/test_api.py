@@ -66,6 +66,15 @@ def run(folder):
     return run
 
 
+def test_a_recipe_takes_another_model_of_which_nobody_looked_at_anything(folder):
+    own = lw.Transformer(width=8, heads=2)
+    run = lw.train("looped-parity", "watch.every=0", model=own, folder=folder / "other", **FEW)
+    assert run.recipe.model == own and run.recipe.chosen_on.sizes == ()
+    with pytest.raises(lw.UsageError, match=r"^model: there is one already, Transformer; give one of the two$"):
+        lw.train(own, task="parity", model=own, **FEW)
+    assert issubclass(lw.Interrupted, Exception)
+
+
 # What it takes
 
 

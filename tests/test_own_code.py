@@ -120,6 +120,17 @@ def test_a_run_does_not_go_on_with_other_code(write, old, new, stacked, capsys):
     assert Run.open(run.folder).changed_code(changed.build())
 
 
+def test_a_run_of_which_nothing_is_trained_yet_takes_the_code_as_it_is_now(write):
+    """As one that was killed before its first checkpoint."""
+    one = recipe(write(SOURCE))
+    run = Run.of(one)
+    run.hold_code(one.build())
+    changed = recipe(write(SOURCE.replace(*CHANGES[0])))
+    run.hold_code(changed.build())
+    assert json.loads((run.folder / "code.json").read_text()) == own_code(changed, changed.build())
+    assert train(changed).done
+
+
 def test_a_class_that_stands_in_no_file_is_known_by_its_functions():
     def made(times):
         code = f"class Cell(Module):\n    def forward(self, tokens):\n        return {times} * tokens\n"

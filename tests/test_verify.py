@@ -1,6 +1,7 @@
 """Verification: honest weights pass, and each spoof is exposed by the check that is meant for it."""
 
 import json
+import re
 import shutil
 from dataclasses import asdict, replace
 
@@ -279,3 +280,10 @@ def test_a_half_without_the_longest_rows_is_compared_all_the_same():
     rows = [task.parse(text) for text in ("1+1", "1+0", "10101+11011", "11111+1")]
     again, reverse = unsteady(weights, Problems.join(rows))
     assert again == reverse == 0
+
+
+def test_where_the_record_cannot_be_written_nothing_is_measured(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = command("verify", "looped-parity", "--out", tmp_path / "file" / "record.json", "--minutes", "60")
+    assert done.returncode == 2 and done.stdout == ""
+    assert re.fullmatch(rf"lengthwise: {tmp_path}/file: cannot write there \([^)]+\)\n", done.stderr)

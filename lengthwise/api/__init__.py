@@ -18,6 +18,7 @@ from torch import nn
 from lengthwise import catalog
 from lengthwise.api.arguments import recipe_from, rules_from, scores_from, sizes_from, task_from, weights_from
 from lengthwise.base import fields, listing
+from lengthwise.base.errors import Interrupted
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Count, Range, Seed
 from lengthwise.base.results import AnySize
@@ -79,6 +80,7 @@ def train(
     recipe: Recipe | str | ModelSpec | nn.Module,
     *changes: str,
     task: Task | str | None = None,
+    model: ModelSpec | None = None,
     layout: Layout | None = None,
     lengths: Lengths | int | None = None,
     loops: Loops | None = None,
@@ -104,11 +106,12 @@ def train(
     ``layout``. With the last two, ``task`` has to be given; a module holds the trained weights afterwards.
     ``changes`` are texts as on the command line: ``"model.width=32"``.
 
-    The next arguments replace fields of the recipe. ``task``: a Task or its name (see ``tasks``); ``layout``: how
-    problems are written as rows (for a model of your own ``NextToken()``); ``lengths``: sizes of the training problems,
-    or the largest of them (20); ``loops``: how often a row passes through the model (``Constant(1)``); ``objective``:
-    the loss (``Final()``); ``optimizer`` (``AdamW(1e-3)``, with a warm-up and a cosine); ``steps`` of it (2,500);
-    ``batch``: rows per step (64); ``seed``: of the weights and of the problems.
+    The next arguments replace fields of the recipe. ``task``: a Task or its name (see ``tasks``); ``model``: the
+    configuration of another model; ``layout``: how problems are written as rows (for a model of your own
+    ``NextToken()``); ``lengths``: sizes of the training problems, or the largest of them (20); ``loops``: how often a
+    row passes through the model (``Constant(1)``); ``objective``: the loss (``Final()``); ``optimizer``
+    (``AdamW(1e-3)``, with a warm-up and a cosine); ``steps`` of it (2,500); ``batch``: rows per step (64); ``seed``: of
+    the weights and of the problems.
 
     ``folder`` is where the run is kept (by default among ``runs/``); ``device`` is "auto", "cpu" or "cuda"; ``matmul``
     is the arithmetic of matrix products in training, "fp32", "tf32" (CUDA only) or "bf16", all else stays in 32 bits;
@@ -121,11 +124,14 @@ def train(
     """
     chosen = recipe_from(recipe, task)
     lengths = Uniform(top=lengths) if isinstance(lengths, int) else lengths
-    given: dict[str, Any] = {"layout": layout, "lengths": lengths, "loops": loops, "objective": objective,
-        "optimizer": optimizer, "steps": steps, "batch": batch, "seed": seed, "data_seed": seed}  # fmt: skip
+    if model is not None and isinstance(recipe, (ModelSpec, nn.Module)):
+        raise UsageError(f"model: there is one already, {type(recipe).__name__}; give one of the two")
+    given: dict[str, Any] = {"model": model, "layout": layout, "lengths": lengths, "loops": loops,
+        "objective": objective, "optimizer": optimizer, "steps": steps, "batch": batch, "seed": seed,
+        "data_seed": seed}  # fmt: skip
     if task is not None:
         given["task"] = task_from(task)
-    chosen = replace(chosen, **{name: value for name, value in given.items() if value is not None}).change(changes)
+    chosen = chosen.change(**{name: value for name, value in given.items() if value is not None}).change(changes)
     how = _how(track, threads=threads, save_every=save_every, wait=wait, matmul=matmul, compile=compile)
     with Progress(quiet=quiet) as progress:
         run = loop.train(chosen, folder, device=device, progress=progress, **how)

@@ -26,6 +26,7 @@ from itertools import chain
 from typing import Annotated, Any, Literal, NotRequired, ParamSpec, TypeVar
 
 from lengthwise.base.errors import UnknownPart, UsageError, shown
+from lengthwise.base.origin import shipped
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -357,8 +358,8 @@ def kinds(base: type) -> dict[str, type]:
     has the name of one of the package's: it would silently take its place in every recipe."""
     found: dict[str, type] = {}
     for cls in sorted(_below(base), key=lambda cls: cls.__name__):
-        if (other := found.get(cls.__name__)) and _shipped(other) != _shipped(cls):
-            own = other if _shipped(cls) else cls
+        if (other := found.get(cls.__name__)) and shipped(other) != shipped(cls):
+            own = other if shipped(cls) else cls
             raise UsageError(
                 f"{own.__module__}.{own.__name__}: the package has a part of this name; call yours otherwise"
             )
@@ -371,10 +372,6 @@ def _below(base: type) -> Iterator[type]:
         yield base
     for subclass in base.__subclasses__():
         yield from _below(subclass)
-
-
-def _shipped(cls: type) -> bool:
-    return cls.__module__.startswith("lengthwise.")
 
 
 def kebab(name: str) -> str:

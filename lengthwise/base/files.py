@@ -10,6 +10,7 @@ import json
 import math
 import os
 import platform
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
@@ -36,6 +37,14 @@ def write(path: Path, content: bytes, *, make: bool = True) -> None:
             os.replace(part, path)
         finally:
             part.unlink(missing_ok=True)
+
+
+def check_writable(folder: Path) -> None:
+    """UsageError where nothing can be written in a folder, which is made if needed: asked before long work."""
+    with disk(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
 
 
 def write_json(path: Path, tree: Any) -> None:

@@ -14,13 +14,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from lengthwise.base.origin import foreign
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Inputs, UsageError
 from lengthwise.depth.plain import Plain
 from lengthwise.models import Model, Once
 from lengthwise.recipe.recipe import Recipe
 
-PACKAGES = ("torch.", "lengthwise.")  # whose own tests check their models
 CUTS = 8  # positions of an answer after which tokens are changed
 ROWS, LOOPS = 6, 3  # of the batch on which a model is checked
 MOVED = 1e-3  # smallest change of a logit that counts, relative to the largest logit
@@ -30,7 +30,7 @@ MOVED = 1e-3  # smallest change of a logit that counts, relative to the largest 
 def check(model: Model, recipe: Recipe) -> None:
     """Raise UsageError if a model does not know all symbols, or sees later positions in a causal layout, or padding, or
     other rows. The package's own models are not checked."""
-    if not isinstance(model, Once) and all(type(part).__module__.startswith(PACKAGES) for part in model.modules()):
+    if not isinstance(model, Once) and not any(foreign(type(part)) for part in model.modules()):
         return
     training = model.training
     model.eval()

@@ -22,6 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lengthwise.base.errors import clean
 from lengthwise.base.fields import conform
 from lengthwise.base.files import json_text, read_tree
+from lengthwise.base.origin import foreign
 from lengthwise.base.progress import Line, Progress
 from lengthwise.base.ranges import Sizes
 from lengthwise.base.results import AnySize
@@ -50,7 +51,6 @@ LEAST = 0.2  # exact match above chance from which a collapse can be seen
 WORSE = 1.25  # else the loss grows at least as many times
 UNUSED = 0.02  # of all parameters: some vectors have no effect by nature, e.g. a bias of keys
 MOMENTS = 8  # of training at which its problems are looked at
-OURS = ("lengthwise.", "torch.", "builtins")
 
 Verdict = Literal["passed", "exposed", "open"]
 
@@ -197,7 +197,7 @@ def operations(weights: Weights, sizes: tuple[int, ...]) -> int:
 def _foreign(weights: Weights) -> set[str]:
     """Classes of the recipe and of the model that are neither the package's nor torch's."""
     kinds = {type(part) for part in (*_parts(weights.recipe), *weights.model.modules())}
-    return {f"{kind.__module__}.{kind.__name__}" for kind in kinds if not f"{kind.__module__}.".startswith(OURS)}
+    return {f"{kind.__module__}.{kind.__name__}" for kind in kinds if foreign(kind)}
 
 
 def _parts(value: Any) -> Iterator[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import sys
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,10 +17,10 @@ from torch import nn
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import one_line
+from lengthwise.base.origin import file_of, own
 from lengthwise.recipe.recipe import Recipe
 
 PACKAGE = Path(__file__).parents[1]
-OTHERS = {"lengthwise", "torch", *sys.builtin_module_names, *sys.stdlib_module_names} - {"__main__"}
 
 
 def own_code(recipe: Recipe, model: nn.Module) -> dict[str, str]:
@@ -41,11 +40,11 @@ def told_of_own(recipe: Recipe) -> Iterator[None]:
     except UsageError:
         raise
     except Exception as error:
-        own = [cls.__name__ for cls in _own({type(part) for part in _parts(recipe)})]
-        if not own:
+        names = [cls.__name__ for cls in _own({type(part) for part in _parts(recipe)})]
+        if not names:
             raise
         said = told_with_place(error)
-        raise UsageError(f"{recipe.name}: {said}; it has parts of your own: {', '.join(own)}") from error
+        raise UsageError(f"{recipe.name}: {said}; it has parts of your own: {', '.join(names)}") from error
 
 
 def told_with_place(error: Exception) -> str:
@@ -60,8 +59,7 @@ def _packaged(path: Path) -> bool:
 
 
 def _own(used: Iterable[type]) -> list[type]:
-    found = {cls for each in used for cls in each.__mro__ if cls.__module__.partition(".")[0] not in OTHERS}
-    return [cls for cls in sorted(found, key=str) if not _installed(cls)]
+    return sorted({cls for each in used for cls in each.__mro__ if own(cls)}, key=str)
 
 
 def _parts(value: Any) -> Iterator[Any]:
@@ -74,18 +72,8 @@ def _parts(value: Any) -> Iterator[Any]:
             yield from _parts(getattr(value, field.name))
 
 
-def _file(cls: type) -> Path | None:
-    name = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return Path(name) if name and name.endswith(".py") and Path(name).is_file() else None
-
-
-def _installed(cls: type) -> bool:
-    path = _file(cls)
-    return path is not None and "site-packages" in path.parts
-
-
 def _digest(cls: type) -> str:
-    path, outermost = _file(cls), cls.__qualname__.partition(".")[0]
+    path, outermost = file_of(cls), cls.__qualname__.partition(".")[0]
     known = _defined(path, path.stat().st_mtime_ns) if path else {}
     text = _with_what_it_names(outermost, known) if outermost in known else repr(_compiled(cls))
     return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
