@@ -36,11 +36,11 @@ from lengthwise import catalog
 from lengthwise.base import listing
 from lengthwise.base.rng import stream
 from lengthwise.base.score_rows import size_text
-from lengthwise.recipes.looped import METHODS, variation
+from lengthwise.recipes.looped import METHODS, Scale, variation
 from lengthwise.report import not_fitted
 from lengthwise.report.card import card_cells
 from lengthwise.run import load
-from lengthwise.studies.looped import TESTED
+from lengthwise.studies.looped import TESTED, tested_at
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "results" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -313,14 +313,18 @@ def _figures(claim: dict[str, str], recipe: str) -> list[float]:
 
 def grid(*folders: str) -> str:
     """Every method on every task (Fan et al. 2025) at the length that the task is tested at: the mean over seeds. The
-    folders are those of ``TESTED``, in its order."""
+    folders are those of ``TESTED``, in its order; of ``looped-half``, those on half the range. One that is not there
+    yet is not measured."""
+    scale: Scale = "half" if "looped-half" in folders[0] else "cpu"
     columns = [["", "---", *(f"`{method}`" for method in METHODS)]]
     count = 0
-    for (task, top), folder in zip(TESTED.items(), folders, strict=True):
-        sizes, unfit = size_text(variation(task, "fop").sizes(top)), unfitted(folder)
+    for task, folder in zip(TESTED, folders, strict=True):
+        known = (ROOT / folder).exists()
+        sizes = size_text(variation(task, "fop", scale).sizes(tested_at(task, scale)))
+        unfit = unfitted(folder) if known else {}
         columns.append([f"{task} at {sizes.replace('x', ' × ')}", "---:"])
-        for name in (f"{method}-{task}" for method in METHODS):
-            shares = _measured(folder, name, sizes)
+        for name in (variation(task, method, scale).name for method in METHODS):
+            shares = _measured(folder, name, sizes) if known else []
             seeds = f" ({len(shares)} seeds)" if len(shares) > 1 else ""
             columns[-1].append(f"{statistics.fmean(shares):.3f}{' †' * (name in unfit)}{seeds}" if shares else "–")
             count += bool(shares)
