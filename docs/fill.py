@@ -74,9 +74,18 @@ def _own(folder: str) -> Iterator[tuple[dict[str, str], dict]]:
 
 
 def _rows(folder: str) -> Iterator[dict[str, str]]:
-    """Every score of a folder."""
+    """The scores of a folder. Of what was measured more than once, the one that counts: see ``latest``."""
+    found: dict[tuple[str, ...], dict[str, str]] = {}
     with (ROOT / folder / "scores.csv").open(newline="") as file:
-        yield from csv.DictReader(file)
+        for row in csv.DictReader(file):
+            key = tuple(row[name] for name in ("recipe_name", "id", "train_seed", "stopping", "problems", "sizes"))
+            if key not in found or _weight(row) >= _weight(found[key]):
+                found[key] = row
+    yield from found.values()
+
+
+def _weight(row: dict[str, str]) -> tuple[bool, int]:
+    return bool(row.get("sealed")), int(row["count"])
 
 
 def _maps(folder: str) -> dict[tuple[str, str, str], dict[tuple[int, ...], float]]:

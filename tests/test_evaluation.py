@@ -343,9 +343,11 @@ def test_a_wrong_tail_makes_the_whole_row_wrong_and_nothing_else(prompt, predict
 
 
 @pytest.mark.parametrize("recipe", [PARITY, SUMS, COPY], ids=lambda r: f"{r.task.name}-{r.layout!r}")
-def test_supervising_the_whole_tail_changes_no_score(recipe):
+@pytest.mark.parametrize("level", [False, True])
+def test_supervising_the_whole_tail_changes_no_score(recipe, level):
     weights = half_trained(recipe)
-    tail = replace(weights, recipe=replace(recipe, layout=replace(recipe.layout, whole_tail=True)))
+    layout = replace(recipe.layout, whole_tail=True, level=level)
+    tail = replace(weights, recipe=replace(recipe, layout=layout))
     one, two = (list(evaluate(each, [2, 3], samples=50, stopping=RULES)) for each in (weights, tail))
     assert one == two
 

@@ -237,6 +237,27 @@ def test_the_whole_tail_is_asked_for_and_nothing_else_changes(task, pauses):
         assert all(torch.equal(getattr(one, n), getattr(two, n)) for n in vars(one) if n not in ("inputs", "loss_mask"))
 
 
+@pytest.mark.parametrize("task", TASKS, ids=repr)
+def test_level_rows_are_all_as_long_as_the_longest_and_else_the_same(task):
+    """What is more is end symbols: read, in slots, and supervised."""
+    problems = sample(task)
+    layouts = [FullOutput(whole_tail=True, level=level) for level in (False, True)]
+    own, level = (layout.write_training(problems, task) for layout in layouts)
+    assert layouts[1].write(problems, task).inputs.padding_mask.equal(own.inputs.padding_mask)
+    more, end = ~own.inputs.padding_mask, FullOutput().end(task)
+    assert level.inputs.padding_mask.all()
+    assert (level.answer_slots & ~own.answer_slots).equal(more) and level.loss_mask.equal(level.answer_slots)
+    assert (level.inputs.tokens[more] == end).all() and (level.targets[more] == end).all()
+    for name in ("tokens", "position", "digit_position"):
+        assert getattr(level.inputs, name)[~more].equal(getattr(own.inputs, name)[~more])
+    assert level.targets[~more].equal(own.targets[~more])
+
+
+def test_level_rows_without_a_supervised_tail_are_refused():
+    with pytest.raises(UsageError, match=r"^level makes slots after the answer, .*: say both$"):
+        FullOutput(level=True)
+
+
 def test_only_answers_shorter_than_their_room_have_a_tail():
     for task, prompts, tails in ((Addition(), ("10+11", "99+99"), [1, 0]), (Parity(), ("1", "101"), [0, 0])):
         batches = [FullOutput().write(task.parse(prompt), task) for prompt in prompts]

@@ -171,3 +171,11 @@ def test_nothing_but_the_project_is_spoken_of():
     for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*"), *ROOT.glob("[el]*/**/*.py")]:
         if path.is_file() and path.suffix in {".md", ".py"}:
             assert not re.search(r"/work/|/root/|/tmp/\w", path.read_text()), path
+
+
+def test_of_what_was_measured_twice_pages_show_what_counts():
+    """Sealed problems before others: not the mean of both."""
+    rows = list(fill._rows("results/notebook/binary"))
+    names = ("id", "stopping", "problems", "sizes")
+    assert len({tuple(row[name] for name in names) for row in rows}) == len(rows)
+    assert all(row["sealed"] for row in rows if row["problems"] == "uniform")

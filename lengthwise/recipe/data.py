@@ -31,7 +31,7 @@ def batch(recipe: Recipe, step: int, *, passed: int | None = None) -> tuple[Batc
     """Training batch ``step`` with its rows' loops. ``passed`` counts exams passed (``Mastery``); None: all."""
     fixed = isinstance(recipe.source, Finite)
     problems = _from_set(recipe, step) if fixed else _drawn(recipe, step, recipe.lengths.clock(step, passed))
-    written = recipe.layout.write(problems, recipe.task)
+    written = recipe.layout.write_training(problems, recipe.task)
     if recipe.layout.causal:
         written = written.trimmed()
     varied = recipe.model.vary(written.inputs, stream(recipe.seed, "positions", step))

@@ -46,6 +46,10 @@ class Layout(Part):
     def write(self, problems: Problems, task: Task) -> Batch:
         """Write one row per problem. Raises UsageError if the task is not accepted."""
 
+    def write_training(self, problems: Problems, task: Task) -> Batch:
+        """As ``write``, for a batch to train on, whose rows may depend on each other."""
+        return self.write(problems, task)
+
     @abstractmethod
     def answer(self, predicted: Int[Tensor, " a"], task: Task) -> Int[Tensor, " m"]:
         """The answer in the predictions of a row's answer slots, in the task's own order, without its end.
@@ -170,15 +174,32 @@ def _around(ids: tuple[int, ...], width: int, dtype: torch.dtype) -> Int[Tensor,
 class FullOutput(_Row):
     """Full-output prediction (FOP; Fan et al. 2025, section 4): the answer slots hold the end symbol, and all answer
     symbols are predicted at once. With ``whole_tail``, as in the official code, the slots after the answer are
-    supervised too, with the end symbol as target."""
+    supervised too, with the end symbol as target. With ``level`` besides, all rows of a training batch have as many
+    positions as the longest: short problems have long tails, so a model learns that the answer is over at positions
+    that no answer of training reaches."""
 
     whole_tail: bool = False  # supervise the slots after the answer too, with the end symbol as target
+    level: bool = False  # in training, fill rows up to their batch's longest with slots after the answer
 
     decodes = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.level and not self.whole_tail:
+            raise UsageError("level makes slots after the answer, which are for whole_tail to supervise: say both")
 
     def write(self, problems: Problems, task: Task) -> Batch:
         batch = super().write(problems, task)
         return replace(batch, loss_mask=batch.answer_slots) if self.whole_tail else batch
+
+    def write_training(self, problems: Problems, task: Task) -> Batch:
+        batch = self.write(problems, task)
+        if not self.level:
+            return batch
+        present, end = batch.inputs.padding_mask, self.vocabs(task)[0].id(END)
+        tokens, slots = batch.inputs.tokens.where(present, end), batch.answer_slots | ~present
+        inputs = replace(batch.inputs, tokens=tokens, padding_mask=torch.ones_like(present))
+        return replace(batch, inputs=inputs, loss_mask=slots, answer_slots=slots)  # their targets are the end already
 
 
 @dataclass(frozen=True)
