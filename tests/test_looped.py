@@ -76,7 +76,9 @@ def test_a_method_is_a_layout_loops_and_a_depth(scale, task):
     for method, recipe in methods_of(task, scale).items():
         layout, count, blocks, injection = TABLE[method]
         part = 2 if scale == "half" else 1
-        assert recipe.layout == replace(layout, pauses=layout.pauses // part)
+        level = isinstance(layout, FullOutput) and SETTINGS[scale][task].level
+        whole = {"whole_tail": True, "level": True} if level else {}
+        assert recipe.layout == replace(layout, pauses=layout.pauses // part, **whole)
         assert recipe.loops == (Constant(max(1, count // part)) if count else PerRound())
         assert recipe.model.layers == max(1, blocks // part) * SETTINGS[scale][task].layers
         assert recipe.model.injection == ("add" if injection else "once")
@@ -142,7 +144,7 @@ def test_the_paper_s_figures(task):
     model = recipe.model
     assert (model.layers, model.heads, model.width, model.mlp, model.dropout) == (layers, heads, 256, 4, 0)
     assert (model.positions, model.activation, model.injection, model.init_std) == ((NoPE(),), "gelu", "add", 0.02)
-    assert recipe.layout == FullOutput()
+    assert recipe.layout == FullOutput(whole_tail=True, level=True)  # as the official code
     assert (recipe.steps, recipe.batch, recipe.clip) == (100_000, 64, 1.0)
     assert recipe.optimizer == AdamW(rate=1e-4, weight_decay=0.01)
     assert recipe.lengths == Curriculum(max(tops), every, start=1, most=tops if min(tops) < max(tops) else ())

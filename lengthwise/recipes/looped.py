@@ -84,11 +84,12 @@ class Setting:
     families: tuple[str, ...] = ()  # half of the problems are of these
     best_of: int = 0  # of so many measurements near the training lengths the best one's weights are kept; 0: the last
     looked_at: tuple[int, ...] = ()  # longer lengths that were measured while this was chosen (LOG.md)
+    level: bool = True  # are short problems' rows as long as the batch's longest, and supervised to their ends?
     fixed: int = 20  # loops of the methods whose number is fixed; pauses; blocks of the methods without loops
 
 
 # Smaller than published, with larger weights at the start, fewer heads, a faster curriculum and a higher rate.
-_small = partial(Setting, batch=32, width=64, init_std=0.1, embedding_std=0.3, ema=0.99)
+_small = partial(Setting, batch=32, width=64, level=False, init_std=0.1, embedding_std=0.3, ema=0.99)
 _calm = partial(_small, batch=64, calm=True)
 _half = partial(_calm, every=0, ema=0.995, top=10, fixed=10)
 
@@ -144,10 +145,12 @@ def variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
         raise UsageError(f"task: {task!r} has no recipe; {there}")
     setting, chosen = SETTINGS[scale][task], METHODS[method]
     looped, near = chosen.loops != "none", (setting.top, int(1.3 * setting.top))
+    # The official code supervises every column of a batch. Its next-token prediction is not public.
+    whole = {"whole_tail": True, "level": True} if setting.level and chosen.layout is FullOutput else {}
     return Recipe(
         name=f"{method}-{task}" if scale == "cpu" else f"{scale}-{method}-{task}",
         task=setting.task,
-        layout=chosen.layout(setting.fixed if chosen.pauses else 0),
+        layout=chosen.layout(setting.fixed if chosen.pauses else 0, **whole),
         lengths=_lengths(setting),
         loops=PerRound() if chosen.loops == "adaptive" else Constant(setting.fixed if looped else 1),
         model=Transformer(
