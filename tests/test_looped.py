@@ -195,7 +195,8 @@ def test_our_form_differs_from_the_published_one_in_what_attention_sees(task):
     ours, published = study._recipe(task, "looped", "cpu"), variation(task, "fop-loop-adaptive")
     assert ours.name == f"looped-{task}"
     assert catalog.recipe(ours.name) == ours
-    assert (ours.task, ours.layout) == (published.task, published.layout)
+    slots = {"whole_tail": False, "level": False}  # after the answer
+    assert (ours.task, ours.layout) == (published.task, replace(published.layout, **slots))
     assert published.stopping == Oracle()
     own = {"addition": Halted(), "copy": Halted(), "multiplication": Converged(20, 30), "unique-set": Halted()}
     assert ours.stopping == own.get(task, Oracle())
@@ -808,9 +809,12 @@ def test_ablations_cover_what_the_system_is_made_of():
         if panel.name in ("parity", "addition"):
             assert {"ours", "once", "concat", "gate", "no-curriculum", "nope", "extra-loops"} <= names
             assert "rounds-twice" in names
+        top = panel.recipes[0].lengths.top
+        if panel.name.startswith("half-"):
+            assert "own-rows" in names and panel.sizes == tuple(range(top, 2 * top + 1))
+            continue
         if panel.name != "flipped-copy":
             assert {"rounds-less", "rounds-more"} <= names
-        top = panel.recipes[0].lengths.top
         assert panel.sizes == (top // 2, top, 2 * top, 3 * top, 5 * top, 10 * top)
 
 

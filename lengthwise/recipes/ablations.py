@@ -11,11 +11,12 @@ from typing import Any
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import ALiBi, Learned, NoPE, Position, RoPE
 from lengthwise.nn.window import CoupledHeads, LocalHeads
+from lengthwise.recipe.layout import FullOutput
 from lengthwise.recipe.lengths import Curriculum, Uniform
 from lengthwise.recipe.loops import ExtraLoops, PerRound
 from lengthwise.recipe.optim import Schedule
 from lengthwise.recipe.recipe import Recipe, Watch
-from lengthwise.recipes.looped import variation
+from lengthwise.recipes.looped import SETTINGS, variation
 from lengthwise.recipes.window import WINDOWED, columns_addition
 from lengthwise.tasks.flipped_copy import FlippedCopy
 
@@ -26,7 +27,7 @@ PARITY_ONLY = ("no-ema", "alibi", "learned")  # an addition takes twice as long,
 def ablations() -> dict[str, Recipe]:
     """Ours, with one part changed: what does the looped system owe to it? See results/ablations."""
     addition = [recipe for recipe in _variations("addition", _addition()) if not recipe.name.endswith(PARITY_ONLY)]
-    found = [*_variations("parity", _parity()), *addition, *_two_loops(), *_published()]
+    found = [*_variations("parity", _parity()), *addition, *_two_loops(), *_published(), *_own_rows()]
     return {recipe.name: recipe for recipe in found}
 
 
@@ -86,6 +87,12 @@ def _published() -> list[Recipe]:
         for task, form in forms.items()
         for what, more in rounds.items()
     ]
+
+
+def _own_rows() -> list[Recipe]:
+    """The published form on half the range, with rows that end where their own answers may."""
+    forms = {task: variation(task, "fop-loop-adaptive", "half") for task in SETTINGS["half"]}
+    return [replace(form, name=f"ablation-half-{task}-own-rows", layout=FullOutput()) for task, form in forms.items()]
 
 
 def _model(recipe: Recipe, **changes: Any) -> Transformer:

@@ -82,8 +82,10 @@ class Setting:
     most: tuple[int, ...] = ()
     calm: bool = False  # do steps vanish with the gradients? Then what is learned is not lost again (LOG.md)
     families: tuple[str, ...] = ()  # half of the problems are of these
-    best_of: int = 0  # of so many measurements near the training lengths the best one's weights are kept; 0: the last
+    measured: int = 10  # times, near the training lengths, on 200 problems each
+    keep_best: bool = False  # the weights that were best in these, on 500 problems each; else the last
     looked_at: tuple[int, ...] = ()  # longer lengths that were measured while this was chosen (LOG.md)
+    least: float = 0.9  # with ``Mastery``: exact match that admits the next length
     level: bool = True  # are short problems' rows as long as the batch's longest, and supervised to their ends?
     fixed: int = 20  # loops of the methods whose number is fixed; pauses; blocks of the methods without loops
 
@@ -91,7 +93,21 @@ class Setting:
 # Smaller than published, with larger weights at the start, fewer heads, a faster curriculum and a higher rate.
 _small = partial(Setting, batch=32, width=64, level=False, init_std=0.1, embedding_std=0.3, ema=0.99)
 _calm = partial(_small, batch=64, calm=True)
-_half = partial(_calm, every=0, ema=0.995, top=10, fixed=10)
+_long = partial(
+    _calm,
+    layers=3,
+    heads=8,
+    every=0,
+    least=0.8,
+    constant=2996,
+    steps=14_000,
+    rate=1e-3,
+    ema=0.998,
+    level=True,
+    measured=28,
+    looked_at=(30,),
+)
+_half = partial(_calm, every=0, ema=0.995, top=10, fixed=10, level=True)
 
 SETTINGS: dict[Scale, dict[str, Setting]] = {
     "paper": {
@@ -105,7 +121,7 @@ SETTINGS: dict[Scale, dict[str, Setting]] = {
     "cpu": {
         "parity": _small(Parity(), 1, 8, 60, 1250, steps=2500, rate=7e-4),
         "copy": _calm(Copy(), 2, 8, 150, 7200, steps=8000, rate=7e-4, ema=0.998, looked_at=(30, 40)),
-        "addition": _small(Addition(2, "most", True, True), 3, 8, 100, 2000, steps=3000, rate=5e-4),
+        "addition": _long(Addition(2, "most", True, True)),
         "binary-sum": _small(BinarySum(), 2, 8, 60, 1250, steps=2500, rate=7e-4),
         "multiplication": _calm(
             Multiplication(),
@@ -119,10 +135,11 @@ SETTINGS: dict[Scale, dict[str, Setting]] = {
             top=11,
             most=(2, 11),
             families=("mostly-highest", "powers", "one-and-any", "rich-in-one-digit"),
-            best_of=48,
+            measured=48,
+            keep_best=True,
             looked_at=(13, 15),
         ),
-        "unique-set": _small(UniqueSet(), 3, 8, 100, 2000, steps=3000, rate=1e-3, embedding_std=1.0),
+        "unique-set": _long(UniqueSet(), embedding_std=1.0),
     },
     "half": {
         "parity": _half(Parity(), 1, 8, constant=750, steps=1500, rate=7e-4),
@@ -171,8 +188,8 @@ def variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
         ema_start=setting.ema_start,
         families=0.5 if setting.families else 0.0,
         family_names=setting.families,
-        watch=Watch(every=setting.steps // (setting.best_of or 10), sizes=near, count=500 if setting.best_of else 200),
-        keep="best" if setting.best_of else "last",
+        watch=Watch(every=setting.steps // setting.measured, sizes=near, count=500 if setting.keep_best else 200),
+        keep="best" if setting.keep_best else "last",
         chosen_on=ChosenOn((*near, *setting.looked_at)),
     )
 
@@ -180,7 +197,7 @@ def variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
 def _lengths(setting: Setting) -> Lengths:
     if setting.every:
         return Curriculum(top=setting.top, every=setting.every, most=setting.most)
-    return Mastery(top=setting.top, most=setting.most)
+    return Mastery(top=setting.top, most=setting.most, least=setting.least)
 
 
 def cpu() -> dict[str, Recipe]:

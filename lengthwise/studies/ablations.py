@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from lengthwise.recipes.ablations import ablations as recipes
-from lengthwise.recipes.looped import variation
+from lengthwise.recipes.looped import SETTINGS, variation
 from lengthwise.studies import Panel, Study, chosen
 
-# And what they are trained up to; of `published-…`, the published form has no window and no positions.
+# And what they are trained up to; of `published-…` and, on half the range, `half-…`, the published form has no window
+# and no positions.
 TASKS = {"parity": 20, "addition": 10, "flipped-copy": 20, "published-parity": 20, "published-binary-sum": 20}
+TASKS |= {f"half-{task}": setting.top for task, setting in SETTINGS["half"].items()}
 TIMES = (2, 3, 5, 10)
 
 
@@ -26,10 +28,14 @@ def _panel(task: str) -> Panel:
     found = [recipe for name, recipe in recipes().items() if name.startswith(f"ablation-{task}-")]
     if task.startswith("published-"):
         found.insert(0, variation(task.removeprefix("published-"), "fop-loop-adaptive"))
+    sizes: tuple[int, ...] = (top // 2, top, *(times * top for times in TIMES))
+    if task.startswith("half-"):
+        found.insert(0, variation(task.removeprefix("half-"), "fop-loop-adaptive", "half"))
+        sizes = (top, *range(top + 1, 2 * top + 1))
     return Panel(
         title=f"{task.replace('-', ' ').capitalize()}, trained on up to {top}: one part changed",
         recipes=tuple(found),
-        sizes=(top // 2, top, *(times * top for times in TIMES)),
+        sizes=sizes,
         strong=found[0].name,
         name=task,
     )

@@ -15,7 +15,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 CHARTS = {
     "pairs": {"lengths", "loss", "watched", "cost"},
     "looped/parity": {"lengths", "loss", "watched", "loops", "cost"},
-    "looped/addition": {"lengths", "loss", "watched", "loops", "wrong", "traits", "cost"},
+    "looped/addition-window": {"lengths", "loss", "watched", "loops", "wrong", "traits", "cost"},
     "looped/multiplication": {"lengths", "maps", "loss", "watched", "loops", "cost"},
 }
 READY = "[data-drawn]"
