@@ -35,10 +35,12 @@ import torch
 from lengthwise import catalog
 from lengthwise.base import listing
 from lengthwise.base.rng import stream
-from lengthwise.base.score_rows import size_text
+from lengthwise.base.score_rows import Row, latest, size_text
 from lengthwise.recipes.looped import METHODS, Scale, variation
 from lengthwise.report import not_fitted
 from lengthwise.report.card import card_cells
+from lengthwise.report.publish import run_of
+from lengthwise.report.published import published
 from lengthwise.run import load
 from lengthwise.studies.looped import TESTED, tested_at
 
@@ -64,7 +66,7 @@ def unfitted(folder: str) -> dict[str, str]:
     return {name: f" ({text})" for name, text in said.items() if text}
 
 
-def _own(folder: str) -> Iterator[tuple[dict[str, str], dict]]:
+def _own(folder: str) -> Iterator[tuple[Row, dict]]:
     """Scores on uniform problems where a recipe's own rule stops, each with the recipe."""
     recipes = {run["recipe_name"]: run["recipe"] for run in json.loads((ROOT / folder / "runs.json").read_text())}
     for row in _rows(folder):
@@ -73,19 +75,10 @@ def _own(folder: str) -> Iterator[tuple[dict[str, str], dict]]:
             yield row, recipe
 
 
-def _rows(folder: str) -> Iterator[dict[str, str]]:
-    """The scores of a folder. Of what was measured more than once, the one that counts: see ``latest``."""
-    found: dict[tuple[str, ...], dict[str, str]] = {}
-    with (ROOT / folder / "scores.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            key = tuple(row[name] for name in ("recipe_name", "id", "train_seed", "stopping", "problems", "sizes"))
-            if key not in found or _weight(row) >= _weight(found[key]):
-                found[key] = row
-    yield from found.values()
-
-
-def _weight(row: dict[str, str]) -> tuple[bool, int]:
-    return bool(row.get("sealed")), int(row["count"])
+def _rows(folder: str) -> Iterator[Row]:
+    """The scores of a folder; of what was measured more than once, the one that counts."""
+    for run in published(ROOT / folder):
+        yield from (run_of(run) | row | {"sizes": size_text(row["sizes"])} for row in latest(run.rows("scores")))
 
 
 def _maps(folder: str) -> dict[tuple[str, str, str], dict[tuple[int, ...], float]]:

@@ -20,7 +20,7 @@ from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.position import FIRE, ALiBi, Learned, Position, Randomized, RoPE, Sinusoidal
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 
-BASE, some = laws_of_models.SMALL, laws_of_models.rows
+BASE, some, logits = laws_of_models.SMALL, laws_of_models.rows, laws_of_models.logits_of
 READS, WRITES = laws_of_models.READS, laws_of_models.WRITES
 LENGTHS, LOOPS = list(laws_of_models.LENGTHS), list(laws_of_models.LOOPS)
 MADE = {int: 1, str: "x", Position: RoPE()}  # what a field without a default is given
@@ -127,13 +127,6 @@ def build(spec, causal, reads=READS, writes=WRITES):
 def away(model):
     """The same model in float64, away from where all is zero."""
     return laws_of_models.away(model.double())
-
-
-def logits(runner, inputs, loops=LOOPS, at=None, **given):
-    """What is read of each row after its own loops, "b t v"; zeros where nothing is asked."""
-    at = inputs.padding_mask if at is None else at
-    found = runner.last(inputs, torch.tensor(loops), at, **given)
-    return found.new_zeros(*at.shape, found.shape[-1]).index_put(at.nonzero(as_tuple=True), found)
 
 
 def every_loop(runner, inputs, loops, at):

@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import lengthwise.recipes
 from lengthwise import catalog
 from lengthwise.base.types import UsageError
+from lengthwise.evaluation.laws import laws_of
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.solver import Solver
 from lengthwise.folder import SHIPPED, shipped
@@ -22,10 +23,12 @@ from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.source import Fresh
 from lengthwise.recipes.pairs import looped_pairs
 from lengthwise.run import Run, load
+from lengthwise.studies import Study
 from lengthwise.tasks.addition import Addition
 from lengthwise.training import cost as costs
+from lengthwise.training import laws_of_recipes
 from lengthwise.training.cost import cost, operations, operations_by_name
-from lengthwise.training.laws_of_recipes import STUDY_LAWS, what_chooses_weights_stays_near
+from lengthwise.training.laws_of_recipes import what_chooses_weights_stays_near
 from lengthwise.training.trainee import Trainee, rehearse
 
 RECIPES = catalog.recipes()
@@ -60,7 +63,7 @@ def test_every_form_of_recipe_trains_and_is_measured(name):
     assert rehearse(recipe.change(small), torch.device("cpu")).step == recipe.steps
 
 
-@pytest.mark.parametrize("law", STUDY_LAWS, ids=lambda law: law.__name__)
+@pytest.mark.parametrize("law", laws_of(Study, laws_of_recipes), ids=lambda law: law.__name__)
 @pytest.mark.parametrize("name", sorted(catalog.studies()))
 def test_every_study_keeps_the_laws(name, law):
     law(catalog.study(name))

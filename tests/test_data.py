@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lengthwise import catalog
 from lengthwise.base import rng
 from lengthwise.base.types import UsageError
 from lengthwise.depth.plain import Plain
@@ -257,3 +258,11 @@ def test_the_validation_loss_is_a_mean_over_symbols(monkeypatch):
     assert whole == pytest.approx(float(loss.detach()), abs=1e-6)
     monkeypatch.setattr(evaluation, "TOKENS", 100)  # in parts
     assert evaluation.loss(model, recipe, problems) == pytest.approx(whole, abs=1e-6)
+
+
+def test_level_rows_of_a_training_batch_are_supervised_to_its_last_column():
+    recipe = replace(catalog.recipe("half-fop-loop-adaptive-addition"), batch=8, lengths=Uniform(6))
+    rows, _ = data.batch(recipe, 0)
+    assert rows.inputs.padding_mask.all() and rows.loss_mask[:, -1].all()
+    own, _ = data.batch(replace(recipe, layout=FullOutput()), 0)  # the same problems
+    assert not own.inputs.padding_mask.all() and own.inputs.tokens.equal(rows.inputs.tokens)

@@ -6,6 +6,7 @@ from test_tasks import TASKS, texts
 
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
+from lengthwise.evaluation.laws_of_tasks import asked
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.expression import Expression
 from lengthwise.tasks.family import Family, chosen, mixed
@@ -34,9 +35,10 @@ def test_every_problem_of_a_small_size_is_known(task):
 def test_a_typed_problem_of_a_family_has_its_size(task):
     """Of lists of numbers, a size says how many digits there are at most."""
     for family in task.families:
-        problems = family.sample(torch.tensor([[6] * len(task.axes)] * 9), stream(1, family.name))
-        for prompt, _ in zip(*texts(task, problems), strict=True):
-            assert task.parse(task.typed(task.vocab.encode(prompt))).sizes.tolist() == [[6] * len(task.axes)]
+        sizes = asked(task, family.name)
+        prompts, _ = texts(task, family.sample(sizes, stream(1, family.name)))
+        parsed = [task.parse(task.typed(task.vocab.encode(prompt))) for prompt in prompts]
+        assert [one.sizes[0].tolist() for one in parsed] == sizes.tolist()
 
 
 @pytest.mark.parametrize("task", TASKS, ids=repr)

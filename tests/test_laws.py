@@ -328,11 +328,13 @@ def test_recipes_and_studies_are_held_to_theirs():
     recipe = replace(lw.find("looped-parity"), name="own-parity", watch=lw.Watch(10, (50,)), steps=3, batch=2)
     told = [one.told for one in lw.check(recipe).broken]
     assert told == ["it trains to 20, and watch.sizes names 50"]
+    ahead = lw.check(recipe.change(model=_Spec("Ahead"), loops=Constant(), watch=lw.Watch())).broken
+    assert any("Ahead looks ahead" in one.told for one in ahead)
     wrong = laws_of_recipes.check_recipes({"called": lambda: recipe}).broken
     assert [one.told for one in wrong] == ["it is called called, and its name is own-parity"]
     panel = lw.Panel("One", (recipe, recipe), sizes=(20,))
     told = [one.told for one in lw.check(lw.Study("Mine", (panel, panel))).broken]
-    assert told == ["One: watched up to 50, measured up to 20", "two recipes are called 'own-parity'"]
+    assert told == ["One: chosen up to 50, measured up to 20", "two recipes are called 'own-parity'"]
 
 
 def test_what_is_found_prints_as_a_table():

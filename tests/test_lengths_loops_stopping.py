@@ -2,17 +2,17 @@
 
 import pytest
 import torch
+from forms import shipped
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Trace, UsageError
-from lengthwise.evaluation.laws import laws_of
-from lengthwise.evaluation.laws_of_rules import row_of
+from lengthwise.evaluation.laws_of_rules import alone, row_of, unread, was_run
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.recipe.lengths import Curriculum, LogUniform, Mastery, Uniform
 from lengthwise.recipe.loops import AnyLoops, Constant, ExtraLoops, PerRound
-from lengthwise.recipe.stopping import After, Converged, Halted, MaxConfidence, Oracle, Stopping, chosen_by
+from lengthwise.recipe.stopping import After, Converged, Halted, MaxConfidence, Oracle, chosen_by
 from lengthwise.run import load
 
 
@@ -256,6 +256,9 @@ RULES = [
     Converged(9),
     Halted(),
 ]
+# Rules of a new file are held to the laws that need no reference.
+EVERY = [*RULES, *(rule for rule in shipped("stopping") if type(rule) not in map(type, RULES))]
+every_rule = pytest.mark.parametrize("stopping", EVERY, ids=repr)
 
 
 def test_some_rows_stop_early_uniformly_and_the_others_as_with_extra_loops():
@@ -282,10 +285,23 @@ def test_choices_against_a_plain_loop_over_rows(stopping, drawn):
     assert stopping.choose(trace, planned).tolist() == wanted
 
 
-@pytest.mark.parametrize("law", laws_of(Stopping), ids=lambda law: law.__name__)
-@pytest.mark.parametrize("stopping", RULES, ids=repr)
-def test_every_rule_keeps_the_laws(stopping, law):
-    law(stopping)
+@every_rule
+@given(drawn=traces())
+def test_what_is_chosen_was_run(stopping, drawn):
+    """Up to the limit if the choice is made without looking, else up to what the row ran."""
+    was_run(stopping, *drawn)
+
+
+@every_rule
+@given(drawn=traces(), rubbish=st.integers(2, 9))
+def test_what_was_not_run_or_not_said_does_not_matter(stopping, drawn, rubbish):
+    unread(stopping, *drawn, rubbish)
+
+
+@pytest.mark.parametrize("stopping", [rule for rule in EVERY if rule.together == 1], ids=repr)
+@given(drawn=traces())
+def test_a_row_s_choice_does_not_depend_on_its_neighbours(stopping, drawn):
+    alone(stopping, *drawn)
 
 
 def test_the_batch_variant_does_depend_on_neighbours():

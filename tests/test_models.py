@@ -74,6 +74,11 @@ every_model = pytest.mark.parametrize(("spec", "causal"), EVERY, ids=names(EVERY
 LAWS = [alone, padded, ordered]  # of a runner, whatever it makes of rows
 
 
+def test_what_stands_in_the_padding_of_these_rows_differs():
+    assert not torch.equal(some(width=10).tokens, some(width=10, seed=1).tokens)
+    assert not torch.equal(*(some(width=10, seed=seed).tokens[~some(width=10).padding_mask] for seed in (0, 1)))
+
+
 @every_model
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 def test_rows_know_nothing_of_what_stands_around_them(law, spec, causal, run):

@@ -134,6 +134,15 @@ def override(part: T, changes: Iterable[str]) -> T:
     return decode(type(part), tree)
 
 
+def parts_in(value: Any) -> Iterator[Any]:
+    """A dataclass and all those within its fields, in tuples too."""
+    if isinstance(value, tuple):
+        yield from chain.from_iterable(map(parts_in, value))
+    elif dataclasses.is_dataclass(value):
+        yield value
+        yield from chain.from_iterable(parts_in(getattr(value, f.name)) for f in dataclasses.fields(value))
+
+
 def text(part: Any) -> str:
     """Write a part as a user would type it, without default values: ``MaxConfidence(per=batch)``, ``Oracle``."""
     if isinstance(part, tuple):

@@ -73,10 +73,10 @@ class Findings(list[Finding]):
 
 
 @cache
-def laws_of(kind: type) -> tuple[Law, ...]:
-    """The laws of parts of this type, in the order of their modules."""
+def laws_of(kind: type, *further: ModuleType) -> tuple[Law, ...]:
+    """The laws of things of this type, in the order of their modules, of which there may be ``further`` ones."""
     found = []
-    for module in MODULES:
+    for module in (*MODULES, *further):
         for name, function in vars(module).items():
             if name.startswith("_") or not inspect.isfunction(function) or function.__module__ != module.__name__:
                 continue
@@ -96,11 +96,14 @@ def _held(part: Any, name: str, law: Law) -> Finding:
     said = sentence(law.__doc__ or "")
     try:
         law(part)
-    except (Broken, UsageError) as error:
-        return Finding(name, said, holds=False, told=one_line(error))
-    except Exception as error:  # of the part's own code
-        return Finding(name, said, holds=False, told=told_with_place(error))
+    except Exception as error:
+        return Finding(name, said, holds=False, told=_told(error))
     return Finding(name, said, holds=True, told="")
+
+
+def _told(error: Exception) -> str:
+    """What was found or, of an error in the part's own code, where it stands too."""
+    return one_line(error) if isinstance(error, (Broken, UsageError)) else told_with_place(error)
 
 
 def check_kinds(kinds: Iterable[type[Part]]) -> Findings:
@@ -110,8 +113,8 @@ def check_kinds(kinds: Iterable[type[Part]]) -> Findings:
         try:
             part = kind()
         except Exception as error:
-            told = one_line(error) if isinstance(error, UsageError) else told_with_place(error)
-            found.append(Finding(kind.__name__, "It can be made without arguments.", holds=False, told=told))
+            law = "It can be made without arguments."
+            found.append(Finding(kind.__name__, law, holds=False, told=_told(error)))
         else:
             found += check_part(part, kind.__name__)
     return found
@@ -119,7 +122,9 @@ def check_kinds(kinds: Iterable[type[Part]]) -> Findings:
 
 def check_part(part: Part, name: str = "") -> Findings:
     """Hold a part to the laws of its kind."""
-    found = held(part, name or text(part), laws_of(type(part)))
+    name = name or text(part)
+    found = held(part, name, laws_of(type(part)))
     if isinstance(part, (Position, MixerSpec)):
-        found += held(laws_of_models.small(part), name or text(part), laws_of(ModelSpec)[len(laws_of(Part)) :])
+        of_models = [law for law in laws_of(ModelSpec) if law not in laws_of(Part)]
+        found += held(laws_of_models.small(part), name, of_models)
     return found

@@ -35,27 +35,42 @@ Example = tuple[Trace, Int[Tensor, " b"]]  # a trace, and the planned loops of i
 def what_is_chosen_was_run(rule: Stopping) -> None:
     """It names a loop that was run: from 1 to ``trace.loops`` if it looks at answers, else to its own limit."""
     for trace, planned in traces():
-        limit = trace.loops if rule.reads_output else rule.limit(planned)
-        if not torch.equal(limit, limit.clamp(min=1)) or limit.dtype != torch.long or limit.shape != planned.shape:
-            raise Broken(f"limit gives {limit.tolist()}, {limit.dtype}, for planned loops {planned.tolist()}")
-        chosen_by(rule, trace, planned, limit)
+        was_run(rule, trace, planned)
 
 
 def what_was_not_run_does_not_matter(rule: Stopping) -> None:
     """What a trace holds after a row's last loop, or after an answer's end, changes no choice."""
     for trace, planned in traces():
-        changed = rule.choose(spoilt(trace, 7), planned)
-        if not torch.equal(chosen := rule.choose(trace, planned), changed):
-            raise Broken(f"rows that ran {trace.loops.tolist()} loops: {chosen.tolist()}, then {changed.tolist()}")
+        unread(rule, trace, planned, rubbish=7)
 
 
 def a_row_chooses_for_itself(rule: Stopping) -> None:
     """A row's choice does not depend on the rows beside it, unless the rule says ``together``."""
     for trace, planned in traces() if rule.together == 1 else ():
-        found = rule.choose(trace, planned).tolist()
-        alone = [int(rule.choose(row_of(trace, i), planned[i : i + 1])) for i in range(len(planned))]
-        if found != alone:
-            raise Broken(f"rows that stop after {alone} loops alone stop after {found} beside each other")
+        alone(rule, trace, planned)
+
+
+def was_run(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]) -> None:
+    """Raise Broken, or UsageError, unless what is chosen was run."""
+    limit = trace.loops if rule.reads_output else rule.limit(planned)
+    if not torch.equal(limit, limit.clamp(min=1)) or limit.dtype != torch.long or limit.shape != planned.shape:
+        raise Broken(f"limit gives {limit.tolist()}, {limit.dtype}, for planned loops {planned.tolist()}")
+    chosen_by(rule, trace, planned, limit)
+
+
+def unread(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"], rubbish: int) -> None:
+    """Raise Broken if rubbish in loops that were not run, or after answers' ends, changes a choice."""
+    changed = rule.choose(spoilt(trace, rubbish), planned)
+    if not torch.equal(chosen := rule.choose(trace, planned), changed):
+        raise Broken(f"rows that ran {trace.loops.tolist()} loops: {chosen.tolist()}, then {changed.tolist()}")
+
+
+def alone(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]) -> None:
+    """Raise Broken if a row's choice changes with its neighbours."""
+    found = rule.choose(trace, planned).tolist()
+    by_itself = [int(rule.choose(row_of(trace, i), planned[i : i + 1])) for i in range(len(planned))]
+    if found != by_itself:
+        raise Broken(f"rows that stop after {by_itself} loops alone stop after {found} beside each other")
 
 
 def traces() -> Iterator[Example]:

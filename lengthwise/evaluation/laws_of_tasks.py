@@ -16,7 +16,8 @@ from lengthwise.tasks import Task
 SHORT = 5  # sizes on each axis, from the smallest on, at which every set of problems is looked at
 FURTHER = {1: 40, 2: 14}  # by the number of axes: so much beyond the smallest size lies the largest of a family
 ROWS = 64  # of each size, among which some answer fills its slots
-POOL = 2000
+BETWEEN = 9  # sizes of a family's problems between its ends
+POOL, EVERY = 2000, 3000  # problems: of a pool; of a size that are listed
 SETS_OF_THEIR_OWN = ("uniform", "natural", "every")  # no family may be called so
 
 Sampler = Callable[[Int[Tensor, "b axes"], Generator], Problems]
@@ -33,7 +34,7 @@ def every_answer_is_right(task: Task) -> None:
 def sizes_are_those_asked_for(task: Task) -> None:
     """Problems have the sizes that were asked for, row by row."""
     for name, sampler in _samplers(task):
-        sizes = _asked(task, name)
+        sizes = asked(task, name)
         problems = sampler(sizes, stream(0, "laws", name))
         if problems.sizes.tolist() != sizes.tolist():
             raise Broken(f"{name} problems of sizes {sizes[:3].tolist()} have {problems.sizes[:3].tolist()}")
@@ -83,12 +84,12 @@ def rounds_are_whole_numbers(task: Task) -> None:
 def the_generator_alone_decides(task: Task) -> None:
     """The same generator gives the same problems, another one others."""
     for name, sampler in _samplers(task):
-        sizes = _asked(task, name)
+        sizes = asked(task, name)
         first, again, other = (texts(task, sampler(sizes, stream(seed, "laws"))) for seed in (0, 0, 1))
         if first != again:
             raise Broken(f"{name} problems differ between two calls with the same generator")
-        if first == other and name == "uniform":
-            raise Broken("uniform problems are the same whatever the generator")
+        if first == other and name in ("uniform", task.harder):
+            raise Broken(f"{name} problems are the same whatever the generator")
 
 
 def what_is_typed_is_read(task: Task) -> None:
@@ -103,13 +104,13 @@ def what_is_typed_is_read(task: Task) -> None:
 
 
 def other_text_is_refused(task: Task) -> None:
-    """``parse`` refuses what is no problem by a UsageError of one line that starts with the task's name."""
+    """``parse`` refuses what is no problem by a UsageError of one line that has the task's name."""
     for text in ("", "  ", "?", "1?0", "=", "$", "١"):
         try:
             task.parse(text)
         except UsageError as error:
-            if task.name not in str(error):
-                raise Broken(f"{text!r} is refused without the name {task.name}: {error}") from None
+            if task.name not in str(error) or "\n" in str(error):
+                raise Broken(f"{text!r} is refused by {str(error)!r}, without the name {task.name}") from None
         else:
             raise Broken(f"{text!r} is read as a problem")
 
@@ -122,10 +123,13 @@ def it_says_what_is_asked(task: Task) -> None:
 
 
 def a_pool_is_what_was_asked_for(task: Task) -> None:
-    """``pool`` draws as many problems as asked for, right ones, of all sizes in the range."""
+    """``pool`` draws as many problems as asked for, right ones, of all sizes in the range; the generator alone
+    decides."""
     low, high = task.smallest + 1, task.smallest + 4
-    problems = task.pool(POOL, low, high, stream(0, "pool"))
+    problems, again = (task.pool(POOL, low, high, stream(0, "pool")) for _ in range(2))
     pairs = texts(task, problems)
+    if pairs != texts(task, again):
+        raise Broken("a pool differs between two calls with the same generator")
     found = len(pairs), int(problems.sizes.min()), int(problems.sizes.max())
     if found != (POOL, low, high):
         raise Broken(f"{POOL} problems of sizes {low} to {high} are {found[0]} of sizes {found[1]} to {found[2]}")
@@ -141,14 +145,14 @@ def families_are_named(task: Task) -> None:
         wrong = family.name != family.name.lower() or " " in family.name or "_" in family.name
         if wrong or names.count(family.name) > 1 or family.name in SETS_OF_THEIR_OWN:
             raise Broken(f"a family is called {family.name!r}")
-        if not family.about.endswith(".") or "\n" in family.about:
+        if not family.about.endswith(".") or "\n" in family.about or len(family.about) <= 8:
             raise Broken(f"the family {family.name} says of itself {family.about!r}")
 
 
 def every_problem_is_there_once(task: Task) -> None:
     """Where ``every`` gives all problems of a size, it gives each once, rightly, and all that can be drawn."""
     size = [task.smallest] * len(task.axes)
-    if (problems := task.every(size, POOL)) is None:
+    if (problems := task.every(size, EVERY)) is None:
         return
     pairs = texts(task, problems)
     if wrong := [(prompt, answer) for prompt, answer in pairs if task.reference(prompt) != answer]:
@@ -185,18 +189,20 @@ def _samplers(task: Task) -> list[tuple[str, Sampler]]:
     return [("uniform", task.sample), *((family.name, family.sample) for family in task.families)]
 
 
-def _asked(task: Task, name: str) -> Int[Tensor, "b axes"]:
-    """Sizes of uniform problems; of a family, few small ones, and some up to large ones."""
+def asked(task: Task, name: str) -> Int[Tensor, "b axes"]:
+    """Sizes of uniform problems, and of a family: all small ones several times; or few of them, the smallest and a
+    large one, and some between."""
+    small = sizes_of(task) if name in ("uniform", task.harder) else sizes_of(task, top=3, times=1)
     if name == "uniform":
-        return sizes_of(task)
+        return small
     low, axes = task.smallest, len(task.axes)
     high = min(task.largest or low + FURTHER[axes], low + FURTHER[axes])
-    between = torch.randint(low, high + 1, (9, axes), generator=stream(0, "sizes", name))
+    between = torch.randint(low, high + 1, (BETWEEN, axes), generator=stream(0, "sizes", name))
     ends = torch.tensor([low, high])[:, None].expand(-1, axes)
-    return torch.cat([sizes_of(task, top=3, times=1), ends, between])
+    return torch.cat([small, ends, between])
 
 
 def _drawn(task: Task) -> Iterator[tuple[str, Problems]]:
     """Uniform problems, and those of every family, the harder set among them."""
     for name, sampler in _samplers(task):
-        yield name, sampler(_asked(task, name), stream(0, "laws", name))
+        yield name, sampler(asked(task, name), stream(0, "laws", name))

@@ -11,16 +11,16 @@ import json
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from lengthwise.base.errors import clean
-from lengthwise.base.fields import conform
+from lengthwise.base.fields import conform, parts_in
 from lengthwise.base.files import json_text, read_tree
 from lengthwise.base.origin import foreign
 from lengthwise.base.progress import Line, Progress
@@ -196,18 +196,8 @@ def operations(weights: Weights, sizes: tuple[int, ...]) -> int:
 
 def _foreign(weights: Weights) -> set[str]:
     """Classes of the recipe and of the model that are neither the package's nor torch's."""
-    kinds = {type(part) for part in (*_parts(weights.recipe), *weights.model.modules())}
+    kinds = {type(part) for part in (*parts_in(weights.recipe), *weights.model.modules())}
     return {f"{kind.__module__}.{kind.__name__}" for kind in kinds if foreign(kind)}
-
-
-def _parts(value: Any) -> Iterator[Any]:
-    if is_dataclass(value):
-        yield value
-        for field in fields(value):
-            yield from _parts(getattr(value, field.name))
-    elif isinstance(value, tuple):
-        for part in value:
-            yield from _parts(part)
 
 
 def _training(recipe: Recipe, asked: Sequence[tuple[int, ...]], claims: Claims) -> Check:

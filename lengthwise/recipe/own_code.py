@@ -7,7 +7,6 @@ import hashlib
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType
@@ -16,6 +15,7 @@ from typing import Any
 from torch import nn
 
 from lengthwise.base.errors import UsageError
+from lengthwise.base.fields import parts_in
 from lengthwise.base.files import one_line
 from lengthwise.base.origin import file_of, own
 from lengthwise.recipe.recipe import Recipe
@@ -27,7 +27,7 @@ def own_code(recipe: Recipe, model: nn.Module) -> dict[str, str]:
     """Ten hexadecimal digits for each class of a user's own that the recipe's parts or the model's modules are of, by
     its module and name. They change with its code, and with what that names in its file; not with comments, docstrings
     and layout, nor with other modules."""
-    used = {type(part) for part in _parts(recipe)} | {type(module) for module in model.modules()}
+    used = {type(part) for part in parts_in(recipe)} | {type(module) for module in model.modules()}
     return {f"{cls.__module__}.{cls.__qualname__}": _digest(cls) for cls in _own(used)}
 
 
@@ -40,7 +40,7 @@ def told_of_own(recipe: Recipe) -> Iterator[None]:
     except UsageError:
         raise
     except Exception as error:
-        names = [cls.__name__ for cls in _own({type(part) for part in _parts(recipe)})]
+        names = [cls.__name__ for cls in _own({type(part) for part in parts_in(recipe)})]
         if not names:
             raise
         said = told_with_place(error)
@@ -60,16 +60,6 @@ def _packaged(path: Path) -> bool:
 
 def _own(used: Iterable[type]) -> list[type]:
     return sorted({cls for each in used for cls in each.__mro__ if own(cls)}, key=str)
-
-
-def _parts(value: Any) -> Iterator[Any]:
-    if isinstance(value, tuple):
-        for part in value:
-            yield from _parts(part)
-    elif is_dataclass(value):
-        yield value
-        for field in fields(value):
-            yield from _parts(getattr(value, field.name))
 
 
 def _digest(cls: type) -> str:

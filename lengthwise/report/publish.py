@@ -109,7 +109,7 @@ def _write_data(
     operations: Mapping[str, float] | None,
 ) -> list[Path]:
     """The rows behind the figures, and where they are from."""
-    entries = [_run_of(run) | _about(run) | {"outline": encode(run.outline), "recipe": run.config()} for run in runs]
+    entries = [run_of(run) | _about(run) | {"outline": encode(run.outline), "recipe": run.config()} for run in runs]
     files = [_write(folder, "runs", entries)]
     if asked:
         files.append(_write(folder, "inquiries", [_inquiry_of(one) | one.config() for one in asked]))
@@ -129,13 +129,13 @@ def _write_data(
 
 def scores_of(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[Row]:
     """Every score, each with its run."""
-    named = [(_run_of(run), run) for run in runs] + [(_inquiry_of(one), one) for one in asked]
+    named = [(run_of(run), run) for run in runs] + [(_inquiry_of(one), one) for one in asked]
     return [whose | row for whose, one in named for row in one.rows("scores")]
 
 
 def metrics_of(runs: Sequence[RunFolder]) -> list[Row]:
     """The course of training, each row with its run."""
-    named = [(_run_of(run), run) for run in runs]
+    named = [(run_of(run), run) for run in runs]
     return [whose | row for whose, run in named for row in map(_course, run.rows("metrics")) if row]
 
 
@@ -157,7 +157,8 @@ def _rows(folders: Sequence[RunFolder | InquiryFolder], name: str) -> list[Row]:
     return [row for folder in folders for row in folder.rows(name)]
 
 
-def _run_of(run: RunFolder) -> Row:
+def run_of(run: RunFolder) -> Row:
+    """The columns that name a run in a folder of results."""
     return {"recipe_name": run.outline.name, "id": run.outline.id, "train_seed": run.outline.seed}
 
 
