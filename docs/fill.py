@@ -16,6 +16,7 @@
 <!-- fill: stops results/looped -->           exact match where each rule stops, recipe by recipe
 <!-- fill: grid results/looped/parity … -->   every method on every task, each task's rows in a folder
 <!-- fill: arms results/controls/parity … --> loop, window, both, neither on every task, each task's rows in a folder
+<!-- fill: command results/looped/parity --> how a folder's figures were made, from results/README.md
 """
 
 from __future__ import annotations
@@ -244,6 +245,20 @@ def time(folder: str) -> str:
     return "".join(lines)
 
 
+def command(folder: str) -> str:
+    """How a folder's figures were made: what results/README.md says of it, or of the folder that it is in."""
+    told = {}
+    for names, how in re.findall(
+        r"^\| (`[^|]*`) \| (.*) \|$", (ROOT / "results" / "README.md").read_text(), re.MULTILINE
+    ):
+        told |= dict.fromkeys(re.findall("`(.*?)`", names), how)
+    inside = Path(folder).relative_to("results")
+    how = next((told[str(one)] for one in (inside, *inside.parents) if str(one) in told), None)
+    if how is None:
+        raise SystemExit(f"results/README.md does not say how {folder} was made")
+    return f"Made by: {how}\n"
+
+
 def card(*folders: str) -> str:
     """The score cards of several folders, one below the other."""
     lines = ["| recipe | trained to | chosen on | longest, per seed | of uniform ones | worst family "]
@@ -416,6 +431,7 @@ FILLERS = {
     "card": card,
     "chosen": chosen,
     "claims": claims,
+    "command": command,
     "code": code,
     "families": families,
     "grid": grid,

@@ -29,6 +29,15 @@ def test_quoted_code_and_figures_are_up_to_date(page):
     assert page.read_text() == fill.filled(page.read_text()), "run `make docs`"
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_under_figures_stands_how_they_were_made(page):
+    figure = re.compile(r"^!\[[^\]]*\]\(\.\./results/.*\)$")
+    lines = page.read_text().splitlines()
+    for line, below, after in zip(lines, lines[1:], lines[2:], strict=False):
+        told = after.startswith("<!-- fill: command ") or figure.match(below)  # of figures in a row, under the last
+        assert told or not figure.match(line), f"put a `fill: command` under {line}"
+
+
 @pytest.mark.parametrize("page", [*fill.PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
