@@ -63,7 +63,7 @@ def redraw(source: Path, folder: Path, *, width: Width = "page") -> list[Path]:
     if rows := read_table(source / "parameters.csv", Trained):
         claims = [Claim(one["who"], 0, "", "", one["exact"]) for one in about.get("claims", [])]
         figures["parameters"] = parameter_figure(rows, claims, width=width)
-    if about.get("panels"):
+    if len(about.get("panels", [])) > 1:
         figures["overview"] = _overview(source, about, width)
     return [file for name, figure in figures.items() for file in save(figure, folder / name)]
 
@@ -200,14 +200,12 @@ def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], folde
 
 
 def publish_overview(panels: Sequence[str], folder: Path, *, title: str, strong: str) -> list[Path]:
-    """All panels of a study in one figure: these, by the names of their folders, and those that the figure had before;
-    nothing where there is one alone. ``strong`` is the method that it is about."""
+    """All panels of a study in one figure: these, by the names of their folders, and those that were published before;
+    one alone is remembered, and not drawn. ``strong`` is the method that it is about."""
     known = list(dict.fromkeys([*told(folder).get("panels", []), *panels]))
-    if len(known) < 2:
-        return []
     about = told(folder) | {"title": title, "panels": known, "strong": strong}
-    figure = _overview(folder, about)
-    return [_write(folder, "figures", about), *save(figure, folder / "overview")]
+    files = [_write(folder, "figures", about)]
+    return files if len(known) < 2 else [*files, *save(_overview(folder, about), folder / "overview")]
 
 
 def _overview(folder: Path, about: Row, width: Width = "page") -> Figure:
