@@ -14,7 +14,8 @@ from collections.abc import Callable
 import torch
 
 from lengthwise.base.rng import stream
-from lengthwise.recipe.layout import EQUALS, FullOutput, Layout, NextToken, Pairs
+from lengthwise.base.vocab import EQUALS
+from lengthwise.recipe.layout import FullOutput, Layout, NextToken, Pairs
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum

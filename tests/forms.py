@@ -45,7 +45,7 @@ def _bare(field):
 def accepted(spec, causal):
     """Is there such a model, in this direction?"""
     try:
-        spec.build(READS, WRITES, causal=causal)
+        spec.build(laws_of_models.reads_of(spec), WRITES, causal=causal)
     except UsageError:  # from left to right only
         return False
     return True
@@ -116,11 +116,11 @@ def built(spec, causal):
     return build(spec, causal)
 
 
-def build(spec, causal, reads=READS, writes=WRITES):
+def build(spec, causal, writes=WRITES):
     """A model in float64 whose every parameter matters: initial weights are small, and initial biases nothing."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = spec.build(reads, writes, causal=causal)
+        model = spec.build(laws_of_models.reads_of(spec), writes, causal=causal)
     return away(model.double())
 
 

@@ -59,7 +59,8 @@ def test_every_form_of_recipe_trains_and_is_measured(name):
     """At its first step and at its last, at what it watches and at its longest problems: that is what is rehearsed."""
     recipe = RECIPES[name]()
     small = ["batch=2", "source=Fresh"]
-    small += ["model.layers=2"] * (recipe.model.layers > 2) + ["model.width=64"] * (recipe.model.width > 128)
+    small += ["model.layers=2"] * (getattr(recipe.model, "layers", 0) > 2)
+    small += ["model.width=64"] * (getattr(recipe.model, "width", 0) > 128)
     assert rehearse(recipe.change(small), torch.device("cpu")).step == recipe.steps
 
 

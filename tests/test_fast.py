@@ -24,6 +24,7 @@ from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
 from lengthwise.depth.plain import Plain
 from lengthwise.evaluation import scores
+from lengthwise.evaluation.laws_of_models import reads_of
 from lengthwise.fast.transformer import _needed_until as needed_until
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
@@ -54,7 +55,7 @@ def shrunk(spec):
         sized = {"heads": heads, "width": 4 * heads} if "heads" in has else {"width": 8} if "width" in has else {}
         with contextlib.suppress(UsageError):  # windows for more heads than are left
             small = replace(spec, **changes, **sized)
-            small.build(READS, WRITES, causal=True)
+            small.build(reads_of(small), WRITES, causal=True)
             return small
     return spec
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError
+from lengthwise.base.vocab import END
 from lengthwise.rasp.language import (
     Forbidden,
     Places,
@@ -34,7 +35,6 @@ from lengthwise.rasp.language import (
 from lengthwise.rasp.program import Program, alphabet, answer, check, execute, rounds_shown, shown
 from lengthwise.rasp.programs import PROGRAMS, PUBLISHED, ParityProgram, program
 from lengthwise.recipe.data import fresh_problems
-from lengthwise.recipe.layout import END
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum
 from lengthwise.tasks.copy import Copy

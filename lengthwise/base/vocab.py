@@ -11,6 +11,8 @@ from torch import Tensor
 
 from lengthwise.base.types import UsageError
 
+EQUALS, END, PAUSE, START, PAD = "=", "$", "#", "^", "_"  # the symbols of layouts
+
 
 @dataclass(frozen=True)
 class Vocab:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Inputs, UsageError
-from lengthwise.base.vocab import Vocab
+from lengthwise.base.vocab import END, EQUALS, Vocab
 from lengthwise.depth import Runner
 from lengthwise.depth.plain import Plain
 from lengthwise.evaluation.laws_of_parts import Broken
@@ -21,7 +21,8 @@ from lengthwise.models.transformer import Transformer
 from lengthwise.nn.mixer import MixerSpec
 from lengthwise.nn.position import Position
 
-READS, WRITES = Vocab(tuple("012345")), Vocab(tuple("xyz"))
+READS, WRITES = Vocab((*"01234", EQUALS)), Vocab((*"xy", END))
+DIGITS = Vocab(tuple("012345"))
 LENGTHS, LOOPS = (5, 9, 2), (2, 1, 3)  # of the rows that are looked at
 SMALL = Transformer(width=8, heads=2, layers=1)
 LONG = 200  # positions of a row that is far longer than those trained on
@@ -172,8 +173,13 @@ def built(spec: ModelSpec, directions: Sequence[bool] = (False, True)) -> Iterat
 def _seeded(spec: ModelSpec, causal: bool) -> Model:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = spec.build(READS, WRITES, causal=causal)
+        model = spec.build(reads_of(spec), WRITES, causal=causal)
     return model if isinstance(model, Model) else Once(model)
+
+
+def reads_of(spec: ModelSpec) -> Vocab:
+    """What a model reads here: digits alone if it reads symbols as numbers."""
+    return DIGITS if getattr(spec, "read_in", "table") == "numbers" else READS
 
 
 def away(model: Model) -> Model:

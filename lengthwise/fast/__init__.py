@@ -23,11 +23,12 @@ from lengthwise.fast.claims import Claiming
 from lengthwise.fast.compiled import Compiled
 from lengthwise.fast.lstm import PackedLSTM
 from lengthwise.fast.retran import Wave
+from lengthwise.fast.timed import Twice
 from lengthwise.fast.transformer import PackedTransformer
 from lengthwise.models import Model
 
 RunnerType = type[Claiming]
-RUNNERS: tuple[RunnerType, ...] = (PackedTransformer, Wave, PackedLSTM)
+RUNNERS: tuple[RunnerType, ...] = (PackedTransformer, Twice, Wave, PackedLSTM)
 _OFF = [os.environ.get("LENGTHWISE_PLAIN", "") not in ("", "0")]
 
 

@@ -11,8 +11,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from lengthwise.base.types import Problems
+from lengthwise.base.vocab import END
 from lengthwise.rasp.language import Forbidden, Places, Row, record
-from lengthwise.recipe.layout import END, FullOutput
+from lengthwise.recipe.layout import FullOutput
 from lengthwise.tasks import Task
 
 State = dict[str, Any]  # name → Row or Places

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lengthwise.base.fields import kebab
 from lengthwise.base.types import UsageError
+from lengthwise.base.vocab import END, EQUALS
 from lengthwise.rasp.language import (
     Row,
     aggregate,
@@ -27,7 +28,6 @@ from lengthwise.rasp.language import (
     shift,
 )
 from lengthwise.rasp.program import Program, State
-from lengthwise.recipe.layout import END, EQUALS
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum

@@ -17,10 +17,8 @@ from lengthwise.base.fields import Part
 from lengthwise.base.ranges import Extra
 from lengthwise.base.rows import clipped, shifted, windows, within
 from lengthwise.base.types import Batch, Inputs, Problems, UsageError, integer_type
-from lengthwise.base.vocab import Vocab
+from lengthwise.base.vocab import END, EQUALS, PAD, PAUSE, START, Vocab
 from lengthwise.tasks import Stackable, Task
-
-EQUALS, END, PAUSE, START, PAD = "=", "$", "#", "^", "_"
 
 
 class Layout(Part):

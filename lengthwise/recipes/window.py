@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lengthwise.models.timed import Timed
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Mark
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
@@ -176,6 +177,22 @@ def looped_binary_sum() -> Recipe:
         family_names=("uniform-count", "few-in-runs"),
         watch=Watch(every=200, sizes=(20, 26), count=200),
         chosen_on=ChosenOn((20, 26, 30, 40), ("uniform", "hard", "families")),
+    )
+
+
+def halting_binary_sum() -> Recipe:
+    """``looped-binary-sum`` that stops by itself, without T(n): beside the three layers that count stands a clock, one
+    small layer that sees the left neighbour, and the mark of the first bit. A tenth of the rows stops before it can be
+    done, which teaches the clock alone: who counts and knows when the last bit comes, counts no further than training
+    did (LOG.md). A seed takes 20 minutes of one CPU thread."""
+    sums = looped_binary_sum()
+    return replace(
+        sums,
+        name="halting-binary-sum",
+        loops=AnyLoops(more=0, extra=0, early=0.1),
+        model=Timed(answers=sums.model),
+        objective=Halting(),
+        stopping=Halted(),
     )
 
 
