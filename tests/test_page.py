@@ -44,6 +44,7 @@ FORMS = {
     "once": "looped-parity model.width=8 model.heads=2 model.injection=once",
     "ahead": "looped-flipped-copy model.width=8",
     "signs": "looped-copy model.width=8",
+    "timed": "halting-binary-sum model.answers.width=8 model.answers.layers=2 model.clock.width=16",
     "framed": "abacus-addition model.width=16 model.heads=2 layout.framed=true layout.pauses=2",
     "mirrored": "looped-multiplication model.width=8 model.layers=1 task.base=3 task.leading_zeros=false",
     "most": "looped-pairs model.width=8 task.base=4 task.order=most task.leading_zeros=false",

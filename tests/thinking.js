@@ -6,7 +6,7 @@ const asked = JSON.parse(require("fs").readFileSync(0));
 /** The same problems through each model, as `thinking.reference` tells of them. */
 async function thinking(cases) {
   for (const { model, problems } of cases) {
-    const network = new Network(model);
+    const network = networkOf(model);
     for (const { prompt } of problems) {
       const trace = await think(network, model, prompt), { loop } = trace.stops[0], said = trace.loops[loop - 1];
       const { text, right } = said, logs = said.logs.map((row) => [...row]);

@@ -9,6 +9,8 @@ import numpy as np
 
 from lengthwise.base import fields
 from lengthwise.base.types import UsageError
+from lengthwise.models import ModelSpec
+from lengthwise.models.timed import Timed
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention
 from lengthwise.nn.digit_position import Abacus, Coupling
@@ -90,10 +92,16 @@ def _unknown(recipe: Recipe) -> str:
     """The first part that ``js`` does not compute; empty if there is none."""
     spec = recipe.model
     parts = ((recipe.task, TASKS), (recipe.layout, LAYOUTS), (recipe.loops, LOOPS), (recipe.stopping, RULES))
-    for part, known in (*parts, (spec, (Transformer,))):
+    for part, known in (*parts, (spec, (Transformer, Timed))):
         if type(part) not in known:
             return f"it knows no {type(part).__name__}, only {', '.join(kind.__name__ for kind in known)}"
-    assert isinstance(spec, Transformer)
+    both = (spec.answers, spec.clock) if isinstance(spec, Timed) else (spec,)
+    return next((said for one in both if (said := _unknown_model(one))), "")
+
+
+def _unknown_model(spec: ModelSpec) -> str:
+    if type(spec) is not Transformer:
+        return f"it knows no {type(spec).__name__} in another model, only Transformer"
     for name, value in FIXED.items():
         if getattr(spec, name) != value:
             return f"it takes model.{name}={fields.text(value)} only"

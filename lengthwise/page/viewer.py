@@ -11,7 +11,7 @@ from lengthwise.page.models import exported
 from lengthwise.page.offered import offered
 from lengthwise.run import Weights
 
-NETWORK = "tensors", "tasks", "layouts", "network", "trace", "rasp"  # what computes
+NETWORK = "tensors", "tasks", "layouts", "network", "timed", "trace", "rasp"  # what computes
 SCRIPTS = *NETWORK, "dom", "draw", "panel", "viewer"
 
 

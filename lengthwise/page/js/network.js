@@ -1,12 +1,12 @@
 // The looped transformer: h_{k+1} = norm(blocks(h_k + x)), pre-norm, with softmax attention.
 
-/** A model's forward pass. `packed` is what Python exported. */
+/** A model's forward pass. `packed` is what Python exported; `prefix` is that of its tensors, where it is a part. */
 class Network {
-  constructor(packed) {
-    this.spec = packed.model;
+  constructor(packed, spec = packed.model, symbols = packed.writes.length, prefix = "") {
+    this.spec = spec;
     this.causal = packed.causal;
-    this.weights = tensorsOf(packed);
-    this.symbols = packed.writes.length;
+    this.weights = tensorsOf(packed, prefix);
+    this.symbols = symbols;
   }
 
   /** What is the same in every loop: the embedded input and which keys every head sees. */

@@ -7,7 +7,7 @@ class Panel {
   /** `steer({ loop, position })` is told where a reader points. */
   constructor(model, steer) {
     this.model = model;
-    this.network = new Network(model);
+    this.network = networkOf(model);
     this.mode = "said";
     this.steer = steer;
     this.build();
@@ -24,7 +24,7 @@ class Panel {
     this.stops = el("table", { class: "stops" });
     this.now = el("div", { class: "wide", tabindex: 0, role: "region", "aria-label": `${name}: every position after this loop` });
     this.layers = el("select", { onchange: () => this.showHeads() });
-    for (let layer = 0; layer < this.model.model.layers; layer++) this.layers.append(el("option", { value: layer }, layer + 1));
+    for (let layer = 0; layer < this.network.spec.layers; layer++) this.layers.append(el("option", { value: layer }, layer + 1));
     this.heads = el("div", { class: "heads" });
     this.program = el("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "the program’s state after this round" });
     this.programTitle = el("h3");

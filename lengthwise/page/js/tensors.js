@@ -1,13 +1,15 @@
 // Rows of numbers in typed arrays: what a forward pass needs, and nothing more.
 // A matrix is a Float32Array, row by row; sums are taken in doubles.
 
-/** The tensors of a model: name → Float32Array, read from base64 of little-endian float32. */
-function tensorsOf(packed) {
+/** The tensors of a model whose names begin with a prefix: the rest → Float32Array, from base64 of little-endian float32. */
+function tensorsOf(packed, prefix) {
   const text = atob(packed.weights);
   const bytes = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
   const found = {};
-  for (const [name, start, size] of packed.tensors) found[name] = new Float32Array(bytes.buffer, 4 * start, size);
+  for (const [name, start, size] of packed.tensors) {
+    if (name.startsWith(prefix)) found[name.slice(prefix.length)] = new Float32Array(bytes.buffer, 4 * start, size);
+  }
   return found;
 }
 

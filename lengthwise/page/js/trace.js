@@ -88,7 +88,7 @@ function* decoding(network, model, trace, loops) {
   for (let to = first + 1; to <= run.length; to++) {
     for (let k = 0; k + 1 < states.length; k++) network.advance(run, states[k], from, to, states[k + 1], caches[k]);
     if (to < run.length) {
-      row.ids[to] = likeliest(network.read(states[loops], to - 1));
+      row.ids[to] = likeliest(network.read(states[loops], to - 1, run));
       row.tokens[to] = model.reads[row.ids[to]];
       network.embed(run, to, to + 1);
       if (network.spec.injection === "once") states[0] = run.start;
@@ -102,7 +102,7 @@ const likeliest = (logs) => logs.reduce((best, log, i) => (log > logs[best] ? i 
 
 /** What one loop says: symbols with their log probabilities at each slot, where its answer ends, and how sure it is. */
 function spoken(network, model, trace, state) {
-  const logs = trace.row.slots.map((position) => network.read(state, position));
+  const logs = trace.row.slots.map((position) => network.read(state, position, trace.run));
   const ids = logs.map(likeliest), said = ids.map((id) => model.writes[id]);
   const sure = ids.map((id, slot) => logs[slot][id]);
   const end = model.layout.kind === "Pairs" ? -1 : said.indexOf(END), ends = end < 0 ? said.length : end + 1;
