@@ -67,12 +67,12 @@ def unfitted(folder: str) -> dict[str, str]:
     return {name: f" ({text})" for name, text in said.items() if text}
 
 
-def _own(folder: str) -> Iterator[tuple[Row, dict]]:
-    """Scores on uniform problems where a recipe's own rule stops, each with the recipe."""
+def _own(folder: str, problems: str = "uniform") -> Iterator[tuple[Row, dict]]:
+    """Scores on a set of problems where a recipe's own rule stops, each with the recipe."""
     recipes = {run["recipe_name"]: run["recipe"] for run in json.loads((ROOT / folder / "runs.json").read_text())}
     for row in _rows(folder):
         recipe = recipes[row["recipe_name"]]
-        if row["problems"] == "uniform" and row["stopping"].partition("(")[0] == recipe["stopping"]["kind"]:
+        if row["problems"] == problems and row["stopping"].partition("(")[0] == recipe["stopping"]["kind"]:
             yield row, recipe
 
 
@@ -103,16 +103,15 @@ def code(name: str) -> str:
 
 
 def table(folder: str, problems: str, *only: str) -> str:
-    """Median over seeds, with the worst and the best beside it. A size on two axes alike is named by its number.
-    ``only``: sizes, which are numbers, and names of recipes."""
+    """Median over seeds of what a recipe's own rule has, worst and best beside it. A size on two axes alike
+    is named by its number. ``only``: sizes, which are numbers, and names of recipes."""
     names = [word for word in only if not word[0].isdigit()]
     wanted = set(only) - set(names)
     shares: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     counts = set()
-    for row in _rows(folder):
+    for row, _ in _own(folder, problems):
         size = _alike(row["sizes"])
-        named = not names or row["recipe_name"] in names
-        if row["problems"] == problems and named and (not wanted or size in wanted):
+        if (not names or row["recipe_name"] in names) and (not wanted or size in wanted):
             shares[row["recipe_name"]][size].append(float(row["exact"]))
             counts.add(int(row["count"]))
     sizes = sorted({size for by_size in shares.values() for size in by_size}, key=lambda size: int(size.split("x")[0]))
