@@ -42,6 +42,12 @@ def _bare(field):
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
+def small(spec):
+    """The same with small models in it, where it has some."""
+    parts = [field.name for field in dataclasses.fields(spec) if isinstance(getattr(spec, field.name), ModelSpec)]
+    return replace(spec, **dict.fromkeys(parts, BASE))
+
+
 def accepted(spec, causal):
     """Is there such a model, in this direction?"""
     try:
@@ -85,7 +91,7 @@ RECURRENT = [ReTran(4, 6, 1, 2), ReTran(8, 5, 2, 2), LSTM(8, 6, 1), LSTM(8, 5, 2
 FOUND = [
     *(replace(BASE, positions=(position,)) for position in shipped("positions")),
     *(replace(BASE, positions=(), mixer=mixer) for mixer in shipped("mixers")),
-    *(spec for spec in shipped("models") if not isinstance(spec, (Transformer, LSTM, ReTran))),
+    *(small(spec) for spec in shipped("models") if not isinstance(spec, (Transformer, LSTM, ReTran))),
 ]
 FOUND = [spec for spec in FOUND if accepted(spec, True) or accepted(spec, False)]  # not what only a module makes
 EVERY = [
