@@ -48,11 +48,11 @@ def small(spec):
     return replace(spec, **dict.fromkeys(parts, BASE))
 
 
-def accepted(spec, causal):
-    """Is there such a model, in this direction?"""
+def accepted(spec, causal, reads=None, writes=WRITES):
+    """Is there such a model, in this direction and of these symbols?"""
     try:
-        spec.build(laws_of_models.reads_of(spec), WRITES, causal=causal)
-    except UsageError:  # from left to right only
+        spec.build(reads or laws_of_models.reads_of(spec), writes, causal=causal)
+    except UsageError:  # from left to right only, or for another layout
         return False
     return True
 

@@ -1,6 +1,5 @@
 """Laws of every objective with every model: its loss is what single rows, run one at a time, add up to."""
 
-import contextlib
 from dataclasses import replace
 from functools import cache
 from itertools import takewhile
@@ -8,7 +7,7 @@ from itertools import takewhile
 import pytest
 import torch
 from conftest import LONG
-from forms import FOUND, away, shipped
+from forms import FOUND, accepted, away, shipped
 from torch.nn import functional as F
 
 from lengthwise.base.fields import text
@@ -54,12 +53,7 @@ def short(part):
 
 
 def ways_of(spec):
-    found = []
-    for task, layout in WAYS:
-        with contextlib.suppress(UsageError):  # not a model for this layout
-            spec.build(*layout.vocabs(task), causal=layout.causal)
-            found.append((task, layout))
-    return found
+    return [(task, layout) for task, layout in WAYS if accepted(spec, layout.causal, *layout.vocabs(task))]
 
 
 def some(ways, number):

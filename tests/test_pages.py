@@ -32,7 +32,7 @@ def test_quoted_code_and_figures_are_up_to_date(page):
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
 def test_under_figures_stands_how_they_were_made(page):
     figure = re.compile(r"^!\[[^\]]*\]\(\.\./results/.*\)$")
-    lines = page.read_text().splitlines()
+    lines = [*page.read_text().splitlines(), "", ""]
     for line, below, after in zip(lines, lines[1:], lines[2:], strict=False):
         told = after.startswith("<!-- fill: command ") or figure.match(below)  # of figures in a row, under the last
         assert told or not figure.match(line), f"put a `fill: command` under {line}"

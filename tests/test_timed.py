@@ -22,9 +22,9 @@ from lengthwise.tasks.binary_sum import BinarySum
 SPEC = Timed(answers=replace(BASE, layers=2), clock=BASE)
 
 
-def whole(spec=SPEC, reads=READS):
+def whole(spec=SPEC, reads=READS, writes=WRITES):
     torch.manual_seed(0)
-    return away(spec.build(reads, WRITES, causal=True))
+    return away(spec.build(reads, writes, causal=True))
 
 
 def test_at_the_equals_sign_the_end_is_the_clocks_and_the_rest_the_answers():
@@ -44,9 +44,7 @@ def test_at_the_equals_sign_the_end_is_the_clocks_and_the_rest_the_answers():
 def test_a_row_that_stops_early_teaches_the_clock_alone(early):
     task, layout = BinarySum(), FullOutput()
     batch = layout.write(task.sample(torch.full((4, 1), 6), stream(0, "rows")), task)
-    reads, writes = layout.vocabs(task)
-    torch.manual_seed(0)
-    model = away(SPEC.build(reads, writes, causal=True))
+    model = whole(SPEC, *layout.vocabs(task))
     loops = batch.rounds - 1 if early else batch.rounds
     Halting()(choose(model), batch, loops, stream(0, "loss")).value.backward()
     steepest = {
@@ -66,7 +64,7 @@ def test_other_layouts_are_refused(reads, writes):
         SPEC.build(reads, writes, causal=True)
 
 
-def test_its_recipe_is_run_fast_and_half_a_clock_plainly():
+def test_two_transformers_are_run_fast_and_a_clock_in_a_clock_plainly():
     recipe = catalog.recipes()["halting-binary-sum"]()
     reads, writes = recipe.layout.vocabs(recipe.task)
     assert type(choose(recipe.model.build(reads, writes, causal=True))).__name__ == "Twice"

@@ -35,7 +35,7 @@ class Timed(ModelSpec):
     """
 
     answers: ModelSpec = Transformer()  # what answers
-    # what says when: from left to right, the mark of the first position arrives after T(n) loops
+    # what says when: a loop takes the mark of the first position one further, so it is at the = after n loops
     clock: ModelSpec = Transformer(width=32, positions=(Local(reach=1), Mark()), init_std=0.1, embedding_std=0.3)
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
