@@ -14,6 +14,7 @@
 <!-- fill: chosen lengthwise/weights -->      what was looked at while the recipes of shipped weights were chosen
 <!-- fill: claims docs/claims.toml -->        what the sources claim, beside what was measured here
 <!-- fill: stops results/looped -->           exact match where each rule stops, recipe by recipe
+<!-- fill: rules results/halting-parity … --> what rules that are not told T(n) lose, recipe by recipe
 <!-- fill: grid results/looped/parity … -->   every method on every task, each task's rows in a folder
 <!-- fill: arms results/controls/parity … --> loop, window, both, neither on every task, each task's rows in a folder
 <!-- fill: command results/looped/parity --> how a folder's figures were made, from results/README.md
@@ -34,7 +35,7 @@ from pathlib import Path
 import torch
 
 from lengthwise import catalog
-from lengthwise.base import listing
+from lengthwise.base import fields, listing
 from lengthwise.base.rng import stream
 from lengthwise.base.score_rows import Row, latest, size_text
 from lengthwise.recipes.looped import METHODS, Scale, variation
@@ -44,6 +45,7 @@ from lengthwise.report.publish import run_of
 from lengthwise.report.published import published
 from lengthwise.run import load
 from lengthwise.studies.looped import TESTED, tested_at
+from lengthwise.tasks import Task
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "results" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -227,6 +229,52 @@ def stops(folder: str) -> str:
             shares = [f"{row['chosen'][rule]['exact']:.3f}" if rule in row["chosen"] else "" for rule in rules]
             lines.append([f"`{path.stem.removeprefix('stopping-')}`", size_text(row["sizes"]), *shares])
     return _lines(lines)
+
+
+def rules(*folders: str) -> str:
+    """What recipes' own rules, which are not told T(n), have and lose, over all seeds, up to twice the training length.
+
+    A rule that stops after T(n) loops has what the oracle has; where it does not and the oracle was not measured, it
+    loses no more than what it lacks.
+    """
+    lines = [["recipe", "its own rule", "at", "seeds", "uniform", "the worst family", "loses at most"]]
+    lines.append(["---", "---", "---:", "---:", "---:", "---:", "---:"])
+    for folder in folders:
+        for (recipe, rule, sizes), rows in sorted(_stopped(folder).items(), key=lambda item: _numbers(item[0][2])):
+            uniform = [row for row in rows if row["problems"] == "uniform"]
+            low = min((row for row in rows if row["problems"] != "uniform"), key=lambda row: row["exact"], default=None)
+            seeds = len({row["train_seed"] for row in rows})
+            named = f"{low['exact']:.2f} (`{low['problems']}`)" if low else "–"
+            lost = max(row["lost"] for row in rows)
+            spread = _spread([row["exact"] for row in uniform])
+            lines.append([f"`{recipe}`", f"`{rule}`", _alike(sizes), str(seeds), spread, named, f"{lost:.3f}"])
+    return _lines(lines)
+
+
+def _stopped(folder: str) -> dict[tuple[str, str, str], list[Row]]:
+    """Rows of recipes' own rules by recipe, rule and sizes, each with what it loses at most against T(n) known."""
+    runs = {run["recipe_name"]: run["recipe"] for run in json.loads((ROOT / folder / "runs.json").read_text())}
+    own: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    oracle = {}
+    for row in _rows(folder):
+        recipe = runs[row["recipe_name"]]
+        at, top = _numbers(row["sizes"]), _trained_to(recipe["lengths"], row["sizes"])
+        if row["stopping"] == "Oracle":
+            oracle[row["recipe_name"], row["train_seed"], row["sizes"], row["problems"]] = float(row["exact"])
+        elif all(low <= size for low, size in zip(top, at, strict=True)) and max(at) <= 2 * max(top):
+            own[row["recipe_name"], row["stopping"], row["sizes"]].append(row | {"exact": float(row["exact"])})
+    for (name, _, sizes), rows in own.items():
+        task = fields.decode(Task, runs[name]["task"], "task")
+        rounds = int(task.sample(torch.tensor([_numbers(sizes)]), stream(0, "page")).rounds)
+        for row in rows:
+            known = oracle.get((name, row["train_seed"], sizes, row["problems"]))
+            as_known = row["exact"] if float(row["loops"]) == rounds else 1.0
+            row["lost"] = max(0.0, (as_known if known is None else known) - row["exact"])
+    return own
+
+
+def _numbers(sizes: str) -> list[int]:
+    return [int(size) for size in sizes.split("x")]
 
 
 def time(folder: str) -> str:
@@ -437,6 +485,7 @@ FILLERS = {
     "kept": kept,
     "loops": loops,
     "map": squares,
+    "rules": rules,
     "stops": stops,
     "summary": summary,
     "table": table,

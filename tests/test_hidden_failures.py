@@ -410,6 +410,16 @@ def test_more_problems_are_measured_of_families_too(capsys):
     assert [row["count"] for row in rows if row["problems"] == "runs"] == [2, 20]
 
 
+def test_families_are_measured_by_every_rule_that_looks_at_one_problem_at_a_time(capsys):
+    few = ["steps=2", "batch=2", "model.width=8", "lengths.top=12", "watch.every=0"]
+    words = ["train", "looped-parity", *few, "--families", "--quiet", "--lengths", "12", "--samples", "20"]
+    further = ["--stopping", "Converged()", "--stopping", "MaxConfidence(per=batch)"]
+    for rules in ([], further, further):
+        said(capsys, *words, *rules)
+    rows = Run.expected(lw.find("looped-parity", *few)).rows("scores")
+    assert [row["stopping"] for row in rows if row["problems"] == "runs"] == ["Oracle", "Converged"]
+
+
 def test_attack_from_the_command_line(capsys):
     words = ["attack", "looped-parity", "--lengths", "6", "--tries", "60"]
     assert "nothing found" in said(capsys, *words)

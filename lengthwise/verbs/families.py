@@ -71,25 +71,33 @@ def families_of(work: Work) -> list[Row]:
     return rows
 
 
-def after_training(args: argparse.Namespace, run: Run, sizes: Sequence[Any], progress: Progress) -> None:
+def after_training(
+    args: argparse.Namespace, run: Run, sizes: Sequence[Any], also: Sequence[Stopping], progress: Progress
+) -> None:
     """Measure what a trained run lacks: families at the sizes that are one number, up to twice the training length, and
-    the shortest sizes. A size is measured again for more problems of each family than before."""
+    the shortest sizes, by the recipe's own rule and those asked for. Rules that look at many problems at once are
+    left out: a family has too few. A size is measured again for more problems of each family than before."""
     weights, recipe, count = run.weights(choose_device(args.device)), run.recipe, samples_of_family(args.samples)
+    rules = [rule for rule in dict.fromkeys([recipe.stopping, *also]) if rule.together == 1]
     known = {
-        sizes
-        for (sizes, problems, stopping), done in run.measured().items()
-        if problems not in ALONE and stopping == recipe.stopping.name and (done >= count or problems == "every")
+        (at, stopping)
+        for (at, problems, stopping), done in run.measured().items()
+        if problems not in ALONE and (done >= count or problems == "every")
     }
     wanted = [
         *short_sizes(recipe, count),
         *(size for size in sizes if isinstance(size, int) and size <= BEYOND * recipe.lengths.top),
     ]
-    missing = [at for at in dict.fromkeys(map(recipe.sizes, wanted)) if at not in known]
+    missing = {
+        at: lacking
+        for at in map(recipe.sizes, wanted)
+        if (lacking := [rule for rule in rules if (at, rule.name) not in known])
+    }
     with computing(args.threads):
         # A size at a time, so that a command given again goes on where it was cut.
-        for at in followed_sizes(progress, recipe, missing, what=f"{recipe.name}: families"):
-            rows = [score.row() | {"seed": 0} for score in evaluate_families(weights, [at], samples=count)]
-            run.append("scores", *rows)
+        for at in followed_sizes(progress, recipe, list(missing), what=f"{recipe.name}: families"):
+            found = evaluate_families(weights, [at], samples=count, stopping=missing[at])
+            run.append("scores", *(score.row() | {"seed": 0} for score in found))
 
 
 def family_tables(uniform: Sequence[Row], rows: Sequence[Row], top: int, *, whole: bool) -> list[Table]:

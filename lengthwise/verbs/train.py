@@ -115,7 +115,7 @@ def _here(args: argparse.Namespace, run: Run, plan: Sequence[Measurement]) -> No
         with tracked(run, args.track, progress.note):
             _measure(args, run, plan, progress)
             if args.families:
-                after_training(args, run, plan[0].sizes, progress)
+                after_training(args, run, plan[0].sizes, plan[0].rules, progress)
         run.forgive()
 
 
