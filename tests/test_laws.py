@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import typing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -247,6 +248,85 @@ class _Flat(lw.Final):
         return replace(loss, value=loss.value * 0 + loss.value.detach())
 
 
+class _Reads(lw.FullOutput):
+    def answer(self, predicted, task):
+        return super().answer(predicted, task).flip(0)
+
+
+class _Crowded(lw.FullOutput):
+    def write(self, problems, task):
+        batch = super().write(problems, task)
+        return replace(batch, answer_slots=batch.answer_slots & ~batch.loss_mask)
+
+
+class _Strange(lw.FullOutput):
+    def write(self, problems, task):
+        batch = super().write(problems, task)
+        return replace(batch, targets=batch.targets + len(self.vocabs(task)[1]))
+
+
+class _Telling(lw.FullOutput):
+    def write(self, problems, task):
+        batch = super().write(problems, task)
+        tokens = batch.inputs.tokens.where(~batch.answer_slots, batch.targets)
+        return replace(batch, inputs=replace(batch.inputs, tokens=tokens))
+
+
+class _Early(lw.NextToken):
+    def write(self, problems, task):
+        batch = super().write(problems, task)
+        tokens = batch.inputs.tokens.where(~batch.loss_mask, batch.targets)
+        return replace(batch, inputs=replace(batch.inputs, tokens=tokens))
+
+
+class _Fitted(lw.FullOutput):
+    def write(self, problems, task):
+        batch = super().write(problems, task)
+        return replace(batch, answer_slots=batch.loss_mask)
+
+
+class _Centred(lw.FullOutput):
+    def write(self, problems, task):
+        batch = super().write(problems, task)
+        position = batch.inputs.position - batch.targets.shape[1] // 2
+        return replace(batch, inputs=replace(batch.inputs, position=position))
+
+
+class _Hurried(lw.FullOutput):
+    def write(self, problems, task):
+        return replace(super().write(problems, task), rounds=problems.rounds - 1)
+
+
+class _ByTurns(lw.Fresh):
+    def of(self, part, problems):
+        return torch.arange(len(problems)) % 2 == 0
+
+
+class _Steep(lw.AdamW):
+    def build(self, parameters):
+        return torch.optim.AdamW(parameters, lr=0.1)
+
+
+class _Counting(torch.optim.SGD):
+    count = 0
+
+    def step(self):
+        self.count += 1
+        for group in self.param_groups:
+            group["lr"] = 1 / self.count if group["lr"] else 0.0
+        super().step()
+
+
+class _Forgetful(lw.AdamW):
+    def build(self, parameters):
+        return _Counting(parameters, lr=self.rate)
+
+
+class _Overheated(lw.Schedule):
+    def factor(self, step, steps):
+        return 1 + step / steps
+
+
 @dataclass
 class _Loose(lw.Oracle.__base__):
     """Not frozen."""
@@ -303,6 +383,17 @@ CAUGHT = {
     "the_loss_is_a_number": _Negative(),
     "only_what_is_asked_matters": _Everywhere(),
     "the_loss_can_be_descended": _Flat(),
+    "what_is_asked_for_is_the_answer": _Reads(),
+    "what_is_asked_for_has_room": _Crowded(),
+    "all_symbols_are_known": _Strange(),
+    "the_answer_is_not_shown": _Telling(),
+    "there_is_room_whatever_the_answer": _Fitted(),
+    "a_problem_is_written_as_it_is_alone": _Centred(),
+    "rounds_and_sizes_are_kept": _Hurried(),
+    "a_problem_s_purpose_is_its_own": _ByTurns(),
+    "its_rate_is_the_peak": _Steep(),
+    "its_state_is_all_it_remembers": _Forgetful(),
+    "the_rate_is_a_fraction_of_its_peak": _Overheated(),
 }
 
 
@@ -314,8 +405,18 @@ def test_a_law_catches_who_breaks_it(law):
     assert not found.holds and found.told and "\n" not in found.told and found.law.endswith(".")
 
 
+def test_a_layout_that_feeds_a_symbol_in_before_it_is_said_is_caught():
+    (law,) = [law for law in laws_of(_Early) if law.__name__ == "the_answer_is_not_shown"]
+    assert laws.held(lw.NextToken(), "", [law])[0].holds and not laws.held(_Early(), "", [law])[0].holds
+
+
+@pytest.mark.parametrize("shape", typing.get_args(typing.get_type_hints(lw.Schedule)["shape"]))
+def test_every_shape_of_a_schedule_keeps_the_laws(shape):
+    assert not check_part(lw.Schedule(shape, warmup=0.1, floor=0.01)).broken
+
+
 def test_there_is_somebody_who_breaks_each():
-    kinds = {type(part) for _, part in PARTS}
+    kinds = {lw.Schedule, *(type(part) for _, part in PARTS)}
     assert {law.__name__ for kind in kinds for law in laws_of(kind)} == set(CAUGHT)
 
 

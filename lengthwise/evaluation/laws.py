@@ -20,7 +20,7 @@ from lengthwise.base.fields import Part, text
 from lengthwise.base.files import one_line
 from lengthwise.base.listing import sentence
 from lengthwise.base.shown import as_html, as_text
-from lengthwise.evaluation import laws_of_models, laws_of_parts, laws_of_rules, laws_of_tasks
+from lengthwise.evaluation import laws_of_layouts, laws_of_models, laws_of_parts, laws_of_rules, laws_of_tasks
 from lengthwise.evaluation.laws_of_parts import Broken
 from lengthwise.models import ModelSpec
 from lengthwise.nn.mixer import MixerSpec
@@ -28,7 +28,7 @@ from lengthwise.nn.position import Position
 from lengthwise.recipe.own_code import told_with_place
 
 Law = Callable[[Any], None]
-MODULES: tuple[ModuleType, ...] = (laws_of_parts, laws_of_tasks, laws_of_models, laws_of_rules)
+MODULES: tuple[ModuleType, ...] = (laws_of_parts, laws_of_tasks, laws_of_layouts, laws_of_models, laws_of_rules)
 
 
 @dataclass(frozen=True)

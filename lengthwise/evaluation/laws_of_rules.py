@@ -1,13 +1,16 @@
-"""Laws of what decides while a model trains or answers: lengths, loops, objectives, stopping rules."""
+"""Laws of what decides while a model trains or answers: lengths, loops, objectives, sources of problems, optimizers and
+their schedules, stopping rules."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+import typing
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Loss, Trace
@@ -19,6 +22,8 @@ from lengthwise.objectives import Objective
 from lengthwise.recipe.layout import FullOutput
 from lengthwise.recipe.lengths import Lengths
 from lengthwise.recipe.loops import Loops
+from lengthwise.recipe.optim import Optimizer, Schedule
+from lengthwise.recipe.source import Purpose, Source
 from lengthwise.recipe.stopping import Stopping, chosen_by
 from lengthwise.tasks.addition import Addition
 
@@ -172,6 +177,75 @@ def the_loss_can_be_descended(objective: Objective) -> None:
         raise Broken("no parameter has a gradient")
     if not all(gradient.isfinite().all() for gradient in gradients):
         raise Broken("a gradient is not finite")
+
+
+# Sources, optimizers, schedules
+
+
+def a_problem_s_purpose_is_its_own(source: Source) -> None:
+    """Whether a problem is for training, validation or test depends on the problem alone, and some are for each."""
+    problems = TASK.sample(torch.full((200, len(TASK.axes)), 4), stream(0, "source"))
+    order = torch.randperm(len(problems), generator=stream(0, "order"))
+    for purpose in typing.get_args(Purpose):
+        chosen = source.of(purpose, problems)
+        alone = torch.cat([source.of(purpose, problems.take(slice(i, i + 1))) for i in range(len(problems))])
+        if chosen.dtype != torch.bool or not chosen.any():
+            raise Broken(f"of {len(problems)} problems none is for {purpose}: {chosen[:5].tolist()} …")
+        if not torch.equal(chosen, alone) or not torch.equal(chosen[order], source.of(purpose, problems.take(order))):
+            raise Broken(f"which problems are for {purpose} depends on those beside them")
+
+
+def its_rate_is_the_peak(optimizer: Optimizer) -> None:
+    """It starts at its ``rate``, which a schedule scales; at a rate of 0 no weight moves, at its own some do."""
+    weights = _weights()
+    built = optimizer.build(weights)
+    if any(group["lr"] != optimizer.rate for group in built.param_groups):
+        raise Broken(
+            f"it is built with the rates {[group['lr'] for group in built.param_groups]}, not {optimizer.rate}"
+        )
+    for rate, moves in ((0.0, False), (optimizer.rate or 1e-3, True)):
+        for group in built.param_groups:
+            group["lr"] = rate
+        before = [weight.detach().clone() for weight in weights]
+        _step(built, weights, 0)
+        if moves == all(map(torch.equal, before, weights)):
+            raise Broken(f"a step at a rate of {rate} moves {'no' if moves else 'a'} weight")
+
+
+def its_state_is_all_it_remembers(optimizer: Optimizer) -> None:
+    """Built anew and given the state of one that has taken some steps, it goes on to the bit."""
+    one, two = _weights(), _weights()
+    first, second = optimizer.build(one), optimizer.build(two)
+    for number in range(3):
+        _step(first, one, number)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    for here, there in zip(one, two, strict=True):
+        there.data.copy_(here.data)
+    for number in range(3, 6):
+        _step(first, one, number)
+        _step(second, two, number)
+    if not all(map(torch.equal, one, two)):
+        raise Broken("weights differ after a stop: something that it remembers is not in its state_dict")
+
+
+def the_rate_is_a_fraction_of_its_peak(schedule: Schedule) -> None:
+    """At each step of a run, however short, the factor of the rate lies between 0 and 1."""
+    for steps in (1, 2, 3, 10, 1000):
+        factors = [schedule.factor(step, steps) for step in range(steps)]
+        if not all(0 <= factor <= 1 for factor in factors):
+            raise Broken(f"in a run of {steps} steps factors go from {min(factors)} to {max(factors)}")
+
+
+def _weights() -> list[nn.Parameter]:
+    draw = stream(0, "weights")
+    return [nn.Parameter(torch.randn(shape, generator=draw)) for shape in ((4, 3), (5,))]
+
+
+def _step(optimizer: torch.optim.Optimizer, weights: Sequence[nn.Parameter], number: int) -> None:
+    draw = stream(number, "gradients")
+    for weight in weights:
+        weight.grad = torch.randn(weight.shape, generator=draw)
+    optimizer.step()
 
 
 def setting() -> tuple[Model, Batch]:
