@@ -184,8 +184,7 @@ def halting_binary_sum() -> Recipe:
     """``looped-binary-sum`` that stops by itself, without T(n): beside the three layers that count stands a clock, one
     small layer that sees the left neighbour, and the mark of the first bit. A tenth of the rows stops before it can be
     done, which teaches the clock alone: who counts and knows when the last bit comes, counts no further than training
-    did (LOG.md). Rows of nearly all ones, too, are in training: else few have sixteen. A seed takes 20 minutes of one
-    CPU thread."""
+    did (LOG.md). A seed takes 20 minutes of one CPU thread."""
     sums = looped_binary_sum()
     return replace(
         sums,
@@ -193,7 +192,6 @@ def halting_binary_sum() -> Recipe:
         loops=AnyLoops(more=0, extra=0, early=0.1),
         model=Timed(answers=sums.model),
         objective=Halting(),
-        family_names=(*sums.family_names, "mostly-highest"),
         stopping=Halted(),
     )
 
