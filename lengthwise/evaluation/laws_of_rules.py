@@ -179,6 +179,25 @@ def the_loss_can_be_descended(objective: Objective) -> None:
         raise Broken("a gradient is not finite")
 
 
+def setting() -> tuple[Model, Batch]:
+    """A small transformer, and a batch of sums."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = SMALL.build(*LAYOUT.vocabs(TASK), causal=LAYOUT.causal)
+    draw = stream(0, "setting")
+    sizes = torch.randint(1, 5, (6, len(TASK.axes)), generator=draw)
+    return away(model), LAYOUT.write(TASK.sample(sizes, draw), TASK)
+
+
+def _loss(objective: Objective, model: Model, batch: Batch) -> Tensor:
+    with torch.no_grad():
+        return _computed(objective, model, batch).value
+
+
+def _computed(objective: Objective, model: Model, batch: Batch) -> Loss:
+    return objective(Plain(model), batch, batch.rounds, stream(0, "objective"))
+
+
 # Sources, optimizers, schedules
 
 
@@ -199,10 +218,9 @@ def its_rate_is_the_peak(optimizer: Optimizer) -> None:
     """It starts at its ``rate``, which a schedule scales; at a rate of 0 no weight moves, at its own some do."""
     weights = _weights()
     built = optimizer.build(weights)
-    if any(group["lr"] != optimizer.rate for group in built.param_groups):
-        raise Broken(
-            f"it is built with the rates {[group['lr'] for group in built.param_groups]}, not {optimizer.rate}"
-        )
+    rates = [group["lr"] for group in built.param_groups]
+    if any(rate != optimizer.rate for rate in rates):
+        raise Broken(f"it is built with the rates {rates}, not {optimizer.rate}")
     for rate, moves in ((0.0, False), (optimizer.rate or 1e-3, True)):
         for group in built.param_groups:
             group["lr"] = rate
@@ -246,22 +264,3 @@ def _step(optimizer: torch.optim.Optimizer, weights: Sequence[nn.Parameter], num
     for weight in weights:
         weight.grad = torch.randn(weight.shape, generator=draw)
     optimizer.step()
-
-
-def setting() -> tuple[Model, Batch]:
-    """A small transformer, and a batch of sums."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = SMALL.build(*LAYOUT.vocabs(TASK), causal=LAYOUT.causal)
-    draw = stream(0, "setting")
-    sizes = torch.randint(1, 5, (6, len(TASK.axes)), generator=draw)
-    return away(model), LAYOUT.write(TASK.sample(sizes, draw), TASK)
-
-
-def _loss(objective: Objective, model: Model, batch: Batch) -> Tensor:
-    with torch.no_grad():
-        return _computed(objective, model, batch).value
-
-
-def _computed(objective: Objective, model: Model, batch: Batch) -> Loss:
-    return objective(Plain(model), batch, batch.rounds, stream(0, "objective"))
