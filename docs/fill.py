@@ -62,7 +62,7 @@ def unfitted(folder: str) -> dict[str, str]:
     shares: dict[str, list[float]] = defaultdict(list)
     tops = {}
     for row, recipe in _own(folder):
-        if tuple(map(int, row["sizes"].split("x"))) == _trained_to(recipe["lengths"], row["sizes"]):
+        if _numbers(row["sizes"]) == _trained_to(recipe["lengths"], row["sizes"]):
             shares[row["recipe_name"]].append(float(row["exact"]))
             tops[row["recipe_name"]] = recipe["lengths"]["top"]
     said = {name: not_fitted(statistics.fmean(found), tops[name]) for name, found in shares.items()}
@@ -71,11 +71,15 @@ def unfitted(folder: str) -> dict[str, str]:
 
 def _own(folder: str, problems: str = "uniform") -> Iterator[tuple[Row, dict]]:
     """Scores on a set of problems where a recipe's own rule stops, each with the recipe."""
-    recipes = {run["recipe_name"]: run["recipe"] for run in json.loads((ROOT / folder / "runs.json").read_text())}
+    recipes = _recipes(folder)
     for row in _rows(folder):
         recipe = recipes[row["recipe_name"]]
         if row["problems"] == problems and row["stopping"].partition("(")[0] == recipe["stopping"]["kind"]:
             yield row, recipe
+
+
+def _recipes(folder: str) -> dict[str, dict]:
+    return {run["recipe_name"]: run["recipe"] for run in json.loads((ROOT / folder / "runs.json").read_text())}
 
 
 def _rows(folder: str) -> Iterator[Row]:
@@ -89,9 +93,13 @@ def _maps(folder: str) -> dict[tuple[str, str, str], dict[tuple[int, ...], float
     found: dict[tuple[str, str, str], dict[tuple[int, ...], float]] = defaultdict(dict)
     for row in _rows(folder):
         if row["problems"] == "uniform":
-            sizes = tuple(map(int, row["sizes"].split("x")))
-            found[row["recipe_name"], row["stopping"], row["train_seed"]][sizes] = float(row["exact"])
+            of_seed = found[row["recipe_name"], row["stopping"], row["train_seed"]]
+            of_seed[_numbers(row["sizes"])] = float(row["exact"])
     return found
+
+
+def _numbers(sizes: str) -> tuple[int, ...]:
+    return tuple(map(int, sizes.split("x")))
 
 
 def _trained_to(lengths: dict, sizes: str) -> tuple[int, ...]:
@@ -253,28 +261,23 @@ def rules(*folders: str) -> str:
 
 def _stopped(folder: str) -> dict[tuple[str, str, str], list[Row]]:
     """Rows of recipes' own rules by recipe, rule and sizes, each with what it loses at most against T(n) known."""
-    runs = {run["recipe_name"]: run["recipe"] for run in json.loads((ROOT / folder / "runs.json").read_text())}
+    recipes = _recipes(folder)
     own: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     oracle = {}
     for row in _rows(folder):
-        recipe = runs[row["recipe_name"]]
-        at, top = _numbers(row["sizes"]), _trained_to(recipe["lengths"], row["sizes"])
+        at, top = _numbers(row["sizes"]), _trained_to(recipes[row["recipe_name"]]["lengths"], row["sizes"])
         if row["stopping"] == "Oracle":
             oracle[row["recipe_name"], row["train_seed"], row["sizes"], row["problems"]] = float(row["exact"])
         elif all(low <= size for low, size in zip(top, at, strict=True)) and max(at) <= 2 * max(top):
             own[row["recipe_name"], row["stopping"], row["sizes"]].append(row | {"exact": float(row["exact"])})
     for (name, _, sizes), rows in own.items():
-        task = fields.decode(Task, runs[name]["task"], "task")
+        task = fields.decode(Task, recipes[name]["task"], "task")
         rounds = int(task.sample(torch.tensor([_numbers(sizes)]), stream(0, "page")).rounds)
         for row in rows:
             known = oracle.get((name, row["train_seed"], sizes, row["problems"]))
             as_known = row["exact"] if float(row["loops"]) == rounds else 1.0
             row["lost"] = max(0.0, (as_known if known is None else known) - row["exact"])
     return own
-
-
-def _numbers(sizes: str) -> list[int]:
-    return [int(size) for size in sizes.split("x")]
 
 
 def time(folder: str) -> str:

@@ -188,3 +188,18 @@ def test_of_what_was_measured_twice_pages_show_what_counts():
     names = ("id", "stopping", "problems", "sizes")
     assert len({tuple(row[name] for name in names) for row in rows}) == len(rows)
     assert all(row["sealed"] for row in rows if row["problems"] == "uniform")
+
+
+def test_what_a_rule_loses_is_what_the_oracle_has_more():
+    """Of three seeds of multiplication one is left too early; where a rule takes T(n) loops, none is."""
+    stopped = fill._stopped("results/looped/multiplication-shipped")
+    (far,) = (stopped[key] for key in stopped if "2x15" in key)
+    by_problems = {(row["train_seed"], row["problems"]): row for row in far}
+    assert by_problems[2, "powers"]["lost"] == pytest.approx(0.48)
+    wrong_by_both = by_problems[2, "small-and-large"]
+    assert wrong_by_both["exact"] == 0.51 and wrong_by_both["lost"] == 0
+    assert not any(row["lost"] for row in far if row["train_seed"] == 1)
+    # Of the first seed the oracle was not measured: what it lacks counts as lost.
+    assert all(row["lost"] == pytest.approx(1 - row["exact"]) for row in far if row["train_seed"] == 0)
+    for rows in fill._stopped("results/looped/addition-shipped").values():
+        assert min(row["exact"] for row in rows) < 1 and not any(row["lost"] for row in rows)
