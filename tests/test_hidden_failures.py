@@ -393,12 +393,22 @@ def test_evaluate_shows_families_unless_told_not_to(capsys):
 
 def test_the_worst_family_stands_beside_uniform_problems_by_the_same_rule(capsys):
     words = ["evaluate", "looped-pairs", "--lengths", "8", "--samples", "20"]
-    early = ["--stopping", "After(loops=1)"]
-    rows = [line.split() for line in said(capsys, *words, "--stopping", "Oracle", *early).splitlines()]
+    rules = ["--stopping", "Oracle", "--stopping", "After(loops=1)", "--stopping", "MaxConfidence(per=batch)"]
+    rows = [line.split() for line in said(capsys, *words, *rules).splitlines()]
     assert ["▪8", "1.000", "all-highest", "1.000", "0", "of", "24"] in rows
     (uniform,) = lw.evaluate("looped-pairs", 8, samples=20, stopping="After(loops=1)", quiet=True)
-    rows = [line.split() for line in said(capsys, *words, *early, "--stopping", "Oracle").splitlines()]
-    assert [row[1] for row in rows if row[:1] == ["▪8"] and "of" in row] == [f"{uniform.exact:.3f}"]
+    assert [row[1] for row in rows if row[:1] == ["▪8"] and "of" in row] == ["1.000", f"{uniform.exact:.3f}"]
+    titles = [row for row in rows if row in (["Oracle"], ["After(loops=1)"])]
+    assert titles == [["Oracle"], ["After(loops=1)"]]
+
+
+def test_families_of_the_interface_are_measured_by_the_rules_of_the_command(capsys):
+    rules = ["Oracle", "MaxConfidence(per=batch)", "After(loops=1)"]
+    scores = lw.evaluate("looped-parity", 9, samples=20, stopping=rules, families=True, quiet=True)
+    assert [score.stopping for score in scores if score.problems == "runs"] == ["Oracle", "After(loops=1)"]
+    words = ["evaluate", "looped-parity", "--lengths", "9", "--samples", "20", "--json"]
+    rows = json.loads(said(capsys, *words, *(word for rule in rules for word in ("--stopping", rule))))
+    assert [row["stopping"] for row in rows if row["problems"] == "runs"] == ["Oracle", "After(loops=1)"]
 
 
 def test_more_problems_are_measured_of_families_too(capsys):

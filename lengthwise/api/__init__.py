@@ -28,7 +28,7 @@ from lengthwise.base.types import Batch, Inputs, Kind, Loss, Problems, Score, Tr
 from lengthwise.base.vocab import Vocab
 from lengthwise.depth import Runner
 from lengthwise.depth.plain import unroll
-from lengthwise.evaluation.families import evaluate_families, samples_of_family
+from lengthwise.evaluation.families import evaluate_families, rules_of_families, samples_of_family
 from lengthwise.evaluation.follow import followed
 from lengthwise.evaluation.laws import Findings, check_kinds, check_part
 from lengthwise.evaluation.scores import MOST, SAMPLES, default_sizes
@@ -230,9 +230,10 @@ def evaluate(
             one = measure(found, sizes, samples=most, kind=kind, precision=precision, **asked)
             scores = [*followed(one, progress, found.recipe, sizes, what=f"{found.name}: exact match", each=each)]
             if families:
-                each *= len(found.recipe.task.families)
+                asked["stopping"] = rules_of_families(rules or [found.recipe.stopping])
                 every = evaluate_families(found, sizes, samples=samples_of_family(samples or SAMPLES), **asked)
-                scores += followed(every, progress, found.recipe, sizes, what=f"{found.name}: families", each=each)
+                of_size = {"each": len(found.recipe.task.families), "rules": len(asked["stopping"])}
+                scores += followed(every, progress, found.recipe, sizes, what=f"{found.name}: families", **of_size)
     finally:
         found.model.train(was_training)
     return Scores(scores, replace(outline(found.recipe), name=found.name))

@@ -41,6 +41,12 @@ def evaluate_families(
         yield from _scores(weights, at, _groups(recipe, at, samples, wanted, seed, bool(names)), rules)
 
 
+def rules_of_families(rules: Sequence[Stopping]) -> Sequence[Stopping]:
+    """Those of some stopping rules by which families are measured: a family has too few problems for a rule that looks
+    at many at once, so such a rule measures families only where it comes first and there is no other."""
+    return [rule for rule in rules if rule.together == 1] or rules[:1]
+
+
 def samples_of_family(samples: int) -> int:
     """How many problems of each family beside so many uniform ones: a tenth, so that all families take about as long
     as the uniform problems."""

@@ -23,11 +23,19 @@ def work(recipe: Recipe, size: AnySize) -> float:
 
 
 def followed(
-    scores: Iterable[Score], progress: Progress, recipe: Recipe, sizes: Sequence[AnySize], *, what: str, each: int = 1
+    scores: Iterable[Score],
+    progress: Progress,
+    recipe: Recipe,
+    sizes: Sequence[AnySize],
+    *,
+    what: str,
+    each: int = 1,
+    rules: int = 1,
 ) -> Iterator[Score]:
-    """Pass scores on, and show progress as they come; there are ``each`` per size, or one that is of every problem."""
+    """Pass scores on, and show progress as they come; by each of so many ``rules`` there are ``each`` per size, or one
+    that is of every problem."""
     cost = {recipe.sizes(size): work(recipe, size) for size in sizes}
-    line, done = progress.line(what, each * sum(cost.values())), 0.0
+    line, done = progress.line(what, each * rules * sum(cost.values())), 0.0
     for score in scores:
         done += cost[score.sizes] * (each if score.problems == "every" else 1)
         line.show(done, _at(score.sizes))

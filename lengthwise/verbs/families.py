@@ -12,7 +12,7 @@ from rich.table import Table
 from lengthwise.base.progress import Progress
 from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import ALONE, Row
-from lengthwise.evaluation.families import evaluate_families, samples_of_family, short_sizes
+from lengthwise.evaluation.families import evaluate_families, rules_of_families, samples_of_family, short_sizes
 from lengthwise.evaluation.follow import followed, followed_sizes
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.stopping import Stopping
@@ -60,12 +60,13 @@ class Work:
 
 
 def families_of(work: Work) -> list[Row]:
-    """A row per size and family, under the first stopping rule; and all problems of the shortest sizes."""
+    """A row per size, family and stopping rule; and all problems of the shortest sizes."""
     recipe, count = work.recipe, samples_of_family(work.args.samples)
+    rules = rules_of_families(work.rules)
     everywhere = list(dict.fromkeys([*map(recipe.sizes, short_sizes(recipe, count)), *map(recipe.sizes, work.sizes)]))
-    scores = evaluate_families(work.weights, everywhere, samples=count, stopping=work.rules[0], seed=work.seed)
-    each = len(recipe.task.families)
-    found = followed(scores, work.progress, recipe, everywhere, what=work.what("families"), each=each)
+    scores = evaluate_families(work.weights, everywhere, samples=count, stopping=rules, seed=work.seed)
+    each = {"each": len(recipe.task.families), "rules": len(rules)}
+    found = followed(scores, work.progress, recipe, everywhere, what=work.what("families"), **each)
     rows = [score.row() | {"seed": work.seed} for score in found]
     work.keep("scores", *rows)
     return rows
@@ -101,10 +102,14 @@ def after_training(
 
 
 def family_tables(uniform: Sequence[Row], rows: Sequence[Row], top: int, *, whole: bool) -> list[Table]:
-    """Uniform problems and the worst family at each size, by the rule of the families; all families where they are
-    asked for."""
-    if not rows:
-        return []
-    rules = {row["stopping"] for row in rows}
-    uniform = [row for row in uniform if row["stopping"] in rules]
-    return [worst_table([*uniform, *rows], top), *([family_table(rows, top)] if whole else [])]
+    """For each rule that measured families, uniform problems and the worst family at each size; all families where
+    they are asked for."""
+    tables: list[Table] = []
+    rules = list(dict.fromkeys(row["stopping"] for row in rows))
+    for rule in rules:
+        by_rule = [[row for row in found if row["stopping"] == rule] for found in (uniform, rows)]
+        both = [worst_table([*by_rule[0], *by_rule[1]], top), *([family_table(by_rule[1], top)] if whole else [])]
+        for table in both if len(rules) > 1 else ():
+            table.title = rule
+        tables += both
+    return tables
