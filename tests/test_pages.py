@@ -1,27 +1,21 @@
 """What README and docs say is what the repository holds."""
 
-import importlib.util
+import importlib
 import io
 import re
 import shlex
 from pathlib import Path
 
+import draw_architecture
+import fill
 import pytest
+from fillers.rows import scores_of
+from fillers.stopping import stopped
 
 from lengthwise import api, catalog, cli
 from lengthwise.training import loop
 
 ROOT = Path(__file__).parents[1]
-
-
-def load(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-fill = load(ROOT / "docs" / "fill.py")
 
 
 @pytest.mark.parametrize("page", fill.PAGES, ids=lambda page: page.name)
@@ -170,9 +164,8 @@ def test_the_tour_of_the_readme_can_be_gone(here, monkeypatch, capsys):
 
 def test_the_architecture_is_drawn_as_it_is():
     """Its floors are those that the code is held to."""
-    draw = load(ROOT / "docs" / "draw_architecture.py")
-    assert draw.PAGE.read_text() == draw.drawing(), "run `make docs`"
-    assert {room for rooms in draw.floors() for room in rooms} == set(draw.CAPTIONS)
+    assert draw_architecture.PAGE.read_text() == draw_architecture.drawing(), "run `make docs`"
+    assert {room for rooms in draw_architecture.floors() for room in rooms} == set(draw_architecture.CAPTIONS)
 
 
 def test_nothing_but_the_project_is_spoken_of():
@@ -184,7 +177,7 @@ def test_nothing_but_the_project_is_spoken_of():
 
 def test_of_what_was_measured_twice_pages_show_what_counts():
     """Sealed problems before others: not the mean of both."""
-    rows = list(fill._rows("results/notebook/binary"))
+    rows = list(scores_of("results/notebook/binary"))
     names = ("id", "stopping", "problems", "sizes")
     assert len({tuple(row[name] for name in names) for row in rows}) == len(rows)
     assert all(row["sealed"] for row in rows if row["problems"] == "uniform")
@@ -192,8 +185,7 @@ def test_of_what_was_measured_twice_pages_show_what_counts():
 
 def test_what_a_rule_loses_is_what_the_oracle_has_more():
     """Of three seeds of multiplication one is left too early; where a rule takes T(n) loops, none is."""
-    stopped = fill._stopped("results/looped/multiplication-shipped")
-    (far,) = (stopped[key] for key in stopped if "2x15" in key)
+    (far,) = (rows for key, rows in stopped("results/looped/multiplication-shipped").items() if "2x15" in key)
     by_problems = {(row["train_seed"], row["problems"]): row for row in far}
     assert by_problems[2, "powers"]["lost"] == pytest.approx(0.48)
     wrong_by_both = by_problems[2, "small-and-large"]
@@ -201,5 +193,5 @@ def test_what_a_rule_loses_is_what_the_oracle_has_more():
     assert not any(row["lost"] for row in far if row["train_seed"] == 1)
     # Of the first seed the oracle was not measured: what it lacks counts as lost.
     assert all(row["lost"] == pytest.approx(1 - row["exact"]) for row in far if row["train_seed"] == 0)
-    for rows in fill._stopped("results/looped/addition-shipped").values():
+    for rows in stopped("results/looped/addition-shipped").values():
         assert min(row["exact"] for row in rows) < 1 and not any(row["lost"] for row in rows)

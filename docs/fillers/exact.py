@@ -1,0 +1,165 @@
+"""Tables of exact match: by length, beside what was published, over maps, over methods and controls."""
+
+from __future__ import annotations
+
+import csv
+import re
+import statistics
+from collections import defaultdict
+from pathlib import Path
+
+from fillers.rows import (
+    ROOT,
+    alike,
+    exact_by_seed,
+    maps_of,
+    median_of,
+    own_scores,
+    scores_of,
+    span,
+    table_of,
+    unfitted,
+)
+
+from lengthwise import catalog
+from lengthwise.base.score_rows import size_text
+from lengthwise.recipes.looped import METHODS, Scale, variation
+from lengthwise.studies.looped import TESTED, tested_at
+
+
+def table(folder: str, problems: str, *only: str) -> str:
+    """Median over seeds of what a recipe's own rule has, worst and best beside it. A size on two axes alike
+    is named by its number. ``only``: sizes, which are numbers, and names of recipes."""
+    names = [word for word in only if not word[0].isdigit()]
+    wanted = set(only) - set(names)
+    shares: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    counts = set()
+    for row, _ in own_scores(folder, problems):
+        size = alike(row["sizes"])
+        if (not names or row["recipe_name"] in names) and (not wanted or size in wanted):
+            shares[row["recipe_name"]][size].append(float(row["exact"]))
+            counts.add(int(row["count"]))
+    sizes = sorted({size for by_size in shares.values() for size in by_size}, key=lambda size: int(size.split("x")[0]))
+    lines = [["", *sizes], ["---", *("---:" for _ in sizes)]]
+    unfit = unfitted(folder)
+    for name in names or shares:
+        by_size = shares[name]
+        lines.append(
+            [f"`{name}`{unfit.get(name, '')}", *(median_of(by_size[size]) if size in by_size else "" for size in sizes)]
+        )
+    seeds = {len(values) for by_size in shares.values() for values in by_size.values() if values}
+    many = f"Median of {span(seeds)} seeds (worst–best)" if seeds != {1} else "One seed"
+    note = f"{many}, {span(counts)} fresh problems per length and seed.\n"
+    return f"{table_of(lines)}\n{note}"
+
+
+def summary(folder: str) -> str:
+    """Mean over seeds ± standard error, how many seeds solve it, and what has been published."""
+    lines = ["| | stopping | at | exact match | seeds ≥ 0.99 | |\n| --- | --- | ---: | ---: | ---: | --- |\n"]
+    unfit = unfitted(folder)
+    with (ROOT / folder / "summary.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["published"]:
+                lines.append(f"| *{row['who']}* | | {row['size']} | {row['published']} | | *{row['standing']}* |\n")
+                continue
+            error = f" ± {float(row['error']):.3f}" if row["error"] else ""
+            exact = f"{float(row['exact']):.3f}{error}"
+            kind = "" if row.get("problems", "uniform") == "uniform" else f"{row['problems']} "
+            solved, note = f"{row['solved']} of {row['seeds']}", f"{int(row['count']):,} {kind}problems per seed"
+            who = f"`{row['who']}`{unfit.get(row['who'], '')}"
+            lines.append(f"| {who} | {row['stopping']} | {row['size']} | {exact} | {solved} | {note} |\n")
+    return "".join(lines)
+
+
+def squares(folder: str, *tops: str) -> str:
+    """A map in numbers: the mean over all pairs of sizes up to each of these, and the worst cell. Diagonals that were
+    measured beyond the map stand for themselves."""
+    lines = ["| | stopping | digits | cells | mean | worst cell |\n| --- | --- | ---: | ---: | ---: | --- |\n"]
+    for (name, stopping, _), found in maps_of(folder).items():
+        for top in map(int, tops):
+            inside = {sizes: share for sizes, share in found.items() if max(sizes) <= top}
+            if len(inside) != top * top:
+                inside = {sizes: share for sizes, share in found.items() if sizes == (top, top)}
+            if not inside:
+                continue
+            worst = min(inside, key=lambda sizes: inside[sizes])
+            square = f"1–{top} × 1–{top}" if len(inside) > 1 else f"{top} × {top}"
+            mean = statistics.fmean(inside.values())
+            where = f"{inside[worst]:.2f} at {worst[0]} × {worst[1]}"
+            lines.append(f"| `{name}` | {stopping} | {square} | {len(inside):,} | {mean:.4f} | {where} |\n")
+    return "".join(lines)
+
+
+def kept(folder: str, *tops: str) -> str:
+    """How much of a map is kept when loops stop elsewhere: its mean over all pairs of sizes up to each of these, after
+    the planned number of loops and after each other that was asked for."""
+    maps = maps_of(folder)
+    names, rules = (list(dict.fromkeys(key[part] for key in maps)) for part in (0, 1))
+    shown = ["planned", *(re.sub(r"After\(loops=(\d+)\)", r"\1", rule) for rule in rules[1:])]
+    lines = [["", "digits", *shown], ["---", "---:", *("---:" for _ in shown)]]
+    for name in names:
+        for top in map(int, tops):
+            means: dict[str, list[float]] = defaultdict(list)
+            for (recipe, rule, _), found in maps.items():
+                if recipe == name:
+                    means[rule].append(statistics.fmean(exact for at, exact in found.items() if max(at) <= top))
+            spreads = [median_of(means[rule]) if rule in means else "" for rule in rules]
+            lines.append([f"`{name}`", f"1–{top} × 1–{top}", *spreads])
+    return table_of(lines)
+
+
+def grid(*folders: str) -> str:
+    """Every method on every task (Fan et al. 2025) at the length that the task is tested at: the mean over seeds. The
+    folders are those of ``TESTED``, in its order; of ``looped-half``, those on half the range. One that is not there
+    yet is not measured."""
+    scale: Scale = "half" if "looped-half" in folders[0] else "cpu"
+    columns = [["", "---", *(f"`{method}`" for method in METHODS)]]
+    count = 0
+    for task, folder in zip(TESTED, folders, strict=True):
+        known = (ROOT / folder).exists()
+        sizes = size_text(variation(task, "fop", scale).sizes(tested_at(task, scale)))
+        unfit = unfitted(folder) if known else {}
+        columns.append([f"{task} at {sizes.replace('x', ' × ')}", "---:"])
+        for name in (variation(task, method, scale).name for method in METHODS):
+            shares = exact_by_seed(folder, name, sizes) if known else []
+            seeds = f" ({len(shares)} seeds)" if len(shares) > 1 else ""
+            columns[-1].append(f"{statistics.fmean(shares):.3f}{' †' * (name in unfit)}{seeds}" if shares else "–")
+            count += bool(shares)
+    note = f"{count} of {len(METHODS) * len(TESTED)} are measured. † not fitted: below 0.99 at its own training length."
+    return f"{table_of(zip(*columns, strict=True))}\n{note}\n"
+
+
+def arms(*folders: str) -> str:
+    """Loop, window, both or neither at the training length and at twice that: uniform problems, and each seed's worst
+    family. The folders are named as their tasks."""
+    names = ("both", "window", "loops", "neither")
+    lines = [["", "problems", *names], ["---", "---", *("---:" for _ in names)]]
+    seeds = set()
+    for folder in folders:
+        task, unfit = Path(folder).name, unfitted(folder)
+        recipe, shares_of = catalog.recipe(f"control-{task}-both"), _by_seed(folder)
+        for size in (recipe.lengths.top, 2 * recipe.lengths.top):
+            sizes = size_text(recipe.sizes(size))
+            rows: tuple[list[str], list[str]] = ([], [])
+            for name in (f"control-{task}-{arm}" for arm in names):
+                of_seeds = shares_of[name, sizes]
+                seeds.add(len(of_seeds))
+                for cells, shares in zip(rows, zip(*of_seeds, strict=True), strict=True):
+                    cells.append(median_of(list(shares)) + " †" * (name in unfit))
+            where = f"{task.replace('-', ' ')} at {sizes.replace('x', ' × ')}"
+            lines += [[where, "uniform", *rows[0]], ["", "worst family", *rows[1]]]
+    note = f"Median of {span(seeds)} seeds (worst–best). † not fitted: below 0.99 at its own training length."
+    return f"{table_of(lines)}\n{note}\n"
+
+
+def _by_seed(folder: str) -> dict[tuple[str, str], list[tuple[float, float]]]:
+    """By recipe and size, exact match of each seed: uniform problems, and the lowest of the families."""
+    found: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
+    for row in scores_of(folder):
+        found[row["recipe_name"], row["sizes"], row["train_seed"]][row["problems"]] = float(row["exact"])
+    shares: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for (recipe, sizes, _), of_kinds in found.items():
+        families = [share for kind, share in of_kinds.items() if kind != "uniform"]
+        if "uniform" in of_kinds and families:
+            shares[recipe, sizes].append((of_kinds["uniform"], min(families)))
+    return shares

@@ -1,0 +1,99 @@
+"""Reading the rows of a folder of results, and writing cells of tables."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from lengthwise.base.score_rows import Row, latest, size_text
+from lengthwise.report import not_fitted
+from lengthwise.report.publish import run_of
+from lengthwise.report.published import published
+
+ROOT = Path(__file__).parents[2]
+
+
+def unfitted(folder: str) -> dict[str, str]:
+    """What is said of recipes that have not learned their training length, by their names."""
+    shares: dict[str, list[float]] = defaultdict(list)
+    tops = {}
+    for row, recipe in own_scores(folder):
+        if numbers(row["sizes"]) == trained_to(recipe["lengths"], row["sizes"]):
+            shares[row["recipe_name"]].append(float(row["exact"]))
+            tops[row["recipe_name"]] = recipe["lengths"]["top"]
+    said = {name: not_fitted(statistics.fmean(found), tops[name]) for name, found in shares.items()}
+    return {name: f" ({text})" for name, text in said.items() if text}
+
+
+def own_scores(folder: str, problems: str = "uniform") -> Iterator[tuple[Row, dict]]:
+    """Scores on a set of problems where a recipe's own rule stops, each with the recipe."""
+    recipes = recipes_of(folder)
+    for row in scores_of(folder):
+        recipe = recipes[row["recipe_name"]]
+        if row["problems"] == problems and row["stopping"].partition("(")[0] == recipe["stopping"]["kind"]:
+            yield row, recipe
+
+
+def recipes_of(folder: str) -> dict[str, dict]:
+    """The recipes of a folder's runs, as JSON has them, by their names."""
+    return {run["recipe_name"]: run["recipe"] for run in json.loads((ROOT / folder / "runs.json").read_text())}
+
+
+def scores_of(folder: str) -> Iterator[Row]:
+    """The scores of a folder; of what was measured more than once, the one that counts."""
+    for run in published(ROOT / folder):
+        yield from (run_of(run) | row | {"sizes": size_text(row["sizes"])} for row in latest(run.rows("scores")))
+
+
+def maps_of(folder: str) -> dict[tuple[str, str, str], dict[tuple[int, ...], float]]:
+    """Exact match of uniform problems by their sizes, of each recipe, rule and seed."""
+    found: dict[tuple[str, str, str], dict[tuple[int, ...], float]] = defaultdict(dict)
+    for row in scores_of(folder):
+        if row["problems"] == "uniform":
+            of_seed = found[row["recipe_name"], row["stopping"], row["train_seed"]]
+            of_seed[numbers(row["sizes"])] = float(row["exact"])
+    return found
+
+
+def exact_by_seed(folder: str, recipe: str, sizes: str) -> list[float]:
+    """Exact match of each seed."""
+    rows = [row for row, _ in own_scores(folder) if (row["recipe_name"], row["sizes"]) == (recipe, sizes)]
+    return list({row["train_seed"]: float(row["exact"]) for row in rows}.values())
+
+
+def numbers(sizes: str) -> tuple[int, ...]:
+    """Sizes as they are written: 2x15."""
+    return tuple(map(int, sizes.split("x")))
+
+
+def trained_to(lengths: dict, sizes: str) -> tuple[int, ...]:
+    """The longest sizes that a recipe with these lengths trains on, on as many axes as ``sizes`` has."""
+    most = lengths.get("most") or [lengths["top"]] * len(sizes.split("x"))
+    return tuple(min(lengths["top"], short) for short in most)
+
+
+def alike(sizes: str) -> str:
+    """Sizes, or one number where all are the same: 8x8 is 8."""
+    each = set(sizes.split("x"))
+    return sizes if len(each) > 1 else each.pop()
+
+
+def median_of(values: list[float]) -> str:
+    """The median over seeds, with the lowest and the highest beside it where they differ."""
+    low, high = min(values), max(values)
+    spread = "" if low == high else f" ({low:.3f}–{high:.3f})"
+    return f"{statistics.median(values):.3f}{spread}"
+
+
+def span(values: set[int]) -> str:
+    """A whole number, or the lowest and the highest of several."""
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def table_of(cells: Iterable[Iterable[str]]) -> str:
+    """The lines of a table."""
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)

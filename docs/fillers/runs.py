@@ -1,0 +1,88 @@
+"""What runs are, took, and were chosen on; what families are; code."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections import defaultdict
+from pathlib import Path
+
+import torch
+from fillers.rows import ROOT, unfitted
+
+from lengthwise import catalog
+from lengthwise.base.rng import stream
+from lengthwise.report.card import card_cells
+from lengthwise.run import load
+
+
+def code(name: str) -> str:
+    """A file, as a block of Python."""
+    return f"```python\n{(ROOT / name).read_text()}```\n"
+
+
+def time(folder: str) -> str:
+    """What the runs cost, from runs.json."""
+    runs = json.loads((ROOT / folder / "runs.json").read_text())
+    by_name = defaultdict(list)
+    for run in runs:
+        by_name[run["recipe_name"]].append(run)
+    lines = ["| recipe | parameters | steps | processor time, median | commit |\n| --- | ---: | ---: | ---: | --- |\n"]
+    for name, group in by_name.items():
+        seconds = statistics.median(run["cpu_s"] for run in group)
+        commits = ", ".join(sorted({run["commit"] for run in group}))
+        first = group[0]
+        lines.append(f"| `{name}` | {first['parameters']:,} | {first['steps']:,} | {seconds:.0f} s | {commits} |\n")
+    return "".join(lines)
+
+
+def command(folder: str) -> str:
+    """How a folder's figures were made: what results/README.md says of it, or of the folder that it is in."""
+    told = {}
+    for names, how in re.findall(
+        r"^\| (`[^|]*`) \| (.*) \|$", (ROOT / "results" / "README.md").read_text(), re.MULTILINE
+    ):
+        told |= dict.fromkeys(re.findall("`(.*?)`", names), how)
+    inside = Path(folder).relative_to("results")
+    how = next((told[str(one)] for one in (inside, *inside.parents) if str(one) in told), None)
+    if how is None:
+        raise SystemExit(f"results/README.md does not say how {folder} was made")
+    return f"Made by: {how}\n"
+
+
+def card(*folders: str) -> str:
+    """The score cards of several folders, one below the other."""
+    lines = ["| recipe | trained to | chosen on | longest, per seed | of uniform ones | worst family "]
+    lines[0] += "| seeds beyond | parameters | operations | CPU min |\n"
+    lines.append("| --- | ---: | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: |\n")
+    for folder in folders:
+        unfit = unfitted(folder)
+        for row in json.loads((ROOT / folder / "card.json").read_text()):
+            _, *cells = card_cells(row)
+            lines.append(f"| `{row['recipe']}`{unfit.get(row['recipe'], '')} | {' | '.join(cells)} |\n")
+    return "".join(lines)
+
+
+def families(*tasks: str) -> str:
+    """A table for each task: its families, and a problem of each."""
+    parts = []
+    for name in tasks:
+        task = catalog.task(name)
+        lines = [f"### `{name}`\n\n| family | what it is | for example |\n| --- | --- | --- |\n"]
+        for family in task.families:
+            drawn = family.sample(torch.tensor([[5] * len(task.axes)]), stream(0, "page", family.name))
+            shown = task.typed(drawn.prompt[0, : int(drawn.prompt_length)]).replace("|", "\\|")
+            lines.append(f"| `{family.name}` | {family.about} | `{shown}` |\n")
+        parts.append("".join(lines))
+    return "\n".join(parts)
+
+
+def chosen(folder: str) -> str:
+    """By shipped weights, what may have chosen their recipe: scores there are no surprise."""
+    rows = ["| weights | trained to | lengths looked at | of problems |", "| --- | ---: | --- | --- |"]
+    for weights in sorted(path.name for path in (ROOT / folder).iterdir()):
+        recipe = load(weights).recipe
+        sizes = ", ".join(map(str, recipe.looked_at)) or "validation loss only"
+        rows.append(f"| `{weights}` | {recipe.lengths.top} | {sizes} | {', '.join(recipe.chosen_on.problems)} |")
+    return "\n".join(rows) + "\n"

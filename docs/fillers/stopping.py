@@ -1,0 +1,85 @@
+"""Tables of where rules stop, and of what it costs not to be told T(n)."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+
+import torch
+from fillers.rows import ROOT, alike, median_of, numbers, recipes_of, scores_of, table_of, trained_to
+
+from lengthwise.base import fields
+from lengthwise.base.rng import stream
+from lengthwise.base.score_rows import Row, size_text
+from lengthwise.tasks import Task
+
+
+def loops(name: str) -> str:
+    """Where the answer is right, among loops: exact match around T(n), and by each stopping rule."""
+    shown = {"T−1": -1, "T": 0, "T+1": 1, "T+5": 5, "T+20": 20}
+    heading = ["length", "T(n)", *(f"after {text}" for text in shown), "most confident, per example", "per batch"]
+    lines = [heading, ["---:"] * len(heading)]
+    rows = json.loads((ROOT / name).read_text())
+    for row in rows:
+        planned = row["planned"]
+        around = [row["exact"][planned - 1 + more] for more in shown.values()]
+        rules = [row["chosen"][rule] for rule in ("example", "batch")]
+        stops = [f"{rule['exact']:.3f} (after {rule['mean']:.1f} loops)" for rule in rules]
+        size = size_text(row["sizes"])
+        lines.append([size, str(planned), *(f"{share:.3f}" for share in around), *stops])
+    return f"{table_of(lines)}\n{rows[0]['count']} fresh problems per length.\n"
+
+
+def stops(folder: str) -> str:
+    """Exact match where each rule stops, of all recipes whose loops were looked at."""
+    rules = {"oracle": "T(n) known", "batch": "published: one loop per batch", "example": "per example"}
+    rows = {path: json.loads(path.read_text()) for path in sorted((ROOT / folder).rglob("stopping-*.json"))}
+    if any("own" in row["chosen"] for found in rows.values() for row in found):
+        rules["own"] = "its own rule"
+    lines = [["recipe", "length", *rules.values()], ["---", "---:", *["---:"] * len(rules)]]
+    for path, found in rows.items():
+        for row in found:
+            shares = [f"{row['chosen'][rule]['exact']:.3f}" if rule in row["chosen"] else "" for rule in rules]
+            lines.append([f"`{path.stem.removeprefix('stopping-')}`", size_text(row["sizes"]), *shares])
+    return table_of(lines)
+
+
+def rules(*folders: str) -> str:
+    """What recipes' own rules, which are not told T(n), have and lose, over all seeds, up to twice the training length.
+
+    A rule that stops after T(n) loops has what the oracle has; where it does not and the oracle was not measured, it
+    loses no more than what it lacks.
+    """
+    lines = [["recipe", "its own rule", "at", "seeds", "uniform", "the worst family", "loses at most"]]
+    lines.append(["---", "---", "---:", "---:", "---:", "---:", "---:"])
+    for folder in folders:
+        for (recipe, rule, sizes), rows in sorted(stopped(folder).items(), key=lambda item: numbers(item[0][2])):
+            uniform = [row for row in rows if row["problems"] == "uniform"]
+            low = min((row for row in rows if row["problems"] != "uniform"), key=lambda row: row["exact"], default=None)
+            seeds = len({row["train_seed"] for row in rows})
+            named = f"{low['exact']:.2f} (`{low['problems']}`)" if low else "–"
+            lost = max(row["lost"] for row in rows)
+            spread = median_of([row["exact"] for row in uniform])
+            lines.append([f"`{recipe}`", f"`{rule}`", alike(sizes), str(seeds), spread, named, f"{lost:.3f}"])
+    return table_of(lines)
+
+
+def stopped(folder: str) -> dict[tuple[str, str, str], list[Row]]:
+    """Rows of recipes' own rules by recipe, rule and sizes, each with what it loses at most against T(n) known."""
+    recipes = recipes_of(folder)
+    own: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    oracle = {}
+    for row in scores_of(folder):
+        at, top = numbers(row["sizes"]), trained_to(recipes[row["recipe_name"]]["lengths"], row["sizes"])
+        if row["stopping"] == "Oracle":
+            oracle[row["recipe_name"], row["train_seed"], row["sizes"], row["problems"]] = float(row["exact"])
+        elif all(low <= size for low, size in zip(top, at, strict=True)) and max(at) <= 2 * max(top):
+            own[row["recipe_name"], row["stopping"], row["sizes"]].append(row | {"exact": float(row["exact"])})
+    for (name, _, sizes), rows in own.items():
+        task = fields.decode(Task, recipes[name]["task"], "task")
+        rounds = int(task.sample(torch.tensor([numbers(sizes)]), stream(0, "page")).rounds)
+        for row in rows:
+            known = oracle.get((name, row["train_seed"], sizes, row["problems"]))
+            as_known = row["exact"] if float(row["loops"]) == rounds else 1.0
+            row["lost"] = max(0.0, (as_known if known is None else known) - row["exact"])
+    return own
