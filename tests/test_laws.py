@@ -297,6 +297,11 @@ class _Hurried(lw.FullOutput):
         return replace(super().write(problems, task), rounds=problems.rounds - 1)
 
 
+class _Picky(lw.FullOutput):
+    def accepts(self, task):
+        return isinstance(task, _Reverse)
+
+
 class _ByTurns(lw.Fresh):
     def of(self, part, problems):
         return torch.arange(len(problems)) % 2 == 0
@@ -383,6 +388,7 @@ CAUGHT = {
     "the_loss_is_a_number": _Negative(),
     "only_what_is_asked_matters": _Everywhere(),
     "the_loss_can_be_descended": _Flat(),
+    "there_is_a_task_to_try": _Picky(),
     "what_is_asked_for_is_the_answer": _Reads(),
     "what_is_asked_for_has_room": _Crowded(),
     "all_symbols_are_known": _Strange(),

@@ -24,6 +24,13 @@ TASKS: tuple[Task, ...] = (UniqueSet(5), Addition(3), Addition(10, "least", True
 ROWS = 40
 
 
+def there_is_a_task_to_try(layout: Layout) -> None:
+    """It accepts a task that the laws are tried on: a unique set, a sum or a product."""
+    if not any(map(layout.accepts, TASKS)):
+        names = ", ".join(dict.fromkeys(task.name for task in TASKS))
+        raise Broken(f"it accepts none of {names}: its other laws were tried on nothing")
+
+
 def what_is_asked_for_is_the_answer(layout: Layout) -> None:
     """The targets of a row's answer slots read as its answer, whatever stands where no symbol is asked for."""
     for task, problems, batch in _written(layout):
