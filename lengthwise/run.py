@@ -203,10 +203,11 @@ class Run(RunFolder):
         return Scores([Score(**{name: row[name] for name in names if name in row}) for row in rows], self.outline)
 
     def measured(self, seed: int = 0) -> dict[tuple[tuple[int, ...], str, str], int]:
-        """On how many problems of this seed each size was measured, by size, kind of problems and stopping rule."""
+        """On how many problems of this seed each size was measured, by size, kind of problems and stopping rule;
+        without families that were asked for by name."""
         found: dict[tuple[tuple[int, ...], str, str], int] = {}
         for row in self.rows("scores"):
-            if row.get("seed") == seed:
+            if row.get("seed") == seed and row.get("family") != "alone":
                 key = tuple(row["sizes"]), row["problems"], row["stopping"]
                 found[key] = max(found.get(key, 0), row["count"])
         return found

@@ -27,7 +27,7 @@ from lengthwise.studies import Study
 from lengthwise.tasks.addition import Addition
 from lengthwise.training import cost as costs
 from lengthwise.training import laws_of_recipes
-from lengthwise.training.cost import cost, operations, operations_by_name
+from lengthwise.training.cost import cost, operations, operations_by_id
 from lengthwise.training.laws_of_recipes import what_chooses_weights_stays_near
 from lengthwise.training.trainee import Trainee, rehearse
 
@@ -227,12 +227,12 @@ def test_operations_are_measured_once(runs, monkeypatch):
     runs.mkdir()
     monkeypatch.setattr(costs, "operations", lambda one: measured.append(one) or 2.0)
     for seed in (0, 1):
-        assert operations_by_name([replace(recipe, seed=seed, data_seed=seed)]) == {"looped-parity": 2.0}
+        assert operations_by_id([replace(recipe, seed=seed, data_seed=seed)]) == {recipe.seedless_id: 2.0}
     assert len(measured) == 1
     kept = runs / ".operations.json"
     for number, damaged in enumerate(("{", kept.read_text().replace("2.0", '"many"')), 2):
         kept.write_text(damaged)
-        assert operations_by_name([recipe]) == {"looped-parity": 2.0} and len(measured) == number
+        assert operations_by_id([recipe]) == {recipe.seedless_id: 2.0} and len(measured) == number
 
 
 @pytest.mark.parametrize("loops", ["PerRound", "Constant(count=3)"])

@@ -271,6 +271,20 @@ def test_the_longest_length_needs_the_worst_family_too():
     assert "not measured" in printed(card_table([bare]), width=160)
 
 
+def test_a_family_that_was_asked_for_alone_is_not_all_of_them():
+    """The worst may be one that nobody asked for: such a size is known of uniform problems alone."""
+    run = scored(recipe(), (8, 1.0, MANY), (16, 1.0, MANY))
+    row = run.rows("scores")[0] | {"problems": "runs", "sizes": [8], "family": "alone"}
+    run.append("scores", row)
+    assert [line.problems for line in curves([run])] == ["uniform"]
+    (card,) = score_card([run])
+    assert (card["longest"], card["worst"]) == (["16"], None)
+    # Beside all families it counts as one of them.
+    with_family(run, "palindrome", (8, 0.5), (16, 1.0))
+    run.append("scores", row | {"exact": 0.2, "count": 2000})
+    assert score_card([run])[0]["worst"] == {"family": "runs", "size": "8", "exact": 0.2}
+
+
 def test_a_model_that_has_not_learned_its_training_length_is_marked_everywhere():
     runs = [scored(recipe(), (8, 0.6, MANY), (16, 0.5, MANY)), scored(recipe("other"), (8, 1.0, MANY), (16, 0.5, MANY))]
     lines, said = curves(runs), "not fitted: 0.60 at 8"
@@ -296,6 +310,9 @@ def test_tables_of_families_name_the_worst_and_count_the_rest():
     shown = printed(worst_table([*rows, every], 8))
     assert "every problem" in shown and "1 of 2 wrong" in shown
     assert "runs" in shown and "1 of 2" in shown
+    shown = printed(worst_table([every, every | {"sizes": [9], "exact": 1.0}], 8))
+    assert "▪2 " in shown and "1 of 2 wrong" in shown  # beyond the training range there is no mark
+    assert "\n9 " in shown and "0 of 2 wrong" in shown
     assert printed(family_table(rows, 8)).index("runs") < printed(family_table(rows, 8)).index("palindrome")
 
 
@@ -418,6 +435,18 @@ def test_more_problems_are_measured_of_families_too(capsys):
         said(capsys, *words, "--lengths", "12", "--samples", samples)
     rows = Run.expected(lw.find("looped-parity", *few)).rows("scores")
     assert [row["count"] for row in rows if row["problems"] == "runs"] == [2, 20]
+
+
+def test_a_family_that_was_measured_by_name_is_measured_again_with_the_others(capsys):
+    few = ["steps=2", "batch=2", "model.width=8", "lengths.top=12", "watch.every=0"]
+    words = ["train", "looped-parity", *few, "--quiet", "--lengths", "12", "--samples", "20"]
+    said(capsys, *words)
+    run = Run.expected(lw.find("looped-parity", *few))
+    said(capsys, "evaluate", str(run.folder), "--family", "runs", "--lengths", "12", "--samples", "40", "--quiet")
+    assert [row["problems"] for row in run.rows("scores")] == ["uniform", "runs"]
+    said(capsys, *words, "--families")
+    families = {row["problems"] for row in run.rows("scores") if row["sizes"] == [12] and "family" not in row}
+    assert families == {"uniform", *lw.families("parity")}
 
 
 def test_families_are_measured_by_every_rule_that_looks_at_one_problem_at_a_time(capsys):

@@ -34,6 +34,7 @@ from lengthwise.recipes import looped
 from lengthwise.recipes.looped import METHODS, SETTINGS, variation
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.depth_figure import depth_figure
+from lengthwise.report.publish import anatomies_of
 from lengthwise.report.style import save
 from lengthwise.report.tables import depth_rows
 from lengthwise.run import Run, load
@@ -627,6 +628,11 @@ def test_anatomy_from_the_shell(half, capsys, tmp_path):
     written = contents(tmp_path / "out")
     assert {"anatomy-tiny-parity.json", "anatomy-tiny-parity.png", "card.json"} <= set(written)
     assert json.loads(written["anatomy-tiny-parity.json"]) == [{"train_seed": 0, **row} for row in kept]
+    # Of other problems, and by other rules, answers go wrong in other ways: they are not mixed in.
+    for other in (["--family", "runs"], ["--stopping", "After(loops=1)"]):
+        assert typed(capsys, "evaluate", folder, "--lengths", "3", "--samples", 20, "--anatomy", *other)[0] == 0
+    assert len(Run.open(folder).rows("anatomy")) == len(kept) + 2
+    assert anatomies_of([Run.open(folder)]) == [{"train_seed": 0, **row} for row in kept]
     assert json.loads(written["card.json"]) == json.loads(out)["cards"]
 
 

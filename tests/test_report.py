@@ -30,7 +30,8 @@ from lengthwise.report.length_figure import length_figure
 from lengthwise.report.loss_figure import loss_figure
 from lengthwise.report.map_figure import heat_map
 from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
-from lengthwise.report.publish import publish
+from lengthwise.report.publish import publish, redraw
+from lengthwise.report.published import published
 from lengthwise.report.style import save
 from lengthwise.report.tables import (
     detail_table,
@@ -263,7 +264,7 @@ def test_a_card_has_a_row_per_recipe_over_its_seeds():
     for run, seconds in zip(runs, (30.0, 90.0, 60.0), strict=True):
         run.describe({"parameters": 1234, "cpu_s": seconds, "wall_s": seconds})
     bare = scored(recipe("other", task=Addition()), ((8, 8), 1.0, MANY))
-    first, second = score_card([*runs, bare], {"looped-parity": 2e9})
+    first, second = score_card([*runs, bare], {runs[0].outline.seedless_id: 2e9})
     assert first == {
         "recipe": "looped-parity",
         "task": "parity",
@@ -285,6 +286,12 @@ def test_a_card_has_a_row_per_recipe_over_its_seeds():
     for part in ("16, –, 16", "2 of 3", "1,234", "2.0e+11", "1.0", "8x8"):
         assert part in shown
     json.dumps([first, second])
+
+
+def test_recipes_that_share_a_name_have_prices_of_their_own():
+    runs = [scored(recipe(steps=steps), (8, 1.0, MANY)) for steps in (100, 10)]
+    prices = {run.outline.seedless_id: price for run, price in zip(runs, (1e9, 2e9), strict=True)}
+    assert [row["operations"] for row in score_card(runs, prices)] == [1e11, 2e10]
 
 
 def test_a_run_that_was_not_measured_is_no_seed_of_a_card():
@@ -677,6 +684,10 @@ def test_language_models_stand_beside_models(tmp_path):
     assert [row["recipe"] for row in json.loads((tmp_path / "card.json").read_text())] == ["looped-parity"]
     (told,) = json.loads((tmp_path / "inquiries.json").read_text())
     assert (told["model"], told["endpoint"], told["id"]) == ("org/model", "http://x/v1", asked.inquiry.id)
+    drawn = (tmp_path / "lengths.svg").read_bytes()
+    assert [one.rows("scores") for one in published(tmp_path)] == [run.rows("scores")]
+    redraw(tmp_path, tmp_path / "again")
+    assert (tmp_path / "again" / "lengths.svg").read_bytes() == drawn
 
 
 def test_of_language_models_alone_no_training_is_spoken(tmp_path):

@@ -397,6 +397,13 @@ def test_a_study_says_what_cannot_be_stacked_before_anything_is_written(monkeypa
     assert not runs.exists()
 
 
+def test_seeds_that_train_together_share_the_processor(monkeypatch):
+    one, four = (Trainee(ODD, torch.device("cpu"), stacked=count) for count in (1, 4))
+    for trainee in (one, four):
+        monkeypatch.setattr(trainee.clock, "read", lambda: {"wall_s": 8.0, "cpu_s": 12.0})
+    assert one.time() == {"wall_s": 8.0, "cpu_s": 12.0} and four.time() == {"wall_s": 8.0, "cpu_s": 3.0}
+
+
 def test_a_stack_is_one_process(runs, monkeypatch):
     for words in (["--jobs", "2"], ["--on", "slurm"]):
         refused = command(*WORDS, "--seeds", 2, "--stack", *words)

@@ -77,6 +77,8 @@ def test_what_mattered_is_what_explains_the_variance():
     assert mattered([trial(0.5, a="1")], [])[0]["explains"] == 0
     searched = mattered([trial(n / 10, a=str(n)) for n in range(7)], ["a"])
     assert list(searched[0]["exact"]) == ["0–2", "3–5", "6"]
+    settled = mattered([trial(0.0, a="1"), *(trial(n / 10, a="2") for n in range(11))], ["a"])
+    assert settled[0]["exact"] == pytest.approx({"1–2": 0.1 / 4 * 3, "2": (0.3 + 1.0) / 2})  # no trial is lost
 
 
 def test_of_equals_the_smaller_model_is_the_best():

@@ -23,6 +23,7 @@ from lengthwise.models import Once
 from lengthwise.recipe.lengths import Uniform
 from lengthwise.recipe.outline import outline
 from lengthwise.recipe.recipe import Recipe
+from lengthwise.recipe.stopping import MaxConfidence
 from lengthwise.run import Run, Weights, load
 from lengthwise.tasks.parity import Parity
 from lengthwise.training import retraining
@@ -79,6 +80,13 @@ def test_a_model_that_learned_a_little_is_not_exposed():
     counts = {(row["sizes"][0], row["problems"]): row["count"] for row in found["scores"]}
     assert counts[4, "uniform"] == 10 and counts[1, "every"] == 4
     assert found["parameters"] == sum(value.numel() for value in weights.model.parameters())
+
+
+def test_a_rule_that_looks_at_many_problems_is_not_attacked():
+    weights = half_trained(PAIRS)
+    many = replace(weights.recipe, stopping=MaxConfidence(per="batch"))
+    found = verdicts(replace(weights, recipe=many))
+    assert found["attack"]["verdict"] == "open" and "many problems at once" in found["attack"]["told"]
 
 
 def test_operations_are_those_of_matrix_products():

@@ -153,10 +153,11 @@ def arms(*folders: str) -> str:
 
 
 def _by_seed(folder: str) -> dict[tuple[str, str], list[tuple[float, float]]]:
-    """By recipe and size, exact match of each seed: uniform problems, and the lowest of the families."""
+    """By recipe and size, exact match of each seed by its own rule: uniform problems, and the lowest family."""
     found: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
     for row in scores_of(folder):
-        found[row["recipe_name"], row["sizes"], row["train_seed"]][row["problems"]] = float(row["exact"])
+        if row["stopping"] == row["own_rule"]:
+            found[row["recipe_name"], row["sizes"], row["train_seed"]][row["problems"]] = float(row["exact"])
     shares: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for (recipe, sizes, _), of_kinds in found.items():
         families = [share for kind, share in of_kinds.items() if kind != "uniform"]

@@ -32,9 +32,8 @@ def own_scores(folder: str, problems: str = "uniform") -> Iterator[tuple[Row, di
     """Scores on a set of problems where a recipe's own rule stops, each with the recipe."""
     recipes = recipes_of(folder)
     for row in scores_of(folder):
-        recipe = recipes[row["recipe_name"]]
-        if row["problems"] == problems and row["stopping"].partition("(")[0] == recipe["stopping"]["kind"]:
-            yield row, recipe
+        if row["problems"] == problems and row["stopping"] == row["own_rule"]:
+            yield row, recipes[row["recipe_name"]]
 
 
 def recipes_of(folder: str) -> dict[str, dict]:
@@ -45,7 +44,8 @@ def recipes_of(folder: str) -> dict[str, dict]:
 def scores_of(folder: str) -> Iterator[Row]:
     """The scores of a folder; of what was measured more than once, the one that counts."""
     for run in published(ROOT / folder):
-        yield from (run_of(run) | row | {"sizes": size_text(row["sizes"])} for row in latest(run.rows("scores")))
+        own = {"own_rule": run.outline.stopping}
+        yield from (run_of(run) | row | own | {"sizes": size_text(row["sizes"])} for row in latest(run.rows("scores")))
 
 
 def maps_of(folder: str) -> dict[tuple[str, str, str], dict[tuple[int, ...], float]]:

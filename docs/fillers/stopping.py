@@ -11,6 +11,7 @@ from fillers.rows import ROOT, alike, median_of, numbers, recipes_of, scores_of,
 from lengthwise.base import fields
 from lengthwise.base.rng import stream
 from lengthwise.base.score_rows import Row, size_text
+from lengthwise.recipe.loops import Loops
 from lengthwise.tasks import Task
 
 
@@ -47,8 +48,8 @@ def stops(folder: str) -> str:
 def rules(*folders: str) -> str:
     """What recipes' own rules, which are not told T(n), have and lose, over all seeds, up to twice the training length.
 
-    A rule that stops after T(n) loops has what the oracle has; where it does not and the oracle was not measured, it
-    loses no more than what it lacks.
+    A rule that stops after the planned loops has what the oracle has; where it does not and the oracle was not
+    measured, it loses no more than what it lacks.
     """
     lines = [["recipe", "its own rule", "at", "seeds", "uniform", "the worst family", "loses at most"]]
     lines.append(["---", "---", "---:", "---:", "---:", "---:", "---:"])
@@ -65,7 +66,8 @@ def rules(*folders: str) -> str:
 
 
 def stopped(folder: str) -> dict[tuple[str, str, str], list[Row]]:
-    """Rows of recipes' own rules by recipe, rule and sizes, each with what it loses at most against T(n) known."""
+    """Rows of recipes' own rules by recipe, rule and sizes, each with what it loses at most against ``Oracle``, which
+    takes the loops that are planned for T(n)."""
     recipes = recipes_of(folder)
     own: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     oracle = {}
@@ -73,13 +75,15 @@ def stopped(folder: str) -> dict[tuple[str, str, str], list[Row]]:
         at, top = numbers(row["sizes"]), trained_to(recipes[row["recipe_name"]]["lengths"], row["sizes"])
         if row["stopping"] == "Oracle":
             oracle[row["recipe_name"], row["train_seed"], row["sizes"], row["problems"]] = float(row["exact"])
+        elif row["stopping"] != row["own_rule"]:
+            continue
         elif all(low <= size for low, size in zip(top, at, strict=True)) and max(at) <= 2 * max(top):
             own[row["recipe_name"], row["stopping"], row["sizes"]].append(row | {"exact": float(row["exact"])})
     for (name, _, sizes), rows in own.items():
-        task = fields.decode(Task, recipes[name]["task"], "task")
-        rounds = int(task.sample(torch.tensor([numbers(sizes)]), stream(0, "page")).rounds)
+        task, loops_of = (fields.decode(kind, recipes[name][kind.__name__.lower()]) for kind in (Task, Loops))
+        planned = int(loops_of.planned(task.sample(torch.tensor([numbers(sizes)]), stream(0, "page")).rounds))
         for row in rows:
             known = oracle.get((name, row["train_seed"], sizes, row["problems"]))
-            as_known = row["exact"] if float(row["loops"]) == rounds else 1.0
+            as_known = row["exact"] if float(row["loops"]) == planned else 1.0
             row["lost"] = max(0.0, (as_known if known is None else known) - row["exact"])
     return own

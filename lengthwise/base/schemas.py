@@ -41,6 +41,7 @@ class Measured(TypedDict):
     high: Fraction
     seed: NotRequired[Seed]
     sealed: NotRequired[OneLine]
+    family: NotRequired[Literal["alone"]]  # a family that was asked for by name: the others may not be measured
 
 
 class Chosen(TypedDict):
@@ -125,7 +126,7 @@ class About(TypedDict):
 
 
 class Published(TypedDict):
-    """An entry of a folder of results' runs.json."""
+    """An entry of a folder of results' runs.json or inquiries.json."""
 
     recipe_name: OneLine
     id: OneLine

@@ -31,7 +31,8 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
     """A row per recipe: ``longest``, for each seed the longest size it solves, that is, where the lower end of exact
     match's 95 % interval is 0.99 or more, with no shorter size beyond the training range where the upper end is less;
     how many seeds ``generalise``, that is, solve a size beyond the training range; parameters, operations of the whole
-    training (``operations`` has those of a step, by a recipe's name), and processor time, the median over seeds.
+    training (``operations`` has those of a step, by a recipe's id without seeds), and processor time, the median over
+    seeds.
 
     Solving takes 381 problems, all answered right; sizes measured on fewer are no evidence. Where families of
     structured problems were measured, a size is solved only if exact match is 0.99 or more on every one of them too;
@@ -49,7 +50,7 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
         alone = [_longest(own[run], first.top, families=False) for run in measured if run not in diverged]
         abouts = [about for run in group if (about := run.about())]
         beyond = [size is not None and max(size) > first.top for size in found]
-        steps = (operations or {}).get(first.name)
+        steps = (operations or {}).get(first.seedless_id)
         rows.append(
             {
                 "recipe": label,

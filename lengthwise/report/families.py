@@ -19,8 +19,9 @@ def worst_table(rows: Iterable[Row], top: int) -> Table:
     structured = families_in(rows)
     table = _table(("size", "uniform", "worst family", "", "families below"))
     short = [sizes for sizes in structured if _only_every(structured[sizes]) and sizes not in uniform]
-    if short:
-        table.add_row(*_short(short, structured))
+    for within in (True, False):
+        if part := [sizes for sizes in short if (max(sizes) <= top) == within]:
+            table.add_row(*_short(part, structured, TRAINED if within else ""))
     for sizes in sorted({*uniform, *structured} - {*short}):
         found = structured.get(sizes, [])
         low = worst(found) if found else None
@@ -61,14 +62,14 @@ def _only_every(rows: Sequence[Row]) -> bool:
     return all(row["problems"] == "every" for row in rows)
 
 
-def _short(sizes: Sequence[Sizes], structured: Mapping[Sizes, Sequence[Row]]) -> list[str | Text]:
-    """The shortest sizes in one row: all of their problems."""
+def _short(sizes: Sequence[Sizes], structured: Mapping[Sizes, Sequence[Row]], mark: str) -> list[str | Text]:
+    """The shortest sizes in one row, behind a mark: all of their problems."""
     rows = [row for at in sizes for row in structured[at]]
     low, count = worst(rows), sum(row["count"] for row in rows)
     share = sum(row["exact"] * row["count"] for row in rows) / count
     ends = [size_text(min(sizes)), size_text(max(sizes))]
     wrong = f"{count - round(share * count)} of {count} wrong"
-    return [TRAINED + "–".join(dict.fromkeys(ends)), "", "every problem", _share(low), wrong]
+    return [mark + "–".join(dict.fromkeys(ends)), "", "every problem", _share(low), wrong]
 
 
 def _share(row: Row | None) -> Text:

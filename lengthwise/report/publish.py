@@ -21,7 +21,7 @@ from lengthwise.report.loss_figure import loss_figure
 from lengthwise.report.map_figure import heat_map
 from lengthwise.report.overview_figure import overview_figure
 from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
-from lengthwise.report.published import published, read_json, read_table, told
+from lengthwise.report.published import inquiries, published, read_json, read_table, told
 from lengthwise.report.style import Width, save
 from lengthwise.report.tables import write_csv
 
@@ -53,8 +53,8 @@ def publish(
 
 def redraw(source: Path, folder: Path, *, width: Width = "page") -> list[Path]:
     """Draw all figures of a folder of results again, from its rows, into ``folder``; the paths written."""
-    about, runs = told(source), published(source)
-    figures = _figures(runs, [], about.get("title"), about.get("strong"), width) if runs else {}
+    about, runs, asked = told(source), published(source), inquiries(source)
+    figures = _figures(runs, asked, about.get("title"), about.get("strong"), width) if [*runs, *asked] else {}
     for path in sorted(source.glob("stopping-*.json")):
         figures[path.stem] = depth_figure(read_json(path, tuple[Depth, ...]), _depth_title(path.stem), width=width)
     if (path := source / "distribution.json").exists():
@@ -98,8 +98,14 @@ def _mixed(rows: Sequence[Row]) -> set[Sizes]:
 
 
 def anatomies_of(runs: Sequence[RunFolder]) -> list[Row]:
-    """How answers of these runs go wrong, each row with its run's seed."""
-    return [{"train_seed": run.outline.seed} | row for run in runs for row in run.rows("anatomy")]
+    """How answers of these runs to uniform problems go wrong by their own stopping rule, each row with its run's
+    seed."""
+    return [
+        {"train_seed": run.outline.seed} | row
+        for run in runs
+        for row in run.rows("anatomy")
+        if row["problems"] == "uniform" and row["stopping"] == run.outline.stopping
+    ]
 
 
 def _write_data(
@@ -112,7 +118,8 @@ def _write_data(
     entries = [run_of(run) | _about(run) | {"outline": encode(run.outline), "recipe": run.config()} for run in runs]
     files = [_write(folder, "runs", entries)]
     if asked:
-        files.append(_write(folder, "inquiries", [_inquiry_of(one) | one.config() for one in asked]))
+        told_of = [_inquiry_of(one) | {"outline": encode(one.outline)} | one.config() for one in asked]
+        files.append(_write(folder, "inquiries", told_of))
     if rows := scores_of(runs, asked):
         write_csv(folder / "scores.csv", rows)
         files.append(folder / "scores.csv")

@@ -16,11 +16,13 @@ from lengthwise.base.files import one_line, read_text, read_tree
 from lengthwise.base.results import RunOutline
 from lengthwise.base.schemas import About, Anatomy, Depth, Figures, Measured, Metrics, Published, SizeText
 from lengthwise.base.score_rows import Row
-from lengthwise.folder import DIVERGED, RunFolder
+from lengthwise.folder import DIVERGED, InquiryFolder, RunFolder
 from lengthwise.report import by_recipe
 
 # Columns that hold words, even where these look like numbers: a run's id may be 2276e59742.
-WORDS = frozenset(("recipe_name", "id", "sealed", "task", "weights", "stopping", "problems", "recipe", "model"))
+WORDS = frozenset(
+    ("recipe_name", "id", "sealed", "family", "task", "weights", "stopping", "problems", "recipe", "model")
+)
 SCHEMAS: dict[str, Any] = {"scores": Measured, "metrics": Metrics}
 
 
@@ -58,6 +60,21 @@ class PublishedRun(RunFolder):
         return {name: value for name, value in self._entry.items() if name not in ("recipe", "outline")}
 
 
+class PublishedInquiry(InquiryFolder):
+    """What a language model was asked, as a folder of results holds it."""
+
+    def __init__(self, folder: Path, entry: Row, scores: list[Row]) -> None:
+        super().__init__(folder / f"{entry['recipe_name']}-{entry['id']}")
+        self._entry, self._scores = entry, scores
+
+    def rows(self, name: str) -> list[Row]:
+        """All published rows of this kind; empty if there are none."""
+        return self._scores if name == "scores" else []
+
+    def _asked(self) -> Row:
+        return self._entry
+
+
 def is_published(folder: Path) -> bool:
     """Is this a folder of results?"""
     return any((folder / name).exists() for name in ("runs.json", "parameters.csv", "overview.png"))
@@ -84,6 +101,15 @@ def published(folder: Path) -> list[PublishedRun]:
             if (path := folder / f"stopping-{name}.json").exists():
                 by_folder[group[0].folder].kept["depth"] = read_json(path, tuple[Depth, ...])
     return runs
+
+
+def inquiries(folder: Path) -> list[PublishedInquiry]:
+    """What language models were asked in a folder of results. Raises UsageError if a file is damaged."""
+    if not (folder / "inquiries.json").exists():
+        return []
+    entries = read_json(folder / "inquiries.json", tuple[Published, ...])
+    scores = _by_run(folder / "scores.csv", Measured)
+    return [PublishedInquiry(folder, entry, scores.get(entry["id"], [])) for entry in entries]
 
 
 def read_json(path: Path, kind: Any) -> Any:
@@ -123,7 +149,7 @@ def read_csv(path: Path) -> list[Row]:
         if None in line:
             raise UsageError(f"{path}: row {number} has more cells than there are columns")
         for name, cell in line.items():
-            if cell:
+            if cell or name == "stopping":  # of a language model that was asked there is no rule
                 head, _, key = name.partition(".")
                 target, at = (row.setdefault(head, {}), key) if key else (row, head)
                 if not isinstance(target, dict):

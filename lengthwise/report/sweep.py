@@ -49,7 +49,7 @@ def _grouped(trials: Sequence[Row], path: str, *, binned: bool) -> dict[str, lis
     for start in range(0, len(ordered), size):
         part = ordered[start : start + size]
         ends = dict.fromkeys(row["values"][path] for row in (part[0], part[-1]))
-        groups["–".join(ends)] = [row["exact"] for row in part]
+        groups.setdefault("–".join(ends), []).extend(row["exact"] for row in part)
     return groups
 
 

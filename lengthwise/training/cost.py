@@ -112,19 +112,18 @@ def _passed(recipe: Recipe, step: int) -> int:
     return (lengths.top - lengths.start) * step // recipe.steps if isinstance(lengths, Mastery) else 0
 
 
-def operations_by_name(recipes: Iterable[Recipe], progress: Progress | None = None) -> dict[str, float]:
-    """``operations`` of each recipe, by name; the last one counts if several share a name. What is measured is kept."""
-    named, known = {recipe.name: recipe for recipe in recipes}, known_operations()
-    ids = {name: recipe.seedless_id for name, recipe in named.items()}
-    new = {name: recipe for name, recipe in named.items() if ids[name] not in known}
+def operations_by_id(recipes: Iterable[Recipe], progress: Progress | None = None) -> dict[str, float]:
+    """``operations`` of each recipe, by its id without seeds. What is measured is kept."""
+    found, known = {recipe.seedless_id: recipe for recipe in recipes}, known_operations()
+    new = {key: recipe for key, recipe in found.items() if key not in known}
     line = (progress or Progress(quiet=True)).line("operations of a step", len(new))
-    for number, (name, recipe) in enumerate(new.items()):
-        line.show(number, name)
-        known[ids[name]] = operations(recipe)
+    for number, (key, recipe) in enumerate(new.items()):
+        line.show(number, recipe.name)
+        known[key] = operations(recipe)
     line.show(len(new))
     if new:
-        keep_operations({ids[name]: known[ids[name]] for name in new})
-    return {name: known[ids[name]] for name in named}
+        keep_operations({key: known[key] for key in new})
+    return {key: known[key] for key in found}
 
 
 def cost(recipe: Recipe, moments: int = 4, rows: int | None = None) -> Cost:

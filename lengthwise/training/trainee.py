@@ -232,8 +232,11 @@ class Trainee:
         return self.watching.measure(self.evaluated(), self.step) | self.time()
 
     def time(self) -> dict[str, float]:
-        """Wall and processor seconds so far, including earlier calls that trained this run."""
-        return {name: round(self.spent[name] + value, 3) for name, value in self.clock.read().items()}
+        """Wall and processor seconds so far, including earlier calls that trained this run. Of seeds that train
+        together each has an equal share of the processor's."""
+        now = self.clock.read()
+        now["cpu_s"] /= self.stacked
+        return {name: round(self.spent[name] + value, 3) for name, value in now.items()}
 
     def about(self) -> dict[str, Any]:
         """The provenance of the results: versions, commit, device, runner, time."""

@@ -84,7 +84,8 @@ def _scores(work: Work, most: int) -> list[Row]:
     for rules, sizes in missing.items():
         scores = evaluate(work.weights, sizes, stopping=rules, **asked)
         for score in followed(scores, work.progress, work.recipe, sizes, what=what, each=len(rules)):
-            rows.append(score.row() | {"seed": work.seed})
+            alone = {"family": "alone"} if work.args.family else {}
+            rows.append(score.row() | {"seed": work.seed} | alone)
             work.keep("scores", rows[-1])
     return rows
 

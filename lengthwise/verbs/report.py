@@ -98,15 +98,15 @@ def _report(args: argparse.Namespace, runs: Sequence[RunFolder], asked: Sequence
 
 
 def _operations(args: argparse.Namespace, runs: Sequence[RunFolder]) -> dict[str, float]:
-    """Operations of a step, by a recipe's name: as they are kept, else measured."""
-    one_of_each = {one.outline.name: one for one in runs}
+    """Operations of a step, by a recipe's id without seeds: as they are kept, else measured."""
+    one_of_each = {one.outline.seedless_id: one for one in runs}
     known = known_operations()
-    if all(one.outline.seedless_id in known for one in one_of_each.values()):
-        return {name: known[one.outline.seedless_id] for name, one in one_of_each.items()}
-    from lengthwise.training.cost import operations_by_name
+    if known.keys() >= one_of_each.keys():
+        return {key: known[key] for key in one_of_each}
+    from lengthwise.training.cost import operations_by_id
 
     with Progress(quiet=args.quiet) as progress:
-        return operations_by_name((one.recipe for one in _opened([*one_of_each.values()])), progress)
+        return operations_by_id((one.recipe for one in _opened([*one_of_each.values()])), progress)
 
 
 def _page(args: argparse.Namespace, runs: Sequence[Run], asked: Sequence[InquiryFolder]) -> int:

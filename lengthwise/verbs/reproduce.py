@@ -25,7 +25,7 @@ from lengthwise.report.tables import score_table, summary, summary_table, write_
 from lengthwise.run import Run
 from lengthwise.studies import Panel, Study
 from lengthwise.training.computing import computing
-from lengthwise.training.cost import operations_by_name
+from lengthwise.training.cost import operations_by_id
 from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow
 from lengthwise.training.stacked import check_alike, rehearse_stacked
@@ -135,7 +135,7 @@ def _publish(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence
         if not any(run.done for run in group):
             continue
         with Progress(quiet=args.quiet) as shown:
-            prices |= operations_by_name((one.recipe for one in group), shown)
+            prices |= operations_by_id((one.recipe for one in group), shown)
         files += _publish_panel(panel, group, folder / panel.name, prices, quiet=args.quiet)
         if panel.claims:
             found = summary(panel.title, curves(group), panel.sizes, panel.claims)
