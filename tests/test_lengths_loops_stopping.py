@@ -234,8 +234,8 @@ def plain(stopping, trace, planned, i):
         case MaxConfidence(per="batch"):
             together = [sum(trace.confidence[k].tolist()) for k in range(int(trace.loops.min()))]
             return together.index(max(together)) + 1
-        case Halted():
-            return next((k + 1 for k in range(ran) if len(predicted[k]) > 1), ran)
+        case Halted(more=more):
+            return min(next((k + 1 for k in range(ran) if len(predicted[k]) > 1), ran) + more, ran)
         case Converged(patience=patience):
             for k in range(ran - patience):
                 if all(predicted[k + more] == predicted[k] for more in range(1, patience + 1)):
@@ -255,6 +255,7 @@ RULES = [
     Converged(4),
     Converged(9),
     Halted(),
+    Halted(more=3),
 ]
 # Rules of a new file are held to the laws that need no reference.
 EVERY = [*RULES, *(rule for rule in shipped("stopping") if type(rule) not in map(type, RULES))]

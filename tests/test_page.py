@@ -46,7 +46,7 @@ FORMS = {
     "signs": "looped-copy model.width=8",
     "timed": "looped-flipped-copy model.answers.width=8 model.clock.width=16",
     "framed": "abacus-addition model.width=16 model.heads=2 layout.framed=true layout.pauses=2",
-    "mirrored": "looped-multiplication model.width=8 model.layers=1 task.base=3 task.leading_zeros=false",
+    "mirrored": "looped-multiplication model.answers.width=8 task.base=3 task.leading_zeros=false",
     "most": "looped-pairs model.width=8 task.base=4 task.order=most task.leading_zeros=false",
 }
 FURTHER = {"framed": [f"model.positions={OTHERS}"]}
@@ -120,6 +120,7 @@ def test_rules_stop_a_page_where_they_stop_pytorch():
         After(3),
         MaxConfidence(extra=2),
         Halted(3),
+        Halted(4, more=2),
         Converged(1),
         Converged(3, extra=4),
     )

@@ -98,16 +98,17 @@ class MaxConfidence(Reading):
 
 @dataclass(frozen=True)
 class Halted(Reading):
-    """The first loop whose answer is not empty, which is when its first symbol is not the end; else the limit, planned
-    + ``extra``. It does not use T(n), for weights that were trained to answer nothing until they are done (``AnyLoops``
-    with ``Halting``)."""
+    """``more`` loops after the first whose answer is not empty, which is when its first symbol is not the end; at most
+    the limit, planned + ``extra``. It does not use T(n), for weights that were trained to answer nothing until they are
+    done (``AnyLoops`` with ``Halting``). Where answers stay, ``more`` forgives a model that says so a little early."""
 
     extra: Extra = 20  # loops beyond the planned ones, at most
+    more: Extra = 0  # loops beyond the first that answers
     needs_end = True
 
     def choose(self, trace: Trace, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         answered = (trace.ends > 1) & _ran(trace)
-        return _first(answered, trace.loops)
+        return torch.minimum(_first(answered, trace.loops) + self.more, trace.loops)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lengthwise.models.timed import Timed
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned, Mark, NoPE
 from lengthwise.nn.window import Local
@@ -49,7 +50,8 @@ def _of(task: str) -> list[Recipe]:
     is done: without its mark an arm could not."""
     whole = FORMS[task]()
     if isinstance(whole.objective, Halting):
-        whole = replace(whole, loops=PerRound(), objective=Final(), stopping=Oracle())
+        answers = whole.model.answers if isinstance(whole.model, Timed) else whole.model
+        whole = replace(whole, model=answers, loops=PerRound(), objective=Final(), stopping=Oracle())
     assert isinstance(whole.lengths, Curriculum)
     top, steps = (whole.lengths.top + 1) // 2, whole.steps // 2
     sizes = (top, int(1.3 * top))

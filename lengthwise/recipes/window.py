@@ -18,10 +18,10 @@ from lengthwise.objectives.final import Final
 from lengthwise.objectives.halting import Halting
 from lengthwise.recipe.layout import FullOutput
 from lengthwise.recipe.lengths import Curriculum, Mastery, Uniform
-from lengthwise.recipe.loops import AnyLoops, Constant, ExtraLoops, PerRound
+from lengthwise.recipe.loops import AnyLoops, Constant, PerRound
 from lengthwise.recipe.optim import AdamW, Schedule
 from lengthwise.recipe.recipe import ChosenOn, Recipe, Watch
-from lengthwise.recipe.stopping import Converged, Halted
+from lengthwise.recipe.stopping import Halted
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum
 from lengthwise.tasks.bitwise_or import BitwiseOr
@@ -201,16 +201,21 @@ def looped_multiplication() -> Recipe:
     counted from their lowest bit, as the product's are. The first position is marked: without it no weights can tell
     11 * 1 from 1 * 1, since an average over equal neighbours is that of no neighbour. Two fifths of the problems are
     structured: rich in ones, and so in carries, powers, runs, palindromes, one odd bit. In training, rows take up to
-    twenty loops more: what is settled early has to stand still while the rest is worked on. So a row stops by itself,
-    as soon as twenty loops more say the same: a carry may be long on its way before anything changes. A seed takes 40
-    minutes of one CPU thread; expect every family right at the training length."""
+    twenty loops more: what is settled early has to stand still while the rest is worked on. It stops by itself: as in
+    ``halting_binary_sum`` a clock says when it is done, two layers, since one operand decides how fast its mark goes
+    along the other. It may be a loop or two early; the answer is taken four loops later. A seed takes 20 minutes of one
+    CPU thread; expect every family right at the training length."""
     return replace(
         columns_addition(),
         name="looped-multiplication",
         task=Multiplication(),
         lengths=Curriculum(top=11, every=80, most=(2, 11)),
-        loops=ExtraLoops(extra=20),
-        model=replace(SMALL, layers=4, positions=(*COLUMNS, Mark())),
+        loops=AnyLoops(more=2, extra=20, early=0.1),
+        model=Timed(
+            answers=replace(SMALL, layers=4, positions=(*COLUMNS, Mark())),
+            clock=replace(SMALL, width=32, layers=2, positions=(Local(reach=1), Mark())),
+        ),
+        objective=Halting(more=2),
         steps=2800,
         optimizer=AdamW(rate=5e-4, betas=(0.9, 0.95)),
         schedule=Schedule("cosine", cooldown=0.4),
@@ -219,7 +224,7 @@ def looped_multiplication() -> Recipe:
         hard=0.0,
         families=0.4,
         family_names=("high-digits", "powers", "runs", "palindrome", "odd-one-out"),
-        stopping=Converged(patience=20, extra=30),
+        stopping=Halted(more=4),
         watch=Watch(every=100, sizes=(11, 14), count=200),
         chosen_on=ChosenOn((11, 14, 15), ("uniform", "hard", "families")),
     )

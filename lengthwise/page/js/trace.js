@@ -29,7 +29,7 @@ const CHOICES = {
   Oracle: (rule, loops, limit) => limit,
   After: (rule, loops, limit) => limit,
   MaxConfidence: (rule, loops) => loops.reduce((best, loop, k) => (loop.confidence > loops[best].confidence ? k : best), 0) + 1,
-  Halted: (rule, loops, limit) => loops.findIndex((loop) => loop.ends > 1) + 1 || limit,
+  Halted: (rule, loops, limit) => Math.min((loops.findIndex((loop) => loop.ends > 1) + 1 || limit) + rule.more, limit),
   Converged(rule, loops, limit) {
     const same = (k) => loops[k].said.slice(0, loops[k].ends).join() === loops[k + 1].said.slice(0, loops[k + 1].ends).join();
     for (let k = 0; k + rule.patience < loops.length; k++) {
