@@ -124,7 +124,9 @@ def named_now(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 def save(folder: Path, recipe: Recipe, weights: dict[str, Tensor]) -> None:
     """Write config.json and model.safetensors."""
     _write_recipe(folder, recipe)
-    write(folder / "model.safetensors", dump_tensors({k: v.detach().cpu().contiguous() for k, v in weights.items()}))
+    # A copy each: the format refuses tensors that share memory, as those of a tied embedding and read-out do.
+    alone = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in weights.items()}
+    write(folder / "model.safetensors", dump_tensors(alone))
 
 
 def _write_recipe(folder: Path, recipe: Recipe) -> None:

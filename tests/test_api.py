@@ -1,5 +1,6 @@
 """``import lengthwise as lw``: what it takes, what it hands out, and what it says of what it cannot take."""
 
+import copy
 import inspect
 import re
 import subprocess
@@ -14,7 +15,9 @@ from torch import nn
 import lengthwise as lw
 from lengthwise import catalog
 from lengthwise.base.results import Score
+from lengthwise.cli import main
 from lengthwise.report.scored import newcombe
+from lengthwise.run import load
 
 ROOT = Path(__file__).parents[1]
 FEW = {"steps": 3, "batch": 4, "lengths": 3, "quiet": True}
@@ -112,6 +115,44 @@ def test_a_module_is_trained_and_holds_the_weights(folder):
     assert lw.models.given.Given.of(module) != run.recipe.model
 
 
+def test_tied_weights_are_kept(folder):
+    """The format of weights refuses tensors that share memory: each is written by itself."""
+    module = Gru()
+    module.head.weight = module.embedding.weight
+    run = lw.train(module, task="parity", folder=folder / "tied", **FEW)
+    assert run.done and module.head.weight is module.embedding.weight
+    again = load(run.folder).model.module
+    assert torch.equal(again.head.weight, module.head.weight)
+
+
+def test_a_module_with_frozen_weights_is_another_one_and_keeps_them(folder):
+    module = Gru()
+    frozen = copy.deepcopy(module)
+    frozen.embedding.weight.requires_grad_(False)
+    before = frozen.embedding.weight.clone()
+    runs = [lw.train(one, task="parity", **FEW) for one in (module, frozen)]
+    assert runs[0].folder != runs[1].folder
+    assert torch.equal(frozen.embedding.weight, before) and not torch.equal(module.embedding.weight, before)
+
+
+def test_training_leaves_the_global_generator_as_it_was(folder):
+    torch.manual_seed(7)
+    want = torch.rand(2)
+    torch.manual_seed(7)
+    lw.train("looped-parity", "watch.every=0", "model.width=8", folder=folder / "drawn", **FEW)
+    assert torch.equal(torch.rand(2), want)
+
+
+def test_a_run_that_cannot_be_built_is_reported_all_the_same(folder, monkeypatch, capsys):
+    run = lw.train(Gru(), task="parity", **FEW)
+    monkeypatch.setattr("lengthwise.models.given._MODULES", {})
+    with pytest.raises(SystemExit) as stopped:
+        main(["report", str(run.folder), "--out", str(folder / "out"), "--quiet"])
+    said = capsys.readouterr()
+    assert stopped.value.code == 0 and "runs.json" in said.out
+    assert f"{run.folder.name}: its operations are not known" in said.err and said.err.count("\n") == 1
+
+
 def test_a_module_of_another_process_cannot_be_built(folder, monkeypatch):
     monkeypatch.setattr("lengthwise.models.given._MODULES", {})
     with pytest.raises(lw.UsageError, match="which no file can build"):
@@ -185,12 +226,16 @@ def test_scores_are_compared(run):
     with pytest.raises(lw.UsageError, match="two runs or scores"):
         lw.compare(run)
     assert list(lw.compare(run, run).rows()[0])[2:4] == [f"{run.recipe.name} 0 (1)", f"{run.recipe.name} 0 (2)"]
+    sums = lw.evaluate("looped-pairs", 6, samples=2, quiet=True)
+    with pytest.raises(lw.UsageError, match="parity and addition are different tasks"):
+        lw.compare(run, sums)
 
 
 def test_what_is_compared_has_a_line_each(run):
     """Also two scores of one recipe: here by two stopping rules, of which one cannot be right."""
     early = lw.evaluate("looped-parity", [8], samples=20, stopping="After(loops=1)", quiet=True)
     both = lw.compare(lw.evaluate("looped-parity", [8], samples=20, quiet=True), early)
+    assert both.names == ["looped-parity Oracle", "looped-parity After(loops=1)"]
     assert [line.get_ydata()[0] for line in both.plot().axes[0].lines if len(line.get_ydata()) == 1] == [
         row[name] for row in both.rows() for name in both.names
     ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import AbstractContextManager
 from functools import cache
 
 import torch
@@ -27,6 +28,11 @@ def seed_torch(number: int) -> None:
     """``torch.manual_seed``, which prepares for every kind of device, at a hundredth of its price where there is only
     the CPU."""
     (torch.manual_seed if _accelerated() else torch.default_generator.manual_seed)(number)
+
+
+def undisturbed() -> AbstractContextManager[None]:
+    """A context after which torch's global generator is as it was: whoever calls may draw from it too."""
+    return torch.random.fork_rng(devices=[torch.cuda.current_device()] if torch.cuda.is_available() else [])
 
 
 @cache

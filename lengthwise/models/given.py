@@ -21,7 +21,7 @@ class Given(ModelSpec):
     """A module given to ``lw.train`` or ``lw.evaluate`` from Python. No file can build it: give the module again."""
 
     name: str  # of its class
-    digest: str  # of its weights when it was given
+    digest: str  # of its weights when it was given, and of which are frozen
 
     @staticmethod
     def of(module: nn.Module) -> Given:
@@ -30,6 +30,9 @@ class Given(ModelSpec):
         for name, value in module.state_dict().items():
             digest.update(name.encode())
             digest.update(tensor_bytes(value) if isinstance(value, Tensor) else repr(value).encode())
+        for name, parameter in module.named_parameters():
+            if not parameter.requires_grad:  # a frozen weight makes another training
+                digest.update(f"{name} is frozen".encode())
         given = Given(type(module).__name__, digest.hexdigest())
         _MODULES[given.digest] = module
         return given

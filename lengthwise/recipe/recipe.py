@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import torch
 from torch import nn
 
 from lengthwise.base import fields, listing, rng
@@ -213,7 +212,7 @@ class Recipe(fields.Part):
     def build(self) -> Model:
         """A new model with its initial weights, on the CPU; the global generator is left as it was."""
         reads, writes = self.layout.vocabs(self.task)
-        with torch.random.fork_rng(devices=[]):
+        with rng.undisturbed():
             rng.seed_torch(rng.address(self.seed, "weights"))
             module = self.model.build(reads, writes, causal=self.layout.causal)
         if not isinstance(module, nn.Module):

@@ -77,6 +77,8 @@ class Comparison:
     """Several scores side by side, at the sizes and on the problems that all were measured on. Of scores by several
     stopping rules those by the recipe's own count.
 
+    UsageError for scores of different tasks. Where names are alike, seeds or stopping rules tell scores apart.
+
     ``difference`` is the last one's exact match less the first one's, with Newcombe's 95 % interval for two independent
     samples: wider than needed where both saw the same problems, never narrower.
     """
@@ -86,7 +88,9 @@ class Comparison:
             raise UsageError("compare takes two runs or scores, or more")
         scores = [_by_one_rule(one) for one in scores]
         self.scores = list(scores)
-        self.names = _told_apart([one.outline for one in scores])
+        if len(tasks := dict.fromkeys(one.outline.task for one in scores)) > 1:
+            raise UsageError(f"compare: {' and '.join(tasks)} are different tasks")
+        self.names = _told_apart(scores)
         found = [{(one.sizes, one.problems): one for one in reversed(part)} for part in scores]
         self.keys = [key for key in reversed(found[0]) if all(key in other for other in found)]
         if not self.keys:
@@ -171,14 +175,17 @@ def _drawn(scores: Sequence[Scores], names: Sequence[str], title: str | None) ->
     return score_figure(held, title)
 
 
-def _told_apart(outlines: Sequence[RunOutline]) -> list[str]:
-    """A name for each: the recipe's, with its seed or its place where two share it."""
-    names = [one.name for one in outlines]
-    if len(set(names)) < len(names):
-        names = [f"{one.name} {one.seed}" for one in outlines]
-    if len(set(names)) < len(names):
-        names = [f"{name} ({number})" for number, name in enumerate(names, 1)]
-    return names
+def _told_apart(scores: Sequence[Scores]) -> list[str]:
+    """A name for each: the recipe's, with its seed, its stopping rule or its place where two share it."""
+    for tell in ("{name}", "{name} {seed}", "{name} {rule}", "{name} {seed} {rule}"):
+        names = [tell.format(name=one.outline.name, seed=one.outline.seed, rule=_rule(one)) for one in scores]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{one.outline.name} {one.outline.seed} ({number})" for number, one in enumerate(scores, 1)]
+
+
+def _rule(scores: Scores) -> str:
+    return scores.rules[0] if scores.rules else ""
 
 
 def _frame(rows: Sequence[Row]) -> Any:

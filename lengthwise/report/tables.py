@@ -319,7 +319,7 @@ def _caption(curves: Sequence[Curve], points: Sequence[dict[Sizes, Point]], show
         f"dim: {', of a single seed the '.join(bands)}"
         + (f"\n{shown} of {sizes} sizes are shown" if shown < sizes else "")
         + _protocol(curves)
-        + "".join(f"\n{curve.label}: {_worst_text(curve)}" for curve in curves if curve.problems == WORST)
+        + _worst_families([curve for curve in curves if curve.problems == WORST])
     )
 
 
@@ -335,6 +335,12 @@ def _protocol(curves: Sequence[Curve]) -> str:
     ]
     said += ["final: on sealed problems"] if all(curve.sealed() for curve in curves) else []
     return "".join(f"\n{text}" for text in said)
+
+
+def _worst_families(curves: Sequence[Curve]) -> str:
+    """A line each: which family is the worst, where several rules were used also by which."""
+    several = len({curve.stopping for curve in curves}) > 1
+    return "".join(f"\n{curve.label}{f', {curve.stopping}' * several}: {_worst_text(curve)}" for curve in curves)
 
 
 def _worst_text(curve: Curve) -> str:

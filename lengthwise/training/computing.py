@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from lengthwise.base import rng
 from lengthwise.base.errors import UsageError
 from lengthwise.base.lifeline import STOPS, told
 from lengthwise.base.types import Inputs
@@ -86,7 +87,8 @@ class Clock:
 @contextmanager
 def computing(threads: int, matmul: Matmul = "fp32") -> Iterator[None]:
     """A context with this number of torch threads, TF32 products if asked for, and denormal numbers flushed to 0: with
-    tiny losses, they would slow down a CPU step several times. Raises UsageError if ``threads`` is below 1."""
+    tiny losses, they would slow down a CPU step several times. Torch's global generator, which each step seeds anew, is
+    left as it was. Raises UsageError if ``threads`` is below 1."""
     if threads < 1:
         raise UsageError(f"threads must be 1 or more, not {threads}")
     before, products = torch.get_num_threads(), torch.get_float32_matmul_precision()
@@ -94,7 +96,8 @@ def computing(threads: int, matmul: Matmul = "fp32") -> Iterator[None]:
     torch.set_float32_matmul_precision("high" if matmul == "tf32" else products)
     torch.set_flush_denormal(True)
     try:
-        yield
+        with rng.undisturbed():
+            yield
     finally:
         torch.set_num_threads(before)
         torch.set_float32_matmul_precision(products)

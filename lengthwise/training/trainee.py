@@ -337,7 +337,7 @@ class Trainee:
 def rehearse(recipe: Recipe, device: torch.device, matmul: Matmul = "fp32") -> Trainee:
     """Train on a few rows at the first step and at the last, and measure what the recipe watches and its longest
     problems on a few: what cannot work raises UsageError here, before anything is written or hours have passed."""
-    with told_of_own(recipe):
+    with told_of_own(recipe), rng.undisturbed():
         return _rehearsed(recipe, device, matmul)
 
 

@@ -108,7 +108,8 @@ def family_tables(uniform: Sequence[Row], rows: Sequence[Row], top: int, *, whol
     rules = list(dict.fromkeys(row["stopping"] for row in rows))
     for rule in rules:
         by_rule = [[row for row in found if row["stopping"] == rule] for found in (uniform, rows)]
-        both = [worst_table([*by_rule[0], *by_rule[1]], top), *([family_table(by_rule[1], top)] if whole else [])]
+        named = whole and any(row["problems"] != "every" for row in by_rule[1])  # a task may have no families
+        both = [worst_table([*by_rule[0], *by_rule[1]], top), *([family_table(by_rule[1], top)] if named else [])]
         for table in both if len(rules) > 1 else ():
             table.title = rule
         tables += both

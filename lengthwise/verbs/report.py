@@ -98,15 +98,22 @@ def _report(args: argparse.Namespace, runs: Sequence[RunFolder], asked: Sequence
 
 
 def _operations(args: argparse.Namespace, runs: Sequence[RunFolder]) -> dict[str, float]:
-    """Operations of a step, by a recipe's id without seeds: as they are kept, else measured."""
+    """Operations of a step, by a recipe's id without seeds: as they are kept, else measured. Where a recipe cannot be
+    built any more, as from a module that was given from Python, they are not known, and all else is reported."""
     one_of_each = {one.outline.seedless_id: one for one in runs}
-    known = known_operations()
-    if known.keys() >= one_of_each.keys():
-        return {key: known[key] for key in one_of_each}
+    found = {key: steps for key, steps in known_operations().items() if key in one_of_each}
+    missing = [one for key, one in one_of_each.items() if key not in found]
+    if not missing:
+        return found
     from lengthwise.training.cost import operations_by_id
 
     with Progress(quiet=args.quiet) as progress:
-        return operations_by_id((one.recipe for one in _opened([*one_of_each.values()])), progress)
+        for one in missing:
+            try:
+                found |= operations_by_id([run.recipe for run in _opened([one])], progress)
+            except UsageError as error:
+                progress.note(f"{one.folder.name}: its operations are not known: {error}")
+    return found
 
 
 def _page(args: argparse.Namespace, runs: Sequence[Run], asked: Sequence[InquiryFolder]) -> int:
