@@ -235,7 +235,7 @@ def _ask(sub: argparse.ArgumentParser) -> None:
         "--like", metavar="RECIPE", help="ask just what models of this recipe, or this run, are measured on"
     )
     sub.add_argument(
-        "--lengths", metavar="SIZES", help="8,16 or 1-20 or 4x4 (default: 1,2,4,8,16; with --like: as `evaluate`)"
+        "--lengths", metavar="SIZES", help="8,16 or 1-20 or 2x4 (default: 1,2,4,8,16; with --like: as `evaluate`)"
     )
     sub.add_argument("--samples", type=int, default=100, metavar="N", help="fresh problems per length (default: 100)")
     sub.add_argument("--seed", type=int, metavar="N", help="seed of the problems (default: 0)")

@@ -280,7 +280,7 @@ def test_a_task_alone_is_asked_at_lengths_that_it_has(endpoint, asked):
 
 def test_numbers_written_least_digit_first_are_asked_most_digit_first(endpoint, asked):
     server = endpoint(right)
-    words_ = words(server.url, "order=least", "--lengths", "3,3x4", "--samples", 4, "--hard")
+    words_ = words(server.url, "order=least", "--lengths", "3,1-3x1-4", "--samples", 4, "--hard")
     result = asked(*words_)
     assert {row["exact"] for row in result["scores"]} == {1}
     pairs = [[i, j] for i in (1, 2, 3) for j in (1, 2, 3, 4)]

@@ -79,7 +79,8 @@ def test_families_that_a_fixed_set_has_used_up_are_left_out():
 
 def test_a_size_given_twice_is_measured_once():
     assert parse_sizes("5,5,3-5") == [5, 3, 4]
-    assert parse_sizes("1x2,1x2") == [(1, 1), (1, 2)]
+    assert parse_sizes("1x2,1x2") == [(1, 2)]
+    assert parse_sizes("1-2x1,1x1-2") == [(1, 1), (2, 1), (1, 2)]
 
 
 def test_commas_in_parentheses_are_no_axis():

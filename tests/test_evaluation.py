@@ -32,7 +32,7 @@ from lengthwise.run import Weights, load
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.parity import Parity
-from lengthwise.verbs.options import parse_sizes
+from lengthwise.verbs.options import parse_grid, parse_sizes
 
 MODEL = Transformer(width=16, heads=2, positions=(Learned(40),), init_std=0.2)
 PARITY = Recipe("parity", Parity(), FullOutput(1), Uniform(3), PerRound(), MODEL, Final(), steps=40, batch=32)
@@ -524,12 +524,19 @@ def test_what_tells_empty_answers_is_refused_where_none_is_empty(changes):
         ("3-3", [3]),
         ("10-30:10", [10, 20, 30]),
         ("10-35:10", [10, 20, 30]),
-        ("2x3", [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3)]),
-        ("5,1-2,1x2", [5, 1, 2, (1, 1), (1, 2)]),
+        ("2x3", [(2, 3)]),
+        ("5,1-2,1x2", [5, 1, 2, (1, 2)]),
     ],
 )
 def test_sizes_as_text(text, sizes):
     assert parse_sizes(text) == sizes
+
+
+def test_a_grid_is_every_pair_up_to_its_corner():
+    pairs = [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3)]
+    assert parse_grid("2x3") == parse_sizes("1-2x1-3") == pairs
+    assert parse_sizes("2x10-30:10") == [(2, 10), (2, 20), (2, 30)]
+    assert parse_grid("8,1x2") == [8, (1, 1), (1, 2)]
 
 
 @given(st.integers(1, 50), st.integers(0, 50), st.integers(1, 9))

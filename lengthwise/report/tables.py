@@ -29,8 +29,8 @@ COLUMNS = 7  # sizes that are shown: beside a name they fit 80 characters
 def score_table(curves: Sequence[Curve]) -> Table:
     """Exact match, one row per curve and one column per size: the mean over seeds, its band dim beside it.
 
-    Where there are more sizes than fit, some are left out and the caption says so; of two axes only sizes along the
-    diagonal are columns, as the rest makes a heat map. UsageError without curves.
+    Where there are more sizes than fit, some are left out and the caption says so; of two axes then only sizes along
+    the diagonal are columns, as the rest makes a heat map. UsageError without curves.
     """
     if not curves:
         raise UsageError("there are no scores to tabulate: evaluate a run first")
@@ -44,8 +44,9 @@ def score_table(curves: Sequence[Curve]) -> Table:
     }
     own = {heading: cells for heading, cells in own.items() if len(set(cells)) > 1}
     line = {point.sizes for curve in curves for point in curve.diagonal()}
-    columns = [size for size in sizes if size in line] or sizes
-    shown = _selection(columns, {curve.top for curve in curves}, COLUMNS - len(own))
+    room = COLUMNS - len(own)
+    columns = sizes if len(sizes) <= room else [size for size in sizes if size in line] or sizes
+    shown = _selection(columns, {curve.top for curve in curves}, room)
     table = Sheet()
     table.caption = _caption(curves, points, len(shown), len(sizes))
     table.add_column("exact match at")

@@ -25,7 +25,7 @@ from lengthwise.share.hub import PREFIX
 from lengthwise.training.computing import computing
 from lengthwise.verbs.console import err, foresee, measuring, say
 from lengthwise.verbs.families import Work, families_of, family_tables, with_families
-from lengthwise.verbs.options import kind_of, parse_sizes, rules_of
+from lengthwise.verbs.options import kind_of, parse_grid, parse_sizes, rules_of
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,7 +37,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("give --lengths or --grid, not both")
     if args.families and args.uniform_only:
         raise UsageError("give --families or --uniform-only, not both")
-    sizes = parse_sizes(args.grid or args.lengths) if args.grid or args.lengths else default_sizes(weights.recipe)
+    given = parse_grid(args.grid) if args.grid else parse_sizes(args.lengths) if args.lengths else []
+    sizes = given or default_sizes(weights.recipe)
     # Weights on the Hub are nobody's run: what is measured of them is not kept.
     folder = None if args.weights.startswith(PREFIX) else weights_folder(args.weights)
     own = Run.open(folder) if folder and (folder / "metrics.jsonl").exists() else None

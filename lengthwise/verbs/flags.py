@@ -42,7 +42,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "allow-divergence": {"action": "store_true", "help": "go on when the loss is no number any more; rows say null"},
     "lengths": {
         "metavar": "SIZES",
-        "help": "8,12,16 or 1-60 or 10-100:10 (default: 1, 1.5, 2, 3, 5 times the training length)",
+        "help": "8,12,16 or 1-60 or 10-100:10 or 2x15 (default: 1, 1.5, 2, 3, 5 times the training length)",
     },
     "loops": {
         "metavar": "N,N",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import math
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from lengthwise import catalog
@@ -26,26 +28,30 @@ from lengthwise.training.slurm import Slurm
 
 
 def parse_sizes(text: str) -> list[AnySize]:
-    """``8,12,16`` · ``1-60`` · ``10-100:10`` (every tenth) · ``20x40`` (every pair up to 20 and 40), or several with
-    commas, each once. UsageError in one line otherwise, and where no machine holds as many."""
-    parts = [_sizes_of(part.strip()) for part in text.split(",")]
-    demand.of_sizes(sum(count for count, _ in parts)).check(f"{text[:40]}: a row for each size")
-    return list(dict.fromkeys(size for _, sizes in parts for size in sizes))
+    """``8,12,16`` · ``1-60`` · ``10-100:10`` (every tenth); for a task of two sizes ``2x15`` · ``1-20x1-40`` (every
+    pair); or several with commas, each once. UsageError in one line otherwise, and where no machine holds as many."""
+    parts = [_spans_of(part.strip()) for part in text.split(",")]
+    demand.of_sizes(sum(math.prod(map(len, spans)) for spans in parts)).check(f"{text[:40]}: a row for each size")
+    return list(
+        dict.fromkeys(size for spans in parts for size in (itertools.product(*spans) if spans[1:] else spans[0]))
+    )
 
 
-def _sizes_of(part: str) -> tuple[int, Iterable[AnySize]]:
-    """How many sizes a part names, and these."""
-    found: tuple[int, Iterable[AnySize]] = (0, ())
-    if match := re.fullmatch(r"(\d{1,18})(?:-(\d{1,18})(?::(\d{1,18}))?)?", part):
-        low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-        if low and step and low <= high:
-            found = (high - low) // step + 1, range(low, high + 1, step)
-    elif match := re.fullmatch(r"(\d{1,18})x(\d{1,18})", part):
-        down, across = int(match[1]), int(match[2])
-        found = down * across, ((i, j) for i in range(1, down + 1) for j in range(1, across + 1))
-    if not found[0]:
-        raise UsageError(f"{part[:40]!r} names no sizes: write 8,12,16 or 1-60 or 10-100:10 or 20x40, from 1 up")
-    return found
+def parse_grid(text: str) -> list[AnySize]:
+    """``20x40``: every pair up to 20 and 40. UsageError as for sizes."""
+    return parse_sizes(re.sub(r"(?<![\d-])(\d+)x(\d+)(?![\d-])", r"1-\1x1-\2", text))
+
+
+def _spans_of(part: str) -> list[range]:
+    """The sizes that a part names, axis by axis."""
+    spans = []
+    for axis in part.split("x"):
+        match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18})(?::(\d{1,18}))?)?", axis)
+        low, high, step = (int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) if match else (0, 0, 0)
+        spans.append(range(low, high + 1, step) if low and step else range(0))
+    if len(spans) > 2 or not all(spans):
+        raise UsageError(f"{part[:40]!r} names no sizes: write 8,12,16 or 1-60 or 10-100:10 or 2x15, from 1 up")
+    return spans
 
 
 def parse_size(text: str, axes: int) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import torch
 
 from lengthwise import catalog
 from lengthwise.base.progress import Progress
-from lengthwise.base.score_rows import Row, size_text
+from lengthwise.base.score_rows import Row
 from lengthwise.evaluation.depth import depths
 from lengthwise.evaluation.families import samples_of_family
 from lengthwise.evaluation.sealed import seal
@@ -108,7 +108,7 @@ def _seal(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[Ru
 
 def _measured_on(args: argparse.Namespace, panel: Panel, run: Run) -> list[str]:
     """What a run is measured on, as options of ``train``."""
-    sizes = [*map(str, panel.sizes), *([size_text(panel.grid)] if panel.grid else [])]
+    sizes = [*map(str, panel.sizes), *(["x".join(f"1-{top}" for top in panel.grid)] if panel.grid else [])]
     options = ["--lengths", ",".join(sizes), "--samples", str(args.samples)]
     if panel.curve:
         options += ["--curve", ",".join(map(str, panel.curve)), "--curve-samples", str(args.curve_samples)]
