@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from lengthwise import catalog
 from lengthwise.base.errors import UsageError
-from lengthwise.recipe.axes import Axis, check_sizes, furthest, grid, parse
+from lengthwise.recipe.axes import Axis, changed, check_sizes, furthest, grid, parse
+from lengthwise.recipe.lengths import Uniform
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.report.sweep import mattered, ranked, sweep_figure
 from lengthwise.verbs import sweep as verb
@@ -48,6 +49,8 @@ def test_a_grid_has_every_combination_once():
         (["a=0..1:log"], "starts above 0"),
         (["a=0..1:1"], "2 points or more"),
         (["a=0..1"], "a grid takes points"),
+        (["seed=1,2"], "a seed is not chosen"),
+        (["name=a,b"], "a name changes nothing"),
     ],
 )
 def test_what_cannot_be_swept_is_said(words, said):
@@ -63,6 +66,14 @@ def test_no_recipe_is_chosen_by_its_tests():
         check_sizes(recipe, [20, 27])
     done = command("sweep", "looped-parity", "model.width=8,16", "--lengths", "20,40", *SMALL[:-3])
     assert done.returncode == 2 and "up to 5 here: 20 is a test" in done.stderr
+
+
+def test_recipes_are_compared_at_one_training_length():
+    recipe = catalog.recipe("looped-parity")
+    assert changed(recipe, {"lengths": "Uniform(top=20)"}).lengths == Uniform(20)
+    for point in ({"lengths.top": "9"}, {"task": "Copy"}):
+        with pytest.raises(UsageError, match="on one task at one training length, 20 here"):
+            changed(recipe, point)
 
 
 def trial(exact, **values):

@@ -14,6 +14,11 @@ from lengthwise.recipe.recipe import Recipe
 
 SHORT = 1.3  # times the training length: as far as a recipe may be chosen
 NUMBER = r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
+CHANCE = {  # fields that make no other recipe: the best of them is chosen by luck
+    "name": "a name changes nothing that could be compared",
+    "seed": "a seed is not chosen: --seeds 3 compares recipes by the mean of three",
+    "data_seed": "a seed is not chosen: --seeds 3 compares recipes by the mean of three",
+}
 Point = dict[str, str]  # a field's path → its value, as a user would type it
 
 
@@ -79,6 +84,9 @@ def parse(words: Iterable[str]) -> tuple[list[Axis], list[str]]:
         )
     if len({axis.path for axis in axes}) < len(axes):
         raise UsageError("a field is varied once")
+    for axis in axes:
+        if axis.path in CHANCE:
+            raise UsageError(f"{axis.path}: {CHANCE[axis.path]}")
     return axes, [word for word, axis in found if not axis]
 
 
@@ -92,8 +100,13 @@ def grid(axes: Sequence[Axis]) -> Iterator[Point]:
 
 
 def changed(recipe: Recipe, point: Point) -> Recipe:
-    """The recipe at a point of the sweep."""
-    return recipe.change(f"{path}={value}" for path, value in point.items())
+    """The recipe at a point of the sweep. UsageError where it has another task or training length: what is right at one
+    size can then not be compared."""
+    found = recipe.change(f"{path}={value}" for path, value in point.items())
+    if (found.task, found.lengths.top) != (recipe.task, recipe.lengths.top):
+        told = ", ".join(f"{path}={value}" for path, value in point.items())
+        raise UsageError(f"{told}: recipes are compared on one task at one training length, {recipe.lengths.top} here")
+    return found
 
 
 def furthest(recipe: Recipe) -> int:
