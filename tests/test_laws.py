@@ -201,6 +201,11 @@ class _Unstopped(lw.Oracle):
         return trace.loops + 1
 
 
+class _Still(lw.MaxConfidence):
+    def limit(self, planned):
+        return planned - 1
+
+
 class _Rubbish(lw.MaxConfidence):
     def choose(self, trace, planned):
         return trace.confidence.argmax(0).clamp(max=trace.loops - 1) + 1
@@ -378,6 +383,7 @@ CAUGHT = {
     "weights_come_from_the_seed": _Spec("Unseeded"),
     "at_test_nothing_is_random": _Spec("Noisy"),
     "far_longer_rows_are_read": _Spec("Short"),
+    "every_row_has_a_limit": _Still(),
     "what_is_chosen_was_run": _Unstopped(),
     "what_was_not_run_does_not_matter": _Rubbish(),
     "a_row_chooses_for_itself": _Herd(),
