@@ -107,7 +107,8 @@ def _shipped_studies() -> dict[str, Callable[..., Study]]:
 
 def add(module: ModuleType) -> None:
     """Make the recipes and studies of a user's own module known by name. Its classes are known once it is imported.
-    Raises UsageError where a recipe or study has the name of one of the package's."""
+    Raises UsageError where a part, recipe or study has the name of one of the package's."""
+    parts()
     recipes, studies = _recipes([module]), _functions([module], Study)
     # Asked name by name, so that a module without recipes need not wait until the package's are made.
     taken = [name for name in recipes if name in _shipped()] + [name for name in studies if name in _shipped_studies()]

@@ -81,7 +81,16 @@ def _add(name: str, asked: str) -> None:
     try:
         catalog.add(importlib.import_module(name))
     except (Exception, SystemExit) as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
+        frames = traceback.extract_tb(error.__traceback__)
+        foreign = [frame for frame in frames if not _packaged(frame.filename)]
+        if isinstance(error, UsageError) and not foreign:
+            raise  # its code is right, and some name in it is not
+        last = [*frames, *foreign][-1]
         own = "importlib" not in last.filename
         where = f" in {Path(last.filename).name}, line {last.lineno}" if own else ""
         raise UsageError(f"{asked}{name}: {type(error).__name__}{where}: {error}") from None
+
+
+def _packaged(file: str) -> bool:
+    """Is it the package's own file?"""
+    return Path(file).is_relative_to(Path(__file__).parents[1])
