@@ -201,7 +201,7 @@ def own(folder, words, **modules):
     for name, text in modules.items():
         (folder / f"{name}.py").write_text(text)
     named = [word for name in modules for word in ("--import", name)]
-    command = [sys.executable, "-m", "lengthwise", *words.split(), *named]
+    command = [sys.executable, "-P", "-m", "lengthwise", *words.split(), *named]
     env = os.environ | {"PYTHONPATH": str(listing.PACKAGE.parent)}
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
 
@@ -218,6 +218,29 @@ def test_a_part_with_the_name_of_one_of_the_package_s_is_refused(words, tmp_path
     done = own(tmp_path, words, mine=LIKE_THE_PACKAGE_S)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "lengthwise: mine.Parity: the package has a part of this name; call yours otherwise\n"
+
+
+def test_two_modules_that_define_a_part_of_one_name_are_refused(tmp_path):
+    done = own(tmp_path, "sample parity 3", gates=LIKE_ITS_BASE, doors=LIKE_ITS_BASE)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "lengthwise: Gated: gates and doors each define it: rename one\n"
+    again = own(tmp_path, "sample parity 3", gates=LIKE_ITS_BASE, doors="from gates import Gated")
+    assert again.returncode == 0 and not again.stderr
+
+
+@pytest.mark.parametrize("name", ["copy", "random", "test", "numpy", "sys", "lengthwise"])
+def test_a_file_that_another_module_hides_is_refused(name, tmp_path):
+    done = own(tmp_path, "list", **{name: LIKE_ITS_BASE})
+    assert (done.returncode, done.stdout) == (2, "") and len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith(f"lengthwise: --import {name}: Python has another module of this name (")
+    assert done.stderr.endswith(f"), which hides your {name}.py: call yours otherwise\n")
+
+
+def test_a_folder_that_another_module_hides_is_refused(tmp_path):
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "__init__.py").touch()
+    done = own(tmp_path, "check copy")
+    assert done.returncode == 2 and "which hides your copy/__init__.py: call yours otherwise" in done.stderr
 
 
 def test_an_error_of_the_package_is_told_with_the_line_of_ones_own_that_led_to_it(tmp_path):
