@@ -417,6 +417,13 @@ def test_a_law_catches_who_breaks_it(law):
     assert not found.holds and found.told and "\n" not in found.told and found.law.endswith(".")
 
 
+def test_of_a_model_that_is_random_this_is_said_first():
+    """It breaks laws of padding and of rows for this reason alone."""
+    first, second, *_ = laws.held(_Spec("Noisy"), "", laws_of(lw.ModelSpec)).broken[1:]  # of its name was said before
+    assert first.law == "In evaluation the same row gets the same logits again."
+    assert second.told == "a row of 5 tokens gets other logits beside longer rows than alone"
+
+
 def test_a_layout_that_feeds_a_symbol_in_before_it_is_said_is_caught():
     (law,) = [law for law in laws_of(_Early) if law.__name__ == "the_answer_is_not_shown"]
     assert laws.held(lw.NextToken(), "", [law])[0].holds and not laws.held(_Early(), "", [law])[0].holds
