@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import sys
 import typing
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -16,7 +17,7 @@ import lengthwise.recipes
 import lengthwise.studies
 from lengthwise.base import listing
 from lengthwise.base.errors import shown
-from lengthwise.base.fields import Part, kebab, kinds, override, suggest
+from lengthwise.base.fields import Part, below, kebab, kinds, override, suggest
 from lengthwise.base.types import UsageError
 from lengthwise.models import ModelSpec
 from lengthwise.nn.mixer import MixerSpec
@@ -107,7 +108,9 @@ def _shipped_studies() -> dict[str, Callable[..., Study]]:
 
 def add(module: ModuleType) -> None:
     """Make the recipes and studies of a user's own module known by name. Its classes are known once it is imported.
-    Raises UsageError where a recipe or study has the name of one of the package's."""
+    Raises UsageError where a part, recipe or study has the name of one of the package's, or a part that of one of
+    another module."""
+    _check_names(module)
     recipes, studies = _recipes([module]), _functions([module], Study)
     # Asked name by name, so that a module without recipes need not wait until the package's are made.
     taken = [name for name in recipes if name in _shipped()] + [name for name in studies if name in _shipped_studies()]
@@ -117,6 +120,20 @@ def add(module: ModuleType) -> None:
     _OWN_STUDIES.update(studies)
     if module.__file__:
         listing.add(Path(module.__file__))
+
+
+def _check_names(module: ModuleType) -> None:
+    """UsageError unless each part of a user's own module is the only one of its name."""
+    parts()  # refuses the names of the package's
+    for base in PARTS.values():
+        # Those that were defined again under their name, as by a reload, are gone.
+        found = [cls for cls in below(base) if vars(sys.modules.get(cls.__module__, cls)).get(cls.__name__) is cls]
+        for cls in (cls for cls in found if cls.__module__ == module.__name__):
+            for other in found:
+                if other is not cls and other.__name__ == cls.__name__:
+                    raise UsageError(
+                        f"{cls.__name__}: {other.__module__} and {cls.__module__} each define it: rename one"
+                    )
 
 
 def defined(

@@ -45,6 +45,13 @@ class Causal(Encoder):
         return self.mixed(tokens, torch.ones(tokens.shape[1], tokens.shape[1]).tril() > 0)
 
 
+class Random(Causal):
+    """Drops a tenth of its numbers, in evaluation too."""
+
+    def mixed(self, tokens, seen):
+        return nn.functional.dropout(super().mixed(tokens, seen), 0.1)
+
+
 @dataclass(frozen=True)
 class Own(lw.ModelSpec):
     of: str = "Unmasked"
@@ -66,6 +73,8 @@ def recipe(layout, kind):
         (lw.NextToken(), "Unmasked", "Unmasked looks ahead"),
         (lw.FullOutput(), "Masked", "Masked looks ahead"),
         (lw.Pairs(), "Unmasked", "Unmasked reads padding"),
+        (lw.NextToken(), "Random", "Random is random at test"),
+        (lw.Pairs(), "Random", "Random is random at test"),
         (lw.NextToken(), "Causal", None),
         (lw.Pairs(), "Masked", None),
     ],

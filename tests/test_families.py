@@ -1,13 +1,19 @@
 """Families of structured problems are what their names say. That their problems are right is a law of tasks."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from test_tasks import TASKS, texts
 
+from lengthwise import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
+from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.laws_of_tasks import asked
+from lengthwise.run import Weights
 from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.expression import Expression
 from lengthwise.tasks.family import Family, chosen, mixed
 from lengthwise.tasks.parity import Parity
@@ -134,6 +140,18 @@ def test_expressions_of_families_are_structured():
 def test_a_family_that_is_not_there_is_answered_by_one_that_is():
     with pytest.raises(UsageError, match=r"^parity has no family 'onesymbol' \(did you mean one-symbol\?\)"):
         family_of(Parity(), "onesymbol")
+
+
+@dataclass(frozen=True)
+class _Unary(Copy):
+    symbols = ("x",)
+
+
+def test_a_task_of_one_symbol_has_one_family_and_can_be_attacked():
+    recipe = catalog.recipe("looped-copy", ["family_names=()", "families=0"]).change([], task=_Unary())
+    assert [family.name for family in recipe.task.families] == ["one-symbol"]
+    found = attack(Weights("untrained", recipe, recipe.build().eval()), [3, 5], tries=200)
+    assert {row["origin"] for row in found["origins"]} >= {"uniform", "one-symbol"}
 
 
 def test_a_family_is_named_after_its_function():

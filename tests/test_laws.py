@@ -81,6 +81,24 @@ class _Roomy(_Reverse):
         return sizes[:, 0] + 1
 
 
+class _Wide(_Reverse):
+    def solved(self, sizes, row):
+        found = super().solved(sizes, row)
+        return replace(found, answer=nn.functional.pad(found.answer, (0, 1)))
+
+
+class _Silent(_Reverse):
+    def solved(self, sizes, row):
+        found = super().solved(sizes, row)
+        return replace(found, answer=found.answer * 0, answer_length=found.answer_length * 0)
+
+
+class _Unary(_Reverse):
+    """Write these symbols in reverse order."""
+
+    symbols = ("x",)
+
+
 class _Roundless(_Reverse):
     def solved(self, sizes, row):
         return replace(super().solved(sizes, row), rounds=sizes[:, 0] - 1)
@@ -199,6 +217,11 @@ MODULES = {cls.__name__: cls for cls in (Fine, Batched, Padded, First, Ahead, Id
 class _Unstopped(lw.Oracle):
     def choose(self, trace, planned):
         return trace.loops + 1
+
+
+class _Still(lw.MaxConfidence):
+    def limit(self, planned):
+        return planned - 1
 
 
 class _Rubbish(lw.MaxConfidence):
@@ -378,6 +401,7 @@ CAUGHT = {
     "weights_come_from_the_seed": _Spec("Unseeded"),
     "at_test_nothing_is_random": _Spec("Noisy"),
     "far_longer_rows_are_read": _Spec("Short"),
+    "every_row_has_a_limit": _Still(),
     "what_is_chosen_was_run": _Unstopped(),
     "what_was_not_run_does_not_matter": _Rubbish(),
     "a_row_chooses_for_itself": _Herd(),
@@ -411,6 +435,30 @@ def test_a_law_catches_who_breaks_it(law):
     assert not found.holds and found.told and "\n" not in found.told and found.law.endswith(".")
 
 
+@pytest.mark.parametrize(
+    ("task", "told"),
+    [
+        (_Wide(), "of 6 columns have lengths 1 to 5: the longest must fill the last column, so cut columns that none"),
+        (_Silent(), "uniform answers have lengths from 0: each must hold one symbol or more"),
+    ],
+)
+def test_what_is_wrong_with_rows_is_said(task, told):
+    (law,) = [law for law in laws_of(type(task)) if law.__name__ == "rows_are_padded_with_zeros"]
+    assert told in laws.held(task, "", [law])[0].told
+
+
+def test_a_task_of_one_symbol_keeps_all_laws():
+    found = [law for law in laws_of(_Unary) if law.__name__ != "it_survives_json"]  # for its _
+    assert len(found) > 10 and not laws.held(_Unary(), "", found).broken
+
+
+def test_of_a_model_that_is_random_this_is_said_first():
+    """It breaks laws of padding and of rows for this reason alone."""
+    first, second, *_ = laws.held(_Spec("Noisy"), "", laws_of(lw.ModelSpec)).broken[1:]  # of its name was said before
+    assert first.law == "In evaluation the same row gets the same logits again."
+    assert second.told == "a row of 5 tokens gets other logits beside longer rows than alone"
+
+
 def test_a_layout_that_feeds_a_symbol_in_before_it_is_said_is_caught():
     (law,) = [law for law in laws_of(_Early) if law.__name__ == "the_answer_is_not_shown"]
     assert laws.held(lw.NextToken(), "", [law])[0].holds and not laws.held(_Early(), "", [law])[0].holds
@@ -442,6 +490,11 @@ def test_recipes_and_studies_are_held_to_theirs():
     panel = lw.Panel("One", (recipe, recipe), sizes=(20,))
     told = [one.told for one in lw.check(lw.Study("Mine", (panel, panel))).broken]
     assert told == ["One: chosen up to 50, measured up to 20", "two recipes are called 'own-parity'"]
+
+
+def test_a_recipe_that_cannot_be_made_is_told_with_its_field():
+    (found,) = laws_of_recipes.check_recipes({"mine": lambda: lw.find("looped-copy", "family_names=(few,)")}).broken
+    assert found.law == "It can be made." and found.told.startswith("family_names: copy has no family 'few'")
 
 
 def test_what_is_found_prints_as_a_table():

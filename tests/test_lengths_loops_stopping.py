@@ -1,5 +1,7 @@
 """Sizes, loops and stopping rules: pure functions with inclusive bounds, held to plain loops over rows."""
 
+import re
+
 import pytest
 import torch
 from forms import shipped
@@ -8,8 +10,10 @@ from hypothesis import strategies as st
 
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Trace, UsageError
+from lengthwise.evaluation.generate import decode
 from lengthwise.evaluation.laws_of_rules import alone, row_of, unread, was_run
 from lengthwise.evaluation.scores import evaluate
+from lengthwise.recipe.demand import of_measuring
 from lengthwise.recipe.lengths import Curriculum, LogUniform, Mastery, Uniform
 from lengthwise.recipe.loops import AnyLoops, Constant, ExtraLoops, PerRound
 from lengthwise.recipe.stopping import After, Converged, Halted, MaxConfidence, Oracle, chosen_by
@@ -381,6 +385,34 @@ def test_a_rule_of_ones_own_names_a_loop_that_was_run(found, message, monkeypatc
     trace = Trace(torch.zeros(3, 2, 1, dtype=torch.long), ends, torch.zeros(3, 2), loops)
     with pytest.raises(UsageError, match=message):
         chosen_by(Converged(), trace, loops, loops)
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [
+        (lambda planned: planned * 0, "limit gives 0 loops to a row of 10 planned ones; every row runs 1 or more"),
+        (lambda planned: planned - 100, "limit gives -90 loops to a row of 10 planned ones"),
+        (lambda planned: 7, "limit gives a torch.long for each of [12] rows?, not int"),
+        (lambda planned: planned * 1.5, "limit gives a torch.long for each of [12] rows?, not torch.float32 of"),
+        (lambda planned: planned.max(), r"limit gives a torch.long for each of [12] rows?, not torch.int64 of \(\)"),
+    ],
+)
+@pytest.mark.parametrize("rule", [Oracle(), Converged()], ids=str)
+def test_every_row_runs_a_loop_whatever_the_rule(rule, limit, message, monkeypatch):
+    """Said of the rule, and of ``limit``, wherever it is asked: in measuring, solving, and estimates of memory."""
+    monkeypatch.setattr(type(rule), "limit", lambda self, planned: limit(planned))
+    weights = load("looped-parity")
+    recipe = weights.recipe
+    batch = recipe.layout.write(recipe.task.sample(torch.tensor([[10], [10]]), stream(0, "rows")), recipe.task)
+    of_rule = rf"^{re.escape(rule.name)}: {message}"
+    for work in (
+        lambda: list(evaluate(weights, [10], samples=2, stopping=rule)),
+        lambda: decode(weights.model, recipe, batch, rule),
+        lambda: of_measuring(recipe, [10], 2, [rule]),
+    ):
+        with pytest.raises(UsageError, match=of_rule) as error:
+            work()
+        assert "\n" not in str(error.value)
 
 
 def test_a_rule_chooses_alone_as_beside_others(monkeypatch):

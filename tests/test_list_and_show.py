@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import re
 import subprocess
 import sys
 
@@ -160,6 +162,90 @@ def test_a_run_of_one_s_own_part_names_the_way_to_it(tmp_path, capsys):
         assert cli._run(cli.parse([verb, str(tmp_path)])) == 2
         assert "'MyTask' is not one of" in (said := capsys.readouterr().err)
         assert said.endswith("if it is your own, import its module first: --import MODULE\n")
+
+
+# Classes that are called like others
+
+LIKE_ITS_BASE = """from dataclasses import dataclass
+
+from torch import nn
+
+import lengthwise as lw
+
+
+class GRU(nn.GRU):
+    pass
+
+
+@dataclass(frozen=True)
+class Gated(lw.ModelSpec):
+    \"\"\"Gates.\"\"\"
+
+    def build(self, reads, writes, *, causal):
+        return GRU(len(reads), len(writes))
+"""
+LIKE_THE_PACKAGE_S = """from dataclasses import dataclass
+
+import lengthwise as lw
+
+
+@dataclass(frozen=True)
+class Parity(lw.Parity):
+    \"\"\"Mine.\"\"\"
+"""
+WAYS = ["list", "list parts", "list recipes", "show model"]
+
+
+def own(folder, words, **modules):
+    """What a command says that imports these modules, in a process of its own: classes stay where they are made."""
+    for name, text in modules.items():
+        (folder / f"{name}.py").write_text(text)
+    named = [word for name in modules for word in ("--import", name)]
+    command = [sys.executable, "-P", "-m", "lengthwise", *words.split(), *named]
+    env = os.environ | {"PYTHONPATH": str(listing.PACKAGE.parent)}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("words", WAYS)
+def test_a_class_may_be_called_like_its_base(words, tmp_path):
+    done = own(tmp_path, words, gates=LIKE_ITS_BASE, doors=LIKE_ITS_BASE.replace("Gated", "Doors"))
+    assert done.returncode == 0 and not done.stderr
+    assert words == "list recipes" or {"Gated", "Doors"} <= {*re.findall(r"\w+", done.stdout)}
+
+
+@pytest.mark.parametrize("words", [*WAYS, "sample parity 3"])
+def test_a_part_with_the_name_of_one_of_the_package_s_is_refused(words, tmp_path):
+    done = own(tmp_path, words, mine=LIKE_THE_PACKAGE_S)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "lengthwise: mine.Parity: the package has a part of this name; call yours otherwise\n"
+
+
+def test_two_modules_that_define_a_part_of_one_name_are_refused(tmp_path):
+    done = own(tmp_path, "sample parity 3", gates=LIKE_ITS_BASE, doors=LIKE_ITS_BASE)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "lengthwise: Gated: gates and doors each define it: rename one\n"
+    again = own(tmp_path, "sample parity 3", gates=LIKE_ITS_BASE, doors="from gates import Gated")
+    assert again.returncode == 0 and not again.stderr
+
+
+@pytest.mark.parametrize("name", ["copy", "random", "test", "numpy", "sys", "lengthwise"])
+def test_a_file_that_another_module_hides_is_refused(name, tmp_path):
+    done = own(tmp_path, "list", **{name: LIKE_ITS_BASE})
+    assert (done.returncode, done.stdout) == (2, "") and len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith(f"lengthwise: --import {name}: Python has another module of this name (")
+    assert done.stderr.endswith(f"), which hides your {name}.py: call yours otherwise\n")
+
+
+def test_a_folder_that_another_module_hides_is_refused(tmp_path):
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "__init__.py").touch()
+    done = own(tmp_path, "check copy")
+    assert done.returncode == 2 and "which hides your copy/__init__.py: call yours otherwise" in done.stderr
+
+
+def test_an_error_of_the_package_is_told_with_the_line_of_ones_own_that_led_to_it(tmp_path):
+    done = own(tmp_path, "list", mine="import lengthwise as lw\n\nONE = lw.find('looped-paritx')\n")
+    assert "--import mine: UsageError in mine.py, line 3: recipe: 'looped-paritx' is not one of" in done.stderr
 
 
 # Completion

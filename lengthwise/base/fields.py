@@ -366,7 +366,7 @@ def kinds(base: type) -> dict[str, type]:
     """All imported dataclasses that a field of type ``base`` may hold, by name. Raises UsageError where a user's own
     has the name of one of the package's: it would silently take its place in every recipe."""
     found: dict[str, type] = {}
-    for cls in sorted(_below(base), key=lambda cls: cls.__name__):
+    for cls in sorted(below(base), key=lambda cls: cls.__name__):
         if (other := found.get(cls.__name__)) and shipped(other) != shipped(cls):
             own = other if shipped(cls) else cls
             raise UsageError(
@@ -376,11 +376,12 @@ def kinds(base: type) -> dict[str, type]:
     return found
 
 
-def _below(base: type) -> Iterator[type]:
+def below(base: type) -> Iterator[type]:
+    """All imported dataclasses that a field of type ``base`` may hold; of one name there may be several."""
     if dataclasses.is_dataclass(base) and not base.__name__.startswith("_"):
         yield base
     for subclass in base.__subclasses__():
-        yield from _below(subclass)
+        yield from below(subclass)
 
 
 def kebab(name: str) -> str:

@@ -158,13 +158,14 @@ def _names(one: Declared) -> tuple[dict[str, None], dict[str, None]]:
     return dict.fromkeys(field.name for field in one.fields), dict.fromkeys(needed)
 
 
-def ancestors(one: Declared) -> list[Declared]:
+def ancestors(one: Declared, *below: Declared) -> list[Declared]:
     """The classes that it is derived from, nearest first. A base is looked for in the same file first."""
     found = []
     for base in one.bases:
-        known = declared().get(base, [])
+        # A class may be called like its base, as ``class GRU(nn.GRU)``: none is its own ancestor.
+        known = [other for other in declared().get(base, []) if other not in (one, *below)]
         if nearest := next((other for other in known if other.file == one.file), known[0] if known else None):
-            found += [nearest, *ancestors(nearest)]
+            found += [nearest, *ancestors(nearest, one, *below)]
     return found
 
 

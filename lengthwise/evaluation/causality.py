@@ -1,4 +1,4 @@
-"""Three checks of user-defined models before training or evaluation: symbols, causality, and independence of rows.
+"""Checks of user-defined models before training or evaluation: symbols, randomness, causality, independence of rows.
 
 A model that sees the symbol it should predict scores 1.000 at every length, and the answers of one that reads padding
 depend on the other rows of the batch. Scores show neither error, so they raise UsageError, as an unknown
@@ -28,8 +28,8 @@ MOVED = 1e-3  # smallest change of a logit that counts, relative to the largest 
 
 @torch.no_grad()
 def check(model: Model, recipe: Recipe) -> None:
-    """Raise UsageError if a model does not know all symbols, or sees later positions in a causal layout, or padding, or
-    other rows. The package's own models are not checked."""
+    """Raise UsageError if a model does not know all symbols, or is random at test, or sees later positions in a causal
+    layout, or padding, or other rows. The package's own models are not checked."""
     if not isinstance(model, Once) and not any(foreign(type(part)) for part in model.modules()):
         return
     training = model.training
@@ -37,6 +37,7 @@ def check(model: Model, recipe: Recipe) -> None:
     try:
         batch = _batch(recipe)
         _check_symbols(model, batch.inputs, recipe)
+        _check_random(model, batch.inputs)
         if recipe.layout.causal:
             _check_causality(model, batch)
         _check_norms(model)
@@ -75,6 +76,15 @@ def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
         raise UsageError(
             f"{name} gives {logits.shape[-1]} logits a position, but {recipe.task.name} in "
             f"{type(recipe.layout).__name__} writes {len(writes)} symbols: {' '.join(writes.symbols)}"
+        )
+
+
+def _check_random(model: Model, inputs: Inputs) -> None:
+    """The same rows must get the same logits again: whatever is compared below would differ for this reason alone."""
+    if _differ(_logits(model, inputs), _logits(model, inputs), inputs.padding_mask):
+        raise UsageError(
+            f"{_name(model)} is random at test: the same rows got other logits when they were given again; random "
+            "numbers are for training alone, as in nn.Dropout or dropout(…, training=self.training)"
         )
 
 

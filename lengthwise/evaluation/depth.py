@@ -16,7 +16,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.evaluation.follow import followed_sizes
 from lengthwise.evaluation.scores import loops_right
 from lengthwise.recipe.data import unseen
-from lengthwise.recipe.stopping import MaxConfidence, Oracle, chosen_by
+from lengthwise.recipe.stopping import MaxConfidence, Oracle, chosen_by, limit_of
 from lengthwise.run import Run, Weights
 
 QUANTILES = (0.1, 0.9)
@@ -46,7 +46,7 @@ def depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: int = 0)
         "example": MaxConfidence(most.extra, per="example"),
         **({} if isinstance(own, Oracle | MaxConfidence) else {"own": own}),
     }
-    limits = {name: rule.limit(planned) for name, rule in rules.items()}
+    limits = {name: limit_of(rule, planned) for name, rule in rules.items()}
     traced, right = loops_right(weights.model, recipe, batch, torch.stack([*limits.values()]).amax(0))
     chosen = {
         name: chosen_by(rule, replace(traced, loops=limits[name]), planned, limits[name])

@@ -13,7 +13,7 @@ from lengthwise.evaluation.scores import Predictions, answer, answer_mask, slots
 from lengthwise.fast import Reader, reader
 from lengthwise.models import Model
 from lengthwise.recipe.recipe import Recipe, check_stopping
-from lengthwise.recipe.stopping import Stopping
+from lengthwise.recipe.stopping import Stopping, limit_of
 
 
 def respond(model: Model, recipe: Recipe, problems: Problems, stopping: Stopping) -> Predictions:
@@ -31,7 +31,7 @@ def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Pr
     symbol. ``confidence`` is the mean log probability of the predicted answer.
     """
     model.eval()
-    limit = stopping.limit(recipe.loops.planned(batch.rounds))
+    limit = limit_of(stopping, recipe.loops.planned(batch.rounds))
     end = recipe.layout.end(recipe.task)
     predicted = torch.zeros_like(batch.targets)
     log_probability = torch.zeros(predicted.shape)

@@ -31,6 +31,14 @@ NEAR = {torch.float32: 1e-4, torch.float64: 1e-9}  # by what logits may differ
 SEEN = {torch.float32: 1e-4, torch.float64: 1e-12}  # by what they differ where a token has an effect on them
 
 
+# The first law: a model that is random breaks most of the others too, for this reason alone.
+def at_test_nothing_is_random(spec: ModelSpec) -> None:
+    """In evaluation the same row gets the same logits again."""
+    for model in built(spec):
+        if not torch.equal(logits_of(Plain(model), rows()), logits_of(Plain(model), rows())):
+            raise Broken("the same rows got other logits in evaluation: random numbers are for training")
+
+
 def a_row_is_what_it_is_alone(spec: ModelSpec) -> None:
     """A row alone gets the logits that it gets beside longer rows, each after loops of its own."""
     for model in built(spec):
@@ -74,13 +82,6 @@ def weights_come_from_the_seed(spec: ModelSpec) -> None:
         for name, weight in one.items():
             if not torch.equal(weight, two[name]):
                 raise Broken(f"{name} differs: draw it with torch's own generator, as torch.nn.init does")
-
-
-def at_test_nothing_is_random(spec: ModelSpec) -> None:
-    """In evaluation the same row gets the same logits again."""
-    for model in built(spec):
-        if not torch.equal(logits_of(Plain(model), rows()), logits_of(Plain(model), rows())):
-            raise Broken("the same rows got other logits in evaluation: random numbers are for training")
 
 
 def far_longer_rows_are_read(spec: ModelSpec) -> None:

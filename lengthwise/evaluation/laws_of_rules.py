@@ -24,7 +24,7 @@ from lengthwise.recipe.lengths import Lengths
 from lengthwise.recipe.loops import Loops
 from lengthwise.recipe.optim import Optimizer, Schedule
 from lengthwise.recipe.source import Purpose, Source
-from lengthwise.recipe.stopping import Stopping, chosen_by
+from lengthwise.recipe.stopping import Stopping, chosen_by, limit_of
 from lengthwise.tasks.addition import Addition
 
 TRACES = 100
@@ -35,6 +35,11 @@ TASK, LAYOUT = Addition(3), FullOutput()
 Example = tuple[Trace, Int[Tensor, " b"]]  # a trace, and the planned loops of its rows
 
 # Stopping rules
+
+
+def every_row_has_a_limit(rule: Stopping) -> None:
+    """``limit`` gives each row a whole number of loops, from 1 up."""
+    limit_of(rule, ROUNDS)
 
 
 def what_is_chosen_was_run(rule: Stopping) -> None:
@@ -56,11 +61,8 @@ def a_row_chooses_for_itself(rule: Stopping) -> None:
 
 
 def was_run(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]) -> None:
-    """Raise Broken, or UsageError, unless what is chosen was run."""
-    limit = trace.loops if rule.reads_output else rule.limit(planned)
-    if not torch.equal(limit, limit.clamp(min=1)) or limit.dtype != torch.long or limit.shape != planned.shape:
-        raise Broken(f"limit gives {limit.tolist()}, {limit.dtype}, for planned loops {planned.tolist()}")
-    chosen_by(rule, trace, planned, limit)
+    """Raise UsageError unless what is chosen was run."""
+    chosen_by(rule, trace, planned, trace.loops if rule.reads_output else limit_of(rule, planned))
 
 
 def unread(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"], rubbish: int) -> None:

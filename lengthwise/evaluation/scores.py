@@ -18,7 +18,7 @@ from lengthwise.models import Model
 from lengthwise.recipe.data import unseen
 from lengthwise.recipe.layout import up_to_end
 from lengthwise.recipe.recipe import Recipe, check_stopping
-from lengthwise.recipe.stopping import Stopping, chosen_by
+from lengthwise.recipe.stopping import Stopping, chosen_by, limit_of
 from lengthwise.run import Weights
 
 TOKENS = 32_768  # per forward pass, so that memory does not grow with length
@@ -214,7 +214,7 @@ def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping
     """What the model answers under several stopping rules, from one run of the model as far as the furthest looks."""
     model.eval()
     planned = recipe.loops.planned(batch.rounds)
-    limits, end = [rule.limit(planned) for rule in rules], recipe.layout.end(recipe.task)
+    limits, end = [limit_of(rule, planned) for rule in rules], recipe.layout.end(recipe.task)
     if len(rules) == 1 and not rules[0].reads_output:
         logits = choose(model).last(batch.inputs, limits[0], batch.answer_slots)
         (best,) = _on_host([_likeliest(logits)])

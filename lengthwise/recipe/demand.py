@@ -23,7 +23,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.nn.window import Local
 from lengthwise.recipe.own_code import told_of_own
 from lengthwise.recipe.recipe import Recipe
-from lengthwise.recipe.stopping import Stopping
+from lengthwise.recipe.stopping import Stopping, limit_of
 
 SPEED = 1e10  # multiplications and additions per second, of one thread
 KEPT = 7  # numbers per parameter in training: itself, gradient, two moments, average, best, checkpoint
@@ -93,7 +93,7 @@ def of_measuring(recipe: Recipe, sizes: Sequence[AnySize], samples: int, rules: 
 def _measuring(recipe: Recipe, size: tuple[int, ...], samples: int, rules: Sequence[Stopping]) -> Demand:
     positions, rounds = _row(recipe, size)
     planned = recipe.loops.planned(torch.tensor([round(rounds)]))
-    loops = max(int(rule.limit(planned)) for rule in rules)
+    loops = max(int(limit_of(rule, planned)) for rule in rules)
     problems = samples * positions * 20
     weights = parameters(recipe)
     together = max(positions, 32_768)

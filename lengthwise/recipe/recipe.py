@@ -116,7 +116,7 @@ class Recipe(fields.Part):
             raise UsageError(
                 f"families={self.families} and hard={self.hard} are fractions of a batch: 1 together at most"
             )
-        chosen(self.task.families, self.family_names, self.task.name)
+        chosen(self.task.families, self.family_names, f"family_names: {self.task.name}")
         if self.families and not self.task.families:
             raise UsageError(f"{self.task.name} has no families of problems: leave `families` at 0")
 

@@ -128,12 +128,25 @@ class Converged(Reading):
         return _first(same.unfold(0, self.patience, 1).all(-1), trace.loops)
 
 
+def limit_of(rule: Stopping, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+    """The loops that a rule has each row run. Raises UsageError unless they are whole numbers from 1 up."""
+    limit = rule.limit(planned)
+    if not isinstance(limit, Tensor) or limit.dtype != torch.long or limit.shape != planned.shape:
+        raise UsageError(f"{rule.name}: limit gives a torch.long for each of {len(planned)} rows, not {_said(limit)}")
+    if (wrong := limit < 1).any():
+        row = int(wrong.long().argmax())
+        raise UsageError(
+            f"{rule.name}: limit gives {int(limit[row])} loops to a row of {int(planned[row])} planned ones; "
+            "every row runs 1 or more"
+        )
+    return limit
+
+
 def chosen_by(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"], limit: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
     """The loops that a rule chooses. Raises UsageError if it names one that was not run."""
     chosen = rule.choose(trace, planned)
     if not isinstance(chosen, Tensor) or chosen.dtype != torch.long or chosen.shape != limit.shape:
-        found = f"{chosen.dtype} of {tuple(chosen.shape)}" if isinstance(chosen, Tensor) else type(chosen).__name__
-        raise UsageError(f"{rule.name}: choose gives a torch.long for each of {len(limit)} rows, not {found}")
+        raise UsageError(f"{rule.name}: choose gives a torch.long for each of {len(limit)} rows, not {_said(chosen)}")
     if (wrong := (chosen < 1) | (chosen > limit)).any():
         row = int(wrong.long().argmax())
         raise UsageError(
@@ -141,6 +154,10 @@ def chosen_by(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"], limit: I
             "what a trace holds after trace.loops means nothing"
         )
     return chosen
+
+
+def _said(found: object) -> str:
+    return f"{found.dtype} of {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
 
 
 def _first(hit: Bool[Tensor, "k b"], otherwise: Int[Tensor, " b"]) -> Int[Tensor, " b"]:

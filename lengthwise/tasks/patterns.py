@@ -165,6 +165,8 @@ LARGE: tuple[Pattern, ...] = (two_symbols, in_order)  # of alphabets of more tha
 
 def suited(count: int) -> tuple[Pattern, ...]:
     """Those that say something of so many symbols."""
+    if count == 1:  # there is one row of each length, and no other symbol to put into it
+        return (one_symbol,)
     return EVERY if count == 2 else EVERY + LARGE
 
 

@@ -56,14 +56,20 @@ def _watched(recipe: Recipe) -> tuple[int, ...]:
 def check_recipes(recipes: Mapping[str, Callable[[], Recipe]]) -> Findings:
     """Hold recipes, by the name they are called by, to their laws."""
 
+    def it_can_be_made(name: str) -> None:
+        """It can be made."""
+        recipes[name]()
+
     def it_is_called_by_its_name(name: str) -> None:
-        """Its function, or its key in a family, has its name."""
+        """Its function, or its key among several recipes, has its name."""
         if (other := recipes[name]().name) != name:
             raise Broken(f"it is called {name}, and its name is {other}")
 
     found = Findings()
     for name, make in recipes.items():
-        found += held(name, name, (it_is_called_by_its_name,))
+        found += held(name, name, (it_can_be_made,))
+        if found[-1].holds:
+            found += held(name, name, (it_is_called_by_its_name,))
         if found[-1].holds:
             found += held(make(), name, laws_of(Recipe, sys.modules[__name__]))
     return found

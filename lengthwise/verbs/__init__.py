@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import os
 import re
 import sys
@@ -78,10 +79,35 @@ def _add(name: str, asked: str) -> None:
         several = "" if asked == "check " else "; give it once for each of several"
         raise UsageError(f"{asked}{name}: name a module, as {asked}{stem}{several}")
 
+    _check_hidden(name, asked)
     try:
         catalog.add(importlib.import_module(name))
     except (Exception, SystemExit) as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
+        frames = traceback.extract_tb(error.__traceback__)
+        foreign = [frame for frame in frames if not _packaged(frame.filename)]
+        if isinstance(error, UsageError) and not foreign:
+            raise  # its code is right, and some name in it is not
+        last = [*frames, *foreign][-1]
         own = "importlib" not in last.filename
         where = f" in {Path(last.filename).name}, line {last.lineno}" if own else ""
         raise UsageError(f"{asked}{name}: {type(error).__name__}{where}: {error}") from None
+
+
+def _check_hidden(name: str, asked: str) -> None:
+    """UsageError where a file of the working folder is not the module that Python finds by this name."""
+    top = name.partition(".")[0]
+    own = next((path for path in (Path(top, "__init__.py"), Path(f"{top}.py")) if path.is_file()), None)
+    try:
+        spec = importlib.util.find_spec(top)
+    except ValueError:  # of a module that was made by hand
+        return
+    if own and spec and (not spec.origin or Path(spec.origin).resolve() != own.resolve()):
+        raise UsageError(
+            f"{asked}{name}: Python has another module of this name ({spec.origin or top}), which hides your {own}: "
+            "call yours otherwise"
+        )
+
+
+def _packaged(file: str) -> bool:
+    """Is it the package's own file?"""
+    return Path(file).is_relative_to(Path(__file__).parents[1])
