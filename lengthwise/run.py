@@ -230,11 +230,14 @@ class Run(RunFolder):
         return as_text(repr(self), self._told())
 
     def _told(self) -> list[tuple[str, str]]:
-        about, scores = self.about(), self.scores
+        about, scores, own = self.about(), self.scores, self.recipe.stopping.name
+        rule = own if own in scores.rules else next(iter(scores.rules), own)
         ended = f"trained in {duration(about['wall_s'])}" if about else "training has not ended"
-        shares = [f"{size_text(one.sizes)}: {one.exact:.3f}" for one in scores if one.problems == "uniform"]
+        measured = [one for one in scores if (one.problems, one.stopping) == ("uniform", rule)]
+        shares = [f"{size_text(one.sizes)}: {one.exact:.3f}" for one in measured]
+        what = "exact match" if rule == own else f"exact match, {rule}"
         return [("recipe", self.recipe.name), ("seed", str(self.recipe.seed)), ("training", ended),
-                ("exact match", ", ".join(shares) or "not measured yet")]  # fmt: skip
+                (what, ", ".join(shares) or "not measured yet")]  # fmt: skip
 
     def weights(self, device: str | torch.device = "cpu") -> Weights:
         """Load the trained model. Raises UsageError if training has not ended."""

@@ -17,7 +17,7 @@ from lengthwise import catalog
 from lengthwise.base.results import Score
 from lengthwise.cli import main
 from lengthwise.report.scored import newcombe
-from lengthwise.run import load
+from lengthwise.run import Run, load
 
 ROOT = Path(__file__).parents[1]
 FEW = {"steps": 3, "batch": 4, "lengths": 3, "quiet": True}
@@ -250,6 +250,17 @@ def test_scores_by_several_rules_say_by_which(run):
     assert [row["looped-parity 0 (1)"], row["looped-parity 0 (2)"]] == [both[1].exact] * 2
     with pytest.raises(lw.UsageError, match=r"After\(loops=1\) and After\(loops=2\): evaluate it by one rule"):
         lw.compare(both, lw.evaluate("looped-parity", 8, samples=2, stopping=[rules[0], "After(loops=2)"], quiet=True))
+
+
+def test_a_run_shows_what_its_own_rule_scores(folder):
+    words = ["train", "looped-parity", "model.width=8", "watch.every=0", "steps=2", "batch=2", "lengths.top=4"]
+    run = Run.expected(lw.find(*words[1:]))
+    for rule, said in (("After(loops=1)", "exact match, After(loops=1)"), ("Oracle", "exact match ")):
+        with pytest.raises(SystemExit) as stopped:
+            main([*words, "--lengths", "3", "--samples", "10", "--stopping", rule, "--quiet"])
+        assert stopped.value.code == 0
+        assert said in str(run) and str(run).count("3: ") == 1
+    assert run.scores.rules == ["After(loops=1)", "Oracle"]
 
 
 def test_runs_are_compared_by_their_folders(run):

@@ -185,7 +185,7 @@ def test_of_what_was_measured_twice_pages_show_what_counts():
 
 def test_what_a_rule_loses_is_what_the_oracle_has_more():
     """Of three seeds of multiplication one is left too early; where a rule takes T(n) loops, none is."""
-    (far,) = (rows for key, rows in stopped("results/looped/multiplication-shipped").items() if "2x15" in key)
+    (far,) = (rows for key, rows in stopped("results/looped/multiplication-settled").items() if "2x15" in key)
     by_problems = {(row["train_seed"], row["problems"]): row for row in far}
     assert by_problems[2, "powers"]["lost"] == pytest.approx(0.48)
     wrong_by_both = by_problems[2, "small-and-large"]
