@@ -48,7 +48,7 @@ def test_an_outline_is_that_of_the_recipe(run, asked):
         ("first", "second"),
     )
     assert found.tops == recipe.lengths.tops(2) == recipe.sizes(recipe.lengths.top) and found.top == recipe.lengths.top
-    assert (found.stopping, found.steps, found.model) == ("MaxConfidence(extra=3)", recipe.steps, "Transformer")
+    assert (found.stopping, found.steps, found.model) == ("MaxConfidence(extra=3)", recipe.steps, "Timed")
     assert found.seedless_id == recipe.change(seed=0, data_seed=0).id != found.id
     assert InquiryFolder(asked.folder).outline == asked.outline == asked.inquiry.outline
     assert (asked.outline.model, asked.outline.seed, asked.outline.id) == ("org/model", 3, asked.inquiry.id)

@@ -592,6 +592,9 @@ def test_a_figure_of_an_axis_kept_short_goes_along_the_other():
     (line,) = [line for line in axes.lines if len(line.get_xdata()) == 4]
     assert list(line.get_xdata()) == [1, 2, 8, 16]
     head = printed(score_table([curve])).splitlines()[0]
+    assert "2x16" in head and "1x16" in head  # there is room for all
+    scored(part, *(((1, size), 0.6) for size in (3, 4, 5, 6)))
+    head = printed(score_table(curves([Run.of(part)]))).splitlines()[0]
     assert "2x16" in head and "1x16" not in head
 
 
