@@ -128,12 +128,10 @@ def _check_names(module: ModuleType) -> None:
     for base in PARTS.values():
         # Those that were defined again under their name, as by a reload, are gone.
         found = [cls for cls in below(base) if vars(sys.modules.get(cls.__module__, cls)).get(cls.__name__) is cls]
-        for cls in (cls for cls in found if cls.__module__ == module.__name__):
-            for other in found:
-                if other is not cls and other.__name__ == cls.__name__:
-                    raise UsageError(
-                        f"{cls.__name__}: {other.__module__} and {cls.__module__} each define it: rename one"
-                    )
+        others = {cls.__name__: cls for cls in found if cls.__module__ != module.__name__}
+        for cls in found:
+            if cls.__module__ == module.__name__ and (other := others.get(cls.__name__)):
+                raise UsageError(f"{cls.__name__}: {other.__module__} and {cls.__module__} each define it: rename one")
 
 
 def defined(

@@ -691,6 +691,9 @@ def test_language_models_stand_beside_models(tmp_path):
     assert [one.rows("scores") for one in published(tmp_path)] == [run.rows("scores")]
     redraw(tmp_path, tmp_path / "again")
     assert (tmp_path / "again" / "lengths.svg").read_bytes() == drawn
+    (tmp_path / "inquiries.json").write_text(json.dumps([{k: v for k, v in told.items() if k != "outline"}]))
+    with pytest.raises(UsageError, match=r"inquiries\.json: .* has no outline"):
+        redraw(tmp_path, tmp_path / "again")
 
 
 def test_of_language_models_alone_no_training_is_spoken(tmp_path):

@@ -15,7 +15,6 @@ from fillers.rows import (
     maps_of,
     median_of,
     own_scores,
-    scores_of,
     span,
     table_of,
     unfitted,
@@ -155,9 +154,8 @@ def arms(*folders: str) -> str:
 def _by_seed(folder: str) -> dict[tuple[str, str], list[tuple[float, float]]]:
     """By recipe and size, exact match of each seed by its own rule: uniform problems, and the lowest family."""
     found: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
-    for row in scores_of(folder):
-        if row["stopping"] == row["own_rule"]:
-            found[row["recipe_name"], row["sizes"], row["train_seed"]][row["problems"]] = float(row["exact"])
+    for row, _ in own_scores(folder, None):
+        found[row["recipe_name"], row["sizes"], row["train_seed"]][row["problems"]] = float(row["exact"])
     shares: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for (recipe, sizes, _), of_kinds in found.items():
         families = [share for kind, share in of_kinds.items() if kind != "uniform"]

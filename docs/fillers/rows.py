@@ -28,11 +28,11 @@ def unfitted(folder: str) -> dict[str, str]:
     return {name: f" ({text})" for name, text in said.items() if text}
 
 
-def own_scores(folder: str, problems: str = "uniform") -> Iterator[tuple[Row, dict]]:
-    """Scores on a set of problems where a recipe's own rule stops, each with the recipe."""
+def own_scores(folder: str, problems: str | None = "uniform") -> Iterator[tuple[Row, dict]]:
+    """Scores on a set of problems, or on all, where a recipe's own rule stops, each with the recipe."""
     recipes = recipes_of(folder)
     for row in scores_of(folder):
-        if row["problems"] == problems and row["stopping"] == row["own_rule"]:
+        if problems in (None, row["problems"]) and row["stopping"] == row["own_rule"]:
             yield row, recipes[row["recipe_name"]]
 
 

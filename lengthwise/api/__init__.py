@@ -224,11 +224,11 @@ def evaluate(
     fields.conform(Seed, seed, "seed")
     of_problems(most, max(map(found.recipe.sizes, sizes), key=sum)).check(f"{most:,} problems of a size")
     asked: dict[str, Any] = {"stopping": rules, "seed": seed}
-    was_training, each = found.model.training, len(rules or [1])
+    was_training, count = found.model.training, len(rules or [1])
     try:
         with computing(1), Progress(quiet=quiet) as progress:
             one = measure(found, sizes, samples=most, kind=kind, precision=precision, **asked)
-            scores = [*followed(one, progress, found.recipe, sizes, what=f"{found.name}: exact match", each=each)]
+            scores = [*followed(one, progress, found.recipe, sizes, what=f"{found.name}: exact match", rules=count)]
             if families:
                 asked["stopping"] = rules_of_families(rules or [found.recipe.stopping])
                 every = evaluate_families(found, sizes, samples=samples_of_family(samples or SAMPLES), **asked)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lengthwise.base.rng import stream
+from lengthwise.base.rng import seed_torch, stream, undisturbed
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import END, EQUALS, Vocab
 from lengthwise.depth import Runner
@@ -172,8 +172,8 @@ def built(spec: ModelSpec, directions: Sequence[bool] = (False, True)) -> Iterat
 
 
 def _seeded(spec: ModelSpec, causal: bool) -> Model:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with undisturbed():
+        seed_torch(0)
         model = spec.build(reads_of(spec), WRITES, causal=causal)
     return model if isinstance(model, Model) else Once(model)
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from lengthwise.base.rng import stream
+from lengthwise.base.rng import seed_torch, stream, undisturbed
 from lengthwise.base.types import Batch, Loss, Trace
 from lengthwise.depth.plain import Plain
 from lengthwise.evaluation.laws_of_models import SMALL, away
@@ -183,8 +183,8 @@ def the_loss_can_be_descended(objective: Objective) -> None:
 
 def setting() -> tuple[Model, Batch]:
     """A small transformer, and a batch of sums."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with undisturbed():
+        seed_torch(0)
         model = SMALL.build(*LAYOUT.vocabs(TASK), causal=LAYOUT.causal)
     draw = stream(0, "setting")
     sizes = torch.randint(1, 5, (6, len(TASK.axes)), generator=draw)

@@ -72,6 +72,8 @@ class PublishedInquiry(InquiryFolder):
         return self._scores if name == "scores" else []
 
     def _asked(self) -> Row:
+        if "outline" not in self._entry:
+            raise UsageError(f"{self.folder.parent / 'inquiries.json'}: {self.folder.name} has no outline")
         return self._entry
 
 

@@ -81,11 +81,10 @@ def _scores(work: Work, most: int) -> list[Row]:
         missing.setdefault(rules, []).append(size)
     missing.pop((), None)
     asked = {"samples": most, "precision": work.args.precision, "kind": kind_of(work.args), "seed": work.seed}
-    what = work.what("exact match")
+    what, alone = work.what("exact match"), {"family": "alone"} if work.args.family else {}
     for rules, sizes in missing.items():
         scores = evaluate(work.weights, sizes, stopping=rules, **asked)
-        for score in followed(scores, work.progress, work.recipe, sizes, what=what, each=len(rules)):
-            alone = {"family": "alone"} if work.args.family else {}
+        for score in followed(scores, work.progress, work.recipe, sizes, what=what, rules=len(rules)):
             rows.append(score.row() | {"seed": work.seed} | alone)
             work.keep("scores", rows[-1])
     return rows

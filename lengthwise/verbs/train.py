@@ -196,7 +196,7 @@ def _measure(args: argparse.Namespace, run: Run, plan: Sequence[Measurement], pr
             what = f"{run.recipe.name}: exact match, {asked.kind}"
             with computing(args.threads):
                 scores = evaluate(weights, sizes, samples=samples, stopping=rules, kind=asked.kind)
-                for score in followed(scores, progress, run.recipe, sizes, what=what, each=len(rules)):
+                for score in followed(scores, progress, run.recipe, sizes, what=what, rules=len(rules)):
                     run.append("scores", score.row() | {"seed": 0})
 
 
