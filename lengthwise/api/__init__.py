@@ -244,7 +244,7 @@ def compare(first: Scores | Run | str | Path, *others: Scores | Run | str | Path
     measured on, exact match of each, and the difference of the last and ``first`` with its 95 % interval.
 
     ``others`` are one or more. The result prints as a table, and has ``plot()``, ``frame()`` and ``rows()``. UsageError
-    where they share no size.
+    where they share no size, or are of different tasks.
     """
     return Comparison([scores_from(one) for one in (first, *others)])
 

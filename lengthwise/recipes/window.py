@@ -203,8 +203,8 @@ def looped_multiplication() -> Recipe:
     structured: rich in ones, and so in carries, powers, runs, palindromes, one odd bit. In training, rows take up to
     twenty loops more: what is settled early has to stand still while the rest is worked on. It stops by itself: as in
     ``halting_binary_sum`` a clock says when it is done, two layers, since one operand decides how fast its mark goes
-    along the other. It may be a loop or two early; the answer is taken four loops later. A seed takes 20 minutes of one
-    CPU thread; expect every family right at the training length."""
+    along the other. It may be early, beyond the training lengths by some loops; the answer is taken four loops later. A
+    seed takes 20 minutes of one CPU thread; expect every family right at the training length."""
     return replace(
         columns_addition(),
         name="looped-multiplication",
