@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lengthwise.base import schemas
-from lengthwise.base.fields import all_fit, decode, encode, essence, hints, kinds, override, parse, text
+from lengthwise.base.fields import all_fit, decode, encode, essence, hints, kinds, override, text
+from lengthwise.base.literals import parse
 from lengthwise.base.types import UsageError
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned, NoPE, Position, RoPE
@@ -240,6 +241,7 @@ WRONG = [
     ("model.heads=3", "width must be a multiple of heads"),
     ("stopping=MaxConfidence(per=table)", "stopping.per: 'table' is not one of: example, batch"),
     ("layout=FullOutput(2)", "say which field of FullOutput it is"),
+    ("lengths=Curriculum(top=5,top=6)", "Curriculum has one top, which is given twice"),
     ("steps", "a change is written name=value"),
     ("=3", "a change is written name=value"),
     ("steps=", "steps: '' is neither"),

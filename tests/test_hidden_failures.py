@@ -459,6 +459,20 @@ def test_families_are_measured_by_every_rule_that_looks_at_one_problem_at_a_time
     assert [row["stopping"] for row in rows if row["problems"] == "runs"] == ["Oracle", "Converged"]
 
 
+def test_a_rule_for_whole_batches_measures_families_where_there_is_no_other(capsys):
+    few = [
+        "steps=2",
+        "batch=2",
+        "model.width=8",
+        "lengths.top=12",
+        "watch.every=0",
+        "stopping=MaxConfidence(per=batch)",
+    ]
+    said(capsys, "train", "looped-parity", *few, "--families", "--quiet", "--lengths", "12", "--samples", "20")
+    rows = Run.expected(lw.find("looped-parity", *few)).rows("scores")
+    assert [row["stopping"] for row in rows if row["problems"] == "runs"] == ["MaxConfidence(per=batch)"]
+
+
 def test_attack_from_the_command_line(capsys):
     words = ["attack", "looped-parity", "--lengths", "6", "--tries", "60"]
     assert "nothing found" in said(capsys, *words)

@@ -1,6 +1,7 @@
 """Verification: honest weights pass, and each spoof is exposed by the check that is meant for it."""
 
 import json
+import random
 import re
 import shutil
 from dataclasses import asdict, replace
@@ -288,6 +289,13 @@ def test_a_half_without_the_longest_rows_is_compared_all_the_same():
     rows = [task.parse(text) for text in ("1+1", "1+0", "10101+11011", "11111+1")]
     again, reverse = unsteady(weights, Problems.join(rows))
     assert again == reverse == 0
+
+
+def test_global_generators_are_left_as_they_were():
+    weights = half_trained(PAIRS)
+    before = torch.get_rng_state(), random.getstate()
+    unsteady(weights, weights.recipe.task.parse("1+1"))
+    assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
 
 
 def test_where_the_record_cannot_be_written_nothing_is_measured(tmp_path):

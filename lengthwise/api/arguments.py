@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from lengthwise import catalog
-from lengthwise.base import fields
+from lengthwise.base import fields, literals
 from lengthwise.base.errors import UsageError, shown
 from lengthwise.base.results import AnySize
 from lengthwise.models import Model, ModelSpec, Once
@@ -127,7 +127,7 @@ def rules_from(stopping: Stopping | str | Sequence[Stopping | str] | None) -> li
     if stopping is None:
         return None
     several = stopping if isinstance(stopping, (list, tuple)) else [stopping]
-    rules = [fields.parse(rule, "stopping") if isinstance(rule, str) else rule for rule in several]
+    rules = [literals.parse(rule, "stopping") if isinstance(rule, str) else rule for rule in several]
     return [rule if isinstance(rule, Stopping) else fields.decode(Stopping, rule, "stopping") for rule in rules]
 
 

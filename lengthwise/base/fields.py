@@ -10,7 +10,6 @@ A field's type is a number, a word, ``Literal``, a tuple, a part, or one of thes
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import difflib
 import functools
@@ -26,6 +25,7 @@ from itertools import chain
 from typing import Annotated, Any, Literal, NotRequired, ParamSpec, TypeVar
 
 from lengthwise.base.errors import UnknownPart, UsageError, shown
+from lengthwise.base.literals import parse
 from lengthwise.base.origin import shipped
 
 T = TypeVar("T")
@@ -156,46 +156,6 @@ def text(part: Any) -> str:
 def lines(part: Any) -> list[tuple[str, str]]:
     """The fields of a part that are not at their defaults, by name, as a user would type them."""
     return [(f.name, text(getattr(part, f.name))) for f in _changed(part)]
-
-
-def parse(text: str, name: str = "value") -> Any:
-    """Parse an override's value into JSON values, without running any code in it.
-
-    Raises UsageError if it is not a number, a word, a kind with fields, or a tuple.
-    """
-    if re.fullmatch(r"[^\W\d][\w-]*-[\w-]*", text):
-        return text  # a word with dashes, which Python would read as a subtraction
-    try:
-        return _read(ast.parse(text.strip(), mode="eval").body)
-    except UsageError as error:
-        raise UsageError(f"{name}: {error}") from None
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise UsageError(
-            f"{name}: {shown(text)} is neither a number, a word, a kind like Uniform(top=20), nor a tuple"
-        ) from None
-
-
-def _read(node: ast.expr) -> Any:
-    match node:
-        case ast.Constant(value=value) if value is None or isinstance(value, (bool, int, float, str)):
-            return value
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)) if isinstance(value, (int, float)):
-            return -value
-        case ast.Name(id=word):
-            return {"true": True, "false": False, "none": None}.get(word.lower(), word)
-        case ast.Tuple(elts=parts) | ast.List(elts=parts):
-            return [_read(part) for part in parts]
-        case ast.Call(func=ast.Name(id=kind), args=[], keywords=keywords):
-            return {"kind": kind} | {_named(keyword): _read(keyword.value) for keyword in keywords}
-        case ast.Call(func=ast.Name(id=kind), args=[_, *_]):
-            raise UsageError(f"say which field of {kind} it is, as in Uniform(top=20): {shown(ast.unparse(node))}")
-    raise ValueError
-
-
-def _named(keyword: ast.keyword) -> str:
-    if keyword.arg is None:
-        raise ValueError
-    return keyword.arg
 
 
 def _put(tree: Any, path: list[str], value: Any, name: str) -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from contextlib import AbstractContextManager
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import torch
@@ -30,9 +32,16 @@ def seed_torch(number: int) -> None:
     (torch.manual_seed if _accelerated() else torch.default_generator.manual_seed)(number)
 
 
-def undisturbed() -> AbstractContextManager[None]:
-    """A context after which torch's global generator is as it was: whoever calls may draw from it too."""
-    return torch.random.fork_rng(devices=[torch.cuda.current_device()] if torch.cuda.is_available() else [])
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """A context after which the global generators of torch and of Python are as they were: whoever calls may draw from
+    them too."""
+    before = random.getstate()
+    try:
+        with torch.random.fork_rng(devices=[torch.cuda.current_device()] if torch.cuda.is_available() else []):
+            yield
+    finally:
+        random.setstate(before)
 
 
 @cache

@@ -13,7 +13,7 @@ from jaxtyping import Bool
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from lengthwise.base.rng import stream
+from lengthwise.base.rng import stream, undisturbed
 from lengthwise.base.types import Batch, Problems
 from lengthwise.evaluation.scores import answer_mask, answers, loss, right
 from lengthwise.fast import choose
@@ -133,10 +133,11 @@ def unsteady(weights: Weights, problems: Problems) -> tuple[int, int]:
 
 def _predicted(weights: Weights, batch: Batch, seed: int) -> Tensor:
     """Each row's symbols up to its first end, "b a", zeros after it."""
-    torch.manual_seed(seed)
-    random.seed(seed)
     recipe = weights.recipe
-    (predicted,) = answers(weights.model, recipe, batch, [recipe.stopping])
+    with undisturbed():
+        torch.manual_seed(seed)
+        random.seed(seed)
+        (predicted,) = answers(weights.model, recipe, batch, [recipe.stopping])
     end = recipe.layout.end(recipe.task)
     return (predicted.symbols + 1) * answer_mask(predicted.symbols, batch.answer_slots, end)
 

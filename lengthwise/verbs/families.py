@@ -76,10 +76,10 @@ def after_training(
     args: argparse.Namespace, run: Run, sizes: Sequence[Any], also: Sequence[Stopping], progress: Progress
 ) -> None:
     """Measure what a trained run lacks: families at the sizes that are one number, up to twice the training length, and
-    the shortest sizes, by the recipe's own rule and those asked for. Rules that look at many problems at once are
-    left out: a family has too few. A size is measured again for more problems of each family than before."""
+    the shortest sizes, by the recipe's own rule and those asked for. A size is measured again for more problems of each
+    family than before."""
     weights, recipe, count = run.weights(choose_device(args.device)), run.recipe, samples_of_family(args.samples)
-    rules = [rule for rule in dict.fromkeys([recipe.stopping, *also]) if rule.together == 1]
+    rules = rules_of_families(list(dict.fromkeys([recipe.stopping, *also])))
     known = {
         (at, stopping)
         for (at, problems, stopping), done in run.measured().items()

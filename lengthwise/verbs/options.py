@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lengthwise import catalog
-from lengthwise.base import fields
+from lengthwise.base import fields, literals
 from lengthwise.base.files import is_folder
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind, UsageError
@@ -132,7 +132,7 @@ def only_rule(args: argparse.Namespace) -> Stopping | None:
 
 def stoppings(texts: Sequence[str]) -> list[Stopping]:
     """Stopping rules as they are typed. UsageError where one is wrong."""
-    return [fields.decode(Stopping, fields.parse(text, "--stopping"), "--stopping") for text in texts]
+    return [fields.decode(Stopping, literals.parse(text, "--stopping"), "--stopping") for text in texts]
 
 
 def _after(loops: str | None) -> list[Stopping]:
@@ -160,7 +160,7 @@ def check_stack(args: argparse.Namespace) -> None:
 
 def engine(args: argparse.Namespace) -> Engine:
     """Where to train, as it is typed: ``local``, ``slurm``, ``ray`` or ``Slurm(partition=main, minutes=60)``."""
-    value = fields.parse(args.on, "--on")
+    value = literals.parse(args.on, "--on")
     if isinstance(value, str):
         value = {engine.__name__.lower(): engine.__name__ for engine in (Local, Ray, Slurm)}.get(value.lower(), value)
     return fields.decode(Engine, value, "--on")
