@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -119,6 +120,17 @@ def named_now(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Weights by the present names of parameters. Before version 0.2 a block's mixer was always called attention."""
     old = re.compile(r"^((?:module\.)?blocks\.\d+\.)(norm_)?attention\.")
     return {old.sub(r"\1\2mixer.", name): weight for name, weight in weights.items()}
+
+
+def check_kept(weights: Mapping[str, object]) -> None:
+    """Raise UsageError where model.safetensors cannot hold one of these weights."""
+    for name, value in weights.items():
+        if not isinstance(value, Tensor):
+            raise UsageError(f"{name}: weights are kept as tensors, and this is a {type(value).__name__}")
+        try:
+            dump_tensors({name: torch.empty(0, dtype=value.dtype)})
+        except KeyError:
+            raise UsageError(f"{name}: model.safetensors cannot hold numbers of {value.dtype}") from None
 
 
 def save(folder: Path, recipe: Recipe, weights: dict[str, Tensor]) -> None:

@@ -159,6 +159,11 @@ def test_a_module_of_another_process_cannot_be_built(folder, monkeypatch):
         lw.models.given.Given("Gru", "0" * 10).build(lw.Vocab(("a",)), lw.Vocab(("a",)), causal=True)
 
 
+def test_a_largest_size_alone_is_from_the_task_s_smallest_on(folder):
+    run = lw.train(Gru(32, 32), "name=expressions", task="expression", **FEW | {"lengths": 9})
+    assert run.recipe.lengths == lw.Uniform(9, run.recipe.task.smallest)
+
+
 def test_fields_of_a_recipe_are_keywords(folder):
     run = lw.train("looped-parity", "watch.every=0", "model.width=8", folder=folder / "looped", **FEW, seed=5)
     recipe = run.recipe

@@ -104,6 +104,12 @@ def test_a_module_that_normalises_over_the_batch_reads_its_neighbours():
         check(Once(Norm(100, 10)), own)
 
 
+def test_who_trains_on_one_length_is_looked_at_beside_others():
+    own = recipe(lw.Pairs(), "Unmasked").change([], lengths=lw.Uniform(8, 8))
+    with pytest.raises(UsageError, match="Unmasked reads padding"):
+        check(own.build(), own)
+
+
 def test_a_part_of_ones_own_is_looked_at_too():
     class Swapped(Block):
         def forward(self, x, sight, read=None, cache=None):

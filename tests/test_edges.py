@@ -36,6 +36,13 @@ def test_a_validation_set_has_all_training_lengths(name):
     assert int(data.held_out(recipe, 300).sizes.max()) == recipe.lengths.top
 
 
+def test_a_validation_set_has_structured_problems_as_training_has():
+    recipe = catalog.recipe("looped-addition").change(["families=0.5", "family_names=all-highest"])
+    problems = data.held_out(recipe, 100)
+    within = torch.arange(problems.prompt.shape[1]) < problems.prompt_length[:, None]
+    assert int(((problems.prompt > 0) == within).all(1).sum()) >= 50  # a prompt of ones, and zeros behind it
+
+
 def test_natural_problems_have_one_range_on_all_axes():
     recipe = catalog.recipe("looped-multiplication")
     with pytest.raises(UsageError, match="as long on every axis: 3, not 2x3"):

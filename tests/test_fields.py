@@ -10,8 +10,9 @@ from conftest import LONG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import lengthwise as lw
 from lengthwise.base import schemas
-from lengthwise.base.fields import all_fit, decode, encode, essence, hints, kinds, override, text
+from lengthwise.base.fields import all_fit, decode, encode, essence, hints, kinds, lines, override, text
 from lengthwise.base.literals import parse
 from lengthwise.base.types import UsageError
 from lengthwise.models.transformer import Transformer
@@ -248,6 +249,33 @@ WRONG = [
     ("steps=1j", "steps: '1j' is neither"),
     ("steps=3 4", "steps: '3 4' is neither"),
 ]
+
+
+@pytest.mark.parametrize("name", lw.recipes())
+def test_what_is_printed_of_a_recipe_can_be_typed(name):
+    recipe = lw.find(name)
+    for field, text_of_field in lines(recipe):
+        assert getattr(override(recipe, [f"{field}={text_of_field}"]), field) == getattr(recipe, field)
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("few-in-runs", "few-in-runs"),
+        ("(few-in-runs, odd-end)", ["few-in-runs", "odd-end"]),
+        ("['a-b', \"c d-e\"]", ["a-b", "c d-e"]),
+        ("in", "in"),
+        ("None", None),
+        ("1e-3", 1e-3),
+        ("Halted(more=-2)", {"kind": "Halted", "more": -2}),
+    ],
+)
+def test_words_with_dashes_and_python_s_own_are_words(typed, read):
+    assert parse(typed) == read
+
+
+def test_none_is_a_word_where_words_are_chosen_from():
+    assert lw.find("looped-parity", "model.final_norm=none").model.final_norm == "none"
 
 
 @pytest.mark.parametrize(("change", "message"), WRONG, ids=[change for change, _ in WRONG])

@@ -307,13 +307,13 @@ def test_rows_of_before_are_still_read(tmp_path):
 def test_tables_of_families_name_the_worst_and_count_the_rest():
     rows = two_families().rows("scores")
     every = rows[0] | {"problems": "every", "sizes": [2], "exact": 0.5, "count": 2}
-    shown = printed(worst_table([*rows, every], 8))
+    shown = printed(worst_table([*rows, every], (8,)))
     assert "every problem" in shown and "1 of 2 wrong" in shown
     assert "runs" in shown and "1 of 2" in shown
-    shown = printed(worst_table([every, every | {"sizes": [9], "exact": 1.0}], 8))
+    shown = printed(worst_table([every, every | {"sizes": [9], "exact": 1.0}], (8,)))
     assert "▪2 " in shown and "1 of 2 wrong" in shown  # beyond the training range there is no mark
     assert "\n9 " in shown and "0 of 2 wrong" in shown
-    assert printed(family_table(rows, 8)).index("runs") < printed(family_table(rows, 8)).index("palindrome")
+    assert printed(family_table(rows, (8,))).index("runs") < printed(family_table(rows, (8,))).index("palindrome")
 
 
 # Protocol

@@ -465,8 +465,9 @@ def half(tmp_path_factory):
     return {name: train(recipe, position / name) for name, recipe in several.items()}
 
 
-def test_depth_knows_the_own_rule_of_weights_that_stop_by_themselves(half, monkeypatch):
-    weights, own = half["copy"].weights(), Converged(extra=25)
+@pytest.mark.parametrize("own", [Converged(extra=25), Oracle(more=25)], ids=repr)
+def test_depth_knows_the_own_rule_of_weights_that_stop_by_themselves(half, monkeypatch, own):
+    weights = half["copy"].weights()
     weights = replace(weights, recipe=replace(weights.recipe, stopping=own))
     row = depth(weights, 3, samples=40)
     problems = data.unseen(weights.recipe, (3,), 40, seed=0)

@@ -28,7 +28,7 @@ from lengthwise.report import Claim, asked_curves, curves, names
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.length_figure import length_figure
 from lengthwise.report.loss_figure import loss_figure
-from lengthwise.report.map_figure import heat_map
+from lengthwise.report.map_figure import cells_of, heat_map
 from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
 from lengthwise.report.publish import publish, redraw
 from lengthwise.report.published import published
@@ -203,7 +203,7 @@ def test_a_share_is_never_rounded_to_a_clean_0_or_1(share, text):
 
 def test_detail_table_says_all_of_a_score():
     run = scored(recipe(), (8, 0.9), (16, 0.001, {"count": 1000, "problems": "hard"}))
-    lines = printed(detail_table(run.rows("scores"), TOP), 120).splitlines()
+    lines = printed(detail_table(run.rows("scores"), (TOP,)), 120).splitlines()
     trained, beyond = (next(line for line in lines if word in line) for word in ("uniform", "hard"))
     assert "▪8" in trained
     assert "▪" not in beyond
@@ -217,13 +217,13 @@ def test_a_large_map_is_told_in_blocks():
     side, share = range(1, 21), {True: 1.0, False: 0.9}
     cells = [((i, j), 0.5 if i == j == 20 else share[max(i, j) <= 8]) for i in side for j in side]
     run = scored(recipe(), *cells)
-    text = printed(map_table(run.rows("scores"), 8), 80)
+    text = printed(map_table(run.rows("scores"), (8, 8)), 80)
     lines = [line.split() for line in text.splitlines()]
     assert lines[0] == ["1–3", "4–6", "7–9", "10–12", "13–15", "16–18", "19–20"]
     assert lines[2] == ["1–3", "1.00", "1.00", "0.97", *["0.90"] * 4]
     assert lines[8] == ["19–20", *["0.90"] * 6, "0.80"]  # the corner has one cell of four that is worse
     mean = (64 + 0.9 * 335 + 0.5) / 400
-    assert f"mean {mean:.4f} of 400 pairs" in text and "1.0000 of the 64 trained, up to 8" in text
+    assert f"mean {mean:.4f} of 400 pairs" in text and "1.0000 of the 64 trained, up to 8x8" in text
     assert "worst 0.500 at 20x20" in text
 
 
@@ -483,7 +483,7 @@ def test_the_same_rows_give_the_same_bytes(tmp_path):
     with matplotlib.rc_context({"lines.linewidth": 9, "svg.fonttype": "path", "font.size": 20, "savefig.dpi": 30}):
         assert written(length_figure(curves(runs), "Parity"), tmp_path) == bytes_first
     squares = two_axes({(4, 4): 1.0, (4, 12): 0.5}).rows("scores")
-    assert written(heat_map(squares, TOP), tmp_path) == written(heat_map(squares, TOP), tmp_path)
+    assert written(heat_map(squares, (TOP, TOP)), tmp_path) == written(heat_map(squares, (TOP, TOP)), tmp_path)
 
 
 def test_saving_writes_both_formats_and_keeps_text(tmp_path):
@@ -548,7 +548,7 @@ def test_names_stand_apart_and_inside_the_picture():
 
 def test_heat_map_has_each_value_in_its_cell():
     run = two_axes({(4, 4): 1.0, (4, 12): 0.5, (8, 4): 0.75, (8, 12): 0.25, (20, 4): 0.0})
-    figure = heat_map(run.rows("scores"), TOP, "sums")
+    figure = heat_map(run.rows("scores"), (TOP, TOP), "sums")
     axes = figure.axes[0]
     values = axes.collections[0].get_array().filled(NAN)
     # Rows: the second size; a gap stands where the first one jumps.
@@ -565,13 +565,35 @@ def test_heat_map_has_each_value_in_its_cell():
 def test_heat_map_takes_the_mean_over_weights_and_the_last_of_each():
     rows = two_axes({(4, 4): 0.0}).rows("scores") + two_axes({(4, 4): 0.5}).rows("scores")[-1:]
     rows += two_axes({(4, 4): 1.0}, name="other").rows("scores")
-    assert heat_map(rows, TOP).axes[0].collections[0].get_array().tolist() == [[0.75]]
+    assert heat_map(rows, (TOP, TOP)).axes[0].collections[0].get_array().tolist() == [[0.75]]
+
+
+def test_maps_count_runs_whose_folders_have_one_name(tmp_path):
+    cells = {(4, 4): 1.0, (4, 12): 1.0, (8, 4): 1.0}
+    for seed, share in enumerate((1.0, 0.0)):
+        part = recipe("sums", task=Addition(), seed=seed)
+        scored(part, *((sizes, share) for sizes in cells), folder=tmp_path / f"seed{seed}" / "run")
+    runs = [Run.open(tmp_path / f"seed{seed}" / "run") for seed in range(2)]
+    values = heat_map(cells_of(runs), (TOP, TOP)).axes[0].collections[0].get_array().compressed()
+    assert set(values.tolist()) == {0.5}
+
+
+def test_an_axis_that_training_keeps_short_ends_the_training_range():
+    part = recipe("products", task=Multiplication(), lengths=Curriculum(TOP, 1, most=(2, TOP)))
+    run = scored(part, ((2, 8), 1.0), ((8, 2), 1.0), ((8, 8), 1.0))
+    lines = printed(detail_table(run.rows("scores"), part.lengths.tops(2)), 120).splitlines()
+    assert [word for line in lines for word in line.split() if word.startswith("▪")][:-1] == ["▪2x8"]
+    assert "up to 2x8" in "".join(lines)
+    (curve,) = curves([run])
+    assert [curve.trained_at(point.sizes) for point in curve.points()] == [True, False, False]
+    many = scored(replace(part, name="many"), ((2, 8), 1.0, {"count": 1000}), ((8, 2), 0.0))
+    assert score_card([many])[0]["longest"] == ["2x8"]
 
 
 def test_heat_map_has_a_panel_per_rule():
     run = two_axes({(4, 4): 1.0})
     two_axes({(4, 4): 0.5}, stopping="After(loops=1)")
-    panels = [axes for axes in heat_map(run.rows("scores"), TOP).axes if axes.get_title(loc="left")]
+    panels = [axes for axes in heat_map(run.rows("scores"), (TOP, TOP)).axes if axes.get_title(loc="left")]
     assert [axes.get_title(loc="left") for axes in panels] == ["Oracle", "After(loops=1)"]
 
 
@@ -601,7 +623,7 @@ def test_a_figure_of_an_axis_kept_short_goes_along_the_other():
 def test_a_map_s_far_cells_are_written_apart():
     """60 and 100 stand next to 40: only the largest is named, and all names are some cells apart."""
     run = two_axes({(i, i): 1.0 for i in [*range(1, 41), 60, 100]})
-    axes = heat_map(run.rows("scores"), TOP).axes[0]
+    axes = heat_map(run.rows("scores"), (TOP, TOP)).axes[0]
     ticks = sorted(zip(axes.get_xticks(), (label.get_text() for label in axes.get_xticklabels()), strict=True))
     assert ticks[-1][1] == "100" and [text for _, text in ticks[:3]] == ["10", "20", "30"]
     assert all(two - one >= 2 for (one, _), (two, _) in itertools.pairwise(ticks))
@@ -627,8 +649,8 @@ def test_figures_of_nothing():
     for make, what in (
         (lambda: length_figure([]), "no scores along a length"),
         (lambda: length_figure(curves([empty])), "heat map"),
-        (lambda: heat_map(run.rows("scores"), TOP), "no scores of two sizes"),
-        (lambda: heat_map([], TOP), "no scores of two sizes"),
+        (lambda: heat_map(run.rows("scores"), (TOP, TOP)), "no scores of two sizes"),
+        (lambda: heat_map([], (TOP, TOP)), "no scores of two sizes"),
         (lambda: loss_figure([]), "name at least one run"),
         (lambda: loss_figure([run, broken]), "no loss to draw"),
     ):
@@ -646,7 +668,7 @@ early = [name for name in sys.modules if name.startswith("matplotlib")]
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.map_figure import heat_map
 from lengthwise.report.style import save
-save(heat_map([json.loads(sys.argv[1])], 8), sys.argv[2])
+save(heat_map([json.loads(sys.argv[1])], (8, 8)), sys.argv[2])
 print(json.dumps([early, "matplotlib.pyplot" in sys.modules]))
 """
     row = json.dumps(run.rows("scores")[0] | {"sizes": [8, 8]})

@@ -46,13 +46,13 @@ PAIRS = [score(1, 0.5) | {"sizes": [i, j]} for i in range(1, 101, 10) for j in r
 
 TABLES = {
     "card": card_table([CARD]),
-    "detail": detail_table([*ROWS, *STRUCTURED[:2]], 20),
+    "detail": detail_table([*ROWS, *STRUCTURED[:2]], (20,)),
     "asked": asked_table(ASKED),
     "anatomy": anatomy_table([ANATOMY]),
-    "map": map_table(PAIRS, 20),
+    "map": map_table(PAIRS, (20, 20)),
     "summary": summary_table([SUMMARY]),
-    "families": family_table(STRUCTURED, 20),
-    "worst": worst_table([*ROWS, *STRUCTURED], 20),
+    "families": family_table(STRUCTURED, (20,)),
+    "worst": worst_table([*ROWS, *STRUCTURED], (20,)),
     "rows": row_table([{"recipe": CARD["recipe"], "size": "100x100", "T": 1000, "oracle": 0.123, "batch_loops": 12.5}]),
 }
 

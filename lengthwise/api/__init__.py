@@ -35,7 +35,7 @@ from lengthwise.evaluation.scores import MOST, SAMPLES, default_sizes
 from lengthwise.evaluation.scores import evaluate as measure
 from lengthwise.evaluation.solver import Answer, Solver, load
 from lengthwise.fast import plain
-from lengthwise.models import Model, ModelSpec, Once
+from lengthwise.models import Model, ModelSpec, Once, modes_kept
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
 from lengthwise.models.transformer import Transformer
@@ -123,7 +123,8 @@ def train(
     UsageError says in one line what is wrong with an argument; Interrupted comes at Ctrl-C, after saving.
     """
     chosen = recipe_from(recipe, task)
-    lengths = Uniform(top=lengths) if isinstance(lengths, int) else lengths
+    smallest = (chosen.task if task is None else task_from(task)).smallest
+    lengths = Uniform(top=lengths, bottom=smallest) if isinstance(lengths, int) else lengths
     if model is not None and isinstance(recipe, (ModelSpec, nn.Module)):
         raise UsageError(f"model: there is one already, {type(recipe).__name__}; give one of the two")
     given: dict[str, Any] = {"model": model, "layout": layout, "lengths": lengths, "loops": loops,
@@ -224,18 +225,15 @@ def evaluate(
     fields.conform(Seed, seed, "seed")
     of_problems(most, max(map(found.recipe.sizes, sizes), key=sum)).check(f"{most:,} problems of a size")
     asked: dict[str, Any] = {"stopping": rules, "seed": seed}
-    was_training, count = found.model.training, len(rules or [1])
-    try:
-        with computing(1), Progress(quiet=quiet) as progress:
-            one = measure(found, sizes, samples=most, kind=kind, precision=precision, **asked)
-            scores = [*followed(one, progress, found.recipe, sizes, what=f"{found.name}: exact match", rules=count)]
-            if families:
-                asked["stopping"] = rules_of_families(rules or [found.recipe.stopping])
-                every = evaluate_families(found, sizes, samples=samples_of_family(samples or SAMPLES), **asked)
-                of_size = {"each": len(found.recipe.task.families), "rules": len(asked["stopping"])}
-                scores += followed(every, progress, found.recipe, sizes, what=f"{found.name}: families", **of_size)
-    finally:
-        found.model.train(was_training)
+    count = len(rules or [1])
+    with modes_kept(found.model), computing(1), Progress(quiet=quiet) as progress:
+        one = measure(found, sizes, samples=most, kind=kind, precision=precision, **asked)
+        scores = [*followed(one, progress, found.recipe, sizes, what=f"{found.name}: exact match", rules=count)]
+        if families:
+            asked["stopping"] = rules_of_families(rules or [found.recipe.stopping])
+            every = evaluate_families(found, sizes, samples=samples_of_family(samples or SAMPLES), **asked)
+            of_size = {"each": len(found.recipe.task.families), "rules": len(asked["stopping"])}
+            scores += followed(every, progress, found.recipe, sizes, what=f"{found.name}: families", **of_size)
     return Scores(scores, replace(outline(found.recipe), name=found.name))
 
 

@@ -39,7 +39,10 @@ def recipe_from(recipe: object, task: Task | str | None) -> Recipe:
     if isinstance(recipe, (ModelSpec, nn.Module)):
         if task is None:
             raise UsageError(f"{type(recipe).__name__}: name the task to train it on, e.g. task='parity'")
-        return recipe_of_model(recipe, task)
+        found = recipe_of_model(recipe, task)
+        if isinstance(found.model, Given) and isinstance(recipe, nn.Module):
+            found.model.remember(recipe)
+        return found
     raise UsageError(f"train takes a recipe, its name, a model's configuration or a torch module, not {_shown(recipe)}")
 
 

@@ -25,7 +25,7 @@ from itertools import chain
 from typing import Annotated, Any, Literal, NotRequired, ParamSpec, TypeVar
 
 from lengthwise.base.errors import UnknownPart, UsageError, shown
-from lengthwise.base.literals import parse
+from lengthwise.base.literals import parse, written
 from lengthwise.base.origin import shipped
 
 T = TypeVar("T")
@@ -148,7 +148,7 @@ def text(part: Any) -> str:
     if isinstance(part, tuple):
         return f"({', '.join(map(text, part))}{',' if len(part) == 1 else ''})"
     if not dataclasses.is_dataclass(part):
-        return str(part)
+        return written(part) if isinstance(part, str) else str(part)
     inside = ", ".join(f"{f.name}={text(getattr(part, f.name))}" for f in _changed(part))
     return type(part).__name__ + (f"({inside})" if inside else "")
 
@@ -189,6 +189,7 @@ def conform(kind: Any, value: Any, path: str) -> Any:
     if origin is Annotated:
         return _ranged(conform(options[0], value, path), options[1:], path)
     if origin is Literal:
+        value = "none" if value is None and "none" in options else value  # as it is read where it is typed
         if any(type(value) is type(option) and value == option for option in options):
             return value
         raise UsageError(f"{path}: {shown(value)} is not one of: {', '.join(map(str, options))}")

@@ -5,9 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
+from keyword import iskeyword
 from typing import Any
 
 from lengthwise.base.errors import UsageError, shown
+
+WORD = r"[^\W\d][\w-]*"
+WORDS = re.compile(rf"""("[^"]*"|'[^']*')|(?<![\w-]){WORD}""")  # of a text, and what stands in quotes
+PLAIN = ("True", "False", "None")  # of Python's own words those that are read
 
 
 def parse(text: str, name: str = "value") -> Any:
@@ -15,16 +20,25 @@ def parse(text: str, name: str = "value") -> Any:
 
     Raises UsageError if it is not a number, a word, a kind with fields, or a tuple.
     """
-    if re.fullmatch(r"[^\W\d][\w-]*-[\w-]*", text):
-        return text  # a word with dashes, which Python would read as a subtraction
     try:
-        return _read(ast.parse(text.strip(), mode="eval").body)
+        return _read(ast.parse(WORDS.sub(_quoted, text.strip()), mode="eval").body)
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise UsageError(
             f"{name}: {shown(text)} is neither a number, a word, a kind like Uniform(top=20), nor a tuple"
         ) from None
+
+
+def _quoted(found: re.Match[str]) -> str:
+    """A word as Python reads it: with dashes it would be a subtraction, and some words are Python's own."""
+    word = found[0]
+    return repr(word) if not found[1] and ("-" in word or (iskeyword(word) and word not in PLAIN)) else word
+
+
+def written(text: str) -> str:
+    """A text as ``parse`` reads it: a word as it is, all else in quotes."""
+    return text if re.fullmatch(WORD, text) else repr(text)
 
 
 def _read(node: ast.expr) -> Any:

@@ -20,6 +20,11 @@ def size_text(sizes: Iterable[int]) -> str:
     return "x".join(map(str, sizes))
 
 
+def trained_on(sizes: Sequence[int], tops: Sequence[int]) -> bool:
+    """Do sizes lie within the training range, which ends at ``tops``, one for each axis?"""
+    return all(size <= top for size, top in zip(sizes, tops, strict=True))
+
+
 def latest(rows: Iterable[Row]) -> list[Row]:
     """One row per sizes, problems and stopping rule, where a run was measured more than once: the sealed one, else the
     one on the most problems, of equals the last. A quick measurement does not replace a careful one."""

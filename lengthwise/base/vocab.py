@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lengthwise.base.types import UsageError
 
+UNKNOWN = "�"
 EQUALS, END, PAUSE, START, PAD = "=", "$", "#", "^", "_"  # the symbols of layouts
 
 
@@ -41,5 +42,5 @@ class Vocab:
         return torch.tensor([ids[symbol] for symbol in symbols], dtype=torch.long)
 
     def decode(self, ids: Int[Tensor, " n"]) -> str:
-        """The symbols with these ids, joined to one string."""
-        return "".join(self.symbols[i] for i in ids.tolist())
+        """The symbols with these ids, joined to one string; where an id is no symbol's, ``UNKNOWN``."""
+        return "".join(self.symbols[i] if i < len(self) else UNKNOWN for i in ids.tolist())

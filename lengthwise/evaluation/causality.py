@@ -18,11 +18,12 @@ from lengthwise.base.origin import foreign
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Inputs, UsageError
 from lengthwise.depth.plain import Plain
-from lengthwise.models import Model, Once
+from lengthwise.models import Model, Once, modes_kept
 from lengthwise.recipe.recipe import Recipe
 
 CUTS = 8  # positions of an answer after which tokens are changed
 ROWS, LOOPS = 6, 3  # of the batch on which a model is checked
+SPREAD = 6  # of its lengths
 MOVED = 1e-3  # smallest change of a logit that counts, relative to the largest logit
 
 
@@ -32,9 +33,8 @@ def check(model: Model, recipe: Recipe) -> None:
     layout, or padding, or other rows. The package's own models are not checked."""
     if not isinstance(model, Once) and not any(foreign(type(part)) for part in model.modules()):
         return
-    training = model.training
-    model.eval()
-    try:
+    with modes_kept(model):
+        model.eval()
         batch = _batch(recipe)
         _check_symbols(model, batch.inputs, recipe)
         _check_random(model, batch.inputs)
@@ -42,15 +42,13 @@ def check(model: Model, recipe: Recipe) -> None:
             _check_causality(model, batch)
         _check_norms(model)
         _check_padding(model, batch.inputs)
-    finally:
-        model.train(training)
 
 
 def _batch(recipe: Recipe) -> Batch:
-    """A few rows, of different lengths if the recipe trains on several."""
+    """A few rows of different lengths, though the recipe may train on one: it is measured on several."""
     draw, task = stream(0, "causality"), recipe.task
-    bottom = max(task.smallest, recipe.lengths.bottom)
-    top = max(bottom, min(recipe.lengths.top, bottom + 6))
+    bottom = max(task.smallest, min(recipe.lengths.bottom, recipe.lengths.top - SPREAD))
+    top = max(bottom, min(recipe.lengths.top, bottom + SPREAD))
     lengths = torch.linspace(bottom, top, ROWS).round().long()
     caps = recipe.lengths.tops(len(task.axes))
     sizes = torch.stack([lengths.clamp(max=max(cap, bottom)) for cap in caps], 1)

@@ -44,7 +44,7 @@ def depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: int = 0)
         "oracle": Oracle(),
         "batch": MaxConfidence(most.extra, per="batch"),
         "example": MaxConfidence(most.extra, per="example"),
-        **({} if isinstance(own, Oracle | MaxConfidence) else {"own": own}),
+        **({} if own == Oracle() or isinstance(own, MaxConfidence) else {"own": own}),
     }
     limits = {name: limit_of(rule, planned) for name, rule in rules.items()}
     traced, right = loops_right(weights.model, recipe, batch, torch.stack([*limits.values()]).amax(0))

@@ -80,8 +80,9 @@ def decode_anew(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) 
     """Greedy decoding without a cache: the row is computed again for every symbol."""
     first = batch.answer_slots.long().argmax(1)
     count = batch.answer_slots.sum(1)
-    row = torch.arange(len(batch))
-    tokens = _without_answer(batch, recipe.layout.end(recipe.task) or 0)
+    row, known = torch.arange(len(batch)), len(recipe.layout.vocabs(recipe.task)[0])
+    end = recipe.layout.end(recipe.task) or 0
+    tokens = _without_answer(batch, end)
 
     def predict() -> Predictions:
         fed = replace(batch.inputs, tokens=tokens)
@@ -90,5 +91,6 @@ def decode_anew(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) 
     for slot in range(int(count.max()) - 1):
         more = slot + 1 < count
         symbols = predict().symbols
+        symbols = symbols.where(symbols < known, end)  # a model may have more logits than there are symbols
         tokens[row[more], first[more] + slot + 1] = symbols[more, slot]
     return predict()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -47,6 +49,17 @@ class Model(nn.Module, ABC):
 def device_of(model: nn.Module) -> torch.device:
     """Where a model computes; the CPU if it has neither parameters nor buffers."""
     return next(chain(model.parameters(), model.buffers()), torch.empty(0)).device
+
+
+@contextmanager
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """A context after which each of a model's modules is in training or not, as before: ``eval`` sets them all."""
+    modes = [(part, part.training) for part in model.modules()]
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 class ModelSpec(Part):

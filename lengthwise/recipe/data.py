@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Generator, Tensor
 
 from lengthwise.base.fields import suggest
 from lengthwise.base.results import AnySize
@@ -30,7 +30,7 @@ class NoneLeft(UsageError):
 def batch(recipe: Recipe, step: int, *, passed: int | None = None) -> tuple[Batch, Int[Tensor, " b"]]:
     """Training batch ``step`` with its rows' loops. ``passed`` counts exams passed (``Mastery``); None: all."""
     fixed = isinstance(recipe.source, Finite)
-    problems = _from_set(recipe, step) if fixed else _drawn(recipe, step, recipe.lengths.clock(step, passed))
+    problems = _from_set(recipe, step) if fixed else _of_step(recipe, step, recipe.lengths.clock(step, passed))
     written = recipe.layout.write_training(problems, recipe.task)
     if recipe.layout.causal:
         written = written.trimmed()
@@ -39,19 +39,23 @@ def batch(recipe: Recipe, step: int, *, passed: int | None = None) -> tuple[Batc
     return written, recipe.loops.draw(written.rounds, stream(recipe.seed, "loops", step))
 
 
-def _drawn(recipe: Recipe, step: int, clock: int) -> Problems:
-    structured = round(recipe.families * recipe.batch)
-    rows, hard = recipe.batch - structured, round(recipe.hard * recipe.batch)
-    parts = [_structured(recipe, step, clock, structured)] if structured else []
+def _of_step(recipe: Recipe, step: int, clock: int) -> Problems:
+    seed = recipe.data_seed
+    return _drawn(recipe, clock, recipe.batch, stream(seed, "train", step), stream(seed, "families", step))
+
+
+def _drawn(recipe: Recipe, clock: int, count: int, draw: Generator, structured: Generator) -> Problems:
+    """So many problems, of which ``structured`` draws the recipe's fraction of families, and ``draw`` all others."""
+    of_families = round(recipe.families * count)
+    rows, hard = count - of_families, round(recipe.hard * count)
+    parts = [_structured(recipe, clock, of_families, structured)] if of_families else []
     if rows:
-        draw = stream(recipe.data_seed, "train", step)
         parts.insert(0, recipe.lengths.problems(recipe.task, clock, rows, draw, hard=min(hard, rows)))
     return Problems.join(parts)
 
 
-def _structured(recipe: Recipe, step: int, clock: int, rows: int) -> Problems:
-    """The rows of a batch that are of the task's families, of sizes as the others of this step have them."""
-    draw = stream(recipe.data_seed, "families", step)
+def _structured(recipe: Recipe, clock: int, rows: int, draw: Generator) -> Problems:
+    """The rows of a batch that are of the task's families, of sizes as the others have them."""
     sizes = recipe.lengths.problems(recipe.task, clock, rows, draw).sizes
     return mixed(chosen(recipe.task.families, recipe.family_names, recipe.task.name), sizes, draw)
 
@@ -104,9 +108,9 @@ def _each_once(problems: Problems) -> Problems:
 
 def held_out(recipe: Recipe, count: int) -> Problems:
     """Problems as those of training at its end, at an address of their own: for a loss that nothing was trained on."""
-    draw, clock = stream(recipe.data_seed, "validation"), recipe.lengths.clock(recipe.steps, None)
-    drawn = partial(recipe.lengths.problems, recipe.task, clock, generator=draw)
-    return _only("validation", recipe.source, drawn, count)
+    clock, seed = recipe.lengths.clock(recipe.steps, None), recipe.data_seed
+    draws = {"draw": stream(seed, "validation"), "structured": stream(seed, "families", "validation")}
+    return _only("validation", recipe.source, partial(_drawn, recipe, clock, **draws), count)
 
 
 def check_size(task: Task, size: Sequence[int]) -> None:

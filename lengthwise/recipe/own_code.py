@@ -106,6 +106,10 @@ def _compiled(thing: Any) -> Any:
     """What is left of a class that stands in no file, as in a notebook: its functions' bytecode."""
     if isinstance(thing, CodeType):
         return thing.co_code, thing.co_names, [_compiled(one) for one in thing.co_consts]
+    if isinstance(thing, frozenset):  # in no order that another process would have
+        return sorted(repr(_compiled(one)) for one in thing)
+    if isinstance(thing, tuple):
+        return [_compiled(one) for one in thing]
     if isinstance(thing, type):
         functions = {name: getattr(one, "__func__", getattr(one, "fget", one)) for name, one in vars(thing).items()}
         return [(name, _compiled(one.__code__)) for name, one in sorted(functions.items()) if hasattr(one, "__code__")]

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.score_rows import ALONE, SOLVED, Row, Sizes, latest, worst_rows
+from lengthwise.base.score_rows import ALONE, SOLVED, Row, Sizes, latest, trained_on, worst_rows
 from lengthwise.folder import DIVERGED, InquiryFolder, RunFolder
 
 TRAINED = "▪"  # marks a size within the training range
@@ -96,7 +96,7 @@ class Curve:
 
     def trained_at(self, sizes: Sizes) -> bool:
         """Do these sizes lie within the training range?"""
-        return max(sizes) <= self.top
+        return trained_on(sizes, self.most or (self.top,) * len(sizes))
 
 
 def curves(runs: Iterable[RunFolder]) -> list[Curve]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from lengthwise.base.score_rows import SOLVED, Row, Sizes, latest, size_text, worst, worst_rows
+from lengthwise.base.score_rows import SOLVED, Row, Sizes, latest, size_text, trained_on, worst, worst_rows
 from lengthwise.folder import DIVERGED, RunFolder
 from lengthwise.report import by_recipe, not_fitted
 from lengthwise.report.sheet import Sheet
@@ -46,10 +46,10 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
         first = group[0].outline
         measured, diverged = [run for run in group if run.rows("scores")], [run for run in group if run.diverged]
         own = {run: _own(run) for run in measured}
-        found = [_longest(own[run], first.top, families=True) for run in measured if run not in diverged]
-        alone = [_longest(own[run], first.top, families=False) for run in measured if run not in diverged]
+        found = [_longest(own[run], first.tops, families=True) for run in measured if run not in diverged]
+        alone = [_longest(own[run], first.tops, families=False) for run in measured if run not in diverged]
         abouts = [about for run in group if (about := run.about())]
-        beyond = [size is not None and max(size) > first.top for size in found]
+        beyond = [size is not None and not trained_on(size, first.tops) for size in found]
         steps = (operations or {}).get(first.seedless_id)
         rows.append(
             {
@@ -61,7 +61,7 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
                 "generalise": sum(beyond),
                 "longest": [*map(_text, found), *[DIVERGED] * len(diverged)],
                 "longest_uniform": [*map(_text, alone), *[DIVERGED] * len(diverged)],
-                "worst": _worst(own.values(), first.top),
+                "worst": _worst(own.values(), first.tops),
                 "fit": _fit(own.values(), first.tops),
                 "parameters": abouts[0]["parameters"] if abouts else None,
                 "operations": None if steps is None else float(f"{steps * first.steps:.3g}"),
@@ -80,7 +80,7 @@ def _own(run: RunFolder) -> list[Row]:
     return [row for row in latest(run.rows("scores")) if row["stopping"] == run.outline.stopping]
 
 
-def _longest(own: Sequence[Row], top: int, *, families: bool) -> Sizes | None:
+def _longest(own: Sequence[Row], tops: Sizes, *, families: bool) -> Sizes | None:
     """The longest size that a run solves, if it solves any: on uniform problems, and on all families measured."""
     lowest = {tuple(row["sizes"]): row for row in worst_rows(own)} if families else {}
     longest = None
@@ -92,15 +92,15 @@ def _longest(own: Sequence[Row], top: int, *, families: bool) -> Sizes | None:
             continue  # nothing is known of the families here
         if row["low"] >= SOLVED and (low is None or low["exact"] >= SOLVED):
             longest = sizes
-        elif max(sizes) > top and (row["high"] < SOLVED or (low is not None and low["high"] < SOLVED)):
+        elif not trained_on(sizes, tops) and (row["high"] < SOLVED or (low is not None and low["high"] < SOLVED)):
             break
     return longest
 
 
-def _worst(runs: Iterable[Sequence[Row]], top: int) -> Row | None:
+def _worst(runs: Iterable[Sequence[Row]], tops: Sizes) -> Row | None:
     """The worst family of all runs: within the training range, or beyond where none is wrong within."""
     rows = [row for own in runs for row in worst_rows(own)]
-    within = [row for row in rows if max(row["sizes"]) <= top and row["exact"] < SOLVED]
+    within = [row for row in rows if trained_on(row["sizes"], tops) and row["exact"] < SOLVED]
     if not rows:
         return None
     low = worst(within or rows)

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from lengthwise.base.score_rows import SOLVED, Row, Sizes, families_in, latest, size_text, uniform_in, worst
+from lengthwise.base.score_rows import SOLVED, Row, Sizes, families_in, latest, size_text, trained_on, uniform_in, worst
 from lengthwise.report import TRAINED
 from lengthwise.report.sheet import Sheet
 
 
-def worst_table(rows: Iterable[Row], top: int) -> Table:
+def worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
     """A row per size: exact match on uniform problems, and on the family with the lowest one, by name."""
     rows = latest(rows)
     uniform = uniform_in(rows)
@@ -20,13 +20,13 @@ def worst_table(rows: Iterable[Row], top: int) -> Table:
     table = _table(("size", "uniform", "worst family", "", "families below"))
     short = [sizes for sizes in structured if _only_every(structured[sizes]) and sizes not in uniform]
     for within in (True, False):
-        if part := [sizes for sizes in short if (max(sizes) <= top) == within]:
+        if part := [sizes for sizes in short if trained_on(sizes, tops) == within]:
             table.add_row(*_short(part, structured, TRAINED if within else ""))
     for sizes in sorted({*uniform, *structured} - {*short}):
         found = structured.get(sizes, [])
         low = worst(found) if found else None
         below = sum(row["exact"] < SOLVED for row in found)
-        mark = TRAINED if max(sizes) <= top else ""
+        mark = TRAINED if trained_on(sizes, tops) else ""
         table.add_row(
             f"{mark}{size_text(sizes)}",
             _share(uniform.get(sizes)),
@@ -40,7 +40,7 @@ def worst_table(rows: Iterable[Row], top: int) -> Table:
     return table
 
 
-def family_table(rows: Iterable[Row], top: int) -> Table:
+def family_table(rows: Iterable[Row], tops: Sizes) -> Table:
     """A row per family, a column per size: exact match, the worst family first."""
     structured = families_in(latest(rows))
     sizes = [at for at in sorted(structured) if not _only_every(structured[at])]
@@ -48,7 +48,7 @@ def family_table(rows: Iterable[Row], top: int) -> Table:
     for at in sizes:
         for row in structured[at]:
             by_name.setdefault(row["problems"], {})[at] = row
-    table = _table(("family", *(f"{TRAINED if max(at) <= top else ''}{size_text(at)}" for at in sizes)))
+    table = _table(("family", *(f"{TRAINED if trained_on(at, tops) else ''}{size_text(at)}" for at in sizes)))
     for name, cells in sorted(by_name.items(), key=lambda item: _mean(item[1])):
         table.add_row(name, *(_share(cells.get(at)) for at in sizes))
     return table

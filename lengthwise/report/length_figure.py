@@ -15,7 +15,7 @@ from lengthwise.base.score_rows import size_text
 from lengthwise.folder import InquiryFolder, RunFolder
 from lengthwise.report import WORST, Curve, Point, asked_curves, curves
 from lengthwise.report.lines import MARKS, Look, legend, name_lines
-from lengthwise.report.map_figure import heat_map
+from lengthwise.report.map_figure import cells_of, heat_map
 from lengthwise.report.plots import plots
 from lengthwise.report.style import (
     ACROSS,
@@ -45,9 +45,9 @@ def score_figure(
     the task; ``strong`` is the recipe that it is about; ``width`` is that of a "column" or a "page" of a paper.
     UsageError without scores."""
     title = title or usual_title([one.outline for one in [*runs, *asked]])
-    rows = [row for run in runs for row in run.rows("scores")]
+    rows = cells_of(runs)
     if rows and not asked and not any(len(set(row["sizes"])) == 1 for row in rows):
-        return heat_map(rows, max(run.outline.top for run in runs), title, width=width)
+        return heat_map(rows, max(run.outline.tops for run in runs), title, width=width)
     lines = (curves(runs) if rows or not asked else []) + asked_curves(asked)
     return length_figure(worth_drawing(lines), title, strong=strong, width=width)
 

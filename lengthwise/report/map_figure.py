@@ -16,15 +16,21 @@ from matplotlib.patches import Rectangle
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import Row, Sizes, latest, size_text
+from lengthwise.folder import RunFolder
 from lengthwise.report.style import ACROSS, INK, WIDTHS, Drawing, Width, drawing, settled, style
 
 TICKS = 9  # sizes written along a side, at most
 JUMP = 0.7  # how wide the gap is where sizes jump, in cells
 
 
+def cells_of(runs: Iterable[RunFolder]) -> list[Row]:
+    """The scores of runs, each under its run's id: folders, after which scores are called, may have one name."""
+    return [row | {"weights": run.outline.id} for run in runs for row in run.rows("scores")]
+
+
 @style()
-def heat_map(rows: Iterable[Row], top: int, title: str | None = None, *, width: Width = "page") -> Drawing:
-    """Exact match for every pair of sizes, the training square outlined; a panel per stopping rule and set of problems.
+def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, width: Width = "page") -> Drawing:
+    """Exact match for every pair of sizes, the training range outlined; a panel per stopping rule and set of problems.
 
     Where the rows come from several weights, their mean. A gap stands where sizes jump. Sizes that were measured only
     with themselves are left out and told in words. Rows of a single size are left out; UsageError if no others are
@@ -35,12 +41,13 @@ def heat_map(rows: Iterable[Row], top: int, title: str | None = None, *, width: 
         raise UsageError("no scores of two sizes to map: evaluate a run of a task with two axes, on 20x40 for instance")
     panels = _panels(pairs)
     sides = _sides({sizes for cells in panels.values() for sizes in cells})
-    heading = [title, f"trained to {top} x {top} (outlined)"] if title else [f"trained to {top} x {top} (outlined)"]
+    reach = " x ".join(map(str, tops))
+    heading = [*filter(None, [title]), f"trained to {reach} (outlined)"]
     grid = _Grid.of(len(panels), width)
     figure = grid.figure(width, ("\n" if width == "column" else ": ").join(heading))
     for number, (name, cells) in enumerate(panels.items()):
         axes = grid.panel(figure, number)
-        mesh = _draw_map(axes, cells, sides, top, grid.side)
+        mesh = _draw_map(axes, cells, sides, tops, grid.side)
         axes.set_title(name, fontsize=7.5, pad=21)
         size = 6 if grid.side > 1.2 else 5
         axes.annotate(_summary(cells, sides), (0, 1), (0, 4), "axes fraction", "offset points", fontsize=size)
@@ -124,7 +131,7 @@ def _sides(measured: set[Sizes]) -> list[list[int]]:
 
 
 def _draw_map(
-    axes: Axes, cells: dict[Sizes, float], sides: Sequence[Sequence[int]], top: int, inches: float
+    axes: Axes, cells: dict[Sizes, float], sides: Sequence[Sequence[int]], tops: Sizes, inches: float
 ) -> QuadMesh:
     """The first size runs to the right, the second upwards, in the order of those measured."""
     (first, left), (second, low) = [(side, _starts(side)) for side in sides]
@@ -141,7 +148,8 @@ def _draw_map(
     _mark_jumps(axes, left, low)
     _write_cells(axes, cells, (first, second), (left, low), 72 * inches / max(*_edges(left), *_edges(low)))
     ends = [
-        [start + 1 for size, start in zip(*side, strict=True) if size <= top] for side in ((first, left), (second, low))
+        [start + 1 for size, start in zip(*side, strict=True) if size <= top]
+        for side, top in zip(((first, left), (second, low)), tops, strict=True)
     ]
     if all(ends):
         for colour, linewidth in (("white", 2.6), ("black", 1.2)):  # seen on light cells and on dark ones

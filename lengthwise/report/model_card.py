@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lengthwise.base.errors import clean
-from lengthwise.base.score_rows import Row, families_in, latest, size_text, uniform_in, worst
+from lengthwise.base.score_rows import Row, Sizes, families_in, latest, size_text, trained_on, uniform_in, worst
 from lengthwise.folder import RunFolder
 from lengthwise.report.card import HEADINGS, card_cells, score_card
 
@@ -40,7 +40,7 @@ def model_card(run: RunFolder, repository: str, *, license_: str, example: str, 
         "",
         "## Exact match",
         "",
-        *(_scores(rows, told.top) if rows else ["Not measured."]),
+        *(_scores(rows, told.tops) if rows else ["Not measured."]),
         "",
         *_controls([run, *controls] if controls else []),
         "## Training",
@@ -76,7 +76,7 @@ def _size(run: RunFolder) -> str:
     return f"{count:,} parameters." if count else ""
 
 
-def _scores(rows: Sequence[Row], top: int) -> Iterator[str]:
+def _scores(rows: Sequence[Row], tops: Sizes) -> Iterator[str]:
     """Uniform problems beside the worst family, size by size."""
     uniform = uniform_in(rows)
     structured = families_in(rows)
@@ -85,7 +85,7 @@ def _scores(rows: Sequence[Row], top: int) -> Iterator[str]:
     for size in sorted({*uniform, *structured}):
         low = worst(structured[size]) if size in structured else None
         named = f"{low['problems']}, of {len(structured[size])}" if low else ""
-        mark = " (trained)" if max(size) <= top else ""
+        mark = " (trained)" if trained_on(size, tops) else ""
         yield f"| {size_text(size)}{mark} | {_share(uniform.get(size))} | {_share(low)} | {named} |"
     yield ""
     yield "Exact match: the whole answer is right, its end included. In brackets Wilson's 95 % interval and the number"

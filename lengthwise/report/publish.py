@@ -18,7 +18,7 @@ from lengthwise.report.card import score_card
 from lengthwise.report.depth_figure import depth_figure
 from lengthwise.report.length_figure import score_figure, usual_title
 from lengthwise.report.loss_figure import loss_figure
-from lengthwise.report.map_figure import heat_map
+from lengthwise.report.map_figure import cells_of, heat_map
 from lengthwise.report.overview_figure import overview_figure
 from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
 from lengthwise.report.published import inquiries, published, read_json, read_table, told
@@ -81,9 +81,9 @@ def _figures(
         figures["lengths"] = score_figure(runs, title, asked=asked, strong=strong, width=width)
     groups = by_recipe(runs) if runs else {}
     for label, group in groups.items():
-        cells = [row for row in _rows(group, "scores") if row["problems"] in ALONE]
+        cells = [row for row in cells_of(group) if row["problems"] in ALONE]
         if all(len({sizes[axis] for sizes in _mixed(cells)}) > 1 for axis in (0, 1)):
-            figures[f"map-{label}"] = heat_map(cells, group[0].outline.top, label, width=width)
+            figures[f"map-{label}"] = heat_map(cells, group[0].outline.tops, label, width=width)
     if any(row.get("loss") is not None for row in _rows(runs, "metrics")):
         figures["loss"] = loss_figure(runs, title, strong=strong, width=width)
     for label, group in groups.items():

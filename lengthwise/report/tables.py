@@ -15,7 +15,7 @@ from rich.text import Text
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import write
-from lengthwise.base.score_rows import SOLVED, Row, Sizes, size_text
+from lengthwise.base.score_rows import SOLVED, Row, Sizes, size_text, trained_on
 from lengthwise.report import TRAINED, WORST, Claim, Curve, Point, fits_of, lost, names, not_fitted
 from lengthwise.report.sheet import Sheet
 
@@ -58,8 +58,8 @@ def score_table(curves: Sequence[Curve]) -> Table:
     return table
 
 
-def detail_table(rows: Iterable[Row], top: int | None = None) -> Table:
-    """All that was measured, a row per score; sizes up to ``top`` are marked as trained. UsageError without rows."""
+def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
+    """All that was measured, a row per score; sizes up to ``tops`` are marked as trained. UsageError without rows."""
     rows = list(rows)
     if not rows:
         raise UsageError("there are no scores to tabulate: evaluate a run first")
@@ -69,17 +69,17 @@ def detail_table(rows: Iterable[Row], top: int | None = None) -> Table:
     for heading in ("size", *own, "", "exact match", "95 % interval", "per token", "loops", "count"):
         table.add_column(heading, justify="left" if heading in (*own, "") else "right", no_wrap=heading not in own)
     for row in rows:
-        size, *rest = _details(row, trained=top is not None and max(row["sizes"]) <= top)
+        size, *rest = _details(row, trained=tops is not None and trained_on(row["sizes"], tops))
         table.add_row(size, *(row[name] for name in own), *rest)
     said = [f"{name}: {rows[0][name]}" for name in ("problems", "stopping") if name not in own]
-    said += [f"{TRAINED} within the training range, up to {top}"] if top is not None else []
+    said += [f"{TRAINED} within the training range, up to {size_text(tops)}"] if tops is not None else []
     early = sorted({row["precision"] for row in rows if "precision" in row})
     said += [f"ended as soon as the interval is ±{width:g}" for width in early]
     table.caption = Text("; ".join(said))
     return table
 
 
-def map_table(rows: Sequence[Row], top: int) -> Table:
+def map_table(rows: Sequence[Row], tops: Sizes) -> Table:
     """Many pairs of sizes, under one rule: the mean exact match over blocks of them, at most ``BLOCKS`` on a side."""
     cells = {tuple(row["sizes"]): row["exact"] for row in rows}
     downs, acrosses = (_blocks(sorted({size[axis] for size in cells})) for axis in (0, 1))
@@ -90,9 +90,9 @@ def map_table(rows: Sequence[Row], top: int) -> Table:
         shares = [[cells[i, j] for i in down for j in across if (i, j) in cells] for across in acrosses]
         table.add_row(_span(down), *(share_text(statistics.fmean(found)) if found else "" for found in shares))
     worst = min(cells, key=cells.__getitem__)
-    trained = [share for size, share in cells.items() if max(size) <= top]
+    within = [share for size, share in cells.items() if trained_on(size, tops)]
     said = [f"mean {statistics.fmean(cells.values()):.4f} of {len(cells)} pairs"]
-    said += [f"{statistics.fmean(trained):.4f} of the {len(trained)} trained, up to {top}"] if trained else []
+    said += [f"{statistics.fmean(within):.4f} of the {len(within)} trained, up to {size_text(tops)}"] if within else []
     said += [f"worst {cells[worst]:.3f} at {size_text(worst)}"]
     said += [f"{rows[0]['count']} {rows[0]['problems']} problems each; {rows[0]['stopping']}"]
     table.caption = Text("\n".join(said))

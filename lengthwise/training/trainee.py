@@ -30,7 +30,7 @@ from lengthwise.recipe.lengths import Growing, Mastery
 from lengthwise.recipe.own_code import told_of_own
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.source import Finite, Fresh
-from lengthwise.run import Run, commit, named_now, save
+from lengthwise.run import Run, check_kept, commit, named_now, save
 from lengthwise.training import checkpoint
 from lengthwise.training.computing import Bf16, Clock, Matmul
 from lengthwise.training.memory import InParts
@@ -61,7 +61,7 @@ class Trainee:
         self.matmul, self.compile, self.processes, self.stacked = matmul, compile, processes or Alone(), stacked
         if not surely_small(recipe.model):
             of_model(recipe, KEPT).check(f"{recipe.name}: training a model of {parameters(recipe):,} parameters")
-        self.model = recipe.build().to(device)
+        self.model = recipe.build().to(device).train()  # a module that is given may not be in training
         self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema)) if recipe.ema else None
         self.optimizer = recipe.optimizer.build(self.model.parameters())
         self.draw: Callable[[int, int], DrawnBatch] = lambda step, passed: data.batch(recipe, step, passed=passed)
@@ -346,6 +346,7 @@ def _rehearsed(recipe: Recipe, device: torch.device, matmul: Matmul) -> Trainee:
     causality.check(trainee.model, recipe)
     if isinstance(recipe.source, Finite):
         data.fixed_set(recipe.task, recipe.lengths, recipe.source)
+    check_kept(trainee.model.state_dict())
     trainee.advance()
     trainee.step, trainee.passed = recipe.steps - 1, recipe.lengths.top
     trainee.advance()

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from lengthwise.base.progress import Progress
 from lengthwise.base.results import AnySize
-from lengthwise.base.score_rows import Row, latest
+from lengthwise.base.score_rows import Row, Sizes, latest
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.anatomy import anatomy
 from lengthwise.evaluation.follow import followed, followed_sizes
@@ -58,12 +58,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _measure(work: Work, most: int) -> int:
     """Measure, keep what a run shows in its folder, and print it; uniform problems are at most so many per size."""
-    args, top = work.args, work.recipe.lengths.top
+    args, tops = work.args, work.recipe.lengths.tops(len(work.recipe.task.axes))
     rows = _scores(work, most)
-    tables: list[Any] = (_maps(rows, top) if args.grid else []) or [detail_table(rows, top)]
+    tables: list[Any] = (_maps(rows, tops) if args.grid else []) or [detail_table(rows, tops)]
     if with_families(args):
         structured = families_of(work)
-        tables += family_tables(rows, structured, top, whole=args.families)
+        tables += family_tables(rows, structured, tops, whole=args.families)
         rows = rows + structured
     if not args.anatomy:
         return say(args, rows, *tables)
@@ -112,9 +112,9 @@ def _anatomies(work: Work) -> list[Row]:
     return rows
 
 
-def _maps(rows: Sequence[Row], top: int) -> list[Table]:
+def _maps(rows: Sequence[Row], tops: Sizes) -> list[Table]:
     """A table of blocks for each rule, if the map is large."""
     by_rule: dict[str, list[Row]] = {}
     for row in rows:
         by_rule.setdefault(row["stopping"], []).append(row)
-    return [map_table(found, top) for found in by_rule.values() if len(found) > BLOCKS**2]
+    return [map_table(found, tops) for found in by_rule.values() if len(found) > BLOCKS**2]

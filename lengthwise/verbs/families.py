@@ -11,7 +11,7 @@ from rich.table import Table
 
 from lengthwise.base.progress import Progress
 from lengthwise.base.results import AnySize
-from lengthwise.base.score_rows import ALONE, Row
+from lengthwise.base.score_rows import ALONE, Row, Sizes
 from lengthwise.evaluation.families import evaluate_families, rules_of_families, samples_of_family, short_sizes
 from lengthwise.evaluation.follow import followed, followed_sizes
 from lengthwise.recipe.recipe import Recipe
@@ -101,7 +101,7 @@ def after_training(
             run.append("scores", *(score.row() | {"seed": 0} for score in found))
 
 
-def family_tables(uniform: Sequence[Row], rows: Sequence[Row], top: int, *, whole: bool) -> list[Table]:
+def family_tables(uniform: Sequence[Row], rows: Sequence[Row], tops: Sizes, *, whole: bool) -> list[Table]:
     """For each rule that measured families, uniform problems and the worst family at each size; all families where
     they are asked for."""
     tables: list[Table] = []
@@ -109,7 +109,7 @@ def family_tables(uniform: Sequence[Row], rows: Sequence[Row], top: int, *, whol
     for rule in rules:
         by_rule = [[row for row in found if row["stopping"] == rule] for found in (uniform, rows)]
         named = whole and any(row["problems"] != "every" for row in by_rule[1])  # a task may have no families
-        both = [worst_table([*by_rule[0], *by_rule[1]], top), *([family_table(by_rule[1], top)] if named else [])]
+        both = [worst_table([*by_rule[0], *by_rule[1]], tops), *([family_table(by_rule[1], tops)] if named else [])]
         for table in both if len(rules) > 1 else ():
             table.title = rule
         tables += both

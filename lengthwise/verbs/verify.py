@@ -68,8 +68,8 @@ def _say(args: argparse.Namespace, record: dict[str, Any], where: str) -> int:
 
 
 def _scores(record: dict[str, Any]) -> Table:
-    top = max(map(int, record["about"]["trained_to"].split("x")))
-    return worst_table(record["scores"], top)
+    tops = tuple(map(int, record["about"]["trained_to"].split("x")))
+    return worst_table(record["scores"], tops)
 
 
 def _longest(record: dict[str, Any]) -> Text:

@@ -1,0 +1,135 @@
+"""Torch modules that Python hands over: which training is whose, and what becomes of the module itself."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import lengthwise as lw
+from lengthwise.evaluation.attack import attack
+from lengthwise.run import load
+
+FEW = {"task": "parity", "steps": 3, "batch": 4, "lengths": 4, "quiet": True}
+SYMBOLS = 4  # of parity in rows
+
+
+class Heads(nn.Module):
+    """Causal attention whose weights are of the same shape for any number of heads, with dropout."""
+
+    def __init__(self, heads=1, *, drop=0.0, logits=SYMBOLS, extra=None):
+        super().__init__()
+        self.heads, self.extra = heads, extra
+        self.embedding, self.mix, self.head = nn.Embedding(SYMBOLS, 8), nn.Linear(8, 8), nn.Linear(8, logits)
+        self.dropout = nn.Dropout(drop)
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        q = k = v = self.mix(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        seen = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.head(self.dropout(x + seen.transpose(1, 2).flatten(2)))
+
+
+class Stateful(Heads):
+    def get_extra_state(self):
+        return self.extra
+
+    def set_extra_state(self, state):
+        self.extra = state
+
+
+def made(*args, **kwargs):
+    torch.manual_seed(0)
+    return Heads(*args, **kwargs)
+
+
+def weights_of(run):
+    return {name: value.tolist() for name, value in run.model.state_dict().items()}
+
+
+def test_modules_that_differ_in_a_plain_attribute_alone_are_two_trainings():
+    one, two = (lw.train(made(heads), **FEW) for heads in (1, 2))
+    assert one.folder != two.folder and weights_of(one) != weights_of(two)
+    layers = [made() for _ in range(2)]
+    for layer, heads in zip(layers, (2, 4), strict=True):
+        torch.manual_seed(0)
+        layer.add_module("torchs", nn.TransformerEncoderLayer(8, heads))
+    one, two = map(lw.models.given.Given.of, layers)
+    assert one != two
+
+
+def test_a_recipe_builds_the_module_as_it_was_given():
+    module = made()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    run = lw.train(module, **FEW)
+    lw.evaluate(module, 2, task="parity", samples=2, quiet=True)
+    built = run.recipe.build().module.state_dict()
+    assert all(torch.equal(built[name], value) for name, value in before.items())
+    assert any(not torch.equal(module.state_dict()[name], value) for name, value in before.items())
+
+
+def test_a_module_trains_whatever_mode_it_is_given_in():
+    trained = []
+    for name, mode in (("in", True), ("out", False)):
+        run = lw.train(made(drop=0.5).train(mode), f"name={name}", "watch.every=0", **FEW)
+        trained.append(weights_of(run))
+    assert trained[0] == trained[1]
+    plain = weights_of(lw.train(made(drop=0.0), "name=plain", "watch.every=0", **FEW))
+    assert plain != trained[0]
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_measuring_leaves_each_part_in_training_or_not_as_it_was(mode):
+    module = made(drop=0.5).train(mode)
+    module.mix.train(not mode)
+    lw.evaluate(module, 2, task="parity", samples=2, quiet=True)
+    assert (module.training, module.dropout.training, module.mix.training) == (mode, mode, not mode)
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"version": 1}, r"module\._extra_state: weights are kept as tensors, and this is a dict"),
+        (torch.zeros(1, dtype=torch.complex128), r"module\._extra_state: .* cannot hold numbers of torch\.complex128"),
+    ],
+)
+def test_what_cannot_be_kept_is_said_before_training(state, said):
+    with pytest.raises(lw.UsageError, match=said):
+        lw.train(Stateful(extra=state), **FEW)
+
+
+def test_logits_without_a_symbol_are_shown_as_such():
+    module = made(logits=16)
+    with torch.no_grad():
+        module.head.bias[9] = 100.0
+    run = lw.train(module, "optimizer.rate=1e-9", **FEW)
+    assert {*lw.load(run.folder).solve("101").text} == {"�"}
+    found = attack(run.weights(), [3], tries=10)
+    assert found["failed"] == found["tries"] > 0
+
+
+def test_weights_go_back_into_a_module_as_the_error_says():
+    run = lw.train(made(), **FEW)
+    kept = load(run.folder).model.state_dict()
+    made().load_state_dict({name.removeprefix("module."): value for name, value in kept.items()})
+
+
+NOTEBOOK = """
+class Chosen:
+    def of(self, kind):
+        return kind in {"add", "gate", "none", "once"}
+
+from lengthwise.recipe.own_code import _digest
+print(_digest(Chosen))
+"""
+
+
+def test_a_class_of_a_notebook_has_one_digest_in_every_process():
+    said = {
+        subprocess.run(
+            [sys.executable, "-"], input=NOTEBOOK, env={"PYTHONHASHSEED": seed}, capture_output=True, text=True
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(said) == 1 and said != {""}
