@@ -45,6 +45,7 @@ FORMS = {
     "ahead": "looped-bitwise-or model.width=8",
     "signs": "looped-copy model.width=8",
     "timed": "looped-flipped-copy model.answers.width=8 model.clock.width=16",
+    "blind": "looped-multiplication model.answers.width=8 model.clock.width=16 model.blind=true",
     "framed": "abacus-addition model.width=16 model.heads=2 layout.framed=true layout.pauses=2",
     "mirrored": "looped-multiplication model.answers.width=8 task.base=3 task.leading_zeros=false",
     "most": "looped-pairs model.width=8 task.base=4 task.order=most task.leading_zeros=false",

@@ -33,16 +33,21 @@ class Twice(claims.Claiming):
         super().__init__(model)
         self.answers, self.clock = PackedTransformer(model.answers), PackedTransformer(model.clock)
 
+    def _both(self, inputs: Inputs) -> Iterator[tuple[PackedTransformer, Inputs]]:
+        """The runner of each of the two, and what it reads."""
+        yield self.answers, inputs
+        yield self.clock, self.model.timed(inputs)
+
     def last(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
     ) -> Float[Tensor, "n v"]:
-        answers, clock = (one.last(inputs, loops, at, untracked=untracked) for one in (self.answers, self.clock))
+        answers, clock = (one.last(read, loops, at, untracked=untracked) for one, read in self._both(inputs))
         return self.model.joined(answers, clock, self.model.firsts(inputs)[at])
 
     def each(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
     ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
         first = self.model.firsts(inputs)
-        both = (one.each(inputs, loops, at) for one in (self.answers, self.clock))  # in the same order of rows
+        both = (one.each(read, loops, at) for one, read in self._both(inputs))  # in the same order of rows
         for (k, rows, answers), (_, _, clock) in zip(*both, strict=True):
             yield k, rows, self.model.joined(answers, clock, first[rows][at[rows]])

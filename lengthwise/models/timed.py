@@ -7,11 +7,11 @@ that it is done need not have the answer so far ready at every loop, and may cou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
 from lengthwise.base.types import Inputs, UsageError
@@ -37,6 +37,7 @@ class Timed(ModelSpec):
     answers: ModelSpec = Transformer()  # what answers
     # what says when: a loop takes the mark of the first position one further, so it is at the = after n loops
     clock: ModelSpec = Transformer(width=32, positions=(Local(reach=1), Mark()), init_std=0.1, embedding_std=0.3)
+    blind: bool = False  # to the clock all letters and digits are one symbol: T(n) follows from where they stand
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
         return self.clock.vary(self.answers.vary(inputs, generator), generator)
@@ -48,7 +49,13 @@ class Timed(ModelSpec):
         clock = self.clock.build(reads, Vocab(("waits", "done")), causal=causal)
         if not isinstance(answers, Model) or not isinstance(clock, Model):
             raise UsageError("answers and clock of Timed are models that can be looped, e.g. Transformer")
-        return TimedModel(answers, clock, reads.id(EQUALS), writes.id(END))
+        return TimedModel(answers, clock, reads.id(EQUALS), writes.id(END), _blinded(reads) if self.blind else None)
+
+
+def _blinded(reads: Vocab) -> Int[Tensor, " v"]:
+    """What a blind clock reads for each symbol: for every letter and digit the first of them."""
+    alike = [symbol.isalnum() for symbol in reads.symbols]
+    return torch.tensor([alike.index(True) if one else number for number, one in enumerate(alike)])
 
 
 class TimedState(NamedTuple):
@@ -62,13 +69,19 @@ class TimedState(NamedTuple):
 class TimedModel(Model):
     """The model of ``Timed``. The context has the form of the state."""
 
-    def __init__(self, answers: Model, clock: Model, equals: int, end: int) -> None:
+    def __init__(self, answers: Model, clock: Model, equals: int, end: int, seen: Int[Tensor, " v"] | None) -> None:
         super().__init__()
         self.answers, self.clock = answers, clock
         self.equals, self.end = equals, end
+        self.seen: Tensor | None
+        self.register_buffer("seen", seen, persistent=False)
 
     def embed(self, inputs: Inputs) -> TimedState:
-        return TimedState(self.answers.embed(inputs), self.clock.embed(inputs), self.firsts(inputs))
+        return TimedState(self.answers.embed(inputs), self.clock.embed(self.timed(inputs)), self.firsts(inputs))
+
+    def timed(self, inputs: Inputs) -> Inputs:
+        """What the clock reads."""
+        return inputs if self.seen is None else replace(inputs, tokens=self.seen[inputs.tokens])
 
     def firsts(self, inputs: Inputs) -> Bool[Tensor, "b t"]:
         """Where the clock is asked."""

@@ -3,14 +3,17 @@
 
 /** The tensors of a model whose names begin with a prefix: the rest → Float32Array, from base64 of little-endian float32. */
 function tensorsOf(packed, prefix) {
-  const text = atob(packed.weights);
-  const bytes = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
-  const found = {};
+  const buffer = (packed.buffer ??= decoded(packed.weights)), found = {};
   for (const [name, start, size] of packed.tensors) {
-    if (name.startsWith(prefix)) found[name.slice(prefix.length)] = new Float32Array(bytes.buffer, 4 * start, size);
+    if (name.startsWith(prefix)) found[name.slice(prefix.length)] = new Float32Array(buffer, 4 * start, size);
   }
   return found;
+}
+
+function decoded(base64) {
+  const text = atob(base64), bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  return bytes.buffer;
 }
 
 /** y = W x + b for the rows from…to of x ("t in" → "t out"); W is "out in", as torch keeps it. Two rows and two outputs at

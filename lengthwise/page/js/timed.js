@@ -1,18 +1,26 @@
 // A model with a clock: two networks, whose states lie one behind the other. What is shown of a state is the answers'.
 
 const WAITS = 0, DONE = 1;
+const LETTER_OR_DIGIT = /[\p{L}\p{N}]/u;
 
 class TimedNetwork {
   constructor(packed) {
-    const { answers, clock } = packed.model;
+    const { answers, clock, blind } = packed.model;
     this.answers = new Network(packed, answers, packed.writes.length, "answers.");
     this.clock = new Network(packed, clock, 2, "clock.");
     this.spec = answers;
     this.end = packed.writes.indexOf(END);
+    const alike = packed.reads.map((symbol) => blind && LETTER_OR_DIGIT.test(symbol));
+    this.seen = alike.map((one, i) => (one ? alike.indexOf(true) : i));
+  }
+
+  /** What the clock reads of a row. */
+  timed(row) {
+    return row.ids.map((id) => this.seen[id]);
   }
 
   begin(row) {
-    const answers = this.answers.begin(row), clock = this.clock.begin(row);
+    const answers = this.answers.begin(row), clock = this.clock.begin({ ...row, ids: this.timed(row) });
     const run = { row, length: answers.length, answers, clock, start: new Float32Array(0) };
     run.start = new Float32Array(answers.start.length + clock.start.length);
     this.restart(run);
@@ -26,6 +34,7 @@ class TimedNetwork {
 
   embed(run, from, to) {
     this.answers.embed(run.answers, from, to);
+    run.clock.row.ids = this.timed(run.row);
     this.clock.embed(run.clock, from, to);
     this.restart(run);
   }
