@@ -33,7 +33,7 @@ CAPTIONS = {
     "run": (RESULTS, "a run with recipe and weights"),
     "report": (RESULTS, "tables and figures, from files alone"),
     "page": (RESULTS, "pages in one file: a model that thinks in the browser"),
-    "evaluation": (RESULTS, "scores, stopping, decoding"),
+    "evaluation": (RESULTS, "scores, families, attack, decoding"),
     "ask": (RESULTS, "language models by endpoint"),
     "share": (RESULTS, "the Hub, trackers"),
     "training": (RESULTS, "the training loop"),

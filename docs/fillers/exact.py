@@ -109,18 +109,18 @@ def kept(folder: str, *tops: str) -> str:
 
 def grid(*folders: str) -> str:
     """Every method on every task (Fan et al. 2025) at the length that the task is tested at: the mean over seeds. The
-    folders are those of ``TESTED``, in its order; of ``looped-half``, those on half the range. One that is not there
-    yet is not measured."""
+    folders are those of ``TESTED``, in its order, ``+`` between several of one task; of ``looped-half``, those on half
+    the range. One that is not there yet is not measured."""
     scale: Scale = "half" if "looped-half" in folders[0] else "cpu"
     columns = [["", "---", *(f"`{method}`" for method in METHODS)]]
     count = 0
-    for task, folder in zip(TESTED, folders, strict=True):
-        known = (ROOT / folder).exists()
+    for task, together in zip(TESTED, folders, strict=True):
+        known = [folder for folder in together.split("+") if (ROOT / folder).exists()]
         sizes = size_text(variation(task, "fop", scale).sizes(tested_at(task, scale)))
-        unfit = unfitted(folder) if known else {}
+        unfit = {name for folder in known for name in unfitted(folder)}
         columns.append([f"{task} at {sizes.replace('x', ' × ')}", "---:"])
         for name in (variation(task, method, scale).name for method in METHODS):
-            shares = exact_by_seed(folder, name, sizes) if known else []
+            shares = [share for folder in known for share in exact_by_seed(folder, name, sizes)]
             seeds = f" ({len(shares)} seeds)" if len(shares) > 1 else ""
             columns[-1].append(f"{statistics.fmean(shares):.3f}{' †' * (name in unfit)}{seeds}" if shares else "–")
             count += bool(shares)

@@ -32,9 +32,13 @@ def _figures(claim: dict[str, str], recipe: str) -> list[float]:
     """Exact match of each seed where a claim is about it: at a size, over a map of them; where it is to stop."""
     folder, sizes, stop = claim["folder"], claim["sizes"], claim.get("stop", "")
     if "-" in sizes:
-        rule, top = re.sub(r"(\d+) loops?", r"After(loops=\1)", stop) or "Oracle", int(sizes.rpartition("-")[2])
+        rule = re.sub(r"(\d+) loops?", r"After(loops=\1)", stop) or "Oracle"
+        low, high = map(int, sizes.partition("x")[0].split("-"))
         maps = [found for key, found in maps_of(folder).items() if key[:2] == (recipe, rule)]
-        return [statistics.fmean(exact for at, exact in found.items() if max(at) <= top) for found in maps]
+        return [
+            statistics.fmean(exact for at, exact in found.items() if low <= min(at) <= max(at) <= high)
+            for found in maps
+        ]
     if not stop:
         return exact_by_seed(folder, recipe, sizes)
     rows = json.loads((ROOT / folder / f"stopping-{recipe}.json").read_text())

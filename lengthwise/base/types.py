@@ -7,7 +7,7 @@ row                one problem of a batch, as a sequence of tokens
 position           the index of a token in its row, from 0
 digit position     the index of a digit within its number, from 1; 0 for a sign
 padding mask       True for a real token, False for padding at a row's end
-loss mask          True where a target is supervised and scored: the answer and its end
+loss mask          True where a target is supervised: the answer and its end, and more where a layout says so
 answer slots       the positions where an answer may stand, known without the answer
 prediction         the symbol with the largest logit
 probability        of an event, e.g. of dropping a weight; a proportion of rows is a fraction
@@ -17,6 +17,7 @@ packed sequence    the real tokens of a batch, one row after the other, without 
 receptive field    the positions that can influence a state
 loop               one application of a model's shared layers (``Model.advance``)
 input injection    combining the embedded input with the state at the start of a loop
+T(n), rounds       the rounds in which a task's reference algorithm solves a problem of size n
 halting            a row's end of looping; a stopping rule chooses the loop
 size               a problem's difficulty on each axis of its task, e.g. its number of digits
 =================  ====================================================================================================
@@ -50,7 +51,7 @@ SYMBOL = integer_type(99)  # every shipped task has fewer than 100 symbols
 
 
 def sent(value: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the CPU on a device, which is not waited for: CUDA copies pinned memory while both go on."""
+    """Copy a CPU tensor to a device without waiting for it: CUDA copies from pinned memory in the background."""
     if device.type == "cuda" and not value.is_cuda:
         value = value.contiguous().pin_memory()
     return value.to(device, non_blocking=True)
@@ -132,7 +133,7 @@ class Inputs(Rows):
 
 @dataclass(frozen=True)
 class Copied(Inputs):
-    """Inputs on a device that remember those on the CPU. A part of them remembers nothing."""
+    """Inputs on a device that remember those on the CPU. Slices of them do not."""
 
     original: Inputs
 
@@ -150,7 +151,7 @@ class Batch(Rows):
 
     inputs: Inputs
     targets: Int[Tensor, "b t"]
-    loss_mask: Bool[Tensor, "b t"]  # True at the answer and its end: supervised and scored
+    loss_mask: Bool[Tensor, "b t"]  # True at the answer and its end, and further where a layout supervises more
     answer_slots: Bool[Tensor, "b t"]  # where an answer may stand, known without it; contiguous in each row
     rounds: Int[Tensor, " b"]
     sizes: Int[Tensor, "b axes"]

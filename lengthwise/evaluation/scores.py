@@ -100,7 +100,7 @@ def check_precision(precision: float | None) -> None:
 
 
 def first_count(precision: float) -> int:
-    """The fewest problems whose interval can be so narrow: if all are right, or none."""
+    """The smallest number of problems for which the interval can be this narrow: all right, or none."""
     return math.ceil(NORMAL**2 * (0.5 / precision - 1))
 
 

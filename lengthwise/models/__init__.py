@@ -25,8 +25,8 @@ State = Any  # as Context
 class Model(nn.Module, ABC):
     """A model as one loop of a computation: c = embed(x), h_0 = start(c), h_{k+1} = advance(h_k, c), logits = read(h).
 
-    A standard model is advanced once, a looped one T(n) times. Dropout and the noise of h_0 are the only randomness,
-    and rows do not depend on each other.
+    A standard model is advanced once, a looped one as often as its recipe's loops say. Dropout and the noise of h_0 are
+    the only randomness, and rows do not depend on each other.
     """
 
     @abstractmethod
@@ -53,7 +53,7 @@ def device_of(model: nn.Module) -> torch.device:
 
 @contextmanager
 def modes_kept(model: nn.Module) -> Iterator[None]:
-    """A context after which each of a model's modules is in training or not, as before: ``eval`` sets them all."""
+    """Context manager: on exit, each of a model's modules has its ``training`` flag back, which ``eval`` overwrites."""
     modes = [(part, part.training) for part in model.modules()]
     try:
         yield

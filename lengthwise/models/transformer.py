@@ -50,13 +50,13 @@ class Transformer(ModelSpec):
     - ``reads``: x is added to the inputs of mixer and MLP in every block, not to the state; h_0 = x.
     - ``once``: no injection; h_0 = x. Advanced once, this equals ``add``.
 
-    ``noise``: standard deviation of h_0 in training, where h_0 is 0 otherwise. ``final_norm``: inside the loop, before
-    the readout, or nowhere. ``readout``: ``linear``; ``mlp``, an MLP as in the blocks and two linear layers; or
-    ``scaled``, a linear layer without bias, its logits divided by √width, initialised N(0, init_std²). ``init``: which
-    output layers start smaller by √(2 · layers), those of mixer and MLP or the mixer's only.
+    ``noise``: standard deviation of h_0 in training, where h_0 is 0 otherwise. ``final_norm``: inside the loop, within
+    the readout, or nowhere. ``readout``: ``linear``; ``mlp``, an MLP as in the blocks, the norm and two linear layers;
+    or ``scaled``, a linear layer without bias, its logits divided by √width, initialised N(0, init_std²). ``init``:
+    which output layers start smaller by √(2 · layers), those of mixer and MLP or the mixer's only.
 
-    Raises UsageError if ``width`` is not a multiple of ``heads``; its model does for a batch if two encodings rotate
-    queries, or two have a blank.
+    Raises UsageError if ``width`` is not a multiple of ``heads``. The model raises it at the first batch if two
+    encodings rotate queries, or two have a blank.
     """
 
     width: Size = 64  # numbers per position; a multiple of heads
@@ -73,7 +73,7 @@ class Transformer(ModelSpec):
     embedding_norm: bool = False  # normalise the embedded input
     eps: Positive = 1e-5  # of the norms
     biases: bool = True  # of the linear layers
-    # From state to logits: a linear layer, an MLP before it, or logits / √width.
+    # From state to logits: a linear layer, an MLP and two of them, or logits / √width.
     readout: Literal["linear", "mlp", "scaled"] = "linear"
     positions: tuple[Position, ...] = (NoPE(),)  # positional encodings; see `lengthwise list positions`
     mixer: MixerSpec = Attention()  # what a block does across positions

@@ -34,7 +34,8 @@ Scale = Literal["cpu", "half", "paper"]
 
 @dataclass(frozen=True)
 class Method:
-    """What sets a method apart. A fixed number is the setting's ``fixed``; who does not loop has as many blocks."""
+    """What sets a method apart. A fixed number of loops is ``Setting.fixed``; methods without loops stack as many
+    copies of the block."""
 
     layout: type[FullOutput | NextToken]
     loops: Literal["none", "fixed", "adaptive"] = "none"

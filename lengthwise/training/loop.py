@@ -49,10 +49,10 @@ def train(
     compiles the loops of a model that ``fast.Compiled`` claims; any other trains as ever, and a note says why. Started
     by torchrun, all processes train one run together, and the first one writes.
 
-    Raises Interrupted at Ctrl-C, SIGTERM or SIGHUP, after saving; Diverged where the loss is no number any more, with
-    the last finite checkpoint kept, unless to ``allow_divergence``: then rows say null; and UsageError if the model is
-    not causal where its layout is, the device is missing, torch cannot compile here, the folder holds another recipe,
-    its log vanishes, or another process trains it.
+    Raises Interrupted at Ctrl-C, SIGTERM or SIGHUP, after saving; Diverged if the loss becomes NaN or infinite, with
+    the last finite checkpoint kept (with ``allow_divergence`` training goes on, and rows say null); and UsageError if
+    the model is not causal where its layout is, the device is missing, torch cannot compile here, the folder holds
+    another recipe, the run's log disappears, or another process trains this run.
     """
     check(track)
     shown = progress or Progress(quiet=True)
@@ -83,7 +83,7 @@ def train(
             held.enter_context(computing(threads, matmul))
             stopped = held.enter_context(stop_signal())
             held.enter_context(tracked(run, track, shown.note))
-            if run.done:  # by whom we waited for, perhaps, or who was killed at the very end
+            if run.done:  # another process finished it, or this run was killed just before it cleaned up
                 run.forget_state()
                 processes.from_first(None)
                 return run

@@ -137,7 +137,7 @@ def _publish(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence
         with Progress(quiet=args.quiet) as shown:
             prices |= operations_by_id((one.recipe for one in group), shown)
         files += _publish_panel(panel, group, folder / panel.name, prices, quiet=args.quiet)
-        if panel.claims:
+        if panel.claims or panel.also:
             found = summary(panel.title, curves(group), panel.sizes, panel.claims)
             write_csv(folder / panel.name / "summary.csv", found)
             files, rows = [*files, folder / panel.name / "summary.csv"], rows + found
