@@ -110,8 +110,8 @@ def next_count(right: int, count: int, precision: float) -> int:
     low, high = wilson(right / count, count)
     if high - low <= 2 * precision:
         return count
-    share = (low + high) / 2
-    return min(2 * count, max(count + 1, math.ceil(NORMAL**2 * share * (1 - share) / precision**2)))
+    middle = (low + high) / 2
+    return min(2 * count, max(count + 1, math.ceil(NORMAL**2 * middle * (1 - middle) / precision**2)))
 
 
 def checked(weights: Weights, samples: int, stopping: Stopping | Sequence[Stopping] | None) -> list[Stopping]:

@@ -38,8 +38,8 @@ class Halting(Objective):
         last = mask.shape[1] - 1 - mask.long().flip(1).argmax(1)  # an answer's last symbol is its end
         ends = batch.targets.gather(1, last[:, None])
         targets, done = torch.where(early[:, None], ends, batch.targets)[at], ~early[:, None].expand_as(at)[at]
-        share = 1 - early.double().mean()
-        weight = torch.where(done, share / done.sum().clamp(min=1), 1 / len(loops))
+        fraction = 1 - early.double().mean()
+        weight = torch.where(done, fraction / done.sum().clamp(min=1), 1 / len(loops))
         logits = runner.last(batch.inputs, loops, at)
         targets, done, weight = (sent(part, logits.device) for part in (targets, done, weight.to(logits.dtype)))
         value = (weight * F.cross_entropy(logits, targets, reduction="none")).sum()
