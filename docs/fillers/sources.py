@@ -14,8 +14,8 @@ from lengthwise.base.score_rows import size_text
 
 def claims(name: str) -> str:
     """Each claim of the sources, with its figure here: the mean over seeds, and what it says of the claim."""
-    lines = [["source", "claim", "recipe", "at", "here", "seeds", "verdict"]]
-    lines.append(["---", "---", "---", "---:", "---:", "---:", "---"])
+    lines = [["source", "claim", "recipe", "at", "agrees if", "here", "seeds", "verdict"]]
+    lines.append(["---", "---", "---", "---:", "---:", "---:", "---:", "---"])
     for claim in tomllib.loads((ROOT / name).read_text())["claim"]:
         shares = _figures(claim, claim["recipe"])
         others = {other: _figures(claim, other) for other in claim["agrees"].split()[1:] if other[0].isalpha()}
@@ -24,7 +24,9 @@ def claims(name: str) -> str:
             here += f" against {', '.join(f'{statistics.fmean(found):.3f}' for found in others.values())}"
         at = claim["sizes"].replace("-", "–").replace("x", " × ") + (f", {claim['stop']}" if "stop" in claim else "")
         verdict = _compared(claim, shares, others) if others else _verdict(claim, shares)
-        lines.append([claim["source"], claim["says"], f"`{claim['recipe']}`", at, here, str(len(shares)), verdict])
+        bound = "above" if others else claim["agrees"].replace(">=", "≥").replace("<=", "≤")
+        row = [claim["source"], claim["says"], f"`{claim['recipe']}`", at, bound, here, str(len(shares)), verdict]
+        lines.append(row)
     return table_of(lines)
 
 
