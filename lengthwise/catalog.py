@@ -17,7 +17,7 @@ import lengthwise.recipes
 import lengthwise.studies
 from lengthwise.base import listing
 from lengthwise.base.errors import shown
-from lengthwise.base.fields import Part, below, kebab, kinds, override, suggest
+from lengthwise.base.fields import Part, below, kebab, kinds, made, suggest
 from lengthwise.base.types import UsageError
 from lengthwise.models import ModelSpec
 from lengthwise.nn.mixer import MixerSpec
@@ -205,4 +205,5 @@ def study(name: str, **choices: Any) -> Study:
 def task(name: str, changes: Iterable[str] = ()) -> Task:
     """A task by its name as written in the shell (``addition``), with ``name=value`` changes to its fields."""
     import_parts()
-    return override(_find("task", name, {kebab(kind): cls for kind, cls in kinds(Task).items()})(), changes)
+    cls = _find("task", name, {kebab(kind): cls for kind, cls in kinds(Task).items()})
+    return made(cls, changes)

@@ -273,13 +273,23 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     if arguments and any("\0" in word for word in arguments):
         top.error("an argument holds a null character")
     args, rest = top.parse_known_args(arguments)
-    for name in ("prompts", "changes"):
-        if hasattr(args, name) and not any(re.match("--|-[a-zA-Z]", word) for word in rest):
-            setattr(args, name, getattr(args, name) + rest)
-            rest = []
+    if not any(re.match("--|-[a-zA-Z]", word) for word in rest):
+        rest = _taken(args, rest)
     if rest:
         top.error(_unknown(rest, _verbs(top).get(args.verb, top), hasattr(args, "recipe")))
     return args
+
+
+def _taken(args: argparse.Namespace, rest: list[str]) -> list[str]:
+    """Give words that stand behind an option to the argument that they belong to, and return those of none."""
+    if rest and getattr(args, "prompt", "") is None:  # of `rasp`
+        args.prompt, *rest = rest
+    modules = ("import",) if args.verb == "check" else ()
+    for name in ("prompts", "changes", "words", "runs", *modules):
+        if isinstance(getattr(args, name, None), list):
+            setattr(args, name, getattr(args, name) + rest)
+            return []
+    return rest
 
 
 def _unknown(rest: list[str], sub: argparse.ArgumentParser, with_fields: bool) -> str:

@@ -385,3 +385,15 @@ def test_a_misspelt_keyword_fails_in_a_type_checker(tmp_path):
         )
         assert done.returncode == wrong, done.stdout
         assert ("quite" in done.stdout) == bool(wrong)
+
+
+@pytest.mark.parametrize("train", [lw.train, lambda *words, **more: lw.train_stacked(*words, seeds=2, **more)])
+def test_an_arithmetic_that_there_is_not_is_refused(train):
+    with pytest.raises(lw.UsageError, match="matmul: 'bfloat16' is not one of: fp32, tf32, bf16"):
+        train("looped-parity", "steps=1", matmul="bfloat16", quiet=True)
+
+
+def test_families_of_a_task_take_changes():
+    with pytest.raises(lw.UsageError, match="nonsense"):
+        lw.families(lw.Addition(), "nonsense=2")
+    assert lw.families(lw.Addition(), "base=2").keys() == lw.families("addition", "base=2").keys()

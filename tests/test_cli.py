@@ -15,6 +15,8 @@ from conftest import command
 from jaxtyping import config
 from safetensors.torch import load_file, save_file
 
+import lengthwise as lw
+from lengthwise.cli import parse
 from lengthwise.verbs import console
 
 TINY = ["steps=12", "batch=8", "model.width=16", "watch.every=0"]
@@ -316,3 +318,46 @@ def test_nothing_is_half_written_where_the_disk_refuses(tmp_path):
 def test_read_only_folder(tmp_path):
     tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
     fails(command("train", "looped-parity", *TINY, env={"LENGTHWISE_RUNS": str(tmp_path / "runs")}), "cannot write")
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["rasp", "parity", "--json", "10110"], "prompt", "10110"),
+        (["rasp", "addition", "--json", "1+1", "order=least"], "changes", ["order=least"]),
+        (["list", "parity", "--json", "looped"], "words", ["parity", "looped"]),
+        (["report", "a", "--quiet", "b"], "runs", ["a", "b"]),
+        (["check", "one", "--quiet", "two"], "import", ["one", "two"]),
+    ],
+)
+def test_words_may_stand_behind_options(words, name, value):
+    assert getattr(parse(words), name) == value
+
+
+def test_a_task_of_ones_own_is_made_with_what_it_needs(tmp_path, monkeypatch):
+    (tmp_path / "own_needs.py").write_text(
+        "from dataclasses import dataclass\nimport lengthwise as lw\n\n"
+        "@dataclass(frozen=True, kw_only=True)\nclass Needing(lw.Copy):\n    times: int\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    done = command("sample", "needing", "3", "--import", "own_needs")
+    assert done.returncode == 2 and "Needing needs times, e.g. Needing(times=…)" in done.stderr
+    assert command("sample", "needing", "3", "times=2", "--import", "own_needs").returncode == 0
+
+
+def test_a_seed_that_diverges_stops_no_other_in_one_process():
+    words = ["train", "looped-parity", "steps=3", "batch=2", "model.width=8", "watch.every=0", "lengths.top=4"]
+    done = command(*words, "optimizer.rate=1e30", "clip=none", "--seeds", 2, "--jobs", 1, "--lengths", 4, "--quiet")
+    assert done.returncode == 2 and "2 of 2 seeds diverged" in done.stderr
+
+
+def test_a_panel_is_named_once():
+    done = command("reproduce", "controls", "--tasks", "pairs,pairs", "--dry-run")
+    assert done.returncode == 2 and "tasks: each is named once, not pairs,pairs" in done.stderr
+
+
+def test_figures_of_loops_do_not_overwrite_each_other(tmp_path):
+    words = ["looped-parity", "steps=2", "batch=2", "model.width=8", "watch.every=0"]
+    runs = [lw.train(*words, folder=tmp_path / name / "x", quiet=True).folder for name in "ab"]
+    done = command("report", *runs, "--stopping", "--lengths", 4, "--samples", 4, "--out", tmp_path / "out")
+    assert done.returncode == 2 and "would overwrite each other" in done.stderr

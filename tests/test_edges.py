@@ -63,6 +63,7 @@ def test_no_problems_are_no_question():
         ("copy", "**0011**", "0011", True),
         ("multiplication base=10 order=most product=most", "The answer is **15**", "15", True),
         ("multiplication base=10 order=most product=most", "1,015", "1015", True),
+        ("multiplication", "the answer is **110**.", "110", True),
         ("multiplication", "11", "110", False),
         ("multiplication", "011", "11", False),
         ("expression", r"\(20\)", "20", True),

@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 from conftest import command
 
+import lengthwise as lw
+from lengthwise.base.results import Score
 from lengthwise.folder import RunFolder
+from lengthwise.page import rows
 from lengthwise.page.document import vendored
 from lengthwise.page.report import LIBRARIES, MOST, report_page
 from lengthwise.page.rows import differences, fields_of
 from lengthwise.report import curves
 from lengthwise.report.published import published, read_csv
+from lengthwise.run import Run
 
 RESULTS = Path(__file__).parents[1] / "results"
 KINDS = {"pairs": "lengths", "looped/multiplication": "maps"}
@@ -167,3 +171,15 @@ def test_a_damaged_folder_of_results_is_refused_in_one_line(file, content, messa
     done = command("report", tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_recipes_of_one_name_have_their_own_rules_too():
+    runs = []
+    for width in (4, 8):
+        recipe = lw.find("looped-parity", "steps=2", "batch=2", f"model.width={width}", "watch.every=0")
+        runs.append(Run.of(recipe))
+        for rule in ("Oracle", "MaxConfidence"):
+            score = Score("parity", "w", rule, "uniform", (20,), 10, 1.0, 1.0, 1.0, 20.0)
+            runs[-1].append("scores", score.row() | {"seed": 0})
+    shown = {(row["stopping"], row["own"]) for row in rows._lengths(runs, [])}
+    assert shown == {("Oracle", True), ("MaxConfidence", False)}

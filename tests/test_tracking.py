@@ -137,3 +137,11 @@ class _Notes:
         from lengthwise.base.progress import Line
 
         return Line("", 1)
+
+
+def test_a_row_that_a_tracker_failed_to_take_is_sent_later(kept, monkeypatch):
+    monkeypatch.setattr(Kept, "most", 3)
+    run = train(WATCHED, track=["kept"])
+    monkeypatch.setattr(Kept, "most", 1000)
+    assert command("track", run.folder, "--to", "kept").returncode == 0
+    assert kept.points == told(run)

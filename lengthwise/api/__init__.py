@@ -323,7 +323,7 @@ def _checked(thing: Any) -> Findings:
 def families(task: Task | str, *changes: str) -> dict[str, str]:
     """A task's families of structured problems: what each is, by name. ``task`` is a Task or its name, ``changes`` are
     texts such as ``"base=2"``."""
-    found = catalog.task(task, list(changes)) if isinstance(task, str) else task_from(task)
+    found = catalog.task(task, list(changes)) if isinstance(task, str) else fields.override(task_from(task), changes)
     return {family.name: family.about for family in found.families}
 
 

@@ -31,7 +31,8 @@ def lenient(task: Task, reply: str, right: str) -> bool:
         numbers = re.findall(r"[+-]?\d+", re.sub(r"(?<=\d)[,_](?=\d{3}(?!\d))", "", reply))
         return bool(numbers) and _plain(numbers[-1]) == _plain(right)
     symbols = "".join(symbol for symbol in task.symbols if len(symbol) == 1)
-    said = [part for found in re.findall(f"[{re.escape(symbols)}]+", reply) if (part := found.strip(",:;"))]
+    # A sign that Markdown uses too, as the * of products, ends no answer.
+    said = [part for found in re.findall(f"[{re.escape(symbols)}]+", reply) if (part := found.strip(",:;*_"))]
     return bool(said) and said[-1] == right
 
 

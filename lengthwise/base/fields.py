@@ -20,9 +20,10 @@ import types
 import typing
 from abc import ABC
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING
 from functools import cache
 from itertools import chain
-from typing import Annotated, Any, Literal, NotRequired, ParamSpec, TypeVar
+from typing import Annotated, Any, Literal, NotRequired, ParamSpec, TypeVar, cast
 
 from lengthwise.base.errors import UnknownPart, UsageError, shown
 from lengthwise.base.literals import parse, written
@@ -68,7 +69,8 @@ def _can_hold(kind: Any) -> bool:
     if typing.get_origin(kind) in (Annotated, typing.Union, types.UnionType):
         single = typing.get_origin(kind) is Annotated or len(options) == 1
         return single and _can_hold(options[0])
-    return kind in (bool, int, float, str) or (isinstance(kind, type) and issubclass(kind, Part))
+    plain = kind in (bool, int, float, str) or typing.get_origin(kind) is Literal
+    return plain or (isinstance(kind, type) and issubclass(kind, Part))
 
 
 @cache
@@ -124,14 +126,24 @@ def override(part: T, changes: Iterable[str]) -> T:
     Values are numbers, words, ``true``, ``false``, ``none``, kinds with or without fields (``Curriculum(top=20,
     every=60)``), and tuples. Raises UsageError if a name, a type or a value is wrong.
     """
-    tree = encode(part)
+    return decode(type(part), _changed_tree(encode(part), changes))
+
+
+def made(kind: type[T], changes: Iterable[str]) -> T:
+    """A part of this kind with its defaults, changed as ``override`` does. UsageError names the fields that have none
+    and were not given."""
+    given = {f.name: encode(f.default) for f in dataclasses.fields(cast(Any, kind)) if f.default is not MISSING}
+    return decode(kind, _changed_tree({"kind": kind.__name__} | given, changes))
+
+
+def _changed_tree(tree: Any, changes: Iterable[str]) -> Any:
     for change in changes:
         conform(str, change, "a change")
         name, equals, text = change.partition("=")
         if not equals or not name:
             raise UsageError(f"a change is written name=value, not {shown(change)}")
         _put(tree, name.split("."), parse(text, name), name)
-    return decode(type(part), tree)
+    return tree
 
 
 def parts_in(value: Any) -> Iterator[Any]:

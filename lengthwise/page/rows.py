@@ -83,7 +83,7 @@ def _lengths(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[
     """Exact match against length: a row per curve and size."""
     measured = any(run.rows("scores") for run in runs)
     found = [*(curves(runs) if measured else []), *asked_curves(asked)]
-    own = {run.outline.name: run.outline.stopping for run in runs}
+    own = {label: group[0].outline.stopping for label, group in by_recipe(runs).items()} if runs else {}
     rows = []
     for curve, name in zip(found, names(found), strict=True):
         line = {point.sizes for point in curve.diagonal()}

@@ -80,7 +80,10 @@ def push(folder: Path, text: str, card: str, *, private: bool = False) -> str:
                 copyfile(folder / name, Path(place_) / name)
         (Path(place_) / "README.md").write_text(card, encoding="utf-8")
         api.create_repo(where.repository, private=private, exist_ok=True)
-        done = api.upload_folder(repo_id=where.repository, folder_path=place_, commit_message="Upload weights")
+        # What an earlier upload had and this one has not, as scores, is not of these weights.
+        done = api.upload_folder(
+            repo_id=where.repository, folder_path=place_, commit_message="Upload weights", delete_patterns=list(FILES)
+        )
     return done.commit_url
 
 

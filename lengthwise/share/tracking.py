@@ -120,7 +120,12 @@ class Tracker:
         write_json(self.ledger, self.sent)  # first: a process that is killed here sends a row too few, never one twice
         axis, at = ("size", max(row["sizes"])) if kind == "scores" else ("step", row["step"])
         if values := _scores(row, self.run) if kind == "scores" else dict(_numbers(row)):
-            self.sink.log(axis, at, values)
+            try:
+                self.sink.log(axis, at, values)
+            except Exception:  # it was not sent: `lengthwise track` makes up for it
+                self.sent[kind] -= 1
+                write_json(self.ledger, self.sent)
+                raise
 
     def close(self) -> None:
         """Send what is missing, and end."""

@@ -20,6 +20,8 @@ def chosen(names: str, known: Iterable[str], option: str = "tasks") -> list[str]
     for name in named:
         if name not in known:
             raise UsageError(f"{option}: {name!r} is not one of: {', '.join(known)}")
+    if len(set(named)) < len(named):
+        raise UsageError(f"{option}: each is named once, not {','.join(named)}")
     return named
 
 

@@ -73,7 +73,7 @@ def _measure(work: Work, most: int) -> int:
 
 def _scores(work: Work, most: int) -> list[Row]:
     """A row per size and rule; what a run measures is kept in its folder."""
-    rows = _measured(work) if work.args.grid and work.own else []
+    rows = _measured(work) if work.args.grid and work.own and work.args.precision is None else []
     known = {(tuple(row["sizes"]), row["stopping"]) for row in rows}
     missing: dict[tuple[Stopping, ...], list[AnySize]] = {}
     for size in work.sizes:

@@ -163,6 +163,8 @@ def _report_stopping(args: argparse.Namespace, runs: Sequence[Run]) -> int:
     from lengthwise.training.computing import computing
     from lengthwise.verbs.options import parse_sizes
 
+    if len({one.folder.name for one in runs}) < len(runs):
+        raise UsageError("figures of runs whose folders have one name would overwrite each other: one run at a time")
     files: list[Path] = []
     found: list[dict[str, Any]] = []
     for one in runs:

@@ -88,9 +88,14 @@ def run(args: argparse.Namespace) -> int:
     lost = [one for one in runs if args.stack and not one.done]
     for one in runs:
         if one not in lost:
-            _here(args, one, plan)
+            try:
+                _here(args, one, plan)
+            except Diverged:
+                if len(runs) == 1:
+                    raise
+                lost.append(one)
     if len(lost) < len(runs):
-        _say(args, runs)
+        _say(args, [one for one in runs if args.stack or one not in lost])
     if lost:
         raise Diverged(f"{len(lost)} of {len(runs)} seeds diverged: {', '.join(str(one.folder) for one in lost)}")
     return 0
