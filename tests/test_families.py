@@ -1,6 +1,7 @@
 """Families of structured problems are what their names say. That their problems are right is a law of tasks."""
 
 from dataclasses import dataclass
+from random import Random
 
 import pytest
 import torch
@@ -16,7 +17,9 @@ from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.expression import Expression
 from lengthwise.tasks.family import Family, chosen, mixed
+from lengthwise.tasks.grammar import structured
 from lengthwise.tasks.parity import Parity
+from lengthwise.tasks.sorting import Sorting
 
 
 def family_of(task, name):
@@ -160,3 +163,24 @@ def test_a_family_is_named_after_its_function():
         alike."""
 
     assert (Family.of(all_alike, all_alike).name, Family.of(all_alike, all_alike).about) == ("all-alike", "All alike.")
+
+
+@pytest.mark.parametrize("size", [3, 4, 5, 6, 9, 12])
+def test_expressions_that_nearly_cancel_do_not_and_signs_are_signs(size):
+    for seed in range(100):
+        text = structured.nearly_cancelling(size, Random(seed))
+        one, other = text.split("-") if size % 2 else text[1:].split("+")
+        assert len(text) == size and one[:-1] == other[:-1] and one != other
+        text = structured.signs(size, Random(seed))
+        assert len(text) == size and {factor.strip("-") for factor in text.split("*")} == {"1"}
+
+
+@pytest.mark.parametrize(("name", "holds"), [("neighbours", lambda n: n == [*range(n[0], n[0] + len(n))]),
+                                             ("odd-one-out", lambda n: len(set(n)) == 2)])  # fmt: skip
+def test_short_lists_beside_long_ones_are_what_their_family_says(name, holds):
+    task = Sorting()
+    (family,) = (one for one in task.families if one.name == name)
+    problems = family.sample(torch.tensor([[3, 4], [20, 4], [5, 2]] * 50), stream(0, name))
+    for row in range(len(problems)):
+        text = task.typed(problems.prompt[row, : problems.prompt_length[row]])
+        assert holds(sorted(int(part.split(":")[1]) for part in text.split(",")))

@@ -1,6 +1,7 @@
 """Every runner equals the plain one in all that it claims, in values and gradients; it claims no more than it knows."""
 
 import contextlib
+import copy
 import os
 import subprocess
 import sys
@@ -24,19 +25,22 @@ from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
 from lengthwise.depth.plain import Plain
 from lengthwise.evaluation import scores
-from lengthwise.evaluation.laws_of_models import reads_of
+from lengthwise.evaluation.laws_of_models import logits_of, reads_of
+from lengthwise.fast import choose
 from lengthwise.fast.transformer import _needed_until as needed_until
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
 from lengthwise.models.transformer import InputInjection, Transformer, TransformerModel
 from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.block import MLP, Block
-from lengthwise.nn.digit_position import Abacus
+from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.lstm import Cell
-from lengthwise.nn.position import FIRE, ALiBi, RoPE
+from lengthwise.nn.position import FIRE, ALiBi, Learned, Randomized, RoPE
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.objectives.final import Final
+from lengthwise.recipe.layout import NextToken
 from lengthwise.recipe.stopping import Oracle
+from lengthwise.tasks.addition import Addition
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -435,3 +439,56 @@ def test_which_states_are_needed_is_known_of_very_long_rows():
     at[0, [10, -1]] = True
     found = needed_until(at, torch.tensor([150_000]), 1)
     assert found[0, [0, 10, 20, -1, -11]].tolist() == [149_990, 150_000, 149_990, 150_000, 149_990]
+
+
+ENCODINGS = [
+    Randomized(RoPE(), 64),
+    Randomized(Learned(64), 64),
+    Randomized(FIRE(), 64),
+    Abacus(size=21, offset=1),
+    Coupling(size=21, offset=1),
+]
+
+
+@pytest.mark.parametrize("position", ENCODINGS, ids=repr)
+def test_nearly_full_rows_are_run_as_they_are(position):
+    task, layout = Addition(order="least"), NextToken()
+    problems = task.sample(torch.tensor([(20, 20), (19, 20), (20, 19), (20, 20)]), stream(0, "rows"))
+    inputs = layout.write(problems, task).inputs
+    assert 0.9 < float(inputs.padding_mask.double().mean()) < 1
+    torch.manual_seed(0)
+    model = away(Transformer(width=8, heads=2, positions=(position,)).build(*layout.vocabs(task), causal=True)).eval()
+    loops, at = torch.full((4,), 2), inputs.padding_mask
+    (runner,) = claimed(model)
+    torch.testing.assert_close(runner.last(inputs, loops, at), Plain(model).last(inputs, loops, at))
+
+
+def edits():
+    yield "exact gelu", lambda model: setattr(model.blocks[1].mlp, "act", nn.GELU())
+    yield "another activation", lambda model: setattr(model.blocks[1].mlp, "act", nn.ReLU())
+    yield "ε of the last norm", lambda model: setattr(model.norm, "eps", 1.0)
+    yield "ε of a block's norm", lambda model: setattr(model.blocks[1].norm_mixer, "eps", 1.0)
+    yield "a norm without weights", lambda model: setattr(model, "norm", nn.LayerNorm(8, elementwise_affine=False))
+    yield "other heads", lambda model: setattr(model.blocks[1].mixer, "heads", 4)
+    yield "norms behind", lambda model: setattr(model.blocks[1], "post", True)
+
+
+@pytest.mark.parametrize(("_", "edit"), [*edits()], ids=lambda edit: edit if isinstance(edit, str) else "")
+@pytest.mark.parametrize("tracked", [True, False])
+def test_a_model_that_was_edited_is_computed_as_it_is_written(_, edit, tracked):
+    model, inputs = built(replace(BASE, width=8, heads=2, layers=2), True), some(LENGTHS, width=12)
+    model = copy.deepcopy(model)
+    edit(model)
+    model = model.double()
+    with torch.set_grad_enabled(tracked):
+        found, plain = (logits_of(one, inputs, LOOPS) for one in (choose(model), Plain(model)))
+    torch.testing.assert_close(found, plain)
+
+
+def test_a_retran_of_another_eps_is_computed_as_it_is_written():
+    model = copy.deepcopy(built(ReTran(4, 5, 2, 2, dropout=0.0), True))
+    assert claimed(model)
+    for part in model.modules():
+        if isinstance(part, nn.LayerNorm):
+            part.eps = 1.0
+    assert not claimed(model)

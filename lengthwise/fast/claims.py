@@ -82,6 +82,10 @@ def _changed(module: nn.Module, parts: Known, devices: Sequence[str]) -> str | N
     methods = parts.get(kind) or (ENCODING if _is_ours(kind) else None)
     if methods is None:
         return f"is of an unknown type, {kind.__name__}"
+    if isinstance(module, nn.GELU) and module.approximate != "tanh":
+        return "is an exact GELU"
+    if isinstance(module, nn.LayerNorm) and (module.weight is None or module.bias is None):
+        return "is a norm without weights or without biases"
     if any(own[hook] for hook in HOOKS) or "forward" in own or not own.keys().isdisjoint(methods):
         return "has hooks or methods of its own"
     for parameter in own["_parameters"].values():

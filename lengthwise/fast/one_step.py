@@ -149,10 +149,13 @@ def _views(plans: list[small.AttentionPlan], which: Int[Tensor, " n"], new: Bool
     return found
 
 
-def possible(block: Block) -> bool:
-    """Whether this module can run such blocks."""
-    drops = (block.drop.training and block.drop.p) or (dropped(attention_of(block)))
-    return not (block.post or block.mlp.gated or drops)
+def possible(blocks: Sequence[Block], norm: nn.LayerNorm | None) -> bool:
+    """Whether this module can run such blocks: they must differ in their weights alone, and all norms have one ε."""
+    kinds = {(one.post, one.mlp.gated, type(one.mlp.act), attention_of(one).heads) for one in blocks}
+    norms = [*(part for one in blocks for part in (one.norm_mixer, one.norm_mlp)), *([norm] if norm else [])]
+    drops = any((one.drop.training and one.drop.p) or dropped(attention_of(one)) for one in blocks)
+    same = len(kinds) == 1 and len({part.eps for part in norms}) == 1
+    return same and not (blocks[0].post or blocks[0].mlp.gated or drops)
 
 
 def run(

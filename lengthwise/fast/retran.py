@@ -19,10 +19,12 @@ from lengthwise.fast.dropout import dropout
 from lengthwise.fast.packing import Packing
 from lengthwise.fast.recall import Recall
 from lengthwise.fast.recurrent import Sequential
+from lengthwise.models import Model
 from lengthwise.models.retran import Layer, ReTranModel
 from lengthwise.nn.lstm import Cell
 from lengthwise.nn.readout import Scaled
 
+EPS = 1e-5  # of the norms, as of torch's
 PARTS = claims.known([ReTranModel, Layer, Cell, Scaled])
 
 
@@ -30,6 +32,11 @@ class Wave(Sequential):
     """The runner of ``ReTranModel``."""
 
     kind, parts = ReTranModel, PARTS
+
+    @classmethod
+    def declines(cls, model: Model) -> str | None:
+        known = all(part.eps == EPS for part in model.modules() if isinstance(part, nn.LayerNorm))
+        return super().declines(model) or (None if known else f"a norm's ε is not {EPS:g}")
 
     def along(self, x: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:
         ordered = packing.order(x).transpose(0, 1)

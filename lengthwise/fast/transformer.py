@@ -104,10 +104,15 @@ def _settled(
 
 def _filled(model: TransformerModel, inputs: Inputs) -> Inputs:
     """Nearly full rows as if they were full: then no position has to be moved. No real token of a causal model sees the
-    padding behind it."""
-    mask = inputs.padding_mask
-    dense = model.causal and int(mask.sum()) >= MOST_NEEDED * mask.numel()
-    return replace(inputs, padding_mask=torch.ones_like(mask)) if dense else inputs
+    padding behind it, unless through an encoding that reads the mask."""
+    mask, digits = inputs.padding_mask, inputs.digit_position
+    if not model.causal or int(mask.sum()) < MOST_NEEDED * mask.numel():
+        return inputs
+    if any(encoding.reads_padding for encoding in model.encodings):
+        return inputs
+    # The digit positions of padding may lie beyond an encoding's table.
+    digits = digits.clamp(max=int(digits.where(mask, 0).amax()))
+    return replace(inputs, padding_mask=torch.ones_like(mask), digit_position=digits)
 
 
 def _run(
@@ -162,9 +167,12 @@ def _in_one_step(model: TransformerModel, prepared: _Prepared, at: Bool[Tensor, 
     _, loops, running, inputs, x, pattern = prepared
     block, ends = model.blocks[0], x.ragged.ends
     attention = attention_of(block)
-    plain = model.injection in ("add", "once") and not (model.noise and model.training) and one_step.possible(block)
+    norm = model.norm if isinstance(model.norm, nn.LayerNorm) else None
+    plain = model.injection in ("add", "once") and not (model.noise and model.training)
     shape = len(ends), x.ragged.width, attention.heads, attention.out.in_features // attention.heads
-    if not plain or not small.pays(shape, dropped(attention), small.ONE_STEP_HEADS):
+    if not plain or not one_step.possible(list(model.blocks), norm):
+        return None
+    if not small.pays(shape, dropped(attention), small.ONE_STEP_HEADS):
         return None
     each = []
     for rows in running:
@@ -176,7 +184,6 @@ def _in_one_step(model: TransformerModel, prepared: _Prepared, at: Bool[Tensor, 
     # Attention may read all positions, so before a row's last loop all its states are needed.
     until = x.ragged.pack(loops[:, None] - (~at).long())
     plan = one_step.plan(each, ends, running, until, which)
-    norm = model.norm if isinstance(model.norm, nn.LayerNorm) else None
     return one_step.run(x.value, which, plan, list(model.blocks), norm, again=model.injection == "add")
 
 

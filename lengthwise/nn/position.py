@@ -19,6 +19,8 @@ from lengthwise.base.types import Inputs, UsageError
 class Encoding(nn.Module):
     """Base of encodings. Each method gives one kind of term; by default there is none."""
 
+    reads_padding: ClassVar[bool] = False  # whether terms of real tokens depend on which tokens are padding
+
     def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"] | None:
         """Vectors to add to the embedded input."""
         return None
@@ -179,6 +181,8 @@ class Randomized(Position):
 
 
 class _Randomized(Encoding):
+    reads_padding = True
+
     def __init__(self, inner: Encoding, most: int) -> None:
         super().__init__()
         self.inner = inner

@@ -70,7 +70,7 @@ def odd_one_out(drawn: NumberList) -> Numbers:
     digits = drawn.digits(1)
     changed = (digits + at * other) % 10
     top = (drawn.position == drawn.sizes[:, 1:] - 1)[:, None] & (drawn.sizes[:, 1] > 1)[:, None, None]
-    changed = torch.where(top & (changed == 0), 5, changed)
+    changed = torch.where(top & (changed == 0), torch.where(digits == 5, 6, 5), changed)
     return torch.where(drawn.one_of() > 0, changed, digits), drawn.full()
 
 
@@ -150,7 +150,9 @@ def descending(drawn: NumberList) -> Numbers:
 
 def neighbours(drawn: NumberList) -> Numbers:
     """Numbers one after the other, in no order: 42, 44, 43."""
-    return _consecutive(drawn, drawn.chance(*drawn.shape[:2]).argsort(1))
+    behind = torch.arange(drawn.shape[1]) >= drawn.sizes[:, :1]  # what is not there comes last in every order
+    order = drawn.chance(*drawn.shape[:2]).masked_fill(behind, 2).argsort(1).argsort(1)
+    return _consecutive(drawn, order)
 
 
 LISTS: tuple[Listing, ...] = (

@@ -65,18 +65,18 @@ def cancelling(size: int, draw: Random) -> str:
 
 
 def nearly_cancelling(size: int, draw: Random) -> str:
-    """A number less another that differs in its last digit: 372-374."""
+    """A number less another that differs in its last digit: 372-374, -37+39."""
     number = _number(draw, (size - 1) // 2)
-    other = number[:-1] + draw.choice("123456789")
-    return f"{number}-{other}" if size % 2 else f"{number}0-{other}"
+    other = number[:-1] + draw.choice("123456789".replace(number[-1], ""))
+    return f"{number}-{other}" if size % 2 else f"-{number}+{other}"
 
 
 def signs(size: int, draw: Random) -> str:
     """Products of 1 and -1: 1*-1*1*-1."""
-    text = draw.choice(("1", "-1"))
-    while size - len(text) not in (0, 1):
-        text += draw.choice(("*1", "*-1")) if size - len(text) not in (2, 4) else "*1"
-    return text if len(text) == size else _chain(size, draw, "*", lambda: "1")
+    # k factors and k - 1 signs between them leave what is left of the size to minus signs, one a factor at most.
+    count = draw.randint(-(-(size + 1) // 3), (size + 1) // 2)
+    minus = draw.sample(range(count), size + 1 - 2 * count)
+    return "*".join("-1" if number in minus else "1" for number in range(count))
 
 
 def nested_left(size: int, draw: Random) -> str:
