@@ -66,8 +66,9 @@ class LAMB(Optimizer):
 
         # Without `adam_debias` it also divides the rate by 1 − β₁ᵗ, but only the weights' norm should set the step.
         return uncompiled(Lamb)(
-            parameters, self.rate, self.betas, eps=self.eps, weight_decay=self.weight_decay, adam_debias=True
-        )
+            parameters, self.rate, self.betas, eps=self.eps, weight_decay=self.weight_decay, adam_debias=True,
+            weight_decouple=False,  # part of the step that is scaled, as published
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Schedule(Part):
     shape: Literal["constant", "cosine", "linear", "exponential", "trapezoid"] = "constant"
     warmup: Fraction = 0.0  # of the steps: the rate rises linearly
     cooldown: Fraction | None = None  # of the steps, at the end: the rate falls; None: as the shape has it
-    floor: Fraction = 0.0  # the last rate, as a fraction of the peak
+    floor: Fraction = 0.0  # the rate after the last step, as a fraction of the peak
 
     def __post_init__(self) -> None:
         super().__post_init__()
