@@ -35,6 +35,7 @@ class Hub:
         self.files = {path.name: path.read_bytes() for path in SOURCE.iterdir()}
         self.files |= {"modeling.py": b"raise SystemExit('it runs')", "state.pt": b"\x80\x04", "big.bin": b"0"}
         self.wrong, self.asked, self.tokens, self.sent = "", [], set(), []
+        self.old = []  # the files of u/new, to which weights are sent
 
     def digest(self, name):
         return hashlib.sha256(self.files[name]).hexdigest() if name.endswith("safetensors") else git(self.files[name])
@@ -53,6 +54,12 @@ class Hub:
             return int(self.wrong), {"X-Error-Message": f"no, {TOKEN}", "Retry-After": "0"}, b"{}"
         if route.endswith(("/revision/gone", "/revision/gone/")):
             return 404, {"X-Error-Code": "RevisionNotFound"}, b"{}"
+        if route.startswith("/api/models/u/new/tree/"):
+            return (
+                200,
+                {},
+                json.dumps([{"type": "file", "path": name, "size": 1, "oid": "1"} for name in self.old]).encode(),
+            )
         if not route.startswith(("/api/models/u/pairs", "/u/pairs/resolve/")):
             return 404, {"X-Error-Code": "RepoNotFound"}, b"{}"
         if route.startswith("/api/models/u/pairs/tree/"):
@@ -234,6 +241,15 @@ def test_what_is_sent_comes_back_the_same(remote, tmp_path):
     card = base64.b64decode(sent["README.md"]["content"]).decode()
     assert "| 24 | 1.000" in card and "lengthwise verify hf:u/new" in card and "2409.15647" not in card
     assert TOKEN not in done.stdout + done.stderr + card
+
+
+def test_scores_of_earlier_weights_do_not_stay(remote, tmp_path):
+    remote.old = [*hub.FILES, "notes.txt"]
+    bare = tmp_path / "bare"
+    shutil.copytree(SOURCE, bare)
+    (bare / "scores.jsonl").unlink()
+    assert command("push", bare, "u/new", "--json").returncode == 0
+    assert [line["value"]["path"] for line in remote.sent if line["key"] == "deletedFile"] == ["scores.jsonl"]
 
 
 @pytest.mark.parametrize("status", ["401", "403", "429"])
