@@ -361,3 +361,15 @@ def test_figures_of_loops_do_not_overwrite_each_other(tmp_path):
     runs = [lw.train(*words, folder=tmp_path / name / "x", quiet=True).folder for name in "ab"]
     done = command("report", *runs, "--stopping", "--lengths", 4, "--samples", 4, "--out", tmp_path / "out")
     assert done.returncode == 2 and "would overwrite each other" in done.stderr
+
+
+def test_a_report_of_all_runs_leaves_out_sweeps_and_the_demo(runs, tmp_path):
+    words = ["looped-parity", "steps=2", "batch=2", "model.width=8", "watch.every=0", "lengths.top=4"]
+    run = lw.train(*words, quiet=True)
+    assert command("train", run.folder, "--lengths", 4, "--samples", 4, "--quiet").returncode == 0
+    assert command("report", run.folder, "--out", runs / "demo").returncode == 0
+    (runs / "sweep-x").mkdir()
+    (runs / "sweep-x" / "sweep.json").write_text("{}")
+    done = command("report", *sorted(runs.glob("[!.]*")), "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == f"left out, as no runs: {runs / 'demo'}, {runs / 'sweep-x'}\n"

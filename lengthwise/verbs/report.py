@@ -13,12 +13,22 @@ from typing import TYPE_CHECKING, Any
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import is_folder
 from lengthwise.base.progress import Progress
-from lengthwise.folder import SHIPPED, InquiryFolder, RunFolder, inquiry_path, known_operations, run_path, shipped
+from lengthwise.folder import (
+    SHIPPED,
+    InquiryFolder,
+    RunFolder,
+    inquiry_path,
+    known_operations,
+    run_path,
+    runs_folder,
+    shipped,
+)
 from lengthwise.report import asked_curves, curves
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.publish import publish, publish_depth, redraw
 from lengthwise.report.published import is_published, published, told
 from lengthwise.report.tables import depth_rows, row_table, score_table
+from lengthwise.verbs import console
 from lengthwise.verbs.console import doing, foresee, say, say_page
 
 if TYPE_CHECKING:  # what takes torch is imported where it is needed: a report of finished runs is not
@@ -28,6 +38,7 @@ if TYPE_CHECKING:  # what takes torch is imported where it is needed: a report o
 
 def run(args: argparse.Namespace) -> int:
     """Tables and figures of runs; or what more loops do to them."""
+    args.runs = _runs_among(args.runs)
     folders = [Path(name) for name in args.runs if is_published(Path(name))]
     if folders and args.html:
         return _page_of_results(args, folders)
@@ -46,6 +57,20 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--lengths goes with --stopping; `lengthwise evaluate` measures further lengths")
     with _uncollected():
         return _report(args, runs, asked)
+
+
+def _runs_among(names: Sequence[str]) -> list[str]:
+    """Of several names, as of ``runs/*``, those that are no sweep's folder, nor results that stand among runs (of
+    ``demo``); what is left out is said."""
+    among = [name for name in names if (Path(name) / "sweep.json").exists() or _results_among_runs(Path(name))]
+    if len(among) in (0, len(names)):
+        return list(names)
+    console.err.print(f"left out, as no runs: {', '.join(among)}", highlight=False, markup=False, soft_wrap=True)
+    return [name for name in names if name not in among]
+
+
+def _results_among_runs(folder: Path) -> bool:
+    return is_published(folder) and folder.resolve().parent == runs_folder().resolve()
 
 
 @contextmanager
