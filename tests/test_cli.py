@@ -16,7 +16,9 @@ from jaxtyping import config
 from safetensors.torch import load_file, save_file
 
 import lengthwise as lw
+from lengthwise.base.errors import Diverged
 from lengthwise.cli import parse
+from lengthwise.training.trainee import Trainee
 from lengthwise.verbs import console
 
 TINY = ["steps=12", "batch=8", "model.width=16", "watch.every=0"]
@@ -345,10 +347,20 @@ def test_a_task_of_ones_own_is_made_with_what_it_needs(tmp_path, monkeypatch):
     assert command("sample", "needing", "3", "times=2", "--import", "own_needs").returncode == 0
 
 
-def test_a_seed_that_diverges_stops_no_other_in_one_process():
+def test_a_seed_that_diverges_stops_no_other_in_one_process(monkeypatch):
     words = ["train", "looped-parity", "steps=3", "batch=2", "model.width=8", "watch.every=0", "lengths.top=4"]
-    done = command(*words, "optimizer.rate=1e30", "clip=none", "--seeds", 2, "--jobs", 1, "--lengths", 4, "--quiet")
+    words += ["--seeds", 2, "--jobs", 1, "--lengths", 4, "--samples", 4, "--quiet"]
+    done = command(*words, "optimizer.rate=1e30", "clip=none")
     assert done.returncode == 2 and "2 of 2 seeds diverged" in done.stderr
+    finite = Trainee.check_finite
+    monkeypatch.setattr(Trainee, "check_finite", lambda one: _diverge() if one.recipe.seed == 0 else finite(one))
+    done = command(*words)
+    assert done.returncode == 2 and "1 of 2 seeds diverged" in done.stderr
+    assert "exact match" in done.stdout and "diverged" in done.stdout
+
+
+def _diverge():
+    raise Diverged("the loss is not finite")
 
 
 def test_a_panel_is_named_once():

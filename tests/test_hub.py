@@ -55,11 +55,8 @@ class Hub:
         if route.endswith(("/revision/gone", "/revision/gone/")):
             return 404, {"X-Error-Code": "RevisionNotFound"}, b"{}"
         if route.startswith("/api/models/u/new/tree/"):
-            return (
-                200,
-                {},
-                json.dumps([{"type": "file", "path": name, "size": 1, "oid": "1"} for name in self.old]).encode(),
-            )
+            old = [{"type": "file", "path": name, "size": 1, "oid": "1"} for name in self.old]
+            return 200, {}, json.dumps(old).encode()
         if not route.startswith(("/api/models/u/pairs", "/u/pairs/resolve/")):
             return 404, {"X-Error-Code": "RepoNotFound"}, b"{}"
         if route.startswith("/api/models/u/pairs/tree/"):

@@ -50,8 +50,7 @@ def _batch(recipe: Recipe) -> Batch:
     bottom = max(task.smallest, min(recipe.lengths.bottom, recipe.lengths.top - SPREAD))
     top = max(bottom, min(recipe.lengths.top, bottom + SPREAD))
     lengths = torch.linspace(bottom, top, ROWS).round().long()
-    caps = recipe.lengths.tops(len(task.axes))
-    sizes = torch.stack([lengths.clamp(max=max(cap, bottom)) for cap in caps], 1)
+    sizes = torch.stack([lengths.clamp(max=max(cap, bottom)) for cap in recipe.tops], 1)
     return recipe.layout.write(task.sample(sizes, draw), task)
 
 

@@ -123,7 +123,7 @@ def _about(weights: Weights, seed: int, files: Mapping[str, str]) -> Row:
         "recipe": recipe.name,
         "id": recipe.id,
         "task": recipe.task.name,
-        "trained_to": size_text(recipe.lengths.tops(len(recipe.task.axes))),
+        "trained_to": size_text(recipe.tops),
         "stopping": recipe.stopping.name,
         "tensors": digest(weights.model.state_dict()),
         "files": dict(files),

@@ -165,14 +165,13 @@ def _in_one_step(model: TransformerModel, prepared: _Prepared, at: Bool[Tensor, 
     """The states at the positions ``at`` after their rows' last loops, in the order of halting, from ``one_step``; None
     if it cannot run the model or is not faster."""
     _, loops, running, inputs, x, pattern = prepared
-    block, ends = model.blocks[0], x.ragged.ends
-    attention = attention_of(block)
+    blocks, ends = list(model.blocks), x.ragged.ends
+    attention = attention_of(blocks[0])
     norm = model.norm if isinstance(model.norm, nn.LayerNorm) else None
-    plain = model.injection in ("add", "once") and not (model.noise and model.training)
+    known = model.injection in ("add", "once") and not (model.noise and model.training)
+    possible = known and one_step.possible(blocks, norm)
     shape = len(ends), x.ragged.width, attention.heads, attention.out.in_features // attention.heads
-    if not plain or not one_step.possible(list(model.blocks), norm):
-        return None
-    if not small.pays(shape, dropped(attention), small.ONE_STEP_HEADS):
+    if not possible or not small.pays(shape, dropped(attention), small.ONE_STEP_HEADS):
         return None
     each = []
     for rows in running:
@@ -184,7 +183,7 @@ def _in_one_step(model: TransformerModel, prepared: _Prepared, at: Bool[Tensor, 
     # Attention may read all positions, so before a row's last loop all its states are needed.
     until = x.ragged.pack(loops[:, None] - (~at).long())
     plan = one_step.plan(each, ends, running, until, which)
-    return one_step.run(x.value, which, plan, list(model.blocks), norm, again=model.injection == "add")
+    return one_step.run(x.value, which, plan, blocks, norm, again=model.injection == "add")
 
 
 def _advance(

@@ -27,7 +27,7 @@ class Given(ModelSpec):
 
     @staticmethod
     def of(module: nn.Module) -> Given:
-        """The module's place in a recipe."""
+        """What stands for the module in a recipe."""
         digest = hashlib.blake2b(f"{type(module).__qualname__} {module}".encode(), digest_size=5)
         for name, value in module.state_dict().items():
             digest.update(name.encode())

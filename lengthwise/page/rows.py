@@ -83,7 +83,6 @@ def _lengths(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[
     """Exact match against length: a row per curve and size."""
     measured = any(run.rows("scores") for run in runs)
     found = [*(curves(runs) if measured else []), *asked_curves(asked)]
-    own = {label: group[0].outline.stopping for label, group in by_recipe(runs).items()} if runs else {}
     rows = []
     for curve, name in zip(found, names(found), strict=True):
         line = {point.sizes for point in curve.diagonal()}
@@ -94,7 +93,7 @@ def _lengths(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[
                     "name": name,
                     "problems": curve.problems,
                     "stopping": curve.stopping,
-                    "own": curve.stopping in ("", own.get(curve.label, curve.stopping)),
+                    "own": curve.stopping in ("", curve.own_rule),
                     "trained": curve.top,
                     "size": point.length,
                     "sizes": size_text(point.sizes),

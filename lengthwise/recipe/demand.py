@@ -76,7 +76,7 @@ def of_model(recipe: Recipe, numbers: int = 1) -> Demand:
 
 def of_training(recipe: Recipe) -> Demand:
     """Estimate training: weights and what is kept beside them, and what backpropagation keeps of a batch."""
-    positions, loops = _row(recipe, recipe.lengths.tops(len(recipe.task.axes)))
+    positions, loops = _row(recipe, recipe.tops)
     rows, weights = recipe.batch * positions, parameters(recipe)
     held = 4 * KEPT * weights + rows * (100 + 4 * _numbers_per_position(recipe) * loops)
     return Demand(held, 6 * weights * rows * loops * recipe.steps / SPEED / 2)  # mean sizes are half of the largest

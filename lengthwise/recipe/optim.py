@@ -66,9 +66,14 @@ class LAMB(Optimizer):
 
         # Without `adam_debias` it also divides the rate by 1 − β₁ᵗ, but only the weights' norm should set the step.
         return uncompiled(Lamb)(
-            parameters, self.rate, self.betas, eps=self.eps, weight_decay=self.weight_decay, adam_debias=True,
+            parameters,
+            self.rate,
+            self.betas,
+            eps=self.eps,
+            weight_decay=self.weight_decay,
             weight_decouple=False,  # part of the step that is scaled, as published
-        )  # fmt: skip
+            adam_debias=True,
+        )
 
 
 @dataclass(frozen=True)

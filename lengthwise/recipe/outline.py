@@ -18,7 +18,7 @@ def outline(recipe: Recipe) -> RunOutline:
         task=recipe.task.name,
         axes=axes,
         top=recipe.lengths.top,
-        tops=recipe.lengths.tops(len(axes)),
+        tops=recipe.tops,
         steps=recipe.steps,
         stopping=recipe.stopping.name,
         model=type(recipe.model).__name__,

@@ -105,7 +105,7 @@ class Recipe(fields.Part):
         self._check_families()
         for probe in self.watch.probes:
             self.task.parse(probe)
-        self.lengths.tops(len(self.task.axes))
+        _ = self.tops  # raises where the lengths do not fit the axes
         check_stopping(self.layout, self.stopping)
         _check_end(self.layout, self.objective)
 
@@ -196,12 +196,17 @@ class Recipe(fields.Part):
         same = (self.task, self.model, self.lengths) == (before.task, before.model, before.lengths)
         return self if same else replace(self, chosen_on=ChosenOn())
 
+    @property
+    def tops(self) -> tuple[int, ...]:
+        """The training length on each of the task's axes."""
+        return self.lengths.tops(len(self.task.axes))
+
     def sizes(self, size: AnySize) -> tuple[int, ...]:
         """A size on each of the task's axes. A bare number stands for all, short of an axis that is kept short."""
         if isinstance(size, tuple):
             return size
         top = self.lengths.top
-        return tuple(min(size, cap) if cap < top else size for cap in self.lengths.tops(len(self.task.axes)))
+        return tuple(min(size, cap) if cap < top else size for cap in self.tops)
 
     @property
     def looked_at(self) -> tuple[int, ...]:

@@ -69,6 +69,12 @@ class Curve:
     looked_at: tuple[int, ...] = ()  # sizes that may have chosen the recipe; none where that is not known
     most: tuple[int, ...] = ()  # the largest size trained on, on each axis
     diverged: int = 0  # seeds whose loss became no number
+    own_rule: str = ""  # the recipe's own stopping rule
+
+    @property
+    def tops(self) -> Sizes:
+        """The largest size trained on, on each axis; the same on all where nobody says otherwise."""
+        return self.most or (self.top,) * len(self.axes)
 
     def points(self) -> list[Point]:
         """One per size, smallest first. A seed counts at the sizes it was measured at."""
@@ -83,8 +89,7 @@ class Curve:
         return [point for point in self.points() if point.sizes == self._diagonal(point)]
 
     def _diagonal(self, point: Point) -> Sizes:
-        short = self.most or (self.top,) * len(point.sizes)
-        return tuple(min(point.length, cap) if cap < self.top else point.length for cap in short)
+        return tuple(min(point.length, cap) if cap < self.top else point.length for cap in self.tops)
 
     def fit(self) -> float | None:
         """Exact match at the training length, the mean over seeds; None where that was not measured."""
@@ -96,7 +101,7 @@ class Curve:
 
     def trained_at(self, sizes: Sizes) -> bool:
         """Do these sizes lie within the training range?"""
-        return trained_on(sizes, self.most or (self.top,) * len(sizes))
+        return trained_on(sizes, self.tops)
 
 
 def curves(runs: Iterable[RunFolder]) -> list[Curve]:
@@ -118,7 +123,18 @@ def _curves(label: str, group: Sequence[RunFolder]) -> list[Curve]:
             seeds.setdefault((run.outline.seed, run.outline.data_seed), []).append(row)
     first, diverged = group[0].outline, sum(run.diverged for run in group)
     return [
-        Curve(label, first.top, first.axes, problems, stopping, seeds, first.looked_at, first.tops, diverged)
+        Curve(
+            label,
+            first.top,
+            first.axes,
+            problems,
+            stopping,
+            seeds,
+            looked_at=first.looked_at,
+            most=first.tops,
+            diverged=diverged,
+            own_rule=first.stopping,
+        )
         for (problems, stopping), seeds in kinds.items()
     ]
 

@@ -154,10 +154,7 @@ def _length_label(curves: Sequence[Curve]) -> str:
     if len(axes) > 1:
         return "length"
     short = {
-        name: most
-        for curve in curves
-        for name, most in zip(curve.axes, curve.most or (curve.top,) * len(curve.axes), strict=True)
-        if most < curve.top
+        name: most for curve in curves for name, most in zip(curve.axes, curve.tops, strict=True) if most < curve.top
     }
     free = " = ".join(name for name in next(iter(axes)) if name not in short)
     return ", ".join([free, *(f"{name} up to {most}" for name, most in short.items())])

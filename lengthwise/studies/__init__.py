@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,9 +20,14 @@ def chosen(names: str, known: Iterable[str], option: str = "tasks") -> list[str]
     for name in named:
         if name not in known:
             raise UsageError(f"{option}: {name!r} is not one of: {', '.join(known)}")
+    check_once(named, option)
+    return named
+
+
+def check_once(named: Sequence[str], option: str) -> None:
+    """UsageError where one is named twice."""
     if len(set(named)) < len(named):
         raise UsageError(f"{option}: each is named once, not {','.join(named)}")
-    return named
 
 
 @dataclass(frozen=True)

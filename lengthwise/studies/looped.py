@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from lengthwise.base.types import UsageError
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.stopping import MaxConfidence, Oracle
 from lengthwise.recipes.looped import METHODS, SETTINGS, Scale, variation
 from lengthwise.recipes.window import FORMS
 from lengthwise.report import Claim
-from lengthwise.studies import Panel, Study
+from lengthwise.studies import Panel, Study, check_once
 
 TESTED = {"parity": 40, "copy": 30, "addition": 30, "binary-sum": 24, "multiplication": 15, "unique-set": 30}
 LATE = ("multiplication", "unique-set")  # tasks whose most confident loop is looked for up to 30 loops further
@@ -36,9 +35,8 @@ def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu
     chosen = [*METHODS, *own] if methods == "all" else methods.split(",")
     on = list(SETTINGS[scale]) if tasks == "all" and scale in SETTINGS else tasks.split(",")
     panels = tuple(_panel(task, chosen, scale) for task in on)
-    for what, named in (("tasks", on), ("methods", chosen)):
-        if len(set(named)) < len(named):
-            raise UsageError(f"{what}: each is named once, not {','.join(named)}")
+    check_once(on, "tasks")
+    check_once(chosen, "methods")
     return Study(
         title="Looped transformers and their baselines",
         panels=panels,

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _measure(work: Work, most: int) -> int:
     """Measure, keep what a run shows in its folder, and print it; uniform problems are at most so many per size."""
-    args, tops = work.args, work.recipe.lengths.tops(len(work.recipe.task.axes))
+    args, tops = work.args, work.recipe.tops
     rows = _scores(work, most)
     tables: list[Any] = (_maps(rows, tops) if args.grid else []) or [detail_table(rows, tops)]
     if with_families(args):

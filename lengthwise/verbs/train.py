@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
                     raise
                 lost.append(one)
     if len(lost) < len(runs):
-        _say(args, [one for one in runs if args.stack or one not in lost])
+        _say(args, runs)
     if lost:
         raise Diverged(f"{len(lost)} of {len(runs)} seeds diverged: {', '.join(str(one.folder) for one in lost)}")
     return 0
