@@ -385,3 +385,12 @@ def test_a_report_of_all_runs_leaves_out_sweeps_and_the_demo(runs, tmp_path):
     done = command("report", *sorted(runs.glob("[!.]*")), "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert done.stderr == f"left out, as no runs: {runs / 'demo'}, {runs / 'sweep-x'}\n"
+
+
+def test_a_grid_is_measured_again_where_more_precision_is_asked_for():
+    words = ["columns-addition", "task.equal_lengths=false", "steps=2", "batch=2", "model.width=8", "watch.every=0"]
+    run = lw.train(*words, "lengths.top=4", quiet=True)
+    words = ["evaluate", run.folder, "--grid", "1x2", "--uniform-only", "--json", "--quiet"]
+    assert {row["count"] for row in json.loads(command(*words).stdout)} == {1000}
+    counts = {row["count"] for row in json.loads(command(*words, "--precision", "0.001").stdout)}
+    assert min(counts) > 1000

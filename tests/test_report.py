@@ -588,6 +588,10 @@ def test_an_axis_that_training_keeps_short_ends_the_training_range():
     assert [curve.trained_at(point.sizes) for point in curve.points()] == [True, False, False]
     many = scored(replace(part, name="many"), ((2, 8), 1.0, {"count": 1000}), ((8, 2), 0.0))
     assert score_card([many])[0]["longest"] == ["2x8"]
+    turned = scored(replace(part, name="turned"), ((8, 2), 1.0, {"count": 1000}))
+    assert [score_card([run])[0]["generalise"] for run in (many, turned)] == [0, 1]
+    failing = scored(replace(part, name="failing"), ((8, 2), 0.0), ((2, 12), 1.0, {"count": 1000}))
+    assert score_card([failing])[0]["longest"] == [None]  # a shorter size beyond the range is not solved
 
 
 def test_heat_map_has_a_panel_per_rule():

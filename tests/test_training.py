@@ -3,6 +3,7 @@ are whole, harmless, or refused."""
 
 import errno
 import json
+import math
 import os
 import pickle
 import resource
@@ -718,6 +719,20 @@ def test_lamb_scales_each_layer_s_step_to_its_weights():
         step = weight.detach() - before
         assert float(step.norm()) == pytest.approx(0.1 * min(float(before.norm()), 10), rel=1e-3)
         assert torch.equal(step.sign(), -weight.grad.sign())
+
+
+def test_lamb_s_weight_decay_is_part_of_the_step_that_is_scaled():
+    """You et al. 2020, algorithm 2: the step has the rate times the norm of the weights, decay included."""
+    weight = torch.nn.Parameter(torch.tensor([3.0, 4.0, 0.0, 0.0]))
+    before = weight.detach().clone()
+    lamb = LAMB(rate=0.1, weight_decay=0.5)
+    optimizer = lamb.build([weight])
+    weight.grad = torch.ones(4)
+    optimizer.step()
+    step = before - weight.detach()
+    # Adam's first step, whose moments the library does not correct for their start, and the decay.
+    along = (1 - lamb.betas[0]) / math.sqrt(1 - lamb.betas[1]) + 0.5 * before
+    torch.testing.assert_close(step, 0.1 * 5 * along / along.norm(), rtol=1e-3, atol=1e-4)
 
 
 # Schedules
