@@ -190,7 +190,7 @@ def memory(how: str) -> int:
 
 def peak() -> int:
     """The peak memory of this process, in bytes. (``getrusage`` would include the parent process.)"""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))
     assert found, "needs Linux"
     return int(found[1]) * 1024
 

@@ -164,7 +164,7 @@ class RunFolder(Folder):
                 raise UsageError(f"{self.folder}: {clean(who)} works on this run; --wait waits for it") from None
         try:
             with disk(self.folder):
-                owner.write_text(f"process {os.getpid()} on {platform.node()}")
+                owner.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
                 sweep(self.folder)
             yield
         finally:

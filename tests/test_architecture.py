@@ -48,7 +48,7 @@ def modules() -> dict[str, Path]:
 def imports(path: Path) -> set[str]:
     """The package's own modules that a file imports, late imports included."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:

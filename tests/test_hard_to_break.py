@@ -55,13 +55,13 @@ def until(condition, seconds=90):
 def alive(number):
     """Is there such a process, other than as a remnant that nobody has asked about?"""
     try:
-        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
 def children(number):
-    return [int(text) for text in Path(f"/proc/{number}/task/{number}/children").read_text().split()]
+    return [int(text) for text in Path(f"/proc/{number}/task/{number}/children").read_text(encoding="utf-8").split()]
 
 
 # Foreign code

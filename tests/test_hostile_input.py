@@ -258,7 +258,7 @@ def test_a_terminal_may_know_ascii_alone(words, monkeypatch):
 
 
 def test_a_full_disk_behind_the_output(monkeypatch, capsys):
-    with Path("/dev/full").open("w") as full:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
         monkeypatch.setattr(sys, "stdout", full)
         with pytest.raises(SystemExit) as left:
             main(["sample", "parity", "3"])
@@ -282,7 +282,7 @@ def test_ctrl_c_while_torch_is_imported(tmp_path):
     words = [sys.executable, "-P", "-m", "lengthwise", "train", "looped-parity"]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=tmp_path, preexec_fn=_heeding)
     deadline = time.monotonic() + 60
-    while "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text():
+    while "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8"):
         assert time.monotonic() < deadline
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
@@ -304,7 +304,7 @@ def test_a_module_that_cannot_be_imported(code, typed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name = f"module_{abs(hash(code))}"
     if code:
-        Path(f"{name}.py").write_text(code)
+        Path(f"{name}.py").write_text(code, encoding="utf-8")
     refused(typed("sample", "parity", "3", "--import", name), f"--import {name}: ", IMPORTS.get(code, "No module"))
 
 

@@ -2,9 +2,11 @@
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -203,3 +205,19 @@ def test_batch_normalisation_is_refused():
     reads, writes = lw.NextToken().vocabs(task)
     with pytest.raises(lw.UsageError, match="reads its neighbours in training: BatchNorm1d normalises over the batch"):
         lw.train(Normed(len(reads), len(writes)), task=task, steps=2, quiet=True)
+
+
+def test_an_own_module_may_be_written_in_any_encoding_that_it_names(tmp_path):
+    model = '"""Ein größeres Modell."""\n\n    gain: float = 1.0  # Verstärkung\n'
+    source = "# -*- coding: latin-1 -*-" + SOURCE.replace('"""A model."""\n', model)
+    (tmp_path / "latin_model.py").write_bytes(source.encode("latin-1"))
+    shown = subprocess.run(
+        [sys.executable, "-m", "lengthwise", "show", "Scaled", "--import", "latin_model"],
+        capture_output=True,
+        encoding="utf-8",
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(lw.__file__).parents[1]), "PYTHONIOENCODING": "utf-8"},
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "Ein größeres Modell." in shown.stdout
+    assert "Verstärkung" in shown.stdout

@@ -169,7 +169,7 @@ def test_torchrun_killed_and_resumed_by_another_number(runs):
     state = runs / alone.name / "state.pt"
     while not state.exists() and killed.poll() is None:
         time.sleep(0.05)
-    children = Path(f"/proc/{killed.pid}/task/{killed.pid}/children").read_text().split()
+    children = Path(f"/proc/{killed.pid}/task/{killed.pid}/children").read_text(encoding="utf-8").split()
     os.kill(int(children[0]), signal.SIGKILL)
     assert killed.wait() != 0  # torchrun ends the others
     stopped = torchrun(3, "steps=400")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import io
 import json
 import re
 import tokenize
@@ -117,7 +116,7 @@ def add(path: Path) -> None:
 
 
 def _note(path: Path, found: dict[str, list[Declared]]) -> None:
-    for node in ast.parse(path.read_text()).body:
+    for node in ast.parse(path.read_bytes()).body:
         if isinstance(node, ast.ClassDef):
             found.setdefault(node.name, []).append(_class(node, path))
 
@@ -196,10 +195,11 @@ def _above(line: int, comments: Mapping[int, tuple[str, bool]]) -> str:
 def _comments(path: Path) -> dict[int, tuple[str, bool]]:
     """Comments by line, and whether each stands alone on it."""
     found = {}
-    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
-        if token.type == tokenize.COMMENT:
-            alone = not token.line[: token.start[1]].strip()
-            found[token.start[0]] = token.string.lstrip("# ").strip(), alone
+    with tokenize.open(path) as source:
+        for token in tokenize.generate_tokens(source.readline):
+            if token.type == tokenize.COMMENT:
+                alone = not token.line[: token.start[1]].strip()
+                found[token.start[0]] = token.string.lstrip("# ").strip(), alone
     return found
 
 
@@ -274,7 +274,7 @@ def systems(members: Mapping[str, Mapping[str, list[str]]] | None = None) -> lis
         recipes = {name.replace("_", "-"): about for name, about in _returning(path, "Recipe")}
         for name, about in _returning(path, "dict[str, Recipe]"):
             recipes |= dict.fromkeys(kept[path.stem].get(name, []), about)
-        found.append(System(path.stem, sentence(ast.get_docstring(ast.parse(path.read_text())) or ""), recipes))
+        found.append(System(path.stem, sentence(ast.get_docstring(ast.parse(path.read_bytes())) or ""), recipes))
     return found
 
 
@@ -290,7 +290,7 @@ def fingerprints() -> dict[str, str]:
 
 
 def _code(path: Path) -> str:
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     said: set[int] = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -301,7 +301,7 @@ def _code(path: Path) -> str:
 
 def _kept() -> dict[str, dict[str, list[str]]] | None:
     try:
-        tree = json.loads(MEMBERS.read_text())
+        tree = json.loads(MEMBERS.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return tree["families"] if tree.get("files") == fingerprints() else None
@@ -313,7 +313,7 @@ def _files(folder: str) -> list[Path]:
 
 def _returning(path: Path, returns: str) -> Iterator[tuple[str, str]]:
     """A file's public functions that return this and can be called without arguments: name, first paragraph."""
-    for node in ast.parse(path.read_text()).body:
+    for node in ast.parse(path.read_bytes()).body:
         if not isinstance(node, ast.FunctionDef) or node.name.startswith("_") or node.returns is None:
             continue
         needed = len(node.args.posonlyargs + node.args.args) - len(node.args.defaults)

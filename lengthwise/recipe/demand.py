@@ -55,7 +55,7 @@ def memory() -> float:
     except (AttributeError, ValueError, OSError):
         return math.inf
     limit = Path("/sys/fs/cgroup/memory.max")
-    text = limit.read_text().strip() if limit.is_file() else ""
+    text = limit.read_text(encoding="utf-8").strip() if limit.is_file() else ""
     return min(most, float(text)) if text.isdigit() else most
 
 

@@ -73,7 +73,7 @@ def _digest(cls: type) -> str:
 def _defined(path: Path, changed: int) -> dict[str, ast.stmt]:
     """What a file defines on its top level, by name."""
     found: dict[str, ast.stmt] = {}
-    for node in ast.parse(path.read_text()).body:
+    for node in ast.parse(path.read_bytes()).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found[node.name] = node
         elif isinstance(node, ast.Assign | ast.AnnAssign):

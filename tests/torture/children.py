@@ -93,7 +93,7 @@ def fork(words: Sequence[object], place: Path, before: Callable[[], None] | None
 def inside(words: Sequence[object], place: Path) -> int:
     """In this process, so that its forks find imported whatever that imports."""
     with contextlib.ExitStack() as stack:
-        nothing = stack.enter_context(open(os.devnull, "w"))
+        nothing = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
         for context in (contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing)):
             stack.enter_context(context)
         stack.enter_context(contextlib.chdir(place))
@@ -199,7 +199,7 @@ class _Forked:
 def children_of(number: int) -> list[int]:
     """The processes that a process has started and that still run."""
     try:
-        text = Path(f"/proc/{number}/task/{number}/children").read_text()
+        text = Path(f"/proc/{number}/task/{number}/children").read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):
         return []
     return [child for child in map(int, text.split()) if _runs(child)]
@@ -218,7 +218,7 @@ def workers_in(place: Path) -> Iterator[int]:
 def _runs(number: int) -> bool:
     """Is it more than a remnant that nobody has asked about?"""
     try:
-        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
 

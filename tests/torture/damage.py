@@ -86,14 +86,14 @@ def replaced_by_folder(path: Path, draw: random.Random) -> None:
 
 
 def retyped(path: Path, draw: random.Random) -> None:
-    path.write_text(json.dumps(changed(json.loads(path.read_text()), draw)))
+    path.write_text(json.dumps(changed(json.loads(path.read_text(encoding="utf-8")), draw)), encoding="utf-8")
 
 
 def retyped_row(path: Path, draw: random.Random) -> None:
-    lines = path.read_text().splitlines() or ["{}"]
+    lines = path.read_text(encoding="utf-8").splitlines() or ["{}"]
     at = draw.randrange(len(lines))
     lines[at] = json.dumps(changed(json.loads(lines[at]), draw))
-    path.write_text("".join(f"{line}\n" for line in lines))
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def retyped_header(path: Path, draw: random.Random) -> None:

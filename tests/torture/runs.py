@@ -82,9 +82,9 @@ def kept(place: Path) -> dict[str, Any]:
 
 def _content(path: Path) -> Any:
     if path.suffix == ".jsonl":
-        return [_timeless(json.loads(line)) for line in path.read_text().splitlines()]
+        return [_timeless(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
     if path.suffix == ".csv":
-        return [_timeless(row) for row in csv.DictReader(path.read_text().splitlines())]
+        return [_timeless(row) for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines())]
     if path.name == "config.json" or path.suffix == ".safetensors":
         return path.read_bytes()
     return None
