@@ -19,15 +19,19 @@ def claims(name: str) -> str:
     for claim in tomllib.loads((ROOT / name).read_text())["claim"]:
         shares = _figures(claim, claim["recipe"])
         others = {other: _figures(claim, other) for other in claim["agrees"].split()[1:] if other[0].isalpha()}
-        here = f"{statistics.fmean(shares):.3f}" if shares else "–"
+        here = _mean(shares)
         if others:
-            here += f" against {', '.join(f'{statistics.fmean(found):.3f}' for found in others.values())}"
+            here += f" against {', '.join(map(_mean, others.values()))}"
         at = claim["sizes"].replace("-", "–").replace("x", " × ") + (f", {claim['stop']}" if "stop" in claim else "")
         verdict = _compared(claim, shares, others) if others else _verdict(claim, shares)
         bound = "above" if others else claim["agrees"].replace(">=", "≥").replace("<=", "≤")
         row = [claim["source"], claim["says"], f"`{claim['recipe']}`", at, bound, here, str(len(shares)), verdict]
         lines.append(row)
     return table_of(lines)
+
+
+def _mean(shares: list[float]) -> str:
+    return f"{statistics.fmean(shares):.3f}" if shares else "–"
 
 
 def _figures(claim: dict[str, str], recipe: str) -> list[float]:
@@ -71,10 +75,13 @@ def _verdict(claim: dict[str, str], shares: list[float]) -> str:
 
 def _compared(claim: dict[str, str], shares: list[float], others: dict[str, list[float]]) -> str:
     """One recipe is better than others where its worst seed is better than the best seed of each."""
+    if not shares or not all(others.values()):
+        return "not measured"
+    alone = ", one seed" if any(len(found) == 1 for found in (shares, *others.values())) else ""
     if any(min(found) > max(shares) for found in others.values()):
-        return "disagrees"
+        return "disagrees" + alone
     if min(shares) <= max(max(found) for found in others.values()):
         return "undecided (seeds overlap)"
     compared, unfit = (claim["recipe"], *others), unfitted(claim["folder"])
     missing = sum(name in unfit for name in compared)
-    return "agrees" + (f" ({missing} of the {len(compared)} not fitted)" if missing else "")
+    return "agrees" + alone + (f" ({missing} of the {len(compared)} not fitted)" if missing else "")
