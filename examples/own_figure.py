@@ -10,8 +10,12 @@ from lengthwise.report.style import COLOURS, drawing, save, settled, style
 
 
 def reach(run):
-    """The largest size with exact match of SOLVED or more; 0 if there is none."""
-    return max((max(row["sizes"]) for row in run.rows("scores") if row["exact"] >= SOLVED), default=0)
+    """The largest size with exact match of SOLVED or more in all that was measured there, families too; or 0."""
+    lowest = {}
+    for row in run.rows("scores"):
+        size = max(row["sizes"])
+        lowest[size] = min(row["exact"], lowest.get(size, 1.0))
+    return max((size for size, exact in lowest.items() if exact >= SOLVED), default=0)
 
 
 @style()
