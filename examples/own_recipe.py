@@ -9,7 +9,7 @@ import lengthwise as lw
 
 
 def small_parity() -> lw.Recipe:
-    """Parity on up to 8 bits, in half a minute of one CPU thread."""
+    """Parity on up to 8 bits, in some seconds of one CPU thread."""
     return replace(
         lw.find("looped-parity"),
         name="small-parity",

@@ -117,7 +117,7 @@ def _using(verb: Callable[..., argparse.ArgumentParser]) -> None:
                "seed", "lengths", "seconds", "tries", "rule", "device", "threads", "json")  # fmt: skip
     sub.add_argument("weights", metavar="WEIGHTS", help="shipped weights by name, a folder, or hf:user/name")
     sub = verb("verify", "measure what somebody else's weights are and do; spoofs are exposed",
-               "seed", "lengths", "samples", "seconds", "device", "threads", "quiet", "json")  # fmt: skip
+               "lengths", "samples", "seconds", "device", "threads", "quiet", "json")  # fmt: skip
     _verify(sub)
     sub = verb("check", "hold your own parts, recipes and studies to the laws of their kinds", "quiet", "json")
     sub.add_argument("import", nargs="+", metavar="MODULE", help="e.g. own_task, for own_task.py in this folder")
@@ -178,6 +178,7 @@ def _evaluate(sub: argparse.ArgumentParser) -> None:
 
 def _verify(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("weights", metavar="WEIGHTS", help="weights, as for `evaluate`; or FILE.json, a record to check")
+    sub.add_argument("--seed", type=int, metavar="N", help="seed of the problems (default: drawn anew, and recorded)")
     sub.add_argument("--minutes", type=float, default=6.0, metavar="M", help="processor time for scores (default: 6)")
     sub.add_argument("--retrain", action="store_true", help="train the recipe too, and compare")
     sub.add_argument("--out", metavar="FILE", help="where the record goes (default: NAME.verified.json)")

@@ -17,8 +17,9 @@ from lengthwise.base.types import UsageError
 from lengthwise.evaluation.laws import laws_of
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.solver import Solver
-from lengthwise.folder import SHIPPED, shipped
+from lengthwise.folder import SHIPPED, RunFolder, shipped
 from lengthwise.recipe.lengths import Curriculum, Mastery, Uniform
+from lengthwise.recipe.outline import outline
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.source import Fresh
 from lengthwise.recipes.pairs import looped_pairs
@@ -151,7 +152,9 @@ def test_ids_differ_wherever_the_recipe_does():
 
 @pytest.mark.parametrize("name", shipped())
 def test_shipped_weights_hide_no_size_that_was_looked_at(name):
-    assert load(name).recipe.chosen_on == catalog.recipe(name).chosen_on
+    recipe = load(name).recipe
+    assert recipe.chosen_on == catalog.recipe(name).chosen_on
+    assert RunFolder(SHIPPED / name).outline == outline(recipe)  # which a model card quotes
 
 
 def test_a_study_says_what_its_recipes_were_chosen_on():

@@ -287,7 +287,7 @@ def test_a_family_that_was_asked_for_alone_is_not_all_of_them():
 
 def test_a_model_that_has_not_learned_its_training_length_is_marked_everywhere():
     runs = [scored(recipe(), (8, 0.6, MANY), (16, 0.5, MANY)), scored(recipe("other"), (8, 1.0, MANY), (16, 0.5, MANY))]
-    lines, said = curves(runs), "not fitted: 0.60 at 8"
+    lines, said = curves(runs), "not fitted: 0.600 at 8"
     assert names(lines) == [f"looped-parity, {said}", "other"]
     shown = " ".join(printed(score_table(lines)).split())
     assert "not fitted:" in shown
@@ -487,3 +487,9 @@ def test_a_sample_of_a_family(capsys):
 def test_streams_of_families_are_apart():
     one = {stream(0, "families", number).initial_seed() for number in range(50)}
     assert not one & {stream(0, "train", number).initial_seed() for number in range(50)}
+
+
+def test_a_mean_of_exactly_the_bound_is_fitted():
+    runs = [scored(replace(recipe(), seed=seed), (8, exact, MANY)) for seed, exact in enumerate((0.98, 0.99, 1.0))]
+    assert names(curves(runs)) == ["looped-parity"]
+    assert names(curves(runs[:2])) == ["looped-parity, not fitted: 0.985 at 8"]

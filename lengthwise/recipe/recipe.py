@@ -37,8 +37,8 @@ class Watch(fields.Part):
     loss of ``validation`` problems like those trained on, and the perplexity of the right answer to each of the
     ``probes``, prompts as a person types them.
 
-    Exact match also chooses the best weights, so sizes should stay near the training lengths: report far beyond, never
-    choose.
+    With ``keep="best"`` exact match also chooses the weights, so sizes should stay near the training lengths: report
+    far beyond, never choose.
     """
 
     every: Whole = 0  # steps; 0: never

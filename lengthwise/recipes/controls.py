@@ -22,7 +22,7 @@ from lengthwise.recipe.stopping import Oracle
 from lengthwise.recipes.pairs import looped_pairs, standard_pairs
 from lengthwise.recipes.window import FORMS
 
-BLOCKS = 20  # applied once instead of in a loop: as many as the published methods without loops have
+LAYERS = 20  # applied once instead of in a loop
 
 
 def controls() -> dict[str, Recipe]:
@@ -65,10 +65,10 @@ def _of(task: str) -> list[Recipe]:
     )
     assert isinstance(both.model, Transformer)
     once = {"loops": Constant(1), "objective": Final(), "stopping": Oracle()}
-    deep, seeing = replace(both.model, layers=BLOCKS), replace(both.model, positions=(NoPE(),))
+    deep, seeing = replace(both.model, layers=LAYERS), replace(both.model, positions=(NoPE(),))
     return [
         both,
         replace(both, name=f"control-{task}-window", model=deep, **once),
         replace(both, name=f"control-{task}-loops", model=seeing),
-        replace(both, name=f"control-{task}-neither", model=replace(seeing, layers=BLOCKS), **once),
+        replace(both, name=f"control-{task}-neither", model=replace(seeing, layers=LAYERS), **once),
     ]

@@ -174,7 +174,8 @@ def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
 def not_fitted(fit: float | None, size: int | str) -> str:
     """What is said of a model that has not learned its training length; nothing of one that has, or was not measured
     there."""
-    return "" if fit is None or fit >= SOLVED else f"not fitted: {fit:.2f} at {size}"
+    # A mean such as that of .98, .99 and 1 is .99 but for the last bit.
+    return "" if fit is None or round(fit, 9) >= SOLVED else f"not fitted: {fit:.3f} at {size}"
 
 
 def lost(diverged: int) -> str:

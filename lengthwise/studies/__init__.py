@@ -33,7 +33,7 @@ def check_once(named: Sequence[str], option: str) -> None:
 @dataclass(frozen=True)
 class Panel:
     """One picture: recipes that are trained on the same footing, and what they are measured on afterwards. None of the
-    sizes chose anything beyond what the recipes' ``watch`` names."""
+    sizes chose anything beyond what the recipes' ``watch`` and ``chosen_on`` name."""
 
     title: str
     recipes: tuple[Recipe, ...]

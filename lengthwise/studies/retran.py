@@ -7,7 +7,9 @@ from lengthwise.recipes.retran import SIZES, cpu, models, paper
 from lengthwise.report import Claim
 from lengthwise.studies import Panel, Study, chosen
 
-CLAIMS = (Claim("GPT-4o, asked for the answer alone", 30, "0.5568 of 10,000", "constant in the notebook", 0.5568),)
+CLAIMS = (
+    Claim("GPT-4o, asked for the answer alone", 30, "0.5568 of 10,000", "constant in the authors' notebook", 0.5568),
+)
 
 
 def retran(scale: str = "cpu", sizes: str = "small") -> Study:
