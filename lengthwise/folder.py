@@ -160,7 +160,7 @@ class RunFolder(Folder):
             try:
                 lock.acquire(timeout=-1 if wait else 0)
             except Timeout:
-                who = owner.read_text(errors="replace") if owner.exists() else "another process"
+                who = owner.read_text(encoding="utf-8", errors="replace") if owner.exists() else "another process"
                 raise UsageError(f"{self.folder}: {clean(who)} works on this run; --wait waits for it") from None
         try:
             with disk(self.folder):
@@ -191,6 +191,12 @@ class RunFolder(Folder):
         """True if training ended, or went on, with a loss that is no number."""
         failed = self.folder / "failed.json"
         return bool(self._about().get("diverged") or (failed.exists() and read_tree(failed).get("verdict") == DIVERGED))
+
+    @property
+    def trained_here(self) -> bool:
+        """Is it a run? What is measured of one is kept in its folder; one of weights alone, as shipped, is left as it
+        is."""
+        return (self.folder / "metrics.jsonl").exists()
 
     def config(self) -> dict[str, Any]:
         """The recipe as plain values. Raises UsageError if it cannot be read."""

@@ -69,7 +69,7 @@ def load(weights: str | Path, device: str | torch.device = "cpu") -> Weights:
         raise UsageError(f"{path}: not a whole safetensors file ({one_line(error)})") from None
     except RuntimeError as error:
         raise UsageError(f"{path}: these weights do not fit the recipe beside them ({one_line(error)})") from None
-    return Weights(_name(weights, folder), recipe, model.to(chosen).eval())
+    return Weights(name_of(weights, folder), recipe, model.to(chosen).eval())
 
 
 def weights_folder(weights: str | Path) -> Path:
@@ -88,7 +88,7 @@ def weights_folder(weights: str | Path) -> Path:
     raise UsageError(f"{weights}: neither a folder nor one of the shipped weights: {', '.join(shipped())}{near}")
 
 
-def _name(weights: str | Path, folder: Path) -> str:
+def name_of(weights: str | Path, folder: Path) -> str:
     """What weights are called: the Hub's folders have the names of commits."""
     return place(str(weights)).repository if str(weights).startswith(PREFIX) else clean(folder.resolve().name)
 

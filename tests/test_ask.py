@@ -33,6 +33,7 @@ from lengthwise.recipe.data import fresh_problems, unseen
 from lengthwise.recipe.recipe import import_parts
 from lengthwise.recipe.source import Finite
 from lengthwise.tasks import Task, kebab
+from lengthwise.verbs import ask as ask_verb
 
 KEY = "sk-proj-Aa0Bb1Cc2Dd3Ee4Ff5Gg6"
 import_parts()
@@ -329,6 +330,38 @@ def test_only_the_whole_answer_is_right(said, answer, correct):
 )
 def test_a_lenient_score_takes_the_last_thing_that_could_be_an_answer(said, right, counts):
     assert lenient(catalog.task("addition"), said, right) == counts
+
+
+@pytest.mark.parametrize("size", [2, 4, 7])
+def test_natural_problems_of_a_recipe_start_where_its_own_do(monkeypatch, size):
+    """Beyond training where training ends: else a language model is asked what is easier."""
+    recipe = catalog.recipe("fop-parity", ["lengths=Natural(top=4,bottom=2)"])
+    monkeypatch.setattr("lengthwise.verbs.ask.recipe_of", lambda *_: recipe)
+    inquiry, _ = ask_verb._inquiry(parse(words("http://x/v1", "--like", "fop-parity", "--natural", task="parity")))
+    problems = unseen(recipe, (size,), 50, seed=0, kind="natural")
+    shown = [recipe.task.typed(row[:end]) for row, end in zip(problems.prompt, problems.prompt_length, strict=True)]
+    assert [item.prompt for item in items(inquiry, [(size,)], 50)] == shown
+    assert min(map(len, shown)) >= (5 if size > 4 else 2)
+
+
+def test_another_question_in_the_same_folder_is_refused_by_a_dry_run_too(endpoint, asked, told, tmp_path):
+    given = [*words(endpoint(right).url, "--lengths", "2", "--samples", 2), "--out", tmp_path / "a"]
+    asked(*given)
+    assert "something else was asked there" in one_line(told, *given, "--seed", 1, "--dry-run")
+
+
+@pytest.mark.parametrize(
+    ("task", "said", "right"),
+    [
+        (catalog.task("multiplication"), "It is 0110.", "110"),
+        (catalog.task("multiplication", ["base=10"]), "9,801", "9801"),
+        (catalog.task("addition", ["order=least"]), "So 1,004", "1004"),
+        (catalog.task("binary-sum"), "**0100**", "100"),
+    ],
+)
+def test_a_lenient_score_takes_numbers_as_people_write_them(task, said, right):
+    assert lenient(task, said, right)
+    assert not lenient(task, said + "1", right)
 
 
 def test_a_lenient_score_knows_signs_and_lists():

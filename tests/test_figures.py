@@ -1,6 +1,7 @@
 """What holds for all figures: their looks, their widths, and that they can be drawn again from what was published."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,10 @@ from test_report import TOP, logged, recipe, scored
 
 import lengthwise as lw
 from lengthwise import catalog
+from lengthwise.base.errors import UsageError
 from lengthwise.base.results import Score
 from lengthwise.cli import main
+from lengthwise.folder import SHIPPED
 from lengthwise.report import WORST, Curve
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.depth_figure import depth_figure
@@ -234,3 +237,42 @@ def test_an_overview_keeps_the_panels_it_had_and_is_drawn_again(tmp_path, capsys
         assert path.parent == tmp_path / "again" / "first" and path.read_bytes() == before.read_bytes()
     with pytest.raises(lw.UsageError, match="no scores along a length"):
         overview_figure({"none": []})
+
+
+def test_an_overview_shows_what_a_recipe_has_by_its_own_rule(tmp_path):
+    """Whichever was measured first."""
+    exact = {"Oracle": 0.5, "Converged": 0.25}
+    for name, order in (("first", [*exact]), ("last", [*exact][::-1])):
+        of = [(size, exact[rule], {"stopping": rule}) for rule in order for size in (8, 16)]
+        publish([scored(recipe("half-loop-parity"), *of, folder=tmp_path / name)], tmp_path / "out" / name)
+    for axes in overview_figure({name: published(tmp_path / "out" / name) for name in ("first", "last")}).axes:
+        assert [0.5, 0.5] in [[*line.get_ydata()] for line in axes.lines]
+
+
+def test_sizes_that_training_keeps_short_are_a_line(tmp_path):
+    """Products of 2 × n, trained up to 2 × 11, lie on one."""
+    runs = [scored(catalog.recipe("looped-multiplication"), *[((2, size), 1.0) for size in (11, 15, 22)])]
+    assert "lengths.png" in [path.name for path in publish(runs, tmp_path)]
+    assert [11, 15, 22] in [[*line.get_xdata()] for line in score_figure(runs).axes[0].lines]
+
+
+def test_a_map_is_of_one_recipe():
+    """Several in one would be a mean over recipes."""
+    part = replace(recipe("one"), task=Addition(10, "least"))
+    exact = {"right": 1.0, "wrong": 0.0}
+    runs = [scored(replace(part, name=name), ((4, 8), share), ((2, 6), share)) for name, share in exact.items()]
+    assert score_figure(runs[:1])
+    with pytest.raises(UsageError, match="a map is of one recipe: draw each by itself"):
+        score_figure(runs)
+
+
+def test_looking_at_the_loops_of_shipped_weights_leaves_their_folder_as_it_is(tmp_path):
+    folder, out = tmp_path / "looped-parity", tmp_path / "out"
+    shutil.copytree(SHIPPED / "looped-parity", folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    words = ["report", str(folder), "--stopping", "--lengths", "4", "--samples", "8", "--out", str(out), "--quiet"]
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 0
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert (out / "stopping-looped-parity.png").exists()

@@ -285,6 +285,14 @@ def test_a_family_that_was_asked_for_alone_is_not_all_of_them():
     assert score_card([run])[0]["worst"] == {"family": "runs", "size": "8", "exact": 0.2}
 
 
+def test_a_longest_length_passes_over_no_failure():
+    """Nor where families were measured at other lengths."""
+    run = scored(recipe(), (8, 1.0, MANY), (16, 0.3, MANY), (24, 1.0, MANY))
+    with_family(run, "runs", (8, 1.0), (24, 1.0))
+    (card,) = score_card([run])
+    assert card["longest"] == card["longest_uniform"] == ["8"]
+
+
 def test_a_model_that_has_not_learned_its_training_length_is_marked_everywhere():
     runs = [scored(recipe(), (8, 0.6, MANY), (16, 0.5, MANY)), scored(recipe("other"), (8, 1.0, MANY), (16, 0.5, MANY))]
     lines, said = curves(runs), "not fitted: 0.600 at 8"

@@ -159,6 +159,14 @@ def test_weights_from_the_hub_answer_as_the_shipped_ones(remote, tmp_path):
     assert load("hf:u/pairs").name == "u/pairs"
 
 
+def test_a_record_of_weights_from_the_hub_has_their_name(remote, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["--lengths", "4", "--samples", "8", "--seconds", "0.1", "--minutes", "0.05", "--quiet"]
+    assert command("verify", "hf:u/pairs", *words).returncode in (0, 1)
+    record = json.loads((tmp_path / "u-pairs.verified.json").read_text())
+    assert record["about"]["name"] == "u/pairs"
+
+
 def test_a_revision_is_pinned_and_found_without_a_network(remote, monkeypatch):
     folder = fetch(f"hf:u/pairs@{COMMIT}")
     assert folder == fetch("hf:u/pairs") and folder.name == COMMIT

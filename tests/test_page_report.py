@@ -10,6 +10,10 @@ import pytest
 from conftest import command
 
 import lengthwise as lw
+from lengthwise import catalog
+from lengthwise.ask.folder import Asked
+from lengthwise.ask.inquiry import Inquiry, items
+from lengthwise.ask.scoring import judged, scores
 from lengthwise.base.results import Score
 from lengthwise.folder import RunFolder
 from lengthwise.page import rows
@@ -17,6 +21,7 @@ from lengthwise.page.document import vendored
 from lengthwise.page.report import LIBRARIES, MOST, report_page
 from lengthwise.page.rows import differences, fields_of
 from lengthwise.report import curves
+from lengthwise.report.publish import publish
 from lengthwise.report.published import published, read_csv
 from lengthwise.run import Run
 
@@ -183,3 +188,36 @@ def test_recipes_of_one_name_have_their_own_rules_too():
             runs[-1].append("scores", score.row() | {"seed": 0})
     shown = {(row["stopping"], row["own"]) for row in rows._lengths(runs, [])}
     assert shown == {("Oracle", True), ("MaxConfidence", False)}
+
+
+def test_the_lists_of_a_card_are_words(pages):
+    """They are of sizes, one a seed, and no size: 8, 8, –."""
+    table = held(pages["pairs"])["tables"]["card"]
+    for row in table["rows"]:
+        card = dict(zip(table["columns"], row, strict=True))
+        assert card["chosen_on"] == "8, 12, 16, 24"
+        assert re.fullmatch(r"(\d+|–)(, (\d+|–)){4}", card["longest"]), card["longest"]
+
+
+def test_loops_that_were_looked_at_twice_are_drawn_once(tmp_path):
+    run = Run.of(catalog.recipe("looped-parity"))
+    where = {"mean": 2.0, "low": 2.0, "high": 2.0, "exact": 1.0}
+    chosen = dict.fromkeys(("oracle", "batch", "example"), where)
+    for count, exact in ((16, 0.5), (8, 0.25)):
+        row = {"task": "parity", "sizes": [4], "count": count, "seed": 0, "planned": 2}
+        run.append("depth", row | {"exact": [exact] * 2, "confidence": [-1.0] * 2, "chosen": chosen})
+    shown = rows.drawn([run], [])
+    assert [row["exact"] for row in shown["loops"]] == [0.5, 0.5]
+    assert len(shown["stops"]) == 3
+
+
+def test_a_page_of_a_folder_of_results_has_language_models_that_were_asked(tmp_path):
+    inquiry = Inquiry.of("http://localhost/v1", "some-model", catalog.task("parity"))
+    asked = Asked.of(inquiry, tmp_path / "asked")
+    wanted = items(inquiry, [3], 2)
+    replies = {item.prompt: judged(inquiry.task, item.right, item.right) for item in wanted}
+    asked.keep_scores(scores(inquiry, wanted, replies))
+    publish([], tmp_path / "results", asked=[asked])
+    assert command("report", str(tmp_path / "results"), "--html", str(tmp_path / "page.html")).returncode == 0
+    table = held((tmp_path / "page.html").read_text(encoding="utf-8"))["tables"]["scores"]
+    assert "some-model" in table["rows"][0]

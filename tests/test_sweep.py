@@ -16,6 +16,7 @@ from lengthwise.recipe.axes import Axis, changed, check_sizes, furthest, grid, p
 from lengthwise.recipe.lengths import Uniform
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.report.sweep import mattered, ranked, sweep_figure
+from lengthwise.run import Run
 from lengthwise.verbs import sweep as verb
 
 SMALL = ["steps=1", "lengths=Uniform(top=4)", "batch=2", "watch.every=0", "keep=last", "--samples", "4", "--quiet"]
@@ -169,3 +170,12 @@ def test_a_point_that_a_search_tries_twice_is_trained_once(made):
     done = command("sweep", "looped-parity", "model.layers=1,2", "--trials", "6", "--seeds", "1", "--jobs", "2", *SMALL)
     assert done.returncode == 0, done.stderr
     assert 1 <= len(trained) == len(set(trained)) <= 2
+
+
+def test_sealed_problems_choose_nothing(untyped):
+    recipe = catalog.recipe("looped-parity", ["lengths=Uniform(top=4)"])
+    run = Run.of(recipe)
+    row = {"task": "parity", "weights": "x", "stopping": "Oracle", "problems": "uniform", "sizes": [4], "count": 100}
+    row |= {"token_accuracy": 1.0, "loops": 4.0, "low": 0.0, "high": 1.0}
+    run.append("scores", row | {"exact": 0.5}, row | {"exact": 1.0, "count": 6400, "sealed": "abc", "seed": 7})
+    assert verb._exact(verb.Sweep(recipe, (), (4,), samples=100, seeds=1, trials=None), run) == 0.5

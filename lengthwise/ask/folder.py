@@ -28,14 +28,20 @@ class Asked(InquiryFolder):
     @staticmethod
     def of(inquiry: Inquiry, folder: Path | None = None) -> Asked:
         """The folder of an inquiry, created if needed. Raises UsageError if it holds anything else."""
+        asked = Asked.expected(inquiry, folder)
+        if not (path := asked.folder / "asked.json").exists():
+            write_json(path, fields.encode(inquiry) | {"outline": fields.encode(inquiry.outline)})
+        return asked
+
+    @staticmethod
+    def expected(inquiry: Inquiry, folder: Path | None = None) -> Asked:
+        """The same, without creating anything."""
         path = folder or runs_folder() / inquiry.name
         if (path / "asked.json").exists():
             if Asked.open(path).inquiry != inquiry:
                 raise UsageError(f"{path}: something else was asked there; name another folder")
         elif path.is_dir() and any(not file.name.startswith(".") for file in path.iterdir()):
             raise UsageError(f"{path}: holds other files; name another folder")
-        else:
-            write_json(path / "asked.json", fields.encode(inquiry) | {"outline": fields.encode(inquiry.outline)})
         return Asked(path, inquiry)
 
     @staticmethod

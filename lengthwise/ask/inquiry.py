@@ -14,7 +14,7 @@ from lengthwise.base import fields
 from lengthwise.base.ranges import Count, NotNegative, OneLine, Seed, Size, Whole
 from lengthwise.base.results import AnySize, InquiryOutline
 from lengthwise.base.types import Kind, Problems, UsageError
-from lengthwise.recipe.data import fresh_problems
+from lengthwise.recipe.data import fresh_problems, natural_from
 from lengthwise.recipe.source import FRESH, Source
 from lengthwise.tasks import Task
 
@@ -24,7 +24,8 @@ ALONE = "Reply with the answer alone: no other words, no spaces, no punctuation 
 @dataclass(frozen=True)
 class Inquiry(fields.Part):
     """The endpoint, the model, and what it is asked. Sizes and numbers of problems are not part of it, so that a folder
-    can grow. ``problems`` (there ``kind``), ``bottom`` and ``source`` are those of ``data.fresh_problems``.
+    can grow. ``problems`` (there ``kind``), ``bottom``, but where ``top`` says otherwise, and ``source`` are those of
+    ``data.fresh_problems``.
 
     Raises UsageError if the endpoint is no plain http(s) address, or the model has no name.
     """
@@ -40,6 +41,7 @@ class Inquiry(fields.Part):
     temperature: NotNegative | None = 0.0  # None: the endpoint's own
     max_tokens: Count | None = None  # of a reply; None: as many as the endpoint lets it have
     examples: tuple[tuple[str, str], ...] = ()  # prompts with their answers, shown before each question
+    top: Size | None = None  # natural problems up to longer ones start beyond it, as they do for models trained to it
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -133,7 +135,8 @@ def items(inquiry: Inquiry, sizes: Iterable[AnySize], samples: int) -> list[Item
 
 
 def _items_of(inquiry: Inquiry, size: tuple[int, ...], samples: int) -> list[Item]:
-    task, chosen = inquiry.task, {"kind": inquiry.problems, "bottom": inquiry.bottom, "source": inquiry.source}
+    task, bottom = inquiry.task, natural_from(size, inquiry.bottom, inquiry.top)
+    chosen = {"kind": inquiry.problems, "bottom": bottom, "source": inquiry.source}
     problems = fresh_problems(task, size, samples, seed=inquiry.seed, **chosen)
     return [Item(size, prompt, answer) for prompt, answer in _written(task, problems)]
 

@@ -53,7 +53,7 @@ def tables(
     found = {
         "scores": scores_of(runs, asked),
         "curves": [{**row, "families": " ".join(row["families"])} for row in _lengths(runs, asked)],
-        "card": cards(runs, operations),
+        "card": [_listed(row) for row in cards(runs, operations)],
         "metrics": metrics_of(runs),
         "stopping": [{"recipe": label} | row for label, group in groups.items() for row in depth_rows(_depths(group))],
         "anatomy": [{"recipe": label} | row for label, group in groups.items() for row in anatomies_of(group)],
@@ -65,6 +65,12 @@ def tables(
 def cards(runs: Sequence[RunFolder], operations: Mapping[str, float] | None) -> list[Row]:
     """The score card; none where nothing was measured."""
     return score_card(runs, operations) if any(run.rows("scores") for run in runs) else []
+
+
+def _listed(row: Row) -> Row:
+    """A row of the card whose lists are words: they are of sizes, and no sizes themselves."""
+    lists = {name: value for name, value in row.items() if isinstance(value, list)}
+    return row | {name: ", ".join(str(one) if one else "–" for one in value) for name, value in lists.items()}
 
 
 def packed(rows: Iterable[Row]) -> dict[str, Any]:
@@ -126,8 +132,9 @@ def _map(label: str, group: Sequence[RunFolder]) -> list[Row]:
 
 
 def _depths(group: Sequence[RunFolder]) -> list[Row]:
-    """What loops do in the first run in which that was measured."""
-    return next((rows for run in group if (rows := run.rows("depth"))), [])
+    """What loops do in the first run in which that was measured: a row per size, that of the most problems."""
+    rows = next((rows for run in group if (rows := run.rows("depth"))), [])
+    return list({tuple(row["sizes"]): row for row in sorted(rows, key=lambda row: row["count"])}.values())
 
 
 def _loops(label: str, group: Sequence[RunFolder]) -> list[Row]:

@@ -172,9 +172,15 @@ def unseen(
     """Fresh problems for a model of this recipe. A bare number is taken on all of the task's axes (see
     ``Recipe.sizes``). ``natural`` ones start where training does or, up to a size that it does not reach, where it
     ends: so neither stands for the other."""
-    sizes, lengths = recipe.sizes(size), recipe.lengths
-    where = {"bottom": lengths.top + 1 if max(sizes) > lengths.top else lengths.bottom, "source": recipe.source}
+    sizes = recipe.sizes(size)
+    where = {"bottom": natural_from(sizes, recipe.lengths.bottom, recipe.lengths.top), "source": recipe.source}
     return fresh_problems(recipe.task, sizes, count, seed=seed, step=step, kind=kind, **where)
+
+
+def natural_from(sizes: tuple[int, ...], bottom: int, top: int | None) -> int:
+    """The shortest of natural problems up to these sizes, where training is from ``bottom`` to ``top``, or, where that
+    is None, nobody is trained."""
+    return top + 1 if top is not None and max(sizes) > top else bottom
 
 
 def _only(part: Purpose, source: Source, more: Callable[[int], Problems], count: int) -> Problems:

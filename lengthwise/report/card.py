@@ -88,12 +88,12 @@ def _longest(own: Sequence[Row], tops: Sizes, *, families: bool) -> Sizes | None
     for row in sorted(uniform, key=lambda row: (max(row["sizes"]), row["sizes"])):
         sizes = tuple(row["sizes"])
         low = lowest.get(sizes)
+        if not trained_on(sizes, tops) and (row["high"] < SOLVED or (low is not None and low["high"] < SOLVED)):
+            break
         if lowest and low is None:
             continue  # nothing is known of the families here
         if row["low"] >= SOLVED and (low is None or low["exact"] >= SOLVED):
             longest = sizes
-        elif not trained_on(sizes, tops) and (row["high"] < SOLVED or (low is not None and low["high"] < SOLVED)):
-            break
     return longest
 
 

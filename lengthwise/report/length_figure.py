@@ -41,15 +41,23 @@ def score_figure(
     width: Width = "page",
 ) -> Drawing:
     """The figure of what runs, and language models that were ``asked``, have scored: exact match against length,
-    uniform problems and the worst family apart; a heat map where no problem's sizes are equal. ``title`` is by default
-    the task; ``strong`` is the recipe that it is about; ``width`` is that of a "column" or a "page" of a paper.
-    UsageError without scores."""
+    uniform problems and the worst family apart; a heat map of one recipe where no sizes lie on a line. ``title`` is by
+    default the task; ``strong`` is the recipe that it is about; ``width`` is that of a "column" or a "page" of a paper.
+    UsageError without scores, and for several recipes without a line."""
     title = title or usual_title([one.outline for one in [*runs, *asked]])
     rows = cells_of(runs)
-    if rows and not asked and not any(len(set(row["sizes"])) == 1 for row in rows):
-        return heat_map(rows, max(run.outline.tops for run in runs), title, width=width)
     lines = (curves(runs) if rows or not asked else []) + asked_curves(asked)
+    if rows and not any(curve.diagonal() for curve in lines):
+        if len({curve.label for curve in lines}) > 1:
+            raise UsageError("no two sizes lie on one line, and a map is of one recipe: draw each by itself")
+        return heat_map(rows, runs[0].outline.tops, title, width=width)
     return length_figure(worth_drawing(lines), title, strong=strong, width=width)
+
+
+def has_lines(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder] = ()) -> bool:
+    """Is there a curve of any of them along a length?"""
+    measured = any(run.rows("scores") for run in runs)
+    return any(curve.diagonal() for curve in [*(curves(runs) if measured else []), *asked_curves(asked)])
 
 
 def usual_title(outlines: Sequence[RunOutline | InquiryOutline]) -> str:

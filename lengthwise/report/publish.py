@@ -16,7 +16,7 @@ from lengthwise.report import Claim, by_recipe
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.card import score_card
 from lengthwise.report.depth_figure import depth_figure
-from lengthwise.report.length_figure import score_figure, usual_title
+from lengthwise.report.length_figure import has_lines, score_figure, usual_title
 from lengthwise.report.loss_figure import loss_figure
 from lengthwise.report.map_figure import cells_of, heat_map
 from lengthwise.report.overview_figure import overview_figure
@@ -77,7 +77,7 @@ def _figures(
 ) -> dict[str, Figure]:
     """All figures that there are rows for, by name."""
     figures: dict[str, Figure] = {}
-    if any(len(set(row["sizes"])) == 1 for row in _rows([*runs, *asked], "scores")):
+    if has_lines(runs, asked):
         figures["lengths"] = score_figure(runs, title, asked=asked, strong=strong, width=width)
     groups = by_recipe(runs) if runs else {}
     for label, group in groups.items():

@@ -159,6 +159,7 @@ def tracked(run: RunFolder, names: Sequence[str], note: Callable[[str], None]) -
         for tracker in trackers:
             stack.callback(tracker.close)
             run.listeners.append(tracker.hear)
+            stack.callback(run.listeners.remove, tracker.hear)  # first of all: what is closed hears no more
         yield trackers
 
 

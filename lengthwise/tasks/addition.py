@@ -54,7 +54,7 @@ class Addition(Stackable):
 
     @property
     def answers_numbers(self) -> bool:
-        return self.order == "most"
+        return True
 
     @property
     def axes(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -22,7 +22,6 @@ from lengthwise.ask.scoring import scores
 from lengthwise.ask.tokens import estimate
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.scores import default_sizes
-from lengthwise.folder import runs_folder
 from lengthwise.recipe.demand import of_problems
 from lengthwise.report.tables import asked_table
 from lengthwise.verbs.console import err, say
@@ -72,13 +71,14 @@ def _inquiry(args: argparse.Namespace) -> tuple[Inquiry, Sequence[Any]]:
             f"--like {args.like}: takes that recipe's task as it is: ask {recipe.task.name}, without changes"
         )
     choices |= {"bottom": recipe.lengths.bottom, "source": recipe.source}
+    choices |= {"top": recipe.lengths.top} if choices["problems"] == "natural" else {}
     inquiry = Inquiry.of(args.endpoint, args.model, recipe.task, **choices)
     return inquiry, [recipe.sizes(size) for size in sizes or default_sizes(recipe)]
 
 
 def _dry_run(args: argparse.Namespace, inquiry: Inquiry, wanted: list[Item]) -> int:
     """What asking would take. Nothing is sent, no folder is made."""
-    asked = Asked(Path(args.out) if args.out else runs_folder() / inquiry.name, inquiry)
+    asked = Asked.expected(inquiry, Path(args.out) if args.out else None)
     known = asked.replies()
     lacking = {item.prompt: item.right for item in wanted if item.prompt not in known}
     missing = dict(islice(lacking.items(), args.limit))

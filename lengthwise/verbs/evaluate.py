@@ -16,6 +16,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.evaluation.anatomy import anatomy
 from lengthwise.evaluation.follow import followed, followed_sizes
 from lengthwise.evaluation.scores import MOST, SAMPLES, check_precision, default_sizes, evaluate
+from lengthwise.folder import RunFolder
 from lengthwise.recipe.data import unseen
 from lengthwise.recipe.demand import of_measuring
 from lengthwise.recipe.stopping import Stopping
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     sizes = given or default_sizes(weights.recipe)
     # Weights on the Hub are nobody's run: what is measured of them is not kept.
     folder = None if args.weights.startswith(PREFIX) else weights_folder(args.weights)
-    own = Run.open(folder) if folder and (folder / "metrics.jsonl").exists() else None
+    own = Run.open(folder) if folder and RunFolder(folder).trained_here else None
     if own and (changed := own.changed_code(weights.model)):
         err.print(
             f"{', '.join(changed)} changed since {own.folder.name} was trained: scores are not kept", style="yellow"

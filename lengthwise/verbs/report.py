@@ -6,7 +6,7 @@ import argparse
 import gc
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from lengthwise.folder import (
 from lengthwise.report import asked_curves, curves
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.publish import publish, publish_depth, redraw
-from lengthwise.report.published import is_published, published, told
+from lengthwise.report.published import inquiries, is_published, published, told
 from lengthwise.report.tables import depth_rows, row_table, score_table
 from lengthwise.verbs import console
 from lengthwise.verbs.console import doing, foresee, say, say_page
@@ -158,12 +158,13 @@ def _page_of_results(args: argparse.Namespace, folders: Sequence[Path]) -> int:
     if len(folders) < len(args.runs) or args.stopping or args.out:
         raise UsageError("a page of folders of results: name no runs beside them, and neither --stopping nor --out")
     runs = [run for folder in folders for run in published(folder)]
-    if not runs:
+    asked = [one for folder in folders for one in inquiries(folder)]
+    if not runs and not asked:
         raise UsageError(f"{folders[0]}: there are no runs in this folder of results")
     from lengthwise.page.report import report_page
 
     title = told(folders[0]).get("title") if len(folders) == 1 else None
-    return say_page(args, report_page(runs, title=title, made=_again(args)))
+    return say_page(args, report_page(runs, asked, title=title, made=_again(args)))
 
 
 def _again(args: argparse.Namespace) -> str:
@@ -197,7 +198,8 @@ def _report_stopping(args: argparse.Namespace, runs: Sequence[Run]) -> int:
         sizes = parse_sizes(args.lengths) if args.lengths else [top, 2 * top]
         rule = MaxConfidence()
         foresee(f"{one.recipe.name}: every loop", of_measuring(one.recipe, sizes, args.samples, [rule]))
-        with computing(1), Progress(quiet=args.quiet) as progress:
+        alone = one.locked(wait=True) if one.trained_here else nullcontext()
+        with alone, computing(1), Progress(quiet=args.quiet) as progress:
             rows = depths(one, sizes, args.samples, progress)
         files += publish_depth(rows, Path(args.out or "figures") / f"stopping-{one.folder.name}", width=args.width)
         found += [{"recipe": one.recipe.name} | row for row in depth_rows(rows)]

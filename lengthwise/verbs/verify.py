@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from lengthwise.evaluation.claims import claims_of
 from lengthwise.evaluation.verification import file_digest, passed, read, sign, verify
 from lengthwise.report.families import worst_table
 from lengthwise.report.sheet import Sheet
-from lengthwise.run import choose_device, load, weights_folder
+from lengthwise.run import choose_device, load, name_of, weights_folder
 from lengthwise.share.hub import NEEDED
 from lengthwise.training.computing import computing
 from lengthwise.training.retraining import retrained
@@ -33,6 +33,7 @@ def run(args: argparse.Namespace) -> int:
         return _read(args)
     folder = weights_folder(args.weights)
     weights, claims = load(folder, choose_device(args.device)), claims_of(folder)
+    weights = replace(weights, name=name_of(args.weights, folder))
     files = {name: file_digest(folder / name) for name in NEEDED}
     sizes = parse_sizes(args.lengths) if args.lengths else None
     out = Path(args.out or f"{weights.name.replace('/', '-')}.verified.json")

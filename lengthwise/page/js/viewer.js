@@ -47,7 +47,8 @@ class Viewer {
 
   readHash() {
     const given = new URLSearchParams(location.hash.slice(1));
-    if (this.written === location.hash && this.panels.length) return;
+    const elsewhere = location.hash && !given.has("problem") && !given.has("model"); // a link to a place on the page
+    if (this.panels.length && (this.written === location.hash || elsewhere)) return;
     const model = this.models.find(({ name }) => name === given.get("model")) ?? this.models[0];
     this.model.value = model.name;
     this.offer();
