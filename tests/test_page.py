@@ -48,6 +48,7 @@ FORMS = {
     "blind": "looped-multiplication model.answers.width=8 model.clock.width=16 model.blind=true",
     "framed": "abacus-addition model.width=16 model.heads=2 layout.framed=true layout.pauses=2",
     "mirrored": "looped-multiplication model.answers.width=8 task.base=3 task.leading_zeros=false",
+    "sorting": "local-sorting model.width=16 task.order=most",
     "most": "looped-pairs model.width=8 task.base=4 task.order=most task.leading_zeros=false",
 }
 FURTHER = {"framed": [f"model.positions={OTHERS}"]}
@@ -200,7 +201,7 @@ def test_no_shipped_model_of_these_tasks_is_refused(name):
 
 REFUSED = {
     "retran-small": (),
-    "looped-copy": ("task=Sorting", "families=0", "family_names=()"),
+    "looped-copy": ("task=Expression", "families=0", "family_names=()"),
     "looped-parity": ("model.positions=RoPE",),
     "abacus-addition": ("model.positions=Abacus(at=attention)",),
     "looped-pairs": ("model.norm=post",),

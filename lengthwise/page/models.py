@@ -31,12 +31,13 @@ from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.flipped_copy import FlippedCopy
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
+from lengthwise.tasks.sorting import Sorting
 from lengthwise.tasks.unique_set import UniqueSet
 
 MOST = 1_000_000  # parameters that travel inside a page
 
 # What js/ computes. Exact types: a subclass may compute something else.
-TASKS = Parity, Copy, FlippedCopy, BitwiseOr, BinarySum, UniqueSet, Addition, Multiplication
+TASKS = Parity, Copy, FlippedCopy, BitwiseOr, BinarySum, UniqueSet, Addition, Multiplication, Sorting
 LAYOUTS = Pairs, FullOutput, NextToken
 LOOPS = Constant, PerRound, ExtraLoops, AnyLoops
 RULES = Oracle, After, MaxConfidence, Halted, Converged
@@ -134,6 +135,7 @@ _EXAMPLES: dict[type[Task], str] = {
     UniqueSet: "abac",
     Addition: "101+11",
     Multiplication: "11*101",
+    Sorting: "A:321,B:54",
 }
 
 

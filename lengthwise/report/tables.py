@@ -345,13 +345,14 @@ def _worst_families(curves: Sequence[Curve]) -> str:
 
 
 def _worst_text(curve: Curve) -> str:
-    """Which family is the worst, size by size; those that are right throughout are not named."""
+    """Which family is the worst, size by size; where all are right, at which sizes they were measured."""
     sizes: dict[str, list[str]] = {}
     for point in curve.points():
         if point.mean < 1:
             sizes.setdefault(_some(point.families), []).append(size_text(point.sizes))
     said = "; ".join(f"{name} at {', '.join(found)}" for name, found in sizes.items())
-    return f"worst family {said}" if said else "every family is right throughout"
+    right = ", ".join(size_text(point.sizes) for point in curve.points())
+    return f"worst family {said}" if said else f"every family is right at {right}"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -55,7 +55,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "seconds": {"type": float, "default": 30.0, "metavar": "S", "help": "how long to search (default: 30)"},
     "tries": {"type": int, "metavar": "N", "help": "end after N problems instead: the same seed then finds the same"},
     "family": {"metavar": "NAME", "help": "one of the task's families of structured problems, e.g. palindrome"},
-    "families": {"action": "store_true", "help": "every family of structured problems too, not just the worst"},
+    "families": {
+        "action": "store_true",
+        "help": "all families of structured problems too; train: at sizes of one number",
+    },
     "uniform-only": {"action": "store_true", "help": "leave families of structured problems out"},
     "natural": {
         "action": "store_true",

@@ -122,6 +122,22 @@ const TASKS = {
     },
     format: (task, answer) => read(answer, task.product),
   },
+  Sorting: {
+    parse(task, text) {
+      const listed = text.replace(/\s/g, "").split(",").map((part) => part.match(/^([A-Za-z]):([0-9]+)$/));
+      const labels = listed.map((part) => part?.[1]);
+      if (listed.includes(null) || new Set(labels).size < labels.length) {
+        throw new Refused(`A problem is numbers, each with a label of its own, for example ${task.example}`);
+      }
+      const numbers = listed.map(([, label, digits]) => ({ label, digits: stripped([...digits]) }));
+      const ranked = [...numbers].sort((a, b) => Number(valueOf(a.digits, 10n) - valueOf(b.digits, 10n))); // in place if equal
+      const written = ({ label, digits }) => [",", label, ":", ...inOrder(reversed(digits), task.order)];
+      return {
+        prompt: numbers.flatMap(written).slice(1), answer: ranked.flatMap(({ label }) => [",", label]).slice(1),
+        rounds: numbers.length, slots: 2 * numbers.length - 1,
+      };
+    },
+  },
 };
 
 /** What a person typed as a problem of a task. Throws Refused in one line. */
