@@ -12,6 +12,7 @@
 <!-- fill: families addition parity -->      what families of structured problems tasks have
 <!-- fill: loops results/…/stopping-….json --> exact match some loops before and after the planned one, and by each rule
 <!-- fill: chosen lengthwise/weights -->      what was looked at while the recipes of shipped weights were chosen
+<!-- fill: shipped lengthwise/weights -->     what shipped weights score, families too, and what attacks found
 <!-- fill: claims docs/claims.toml -->        what the sources claim, beside what was measured here
 <!-- fill: stops results/looped -->           exact match where each rule stops, recipe by recipe
 <!-- fill: rules results/halting-parity … --> what rules that are not told T(n) lose, recipe by recipe
@@ -28,7 +29,7 @@ import sys
 
 from fillers.exact import arms, grid, kept, squares, summary, table
 from fillers.rows import ROOT
-from fillers.runs import card, chosen, code, command, families, time
+from fillers.runs import card, chosen, code, command, families, shipped, time
 from fillers.sources import claims
 from fillers.stopping import loops, rules, stops
 
@@ -52,6 +53,7 @@ FILLERS = {
     "loops": loops,
     "map": squares,
     "rules": rules,
+    "shipped": shipped,
     "stops": stops,
     "summary": summary,
     "table": table,

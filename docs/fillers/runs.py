@@ -13,6 +13,9 @@ from fillers.rows import ROOT, unfitted
 
 from lengthwise import catalog
 from lengthwise.base.rng import stream
+from lengthwise.base.score_rows import ALONE, Row, latest, size_text
+from lengthwise.folder import RunFolder
+from lengthwise.recipe.recipe import Recipe
 from lengthwise.report.card import card_cells
 from lengthwise.run import load
 
@@ -86,3 +89,40 @@ def chosen(folder: str) -> str:
         sizes = ", ".join(map(str, recipe.looked_at)) or "validation loss only"
         rows.append(f"| `{weights}` | {recipe.lengths.top} | {sizes} | {', '.join(recipe.chosen_on.problems)} |")
     return "\n".join(rows) + "\n"
+
+
+def shipped(folder: str) -> str:
+    """Shipped weights: uniform problems, and the family that is lowest, at the training length, and at the longest
+    lengths measured up to 1.5 times and up to twice it; and what the longest search for failures found."""
+    searches = json.loads((ROOT / "lengthwise/page/failures.json").read_text())
+    rows = ["| weights | where training ends | up to 1.5 times | up to twice | search for failures |"]
+    rows.append("| --- | --- | --- | --- | --- |")
+    for path in sorted((ROOT / folder).iterdir()):
+        recipe = load(path.name).recipe
+        own = [row for row in latest(RunFolder(path).rows("scores")) if row["stopping"] == recipe.stopping.name]
+        bounds = (1.0, 1.5, 2.0)
+        cells = [_longest(own, recipe, below, up_to) for below, up_to in zip((0.0, *bounds), bounds, strict=False)]
+        search = searches.get(path.name)
+        found = f"{search['failed']:,} of {search['tries']:,} (`{search['options']}`)" if search else "–"
+        rows.append(f"| `{path.name}` | {' | '.join(cells)} | {found} |")
+    return "\n".join(rows) + "\n"
+
+
+def _longest(rows: list[Row], recipe: Recipe, below: float, up_to: float) -> str:
+    """At the longest of the measured lengths within so many times the training length."""
+    top = recipe.lengths.top
+    line = (recipe.sizes(size) for size in range(int(up_to * top), int(below * top), -1))
+    measured = {tuple(row["sizes"]) for row in rows if row["problems"] == "uniform"}
+    sizes = next((size for size in line if size in measured), None)
+    if sizes is None:
+        return "–"
+    there = {row["problems"]: row["exact"] for row in rows if tuple(row["sizes"]) == sizes}
+    return f"{size_text(sizes)}: {_said(there)}"
+
+
+def _said(there: dict[str, float]) -> str:
+    families = {name: exact for name, exact in there.items() if name not in ALONE}
+    if not families:
+        return f"{there['uniform']:.3f}"
+    worst = min(families, key=lambda name: families[name])
+    return f"{there['uniform']:.3f}, " + ("all families" if families[worst] == 1 else f"{worst} {families[worst]:.2f}")

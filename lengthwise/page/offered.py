@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -60,14 +61,21 @@ def _failures(weights: Weights, tries: int) -> tuple[list[str], str]:
     """Problems that the model gets wrong, and how they were looked for."""
     known = _known().get(weights.name)
     if known and known["weights"] == digest(weights.model.state_dict()):
-        return known["prompts"], known["searched"]
+        also = f"; {known['also']}" if "also" in known else ""
+        return known["prompts"], f"lengthwise attack {weights.name} {known['options']} {found_by(known)}{also}"
     ran = attack(weights, tries=tries)
-    said = f"{ran['failed']} of {ran['tries']:,} problems tried by a search for failures are answered wrong"
-    proves = "" if ran["failed"] else ", which proves nothing"
-    return [row["prompt"] for row in ran["shortest"][:FAILURES]], said + proves
+    return [row["prompt"] for row in ran["shortest"][:FAILURES]], f"a search for failures {found_by(ran)}"
+
+
+def found_by(search: Mapping[str, Any]) -> str:
+    """What a search found, given how many problems were tried and how many failed."""
+    if not search["failed"]:
+        return f"found no wrong answer in {search['tries']:,} tries, which proves nothing"
+    return f"found {search['failed']:,} wrong answer{'s' * (search['failed'] > 1)} in {search['tries']:,} tries"
 
 
 @cache
 def _known() -> dict[str, dict[str, Any]]:
-    """Failures of shipped weights, found by longer searches; of these very weights, told by their digest."""
+    """The longest searches for failures of shipped weights: with which ``options`` of ``attack``, what they found, and
+    some of it; of these very weights, told by their digest."""
     return json.loads((Path(__file__).parent / "failures.json").read_text(encoding="utf-8"))
