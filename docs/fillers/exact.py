@@ -58,7 +58,7 @@ def summary(folder: str) -> str:
     unfit = unfitted(folder)
     with (ROOT / folder / "summary.csv").open(newline="") as file:
         for row in csv.DictReader(file):
-            if row["published"]:
+            if row.get("published"):
                 lines.append(f"| *{row['who']}* | | {row['size']} | {row['published']} | | *{row['standing']}* |\n")
                 continue
             error = f" ± {float(row['error']):.3f}" if row["error"] else ""
