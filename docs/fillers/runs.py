@@ -6,6 +6,7 @@ import json
 import re
 import statistics
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -13,7 +14,7 @@ from fillers.rows import ROOT, unfitted
 
 from lengthwise import catalog
 from lengthwise.base.rng import stream
-from lengthwise.base.score_rows import ALONE, Row, latest, size_text
+from lengthwise.base.score_rows import Row, latest, size_text, uniform_in, worst_rows
 from lengthwise.folder import RunFolder
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.report.card import card_cells
@@ -100,8 +101,7 @@ def shipped(folder: str) -> str:
     for path in sorted((ROOT / folder).iterdir()):
         recipe = load(path.name).recipe
         own = [row for row in latest(RunFolder(path).rows("scores")) if row["stopping"] == recipe.stopping.name]
-        bounds = (1.0, 1.5, 2.0)
-        cells = [_longest(own, recipe, below, up_to) for below, up_to in zip((0.0, *bounds), bounds, strict=False)]
+        cells = [_longest(own, recipe, below, up_to) for below, up_to in pairwise((0.0, 1.0, 1.5, 2.0))]
         search = searches.get(path.name)
         found = f"{search['failed']:,} of {search['tries']:,} (`{search['options']}`)" if search else "–"
         rows.append(f"| `{path.name}` | {' | '.join(cells)} | {found} |")
@@ -112,17 +112,12 @@ def _longest(rows: list[Row], recipe: Recipe, below: float, up_to: float) -> str
     """At the longest of the measured lengths within so many times the training length."""
     top = recipe.lengths.top
     line = (recipe.sizes(size) for size in range(int(up_to * top), int(below * top), -1))
-    measured = {tuple(row["sizes"]) for row in rows if row["problems"] == "uniform"}
-    sizes = next((size for size in line if size in measured), None)
+    uniform = uniform_in(rows)
+    sizes = next((size for size in line if size in uniform), None)
     if sizes is None:
         return "–"
-    there = {row["problems"]: row["exact"] for row in rows if tuple(row["sizes"]) == sizes}
-    return f"{size_text(sizes)}: {_said(there)}"
-
-
-def _said(there: dict[str, float]) -> str:
-    families = {name: exact for name, exact in there.items() if name not in ALONE}
-    if not families:
-        return f"{there['uniform']:.3f}"
-    worst = min(families, key=lambda name: families[name])
-    return f"{there['uniform']:.3f}, " + ("all families" if families[worst] == 1 else f"{worst} {families[worst]:.2f}")
+    said = f"{size_text(sizes)}: {uniform[sizes]['exact']:.3f}"
+    if not (lowest := worst_rows(row for row in rows if tuple(row["sizes"]) == sizes)):
+        return said
+    (low,) = lowest
+    return f"{said}, " + ("all families" if low["exact"] == 1 else f"{low['problems']} {low['exact']:.2f}")

@@ -8,9 +8,9 @@ from typing import Any
 
 from lengthwise.base.score_rows import ALONE, Row, latest, size_text
 from lengthwise.folder import InquiryFolder, RunFolder
-from lengthwise.report import asked_curves, by_recipe, curves, names
+from lengthwise.report import all_curves, asked_curves, by_recipe, names
 from lengthwise.report.anatomy_figure import by_size, together
-from lengthwise.report.card import score_card
+from lengthwise.report.card import listed, score_card
 from lengthwise.report.lines import look
 from lengthwise.report.loss_figure import running_mean
 from lengthwise.report.publish import anatomies_of, metrics_of, scores_of
@@ -69,8 +69,7 @@ def cards(runs: Sequence[RunFolder], operations: Mapping[str, float] | None) -> 
 
 def _listed(row: Row) -> Row:
     """A row of the card whose lists are words: they are of sizes, and no sizes themselves."""
-    lists = {name: value for name, value in row.items() if isinstance(value, list)}
-    return row | {name: ", ".join(str(one) if one else "–" for one in value) for name, value in lists.items()}
+    return {name: listed(value) if isinstance(value, list) else value for name, value in row.items()}
 
 
 def packed(rows: Iterable[Row]) -> dict[str, Any]:
@@ -87,8 +86,7 @@ def _methods(labels: Iterable[str]) -> list[Row]:
 
 def _lengths(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[Row]:
     """Exact match against length: a row per curve and size."""
-    measured = any(run.rows("scores") for run in runs)
-    found = [*(curves(runs) if measured else []), *asked_curves(asked)]
+    found = all_curves(runs, asked)
     rows = []
     for curve, name in zip(found, names(found), strict=True):
         line = {point.sizes for point in curve.diagonal()}

@@ -105,7 +105,8 @@ class Curve:
 
 
 def curves(runs: Iterable[RunFolder]) -> list[Curve]:
-    """The curves of these runs, in their order; runs not yet evaluated add nothing. UsageError if none has scores."""
+    """The curves of these runs, in their order, by a recipe's own stopping rule first; runs not yet evaluated add
+    nothing. UsageError if none has scores."""
     runs = list(runs)
     found = [curve for label, group in by_recipe(runs).items() for curve in _curves(label, group)]
     if not found:
@@ -122,6 +123,7 @@ def _curves(label: str, group: Sequence[RunFolder]) -> list[Curve]:
             seeds = kinds.setdefault((problems, row["stopping"]), {})
             seeds.setdefault((run.outline.seed, run.outline.data_seed), []).append(row)
     first, diverged = group[0].outline, sum(run.diverged for run in group)
+    own_first = sorted(kinds.items(), key=lambda kind: kind[0][1] != first.stopping)
     return [
         Curve(
             label,
@@ -135,8 +137,14 @@ def _curves(label: str, group: Sequence[RunFolder]) -> list[Curve]:
             diverged=diverged,
             own_rule=first.stopping,
         )
-        for (problems, stopping), seeds in kinds.items()
+        for (problems, stopping), seeds in own_first
     ]
+
+
+def all_curves(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[Curve]:
+    """The curves of runs, then of language models that were ``asked``; of those that were measured."""
+    measured = any(run.rows("scores") for run in runs)
+    return (curves(runs) if measured else []) + asked_curves(asked)
 
 
 def asked_curves(folders: Iterable[InquiryFolder]) -> list[Curve]:

@@ -127,6 +127,11 @@ def card_table(rows: Sequence[Row]) -> Table:
     return table
 
 
+def listed(sizes: Iterable[Any]) -> str:
+    """Sizes in words, such as those of each seed; – for none."""
+    return ", ".join(str(size) if size else "–" for size in sizes)
+
+
 def card_cells(row: Row) -> list[str]:
     """A row as it is printed; – where something is not known."""
 
@@ -138,9 +143,9 @@ def card_cells(row: Row) -> list[str]:
     return [
         row["recipe"] + (f" ({unfit})" if unfit else ""),
         row["trained_to"],
-        ", ".join(map(str, row.get("chosen_on", []))) or "–",
-        ", ".join(size or "–" for size in row["longest"]),
-        ", ".join(size or "–" for size in row.get("longest_uniform", row["longest"])),
+        listed(row.get("chosen_on", [])) or "–",
+        listed(row["longest"]),
+        listed(row.get("longest_uniform", row["longest"])),
         f"{low['family']} {low['exact']:.2f} at {low['size']}" if low else "not measured",
         f"{row['generalise']} of {row['seeds']}",
         known("parameters", lambda count: f"{count:,}"),

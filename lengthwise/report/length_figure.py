@@ -13,7 +13,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.results import InquiryOutline, RunOutline
 from lengthwise.base.score_rows import size_text
 from lengthwise.folder import InquiryFolder, RunFolder
-from lengthwise.report import WORST, Curve, Point, asked_curves, curves
+from lengthwise.report import WORST, Curve, Point, all_curves, curves
 from lengthwise.report.lines import MARKS, Look, legend, name_lines
 from lengthwise.report.map_figure import cells_of, heat_map
 from lengthwise.report.plots import plots
@@ -45,19 +45,12 @@ def score_figure(
     default the task; ``strong`` is the recipe that it is about; ``width`` is that of a "column" or a "page" of a paper.
     UsageError without scores, and for several recipes without a line."""
     title = title or usual_title([one.outline for one in [*runs, *asked]])
-    rows = cells_of(runs)
-    lines = (curves(runs) if rows or not asked else []) + asked_curves(asked)
+    lines, rows = all_curves(runs, asked) if asked else curves(runs), cells_of(runs)
     if rows and not any(curve.diagonal() for curve in lines):
         if len({curve.label for curve in lines}) > 1:
             raise UsageError("no two sizes lie on one line, and a map is of one recipe: draw each by itself")
         return heat_map(rows, runs[0].outline.tops, title, width=width)
     return length_figure(worth_drawing(lines), title, strong=strong, width=width)
-
-
-def has_lines(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder] = ()) -> bool:
-    """Is there a curve of any of them along a length?"""
-    measured = any(run.rows("scores") for run in runs)
-    return any(curve.diagonal() for curve in [*(curves(runs) if measured else []), *asked_curves(asked)])
 
 
 def usual_title(outlines: Sequence[RunOutline | InquiryOutline]) -> str:

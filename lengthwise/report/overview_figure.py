@@ -43,7 +43,6 @@ def _by_method(group: Sequence[RunFolder]) -> dict[str, Curve]:
     measured = [run for run in group if run.rows("scores")]
     found: dict[str, Curve] = {}
     for curve in curves(measured) if measured else []:
-        first = curve.stopping == curve.own_rule or curve.label not in found  # its own rule, where it was measured
-        if curve.problems == "uniform" and curve.diagonal() and first:
-            found[curve.label] = curve
+        if curve.problems == "uniform" and curve.diagonal():
+            found.setdefault(curve.label, curve)  # its own rule comes first
     return dict(zip(short(list(found))[1], found.values(), strict=True))

@@ -71,13 +71,12 @@ def _looks(curves: Sequence[Curve], split: Aspect | None, brief: dict[str, str],
     sets = sorted({curve.problems for curve in curves}, key=lambda problems: problems != "uniform")
     twins = split != "problems" and len(colours) <= len(COLOURS)
     fits = fits_of(curves)
-    usual = first[0].own_rule if any(curve.stopping == first[0].own_rule for curve in first) else first[0].stopping
     return [
         look(
             colours.index(told(curve, "problems")) if twins else numbers.index(told(curve)),
             sets.index(curve.problems) if twins else None,
             name=_name(curve, curves, split, brief),
-            strong=curve.stopping == usual if split == "label" else curve.label == strong and split is None,
+            strong=curve.stopping == first[0].stopping if split == "label" else curve.label == strong and split is None,
             note=_note(curve, fits.get(curve.label)) if curve.problems == "uniform" and not split else "",
         )
         for curve in curves

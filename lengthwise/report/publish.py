@@ -12,11 +12,11 @@ from lengthwise.base.files import write_json
 from lengthwise.base.schemas import Depth, Distribution, Trained
 from lengthwise.base.score_rows import ALONE, Row, Sizes
 from lengthwise.folder import DIVERGED, InquiryFolder, RunFolder
-from lengthwise.report import Claim, by_recipe
+from lengthwise.report import Claim, all_curves, by_recipe
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.card import score_card
 from lengthwise.report.depth_figure import depth_figure
-from lengthwise.report.length_figure import has_lines, score_figure, usual_title
+from lengthwise.report.length_figure import length_figure, usual_title, worth_drawing
 from lengthwise.report.loss_figure import loss_figure
 from lengthwise.report.map_figure import cells_of, heat_map
 from lengthwise.report.overview_figure import overview_figure
@@ -77,8 +77,9 @@ def _figures(
 ) -> dict[str, Figure]:
     """All figures that there are rows for, by name."""
     figures: dict[str, Figure] = {}
-    if has_lines(runs, asked):
-        figures["lengths"] = score_figure(runs, title, asked=asked, strong=strong, width=width)
+    lines = all_curves(runs, asked)
+    if any(curve.diagonal() for curve in lines):
+        figures["lengths"] = length_figure(worth_drawing(lines), title, strong=strong, width=width)
     groups = by_recipe(runs) if runs else {}
     for label, group in groups.items():
         cells = [row for row in cells_of(group) if row["problems"] in ALONE]

@@ -350,9 +350,9 @@ def _worst_text(curve: Curve) -> str:
     for point in curve.points():
         if point.mean < 1:
             sizes.setdefault(_some(point.families), []).append(size_text(point.sizes))
-    said = "; ".join(f"{name} at {', '.join(found)}" for name, found in sizes.items())
-    right = ", ".join(size_text(point.sizes) for point in curve.points())
-    return f"worst family {said}" if said else f"every family is right at {right}"
+    if not sizes:
+        return f"every family is right at {', '.join(size_text(point.sizes) for point in curve.points())}"
+    return "worst family " + "; ".join(f"{name} at {', '.join(found)}" for name, found in sizes.items())
 
 
 def _some(names: Sequence[str]) -> str:

@@ -35,6 +35,7 @@ class Task(Part):
     smallest: int = 1
     largest: int | None = None
     harder: str = "hard"  # what the harder set is called among the families
+    answers_numbers: bool = False  # are answers numbers, as people write them? Then leading zeros change nothing
 
     @property
     def name(self) -> str:
@@ -47,11 +48,6 @@ class Task(Part):
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         """Problems of given sizes from the task's harder set, where it has one. UsageError where it has none."""
         raise UsageError(f"{self.name} has no harder set of problems: leave `hard` at 0")
-
-    @property
-    def answers_numbers(self) -> bool:
-        """Are answers numbers, as people write them? Then leading zeros change nothing."""
-        return False
 
     @property
     def has_harder(self) -> bool:

@@ -47,14 +47,11 @@ class Addition(Stackable):
 
     signs = ("+",)
     harder = "long-carry"
+    answers_numbers = True
 
     @property
     def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
         return (*string.digits[: self.base], "+")
-
-    @property
-    def answers_numbers(self) -> bool:
-        return True
 
     @property
     def axes(self) -> tuple[str, ...]:  # type: ignore[override]

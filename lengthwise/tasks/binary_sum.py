@@ -22,11 +22,8 @@ class BinarySum(Listed):
 
     symbols = ("0", "1")
     harder = "uniform-count"
+    answers_numbers = True
     question = "Count the ones in this sequence of bits. Write their number in binary, most significant bit first."
-
-    @property
-    def answers_numbers(self) -> bool:
-        return True
 
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         ones = (torch.rand(len(sizes), 1, generator=generator) * (sizes[:, :1] + 1)).long()

@@ -40,6 +40,7 @@ class Expression(Task):
     symbols = SYMBOLS
     signs = (*OPERATORS, "(", ")")
     smallest, largest = 3, LONGEST
+    answers_numbers = True
     question = arithmetic(10)
 
     # Sampling
@@ -89,10 +90,6 @@ class Expression(Task):
         answer, answer_length = _written(values, self.most)
         rows = rows[:, : int(lengths.max())]
         return Problems(lengths[:, None], rows.long(), lengths, answer, answer_length, _operators(rows))
-
-    @property
-    def answers_numbers(self) -> bool:
-        return True
 
     @property
     def families(self) -> Sequence[Family]:

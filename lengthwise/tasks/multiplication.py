@@ -51,14 +51,11 @@ class Multiplication(Task):
     axes = ("first", "second")
     signs = ("*",)
     harder = "high-digits"
+    answers_numbers = True
 
     @property
     def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
         return (*string.digits[: self.base], "*")
-
-    @property
-    def answers_numbers(self) -> bool:
-        return True
 
     @property
     def mirrored(self) -> bool:  # type: ignore[override]

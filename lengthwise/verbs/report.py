@@ -23,7 +23,7 @@ from lengthwise.folder import (
     runs_folder,
     shipped,
 )
-from lengthwise.report import asked_curves, curves
+from lengthwise.report import all_curves
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.publish import publish, publish_depth, redraw
 from lengthwise.report.published import inquiries, is_published, published, told
@@ -115,7 +115,7 @@ def _report(args: argparse.Namespace, runs: Sequence[RunFolder], asked: Sequence
         files = publish(runs, Path(args.out or "figures"), asked=asked, operations=price, width=args.width)
     scores, replied = ([row for one in group for row in one.rows("scores")] for group in (runs, asked))
     cards = score_card(runs, price) if runs else []
-    lines = (curves(runs) if scores else []) + asked_curves(asked)
+    lines = all_curves(runs, asked)
     shown = [score_table(lines) if lines else "no scores yet: `lengthwise evaluate RUN` measures a run"]
     shown += ["", card_table(cards)] if scores else []
     result = {"files": [str(file) for file in files], "scores": scores + replied, "cards": cards}
