@@ -30,6 +30,7 @@ from lengthwise.recipe.stopping import After, Converged, Halted, MaxConfidence, 
 from lengthwise.run import Weights, load
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.multiplication import Multiplication
+from lengthwise.tasks.sorting import Sorting
 from lengthwise.tasks.unique_set import UniqueSet
 
 SHIPPED = [name for name in shipped() if "small" not in name]
@@ -152,9 +153,9 @@ def _stop(rule, said, ends, sure, planned):
 @node
 def test_a_page_parses_and_refuses_what_python_does():
     sums = Addition(10, "least", True, True), Addition(3, "most")
-    tasks = *(kind() for kind in TASKS), *sums, Multiplication(10, "least", "least", False)
+    tasks = *(kind() for kind in TASKS), *sums, Multiplication(10, "least", "least", False), Sorting("most")
     texts = ["", " 1 0 1 ", "2", "0", "1+", "1+1", "00+1", "1*1", "11*01", "1|", "01|1", "0|00", "1+1+1", "ab", "é"]
-    texts.append("1" * 60)
+    texts += ["1" * 60, "A:321,B:54", "d:12, a:7,c:12,b:0", "a:007,B:70", "A:1,A:2", "A:1,B:", "A1,B2", "A:1,", "AB:1"]
     told = run_in_node(["tensors", "tasks"], {"tasks": [_task(task) for task in tasks], "texts": texts})
     for (task, text), said in zip(itertools.product(tasks, texts), told, strict=True):
         try:
