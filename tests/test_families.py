@@ -154,7 +154,7 @@ def test_a_task_of_one_symbol_has_one_family_and_can_be_attacked():
     recipe = catalog.recipe("looped-copy", ["family_names=()", "families=0"]).change([], task=_Unary())
     assert [family.name for family in recipe.task.families] == ["one-symbol"]
     found = attack(Weights("untrained", recipe, recipe.build().eval()), [3, 5], tries=200)
-    assert {row["origin"] for row in found["origins"]} >= {"uniform", "one-symbol"}
+    assert found["tries"] == 5  # x to xxxxx
 
 
 def test_a_family_is_named_after_its_function():

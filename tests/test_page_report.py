@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from lengthwise.report.published import published, read_csv
 from lengthwise.run import Run
 
 RESULTS = Path(__file__).parents[1] / "results"
+SEEDS = [(0, 0), (0, 1), (1, 1)]
 KINDS = {"pairs": "lengths", "looped/multiplication": "maps"}
 
 
@@ -221,3 +223,19 @@ def test_a_page_of_a_folder_of_results_has_language_models_that_were_asked(tmp_p
     assert command("report", str(tmp_path / "results"), "--html", str(tmp_path / "page.html")).returncode == 0
     table = held((tmp_path / "page.html").read_text(encoding="utf-8"))["tables"]["scores"]
     assert "some-model" in table["rows"][0]
+
+
+def test_runs_that_differ_in_the_seed_of_their_problems_have_lines_of_their_own():
+    runs = [Run.of(replace(catalog.recipe("looped-parity"), seed=seed, data_seed=data)) for seed, data in SEEDS]
+    part, ends = {"low": 0, "high": 2, "exact": 1.0, "count": 10}, {"early": 0, "late": 0, "right": 0}
+    for number, run in enumerate(runs):
+        run.append("metrics", {"step": 10, "loss": 0.5, "exact": {"8": 0.5}})
+        for count, share in ((10, 0.2), (40, 0.1 * number)):  # the second of these counts
+            row = {"task": "parity", "stopping": run.outline.stopping, "problems": "uniform", "sizes": [8], "seed": 0}
+            by = {"ones": [part | {"exact": share}]}
+            run.append("anatomy", row | {"count": count, "exact": share, "ends": ends, "first_wrong": {}, "by": by})
+    found = rows.drawn(runs, [])
+    names = ["0, problems 0", "0, problems 1", 1]
+    for chart in ("loss", "watched", "traits"):
+        assert [row["seed"] for row in found[chart]] == names, chart
+    assert [row["exact"] for row in found["traits"]] == [0.0, 0.1, 0.2]

@@ -16,8 +16,10 @@ from rich.console import Console
 
 from lengthwise.ask.folder import Asked
 from lengthwise.ask.inquiry import Inquiry
+from lengthwise.base.schemas import Trained
 from lengthwise.base.types import Score, UsageError
 from lengthwise.cli import main
+from lengthwise.folder import DIVERGED
 from lengthwise.models.transformer import Transformer
 from lengthwise.objectives.final import Final
 from lengthwise.recipe.layout import FullOutput
@@ -30,8 +32,8 @@ from lengthwise.report.length_figure import length_figure
 from lengthwise.report.loss_figure import loss_figure
 from lengthwise.report.map_figure import cells_of, heat_map
 from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
-from lengthwise.report.publish import publish, redraw
-from lengthwise.report.published import published
+from lengthwise.report.publish import publish, publish_parameters, redraw
+from lengthwise.report.published import published, read_table
 from lengthwise.report.style import save
 from lengthwise.report.tables import (
     detail_table,
@@ -249,7 +251,6 @@ MANY = {"count": 1000}
         ([(12, 0.9, MANY), (16, 1.0, MANY)], None),  # a shorter one is surely missed
         ([(4, 0.9, MANY), (16, 1.0, MANY)], "16"),  # within the training range that is another matter
         ([(8, 0.2)], None),
-        ([(16, 1.0, MANY | {"problems": "hard"}), (24, 1.0, MANY | {"stopping": "Converged"})], None),
         ([(16, 0.5), (16, 1.0, MANY)], "16"),  # the careful measurement counts
     ],
 )
@@ -257,6 +258,21 @@ def test_the_longest_size_that_is_surely_solved(scores, longest):
     (row,) = score_card([scored(recipe(), *scores)])
     assert row["longest"] == [longest]
     assert row["generalise"] == (longest in ("16", "24"))
+
+
+def test_a_card_counts_seeds_that_were_measured_by_their_own_rule_and_did_not_diverge():
+    right, wrong = (8, 1.0, MANY), (8, 0.0, MANY)
+    lost = [scored(recipe(seed=seed), *scores) for seed, scores in ((3, [wrong]), (4, []))]
+    for run in lost:
+        run.fail("at step 1", DIVERGED)
+    others = [
+        scored(recipe(seed=1), (16, 1.0, MANY | {"problems": "hard"})),
+        scored(recipe(seed=2), (16, 1.0, MANY | {"stopping": "Converged"})),
+    ]
+    (row,) = score_card([scored(recipe(), right, (16, 1.0, MANY)), *others, *lost])
+    assert (row["seeds"], row["generalise"]) == (3, 1)
+    assert row["longest"] == ["16", DIVERGED, DIVERGED]
+    assert row["fit"] == 1.0
 
 
 def test_a_card_has_a_row_per_recipe_over_its_seeds():
@@ -601,6 +617,18 @@ def test_heat_map_has_a_panel_per_rule():
     assert [axes.get_title(loc="left") for axes in panels] == ["Oracle", "After(loops=1)"]
 
 
+def test_a_rule_that_was_measured_off_the_map_has_no_panel():
+    two_axes({(4, 4): 1.0, (4, 12): 0.5})
+    run = two_axes({(16, 16): 0.5}, stopping="After(loops=1)")
+    assert [axes.get_title(loc="left") for axes in heat_map(run.rows("scores"), (TOP, TOP)).axes[:-1]] == ["Oracle"]
+
+
+def test_runs_of_one_axis_and_of_two_share_a_table():
+    found = curves([scored(recipe(), (8, 1.0)), two_axes({(4, 4): 0.5, (4, 12): 0.25})])
+    text = printed(score_table(found))
+    assert "4x12" in text and "1.00 .96–1" in text
+
+
 def test_length_figure_of_two_axes_takes_equal_sizes():
     run = two_axes({(4, 4): 1.0, (4, 12): 0.5, (12, 12): 0.25})
     (axes,) = length_figure(curves([run])).axes
@@ -761,8 +789,8 @@ def test_a_report_takes_runs_and_language_models_together(tmp_path, capsys):
 # Against parameters
 
 
-def watched(name, seed, parameters, losses, within=None, beyond=None):
-    part = recipe(name, seed=seed)
+def watched(name, seed, parameters, losses, within=None, beyond=None, **changes):
+    part = recipe(name, seed=seed, **changes)
     sizes = [(TOP // 2, within and within / 2), (TOP, within), (2 * TOP, beyond)]  # the last of each range counts
     natural = [(size, share, {"problems": "natural"}) for size, share in sizes if share is not None]
     run = scored(part, (TOP, 0.1), *natural)
@@ -792,6 +820,23 @@ def test_the_parameter_figure_joins_the_means_over_seeds():
     assert [tick.get_text() for tick in left.get_xticklabels() if "×" in tick.get_text()] == []
     with pytest.raises(UsageError, match="no run has watched"):
         parameter_figure([])
+
+
+def test_a_point_of_the_parameter_figure_is_of_one_recipe_by_its_own_rule(tmp_path):
+    run = watched("a", 0, 100, [0.2], 0.4, 0.1)
+    scored(run.recipe, (TOP, 0.9, {"problems": "natural", "stopping": "After(loops=1)"}), folder=run.folder)
+    alike = watched("b", 0, 100, [0.3], 0.8)
+    claims = (Claim("Somebody", 8, "0.55", "text", 0.55),)
+    publish_parameters([run, alike], claims, tmp_path)
+    left = redrawn(tmp_path, claims).axes[0]
+    assert [[100, 0.4], [100, 0.8]] in [line.get_xydata().tolist() for line in left.lines]
+    changed = watched("a", 1, 100, [0.2], 0.6, 0.1, steps=200)
+    publish_parameters([changed], claims, tmp_path)
+    assert [[100, 0.6], [100, 0.8]] in [line.get_xydata().tolist() for line in redrawn(tmp_path, claims).axes[0].lines]
+
+
+def redrawn(folder, claims):
+    return parameter_figure(read_table(folder / "parameters.csv", Trained), claims)
 
 
 def test_the_distribution_has_a_bar_per_length():

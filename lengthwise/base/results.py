@@ -36,6 +36,7 @@ class Score:
     token_accuracy: float  # fraction of answer symbols that are correct
     loops: float  # loops used, mean over problems
     precision: float | None = None  # half the width of an interval that ended the count early; None: it did not
+    family: str | None = None  # "alone": of one family, by its name; None: of none, or with all the others
 
     @staticmethod
     def counted(
@@ -47,6 +48,7 @@ class Score:
         problems: Kind,
         sizes: tuple[int, ...],
         precision: float | None = None,
+        family: str | None = None,
     ) -> Score:
         """From what is counted in so many rows together: how many are right, and right in all that follows too; how
         many symbols of their answers are right, and how many there are; and their loops."""
@@ -63,6 +65,7 @@ class Score:
             token_accuracy=tokens / total,
             loops=loops / count,
             precision=precision,
+            family=family,
         )
 
     @property

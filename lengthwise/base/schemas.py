@@ -6,7 +6,7 @@ Rows may have further fields. What is not required here is left out by some vers
 # TypedDict knows which keys are required only where annotations are not postponed.
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from lengthwise.base.ranges import Count, Fraction, NotNegative, OneLine, Pattern, Real, Seed, Size, Sizes, Whole
+from lengthwise.base.ranges import Count, Fraction, Name, NotNegative, OneLine, Pattern, Real, Seed, Size, Sizes, Whole
 
 SizeText = Annotated[str, Pattern(r"\d{1,7}(x\d{1,7})?", "a size, as 8 or 8x12")]  # as tables name it
 
@@ -155,6 +155,7 @@ class Trained(TypedDict):
     """A row of parameters.csv."""
 
     recipe: OneLine
+    id: NotRequired[Name]  # without seeds
     seed: Seed
     model: OneLine
     parameters: Count

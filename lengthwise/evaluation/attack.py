@@ -31,6 +31,7 @@ SEEDS = 24  # problems of each family and size to start from; of uniform ones tw
 ROUND = 96  # changed problems that are tried at a time
 POOL = 256  # problems that are kept to be changed
 SHOWN = 10  # failures that are told of
+FRUITLESS = 20  # rounds without a new problem after which all are taken to have been tried
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,17 @@ class Tries:
     unsure: list[Tried] = field(default_factory=list)  # answered right, the least sure first
     known: set[str] = field(default_factory=set)
 
+    def new(self, problems: Problems, task: Task) -> Problems:
+        """Those that were not tried, each once."""
+        first: dict[str, int] = {}
+        for number, prompt in enumerate(prompts(task, problems)):
+            first.setdefault(prompt, number)
+        return problems.take(
+            torch.tensor([n for prompt, n in first.items() if prompt not in self.known], dtype=torch.long)
+        )
+
     def add(self, tried: Sequence[Tried]) -> None:
-        """Note what came of these."""
+        """Note what came of these, none of which was tried before."""
         for one in tried:
             self.known.add(one.prompt)
             self.tries[one.origin] += 1
@@ -78,10 +88,12 @@ def attack(
     stopping: Stopping | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """A row of what was found: how many problems were tried, by where they come from, how many of them failed, and the
-    shortest failures with what the model says to them. UsageError for a rule that looks at many problems at once.
+    """A row of what was found: how many problems were tried, each once, by where they first came from; how many of them
+    failed; and the shortest failures with what the model says to them. UsageError for a rule that looks at many
+    problems at once.
 
     It ends after so many seconds, or, given ``tries``, after about so many problems: then the same seed finds the same.
+    It ends sooner where there are no more problems.
     Without ``sizes``, those from half the training length to one and a half of it, and all problems of the shortest.
     """
     recipe = weights.recipe
@@ -92,7 +104,8 @@ def attack(
         raise UsageError("an attack needs seconds above 0, or 1 try or more")
     search, start = Tries(), time.monotonic()
     for problems, origin in _candidates(recipe, _sizes(recipe, sizes), search, seed):
-        search.add(_tried(weights, problems, origin, rule))
+        if len(new := search.new(problems, recipe.task)):
+            search.add(_tried(weights, new, origin, rule))
         if sum(search.tries.values()) >= tries if tries else time.monotonic() - start > seconds:
             break
     return _result(weights, search, rule, seed)
@@ -110,8 +123,8 @@ def _sizes(recipe: Recipe, sizes: Sequence[AnySize] | None) -> list[tuple[int, .
 def _candidates(
     recipe: Recipe, sizes: Sequence[tuple[int, ...]], search: Tries, seed: int
 ) -> Iterator[tuple[Problems, str]]:
-    """Problems to try, without end: seeds of each size, all of the shortest sizes, and then changes to what was tried.
-    ``search`` is read as it fills."""
+    """Problems to try, as long as there are new ones: seeds of each size, all of the shortest sizes, and then changes
+    to what was tried. ``search`` is read as it fills."""
     task, draw, largest = recipe.task, stream(seed, "attack", recipe.task.name), torch.tensor(sizes).amax(0)
     origins = {"uniform": 2 * SEEDS} | {family.name: SEEDS for family in task.families}
     for at in sizes:
@@ -121,12 +134,14 @@ def _candidates(
         problems = all_of(recipe, recipe.sizes(size))
         if problems is not None and bool((problems.sizes <= largest).all()):
             yield problems, "every"
-    chance = Random(address(seed, "attack", "changes"))
-    while True:
-        found = list(_changes(task, search, chance, largest))
-        if not found:  # nothing can be changed any more: new seeds
-            found = [sampler(task, "uniform")(torch.tensor([list(sizes[-1])]).repeat(ROUND, 1), draw)]
-        yield Problems.join(found), "mutation"
+    chance, fruitless = Random(address(seed, "attack", "changes")), 0
+    while fruitless < FRUITLESS:
+        before = len(search.known)
+        if found := list(_changes(task, search, chance, largest)):
+            yield Problems.join(found), "mutation"
+        else:  # nothing can be changed any more: new seeds
+            yield sampler(task, "uniform")(torch.tensor([list(sizes[-1])]).repeat(ROUND, 1), draw), "uniform"
+        fruitless = 0 if len(search.known) > before else fruitless + 1
 
 
 def _changes(task: Task, search: Tries, chance: Random, largest: Int[Tensor, " axes"]) -> Iterator[Problems]:

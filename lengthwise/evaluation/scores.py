@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lengthwise.base.results import NORMAL, AnySize
+from lengthwise.base.score_rows import ALONE
 from lengthwise.base.types import Batch, Kind, Problems, Score, Trace, UsageError, sent, wilson
 from lengthwise.evaluation.causality import check
 from lengthwise.fast import choose
@@ -61,7 +62,7 @@ def evaluate(
         for number, (size, _) in enumerate(group):
             for rule, count in zip(rules, counts, strict=True):
                 names = recipe.task.name, weights.name, rule.name, kind, size
-                yield Score.counted(count[number].tolist(), samples, *names)
+                yield Score.counted(count[number].tolist(), samples, *names, family=_alone(kind))
 
 
 def _precise(
@@ -90,7 +91,12 @@ def _precise(
         for rule, count in zip(rules, counts.tolist(), strict=True):
             early = precision if done < samples else None
             names = recipe.task.name, weights.name, rule.name, kind, recipe.sizes(size)
-            yield Score.counted(count, done, *names, precision=early)
+            yield Score.counted(count, done, *names, precision=early, family=_alone(kind))
+
+
+def _alone(kind: Kind) -> str | None:
+    """Of a family that is measured without the others nobody should take it for the worst."""
+    return None if kind in ALONE else "alone"
 
 
 def check_precision(precision: float | None) -> None:

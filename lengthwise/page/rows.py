@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -153,22 +154,29 @@ def _stops(label: str, group: Sequence[RunFolder]) -> list[Row]:
     ]
 
 
+def _seeds(group: Sequence[RunFolder]) -> dict[RunFolder, int | str]:
+    """What a chart calls each run: its seed or, where some differ in the seed of their problems only, both."""
+    same = Counter(run.outline.seed for run in group)
+    pairs = {run: (run.outline.seed, run.outline.data_seed) for run in group}
+    return {run: seed if same[seed] == 1 else f"{seed}, problems {data}" for run, (seed, data) in pairs.items()}
+
+
 def _loss(label: str, group: Sequence[RunFolder]) -> list[Row]:
-    rows = []
+    rows, seeds = [], _seeds(group)
     for run in group:
         logged = [(row["step"], row["loss"]) for row in run.rows("metrics") if (row.get("loss") or 0) > 0]
         smooth = running_mean([loss for _, loss in logged]) if logged else []
         every = max(1, len(logged) // LOSSES)
         for (step, _), loss in list(zip(logged, smooth, strict=True))[::every]:
-            rows.append({"label": label, "seed": run.outline.seed, "step": step, "loss": float(f"{loss:.4g}")})
+            rows.append({"label": label, "seed": seeds[run], "step": step, "loss": float(f"{loss:.4g}")})
     return rows
 
 
 def _watched(label: str, group: Sequence[RunFolder]) -> list[Row]:
     """Exact match measured while training."""
     return [
-        {"label": label, "seed": run.outline.seed, "size": size, "step": row["step"], "exact": share}
-        for run in group
+        {"label": label, "seed": seed, "size": size, "step": row["step"], "exact": share}
+        for run, seed in _seeds(group).items()
         for row in run.rows("metrics")
         for size, share in row.get("exact", {}).items()
     ]
@@ -184,11 +192,12 @@ def _wrong(label: str, group: Sequence[RunFolder]) -> list[Row]:
 
 
 def _traits(label: str, group: Sequence[RunFolder]) -> list[Row]:
-    """Exact match against what may make a problem hard."""
+    """Exact match against what may make a problem hard; of a size that was looked at twice, that on more problems."""
     return [
-        {"label": label, "seed": row["train_seed"], "size": size_text(row["sizes"]), "trait": trait}
+        {"label": label, "seed": seed, "size": size_text(row["sizes"]), "trait": trait}
         | {"middle": (part["low"] + part["high"]) / 2, "exact": part["exact"], "count": part["count"]}
-        for row in anatomies_of(group)
+        for run, seed in _seeds(group).items()
+        for row in latest(anatomies_of([run]))
         for trait, parts in row["by"].items()
         for part in parts
     ]

@@ -101,7 +101,7 @@ class Curve:
 
     def trained_at(self, sizes: Sizes) -> bool:
         """Do these sizes lie within the training range?"""
-        return trained_on(sizes, self.tops)
+        return len(sizes) == len(self.tops) and trained_on(sizes, self.tops)
 
 
 def curves(runs: Iterable[RunFolder]) -> list[Curve]:
@@ -118,7 +118,7 @@ def _curves(label: str, group: Sequence[RunFolder]) -> list[Curve]:
     kinds: dict[tuple[str, str], dict[SeedPair, list[Row]]] = {}
     for run in group:
         rows = run.rows("scores")
-        alone = [(row["problems"], row) for row in rows if row["problems"] in ALONE]
+        alone = [(row["problems"], row) for row in rows if row["problems"] in ALONE or row.get("family") == "alone"]
         for problems, row in [*alone, *((WORST, row) for row in worst_rows(rows))]:
             seeds = kinds.setdefault((problems, row["stopping"]), {})
             seeds.setdefault((run.outline.seed, run.outline.data_seed), []).append(row)
@@ -211,12 +211,16 @@ def names(curves: Sequence[Curve]) -> list[str]:
         ", ".join(
             [curve.label]
             + ([curve.stopping] if len(rules) > 1 and curve.stopping else [])
-            + ([curve.problems] if len(sets) > 1 and curve.problems != "uniform" else [])
+            + ([curve.problems] if (len(sets) > 1 and curve.problems != "uniform") or _of_a_family(curve) else [])
             + ([said] if (said := not_fitted(fits.get(curve.label), curve.top)) else [])
             + ([said] if (said := lost(curve.diverged)) else [])
         )
         for curve in curves
     ]
+
+
+def _of_a_family(curve: Curve) -> bool:
+    return curve.problems not in (*ALONE, WORST)
 
 
 def _point(sizes: Sizes, rows: Sequence[Row]) -> Point:

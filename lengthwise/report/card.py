@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from lengthwise.base.score_rows import SOLVED, Row, Sizes, latest, size_text, trained_on, worst, worst_rows
+from lengthwise.base.score_rows import SOLVED, Row, Sizes, latest, size_text, trained_on, uniform_in, worst, worst_rows
 from lengthwise.folder import DIVERGED, RunFolder
 from lengthwise.report import by_recipe, not_fitted
 from lengthwise.report.sheet import Sheet
@@ -39,15 +39,15 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
     a seed that diverged is called so. ``longest_uniform`` is the longest without them, and ``worst`` the worst family:
     within the training range or, where none is wrong there, beyond. ``chosen_on`` are the sizes that may have chosen
     the recipe; ``fit`` is exact match on uniform problems at the training length. Only the recipe's own stopping rule
-    counts.
+    counts, only seeds that were measured by it, and of those that diverged no more than that they did.
     """
     rows = []
     for label, group in by_recipe(runs).items():
         first = group[0].outline
-        measured, diverged = [run for run in group if run.rows("scores")], [run for run in group if run.diverged]
-        own = {run: _own(run) for run in measured}
-        found = [_longest(own[run], first.tops, families=True) for run in measured if run not in diverged]
-        alone = [_longest(own[run], first.tops, families=False) for run in measured if run not in diverged]
+        diverged = [run for run in group if run.diverged]
+        own = [*filter(None, (_own(run) for run in group if run not in diverged))]
+        found = [_longest(rows, first.tops, families=True) for rows in own]
+        alone = [_longest(rows, first.tops, families=False) for rows in own]
         abouts = [about for run in group if (about := run.about())]
         beyond = [size is not None and not trained_on(size, first.tops) for size in found]
         steps = (operations or {}).get(first.seedless_id)
@@ -61,8 +61,8 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
                 "generalise": sum(beyond),
                 "longest": [*map(_text, found), *[DIVERGED] * len(diverged)],
                 "longest_uniform": [*map(_text, alone), *[DIVERGED] * len(diverged)],
-                "worst": _worst(own.values(), first.tops),
-                "fit": _fit(own.values(), first.tops),
+                "worst": _worst(own, first.tops),
+                "fit": _fit(own, first.tops),
                 "parameters": abouts[0]["parameters"] if abouts else None,
                 "operations": None if steps is None else float(f"{steps * first.steps:.3g}"),
                 "cpu_s": round(statistics.median(about["cpu_s"] for about in abouts), 1) if abouts else None,
@@ -76,8 +76,10 @@ def _text(size: Sizes | None) -> str | None:
 
 
 def _own(run: RunFolder) -> list[Row]:
-    """What a run was measured on by its own stopping rule."""
-    return [row for row in latest(run.rows("scores")) if row["stopping"] == run.outline.stopping]
+    """What a run was measured on by its own stopping rule; nothing without uniform problems: how far it carries is not
+    known."""
+    rows = [row for row in latest(run.rows("scores")) if row["stopping"] == run.outline.stopping]
+    return rows if uniform_in(rows) else []
 
 
 def _longest(own: Sequence[Row], tops: Sizes, *, families: bool) -> Sizes | None:

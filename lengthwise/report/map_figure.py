@@ -33,14 +33,15 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
     """Exact match for every pair of sizes, the training range outlined; a panel per stopping rule and set of problems.
 
     Where the rows come from several weights, their mean. A gap stands where sizes jump. Sizes that were measured only
-    with themselves are left out and told in words. Rows of a single size are left out; UsageError if no others are
-    there.
+    with themselves are left out and told in words; a panel that had no others is left out too. Rows of a single size
+    are left out; UsageError if no others are there.
     """
     pairs = [row for row in rows if len(row["sizes"]) == 2]
     if not pairs:
         raise UsageError("no scores of two sizes to map: evaluate a run of a task with two axes, on 20x40 for instance")
     panels = _panels(pairs)
     sides = _sides({sizes for cells in panels.values() for sizes in cells})
+    panels = {name: cells for name, cells in panels.items() if _on_map(cells, sides)}
     reach = " x ".join(map(str, tops))
     heading = [*filter(None, [title]), f"trained to {reach} (outlined)"]
     grid = _Grid.of(len(panels), width)
@@ -219,9 +220,14 @@ def _size_ticks(sizes: Sequence[int], starts: Sequence[float]) -> tuple[list[flo
     return [starts[index] + 0.5 for index in apart], [str(sizes[index]) for index in apart]
 
 
+def _on_map(cells: dict[Sizes, float], sides: Sequence[Sequence[int]]) -> dict[Sizes, float]:
+    """The cells that have a place on both sides."""
+    return {sizes: share for sizes, share in cells.items() if sizes[0] in sides[0] and sizes[1] in sides[1]}
+
+
 def _summary(cells: dict[Sizes, float], sides: Sequence[Sequence[int]]) -> str:
     """The mean and the worst of the cells drawn; and those that are not drawn."""
-    drawn = {sizes: share for sizes, share in cells.items() if sizes[0] in sides[0] and sizes[1] in sides[1]}
+    drawn = _on_map(cells, sides)
     worst = min(drawn.values())
     there = [sizes for sizes, share in drawn.items() if share == worst]
     where = f"at {size_text(there[0])}" if len(there) == 1 else f"in {len(there)} of {len(drawn)}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lengthwise.base.errors import clean
-from lengthwise.base.score_rows import Row, Sizes, families_in, latest, size_text, trained_on, uniform_in, worst
+from lengthwise.base.score_rows import Row, Sizes, families_in, latest, size_text, trained_on, uniform_in, worst_rows
 from lengthwise.folder import RunFolder
 from lengthwise.report.card import HEADINGS, card_cells, score_card
 
@@ -80,10 +80,11 @@ def _scores(rows: Sequence[Row], tops: Sizes) -> Iterator[str]:
     """Uniform problems beside the worst family, size by size."""
     uniform = uniform_in(rows)
     structured = families_in(rows)
+    lowest = {tuple(row["sizes"]): row for row in worst_rows(rows)}
     yield "| size | uniform problems | worst family | |"
     yield "| ---: | ---: | ---: | --- |"
-    for size in sorted({*uniform, *structured}):
-        low = worst(structured[size]) if size in structured else None
+    for size in sorted({*uniform, *lowest}):
+        low = lowest.get(size)
         named = f"{low['problems']}, of {len(structured[size])}" if low else ""
         mark = " (trained)" if trained_on(size, tops) else ""
         yield f"| {size_text(size)}{mark} | {_share(uniform.get(size))} | {_share(low)} | {named} |"

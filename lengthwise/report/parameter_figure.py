@@ -34,7 +34,8 @@ from lengthwise.report.style import (
 
 def parameter_rows(runs: Iterable[RunFolder]) -> list[Row]:
     """A row per run that has watched its validation loss: parameters, time, the lowest loss, and exact match on the
-    task's own distribution, where it was trained and beyond (None where it was not measured)."""
+    task's own distribution by the recipe's own stopping rule, where it was trained and beyond (None where it was not
+    measured)."""
     found = []
     for run in runs:
         watched = (row.get("validation_loss") for row in run.rows("metrics"))
@@ -42,10 +43,12 @@ def parameter_rows(runs: Iterable[RunFolder]) -> list[Row]:
         if not losses or not (about := run.about()):
             continue
         top = run.outline.top
-        natural = [row for row in latest(run.rows("scores")) if row["problems"] == "natural"]
+        scores = [row for row in latest(run.rows("scores")) if row["stopping"] == run.outline.stopping]
+        natural = [row for row in scores if row["problems"] == "natural"]
         found.append(
             {
                 "recipe": run.outline.name,
+                "id": run.outline.seedless_id,
                 "seed": run.outline.seed,
                 "model": run.outline.model,
                 "parameters": about["parameters"],
@@ -68,8 +71,8 @@ def _of_the_longest(rows: Iterable[Row]) -> float | None:
 @style()
 def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width: Width = "page") -> Drawing:
     """Exact match, and validation loss, against parameters on a log axis: a line per kind of model through the means
-    over seeds, a faint mark per seed; marks beyond the training range are hollow. Claims are dotted lines. UsageError
-    without rows."""
+    over each recipe's seeds, a faint mark per seed; marks beyond the training range are hollow. Claims are dotted
+    lines. UsageError without rows."""
     if not rows:
         raise UsageError("there is nothing to draw: no run has watched its validation loss")
     wide = width == "page"
@@ -124,14 +127,13 @@ def _few_ticks(axis: Axis, values: Sequence[float], formatter: Formatter) -> Non
 
 
 def _line(axes: Axes, group: Sequence[Row], measure: str, own: Look) -> None:
-    sizes = _grouped([row for row in group if row[measure] is not None], "parameters")
-    if not sizes:
+    recipes = _grouped([row for row in group if row.get(measure) is not None], "recipe")
+    if not recipes:
         return
-    counts = sorted(sizes)
-    means = [statistics.fmean(row[measure] for row in sizes[count]) for count in counts]
+    means = sorted((rows[0]["parameters"], statistics.fmean(row[measure] for row in rows)) for rows in recipes.values())
     line = own.line()
-    axes.plot(counts, means, zorder=3, clip_on=False, **line)
-    each = [(count, row[measure]) for count in counts for row in sizes[count]]
+    axes.plot(*zip(*means, strict=True), zorder=3, clip_on=False, **line)
+    each = [(row["parameters"], row[measure]) for rows in recipes.values() for row in rows]
     faint = line | {"linestyle": "none", "label": "_"}
     axes.plot(*zip(*each, strict=True), alpha=0.5, zorder=2, clip_on=False, **faint)
 

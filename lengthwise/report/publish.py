@@ -193,13 +193,19 @@ def _depth_title(name: str) -> str:
 
 def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], folder: Path) -> list[Path]:
     """Accuracy and validation loss against parameters, of runs that have watched such a loss, and of those that the
-    figure had before; nothing without any."""
+    figure had before, but for runs of recipes that have since been changed; nothing without any."""
     new = parameter_rows(runs)
     if not new:
         return []
+    now = {row["recipe"]: row["id"] for row in new}
     measured = {(row["recipe"], row["seed"]) for row in new}
-    before = read_table(folder / "parameters.csv", Trained)
-    rows = [row for row in before if (row["recipe"], row["seed"]) not in measured] + new
+    before = [
+        row
+        for row in read_table(folder / "parameters.csv", Trained)
+        if (row["recipe"], row["seed"]) not in measured
+        and row.get("id") in (None, now.get(row["recipe"], row.get("id")))
+    ]
+    rows = before + new
     figure = parameter_figure(rows, claims)
     write_csv(folder / "parameters.csv", rows)
     drawn = [{"who": claim.who, "exact": claim.exact} for claim in claims if claim.exact is not None]

@@ -82,11 +82,11 @@ def _scores(work: Work, most: int) -> list[Row]:
         missing.setdefault(rules, []).append(size)
     missing.pop((), None)
     asked = {"samples": most, "precision": work.args.precision, "kind": kind_of(work.args), "seed": work.seed}
-    what, alone = work.what("exact match"), {"family": "alone"} if work.args.family else {}
+    what = work.what("exact match")
     for rules, sizes in missing.items():
         scores = evaluate(work.weights, sizes, stopping=rules, **asked)
         for score in followed(scores, work.progress, work.recipe, sizes, what=what, rules=len(rules)):
-            rows.append(score.row() | {"seed": work.seed} | alone)
+            rows.append(score.row() | {"seed": work.seed})
             work.keep("scores", rows[-1])
     return rows
 
