@@ -1,7 +1,7 @@
 """Abacus embeddings and looped decoders (McLeish et al. 2024), and what a reproduction of them took.
 
-``abacus-addition`` is ours, at a small width; ``abacus-<architecture>-<positions>`` compare at equal budget;
-``paper-abacus-…`` and ``blog-abacus-addition`` are as published, for a GPU.
+``abacus-addition`` is ours, at a small width; ``abacus-positions-<encoding>`` and ``abacus-split-<layers>x<loops>``
+compare at equal budget; ``paper-abacus-…`` and ``blog-abacus-addition`` are as published, for a GPU.
 """
 
 from __future__ import annotations

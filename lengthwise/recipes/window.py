@@ -3,7 +3,8 @@
 The layout is that of ``fop-loop-adaptive``, the published method; so are loops and objective, but where a recipe stops
 by itself. What attention sees is not: where no positional encoding is given, a model finds a position by counting, and
 counts grow with the length. Here a head sees the left neighbour, or what stands at the same digit position
-(``CoupledHeads``), or, where symbols must be looked up, the whole row; nothing that it sees is new at a longer length.
+(``CoupledHeads``), or, where symbols must be looked up, all that came before (``EarlierHeads``); nothing that it sees
+is new at a longer length.
 """
 
 from __future__ import annotations
@@ -111,8 +112,8 @@ def looped_addition() -> Recipe:
     each number: digits need not be counted to be paired, and they move on by one position per loop, past the carries.
     The first position is marked, and half of the sums are structured: long carries and their twins, few different
     columns, or rich in one digit. It says when it is done: the mark tells the ``=``; until then its answer is empty.
-    A seed takes 25 minutes of one CPU thread; expect .95 or more of every family at 1.5 times the training length,
-    without T(n)."""
+    A seed takes 25 minutes of one CPU thread; expect .99 or more of uniform sums at twice the training length, and, in
+    two seeds of three, .95 or more of every family at 1.5 times it, without T(n)."""
     columns = columns_addition()
     return replace(
         columns,
