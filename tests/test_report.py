@@ -19,7 +19,7 @@ from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base.schemas import Trained
 from lengthwise.base.types import Score, UsageError
 from lengthwise.cli import main
-from lengthwise.folder import DIVERGED
+from lengthwise.folder import DIVERGED, RunFolder
 from lengthwise.models.transformer import Transformer
 from lengthwise.objectives.final import Final
 from lengthwise.recipe.layout import FullOutput
@@ -33,7 +33,7 @@ from lengthwise.report.loss_figure import loss_figure
 from lengthwise.report.map_figure import cells_of, heat_map
 from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
 from lengthwise.report.publish import publish, publish_parameters, redraw
-from lengthwise.report.published import published, read_table
+from lengthwise.report.published import published, read_csv, read_table
 from lengthwise.report.style import save
 from lengthwise.report.tables import (
     detail_table,
@@ -820,6 +820,13 @@ def test_the_parameter_figure_joins_the_means_over_seeds():
     assert [tick.get_text() for tick in left.get_xticklabels() if "×" in tick.get_text()] == []
     with pytest.raises(UsageError, match="no run has watched"):
         parameter_figure([])
+
+
+def test_a_run_that_is_named_twice_is_published_once(tmp_path):
+    run = scored(recipe(), (8, 1.0))
+    publish([run, RunFolder(run.folder)], tmp_path)
+    assert [len(published(tmp_path)), len(json.loads((tmp_path / "runs.json").read_text()))] == [1, 1]
+    assert len(read_csv(tmp_path / "scores.csv")) == 1
 
 
 def test_a_point_of_the_parameter_figure_is_of_one_recipe_by_its_own_rule(tmp_path):

@@ -44,6 +44,7 @@ def publish(
     are for); ``figures.json`` what figures are called; ``lengths`` exact match against length; ``map-<recipe>`` exact
     match on two axes, the mean over seeds; ``anatomy-<recipe>`` how answers go wrong; ``loss`` the course of training.
     """
+    runs = [*{run.folder.resolve(): run for run in runs}.values()]  # one that is named twice counts once
     title = title or usual_title([one.outline for one in [*runs, *asked]])
     figures = _figures(runs, asked, title, strong, width)  # first: where they cannot be drawn, nothing is written
     files = _write_data(runs, asked, folder, operations)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from matplotlib.axes import Axes
 from rich.table import Table
@@ -25,8 +26,8 @@ def ranked(trials: Sequence[Row]) -> list[Row]:
 
 def mattered(trials: Sequence[Row], ranges: Sequence[str]) -> list[Row]:
     """For each field that varied: the fraction of the variance of exact match that its own values explain, and exact
-    match at each value, the mean over trials. The values of searched ``ranges`` are put into three parts of equal
-    counts."""
+    match at each value, the mean over trials. The values of searched ``ranges`` are put into three parts of about
+    equal counts, equal values into one."""
     exact = [row["exact"] for row in trials]
     whole, found = statistics.pvariance(exact), []
     for path in trials[0]["values"]:
@@ -45,9 +46,12 @@ def _grouped(trials: Sequence[Row], path: str, *, binned: bool) -> dict[str, lis
             groups.setdefault(row["values"][path], []).append(row["exact"])
         return groups
     ordered = sorted(trials, key=lambda row: float(row["values"][path]))
-    size = -(-len(ordered) // BINS)
-    for start in range(0, len(ordered), size):
-        part = ordered[start : start + size]
+    size, parts = -(-len(ordered) // BINS), [list[Row]()]
+    for alike in (list(found) for _, found in groupby(ordered, key=lambda row: float(row["values"][path]))):
+        if parts[-1] and len(parts) < BINS and len(parts[-1]) + len(alike) > size:
+            parts.append([])
+        parts[-1] += alike
+    for part in parts:
         ends = dict.fromkeys(row["values"][path] for row in (part[0], part[-1]))
         groups.setdefault("–".join(ends), []).extend(row["exact"] for row in part)
     return groups
