@@ -466,6 +466,14 @@ def test_more_problems_are_measured_of_families_too(capsys):
     assert [row["count"] for row in rows if row["problems"] == "runs"] == [2, 20]
 
 
+@pytest.mark.parametrize(("sizes", "measured"), [("3x4,8x3,9x1", [[3, 4], [8, 3]]), ("1-3x2-4,3", [[3, 3]])])
+def test_families_are_measured_at_pairs_of_sizes_but_not_on_a_map(sizes, measured, capsys):
+    few = ["steps=2", "batch=2", "lengths.top=4", "watch.every=0"]
+    said(capsys, "train", "abacus-addition", *few, "--families", "--quiet", "--lengths", sizes, "--samples", "10")
+    rows = Run.expected(lw.find("abacus-addition", *few)).rows("scores")
+    assert [row["sizes"] for row in rows if row["problems"] == "runs"] == measured
+
+
 def test_a_family_that_was_measured_by_name_is_measured_again_with_the_others(capsys):
     few = ["steps=2", "batch=2", "model.width=8", "lengths.top=12", "watch.every=0"]
     words = ["train", "looped-parity", *few, "--quiet", "--lengths", "12", "--samples", "20"]

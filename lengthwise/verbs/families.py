@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rich.table import Table
 
 from lengthwise.base.progress import Progress
 from lengthwise.base.results import AnySize
-from lengthwise.base.score_rows import ALONE, Row, Sizes
+from lengthwise.base.score_rows import ALONE, Row, Sizes, trained_on
 from lengthwise.evaluation.families import evaluate_families, rules_of_families, samples_of_family, short_sizes
 from lengthwise.evaluation.follow import followed, followed_sizes
 from lengthwise.recipe.recipe import Recipe
@@ -21,6 +20,7 @@ from lengthwise.run import Run, Weights, choose_device
 from lengthwise.training.computing import computing
 
 BEYOND = 2  # times the training length: farther out, families would cost more than all else
+LISTED = 8  # sizes of several numbers: more of them are a map, on which families would cost more than all else too
 
 
 def with_families(args: argparse.Namespace) -> bool:
@@ -73,11 +73,11 @@ def families_of(work: Work) -> list[Row]:
 
 
 def after_training(
-    args: argparse.Namespace, run: Run, sizes: Sequence[Any], also: Sequence[Stopping], progress: Progress
+    args: argparse.Namespace, run: Run, sizes: Sequence[AnySize], also: Sequence[Stopping], progress: Progress
 ) -> None:
-    """Measure what a trained run lacks: families at the sizes that are one number, up to twice the training length, and
-    the shortest sizes, by the recipe's own rule and those asked for. A size is measured again for more problems of each
-    family than before."""
+    """Measure what a trained run lacks: families up to twice the training length on each axis, but for the sizes of a
+    map, and at the shortest sizes, by the recipe's own rule and those asked for. A size is measured again for more
+    problems of each family than before."""
     weights, recipe, count = run.weights(choose_device(args.device)), run.recipe, samples_of_family(args.samples)
     rules = rules_of_families(list(dict.fromkeys([recipe.stopping, *also])))
     known = {
@@ -87,7 +87,7 @@ def after_training(
     }
     wanted = [
         *short_sizes(recipe, count),
-        *(size for size in sizes if isinstance(size, int) and size <= BEYOND * recipe.lengths.top),
+        *(size for size in _apart(sizes) if trained_on(recipe.sizes(size), [BEYOND * top for top in recipe.tops])),
     ]
     missing = {
         at: lacking
@@ -99,6 +99,12 @@ def after_training(
         for at in followed_sizes(progress, recipe, list(missing), what=f"{recipe.name}: families"):
             found = evaluate_families(weights, [at], samples=count, stopping=missing[at])
             run.append("scores", *(score.row() | {"seed": 0} for score in found))
+
+
+def _apart(sizes: Sequence[AnySize]) -> Sequence[AnySize]:
+    """Sizes without those of a map."""
+    alone = [size for size in sizes if isinstance(size, int)]
+    return sizes if len(sizes) - len(alone) <= LISTED else alone
 
 
 def family_tables(uniform: Sequence[Row], rows: Sequence[Row], tops: Sizes, *, whole: bool) -> list[Table]:
