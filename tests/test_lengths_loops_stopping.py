@@ -53,8 +53,14 @@ def test_uniform_is_uniform_and_its_axes_independent():
 @pytest.mark.parametrize(("share", "rows", "count"), [(0.5, 10, 5), (1.0, 10, 10), (0.25, 8, 2), (0.0, 8, 0)])
 def test_a_share_of_the_rows_has_the_longest_size_on_every_axis(share, rows, count):
     """Sizes of 1 … 10⁶ never reach the top by themselves."""
-    sizes = Uniform(10**6, longest=share).draw(0, rows, 2, stream(0, "x"))
-    assert int((sizes == 10**6).all(1).sum()) == int((sizes == 10**6).any(1).sum()) == count
+    for lengths in (Uniform(10**6, longest=share), Mastery(10**6, start=10**6, longest=share)):
+        sizes = lengths.draw(0, rows, 2, stream(0, "x"))
+        assert int((sizes == 10**6).all(1).sum()) == int((sizes == 10**6).any(1).sum()) == count
+
+
+def test_an_axis_that_is_kept_short_is_so_in_rows_of_the_largest_size_too():
+    sizes = Mastery(11, start=5, most=(2, 11), longest=0.5).draw(3, 8, 2, stream(0, "x"))
+    assert sizes[:4].tolist() == [[2, 8]] * 4 and sizes.amax(0).tolist() == [2, 8]
 
 
 @given(st.integers(1, 4), st.integers(0, 4), st.integers(0, 4), st.integers(1, 5), st.integers(0, 60))

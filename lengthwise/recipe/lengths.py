@@ -140,6 +140,7 @@ class Curriculum(Growing):
 class Mastery(Growing):
     """Uniform from ``bottom`` to a maximum that grows by 1 when it is mastered: every ``every`` steps the model takes
     an exam of ``count`` fresh problems of the largest size, and passes if at least ``least`` of its answers are right.
+    A fraction ``longest`` of the rows has the largest size instead.
 
     So a hard task's short problems get the steps that they need, and no schedule has to be guessed.
     """
@@ -151,6 +152,12 @@ class Mastery(Growing):
     every: Count = 50  # steps from one exam to the next
     least: Fraction = 0.9  # exact match that passes
     count: Size = 64  # problems of an exam
+    longest: Fraction = 0.0  # fraction of the rows that have the largest size
+
+    def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
+        sizes, maximum = super().draw(step, rows, axes, generator), self.maximum(step)
+        sizes[: round(self.longest * rows)] = torch.tensor([min(maximum, top) for top in self.tops(axes)])
+        return sizes
 
     def maximum(self, step: int) -> int:
         return min(self.top, self.start + step)
