@@ -11,8 +11,11 @@ import pytest
 from conftest import command
 
 from lengthwise.base.errors import UsageError
+from lengthwise.base.results import Score
+from lengthwise.catalog import recipe
 from lengthwise.folder import SHIPPED
-from lengthwise.run import load
+from lengthwise.report.model_card import model_card
+from lengthwise.run import Run, load
 from lengthwise.share import hub
 from lengthwise.share.hub import fetch, place, push
 
@@ -273,6 +276,15 @@ def test_a_card_tells_of_controls_and_is_yaml(tmp_path):
     assert head["model-index"][0]["results"][0]["metrics"][0]["type"] == "exact_match"
     assert "## Controls" in done.stdout
     assert "no licence" in command("push", one, "u/new", "--license", "x y").stderr
+
+
+def test_a_card_calls_no_family_that_was_measured_alone_the_worst():
+    run = Run.of(recipe("looped-parity"))
+    for problems, size, how in (("runs", 8, {"family": "alone"}), ("runs", 12, {}), ("ones", 12, {})):
+        row = Score("parity", "w", "Oracle", problems, (size,), 100, 0.5, 0.5, 0.5, 8.0).row()
+        run.append("scores", row | how)
+    card = model_card(run, "u/new", license_="mit", example="1", controls=[])
+    assert "ones, of 2" in card and "of 1" not in card
 
 
 def test_a_place_is_written_one_way():

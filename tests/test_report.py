@@ -831,12 +831,13 @@ def test_a_run_that_is_named_twice_is_published_once(tmp_path):
 
 def test_a_point_of_the_parameter_figure_is_of_one_recipe_by_its_own_rule(tmp_path):
     run = watched("a", 0, 100, [0.2], 0.4, 0.1)
-    scored(run.recipe, (TOP, 0.9, {"problems": "natural", "stopping": "After(loops=1)"}), folder=run.folder)
     alike = watched("b", 0, 100, [0.3], 0.8)
+    scored(alike.recipe, (2 * TOP, 0.9, {"problems": "natural", "stopping": "After(loops=1)"}))
     claims = (Claim("Somebody", 8, "0.55", "text", 0.55),)
     publish_parameters([run, alike], claims, tmp_path)
     left = redrawn(tmp_path, claims).axes[0]
-    assert [[100, 0.4], [100, 0.8]] in [line.get_xydata().tolist() for line in left.lines]
+    lines = [line.get_xydata().tolist() for line in left.lines]
+    assert [[100, 0.4], [100, 0.8]] in lines and [[100, 0.1]] in lines
     changed = watched("a", 1, 100, [0.2], 0.6, 0.1, steps=200)
     publish_parameters([changed], claims, tmp_path)
     assert [[100, 0.6], [100, 0.8]] in [line.get_xydata().tolist() for line in redrawn(tmp_path, claims).axes[0].lines]

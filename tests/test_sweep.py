@@ -86,6 +86,7 @@ def test_equal_values_of_a_range_stand_in_one_part():
     forth, back = mattered(trials, ["a"]), mattered(trials[::-1], ["a"])
     assert list(forth[0]["exact"]) == ["1", "2", "3"]
     assert forth[0]["explains"] == pytest.approx(back[0]["explains"])
+    assert list(mattered([trial(0.5, a=a) for a in "11223344"], ["a"])[0]["exact"]) == ["1", "2", "3–4"]
 
 
 def test_what_mattered_is_what_explains_the_variance():
