@@ -298,6 +298,8 @@ def test_a_family_that_was_asked_for_alone_is_not_all_of_them():
     row = run.rows("scores")[0] | {"problems": "runs", "sizes": [8], "family": "alone"}
     run.append("scores", row)
     assert [line.problems for line in curves([run])] == ["uniform", "runs"]
+    first = scored(recipe(seed=1), (8, 1.0, {"problems": "runs", "family": "alone"}), (8, 1.0))
+    assert [line.problems for line in curves([first])] == ["uniform", "runs"]
     (card,) = score_card([run])
     assert (card["longest"], card["worst"]) == (["16"], None)
     # Beside all families it counts as one of them.

@@ -239,3 +239,16 @@ def test_runs_that_differ_in_the_seed_of_their_problems_have_lines_of_their_own(
     for chart in ("loss", "watched", "traits"):
         assert [row["seed"] for row in found[chart]] == names, chart
     assert [row["exact"] for row in found["traits"]] == [0.0, 0.1, 0.2]
+
+
+def test_a_page_of_results_has_the_traits_of_every_seed(tmp_path):
+    runs = [Run.of(catalog.recipe("looped-parity").seeded(seed)) for seed in range(3)]
+    for seed, run in enumerate(runs):
+        row = {"task": "parity", "stopping": run.outline.stopping, "problems": "uniform", "sizes": [8], "seed": 0}
+        by = {"ones": [{"low": 0, "high": 2, "exact": 0.1 * seed, "count": 10}]}
+        ends = {"early": 0, "late": 0, "right": 0}
+        run.append("anatomy", row | {"count": 10, "exact": 0.1, "ends": ends, "first_wrong": {}, "by": by})
+        run.append("scores", Score("parity", "w", run.outline.stopping, "uniform", (8,), 9, 0.5, 0.5, 0.5, 8.0).row())
+    publish(runs, tmp_path)
+    for shown in (runs, published(tmp_path)):
+        assert [(row["seed"], row["exact"]) for row in rows.drawn(shown, [])["traits"]] == [(0, 0), (1, 0.1), (2, 0.2)]

@@ -27,7 +27,7 @@ from lengthwise.recipe.lengths import Curriculum, Uniform
 from lengthwise.recipe.loops import PerRound
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.report import Claim, asked_curves, curves, names
-from lengthwise.report.card import card_table, score_card
+from lengthwise.report.card import card_cells, card_table, score_card
 from lengthwise.report.length_figure import length_figure
 from lengthwise.report.loss_figure import loss_figure
 from lengthwise.report.map_figure import cells_of, heat_map
@@ -273,6 +273,8 @@ def test_a_card_counts_seeds_that_were_measured_by_their_own_rule_and_did_not_di
     assert (row["seeds"], row["generalise"]) == (3, 1)
     assert row["longest"] == ["16", DIVERGED, DIVERGED]
     assert row["fit"] == 1.0
+    (none,) = score_card(others)
+    assert card_cells(none)[3:7] == ["–", "–", "not measured", "–"]
 
 
 def test_a_card_has_a_row_per_recipe_over_its_seeds():
@@ -839,8 +841,14 @@ def test_a_point_of_the_parameter_figure_is_of_one_recipe_by_its_own_rule(tmp_pa
     lines = [line.get_xydata().tolist() for line in left.lines]
     assert [[100, 0.4], [100, 0.8]] in lines and [[100, 0.1]] in lines
     changed = watched("a", 1, 100, [0.2], 0.6, 0.1, steps=200)
+    table = tmp_path / "parameters.csv"
+    bare = table.read_text().replace(run.outline.seedless_id, "")  # as earlier versions wrote it
     publish_parameters([changed], claims, tmp_path)
     assert [[100, 0.6], [100, 0.8]] in [line.get_xydata().tolist() for line in redrawn(tmp_path, claims).axes[0].lines]
+    table.write_text(bare)
+    publish_parameters([watched("a", 2, 900, [0.1], 0.9)], claims, tmp_path)  # of another size, which no id tells
+    lines = [line.get_xydata().tolist() for line in redrawn(tmp_path, claims).axes[0].lines]
+    assert [[100, 0.4], [100, 0.8], [900, 0.9]] in lines
 
 
 def redrawn(folder, claims):

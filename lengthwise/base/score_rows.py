@@ -12,7 +12,7 @@ Row = dict[str, Any]  # of `Score.row`, or of metrics
 
 SOLVED = 0.99  # exact match from which a size counts as solved
 DRAWN = ("uniform", "natural")  # problems that are no family's
-ALONE = (*DRAWN, "hard")  # sets of problems that have a curve of their own
+ALONE = (*DRAWN, "hard")  # sets of problems that always have a curve of their own; a family has one where it is alone
 
 
 def size_text(sizes: Iterable[int]) -> str:

@@ -196,11 +196,21 @@ def _traits(label: str, group: Sequence[RunFolder]) -> list[Row]:
     return [
         {"label": label, "seed": seed, "size": size_text(row["sizes"]), "trait": trait}
         | {"middle": (part["low"] + part["high"]) / 2, "exact": part["exact"], "count": part["count"]}
-        for run, seed in _seeds(group).items()
-        for row in latest(anatomies_of([run]))
+        for seed, rows in _anatomies(group).items()
+        for row in latest(rows)
         for trait, parts in row["by"].items()
         for part in parts
     ]
+
+
+def _anatomies(group: Sequence[RunFolder]) -> dict[int | str, list[Row]]:
+    """How answers go wrong, by seed; in a folder of results the first run of a recipe has the rows of all its seeds."""
+    found: dict[int | str, list[Row]] = {}
+    for run, seed in _seeds(group).items():
+        for row in anatomies_of([run]):
+            own = row["train_seed"] == run.outline.seed
+            found.setdefault(seed if own else row["train_seed"], []).append(row)
+    return found
 
 
 # Recipes

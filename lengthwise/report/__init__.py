@@ -63,7 +63,7 @@ class Curve:
     label: str
     top: int  # the largest size trained on; 0 where nobody knows, as of a language model that was asked
     axes: tuple[str, ...]
-    problems: str  # "uniform", "hard", "natural", or WORST: at each size the worst family
+    problems: str  # "uniform", "hard", "natural"; WORST: at each size the worst family; or one family, by its name
     stopping: str  # empty where no rule stops anything
     rows_by_seed: Mapping[SeedPair, Sequence[Row]]
     looked_at: tuple[int, ...] = ()  # sizes that may have chosen the recipe; none where that is not known
@@ -123,7 +123,8 @@ def _curves(label: str, group: Sequence[RunFolder]) -> list[Curve]:
             seeds = kinds.setdefault((problems, row["stopping"]), {})
             seeds.setdefault((run.outline.seed, run.outline.data_seed), []).append(row)
     first, diverged = group[0].outline, sum(run.diverged for run in group)
-    own_first = sorted(kinds.items(), key=lambda kind: kind[0][1] != first.stopping)
+    # The recipe's own rule first, and single families last.
+    in_order = sorted(kinds.items(), key=lambda kind: (kind[0][1] != first.stopping, kind[0][0] not in (*ALONE, WORST)))
     return [
         Curve(
             label,
@@ -137,7 +138,7 @@ def _curves(label: str, group: Sequence[RunFolder]) -> list[Curve]:
             diverged=diverged,
             own_rule=first.stopping,
         )
-        for (problems, stopping), seeds in own_first
+        for (problems, stopping), seeds in in_order
     ]
 
 
@@ -177,6 +178,11 @@ def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
     shared = Counter(group[0].outline.name for group in groups.values())
     firsts = [(group[0].outline, group) for group in groups.values()]
     return {first.name if shared[first.name] == 1 else f"{first.name}-{first.id}": group for first, group in firsts}
+
+
+def once(runs: Iterable[RunFolder]) -> list[RunFolder]:
+    """Each run once, however often its folder is named."""
+    return [*{run.folder.resolve(): run for run in runs}.values()]
 
 
 def not_fitted(fit: float | None, size: int | str) -> str:

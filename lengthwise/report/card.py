@@ -131,7 +131,7 @@ def card_table(rows: Sequence[Row]) -> Table:
 
 def listed(sizes: Iterable[Any]) -> str:
     """Sizes in words, such as those of each seed; – for none."""
-    return ", ".join(str(size) if size else "–" for size in sizes)
+    return ", ".join(str(size) if size else "–" for size in sizes) or "–"
 
 
 def card_cells(row: Row) -> list[str]:
@@ -145,11 +145,11 @@ def card_cells(row: Row) -> list[str]:
     return [
         row["recipe"] + (f" ({unfit})" if unfit else ""),
         row["trained_to"],
-        listed(row.get("chosen_on", [])) or "–",
+        listed(row.get("chosen_on", [])),
         listed(row["longest"]),
         listed(row.get("longest_uniform", row["longest"])),
         f"{low['family']} {low['exact']:.2f} at {low['size']}" if low else "not measured",
-        f"{row['generalise']} of {row['seeds']}",
+        f"{row['generalise']} of {row['seeds']}" if row["seeds"] else "–",
         known("parameters", lambda count: f"{count:,}"),
         known("operations", lambda count: f"{count:.1e}"),
         known("cpu_s", lambda seconds: f"{seconds / 60:.1f}"),

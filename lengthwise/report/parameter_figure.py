@@ -127,7 +127,7 @@ def _few_ticks(axis: Axis, values: Sequence[float], formatter: Formatter) -> Non
 
 
 def _line(axes: Axes, group: Sequence[Row], measure: str, own: Look) -> None:
-    recipes = _grouped([row for row in group if row.get(measure) is not None], "recipe")
+    recipes = _grouped([row for row in group if row.get(measure) is not None], "recipe", "parameters")
     if not recipes:
         return
     means = sorted((rows[0]["parameters"], statistics.fmean(row[measure] for row in rows)) for rows in recipes.values())
@@ -138,10 +138,10 @@ def _line(axes: Axes, group: Sequence[Row], measure: str, own: Look) -> None:
     axes.plot(*zip(*each, strict=True), alpha=0.5, zorder=2, clip_on=False, **faint)
 
 
-def _grouped(rows: Sequence[Row], name: str) -> dict[Any, list[Row]]:
-    groups: dict[Any, list[Row]] = {}
+def _grouped(rows: Sequence[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
+    groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        groups.setdefault(row[name], []).append(row)
+        groups.setdefault(tuple(row[name] for name in names), []).append(row)
     return groups
 
 

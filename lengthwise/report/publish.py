@@ -12,7 +12,7 @@ from lengthwise.base.files import write_json
 from lengthwise.base.schemas import Depth, Distribution, Trained
 from lengthwise.base.score_rows import ALONE, Row, Sizes
 from lengthwise.folder import DIVERGED, InquiryFolder, RunFolder
-from lengthwise.report import Claim, all_curves, by_recipe
+from lengthwise.report import Claim, all_curves, by_recipe, once
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.card import score_card
 from lengthwise.report.depth_figure import depth_figure
@@ -44,7 +44,7 @@ def publish(
     are for); ``figures.json`` what figures are called; ``lengths`` exact match against length; ``map-<recipe>`` exact
     match on two axes, the mean over seeds; ``anatomy-<recipe>`` how answers go wrong; ``loss`` the course of training.
     """
-    runs = [*{run.folder.resolve(): run for run in runs}.values()]  # one that is named twice counts once
+    runs = once(runs)
     title = title or usual_title([one.outline for one in [*runs, *asked]])
     figures = _figures(runs, asked, title, strong, width)  # first: where they cannot be drawn, nothing is written
     files = _write_data(runs, asked, folder, operations)

@@ -23,7 +23,7 @@ from lengthwise.folder import (
     runs_folder,
     shipped,
 )
-from lengthwise.report import all_curves
+from lengthwise.report import all_curves, once
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.publish import publish, publish_depth, redraw
 from lengthwise.report.published import inquiries, is_published, published, told
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     if folders:
         return _redraw(args, folders)
     found = [_asked(name) or _run(name) for name in args.runs]
-    runs = [one for one in found if isinstance(one, RunFolder)]
+    runs = once(one for one in found if isinstance(one, RunFolder))
     asked = [one for one in found if isinstance(one, InquiryFolder)]
     if args.html:
         return _page(args, _opened(runs), asked)
