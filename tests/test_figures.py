@@ -239,6 +239,14 @@ def test_an_overview_keeps_the_panels_it_had_and_is_drawn_again(tmp_path, capsys
         overview_figure({"none": []})
 
 
+def test_a_panel_of_few_methods_calls_them_as_the_fullest_does(tmp_path):
+    full = [scored(recipe(f"half-{name}-parity"), (8, 1.0), (16, 0.5)) for name in ("ntp", "loop", "loop-wo")]
+    for few in (["loop"], ["loop", "loop-wo"]):
+        runs = [scored(recipe(f"half-{name}-unique-set"), (8, 1.0), (16, 0.25)) for name in few]
+        axes = overview_figure({"Parity": full, "Unique set": runs}).axes[1]
+        assert [line.get_label() for line in axes.lines if not line.get_label().startswith("_")] == few
+
+
 def test_an_overview_shows_what_a_recipe_has_by_its_own_rule(tmp_path):
     """Whichever was measured first."""
     exact = {"Oracle": 0.5, "Converged": 0.25}

@@ -18,11 +18,13 @@ def overview_figure(
 ) -> Drawing:
     """Exact match of uniform problems against length, a panel per group of runs, which are named by it. A line is what
     is left of a recipe's name without what all names of its panel share, so a method has the same look in every
-    panel; ``strong`` is such a name. A recipe is stopped by its own rule, which was measured first. UsageError where
-    there is nothing to draw."""
-    panels = {name: found for name, group in groups.items() if (found := _by_method(group))}
-    if not panels:
+    panel; in one of few recipes, what it is called in the fullest panel. ``strong`` is such a name. A recipe is stopped
+    by its own rule, whichever was measured first. UsageError where there is nothing to draw."""
+    drawn = {name: found for name, group in groups.items() if (found := _by_recipe(group))}
+    if not drawn:
         raise UsageError("no scores along a length to draw: evaluate a run first")
+    known = short(list(max(drawn.values(), key=len)))[1]
+    panels = {name: _by_method(found, known) for name, found in drawn.items()}
     methods = list(dict.fromkeys(method for panel in panels.values() for method in panel))
     first = sorted(methods, key=lambda method: method != strong)  # the first colour is that of what it is about
     looks = {method: look(number, name=method, strong=method == strong) for number, method in enumerate(first)}
@@ -38,11 +40,22 @@ def overview_figure(
     return settled(figure)
 
 
-def _by_method(group: Sequence[RunFolder]) -> dict[str, Curve]:
-    """The curve of each recipe that has one, by what is left of its name."""
+def _by_recipe(group: Sequence[RunFolder]) -> dict[str, Curve]:
+    """The curve of each recipe that has one, by its name."""
     measured = [run for run in group if run.rows("scores")]
     found: dict[str, Curve] = {}
     for curve in curves(measured) if measured else []:
         if curve.problems == "uniform" and curve.diagonal():
             found.setdefault(curve.label, curve)  # its own rule comes first
-    return dict(zip(short(list(found))[1], found.values(), strict=True))
+    return found
+
+
+def _by_method(found: Mapping[str, Curve], known: Sequence[str]) -> dict[str, Curve]:
+    """Curves by the longest of the known methods that is part of a recipe's name; else, or where that tells them not
+    apart, by what is left of it."""
+    rests = short(list(found))[1]
+    names = [
+        max((method for method in known if f"-{method}-" in f"-{label}-"), key=len, default=rest)
+        for label, rest in zip(found, rests, strict=True)
+    ]
+    return dict(zip(names if len({*names}) == len(names) else rests, found.values(), strict=True))
