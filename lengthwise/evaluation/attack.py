@@ -106,7 +106,7 @@ def attack(
     for problems, origin in _candidates(recipe, _sizes(recipe, sizes), search, seed):
         if len(new := search.new(problems, recipe.task)):
             search.add(_tried(weights, new, origin, rule))
-        if sum(search.tries.values()) >= tries if tries else time.monotonic() - start > seconds:
+        if len(search.known) >= tries if tries else time.monotonic() - start > seconds:
             break
     return _result(weights, search, rule, seed)
 
@@ -204,7 +204,7 @@ def _result(weights: Weights, search: Tries, rule: Stopping, seed: int) -> dict[
         {"origin": name, "tries": count, "failed": search.failures[name], "share": search.failures[name] / count}
         for name, count in search.tries.items()
     ]
-    tries, failed = sum(search.tries.values()), sum(search.failures.values())
+    tries, failed = len(search.known), len(search.wrong)
     return {
         "task": weights.recipe.task.name,
         "weights": weights.name,

@@ -156,19 +156,21 @@ def _stops(label: str, group: Sequence[RunFolder]) -> list[Row]:
 
 def _seeds(group: Sequence[RunFolder]) -> dict[RunFolder, int | str]:
     """What a chart calls each run: its seed or, where some differ in the seed of their problems only, both."""
-    same = Counter(run.outline.seed for run in group)
-    pairs = {run: (run.outline.seed, run.outline.data_seed) for run in group}
-    return {run: seed if same[seed] == 1 else f"{seed}, problems {data}" for run, (seed, data) in pairs.items()}
+    same, outlines = Counter(run.outline.seed for run in group), {run: run.outline for run in group}
+    return {
+        run: one.seed if same[one.seed] == 1 else f"{one.seed}, problems {one.data_seed}"
+        for run, one in outlines.items()
+    }
 
 
 def _loss(label: str, group: Sequence[RunFolder]) -> list[Row]:
-    rows, seeds = [], _seeds(group)
-    for run in group:
+    rows = []
+    for run, seed in _seeds(group).items():
         logged = [(row["step"], row["loss"]) for row in run.rows("metrics") if (row.get("loss") or 0) > 0]
         smooth = running_mean([loss for _, loss in logged]) if logged else []
         every = max(1, len(logged) // LOSSES)
         for (step, _), loss in list(zip(logged, smooth, strict=True))[::every]:
-            rows.append({"label": label, "seed": seeds[run], "step": step, "loss": float(f"{loss:.4g}")})
+            rows.append({"label": label, "seed": seed, "step": step, "loss": float(f"{loss:.4g}")})
     return rows
 
 
@@ -196,21 +198,11 @@ def _traits(label: str, group: Sequence[RunFolder]) -> list[Row]:
     return [
         {"label": label, "seed": seed, "size": size_text(row["sizes"]), "trait": trait}
         | {"middle": (part["low"] + part["high"]) / 2, "exact": part["exact"], "count": part["count"]}
-        for seed, rows in _anatomies(group).items()
-        for row in latest(rows)
+        for run, seed in _seeds(group).items()
+        for row in latest(anatomies_of([run]))
         for trait, parts in row["by"].items()
         for part in parts
     ]
-
-
-def _anatomies(group: Sequence[RunFolder]) -> dict[int | str, list[Row]]:
-    """How answers go wrong, by seed; in a folder of results the first run of a recipe has the rows of all its seeds."""
-    found: dict[int | str, list[Row]] = {}
-    for run, seed in _seeds(group).items():
-        for row in anatomies_of([run]):
-            own = row["train_seed"] == run.outline.seed
-            found.setdefault(seed if own else row["train_seed"], []).append(row)
-    return found
 
 
 # Recipes

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.score_rows import ALONE, SOLVED, Row, Sizes, latest, trained_on, worst_rows
+from lengthwise.base.score_rows import ALONE, SOLVED, Row, Sizes, among_all, latest, trained_on, worst_rows
 from lengthwise.folder import DIVERGED, InquiryFolder, RunFolder
 
 TRAINED = "▪"  # marks a size within the training range
@@ -118,13 +118,13 @@ def _curves(label: str, group: Sequence[RunFolder]) -> list[Curve]:
     kinds: dict[tuple[str, str], dict[SeedPair, list[Row]]] = {}
     for run in group:
         rows = run.rows("scores")
-        alone = [(row["problems"], row) for row in rows if row["problems"] in ALONE or row.get("family") == "alone"]
+        alone = [(row["problems"], row) for row in rows if not among_all(row)]
         for problems, row in [*alone, *((WORST, row) for row in worst_rows(rows))]:
             seeds = kinds.setdefault((problems, row["stopping"]), {})
             seeds.setdefault((run.outline.seed, run.outline.data_seed), []).append(row)
     first, diverged = group[0].outline, sum(run.diverged for run in group)
-    # The recipe's own rule first, and single families last.
-    in_order = sorted(kinds.items(), key=lambda kind: (kind[0][1] != first.stopping, kind[0][0] not in (*ALONE, WORST)))
+    # Single families last; of the others, and of these, the recipe's own rule first.
+    in_order = sorted(kinds.items(), key=lambda kind: (_of_a_family(kind[0][0]), kind[0][1] != first.stopping))
     return [
         Curve(
             label,
@@ -217,7 +217,11 @@ def names(curves: Sequence[Curve]) -> list[str]:
         ", ".join(
             [curve.label]
             + ([curve.stopping] if len(rules) > 1 and curve.stopping else [])
-            + ([curve.problems] if (len(sets) > 1 and curve.problems != "uniform") or _of_a_family(curve) else [])
+            + (
+                [curve.problems]
+                if (len(sets) > 1 and curve.problems != "uniform") or _of_a_family(curve.problems)
+                else []
+            )
             + ([said] if (said := not_fitted(fits.get(curve.label), curve.top)) else [])
             + ([said] if (said := lost(curve.diverged)) else [])
         )
@@ -225,8 +229,8 @@ def names(curves: Sequence[Curve]) -> list[str]:
     ]
 
 
-def _of_a_family(curve: Curve) -> bool:
-    return curve.problems not in (*ALONE, WORST)
+def _of_a_family(problems: str) -> bool:
+    return problems not in (*ALONE, WORST)
 
 
 def _point(sizes: Sizes, rows: Sequence[Row]) -> Point:

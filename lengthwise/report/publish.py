@@ -198,15 +198,10 @@ def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], folde
     new = parameter_rows(runs)
     if not new:
         return []
-    now = {row["recipe"]: row["id"] for row in new}
-    measured = {(row["recipe"], row["seed"]) for row in new}
-    before = [
-        row
-        for row in read_table(folder / "parameters.csv", Trained)
-        if (row["recipe"], row["seed"]) not in measured
-        and row.get("id") in (None, now.get(row["recipe"], row.get("id")))
-    ]
-    rows = before + new
+    measured, ids = {(row["recipe"], row["seed"]) for row in new}, {row["recipe"]: row["id"] for row in new}
+    before = read_table(folder / "parameters.csv", Trained)
+    changed = [row for row in before if "id" in row and ids.get(row["recipe"], row["id"]) != row["id"]]
+    rows = [row for row in before if (row["recipe"], row["seed"]) not in measured and row not in changed] + new
     figure = parameter_figure(rows, claims)
     write_csv(folder / "parameters.csv", rows)
     drawn = [{"who": claim.who, "exact": claim.exact} for claim in claims if claim.exact is not None]

@@ -96,9 +96,10 @@ def published(folder: Path) -> list[PublishedRun]:
     by_folder = {run.folder: run for run in runs}
     for label, group in (by_recipe(runs) if runs else {}).items():
         if (path := folder / f"anatomy-{label}.json").exists():
-            by_folder[group[0].folder].kept["anatomy"] = read_json(
-                path, tuple[Anatomy, ...]
-            )  # of all its seeds: each row names its own
+            owners = {run.outline.seed: run for run in reversed(group)}
+            for row in read_json(path, tuple[Anatomy, ...]):
+                owner = owners.get(row.get("train_seed"), group[0])
+                by_folder[owner.folder].kept.setdefault("anatomy", []).append(row)
         for name in (label, group[0].folder.name):
             if (path := folder / f"stopping-{name}.json").exists():
                 by_folder[group[0].folder].kept["depth"] = read_json(path, tuple[Depth, ...])

@@ -57,7 +57,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "family": {"metavar": "NAME", "help": "one of the task's families of structured problems, e.g. palindrome"},
     "families": {
         "action": "store_true",
-        "help": "all families of structured problems too; train: not on maps of pairs",
+        "help": "all families of structured problems too; train: to twice the training length, not on maps",
     },
     "uniform-only": {"action": "store_true", "help": "leave families of structured problems out"},
     "natural": {

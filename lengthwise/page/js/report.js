@@ -18,7 +18,7 @@ class Report {
     this.picked = {};
     this.scale = "linear";
     const kinds = new Set(held.charts.lengths.map((row) => row.problems));
-    this.problems = kinds.has("worst family") ? ["uniform", "worst family"] : [...kinds].filter((kind) => kind === "uniform" || !kinds.has("uniform")).slice(0, 1);
+    this.problems = kinds.has("worst family") ? ["uniform", "worst family"] : [...kinds].slice(0, 1);
     this.build(kinds);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.drawAll());
   }
