@@ -10,7 +10,7 @@ import typing
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import lengthwise.recipes
@@ -27,6 +27,7 @@ from lengthwise.recipe.layout import Layout
 from lengthwise.recipe.lengths import Lengths
 from lengthwise.recipe.loops import Loops
 from lengthwise.recipe.optim import Optimizer
+from lengthwise.recipe.own_code import told_with_place
 from lengthwise.recipe.recipe import Recipe, import_parts
 from lengthwise.recipe.source import Source
 from lengthwise.recipe.stopping import Stopping
@@ -53,9 +54,19 @@ def _functions(modules: Iterable[ModuleType], returns: Any) -> dict[str, Callabl
     for module in modules:
         for name, function in inspect.getmembers(module, inspect.isfunction):
             own = function.__module__ == module.__name__ and not name.startswith("_")
-            if own and typing.get_type_hints(function).get("return") == returns and _callable(function):
+            if own and _returned(function) == returns and _callable(function):
                 found[name.replace("_", "-")] = function
     return found
+
+
+def _returned(function: Callable[..., Any]) -> Any:
+    """What it says it returns; None where that is a name which only a type checker imports."""
+    whole = inspect.unwrap(function)
+    said = SimpleNamespace(__annotations__={"return": whole.__annotations__.get("return")})
+    try:
+        return typing.get_type_hints(said, whole.__globals__)["return"]
+    except NameError:
+        return None
 
 
 def _callable(function: Callable[..., Any]) -> bool:
@@ -185,8 +196,15 @@ def _find(what: str, name: str, known: dict[str, Any]) -> Any:
 
 
 def recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
-    """A recipe by its name, with ``name=value`` changes. UsageError answers a wrong name with the right ones."""
-    found = _find("recipe", name, recipes())()
+    """A recipe by its name, with ``name=value`` changes. UsageError answers a wrong name with the right ones, and says
+    of a user's own function in one line what it raises."""
+    make = _find("recipe", name, recipes())
+    try:
+        found = make()
+    except Exception as error:
+        if name not in _OWN or isinstance(error, UsageError):
+            raise
+        raise UsageError(f"recipe {name}: {told_with_place(error)}") from error
     if not isinstance(found, Recipe):
         raise UsageError(f"recipe {name}: its function gives a {type(found).__name__}, not a recipe")
     return found.change(changes)

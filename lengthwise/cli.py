@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
         sub = verbs.add_parser(name, help=text, description=text, allow_abbrev=False)
         for option in (*options, *["import"] * (name != "check")):  # which is given its modules as they are
             flags = dict(OPTIONS[option])
-            sub.add_argument("--stopping" if option == "rule" else f"--{option}", **flags)
+            sub.add_argument(f"--{flags.pop('typed', option)}", **flags)
         return sub
 
     _learning(verb)
@@ -98,7 +98,7 @@ def _learning(verb: Callable[..., argparse.ArgumentParser]) -> None:
         "show", "a recipe with its parameters, operations and an estimate of time; or a part, or a field", "json"
     )
     _show(sub)
-    sub = verb("sample", "problems of a task", "seed", "hard", "natural", "family", "json")
+    sub = verb("sample", "problems of a task", "seed-of-problems", "hard", "natural", "family", "json")
     _sample(sub)
     sub = verb("train", "train a recipe, or go on with a run; then evaluate it",
                "seed", "seeds", "stack", "jobs", "on", "dry-run", "wait", "lengths", "samples", "curve",
@@ -110,11 +110,12 @@ def _learning(verb: Callable[..., argparse.ArgumentParser]) -> None:
 def _using(verb: Callable[..., argparse.ArgumentParser]) -> None:
     """What one does with what is trained."""
     sub = verb("evaluate", "exact match on fresh problems, length by length",
-               "seed", "wait", "lengths", "grid", "samples", "stopping", "loops", "hard", "natural", "family",
-               "families", "uniform-only", "device", "threads", "quiet", "json")  # fmt: skip
+               "seed-of-problems", "wait", "lengths", "grid", "samples", "stopping", "loops", "hard", "natural",
+               "family", "families", "uniform-only", "device", "threads", "quiet", "json")  # fmt: skip
     _evaluate(sub)
     sub = verb("attack", "search for problems that a model gets wrong, short ones first",
-               "seed", "lengths", "seconds", "tries", "rule", "device", "threads", "json")  # fmt: skip
+               "seed-of-problems", "lengths-to-attack", "seconds", "tries", "rule", "device", "threads",
+               "json")  # fmt: skip
     sub.add_argument("weights", metavar="WEIGHTS", help="shipped weights by name, a folder, or hf:user/name")
     sub = verb("verify", "measure what somebody else's weights are and do; spoofs are exposed",
                "lengths", "samples", "seconds", "device", "threads", "quiet", "json")  # fmt: skip

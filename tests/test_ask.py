@@ -365,6 +365,8 @@ def test_a_lenient_score_takes_numbers_as_people_write_them(task, said, right):
 
 
 def test_a_lenient_score_knows_signs_and_lists():
+    assert lenient(catalog.task("expression"), "It is \N{MINUS SIGN}12.", "-12")
+    assert lenient(catalog.task("addition"), "$1{,}234$", "1234")
     assert lenient(catalog.task("expression"), "It is -3.", "-3")
     assert not lenient(catalog.task("expression"), "It is 3.", "-3")
     assert lenient(catalog.task("sorting"), "In ascending order: B,A.", "B,A")

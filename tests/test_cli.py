@@ -16,10 +16,12 @@ from jaxtyping import config
 from safetensors.torch import load_file, save_file
 
 import lengthwise as lw
+from lengthwise import catalog
 from lengthwise.base.errors import Diverged
 from lengthwise.cli import parse
+from lengthwise.evaluation.scores import default_sizes
 from lengthwise.training.trainee import Trainee
-from lengthwise.verbs import console
+from lengthwise.verbs import console, evaluate
 
 TINY = ["steps=12", "batch=8", "model.width=16", "watch.every=0"]
 
@@ -394,3 +396,29 @@ def test_a_grid_is_measured_again_where_more_precision_is_asked_for():
     assert {row["count"] for row in json.loads(command(*words).stdout)} == {1000}
     counts = {row["count"] for row in json.loads(command(*words, "--precision", "0.001").stdout)}
     assert min(counts) > 1000
+
+
+def test_all_sizes_are_looked_at_before_any_is_measured(monkeypatch):
+    """Of expressions longer ones than 128 characters are not drawn."""
+    monkeypatch.delattr(evaluate, "_measure")
+    done = command("evaluate", "retran-small", "--lengths", "30,200", "--uniform-only", "--samples", "4")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "lengthwise: expression: those that are drawn have at most 128 characters, not 200\n"
+
+
+def test_lists_are_measured_as_far_as_there_are_labels():
+    recipe = catalog.recipe("local-sorting", ["lengths.top=12"])
+    assert default_sizes(recipe) == [12, 18, 24, 36, 52]
+
+
+def test_a_grid_has_two_sizes():
+    done = command("evaluate", "abacus-addition", "--grid", "3")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "lengthwise: '3' is no grid: write 20x40 for every pair up to 20 and 40\n"
+
+
+def test_help_says_what_an_attack_looks_at_and_what_a_seed_is_of():
+    said = " ".join(command("attack", "--help").stdout.split())
+    assert "(default: half the training length, all of it, and one and a half)" in said
+    assert "seed of the problems (default: 0)" in said and "(default: the recipe's" not in said
+    assert "seed of weights and problems (default: the recipe's)" in " ".join(command("train", "--help").stdout.split())

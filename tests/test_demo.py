@@ -5,7 +5,9 @@ import json
 import pytest
 from conftest import command
 
+from lengthwise.evaluation.solver import Answer
 from lengthwise.page import report
+from lengthwise.verbs.demo import _marked
 
 
 @pytest.mark.usefixtures("fleet_here")
@@ -27,6 +29,13 @@ def test_demo_shows_its_pictures_and_can_be_given_again(runs, monkeypatch):
     names = [row["problems"] for row in scores["looped-pairs"] if row["sizes"] == [16]]
     assert {"all-highest", "twice"} < set(names) and len(names) == len(set(names))
     assert "worst family" in shown.stdout
+
+
+def test_an_answer_with_a_digit_too_many_shows_it():
+    said = _marked("standard-pairs", Answer("60+40", "1100", "100", False, 1, 0.9, 1.2), "100")
+    assert said.plain.split(maxsplit=1) == ["standard-pairs", "1100  1 of 4 digits wrong"]
+    said = _marked("standard-pairs", Answer("60+40", "10", "100", False, 1, 0.9, 1.2), "100")
+    assert "2 of 3 digits wrong" in said.plain
 
 
 def test_a_study_says_its_plan():

@@ -140,6 +140,24 @@ def test_expressions_of_families_are_structured():
     assert all(row.startswith("((((((((((") for row in rows)
 
 
+@pytest.mark.parametrize("size", range(7, 40))
+@pytest.mark.parametrize("name", ["nested_left", "nested_right", "side_by_side"])
+def test_parentheses_are_as_deep_as_the_size_allows(name, size):
+    unit, write = 6 if name == "side_by_side" else 4, getattr(structured, name)
+    least = (size - 5) // unit + 1 if name == "side_by_side" else (size - 3) // unit
+    for seed in range(20):
+        text = write(size, Random(seed))
+        assert len(text) == size and text.count("(") == text.count(")") == least, text
+
+
+def test_longer_lists_than_there_are_numbers_stay_in_order():
+    sizes = torch.tensor([[12, 1]] * 20)
+    for name, order in (("ascending", 1), ("descending", -1)):
+        for row in texts(Sorting(), family_of(Sorting(), name).sample(sizes, stream(0)))[0]:
+            numbers = [int(part.split(":")[1]) for part in row.split(",")][::order]
+            assert numbers == sorted(numbers)
+
+
 def test_a_family_that_is_not_there_is_answered_by_one_that_is():
     with pytest.raises(UsageError, match=r"^parity has no family 'onesymbol' \(did you mean one-symbol\?\)"):
         family_of(Parity(), "onesymbol")

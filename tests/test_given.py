@@ -9,7 +9,9 @@ from torch import nn
 
 import lengthwise as lw
 from lengthwise.evaluation.attack import attack
-from lengthwise.run import load
+from lengthwise.run import Run, load
+from lengthwise.training.loop import train
+from lengthwise.training.trainee import Trainee
 
 FEW = {"task": "parity", "steps": 3, "batch": 4, "lengths": 4, "quiet": True}
 SYMBOLS = 4  # of parity in rows
@@ -57,6 +59,25 @@ def test_modules_that_differ_in_a_plain_attribute_alone_are_two_trainings():
         layer.add_module("torchs", nn.TransformerEncoderLayer(8, heads))
     one, two = map(lw.models.given.Given.of, layers)
     assert one != two
+
+
+class Sometimes(Heads):
+    """It has weights that no row of a rehearsal uses, as an expert to which none is sent."""
+
+    def __init__(self):
+        super().__init__()
+        self.seldom = nn.Linear(SYMBOLS, SYMBOLS)
+
+
+def test_a_module_goes_on_whose_weights_some_steps_do_not_use():
+    torch.manual_seed(0)
+    module = Sometimes()
+    recipe = lw.train(module, **FEW).recipe.change(steps=5)
+    trainee, run = Trainee(recipe, torch.device("cpu")), Run.of(recipe)
+    trainee.advance()
+    trainee.all_kept()  # the optimizer keeps something of each
+    run.save_state(trainee.state() | {"sums": {"now and then": torch.zeros(())}})
+    assert train(recipe).done
 
 
 def test_a_recipe_builds_the_module_as_it_was_given():

@@ -720,10 +720,10 @@ def test_the_figure_of_loops_is_drawn_from_rows_alone(tmp_path):
 def test_loops_in_numbers():
     near, far = depth_rows([row_of(1, [0.25, 0.5]), row_of(3, [0.0, 0.1, 1.0, 0.4, 0.3, 0.2, 0.1, 0.0])])
     assert near == {
-        "size": "1", "T": 1, "oracle": 0.5, "batch": 0.5, "example": 0.75, "T+1": 0.5, "batch_loops": 1,
+        "size": "1", "planned": 1, "oracle": 0.5, "batch": 0.5, "example": 0.75, "planned+1": 0.5, "batch_loops": 1,
         "example_loops": 2.5,
     }  # fmt: skip
-    assert (far["T-1"], far["T+1"], far["T+5"]) == (0.1, 0.4, 0.0)
+    assert (far["planned-1"], far["planned+1"], far["planned+5"]) == (0.1, 0.4, 0.0)
 
 
 def test_a_report_on_loops_is_written(half, capsys, tmp_path):
@@ -737,7 +737,7 @@ def test_a_report_on_loops_is_written(half, capsys, tmp_path):
     assert sorted(result["files"]) == sorted(str(path) for path in (tmp_path / "new").iterdir())
     rows = json.loads((tmp_path / "new" / f"{name}.json").read_text())
     assert rows == [depth(run.weights(), size, samples=20) for size in (4, 8)]
-    assert [(row["recipe"], row["size"], row["T"]) for row in result["loops"]] == [
+    assert [(row["recipe"], row["size"], row["planned"]) for row in result["loops"]] == [
         ("tiny-parity", "4", 4),
         ("tiny-parity", "8", 8),
     ]

@@ -15,7 +15,7 @@ from test_processes import RECIPES
 from test_training import PLAIN, outcome, stop_at
 from torch.autograd.graph import saved_tensors_hooks
 
-from lengthwise import fast
+from lengthwise import catalog, fast
 from lengthwise.base.progress import Progress
 from lengthwise.base.types import UsageError
 from lengthwise.depth.plain import Plain
@@ -45,6 +45,18 @@ class Little(Plain):
     def each(self, inputs, loops, at):
         self._held(loops)
         return super().each(inputs, loops, at)
+
+
+@pytest.mark.parametrize("name", ["ntp-pause-parity", "gpt-small", "looped-pairs", "abacus-addition"])
+def test_the_runners_for_a_cpu_run_in_parts(name):
+    """As a checkpoint from a GPU, which was too small for a batch, goes on here."""
+    recipe = catalog.recipe(name, ["batch=4", "watch.every=0", "keep=last"])
+    whole, parted = Trainee(recipe, CPU), Trainee(recipe, CPU)
+    parted.parts = 2
+    for trainee in (whole, parted):
+        trainee.advance()
+    for one, other in zip(whole.model.parameters(), parted.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-2)
 
 
 @pytest.mark.parametrize("name", RECIPES if LONG else ["every"])

@@ -160,6 +160,8 @@ def test_a_part_may_not_take_the_name_of_one_of_the_package():
 
 
 SLIPS = {
+    "def my_parity() -> lw.Recipe:\n    return lw.find('looped-parity', steps=3)\n":
+    "recipe my-parity: TypeError in my_slip.py, line 7: got an unexpected keyword argument 'steps'",
     "def my_parity() -> lw.Recipe:\n    lw.find('looped-parity')\n": "recipe my-parity: its function gives a NoneType",
     "def looped_parity() -> lw.Recipe:\n    return lw.find('looped-parity')\n": "called looped-parity: rename yours",
     "@dataclass(frozen=True)\nclass Half(lw.Stopping):\n    pass\n\n\ndef my_parity() -> lw.Recipe:\n"
@@ -182,6 +184,19 @@ def test_a_slip_in_ones_own_code_is_said_in_one_line(text, message, tmp_path):
     *_, last = done.stderr.splitlines()  # before it may stand how long it would take
     assert done.returncode == 2 and message in last and "Traceback" not in done.stderr
     assert not runs_folder().exists()
+
+
+def test_a_helper_may_name_what_a_type_checker_alone_imports(tmp_path):
+    (tmp_path / "my_helped.py").write_text(
+        "from __future__ import annotations\n\nfrom typing import TYPE_CHECKING\n\nimport lengthwise as lw\n\n"
+        "if TYPE_CHECKING:\n    from pathlib import Path\n\n\n"
+        "def helper(path: Path = None) -> Path:\n    return path\n\n\n"
+        "def my_parity(path: Path = None) -> lw.Recipe:\n    return lw.find('looped-parity', 'name=my-parity')\n"
+    )
+    words = ["show", "my-parity", "--import", "my_helped", "--json"]
+    done = subprocess.run([sys.executable, "-m", "lengthwise", *words], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["recipe"]["name"] == "my-parity"
 
 
 def test_what_chose_a_recipe_did_not_choose_another():

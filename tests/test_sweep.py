@@ -27,10 +27,17 @@ def test_points_of_a_range_are_evenly_spaced_from_end_to_end(low, times, count, 
     axis = Axis("x", (), low, low * times, log)
     points = [float(text) for text in axis.points(count)]
     assert points == sorted(points) and len(points) <= count
-    assert math.isclose(points[0], low, rel_tol=1e-3) and math.isclose(points[-1], low * times, rel_tol=1e-3)
+    assert math.isclose(points[0], low, rel_tol=1e-9) and math.isclose(points[-1], low * times, rel_tol=1e-9)
     if count == 3 and len(points) == 3:
         middle = math.sqrt(points[0] * points[2]) if log else (points[0] + points[2]) / 2
         assert math.isclose(points[1], middle, rel_tol=1e-2)
+
+
+def test_no_value_leaves_its_range():
+    assert Axis.parse("ema=0.999..0.99999:3").values == ("0.999", "0.9995", "0.99999")
+    assert Axis.parse("ema=0.999..0.99999").text(0.99998) == "0.99998"
+    assert Axis.parse("optimizer.rate=0.00123456..0.002:2").values == ("0.00123456", "0.002")
+    assert Axis.parse("optimizer.rate=1e-3..1e-2:log:3").values == ("0.001", "0.003162", "0.01")
 
 
 def test_a_grid_has_every_combination_once():

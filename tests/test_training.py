@@ -24,6 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lengthwise
+from lengthwise import catalog
 from lengthwise import folder as folders
 from lengthwise.base import rng
 from lengthwise.base.types import Problems, UsageError
@@ -40,6 +41,7 @@ from lengthwise.recipe.lengths import Mastery, Uniform
 from lengthwise.recipe.loops import ExtraLoops, PerRound
 from lengthwise.recipe.optim import LAMB, AdamW, Schedule
 from lengthwise.recipe.recipe import Recipe, Watch
+from lengthwise.recipe.source import Finite
 from lengthwise.recipe.stopping import MaxConfidence
 from lengthwise.run import Run, load
 from lengthwise.tasks.addition import Addition
@@ -47,7 +49,7 @@ from lengthwise.tasks.parity import Parity
 from lengthwise.training import loop as training
 from lengthwise.training.loop import Interrupted, computing, stop_signal, train
 from lengthwise.training.stacked import train_stacked
-from lengthwise.training.trainee import REHEARSED
+from lengthwise.training.trainee import REHEARSED, rehearse
 
 MODEL = Transformer(width=8, heads=2)
 PLAIN = Recipe("plain", Parity(), FullOutput(), Uniform(4), PerRound(), MODEL, Final(), steps=13, batch=6)
@@ -200,6 +202,36 @@ def test_a_run_says_by_which_runner_it_was_trained(quick, tmp_path):
     with plain():
         about = train(replace(PLAIN, steps=1), tmp_path / "plain").about()
     assert about["runner"] == "Plain: others are turned off"
+
+
+def test_going_on_by_another_runner_is_told(quick, monkeypatch, capsys):
+    stop_at(monkeypatch, [2], lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(Interrupted):
+        train(PLAIN)
+    with plain():
+        run = train(PLAIN)
+    told = "goes on from step 2 with runner Plain: others are turned off and not PackedTransformer"
+    assert told in capsys.readouterr().err
+    assert run.about()["resumed"] == [{"step": 2, "runner": "PackedTransformer"}]
+
+
+def test_a_set_that_leaves_nothing_to_watch_is_refused_before():
+    """Of one bit there are two problems, and a set of 200 has both."""
+    recipe = replace(PLAIN, task=Parity(), lengths=Uniform(10), source=Finite(rows=200), hard=0.0, families=0.0)
+    with pytest.raises(UsageError, match="left for the validation part"):
+        rehearse(replace(recipe, watch=Watch(every=20, sizes=(1, 10), count=20)), torch.device("cpu"))
+    rehearse(replace(recipe, watch=Watch(every=20, sizes=(10,), count=20)), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("kind", ["Abacus", "Coupling"])
+def test_digit_positions_that_some_batch_will_pass_are_refused_before(kind):
+    """Whatever is drawn: the longest number's, and the largest offset."""
+    words = [f"model.positions=({kind}(offset=100),)", "watch.every=0", "keep=last"]
+    rehearse(catalog.recipe("abacus-addition", [*words, "lengths=Curriculum(top=20,every=300)"]), torch.device("cpu"))
+    with pytest.raises(UsageError, match="does not fit the table of 128"):
+        rehearse(
+            catalog.recipe("abacus-addition", [*words, "lengths=Curriculum(top=30,every=300)"]), torch.device("cpu")
+        )
 
 
 def test_an_average_that_has_not_begun_is_not_evaluated():

@@ -27,6 +27,7 @@ def lenient(task: Task, reply: str, right: str) -> bool:
     """Is the last thing in a reply that could be an answer the right one? Words around it, marks of Markdown and LaTeX,
     and around numbers thousands separators, a plus sign and leading zeros count for nothing: so a model that knows the
     answer is told apart from one that does not."""
+    reply = reply.replace("{,}", ",").replace("\N{MINUS SIGN}", "-")  # as LaTeX and typographers write them
     if task.answers_numbers:
         numbers = re.findall(r"[+-]?\d+", re.sub(r"(?<=\d)[,_](?=\d{3}(?!\d))", "", reply))
         return bool(numbers) and _plain(numbers[-1]) == _plain(right)

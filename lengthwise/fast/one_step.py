@@ -252,8 +252,9 @@ class _AllLoops(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, to_done: Tensor) -> tuple[Tensor | None, ...]:
-        settings, saved = ctx.settings, iter(ctx.saved_tensors)
-        parameters = list(islice(saved, len(ctx.saved_tensors) - sum(ctx.sizes)))
+        settings, tensors = ctx.settings, ctx.saved_tensors  # under checkpointing they can be read once
+        saved = iter(tensors)
+        parameters = list(islice(saved, len(tensors) - sum(ctx.sizes)))
         kept = [list(islice(saved, size)) for size in ctx.sizes]
         to = [None if parameter is None else torch.zeros_like(parameter) for parameter in parameters]
         layers, norm = settings.split(list(zip(parameters, to, strict=True)))

@@ -151,8 +151,9 @@ class _AttendSmall(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        projected, bias = _attend_backward(ctx.padded.spread(gradient), ctx.saved_tensors, ctx.bias)
-        return ctx.padded.gather(projected), None, None, bias, *(None for _ in ctx.saved_tensors[SAVED:])
+        saved = ctx.saved_tensors  # under checkpointing they can be read once
+        projected, bias = _attend_backward(ctx.padded.spread(gradient), saved, ctx.bias)
+        return ctx.padded.gather(projected), None, None, bias, *(None for _ in saved[SAVED:])
 
 
 SAVED = 8  # number of tensors that ``_attend_forward`` saves, without those of ``turn``

@@ -54,12 +54,17 @@ class Axis:
         if count < 2:
             raise UsageError(f"{self.path}: a range has 2 points or more, not {count}")
         low, high = (math.log(end) if self.log else end for end in (self.low, self.high))
-        spaced = (low + (high - low) * i / (count - 1) for i in range(count))
-        return tuple(dict.fromkeys(self.text(math.exp(one) if self.log else one) for one in spaced))
+        spaced = (low + (high - low) * i / (count - 1) for i in range(1, count - 1))
+        between = (self.text(math.exp(one) if self.log else one) for one in spaced)
+        return tuple(dict.fromkeys((self._end(self.low), *between, self._end(self.high))))
 
     def text(self, value: float) -> str:
-        """A value of the range as it is typed."""
-        return str(round(value)) if self.whole else f"{value:.4g}"
+        """A value of the range as it is typed: in four digits, unless that leaves the range."""
+        short = self._end(value) if self.whole else f"{value:.4g}"
+        return short if self.low <= float(short) <= self.high else self._end(value)
+
+    def _end(self, value: float) -> str:
+        return str(round(value)) if self.whole else f"{value:.10g}"
 
 
 def _apart(text: str) -> list[str]:

@@ -27,7 +27,7 @@ from lengthwise.recipe.stopping import Stopping, limit_of
 
 SPEED = 1e10  # multiplications and additions per second, of one thread
 KEPT = 7  # numbers per parameter in training: itself, gradient, two moments, average, best, checkpoint
-SURELY = 10**7  # a model whose numbers multiply to less than this fits any machine
+SURELY = 10**7  # a model whose numbers multiply to less than this, the largest twice, fits any machine
 LARGE = 64  # a size from which on rows are not drawn
 
 
@@ -76,7 +76,8 @@ def of_model(recipe: Recipe, numbers: int = 1) -> Demand:
 
 def of_training(recipe: Recipe) -> Demand:
     """Estimate training: weights and what is kept beside them, and what backpropagation keeps of a batch."""
-    positions, loops = _row(recipe, recipe.tops)
+    positions, rounds = _row(recipe, recipe.tops)
+    loops = int(recipe.loops.planned(torch.tensor([round(rounds)])))
     rows, weights = recipe.batch * positions, parameters(recipe)
     held = 4 * KEPT * weights + rows * (100 + 4 * _numbers_per_position(recipe) * loops)
     return Demand(held, 6 * weights * rows * loops * recipe.steps / SPEED / 2)  # mean sizes are half of the largest
@@ -142,18 +143,27 @@ def parameters(recipe: Recipe) -> int:
     """The number of a model's parameters; a large one is not made."""
     if surely_small(recipe.model):
         with told_of_own(recipe):
-            return sum(parameter.numel() for parameter in recipe.build().parameters())
+            return _counted(recipe)
     spec, layers = recipe.model, getattr(recipe.model, "layers", 1)
     if layers > 2:  # all alike but for what stands around them
         one, two = (parameters(replace(recipe, model=replace(spec, layers=n))) for n in (1, 2))  # type: ignore[call-arg]
         return one + (layers - 1) * (two - one)
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in recipe.build().parameters())
+    try:
+        with torch.device("meta"):
+            return _counted(recipe)
+    except (RuntimeError, NotImplementedError):  # of one's own, which looks at its numbers while it is built
+        with told_of_own(recipe):
+            return _counted(recipe)
+
+
+def _counted(recipe: Recipe) -> int:
+    return sum(parameter.numel() for parameter in recipe.build().parameters())
 
 
 def surely_small(spec: Any) -> bool:
     """Can it be told from its fields alone that any machine holds a model?"""
-    return math.prod(_whole_numbers(spec)) < SURELY
+    numbers = [*_whole_numbers(spec), 1]
+    return math.prod(numbers) * max(numbers) < SURELY  # a width's matrices have its square
 
 
 def _whole_numbers(spec: Any) -> Iterable[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from lengthwise.base.origin import file_of, own
 from lengthwise.recipe.recipe import Recipe
 
 PACKAGE = Path(__file__).parents[1]
+STANDARD = Path(sysconfig.get_path("stdlib"))
 
 
 def own_code(recipe: Recipe, model: nn.Module) -> dict[str, str]:
@@ -55,7 +57,8 @@ def told_with_place(error: Exception) -> str:
 
 
 def _packaged(path: Path) -> bool:
-    return "site-packages" in path.parts or path.is_relative_to(PACKAGE) or not path.is_file()
+    ours = any(path.is_relative_to(folder) for folder in (PACKAGE, STANDARD))
+    return ours or "site-packages" in path.parts or not path.is_file()
 
 
 def _own(used: Iterable[type]) -> list[type]:

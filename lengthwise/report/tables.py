@@ -184,15 +184,15 @@ def summary_table(rows: Sequence[Row]) -> Table:
 
 
 def depth_rows(rows: Sequence[Row]) -> list[Row]:
-    """What loops do, in numbers: the fraction right by each rule, and some loops before and after T(n)."""
+    """What loops do, in numbers: the fraction right by each rule, and after some loops fewer and more than planned."""
     return [_numbers(row["exact"], row["planned"], row) for row in rows]
 
 
 def _numbers(exact: Sequence[float], planned: int, row: Row) -> Row:
-    around = {f"T{more:+d}": planned - 1 + more for more in (-1, 1, 5)}
+    around = {f"planned{more:+d}": planned - 1 + more for more in (-1, 1, 5)}
     return {
         "size": size_text(row["sizes"]),
-        "T": planned,
+        "planned": planned,
         **{name: chosen["exact"] for name, chosen in row["chosen"].items()},
         **{name: exact[loop] for name, loop in around.items() if 0 <= loop < len(exact)},
         **{f"{name}_loops": round(chosen["mean"], 2) for name, chosen in row["chosen"].items() if name != "oracle"},

@@ -179,11 +179,11 @@ def _lengths(drawn: NumberList) -> Int[Tensor, "b n"]:
 
 
 def _consecutive(drawn: NumberList, rank: Int[Tensor, "b n"]) -> Numbers:
-    """A uniform number and those that follow it, as ``rank`` says; beyond the largest it goes on from 0 again."""
+    """A uniform number and those that follow it, as ``rank`` says; beyond the largest they are all the largest."""
     last = torch.minimum(drawn.sizes[:, 1], torch.tensor(3))  # two or three digits change; the others are shared
     room = 10**last
     start = (drawn.chance(len(room)) * (room - drawn.sizes[:, 0]).clamp(min=1)).long()
-    value = (start[:, None] + rank) % room[:, None]
+    value = torch.minimum(start[:, None] + rank, room[:, None] - 1)
     low = value[..., None] // 10 ** torch.arange(3) % 10
     digits = drawn.digits(1).expand(-1, drawn.shape[1], -1).clone()
     width = min(3, drawn.shape[2])

@@ -112,7 +112,7 @@ def highest_and_one(pair: Pair) -> Digits:
 
 
 def every_column_carries(pair: Pair) -> Digits:
-    """Columns that all add up to the base or more."""
+    """Columns that all add up to the base or more; where one number is longer, those that both have."""
     first = pair.digits(low=1)
     more = (torch.rand(first.shape, generator=pair.generator) * first).long()
     return torch.stack([first, pair.base - first + more], 1)
@@ -126,13 +126,13 @@ def no_column_carries(pair: Pair) -> Digits:
 
 
 def twice(pair: Pair) -> Digits:
-    """A number and itself: 372+372."""
+    """A number and itself, or its lowest digits alone, where lengths differ: 372+372, 4372+372."""
     digits = pair.digits()
     return torch.stack([digits, digits], 1)
 
 
 def mirrored(pair: Pair) -> Digits:
-    """A number and the same read backwards: 372+273."""
+    """A number and the same read backwards, or its lowest digits alone, where lengths differ: 372+273."""
     digits = pair.digits()
     back = (pair.shorter - 1 - torch.arange(pair.width)).clamp(min=0)
     return torch.stack([digits, digits.gather(1, back)], 1)

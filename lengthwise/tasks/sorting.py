@@ -39,6 +39,7 @@ class Sorting(Task):
     symbols = (*string.digits, *LABELS, ":", ",")
     signs = (*LABELS, ":", ",")
     axes = ("numbers", "digits")
+    largest = len(LABELS)
     question = (
         "Sort these labelled numbers in ascending order, equal ones in the order in which they stand. "
         "Write the labels alone, separated by commas without spaces."

@@ -240,14 +240,10 @@ class Trainee:
 
     def about(self) -> dict[str, Any]:
         """The provenance of the results: versions, commit, device, runner, time."""
-        from lengthwise import __version__
-
         return {
-            "lengthwise": __version__,
             "commit": commit(),
             "python": platform.python_version(),
             **self.surroundings(),
-            "runner": self._runner_name(),
             "parameters": sum(p.numel() for p in self.model.parameters()),
             **({"parts": self.parts} if self.parts > 1 else {}),
             "steps": self.step,
@@ -265,9 +261,12 @@ class Trainee:
 
     def surroundings(self) -> dict[str, Any]:
         """What the last bits of the weights may depend on, beside the recipe."""
-        machine = {"torch": str(torch.__version__), "device": self.device.type, "processes": self.processes.count}
-        how = {"matmul": self.matmul, "compiled": self.compiled}
-        return {**machine, "stacked": self.stacked, "threads": torch.get_num_threads(), **how}
+        from lengthwise import __version__
+
+        versions = {"lengthwise": __version__, "torch": str(torch.__version__)}
+        machine = {"device": self.device.type, "processes": self.processes.count, "stacked": self.stacked}
+        how = {"matmul": self.matmul, "compiled": self.compiled, "runner": self._runner_name()}
+        return {**versions, **machine, "threads": torch.get_num_threads(), **how}
 
     def state(self) -> dict[str, Any]:
         """The checkpoint: everything that resuming needs."""
@@ -319,8 +318,16 @@ class Trainee:
                 state[name] = named_now(state[name])
         if isinstance(best := state.get("best"), dict) and isinstance(best.get("weights"), dict):
             best["weights"] = named_now(best["weights"])
-        checkpoint.check(state, rehearse(self.recipe, self.device, self.matmul).state())
+        checkpoint.check(state, rehearse(self.recipe, self.device, self.matmul).all_kept())
         self.adopt(state)
+
+    def all_kept(self) -> dict[str, Any]:
+        """A checkpoint in which the optimizer keeps something of every parameter, of those without a gradient too: a
+        model of one's own may use some of them at some steps alone."""
+        for parameter in self.model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        self.optimizer.step()
+        return self.state()
 
     def adopt(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint of this recipe."""
@@ -328,7 +335,8 @@ class Trainee:
         if self.average:
             self.average.load_state_dict(state["average"])
         checkpoint.restored(self.optimizer, state["optimizer"])
-        self.step, self.sums, self.watching.best, self.spent = (state[k] for k in ("step", "sums", "best", "spent"))
+        self.step, self.watching.best, self.spent = (state[k] for k in ("step", "best", "spent"))
+        self.sums = {name: value.to(self.device) for name, value in state["sums"].items()}
         self.passed, self.diverged = state.get("passed", 0), state.get("diverged", 0)
         self.parts = state.get("parts", 1)
         self.resumed = [*state.get("resumed", [])]
@@ -344,8 +352,7 @@ def rehearse(recipe: Recipe, device: torch.device, matmul: Matmul = "fp32") -> T
 def _rehearsed(recipe: Recipe, device: torch.device, matmul: Matmul) -> Trainee:
     trainee = Trainee(small(recipe), device, matmul=matmul)
     causality.check(trainee.model, recipe)
-    if isinstance(recipe.source, Finite):
-        data.fixed_set(recipe.task, recipe.lengths, recipe.source)
+    _rehearse_problems(recipe)
     check_kept(trainee.model.state_dict())
     trainee.advance()
     trainee.step, trainee.passed = recipe.steps - 1, recipe.lengths.top
@@ -354,6 +361,19 @@ def _rehearsed(recipe: Recipe, device: torch.device, matmul: Matmul) -> Trainee:
         trainee.watch()
     scores.exact_match(trainee.model, trainee.recipe, recipe.sizes(recipe.lengths.top), 1)
     return trainee
+
+
+def _rehearse_problems(recipe: Recipe) -> None:
+    """Draw what a step may not find, hours later: problems beside a fixed set, and positions of the longest."""
+    if isinstance(recipe.source, Finite):
+        data.fixed_set(recipe.task, recipe.lengths, recipe.source)
+        for size in recipe.watch.sizes if recipe.watch.every else ():
+            data.unseen(recipe, size, recipe.watch.count, seed=recipe.data_seed, step=0)
+        if recipe.watch.every and recipe.watch.validation:
+            data.held_out(recipe, recipe.watch.validation)
+    longest = data.unseen(replace(recipe, source=Fresh()), recipe.lengths.top, 1, seed=recipe.data_seed)
+    inputs = recipe.layout.write_training(longest, recipe.task).inputs
+    recipe.model.vary(inputs, rng.stream(recipe.seed, "rehearsal"))
 
 
 def small(recipe: Recipe) -> Recipe:

@@ -131,8 +131,9 @@ def _marked(name: str, answer: Answer | None, right: str) -> Text:
     line = Text(f"{name:>16} ")
     if answer is None:
         return line.append("too long for its position table", "dim")
-    predicted = answer.text.rjust(len(right))
-    for digit, wanted in zip(predicted[-len(right) :], right, strict=True):
+    width = max(len(answer.text), len(right))  # an answer may have a digit too many
+    columns = list(zip(answer.text.rjust(width), right.rjust(width), strict=True))
+    for digit, wanted in columns:
         line.append(digit, "" if digit == wanted else "bold underline red")
-    wrong = sum(digit != wanted for digit, wanted in zip(predicted[-len(right) :], right, strict=True))
-    return line.append("  right" if answer.correct else f"  {wrong} of {len(right)} digits wrong", "dim")
+    wrong = sum(digit != wanted for digit, wanted in columns)
+    return line.append("  right" if answer.correct else f"  {wrong} of {width} digits wrong", "dim")

@@ -50,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
         own = None
     rules = rules_of(args, weights.recipe)
     check_precision(args.precision)
-    unseen(weights.recipe, sizes[0], 1, seed=0, kind=kind_of(args))  # UsageError where there are no such problems
+    for size in sizes:
+        unseen(weights.recipe, size, 1, seed=0, kind=kind_of(args))  # UsageError where there are no such problems
     foresee(measuring(sizes), of_measuring(weights.recipe, sizes, most, rules))
     alone = own.locked(wait=args.wait) if own else nullcontext()  # two that measure the same would both keep it
     with alone, computing(args.threads), Progress(quiet=args.quiet) as progress:

@@ -1,4 +1,5 @@
-"""The options of the command line that several verbs have, as ``argparse`` takes them."""
+"""The options of the command line that several verbs have, as ``argparse`` takes them; ``typed`` is what is typed where
+it is not the key."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from typing import Any
 OPTIONS: dict[str, dict[str, Any]] = {
     "json": {"action": "store_true", "help": "the result as JSON on standard output"},
     "quiet": {"action": "store_true", "help": "no progress"},
-    "seed": {"type": int, "metavar": "N", "help": "seed of weights and problems (default: the recipe's, or 0)"},
+    "seed": {"type": int, "metavar": "N", "help": "seed of weights and problems (default: the recipe's)"},
+    "seed-of-problems": {"typed": "seed", "type": int, "metavar": "N", "help": "seed of the problems (default: 0)"},
     "seeds": {"type": int, "default": 1, "metavar": "K", "help": "train K seeds (default: 1)"},
     "stack": {"action": "store_true", "help": "train a recipe's seeds together in one process, their weights stacked"},
     "jobs": {"type": int, "metavar": "J", "help": "processes at a time (default: the cores, at most 2)"},
@@ -44,6 +46,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "metavar": "SIZES",
         "help": "8,12,16 or 1-60 or 10-100:10 or 2x15 (default: 1, 1.5, 2, 3, 5 times the training length)",
     },
+    "lengths-to-attack": {
+        "typed": "lengths",
+        "metavar": "SIZES",
+        "help": "8,12,16 or 1-60 or 2x15 (default: half the training length, all of it, and one and a half)",
+    },
     "loops": {
         "metavar": "N,N",
         "help": "stop after so many loops, each in turn: --loops 1,8 is short for After(loops=…)",
@@ -73,10 +80,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "e.g. Oracle, After(loops=10), MaxConfidence(extra=20), Converged; may be given several times",
     },
     "rule": {
+        "typed": "stopping",
         "metavar": "RULE",
         "action": "append",
         "default": [],
-        "dest": "stopping",
         "help": "another stopping rule than the recipe's, e.g. Oracle, After(loops=10), MaxConfidence(extra=20)",
     },
     "out": {"metavar": "FOLDER", "help": "where tables and figures go"},

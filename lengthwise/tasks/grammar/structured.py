@@ -6,6 +6,7 @@ longer than a model has room for; the task then asks again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from random import Random
 
@@ -153,11 +154,13 @@ def _chain(size: int, draw: Random, operators: str, digit: Callable[[], str] | N
 
 
 def _filled(size: int, draw: Random, core: Callable[[int], str], unit: int) -> str:
-    """The largest core that leaves room for nothing or for a term, and terms behind it."""
+    """The largest core, and terms behind it; where there is room for one digit alone, its first number gets it."""
     for count in range(size // unit, -1, -1):
         text = core(count)
         room = size - len(text)
-        if room == 0 or room > 1:
+        if room == 1:
+            return re.sub(r"\d", lambda found: draw.choice("123456789") + found[0], text, count=1)
+        if room >= 0:
             odd = f"{draw.choice('+-')}{_number(draw, 2)}" if room % 2 else ""
             return text + odd + "".join(f"{draw.choice('+-')}{_digit(draw)}" for _ in range((room - len(odd)) // 2))
     return _chain(size, draw, "+-")
