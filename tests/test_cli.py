@@ -406,6 +406,11 @@ def test_all_sizes_are_looked_at_before_any_is_measured(monkeypatch):
     assert done.stderr == "lengthwise: expression: those that are drawn have at most 128 characters, not 200\n"
 
 
+def test_a_size_that_no_machine_holds_is_refused_wherever_it_stands():
+    done = command("evaluate", "looped-parity", "--lengths", "8,1000000000000", "--samples", "2")
+    assert done.returncode == 2 and done.stderr.startswith("lengthwise: measuring 2 sizes takes about")
+
+
 def test_lists_are_measured_as_far_as_there_are_labels():
     recipe = catalog.recipe("local-sorting", ["lengths.top=12"])
     assert default_sizes(recipe) == [12, 18, 24, 36, 52]

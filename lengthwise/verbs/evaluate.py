@@ -50,9 +50,11 @@ def run(args: argparse.Namespace) -> int:
         own = None
     rules = rules_of(args, weights.recipe)
     check_precision(args.precision)
+    demand = of_measuring(weights.recipe, sizes, most, rules)
+    demand.check(measuring(sizes))
     for size in sizes:
         unseen(weights.recipe, size, 1, seed=0, kind=kind_of(args))  # UsageError where there are no such problems
-    foresee(measuring(sizes), of_measuring(weights.recipe, sizes, most, rules))
+    foresee(measuring(sizes), demand)
     alone = own.locked(wait=args.wait) if own else nullcontext()  # two that measure the same would both keep it
     with alone, computing(args.threads), Progress(quiet=args.quiet) as progress:
         return _measure(Work(args, weights, own, sizes, rules, progress), most)
