@@ -60,11 +60,11 @@ def _functions(modules: Iterable[ModuleType], returns: Any) -> dict[str, Callabl
 
 
 def _returned(function: Callable[..., Any]) -> Any:
-    """What it says it returns; None where that is a name which only a type checker imports."""
-    whole = inspect.unwrap(function)
-    said = SimpleNamespace(__annotations__={"return": whole.__annotations__.get("return")})
+    """What it says it returns; NoneType where it says nothing, None where that is a name which only a type checker
+    imports."""
+    said = SimpleNamespace(__annotations__={"return": function.__annotations__.get("return")})
     try:
-        return typing.get_type_hints(said, whole.__globals__)["return"]
+        return typing.get_type_hints(said, inspect.unwrap(function).__globals__)["return"]
     except NameError:
         return None
 

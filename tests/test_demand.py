@@ -45,13 +45,21 @@ class Curious(nn.Module):
     def __init__(self):
         super().__init__()
         self.table = nn.Linear(7, 7)
-        assert float(self.table.weight.sum()) != 7
+        assert self.table.weight.detach().numpy().sum() != 7
+
+
+class Slip(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = self.nothing
 
 
 @dataclass(frozen=True)
 class Large(lw.models.ModelSpec):
+    module: str = "Curious"
+
     def build(self, reads, writes, *, causal):
-        return Curious()
+        return globals()[self.module]()
 
 
 def test_a_module_of_ones_own_is_counted_as_it_is_built(monkeypatch):
@@ -59,3 +67,5 @@ def test_a_module_of_ones_own_is_counted_as_it_is_built(monkeypatch):
     recipe = catalog.recipe("looped-parity").change(model=Large())
     assert demand.parameters(recipe) == 7 * 7 + 7
     assert torch.get_default_device() == torch.device("cpu")
+    with pytest.raises(lw.UsageError, match=r"AttributeError in test_demand\.py.*; it has parts of your own: Large"):
+        demand.parameters(recipe.change(model=Large("Slip")))

@@ -67,6 +67,7 @@ class Sometimes(Heads):
     def __init__(self):
         super().__init__()
         self.seldom = nn.Linear(SYMBOLS, SYMBOLS)
+        self.steps = nn.Parameter(torch.zeros(1, dtype=torch.long), requires_grad=False)
 
 
 def test_a_module_goes_on_whose_weights_some_steps_do_not_use():

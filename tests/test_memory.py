@@ -50,13 +50,14 @@ class Little(Plain):
 @pytest.mark.parametrize("name", ["ntp-pause-parity", "gpt-small", "looped-pairs", "abacus-addition"])
 def test_the_runners_for_a_cpu_run_in_parts(name):
     """As a checkpoint from a GPU, which was too small for a batch, goes on here."""
-    recipe = catalog.recipe(name, ["batch=4", "watch.every=0", "keep=last"])
+    recipe = catalog.recipe(name, ["batch=4", "watch.every=0", "keep=last", "model.dropout=0"])
     whole, parted = Trainee(recipe, CPU), Trainee(recipe, CPU)
     parted.parts = 2
     for trainee in (whole, parted):
-        trainee.advance()
+        assert trainee._backward(*trainee.batch(0))
     for one, other in zip(whole.model.parameters(), parted.model.parameters(), strict=True):
-        torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-2)
+        if one.grad is not None or other.grad is not None:
+            torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", RECIPES if LONG else ["every"])

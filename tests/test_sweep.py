@@ -36,6 +36,10 @@ def test_points_of_a_range_are_evenly_spaced_from_end_to_end(low, times, count, 
 def test_no_value_leaves_its_range():
     assert Axis.parse("ema=0.999..0.99999:3").values == ("0.999", "0.9995", "0.99999")
     assert Axis.parse("ema=0.999..0.99999").text(0.99998) == "0.99998"
+    assert Axis.parse("x=0.123456789012..0.2:2").values == ("0.123456789012", "0.2")
+    assert all(
+        0.99999999991 <= float(text) <= 0.99999999999 for text in Axis.parse("x=0.99999999991..0.99999999999:3").values
+    )
     assert Axis.parse("optimizer.rate=0.00123456..0.002:2").values == ("0.00123456", "0.002")
     assert Axis.parse("optimizer.rate=1e-3..1e-2:log:3").values == ("0.001", "0.003162", "0.01")
 

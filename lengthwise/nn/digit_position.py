@@ -38,7 +38,7 @@ class _ByDigitPosition(Position):
 
     def _more(self, inputs: Inputs, generator: Generator) -> Int[Tensor, "#b 1"]:
         most = int(_shown(inputs).amax()) + self.offset - 1  # whatever is drawn, so that a training fails at once
-        _check_fits(type(self).__name__, most, self.size)
+        _check_fits(type(self).__name__, most, self.size, "ask for shorter numbers, a larger size or a smaller offset")
         return torch.randint(self.offset, (len(inputs) if self.each_row else 1, 1), generator=generator)
 
 
@@ -76,16 +76,14 @@ class _Table(Encoding):
                 self.table.weight.copy_(_sines(spec.size + 1, width) * (spec.std * math.sqrt(2)))
 
     def look_up(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
-        _check_fits(self.kind, int(_shown(inputs.host).amax()), self.table.num_embeddings - 1)
+        advice = f"ask for shorter numbers, or train with {self.kind}(size=…) larger, and offset with it"
+        _check_fits(self.kind, int(_shown(inputs.host).amax()), self.table.num_embeddings - 1, advice)
         return self.table(_shown(inputs))
 
 
-def _check_fits(kind: str, most: int, size: int) -> None:
+def _check_fits(kind: str, most: int, size: int, advice: str) -> None:
     if most > size:
-        raise UsageError(
-            f"digit position {most} does not fit the table of {size}: ask for shorter numbers, or train with "
-            f"{kind}(size=…) larger, and offset with it"
-        )
+        raise UsageError(f"{kind}: digit position {most} does not fit the table of {size}: {advice}")
 
 
 def _shown(inputs: Inputs) -> Int[Tensor, "b t"]:

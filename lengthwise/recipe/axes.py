@@ -61,10 +61,10 @@ class Axis:
     def text(self, value: float) -> str:
         """A value of the range as it is typed: in four digits, unless that leaves the range."""
         short = self._end(value) if self.whole else f"{value:.4g}"
-        return short if self.low <= float(short) <= self.high else self._end(value)
+        return short if self.low <= float(short) <= self.high else self._end(min(max(value, self.low), self.high))
 
     def _end(self, value: float) -> str:
-        return str(round(value)) if self.whole else f"{value:.10g}"
+        return str(round(value)) if self.whole else f"{value:.10g}" if float(f"{value:.10g}") == value else repr(value)
 
 
 def _apart(text: str) -> list[str]:

@@ -140,7 +140,7 @@ def _numbers_per_position(recipe: Recipe) -> float:
 
 @lru_cache(maxsize=64)
 def parameters(recipe: Recipe) -> int:
-    """The number of a model's parameters; a large one is not made."""
+    """The number of a model's parameters; a large one is made without memory, where it can be."""
     if surely_small(recipe.model):
         with told_of_own(recipe):
             return _counted(recipe)
@@ -151,7 +151,7 @@ def parameters(recipe: Recipe) -> int:
     try:
         with torch.device("meta"):
             return _counted(recipe)
-    except (RuntimeError, NotImplementedError):  # of one's own, which looks at its numbers while it is built
+    except Exception:  # one of a user's own, which looks at its numbers while it is built, or has a slip
         with told_of_own(recipe):
             return _counted(recipe)
 

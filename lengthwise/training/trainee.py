@@ -290,8 +290,9 @@ class Trainee:
         know of that, a line each. Raises UsageError if the checkpoint does not fit this recipe."""
         state, before = run.state(self.device), self.surroundings()
         if state:
+            known = rehearse(self.recipe, self.device, self.matmul).all_kept()  # what fails here is the recipe's fault
             try:
-                self._resume(state)
+                self._resume(state, known)
                 before |= checkpoint.UNSAID | state.get("surroundings", {})  # an older version has not kept them
             except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
                 path, reason = run.folder / "state.pt", one_line(error)
@@ -312,20 +313,20 @@ class Trainee:
         ]
         return [f"{self.recipe.name}: {text}" for text in said if text]
 
-    def _resume(self, state: dict[str, Any]) -> None:
+    def _resume(self, state: dict[str, Any], known: dict[str, Any]) -> None:
         for name in ("model", "average"):
             if isinstance(state.get(name), dict):
                 state[name] = named_now(state[name])
         if isinstance(best := state.get("best"), dict) and isinstance(best.get("weights"), dict):
             best["weights"] = named_now(best["weights"])
-        checkpoint.check(state, rehearse(self.recipe, self.device, self.matmul).all_kept())
+        checkpoint.check(state, known)
         self.adopt(state)
 
     def all_kept(self) -> dict[str, Any]:
         """A checkpoint in which the optimizer keeps something of every parameter, of those without a gradient too: a
         model of one's own may use some of them at some steps alone."""
         for parameter in self.model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
         self.optimizer.step()
         return self.state()
 

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     rules = rules_of(args, weights.recipe)
     check_precision(args.precision)
     demand = of_measuring(weights.recipe, sizes, most, rules)
-    demand.check(measuring(sizes))
+    demand.check(measuring(sizes))  # before a problem of each size is drawn, which may be a huge one
     for size in sizes:
         unseen(weights.recipe, size, 1, seed=0, kind=kind_of(args))  # UsageError where there are no such problems
     foresee(measuring(sizes), demand)

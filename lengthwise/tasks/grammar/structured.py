@@ -6,7 +6,6 @@ longer than a model has room for; the task then asks again.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from random import Random
 
@@ -81,7 +80,7 @@ def signs(size: int, draw: Random) -> str:
 
 
 def nested_left(size: int, draw: Random) -> str:
-    """Parentheses as deep as they go, from the left: ((3+8)-4)+1."""
+    """Parentheses as deep as they go, or one level less, from the left: ((3+8)-4)+1."""
 
     def core(depth: int) -> str:
         ends = "".join(f"){_sign(draw)}{_digit(draw)}" for _ in range(depth))
@@ -91,7 +90,7 @@ def nested_left(size: int, draw: Random) -> str:
 
 
 def nested_right(size: int, draw: Random) -> str:
-    """Parentheses as deep as they go, to the right: 1-(4-(8+3))."""
+    """Parentheses as deep as they go, or one level less, to the right: 1-(4-(8+3))."""
 
     def core(depth: int) -> str:
         starts = "".join(f"{_digit(draw)}{_sign(draw)}(" for _ in range(depth))
@@ -154,13 +153,11 @@ def _chain(size: int, draw: Random, operators: str, digit: Callable[[], str] | N
 
 
 def _filled(size: int, draw: Random, core: Callable[[int], str], unit: int) -> str:
-    """The largest core, and terms behind it; where there is room for one digit alone, its first number gets it."""
+    """The largest core that leaves room for nothing or for a term, and terms behind it."""
     for count in range(size // unit, -1, -1):
         text = core(count)
         room = size - len(text)
-        if room == 1:
-            return re.sub(r"\d", lambda found: draw.choice("123456789") + found[0], text, count=1)
-        if room >= 0:
+        if room == 0 or room > 1:
             odd = f"{draw.choice('+-')}{_number(draw, 2)}" if room % 2 else ""
             return text + odd + "".join(f"{draw.choice('+-')}{_digit(draw)}" for _ in range((room - len(odd)) // 2))
     return _chain(size, draw, "+-")
