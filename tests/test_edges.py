@@ -129,7 +129,7 @@ def test_the_best_weights_of_an_old_checkpoint_have_their_names_of_today():
     for part in (state["model"], state["average"], state["best"]["weights"]):
         for name in [name for name in part if ".mixer." in name]:
             part[name.replace(".mixer.", ".attention.")] = part.pop(name)
-    other._resume(state)
+    other._resume(state, one.all_kept())
     assert set(other.watching.best["weights"]) == set(one.model.state_dict())
 
 

@@ -38,10 +38,9 @@ def parse_sizes(text: str) -> list[AnySize]:
 
 
 def parse_grid(text: str) -> list[AnySize]:
-    """``20x40``: every pair up to 20 and 40. UsageError as for sizes, and for a size of one axis."""
-    for part in text.split(","):
-        if "x" not in part:
-            raise UsageError(f"{part[:40]!r} is no grid: write 20x40 for every pair up to 20 and 40")
+    """``20x40``: every pair up to 20 and 40. UsageError as for sizes, and where there is no pair."""
+    if "x" not in text:
+        raise UsageError(f"{text[:40]!r} is no grid: write 20x40 for every pair up to 20 and 40")
     return parse_sizes(re.sub(r"(?<![\d-])(\d+)x(\d+)(?![\d-])", r"1-\1x1-\2", text))
 
 
