@@ -409,6 +409,8 @@ def test_all_sizes_are_looked_at_before_any_is_measured(monkeypatch):
 def test_a_size_that_no_machine_holds_is_refused_wherever_it_stands():
     done = command("evaluate", "looped-parity", "--lengths", "8,1000000000000", "--samples", "2")
     assert done.returncode == 2 and done.stderr.startswith("lengthwise: measuring 2 sizes takes about")
+    done = command("train", "looped-parity", *TINY, "--lengths", "8,1000000000000")
+    assert done.returncode == 2 and done.stderr.startswith("lengthwise: measuring 2 sizes takes about")
 
 
 def test_lists_are_measured_as_far_as_there_are_labels():

@@ -48,7 +48,7 @@ from lengthwise.objectives import Objective
 from lengthwise.objectives.every import Every
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
-from lengthwise.recipe.data import unseen
+from lengthwise.recipe.data import check_problems
 from lengthwise.recipe.demand import of_problems
 from lengthwise.recipe.layout import FullOutput, Layout, NextToken, Pairs
 from lengthwise.recipe.lengths import Curriculum, Lengths, LogUniform, Mastery, Natural, Uniform
@@ -225,8 +225,7 @@ def evaluate(
     fields.conform(Count, most, "samples")
     fields.conform(Seed, seed, "seed")
     of_problems(most, max(map(found.recipe.sizes, sizes), key=sum)).check(f"{most:,} problems of a size")
-    for size in sizes:
-        unseen(found.recipe, size, 1, seed=seed, kind=kind)  # UsageError where there are no such problems
+    check_problems(found.recipe, sizes, kind)
     asked: dict[str, Any] = {"stopping": rules, "seed": seed}
     count = len(rules or [1])
     with modes_kept(found.model), computing(1), Progress(quiet=quiet) as progress:

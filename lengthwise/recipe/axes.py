@@ -64,7 +64,7 @@ class Axis:
         return short if self.low <= float(short) <= self.high else self._end(min(max(value, self.low), self.high))
 
     def _end(self, value: float) -> str:
-        return str(round(value)) if self.whole else f"{value:.10g}" if float(f"{value:.10g}") == value else repr(value)
+        return str(round(value)) if self.whole else repr(value).removesuffix(".0")
 
 
 def _apart(text: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 
@@ -175,6 +175,12 @@ def unseen(
     sizes = recipe.sizes(size)
     where = {"bottom": natural_from(sizes, recipe.lengths.bottom, recipe.lengths.top), "source": recipe.source}
     return fresh_problems(recipe.task, sizes, count, seed=seed, step=step, kind=kind, **where)
+
+
+def check_problems(recipe: Recipe, sizes: Iterable[AnySize], kind: Kind = "uniform") -> None:
+    """UsageError where there are no such problems of one of these sizes to measure a model of this recipe on."""
+    for size in sizes:
+        unseen(recipe, size, 1, seed=0, kind=kind)
 
 
 def natural_from(sizes: tuple[int, ...], bottom: int, top: int | None) -> int:

@@ -17,15 +17,14 @@ from lengthwise.evaluation.anatomy import anatomy
 from lengthwise.evaluation.follow import followed, followed_sizes
 from lengthwise.evaluation.scores import MOST, SAMPLES, check_precision, default_sizes, evaluate
 from lengthwise.folder import RunFolder
-from lengthwise.recipe.data import unseen
-from lengthwise.recipe.demand import of_measuring
 from lengthwise.recipe.stopping import Stopping
 from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_table
 from lengthwise.run import Run, choose_device, load, weights_folder
 from lengthwise.share.hub import PREFIX
 from lengthwise.training.computing import computing
-from lengthwise.verbs.console import err, foresee, measuring, say
+from lengthwise.verbs.console import err, say
 from lengthwise.verbs.families import Work, families_of, family_tables, with_families
+from lengthwise.verbs.forecast import foresee_scores
 from lengthwise.verbs.options import kind_of, parse_grid, parse_sizes, rules_of
 
 
@@ -50,11 +49,7 @@ def run(args: argparse.Namespace) -> int:
         own = None
     rules = rules_of(args, weights.recipe)
     check_precision(args.precision)
-    demand = of_measuring(weights.recipe, sizes, most, rules)
-    demand.check(measuring(sizes))  # before a problem of each size is drawn, which may be a huge one
-    for size in sizes:
-        unseen(weights.recipe, size, 1, seed=0, kind=kind_of(args))  # UsageError where there are no such problems
-    foresee(measuring(sizes), demand)
+    foresee_scores(weights.recipe, sizes, most, rules, kind_of(args))
     alone = own.locked(wait=args.wait) if own else nullcontext()  # two that measure the same would both keep it
     with alone, computing(args.threads), Progress(quiet=args.quiet) as progress:
         return _measure(Work(args, weights, own, sizes, rules, progress), most)

@@ -1,4 +1,4 @@
-"""What trainings would take, on each device and engine at hand, before any of them begins."""
+"""What trainings would take, on each device and engine at hand, and what scores would, before any of them begins."""
 
 from __future__ import annotations
 
@@ -10,21 +10,35 @@ from typing import Any
 import torch
 
 from lengthwise.base.amounts import bytes_text, duration
-from lengthwise.base.errors import UsageError
 from lengthwise.base.progress import Progress
+from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row
-from lengthwise.recipe.demand import of_training
+from lengthwise.base.types import Kind, UsageError
+from lengthwise.recipe.data import check_problems
+from lengthwise.recipe.demand import of_measuring, of_training
 from lengthwise.recipe.recipe import Recipe
+from lengthwise.recipe.stopping import Stopping
 from lengthwise.report.sheet import Sheet
 from lengthwise.run import Run
 from lengthwise.training.cost import Cost, cost, step_seconds
 from lengthwise.training.executors import Local
 from lengthwise.training.ray_cluster import Ray
 from lengthwise.training.slurm import Slurm
-from lengthwise.verbs.console import say
+from lengthwise.verbs.console import foresee, measuring, say
 from lengthwise.verbs.options import engine, jobs_of
 
 ERROR = "within a factor of two beside like work; evaluation is not counted"
+
+
+def foresee_scores(
+    recipe: Recipe, sizes: Sequence[AnySize], samples: int, rules: Sequence[Stopping], kind: Kind = "uniform"
+) -> None:
+    """Say how long exact match at these sizes takes, if that is long. UsageError where this machine cannot hold it, or
+    there are no such problems."""
+    what, demand = measuring(sizes), of_measuring(recipe, sizes, samples, rules)
+    demand.check(what)  # before a problem of each size is drawn, which may be a huge one
+    check_problems(recipe, sizes, kind)
+    foresee(what, demand)
 
 
 def forecast(args: argparse.Namespace, plan: Sequence[Sequence[Recipe]], title: str, rows: int | None = None) -> int:

@@ -18,8 +18,6 @@ from lengthwise.base.types import Kind, UsageError
 from lengthwise.evaluation.follow import followed
 from lengthwise.evaluation.scores import default_sizes, evaluate
 from lengthwise.folder import DIVERGED
-from lengthwise.recipe.data import unseen
-from lengthwise.recipe.demand import of_measuring
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.stopping import Stopping
 from lengthwise.report import curves
@@ -35,9 +33,9 @@ from lengthwise.training.processes import follows, process_count
 from lengthwise.training.stacked import train_stacked
 from lengthwise.training.trainee import Trainee, rehearse
 from lengthwise.verbs import console
-from lengthwise.verbs.console import foresee, measuring, say
+from lengthwise.verbs.console import say
 from lengthwise.verbs.families import after_training
-from lengthwise.verbs.forecast import forecast
+from lengthwise.verbs.forecast import forecast, foresee_scores
 from lengthwise.verbs.options import (
     check_stack,
     engine,
@@ -149,10 +147,7 @@ def _plan(args: argparse.Namespace, recipe: Recipe) -> list[Measurement]:
         only = rules if args.curve_samples == args.samples else rules[:1]
         plan.append(Measurement(parse_sizes(args.curve), args.curve_samples, "uniform", only))
     for part in plan:
-        for size in part.sizes:
-            unseen(recipe, size, 1, seed=0, kind=part.kind)  # UsageError where there are no such problems
-    for part in plan:
-        foresee(measuring(part.sizes), of_measuring(recipe, part.sizes, part.samples, part.rules))
+        foresee_scores(recipe, part.sizes, part.samples, part.rules, part.kind)
     return plan
 
 
