@@ -35,8 +35,8 @@ from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.block import MLP, Block
 from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.lstm import Cell
-from lengthwise.nn.position import FIRE, ALiBi, Learned, Randomized, RoPE
-from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
+from lengthwise.nn.position import FIRE, ALiBi, Encoding, Learned, Randomized, RoPE
+from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalEncoding, LocalHeads
 from lengthwise.objectives.final import Final
 from lengthwise.recipe.layout import NextToken
 from lengthwise.recipe.stopping import Oracle
@@ -337,7 +337,8 @@ CHANGES = [
     *(patched(*part) for part in [(Block, "forward"), (SoftmaxAttention, "forward"), (SoftmaxAttention, "mix"),
                                   (MLP, "forward"), (nn.LayerNorm, "forward"), (TransformerModel, "advance"),
                                   (TransformerModel, "embed"), (TransformerModel, "start_from"),
-                                  (InputInjection, "forward")]),
+                                  (InputInjection, "forward"), (LocalEncoding, "attention_bias"),
+                                  (Encoding, "keys")]),
     *(own(*part) for part in [("blocks.0", "forward"), ("blocks.0.mixer", "mix"), ("norm", "forward"), ("", "advance"),
                               ("", "read"), ("", "embedded"), ("encodings.0", "attention_bias")]),
     parametrized, weight_normed, another_activation, another_readout, half, bfloat, autocast,
@@ -368,6 +369,67 @@ def test_a_patched_class_is_noticed_until_it_is_as_before(spec, kind, method):
         patched(kind, method)(model, stack)
         assert fast.described(model).startswith("Plain: ")
     assert not fast.described(model).startswith("Plain")
+
+
+def exchanged(part):
+    """What somebody may put in a part's place: common types of its width."""
+    width = part.narrow.out_features if isinstance(part, MLP) else getattr(part, "in_features", 4)
+    wide = getattr(part, "out_features", width)
+    kinds = [
+        nn.Identity(),
+        nn.Dropout(0.0),
+        nn.LayerNorm(wide, 0.5),
+        nn.GELU("tanh"),
+        nn.ReLU(),
+        nn.Linear(width, wide),
+    ]
+    low = nn.Sequential(nn.Linear(width, 2), nn.Linear(2, wide))
+    return [*kinds, low, nn.Linear(width, wide, bias=False), nn.ModuleList()]
+
+
+def numbers_of(part):
+    """Numbers and switches that a part computes with, each changed."""
+    others = {"eps": 0.5, "heads": 1, "post": True, "gated": True, "causal": True, "dropout": 0.0, "p": 0.0}
+    return [(name, others[name]) for name in vars(part) if name in others]
+
+
+ONES_OWN = [
+    (replace(BASE, layers=2), False),
+    (replace(BASE, injection="gate", final_norm="readout"), True),
+    (replace(BASE, positions=(RoPE(),), activation="relu", biases=False), True),
+    (LSTM(4, 5, 2, 0.0), True),
+    (ReTran(4, 5, 2, 2), True),
+]
+
+
+@pytest.mark.parametrize(("spec", "causal"), ONES_OWN, ids=names(ONES_OWN))
+def test_a_model_is_computed_as_it_stands_whatever_was_exchanged(spec, causal, monkeypatch):
+    """Each part in turn for one of every common type, and each number and switch."""
+    eager(monkeypatch)
+    model, inputs, told = built(spec, causal), some([4, 7, 1], width=8), Counter()
+    parts = {path: part for path, part in model.named_modules() if path}
+    changes = [(path, new) for path, part in parts.items() for new in [*exchanged(part), *numbers_of(part)]]
+    for path, new in changes:
+        other = copy.deepcopy(model)
+        if isinstance(new, tuple):
+            setattr(other.get_submodule(path), *new)
+        else:
+            other.set_submodule(path, new.double())
+        runner = fast.choose(other)
+        told[type(runner)] += 1
+        if type(runner) is Plain:
+            continue
+        try:
+            plain = of_a_loss(Plain(other), inputs)
+        except (RuntimeError, TypeError, ValueError, AttributeError):  # it fits nowhere
+            continue
+        all_close(of_a_loss(runner, inputs), plain)
+    assert told[Plain] and len(told) > 1
+
+
+def of_a_loss(runner, inputs):
+    read = runner.last(inputs, torch.tensor([2, 1, 3]), inputs.padding_mask)
+    return with_gradients(read, runner.model)
 
 
 class OwnBias(type(Abacus().build(4, 1))):

@@ -46,6 +46,7 @@ class _Emit(torch.autograd.Function):
         return o * after, after
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, to_emitted: Tensor, to_after: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
         seen, weight, gates, long, after = ctx.saved_tensors
         to_gates = torch.empty_like(gates)

@@ -1,14 +1,15 @@
 """Decides whether a faster runner may claim a model.
 
-Every module must have an exactly known type and an unpatched ``forward``, without hooks, parametrisations or methods
-set on the instance; parameters must be float32 or float64 on the runner's device; autocast must be off. Then the
-runner's formulas are those of the modules; otherwise the model runs plainly.
+Every module must have an exactly known type, parts of the types that it was written with, and an unpatched
+``forward``, without hooks, parametrisations or methods set on the instance; parameters must be float32 or float64 on
+the runner's device; autocast must be off. Then the runner's formulas are those of the modules; otherwise the model runs
+plainly.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from torch.nn.modules import module as hooks
 
 from lengthwise.depth import Runner
 from lengthwise.models import Model
+from lengthwise.nn import digit_position, position, window  # noqa: F401  # all that define encodings
 from lengthwise.nn.position import Encoding
 
 # What the package calls of encodings; of other modules it calls ``forward`` and what their classes define.
@@ -27,7 +29,8 @@ GLOBAL_HOOKS = tuple(f"_global{name}" for name in HOOKS)
 DTYPES = (torch.float32, torch.float64)
 COMMON = (nn.Embedding, nn.LayerNorm, nn.Linear, nn.Identity, nn.Dropout, nn.ModuleList, nn.Sequential)
 
-Known = dict[type, dict[str, Any]]
+Slots = Mapping[str, tuple[type, ...]]  # of which types a module's parts may be, by their names; in a list, each
+Known = dict[type, Slots]
 
 
 class Claiming(Runner):
@@ -48,11 +51,20 @@ class Claiming(Runner):
         return declined(model, cls.parts, cls.devices)
 
 
-def known(kinds: Iterable[type]) -> Known:
-    """Map module types to their present methods, so that a later patch of a class is noticed."""
-    return {
-        kind: {name: part for name, part in vars(kind).items() if inspect.isroutine(part)} for kind in (*COMMON, *kinds)
-    }
+_WRITTEN: dict[type, dict[str, Any]] = {}  # the methods of classes before anybody could patch them
+
+
+def known(kinds: Known) -> Known:
+    """These module types and common ones; what they define is noted, so that a later patch of a class is noticed."""
+    found: Known = {kind: {} for kind in COMMON} | kinds
+    for kind in found:
+        _note(kind)
+    return found
+
+
+def _note(kind: type) -> None:
+    for one in kind.__mro__[: kind.__mro__.index(nn.Module)]:
+        _WRITTEN.setdefault(one, {name: part for name, part in vars(one).items() if inspect.isroutine(part)})
 
 
 def declined(model: nn.Module, parts: Known, devices: Sequence[str] = ("cpu",)) -> str | None:
@@ -62,26 +74,37 @@ def declined(model: nn.Module, parts: Known, devices: Sequence[str] = ("cpu",)) 
     """
     if any(getattr(hooks, name, None) for name in GLOBAL_HOOKS):
         return "hooks are set on all modules"
-    kinds = set()
+    kinds: dict[type, None] = {}  # in order, so that the same reason is given again
     for module in model.modules():
         if (reason := _changed(module, parts, devices)) is not None:
             name = next(name for name, part in model.named_modules() if part is module)
             return f"{name or 'the model'} {reason}"
-        kinds.add(type(module))
-    for kind in kinds & parts.keys():
-        own = vars(kind)
-        for name, method in parts[kind].items():
+        kinds[type(module)] = None
+    for one in dict.fromkeys(base for kind in kinds for base in _lineage(kind)):
+        own = vars(one)
+        for name, method in _WRITTEN[one].items():
             if own.get(name) is not method:
-                return f"{kind.__name__}.{name} was replaced"
+                return f"{one.__name__}.{name} was replaced"
     return "autocast is on" if any(map(torch.is_autocast_enabled, devices)) else None
 
 
 def _changed(module: nn.Module, parts: Known, devices: Sequence[str]) -> str | None:
     """What a module itself, without its parts, has that the formulas do not know."""
     own, kind = vars(module), type(module)
-    methods = parts.get(kind) or (ENCODING if _is_ours(kind) else None)
-    if methods is None:
+    if kind in parts:
+        methods, slots = _WRITTEN[kind], parts[kind]
+    elif _is_ours(kind):
+        methods, slots = ENCODING, {}
+    else:
         return f"is of an unknown type, {kind.__name__}"
+    for name, kinds in slots.items():
+        part = own["_modules"].get(name)
+        listed = isinstance(part, nn.ModuleList)
+        if listed and not len(part):
+            return f"has no {name}"
+        for one in part if listed else [part]:
+            if one is not None and type(one) not in kinds:
+                return f"has a {type(one).__name__} as its {name}"
     if isinstance(module, nn.GELU) and module.approximate != "tanh":
         return "is an exact GELU"
     if isinstance(module, nn.LayerNorm) and (module.weight is None or module.bias is None):
@@ -95,5 +118,22 @@ def _changed(module: nn.Module, parts: Known, devices: Sequence[str]) -> str | N
 
 
 @cache
+def _lineage(kind: type) -> tuple[type, ...]:
+    """The classes that define what a module of this type does."""
+    return tuple(one for one in kind.__mro__ if one in _WRITTEN)
+
+
+def _encodings(kind: type = Encoding) -> Iterator[type]:
+    """The package's encodings."""
+    for one in kind.__subclasses__():
+        yield one
+        yield from _encodings(one)
+
+
+@cache
 def _is_ours(kind: type) -> bool:
     return issubclass(kind, Encoding) and kind.__module__.startswith("lengthwise.nn.")
+
+
+for _kind in filter(_is_ours, _encodings()):
+    _note(_kind)

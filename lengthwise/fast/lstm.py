@@ -8,18 +8,20 @@ equal up to rounding; with dropout, in distribution.
 from __future__ import annotations
 
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from lengthwise.fast import claims
 from lengthwise.fast.cell import run
 from lengthwise.fast.dropout import dropout
 from lengthwise.fast.packing import Packing
-from lengthwise.fast.recurrent import Sequential
+from lengthwise.fast.recurrent import CELL, Sequential
 from lengthwise.models.lstm import LSTMModel
 from lengthwise.nn.lstm import Cell
 from lengthwise.nn.readout import Scaled
 
-PARTS = claims.known([LSTMModel, Cell, Scaled])
+PARTS = claims.known(
+    {LSTMModel: {"cells": (Cell,), "drop": (nn.Dropout,), "readout": (Scaled, nn.Linear)}, Cell: CELL, Scaled: {}}
+)
 
 
 class PackedLSTM(Sequential):

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from lengthwise.fast import dropout
 
@@ -67,6 +68,7 @@ class _Store(torch.autograd.Function):
         return token.clone()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, token: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         keys, values = (gradient[ctx.where].mT.contiguous() for gradient in ctx.kept.gradients())
         return keys, values, token, None, None, None
@@ -94,6 +96,7 @@ class _AttendSlots(torch.autograd.Function):
         return mixed.flatten(1, 2).mT.contiguous()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, mixed: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         query, weights, dropout_mask = ctx.saved_tensors
         kept = ctx.kept

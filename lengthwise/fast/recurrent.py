@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from lengthwise.base.types import Inputs
 from lengthwise.depth.plain import Plain
@@ -24,6 +24,9 @@ from lengthwise.fast.packing import Packing
 from lengthwise.fast.ragged import picked_once
 from lengthwise.models import Model
 
+CELL = dict.fromkeys(("input", "recurrent", "short", "out"), (nn.Linear,))  # the parts of a cell
+# Linear layers of cells and of ReTran's layers, and whether they have biases.
+BIASED = dict.fromkeys(("input", "short", "out", "query", "key", "value", "mix"), True) | {"recurrent": False}
 GROUP_POSITIONS = 32_768  # the fastest size of a group, about, in positions with padding
 
 
@@ -31,6 +34,10 @@ class Sequential(claims.Claiming):
     """A runner for models whose state is "r t d" and starts as the embedded input."""
 
     model: Any
+
+    @classmethod
+    def declines(cls, model: Model) -> str | None:
+        return super().declines(model) or next(filter(None, map(_of_other_biases, model.modules())), None)
 
     @abstractmethod
     def along(self, x: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:
@@ -75,3 +82,11 @@ class _FastLoops(Model):
 
     def read(self, state: Float[Tensor, "r t d"]) -> Float[Tensor, "r t v"]:
         return self.runner.model.read(state)
+
+
+def _of_other_biases(module: nn.Module) -> str | None:
+    """What a part of a cell or a layer has that the formulas lack, or lacks that they have."""
+    for name, part in module.named_children():
+        if type(part) is nn.Linear and name in BIASED and (part.bias is None) == BIASED[name]:
+            return f"a linear layer, {name}, is {'without' if BIASED[name] else 'with'} biases"
+    return None

@@ -18,14 +18,23 @@ from lengthwise.fast.cell import emit, into
 from lengthwise.fast.dropout import dropout
 from lengthwise.fast.packing import Packing
 from lengthwise.fast.recall import Recall
-from lengthwise.fast.recurrent import Sequential
+from lengthwise.fast.recurrent import CELL, Sequential
 from lengthwise.models import Model
 from lengthwise.models.retran import Layer, ReTranModel
 from lengthwise.nn.lstm import Cell
 from lengthwise.nn.readout import Scaled
 
+NORMS = ("norm_attention", "norm_cell")
 EPS = 1e-5  # of the norms, as of torch's
-PARTS = claims.known([ReTranModel, Layer, Cell, Scaled])
+LAYER = dict.fromkeys(("query", "key", "value", "mix"), (nn.Linear,)) | dict.fromkeys(NORMS, (nn.LayerNorm,))
+PARTS = claims.known(
+    {
+        ReTranModel: {"layers": (Layer,), "readout": (Scaled, nn.Linear)},
+        Layer: {**LAYER, "cell": (Cell,)},
+        Cell: CELL,
+        Scaled: {},
+    }
+)
 
 
 class Wave(Sequential):
@@ -35,12 +44,20 @@ class Wave(Sequential):
 
     @classmethod
     def declines(cls, model: Model) -> str | None:
-        known = all(part.eps == EPS for part in model.modules() if isinstance(part, nn.LayerNorm))
-        return super().declines(model) or (None if known else f"a norm's ε is not {EPS:g}")
+        return super().declines(model) or _of_other_numbers(model)
 
     def along(self, x: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:
         ordered = packing.order(x).transpose(0, 1)
         return torch.cat(Pass(self.model, ordered, len(packing.counts)).run(ordered, packing.counts))
+
+
+def _of_other_numbers(model: nn.Module) -> str | None:
+    """What the formulas, which compute all layers at once, have otherwise; None if nothing."""
+    if any(part.eps != EPS for part in model.modules() if isinstance(part, nn.LayerNorm)):
+        return f"a norm's ε is not {EPS:g}"
+    layers = [part for part in model.modules() if isinstance(part, Layer)]
+    kinds = {(one.heads, one.dropout, one.training, *(part.shape for part in one.parameters())) for one in layers}
+    return "its layers differ in more than their weights" if len(kinds) > 1 else None
 
 
 class Pass:
@@ -51,18 +68,19 @@ class Pass:
 
     def __init__(self, model: ReTranModel, x: Float[Tensor, "t b d"], positions: int) -> None:
         """Prepare a pass over the rows of ``x``, with at most ``positions`` positions."""
-        spec, rows = model.spec, x.shape[1]
+        _, rows, width = x.shape
         layers: list[Layer] = list(model.layers)  # type: ignore[arg-type]
+        heads = layers[0].heads
         self.seen = 0  # positions of earlier pieces
-        self.depth, self.probability = spec.layers, layers[0].dropout if layers[0].training else 0.0
-        self.maps, self.norms = _stacked_maps(layers, spec.heads), _stacked_norms(layers)
+        self.depth, self.probability = len(layers), layers[0].dropout if layers[0].training else 0.0
+        self.maps, self.norms = _stacked_maps(layers, heads), _stacked_norms(layers)
         self.gates = torch.stack([into(layer.cell) for layer in layers])
-        self.rates = model.rates.repeat(2 * spec.heads)  # per coordinate: both halves of a head rotate equally
+        self.rates = model.rates.repeat(2 * heads)  # per coordinate: both halves of a head rotate equally
         self.short = [layer.cell.first_short.expand(rows, -1) for layer in layers]
         self.long = [layer.cell.first_long[:, None].expand(-1, rows) for layer in layers]
         self.outputs = [x[0]] * self.depth
-        shape = self.depth, positions + self.depth, spec.width, rows
-        self.recall = Recall(shape, spec.heads, probability=self.probability, like=x)
+        shape = self.depth, positions + self.depth, width, rows
+        self.recall = Recall(shape, heads, probability=self.probability, like=x)
         for number, layer in enumerate(layers):
             key, value = (part(layer.first).expand(1, rows, -1) for part in (layer.key, layer.value))
             self.recall.store(key, value, number, number)
@@ -162,7 +180,7 @@ def _stacked_maps(layers: list[Layer], heads: int) -> dict[str, tuple[Tensor, Te
 def _stacked_norms(layers: list[Layer]) -> dict[str, tuple[Tensor, Tensor]]:
     """Weights and biases "l 1 d" of the layer norms."""
     stacked = {}
-    for name in ("norm_attention", "norm_cell"):
+    for name in NORMS:
         scales, shifts = zip(*(_both(getattr(layer, name)) for layer in layers), strict=True)
         stacked[name] = torch.stack(scales)[:, None], torch.stack(shifts)[:, None]
     return stacked

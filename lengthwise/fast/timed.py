@@ -20,7 +20,7 @@ class Twice(claims.Claiming):
     """The runner of ``TimedModel`` of two transformers."""
 
     model: TimedModel
-    kind, parts = TimedModel, {**PARTS, **claims.known([TimedModel])}
+    kind, parts = TimedModel, {**PARTS, **claims.known({TimedModel: {}})}
 
     @classmethod
     def declines(cls, model: Model) -> str | None:

@@ -32,8 +32,30 @@ from lengthwise.nn.readout import Scaled
 GROUP_POSITIONS = 4096  # the fastest size of a group, about, in positions with padding: it fits in the cache
 MOST_NEEDED = 0.9  # if a larger fraction of positions is needed, skipping the others costs more than it saves
 
+LINEAR = (nn.Linear,)
 PARTS = claims.known(
-    [TransformerModel, InputInjection, Numbers, Block, MLP, SoftmaxAttention, Scaled, nn.ReLU, nn.GELU]
+    {
+        TransformerModel: {
+            "inject": (InputInjection,),
+            "blocks": (Block,),
+            "norm": (nn.LayerNorm, nn.Identity),
+            "readout": (nn.Linear, Scaled, nn.Sequential),
+        },
+        InputInjection: {"join": LINEAR, "gate": LINEAR},
+        Numbers: {},
+        Block: {
+            "norm_mixer": (nn.LayerNorm,),
+            "mixer": (SoftmaxAttention,),
+            "norm_mlp": (nn.LayerNorm,),
+            "mlp": (MLP,),
+            "drop": (nn.Dropout,),
+        },
+        MLP: {"widen": LINEAR, "act": (nn.ReLU, nn.GELU), "narrow": LINEAR},
+        SoftmaxAttention: {"project": LINEAR, "out": LINEAR},
+        Scaled: {},
+        nn.ReLU: {},
+        nn.GELU: {},
+    }
 )
 
 

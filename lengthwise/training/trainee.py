@@ -62,6 +62,8 @@ class Trainee:
         if not surely_small(recipe.model):
             of_model(recipe, KEPT).check(f"{recipe.name}: training a model of {parameters(recipe):,} parameters")
         self.model = recipe.build().to(device).train()  # a module that is given may not be in training
+        if not any(weight.requires_grad for weight in self.model.parameters()):
+            raise UsageError(f"{recipe.name}: there is nothing to train: the model has no weights that may change")
         self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema)) if recipe.ema else None
         self.optimizer = recipe.optimizer.build(self.model.parameters())
         self.draw: Callable[[int, int], DrawnBatch] = lambda step, passed: data.batch(recipe, step, passed=passed)
@@ -96,6 +98,13 @@ class Trainee:
         except torch.OutOfMemoryError:
             self.optimizer.zero_grad()
             return None
+        except RuntimeError as error:
+            if "once_differentiable" not in str(error):
+                raise
+            raise UsageError(
+                "the objective takes gradients of gradients, which faster runners do not have: train it within "
+                "lw.plain(), or with LENGTHWISE_PLAIN=1"
+            ) from None
         return loss
 
     def batch(self, step: int) -> DrawnBatch:
