@@ -16,6 +16,7 @@ from conftest import command
 from rich.console import Console
 
 import lengthwise as lw
+from lengthwise import cli
 from lengthwise.base.errors import UsageError
 from lengthwise.training import executors, live, ray_cluster, slurm
 from lengthwise.training.fleet import Fleet
@@ -239,7 +240,7 @@ def test_engines_are_named_as_they_are_typed(text, found):
     assert options.engine(Namespace(on=text)) == found
 
 
-@pytest.mark.parametrize("text", ["cloud", "Slurm(minutes=0)", "Slurm(nodes=3)", "Oracle"])
+@pytest.mark.parametrize("text", ["cloud", "Slurm(minutes=0)", "Slurm(minutes=4)", "Slurm(nodes=3)", "Oracle"])
 def test_a_wrong_engine_is_refused(text):
     with pytest.raises(UsageError, match=r"--on|minutes"):
         options.engine(Namespace(on=text))
@@ -248,3 +249,22 @@ def test_a_wrong_engine_is_refused(text):
 def test_a_wrong_engine_leaves_no_folder(runs):
     done = command("train", "looped-parity", *SMALL, "--on", "0.5")
     assert "--on" in done.stderr and not runs.exists()
+
+
+ASKED = [
+    ["train", "looped-parity", "--seeds", "2", *SMALL],
+    ["sweep", "looped-parity", "model.width=8,16"],
+    ["reproduce", "looped", "--tasks", "parity"],
+]
+
+
+@pytest.mark.parametrize("words", ASKED, ids=lambda words: words[0])
+@pytest.mark.parametrize("engine", ["slurm", "ray"])
+def test_an_engine_that_is_not_here_leaves_no_folder(words, engine, runs, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([*words, "--on", engine])
+    assert stopped.value.code == 2 and f"lengthwise[{engine}]" in capsys.readouterr().err
+    assert not runs.exists() or not [*runs.iterdir()]

@@ -246,7 +246,7 @@ WRONG = [
     ("steps", "a change is written name=value"),
     ("=3", "a change is written name=value"),
     ("steps=", "steps: '' is neither"),
-    ("steps=1j", "steps: '1j' is neither"),
+    ("steps=1j", "steps: '1j' is not a whole number"),
     ("steps=3 4", "steps: '3 4' is neither"),
 ]
 
@@ -267,6 +267,10 @@ def test_what_is_printed_of_a_recipe_can_be_typed(name):
         ("in", "in"),
         ("None", None),
         ("1e-3", 1e-3),
+        ("1.5E3", 1500.0),
+        ("0x1f", 31),
+        ("8GB", "8GB"),
+        ("(3d-model, 8in)", ["3d-model", "8in"]),
         ("Halted(more=-2)", {"kind": "Halted", "more": -2}),
     ],
 )

@@ -1,14 +1,20 @@
 """Torch modules that Python hands over: which training is whose, and what becomes of the module itself."""
 
+import copy
 import subprocess
 import sys
+from dataclasses import dataclass
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import lengthwise as lw
 from lengthwise.evaluation.attack import attack
+from lengthwise.objectives.final import Final
+from lengthwise.recipe.stopping import Oracle
 from lengthwise.run import Run, load
 from lengthwise.training.loop import train
 from lengthwise.training.trainee import Trainee
@@ -59,6 +65,55 @@ def test_modules_that_differ_in_a_plain_attribute_alone_are_two_trainings():
         layer.add_module("torchs", nn.TransformerEncoderLayer(8, heads))
     one, two = map(lw.models.given.Given.of, layers)
     assert one != two
+
+
+@dataclass
+class Config:
+    gain: object
+
+
+class Slotted:
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    "gains",
+    [
+        (1.0, 0.0),
+        (torch.tensor(1.0), torch.tensor(0.0)),
+        (torch.zeros(2), torch.zeros(2, 1)),
+        (Config(1.0), Config(0.0)),
+        (Config({"of": [SimpleNamespace(this=1)]}), Config({"of": [SimpleNamespace(this=2)]})),
+        ({"a", "b"}, {"a", "c"}),
+        (np.ones(2), np.zeros(2)),
+        (torch.relu, torch.tanh),
+    ],
+    ids=["number", "tensor", "shape", "dataclass", "nested", "set", "array", "function"],
+)
+@pytest.mark.parametrize("name", ["gain", "config"])
+def test_what_a_module_holds_beside_its_weights_tells_it_from_others(gains, name):
+    one, two = made(), made()
+    for module, gain in ((one, gains[0]), (two, gains[1])):
+        setattr(module, name, gain)
+    of = lw.models.given.Given.of
+    assert of(one) == of(copy.deepcopy(one)) != of(two)
+
+
+def test_private_numbers_count_and_private_caches_do_not():
+    of, module = lw.models.given.Given.of, made()
+    before = of(module)
+    module._cache = {"seen": torch.ones(3)}
+    module.nothing = Slotted()
+    assert of(module) == before
+    module._gain = 2.0
+    assert of(module) != before
+
+
+def test_what_holds_itself_is_told():
+    module = made()
+    module.around = around = SimpleNamespace()
+    around.around = around
+    assert lw.models.given.Given.of(module)
 
 
 class Sometimes(Heads):
@@ -155,3 +210,59 @@ def test_a_class_of_a_notebook_has_one_digest_in_every_process():
         for seed in ("1", "2", "3")
     }
     assert len(said) == 1 and said != {""}
+
+
+class Asks(Heads):
+    def forward(self, tokens, style):
+        return super().forward(tokens)
+
+
+class Fixed(nn.Module):
+    def forward(self, tokens):
+        return nn.functional.one_hot(tokens, SYMBOLS).float()
+
+
+def lazily():
+    return nn.Sequential(nn.Embedding(SYMBOLS, 8), nn.LazyLinear(SYMBOLS))
+
+
+def frozen():
+    return made().requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (Asks, "Asks.forward also takes style"),
+        (Fixed, "nothing to train"),
+        (frozen, "nothing to train"),
+        (lazily, "lazy parts without weights"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_in_one_line(make, why, runs):
+    with pytest.raises(lw.UsageError, match=why) as told:
+        lw.train(make(), **FEW)
+    assert len(str(told.value).splitlines()) == 1 and not [*runs.glob("*/state.pt")]
+
+
+@dataclass(frozen=True)
+class Smooth(lw.Objective):
+    """The usual loss, and how much it changes with the weights."""
+
+    def __call__(self, runner, batch, loops, generator):
+        loss = Final()(runner, batch, loops, generator)
+        gradients = torch.autograd.grad(loss.value, [*runner.model.parameters()], create_graph=True)
+        return lw.Loss(loss.value + sum(part.square().sum() for part in gradients), loss.logs)
+
+
+@pytest.mark.parametrize("name", ["looped-parity", "lstm-small", "retran-small"])
+def test_an_objective_may_differentiate_twice_plainly(name):
+    recipe = (
+        lw.find(name)
+        .change(["steps=1", "batch=2", "watch.every=0", "keep=last", "loops=PerRound"])
+        .change(objective=Smooth(), stopping=Oracle(), name="smooth")
+    )
+    with pytest.raises(lw.UsageError, match=r"gradients of gradients.* lw\.plain\(\)"):
+        train(recipe)
+    with lw.plain():
+        assert train(recipe).done

@@ -69,6 +69,16 @@ class ModelSpec(Part):
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model | nn.Module:
         """Build a new model, initialised with torch's global generator. Other modules are wrapped in ``Once``."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.moves_digits > 1:  # what one adds is added to what the other did, and no table is as long
+            raise UsageError("more than one part adds a random offset to digit positions: offset=1 adds none")
+
+    @property
+    def moves_digits(self) -> int:
+        """How many of its positional encodings add a random offset to digit positions in training."""
+        return sum(position.moves_digits for position in getattr(self, "positions", ()))
+
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
         """Augment the inputs of a training batch, e.g. shift positions; not used at test."""
         return inputs
@@ -84,7 +94,13 @@ class Once(Model):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        self.masked = "padding_mask" in inspect.signature(module.forward).parameters
+        asked = inspect.signature(module.forward).parameters
+        self.masked = "padding_mask" in asked
+        if further := [name for name, part in [*asked.items()][1:] if name != "padding_mask" and _is_required(part)]:
+            raise UsageError(
+                f"a module takes tokens, and padding_mask if it wants, but {type(module).__name__}.forward also takes "
+                f"{', '.join(further)}"
+            )
 
     def embed(self, inputs: Inputs) -> Context:
         return inputs.tokens, inputs.padding_mask
@@ -105,6 +121,10 @@ class Once(Model):
 
     def read(self, state: State) -> Float[Tensor, "r t v"]:
         return state
+
+
+def _is_required(part: inspect.Parameter) -> bool:
+    return part.default is part.empty and part.kind not in (part.VAR_POSITIONAL, part.VAR_KEYWORD)
 
 
 lists_itself(__name__)  # lw.models()

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from lengthwise.base.types import UsageError
 from lengthwise.base.vocab import Vocab
@@ -27,7 +29,9 @@ class Given(ModelSpec):
 
     @staticmethod
     def of(module: nn.Module) -> Given:
-        """What stands for the module in a recipe."""
+        """What stands for the module in a recipe. UsageError for one whose weights are still to be made."""
+        if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
+            raise UsageError(f"{type(module).__name__} has lazy parts without weights: call it on some tokens first")
         digest = hashlib.blake2b(f"{type(module).__qualname__} {module}".encode(), digest_size=5)
         for name, value in module.state_dict().items():
             digest.update(name.encode())
@@ -53,22 +57,39 @@ class Given(ModelSpec):
 
 
 def _attributes(module: nn.Module) -> Iterator[str]:
-    """What neither weights nor ``repr`` need tell, as a number of heads: plain values that modules hold."""
+    """What neither weights nor ``repr`` need tell, as a number of heads or a configuration: what modules hold beside
+    parts and parameters. Of what is private only numbers and words: the rest may be caches."""
+    torchs = {*vars(nn.Module())}  # what torch keeps of every module, "training" among it
     for name, part in module.named_modules():
         for attribute, value in sorted(vars(part).items()):
-            if attribute != "training" and not attribute.startswith("_") and (text := _told(value)):
+            known = not attribute.startswith("_") or isinstance(value, _PLAIN)
+            if attribute not in torchs and known and (text := _told(value)):
                 yield f"{name}.{attribute} = {text}"
 
 
-def _told(value: Any) -> str:
-    """A plain value, or a function by its name, the same in every process; empty for all else."""
-    if value is None or isinstance(value, bool | int | float | str | torch.dtype):
+_PLAIN = bool, int, float, str, torch.dtype
+DEEPEST = 8  # objects within objects that are told of
+
+
+def _told(value: Any, deep: int = 0) -> str:
+    """A value in words that are the same in every process: a tensor by its numbers, a function by its name, any other
+    object by what it holds; empty for what holds nothing that one could see."""
+    if value is None or isinstance(value, _PLAIN):
         return repr(value)
+    if hasattr(value, "__qualname__") or deep > DEEPEST:
+        return getattr(value, "__qualname__", "")
+    if isinstance(value, np.ndarray | np.generic):
+        return f"{value.dtype}{list(value.shape)} {hashlib.blake2b(value.tobytes(), digest_size=8).hexdigest()}"
+    if isinstance(value, Tensor):
+        return f"{value.dtype}{list(value.shape)} {hashlib.blake2b(tensor_bytes(value), digest_size=8).hexdigest()}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_told, value))}]"
+        return f"[{', '.join(_told(part, deep + 1) for part in value)}]"
+    if isinstance(value, set | frozenset):
+        return f"{{{', '.join(sorted(_told(part, deep + 1) for part in value))}}}"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{_told(name)}: {_told(part)}' for name, part in value.items())}}}"
-    return getattr(value, "__qualname__", "")
+        pairs = (f"{_told(name, deep + 1)}: {_told(part, deep + 1)}" for name, part in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    return f"{type(value).__qualname__}{_told(held, deep + 1)}" if (held := getattr(value, "__dict__", None)) else ""
 
 
 def tensor_bytes(tensor: Tensor) -> bytes:

@@ -39,6 +39,10 @@ class Timed(ModelSpec):
     clock: ModelSpec = Transformer(width=32, positions=(Local(reach=1), Mark()), init_std=0.1, embedding_std=0.3)
     blind: bool = False  # to the clock all letters and digits are one symbol: T(n) follows from where they stand
 
+    @property
+    def moves_digits(self) -> int:
+        return self.answers.moves_digits + self.clock.moves_digits
+
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
         return self.clock.vary(self.answers.vary(inputs, generator), generator)
 

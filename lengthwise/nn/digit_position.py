@@ -33,6 +33,10 @@ class _ByDigitPosition(Position):
     std: NotNegative = 0.02  # of the vectors at the start
     start: Literal["random", "sines"] = "random"  # the vectors at the start: random, or sines of the digit position
 
+    @property
+    def moves_digits(self) -> bool:
+        return self.offset > 1
+
     def build(self, width: int, heads: int) -> Encoding:
         return (_TableAtInput if self.at == "input" else _TableAtAttention)(self, width)
 

@@ -58,6 +58,11 @@ class Position(Part):
 
     indexed: ClassVar[bool] = False  # True if it encodes ``Inputs.position``, the position in the row
 
+    @property
+    def moves_digits(self) -> bool:
+        """True if ``vary`` adds a random offset to digit positions, which all encodings of them read."""
+        return False
+
     @abstractmethod
     def build(self, width: int, heads: int) -> Encoding:
         """Build the encoding for a model of this width and number of heads."""

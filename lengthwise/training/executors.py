@@ -56,6 +56,9 @@ class Engine(Part):
         """An executor of at most so many commands at a time, where it is for the user to say. UsageError if what it
         needs is not installed."""
 
+    def check(self) -> None:  # what is here needs nothing
+        """UsageError if what it needs is not installed: asked before anything is written."""
+
     @abstractmethod
     def at_once(self, jobs: int) -> int:
         """How many trainings its machines can run at a time; 0 if there are none. Nothing is begun."""

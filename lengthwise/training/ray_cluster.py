@@ -33,6 +33,9 @@ class Ray(Engine):
     gpus: NotNegative = 0.0  # per training; 0.25 lets four share one
     retries: Extra = 3  # times a training is tried again that was lost
 
+    def check(self) -> None:
+        _library()
+
     def executor(self, jobs: int) -> Executor:
         return _Ray(self)
 
@@ -45,9 +48,13 @@ class Ray(Engine):
         return cores // self.cpus
 
 
+def _library() -> Any:
+    return library("ray", "ray", "Ray is not here")
+
+
 def _joined(address: str) -> Any:
     """Ray, with a cluster. Raises UsageError if it is not installed, or none answers."""
-    ray = library("ray", "ray", "Ray is not here")
+    ray = _library()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of this command's own tells nobody
     before = signal.getsignal(signal.SIGTERM)
     try:

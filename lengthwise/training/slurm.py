@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import library
-from lengthwise.base.ranges import Extra, OneLine, Size
+from lengthwise.base.ranges import Extra, OneLine, Range, Size
 from lengthwise.folder import runs_folder
 from lengthwise.training.executors import COMMAND, Engine, Executor, Job, last_line
 
@@ -33,14 +33,20 @@ class Slurm(Engine):
     """Jobs of a Slurm cluster, as one array."""
 
     partition: OneLine = ""  # empty: the cluster's own default
-    minutes: Size = 60  # of a job; a training that takes longer goes on in the next
+    minutes: Annotated[int, Range(5)] = 60  # of a job; a training that takes longer goes on in the next
     gpus: Extra = 0  # per training
     cpus: Size = 1  # per training
     memory: OneLine = ""  # per training, e.g. 4GB; empty: the cluster's own default
     at_a_time: Size = 100  # trainings of an array that run at a time
     leave: bool = False  # let jobs go on when who watches them stops; else they are cancelled
 
+    def check(self) -> None:
+        _library()
+        if not shutil.which("sbatch") or not shutil.which("srun"):
+            raise UsageError("Slurm's commands are not here: there is no sbatch or srun")
+
     def executor(self, jobs: int) -> Executor:
+        self.check()
         return _Slurm(self)
 
     def at_once(self, jobs: int) -> int:
@@ -60,10 +66,7 @@ class _Slurm(Executor):
     def __init__(self, engine: Slurm) -> None:
         submitit = _library()
         self.engine = engine
-        try:
-            self.executor = submitit.SlurmExecutor(folder=runs_folder().absolute() / ".slurm", max_num_timeout=AGAIN)
-        except RuntimeError:
-            raise UsageError("Slurm's commands are not here: there is no sbatch or srun") from None
+        self.executor = submitit.SlurmExecutor(folder=runs_folder().absolute() / ".slurm", max_num_timeout=AGAIN)
         given: dict[str, Any] = {"partition": engine.partition or None, "mem": engine.memory or None}
         self.executor.update_parameters(
             **{name: value for name, value in given.items() if value},

@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     study = catalog.study(args.study, **{name: value for name, value in options.items() if value is not None})
     if args.dry_run:
         return _dry_run(args, study)
+    engine(args).check()
     if args.samples is None:
         args.samples = study.samples
     if args.stack:

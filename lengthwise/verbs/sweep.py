@@ -55,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
     sweep = _asked(args)
     if args.dry_run:
         return _dry_run(args, sweep)
+    engine(args).check()
     text = json_text(sweep.plain())
     digest = hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
     folder = Path(args.out or runs_folder() / f"sweep-{sweep.recipe.name}-{digest}")

@@ -70,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
     recipes = seeds_of(recipe, args.seed, args.seeds)
     if args.dry_run:
         return forecast(args, [recipes], f"{recipe.name}: nothing is trained")
+    if not args.stack:  # which has a word of its own on engines
+        on.check()
     own_folder = Path(args.recipe) if is_folder(Path(args.recipe)) and not args.changes and len(recipes) == 1 else None
     if len(recipes) > 1 and process_count() > 1:
         raise UsageError(f"{process_count()} processes train one run together: leave --seeds out, or torchrun")
