@@ -198,15 +198,13 @@ def _report(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "runs", nargs="+", metavar="RUN", help="run folders, and those of `ask`; or folders of results, to draw again"
     )
-    sub.add_argument(
-        "--width", choices=("column", "page"), default="page", help="of figures: a column, or a page (default)"
-    )
+    sub.add_argument("--width", choices=("column", "page"), help="of figures: a column, or a page (default)")
     sub.add_argument(
         "--html", metavar="FILE", help="write one page instead: all of it, and models that think, in a file"
     )
     sub.add_argument("--stopping", action="store_true", help="accuracy and confidence against loops, a figure per run")
     sub.add_argument("--lengths", metavar="SIZES", help="with --stopping: at which lengths (default: 1 and 2 times)")
-    sub.add_argument("--samples", type=int, default=512, metavar="N", help="with --stopping: problems per length")
+    sub.add_argument("--samples", type=int, metavar="N", help="with --stopping: problems per length (default: 512)")
 
 
 def _reproduce(sub: argparse.ArgumentParser) -> None:

@@ -199,11 +199,12 @@ class Run(RunFolder):
                 "delete the folder"
             )
 
-    def changed_code(self, model: nn.Module) -> list[str]:
-        """The classes of a user's own that are not as they were when this run was trained."""
+    def changed_code(self, model: nn.Module | None = None) -> list[str]:
+        """The classes of a user's own that are not as they were when this run was trained, in its ``model`` and
+        recipe."""
         if not (self.folder / CODE).exists():  # it has none, or an earlier version began it
             return []
-        before, now = read_tree(self.folder / CODE), own_code(self.recipe, model)
+        before, now = read_tree(self.folder / CODE), own_code(self.recipe, self.model if model is None else model)
         return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
 
     @property

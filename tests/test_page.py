@@ -290,3 +290,16 @@ def test_the_command_says_what_is_wrong(tmp_path):
     done = command("show", "looped-pairs", "--html", tmp_path)
     assert done.returncode == 2 and "that is a folder" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("stopping=MaxConfidence(per=batch)", "looks at many"),
+        ("model.positions=(Learned(size=26),Mark())", "does not fit"),
+    ],
+)
+def test_a_search_that_cannot_be_made_leaves_the_page(change, why):
+    recipe = catalog.recipe("looped-parity", [change])
+    found = offered.offered(Weights("mine", recipe, recipe.build()))
+    assert found["searched"].startswith("no search for failures: ") and why in found["searched"] and found["examples"]

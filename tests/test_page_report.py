@@ -123,7 +123,7 @@ def test_the_command_writes_a_page_of_results(tmp_path):
     assert done.returncode == 0 and json.loads(done.stdout)["bytes"] == path.stat().st_size
     for words, said in {
         (RESULTS / "parity", "--html", tmp_path): "that is a folder",
-        (RESULTS / "parity", "--html", path, "--out", tmp_path): "neither --stopping nor --out",
+        (RESULTS / "parity", "--html", path, "--out", tmp_path): "leave --out out",
         (tmp_path / "nothing", "--html", path): "there is no such run",
     }.items():
         done = command("report", *words)

@@ -17,6 +17,7 @@ from rich.console import Console
 from lengthwise.ask.folder import Asked
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base.schemas import Trained
+from lengthwise.base.score_rows import share_text
 from lengthwise.base.types import Score, UsageError
 from lengthwise.cli import main
 from lengthwise.folder import DIVERGED, RunFolder
@@ -26,8 +27,9 @@ from lengthwise.recipe.layout import FullOutput
 from lengthwise.recipe.lengths import Curriculum, Uniform
 from lengthwise.recipe.loops import PerRound
 from lengthwise.recipe.recipe import Recipe
-from lengthwise.report import Claim, asked_curves, curves, names
+from lengthwise.report import WORST, Claim, asked_curves, curves, names
 from lengthwise.report.card import card_cells, card_table, score_card
+from lengthwise.report.families import worst_table
 from lengthwise.report.length_figure import length_figure
 from lengthwise.report.loss_figure import loss_figure
 from lengthwise.report.map_figure import cells_of, heat_map
@@ -40,7 +42,6 @@ from lengthwise.report.tables import (
     map_table,
     row_table,
     score_table,
-    share_text,
     summary,
     summary_table,
     write_csv,
@@ -861,3 +862,116 @@ def test_the_distribution_has_a_bar_per_length():
     assert bars == {8: 5, 9: 7, 11: 2}
     with pytest.raises(UsageError):
         distribution_figure({}, "Problems")
+
+
+# What a report may not say
+
+
+def of_family(sizes, exact, family):
+    return sizes, exact, {"problems": family}
+
+
+def test_the_worst_family_is_none_that_is_right_in_every_seed():
+    runs = [scored(recipe(seed=seed), (8, 1.0), of_family(8, 1.0, "all-highest")) for seed in range(2)]
+    runs.append(scored(recipe(seed=2), (8, 1.0), of_family(8, 1.0, "all-highest"), of_family(8, 0.5, "runs")))
+    (worst,) = [curve for curve in curves(runs) if curve.problems == WORST]
+    assert worst.points()[0].families == ("runs",)
+    right = [curve for curve in curves(runs[:2]) if curve.problems == WORST]
+    assert right[0].points()[0].families == ("all-highest",)
+
+
+def test_the_harder_set_is_named_where_it_is_the_lowest():
+    run = scored(recipe(), (8, 1.0), of_family(8, 1.0, "runs"), of_family(8, 0.9, "hard"))
+    assert "worst family hard at 8" in printed(score_table(curves([run])))
+
+
+def test_any_number_of_sets_of_problems_share_a_figure(tmp_path):
+    alone = [(size, 0.5, {"problems": f"family-{i}", "family": "alone"}) for i in range(7) for size in (8, 12)]
+    run = scored(recipe(), (8, 1.0), (12, 0.9))
+    run.append("scores", *({**row, "family": "alone"} for row in rows_of(alone)))
+    publish([run], tmp_path)
+    assert (tmp_path / "lengths.png").exists()
+
+
+def rows_of(scores):
+    return [
+        Score("parity", "w", "Oracle", more["problems"], (size,), 100, exact, exact, exact, 1.0).row()
+        for size, exact, more in scores
+    ]
+
+
+def test_what_was_published_before_is_not_taken_for_these_runs(tmp_path):
+    anatomy = {
+        "task": "parity",
+        "weights": "w",
+        "seed": 0,
+        "sizes": [8],
+        "problems": "uniform",
+        "stopping": "Oracle",
+        "count": 10,
+        "exact": 0.9,
+        "ends": {"early": 0, "late": 0, "right": 1},
+        "first_wrong": {"1": 1},
+        "by": {},
+    }
+    before, now = scored(recipe(), (8, 1.0), (12, 0.9)), scored(recipe(steps=200), (8, 1.0))
+    before.append("anatomy", anatomy)
+    publish([before], tmp_path / "both", asked=[replied((8, 0.7), (12, 0.1))])
+    assert (tmp_path / "both" / "anatomy-looped-parity.json").exists()
+    (tmp_path / "both" / "notes.json").write_text("{}")
+    publish([now], tmp_path / "both")
+    publish([now], tmp_path / "one")
+    names = [{path.name for path in (tmp_path / name).iterdir()} for name in ("both", "one")]
+    assert names[0] - names[1] == {"notes.json"} and names[1] <= names[0]
+
+
+def test_a_language_model_that_is_named_twice_is_published_once(tmp_path):
+    asked = replied((8, 0.7), (12, 0.2))
+    publish([], tmp_path, asked=[asked, Asked.open(asked.folder)])
+    assert len(read_csv(tmp_path / "scores.csv")) == 2
+
+
+def test_tables_say_on_each_axis_up_to_where_a_model_was_trained():
+    short = recipe("products", task=Multiplication(), lengths=Curriculum(11, 1, most=(2, 11)))
+    text = printed(score_table(curves([scored(short, ((2, 11), 1.0)), scored(recipe(), (8, 1.0))])))
+    assert re.search(r"products .* 2x11 ", text)
+
+
+@pytest.mark.parametrize("sizes", [range(1, 22, 2), range(101, 142, 2), range(1, 30)], ids=str)
+def test_a_map_of_any_sizes_has_ticks(sizes):
+    run = two_axes({(i, j): 0.5 for i in sizes for j in sizes})
+    axes = heat_map(cells_of([run]), (TOP, TOP)).axes[0]
+    assert 4 <= len(axes.get_xticklabels()) <= 10 and 4 <= len(axes.get_yticklabels()) <= 10
+
+
+def test_no_table_and_no_map_rounds_to_a_clean_one():
+    run = scored(recipe(), (8, 1.0), of_family(8, 0.9975, "runs"), folder=None)
+    assert "runs >.99 at 8" in card_cells(score_card([run])[0])
+    assert share_text(0.9996, 3) == ">.999" and share_text(0.0004, 3) == "<.001" and share_text(1.0, 3) == "1.000"
+    shares = {(i, j): 0.996 for i in range(1, 4) for j in range(1, 4)}
+    texts = [text.get_text() for text in heat_map(cells_of([two_axes(shares)]), (TOP, TOP)).axes[0].texts]
+    assert any("worst >.99" in text for text in texts) and not any("1.00" in text for text in texts)
+    assert "0.9995 " not in printed(worst_table(run.rows("scores"), (8,)))
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--lengths", "8"], "--lengths: only with --stopping"),
+        (["--samples", "3"], "--samples: only with --stopping"),
+        (["--html", "page.html", "--samples", "3"], "leave --samples out"),
+        (["--html", "page.html", "--width", "page", "--out", "x"], "leave --width and --out out"),
+        (["--html", "."], "that is a folder"),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, list) else "",
+)
+@pytest.mark.parametrize("published_already", [False, True], ids=["run", "results"])
+def test_options_that_would_do_nothing_are_refused(words, named, published_already, tmp_path, monkeypatch, capsys):
+    run = scored(recipe(), (8, 1.0), (12, 0.9))
+    publish([run], tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main(["report", str(tmp_path / "results" if published_already else run.folder), *words])
+    told = capsys.readouterr().err
+    assert stopped.value.code == 2 and named in told and len(told.splitlines()) == 1
+    assert {path.name for path in tmp_path.iterdir()} <= {"results", "runs"}

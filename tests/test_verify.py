@@ -12,15 +12,19 @@ from conftest import LONG, command
 from test_evaluation import NEXT, PAIRS, half_trained
 from torch import nn
 
+from lengthwise.api import find
 from lengthwise.base.files import write_json
 from lengthwise.base.results import Score
 from lengthwise.base.types import Problems
+from lengthwise.cli import main
 from lengthwise.evaluation import claims, verification
 from lengthwise.evaluation.claims import Claims, claims_of
 from lengthwise.evaluation.perturbation import unsteady
 from lengthwise.evaluation.verification import operations, sign, surely_longest, verify
 from lengthwise.folder import SHIPPED, shipped
 from lengthwise.models import Once
+from lengthwise.models.transformer import Transformer
+from lengthwise.nn.position import Learned
 from lengthwise.recipe.lengths import Uniform
 from lengthwise.recipe.outline import outline
 from lengthwise.recipe.recipe import Recipe
@@ -29,6 +33,7 @@ from lengthwise.run import Run, Weights, load
 from lengthwise.tasks.parity import Parity
 from lengthwise.training import retraining
 from lengthwise.training.loop import train
+from lengthwise.verbs import verify as verbs_verify
 
 SPOKEN = replace(NEXT, task=Parity(), name="spoken-parity")  # bits, "=" (id 2), their parity, "$" (id 3)
 
@@ -88,6 +93,25 @@ def test_a_rule_that_looks_at_many_problems_is_not_attacked():
     many = replace(weights.recipe, stopping=MaxConfidence(per="batch"))
     found = verdicts(replace(weights, recipe=many))
     assert found["attack"]["verdict"] == "open" and "many problems at once" in found["attack"]["told"]
+
+
+def test_a_model_with_a_short_table_of_positions_is_verified_without_an_attack():
+    recipe = replace(SPOKEN, model=Transformer(width=8, heads=1, positions=(Learned(10),)), lengths=Uniform(6))
+    found = verdicts(Weights("short", recipe, recipe.build()), sizes=(7,), seconds=5.0)
+    assert found["attack"]["verdict"] == "open" and "does not fit" in found["attack"]["told"]
+
+
+@pytest.mark.parametrize(("size", "verdict"), [((2, 4), "exposed"), ((3, 3), "passed"), ((2, 5), "passed")])
+def test_a_size_beyond_training_on_one_axis_is_beyond(size, verdict):
+    recipe = find("looped-multiplication").change(["lengths=Curriculum(top=4,every=1,most=(2,4))", "steps=10"])
+    assert verification._training(recipe, [size], Claims()).verdict == verdict
+
+
+def test_a_record_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(verbs_verify, "verify", lambda *_, **__: pytest.fail("it measures"))
+    with pytest.raises(SystemExit) as stopped:
+        main(["verify", "looped-parity", "--out", str(tmp_path)])
+    assert stopped.value.code == 2 and "that is a folder; name a file in it" in capsys.readouterr().err
 
 
 def test_operations_are_those_of_matrix_products():

@@ -14,6 +14,7 @@ from fillers.rows import (
     exact_by_seed,
     maps_of,
     median_of,
+    numbers,
     own_scores,
     span,
     table_of,
@@ -21,7 +22,7 @@ from fillers.rows import (
 )
 
 from lengthwise import catalog
-from lengthwise.base.score_rows import size_text
+from lengthwise.base.score_rows import share_text, size_text
 from lengthwise.recipes.looped import METHODS, Scale, variation
 from lengthwise.studies.looped import TESTED, tested_at
 
@@ -38,7 +39,7 @@ def table(folder: str, problems: str, *only: str) -> str:
         if (not names or row["recipe_name"] in names) and (not wanted or size in wanted):
             shares[row["recipe_name"]][size].append(float(row["exact"]))
             counts.add(int(row["count"]))
-    sizes = sorted({size for by_size in shares.values() for size in by_size}, key=lambda size: int(size.split("x")[0]))
+    sizes = sorted({size for by_size in shares.values() for size in by_size}, key=numbers)
     lines = [["", *sizes], ["---", *("---:" for _ in sizes)]]
     unfit = unfitted(folder)
     for name in names or shares:
@@ -84,7 +85,7 @@ def squares(folder: str, *tops: str) -> str:
             worst = min(inside, key=lambda sizes: inside[sizes])
             square = f"1–{top} × 1–{top}" if len(inside) > 1 else f"{top} × {top}"
             mean = statistics.fmean(inside.values())
-            where = f"{inside[worst]:.2f} at {worst[0]} × {worst[1]}"
+            where = f"{share_text(inside[worst])} at {worst[0]} × {worst[1]}"
             lines.append(f"| `{name}` | {stopping} | {square} | {len(inside):,} | {mean:.4f} | {where} |\n")
     return "".join(lines)
 

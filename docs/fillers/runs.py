@@ -14,7 +14,7 @@ from fillers.rows import ROOT, unfitted
 
 from lengthwise import catalog
 from lengthwise.base.rng import stream
-from lengthwise.base.score_rows import Row, latest, size_text, uniform_in, worst_rows
+from lengthwise.base.score_rows import Row, latest, share_text, size_text, uniform_in, worst_rows
 from lengthwise.folder import RunFolder
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.report.card import card_cells
@@ -120,4 +120,4 @@ def _longest(rows: list[Row], recipe: Recipe, below: float, up_to: float) -> str
     if not (lowest := worst_rows(row for row in rows if tuple(row["sizes"]) == sizes)):
         return said
     (low,) = lowest
-    return f"{said}, " + ("all families" if low["exact"] == 1 else f"{low['problems']} {low['exact']:.2f}")
+    return f"{said}, " + ("all families" if low["exact"] == 1 else f"{low['problems']} {share_text(low['exact'])}")

@@ -10,7 +10,7 @@ from fillers.rows import ROOT, alike, median_of, numbers, recipes_of, scores_of,
 
 from lengthwise.base import fields
 from lengthwise.base.rng import stream
-from lengthwise.base.score_rows import Row, size_text
+from lengthwise.base.score_rows import Row, share_text, size_text
 from lengthwise.recipe.loops import Loops
 from lengthwise.tasks import Task
 
@@ -61,7 +61,7 @@ def rules(*folders: str) -> str:
             uniform = [row for row in rows if row["problems"] == "uniform"]
             low = min((row for row in rows if row["problems"] != "uniform"), key=lambda row: row["exact"], default=None)
             seeds = len({row["train_seed"] for row in rows})
-            named = f"{low['exact']:.2f} (`{low['problems']}`)" if low else "–"
+            named = f"{share_text(low['exact'])} (`{low['problems']}`)" if low else "–"
             lost = max(row["lost"] for row in rows)
             spread = median_of([row["exact"] for row in uniform])
             lines.append([f"`{recipe}`", f"`{rule}`", alike(sizes), str(seeds), spread, named, f"{lost:.3f}"])

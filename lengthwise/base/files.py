@@ -47,6 +47,13 @@ def check_writable(folder: Path) -> None:
             pass
 
 
+def check_file(option: str, path: Path) -> None:
+    """UsageError where a file that an option names cannot be written: asked before long work."""
+    if is_folder(path):
+        raise UsageError(f"{option} {path}: that is a folder; name a file in it")
+    check_writable(path.parent)
+
+
 def write_json(path: Path, tree: Any) -> None:
     """Replace a JSON file atomically. Raises UsageError if it cannot be written."""
     write(path, (json_text(tree, indent=1) + "\n").encode())

@@ -20,6 +20,15 @@ def size_text(sizes: Iterable[int]) -> str:
     return "x".join(map(str, sizes))
 
 
+def share_text(share: float, decimals: int = 2) -> str:
+    """A fraction in so many decimals, which never rounds to a clean 0 or 1 what is not: ``>.99`` and ``<.01``
+    instead."""
+    half = 0.5 * 10**-decimals
+    if 1 - half <= share < 1:
+        return f">.{'9' * decimals}"
+    return f"<.{1:0{decimals}}" if 0 < share < half else f"{share:.{decimals}f}"
+
+
 def trained_on(sizes: Sequence[int], tops: Sequence[int]) -> bool:
     """Do sizes lie within the training range, which ends at ``tops``, one for each axis?"""
     return all(size <= top for size, top in zip(sizes, tops, strict=True))

@@ -28,7 +28,7 @@ from lengthwise.base.ranges import Sizes
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.schemas import Record
-from lengthwise.base.score_rows import SOLVED, Row, families_in, size_text, uniform_in
+from lengthwise.base.score_rows import SOLVED, Row, families_in, size_text, trained_on, uniform_in
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.depth.plain import Plain
 from lengthwise.evaluation.attack import attack
@@ -88,7 +88,8 @@ def verify(
     line = (progress or Progress(quiet=True)).line(f"{weights.name}: verification")
     asked = [recipe.sizes(size) for size in sizes or default_sizes(recipe)]
     parameters = sum(value.numel() for value in weights.model.parameters())
-    checks, rows, left_out, found = [*_static(weights, claims, asked, parameters)], [], [], {}
+    checks, rows, left_out = [*_static(weights, claims, asked, parameters)], [], []
+    found, refused = {}, "its rule looks at many problems at once, an attack at one"
     problems = _as_trained(recipe, seed)
     checks += [_steady(weights, problems), sight := _sight(weights)]
     if sight.verdict == "passed":  # what sees its answer need not be measured
@@ -98,8 +99,8 @@ def verify(
         checks.append(_claims(claims, rows, weights, seed))
         if recipe.stopping.together == 1:
             line.show(0, "looking for failures")
-            found = attack(weights, seconds=seconds, seed=seed)
-        checks.append(_attacked(found))
+            found, refused = _attack(weights, seconds, seed)
+        checks.append(_attacked(found, refused))
     return {
         "about": _about(weights, seed, files or {}),
         "parameters": parameters,
@@ -202,15 +203,14 @@ def _foreign(weights: Weights) -> set[str]:
 
 
 def _training(recipe: Recipe, asked: Sequence[tuple[int, ...]], claims: Claims) -> Check:
-    """The largest problem that training draws, against those that are asked for and claimed."""
-    drawn = replace(recipe, source=Fresh())
+    """The largest problem that training draws, on each axis, against those that are asked for and claimed."""
+    drawn, tops = replace(recipe, source=Fresh()), recipe.tops
     steps = {round(part * (recipe.steps - 1) / (MOMENTS - 1)) for part in range(MOMENTS)}
-    most = max(int(data.batch(drawn, step)[0].sizes.max()) for step in steps)
-    longest = max([claims.longest, *map(max, asked)])
-    said = f"drew problems of up to {most}; its recipe says {recipe.lengths.top}"
-    if most > recipe.lengths.top:
+    most = torch.stack([data.batch(drawn, step)[0].sizes.amax(0) for step in steps]).amax(0).tolist()
+    said = f"drew problems of up to {size_text(most)}; its recipe says {size_text(tops)}"
+    if not trained_on(most, tops):
         return Check("training lengths", "exposed", said)
-    if longest <= recipe.lengths.top:
+    if all(trained_on(at, tops) for at in [*asked, *(row["sizes"] for row in claims.rows)]):
         return Check("training lengths", "exposed", f"{said}; nothing beyond was asked or claimed")
     return Check("training lengths", "passed", said)
 
@@ -327,9 +327,17 @@ def _claims(claims: Claims, rows: Sequence[Row], weights: Weights, seed: int) ->
     return Check("claimed scores", "exposed" if wrong else "passed", "; ".join([said, *wrong[:3]]))
 
 
-def _attacked(found: Row) -> Check:
+def _attack(weights: Weights, seconds: float, seed: int) -> tuple[Row, str]:
+    """What a search for failures has found; or nothing, and why there can be none."""
+    try:
+        return attack(weights, seconds=seconds, seed=seed), ""
+    except UsageError as error:  # such as problems longer than its table of positions
+        return {}, str(error)
+
+
+def _attacked(found: Row, refused: str) -> Check:
     if not found:
-        return Check("attack", "open", "none: its rule looks at many problems at once, an attack at one")
+        return Check("attack", "open", f"none: {refused}")
     if not found["failed"]:
         return Check("attack", "passed", f"no failure in {found['tries']:,} problems")
     shortest = found["shortest"][0]

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lengthwise.base.errors import UsageError, clean
-from lengthwise.base.files import is_folder, json_text, write
+from lengthwise.base.errors import clean
+from lengthwise.base.files import check_file, json_text, write
 
 HERE = Path(__file__).parent
 # The browser itself refuses every address: what a page needs is in it.
@@ -58,8 +58,7 @@ def document(
 def write_page(name: str, page: str) -> Path:
     """Write a page to a file of this name, whole or not at all; its path. UsageError if that is a folder."""
     path = Path(name)
-    if is_folder(path):
-        raise UsageError(f"--html {path}: that is a folder; name a file in it")
+    check_file("--html", path)
     write(path, page.encode())
     return path
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from lengthwise.base import fields
+from lengthwise.base.score_rows import size_text
 from lengthwise.base.types import UsageError
 from lengthwise.models import ModelSpec
 from lengthwise.models.timed import Timed
@@ -67,7 +68,7 @@ def exported(weights: Weights) -> dict[str, Any]:
         "name": weights.name,
         "recipe": recipe.name,
         "parameters": parameters,
-        "trained": recipe.lengths.top,
+        "trained": size_text(recipe.tops),
         "task": _task(recipe.task),
         "layout": {"framed": False, "pauses": 0} | fields.encode(recipe.layout),
         "loops": fields.encode(recipe.loops),

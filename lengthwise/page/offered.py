@@ -63,7 +63,10 @@ def _failures(weights: Weights, tries: int) -> tuple[list[str], str]:
     if known and known["weights"] == digest(weights.model.state_dict()):
         also = f"; {known['also']}" if "also" in known else ""
         return known["prompts"], f"lengthwise attack {weights.name} {known['options']} {found_by(known)}{also}"
-    ran = attack(weights, tries=tries)
+    try:
+        ran = attack(weights, tries=tries)
+    except UsageError as error:  # a rule that looks at many problems, or a table of positions that ends too soon
+        return [], f"no search for failures: {error}"
     return [row["prompt"] for row in ran["shortest"][:FAILURES]], f"a search for failures {found_by(ran)}"
 
 

@@ -14,14 +14,16 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.score_rows import ALONE, SOLVED, Row, Sizes, among_all, latest, trained_on, worst_rows
+from lengthwise.base.score_rows import ALONE, DRAWN, SOLVED, Row, Sizes, among_all, latest, trained_on, worst_rows
 from lengthwise.folder import DIVERGED, InquiryFolder, RunFolder
 
 TRAINED = "▪"  # marks a size within the training range
 WORST = "worst family"  # what the curve of the worst family at each size is called
 
+Folder = TypeVar("Folder", RunFolder, InquiryFolder)
 SeedPair = tuple[int, int]  # a recipe's seed and data_seed
 
 
@@ -48,7 +50,7 @@ class Point:
     seeds: int
     solved: int  # seeds that reach SOLVED
     count: int  # problems per seed; where seeds differ, the fewest
-    families: tuple[str, ...] = ()  # of structured problems: which these are, if they are the worst
+    families: tuple[str, ...] = ()  # of the worst family: which it is, in each seed; those that are not right, if any
 
     @property
     def length(self) -> int:
@@ -180,9 +182,9 @@ def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
     return {first.name if shared[first.name] == 1 else f"{first.name}-{first.id}": group for first, group in firsts}
 
 
-def once(runs: Iterable[RunFolder]) -> list[RunFolder]:
-    """Each run once, however often its folder is named."""
-    return [*{run.folder.resolve(): run for run in runs}.values()]
+def once(folders: Iterable[Folder]) -> list[Folder]:
+    """Each once, however often its folder is named."""
+    return [*{one.folder.resolve(): one for one in folders}.values()]
 
 
 def not_fitted(fit: float | None, size: int | str) -> str:
@@ -240,8 +242,13 @@ def _point(sizes: Sizes, rows: Sequence[Row]) -> Point:
     else:
         low, high, error = min(shares), max(shares), statistics.stdev(shares) / math.sqrt(len(shares))
     solved, count = sum(share >= SOLVED for share in shares), min(row["count"] for row in rows)
-    families = tuple(sorted({row["problems"] for row in rows} - {*ALONE}))
-    return Point(sizes, statistics.fmean(shares), low, high, error, len(rows), solved, count, families)
+    return Point(sizes, statistics.fmean(shares), low, high, error, len(rows), solved, count, _families(rows))
+
+
+def _families(rows: Sequence[Row]) -> tuple[str, ...]:
+    """What families these rows are of. Where one seed fails, that of another which fails nowhere says nothing."""
+    failing = [row for row in rows if row["exact"] < 1]
+    return tuple(sorted({row["problems"] for row in failing or rows} - {*DRAWN}))
 
 
 def _list(runs: Sequence[RunFolder]) -> str:

@@ -8,7 +8,18 @@ from typing import Any
 
 from rich.table import Table
 
-from lengthwise.base.score_rows import SOLVED, Row, Sizes, latest, size_text, trained_on, uniform_in, worst, worst_rows
+from lengthwise.base.score_rows import (
+    SOLVED,
+    Row,
+    Sizes,
+    latest,
+    share_text,
+    size_text,
+    trained_on,
+    uniform_in,
+    worst,
+    worst_rows,
+)
 from lengthwise.folder import DIVERGED, RunFolder
 from lengthwise.report import by_recipe, not_fitted
 from lengthwise.report.sheet import Sheet
@@ -148,7 +159,7 @@ def card_cells(row: Row) -> list[str]:
         listed(row.get("chosen_on", [])),
         listed(row["longest"]),
         listed(row.get("longest_uniform", row["longest"])),
-        f"{low['family']} {low['exact']:.2f} at {low['size']}" if low else "not measured",
+        f"{low['family']} {share_text(low['exact'])} at {low['size']}" if low else "not measured",
         f"{row['generalise']} of {row['seeds']}" if row["seeds"] else "–",
         known("parameters", lambda count: f"{count:,}"),
         known("operations", lambda count: f"{count:.1e}"),

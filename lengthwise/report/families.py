@@ -7,7 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from lengthwise.base.score_rows import SOLVED, Row, Sizes, families_in, latest, size_text, trained_on, uniform_in, worst
+from lengthwise.base.score_rows import (
+    SOLVED,
+    Row,
+    Sizes,
+    families_in,
+    latest,
+    share_text,
+    size_text,
+    trained_on,
+    uniform_in,
+    worst,
+)
 from lengthwise.report import TRAINED
 from lengthwise.report.sheet import Sheet
 
@@ -76,7 +87,7 @@ def _share(row: Row | None) -> Text:
     if row is None:
         return Text("–", "dim")
     exact = row["exact"]
-    return Text(f"{exact:.3f}", "bold green" if exact >= SOLVED else "red")
+    return Text(share_text(exact, 3), "bold green" if exact >= SOLVED else "red")
 
 
 def _table(headings: Sequence[str]) -> Table:

@@ -15,7 +15,7 @@ from matplotlib.collections import QuadMesh
 from matplotlib.patches import Rectangle
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.score_rows import Row, Sizes, latest, size_text
+from lengthwise.base.score_rows import Row, Sizes, latest, share_text, size_text
 from lengthwise.folder import RunFolder
 from lengthwise.report.style import ACROSS, INK, WIDTHS, Drawing, Width, drawing, settled, style
 
@@ -197,9 +197,8 @@ def _write_cells(
     for i, j in itertools.product(range(len(sides[0])), range(len(sides[1]))):
         share = cells.get((sides[0][i], sides[1][j]))
         if share is not None:
-            text = (
-                f"{share:.2f}" if points >= 15 else "1" if share == 1 else f"{share:.2f}"[1 if share < 0.995 else 0 :]
-            )
+            # In a small cell there is no room for ">.99".
+            text = share_text(share) if points >= 15 else "1" if share == 1 else f"{min(share, 0.99):.2f}"[1:]
             middle, ink = (starts[0][i] + 0.5, starts[1][j] + 0.5), "black" if share > 0.6 else "white"
             size = 6.0 if points >= 15 else 4.6
             axes.annotate(text, middle, ha="center", va="center_baseline", fontsize=size, color=ink)
@@ -211,7 +210,8 @@ def _size_ticks(sizes: Sequence[int], starts: Sequence[float]) -> tuple[list[flo
     for step in (2, 5, 10, 20, 50, 100, 200, 500):
         if len(written) <= TICKS:
             break
-        written = [size for size in sizes if size % step == 0]
+        # Of odd sizes alone none is round: then every so many of them.
+        written = [size for size in sizes if size % step == 0] or sizes[::step]
     apart: list[int] = []  # sizes far beyond the others stand side by side with them: the largest is written
     for index in sorted(map(sizes.index, written), reverse=True):
         if not apart or apart[-1] - index >= len(sizes) / (2 * TICKS):
@@ -231,8 +231,8 @@ def _summary(cells: dict[Sizes, float], sides: Sequence[Sequence[int]]) -> str:
     worst = min(drawn.values())
     there = [sizes for sizes, share in drawn.items() if share == worst]
     where = f"at {size_text(there[0])}" if len(there) == 1 else f"in {len(there)} of {len(drawn)}"
-    told = [f"mean {statistics.fmean(drawn.values()):.3f}", f"worst {worst:.2f} {where}"]
-    rest = [f"{cells[sizes]:.2f} at {size_text(sizes)}" for sizes in sorted(cells.keys() - drawn.keys())]
+    told = [f"mean {share_text(statistics.fmean(drawn.values()), 3)}", f"worst {share_text(worst)} {where}"]
+    rest = [f"{share_text(cells[sizes])} at {size_text(sizes)}" for sizes in sorted(cells.keys() - drawn.keys())]
     if 0 < len(rest) <= 2:  # more of them are a line, which stands in another figure
         told[0] += f", beyond: {', '.join(rest)}"
     return "\n".join(told)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from lengthwise.report import Curve, fits_of, lost, not_fitted
 from lengthwise.report.lines import Look, look, short
-from lengthwise.report.style import COLOURS
+from lengthwise.report.style import COLOURS, DASHES
 
 Aspect = Literal["label", "stopping", "problems"]  # fields of a curve, which together tell it from all others
 ASPECTS: tuple[Aspect, ...] = ("label", "stopping", "problems")
@@ -60,7 +60,7 @@ def _title(key: str, split: Aspect | None, brief: dict[str, str]) -> str:
 
 def _looks(curves: Sequence[Curve], split: Aspect | None, brief: dict[str, str], strong: str | None) -> list[Look]:
     """What tells a curve from the others of its panel is a colour, its set of problems a dash; where there are more
-    than colours, both are a number."""
+    than colours, or dashes, both are a number."""
 
     def told(curve: Curve, *but: str | None) -> tuple[Any, ...]:
         return tuple(getattr(curve, part) for part in ASPECTS if part not in (split, *but))
@@ -69,7 +69,7 @@ def _looks(curves: Sequence[Curve], split: Aspect | None, brief: dict[str, str],
     colours = list(dict.fromkeys(told(curve, "problems") for curve in first))
     numbers = list(dict.fromkeys(told(curve) for curve in first))
     sets = sorted({curve.problems for curve in curves}, key=lambda problems: problems != "uniform")
-    twins = split != "problems" and len(colours) <= len(COLOURS)
+    twins = split != "problems" and len(colours) <= len(COLOURS) and len(sets) <= len(DASHES)
     fits = fits_of(curves)
     return [
         look(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -44,12 +44,25 @@ def publish(
     are for); ``figures.json`` what figures are called; ``lengths`` exact match against length; ``map-<recipe>`` exact
     match on two axes, the mean over seeds; ``anatomy-<recipe>`` how answers go wrong; ``loss`` the course of training.
     """
-    runs = once(runs)
+    runs, asked = once(runs), once(asked)
     title = title or usual_title([one.outline for one in [*runs, *asked]])
     figures = _figures(runs, asked, title, strong, width)  # first: where they cannot be drawn, nothing is written
     files = _write_data(runs, asked, folder, operations)
     files.append(_write(folder, "figures", {"title": title} | ({"strong": strong} if strong else {})))
-    return files + [file for name, figure in figures.items() for file in save(figure, folder / name)]
+    files += [file for name, figure in figures.items() for file in save(figure, folder / name)]
+    _forget(folder, by_recipe(runs) if runs else (), files)
+    return files
+
+
+def _forget(folder: Path, labels: Iterable[str], written: Sequence[Path]) -> None:
+    """Remove what stands in a folder under names that these recipes could have, and is not of them: it is of runs that
+    were published there before, and would be taken for theirs."""
+    names = {"inquiries", "scores", "metrics", "card", "lengths", "loss"}
+    names |= {f"{kind}-{label}" for kind in ("map", "anatomy") for label in labels}
+    for name in names:
+        for kind in ("json", "csv", "png", "svg"):
+            if (path := folder / f"{name}.{kind}") not in written:
+                path.unlink(missing_ok=True)
 
 
 def redraw(source: Path, folder: Path, *, width: Width = "page") -> list[Path]:

@@ -64,13 +64,13 @@ class Scores(list[Score]):
         return [*HEADS[:2], *[RULE] * several, *HEADS[2:]], rows
 
     def __str__(self) -> str:
-        return f"{self.outline.name}, trained up to {self.outline.top}\n{as_grid(*self._table())}"
+        return f"{self.outline.name}, trained up to {size_text(self.outline.tops)}\n{as_grid(*self._table())}"
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         heads, rows = self._table()
-        return as_html(f"{self.outline.name}, trained up to {self.outline.top}", rows, heads)
+        return as_html(f"{self.outline.name}, trained up to {size_text(self.outline.tops)}", rows, heads)
 
 
 class Comparison:

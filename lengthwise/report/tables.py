@@ -15,7 +15,7 @@ from rich.text import Text
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import write
-from lengthwise.base.score_rows import SOLVED, Row, Sizes, size_text, trained_on
+from lengthwise.base.score_rows import SOLVED, Row, Sizes, share_text, size_text, trained_on
 from lengthwise.report import TRAINED, WORST, Claim, Curve, Point, fits_of, lost, names, not_fitted
 from lengthwise.report.sheet import Sheet
 
@@ -39,7 +39,7 @@ def score_table(curves: Sequence[Curve]) -> Table:
     sizes = sorted(set().union(*(uniform or points)))
     # What is the same in all rows is said once, in the caption.
     own = {
-        "trained to": [str(curve.top or "–") for curve in curves],
+        "trained to": [size_text(curve.tops) if curve.top else "–" for curve in curves],
         "seeds": [_range({point.seeds for point in row.values()}) for row in points],
     }
     own = {heading: cells for heading, cells in own.items() if len(set(cells)) > 1}
@@ -242,13 +242,6 @@ def write_csv(path: Path, rows: Iterable[Row]) -> None:
     writer.writerow(columns)
     writer.writerows(map(row.get, columns) for row in flat)
     write(path, text.getvalue().encode())
-
-
-def share_text(share: float) -> str:
-    """A fraction in two decimals, which never rounds to a clean 0 or 1 what is not: ``>.99`` and ``<.01`` instead."""
-    if 0.995 <= share < 1:
-        return ">.99"
-    return "<.01" if 0 < share < 0.005 else f"{share:.2f}"
 
 
 # Cells

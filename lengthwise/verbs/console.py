@@ -21,7 +21,9 @@ from lengthwise.base.progress import Progress
 from lengthwise.base.terminal import Terminal
 
 if TYPE_CHECKING:
+    from lengthwise.models import Model
     from lengthwise.recipe.demand import Demand
+    from lengthwise.run import Run
 
 LONG = 60.0  # seconds that are said beforehand
 MANY = 200  # lines that are not worth a table
@@ -47,6 +49,16 @@ def say(args: argparse.Namespace, result: Any, *renderables: Any) -> int:
         for renderable in renderables:
             out.print(renderable)
     return 0
+
+
+def code_changed(run: Run, model: Model | None = None) -> bool:
+    """Has a user's own code changed since this run, or its ``model``, was trained? Then that is said: what is measured
+    now is of something else."""
+    if changed := run.changed_code(model):
+        err.print(
+            f"{', '.join(changed)} changed since {run.folder.name} was trained: scores are not kept", style="yellow"
+        )
+    return bool(changed)
 
 
 def say_page(args: argparse.Namespace, page: str, **more: Any) -> int:

@@ -22,7 +22,7 @@ from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_ta
 from lengthwise.run import Run, choose_device, load, weights_folder
 from lengthwise.share.hub import PREFIX
 from lengthwise.training.computing import computing
-from lengthwise.verbs.console import err, say
+from lengthwise.verbs.console import code_changed, say
 from lengthwise.verbs.families import Work, families_of, family_tables, with_families
 from lengthwise.verbs.forecast import foresee_scores
 from lengthwise.verbs.options import kind_of, parse_grid, parse_sizes, rules_of
@@ -42,10 +42,7 @@ def run(args: argparse.Namespace) -> int:
     # Weights on the Hub are nobody's run: what is measured of them is not kept.
     folder = None if args.weights.startswith(PREFIX) else weights_folder(args.weights)
     own = Run.open(folder) if folder and RunFolder(folder).trained_here else None
-    if own and (changed := own.changed_code(weights.model)):
-        err.print(
-            f"{', '.join(changed)} changed since {own.folder.name} was trained: scores are not kept", style="yellow"
-        )
+    if own and code_changed(own, weights.model):
         own = None
     rules = rules_of(args, weights.recipe)
     check_precision(args.precision)

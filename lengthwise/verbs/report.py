@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.files import is_folder
+from lengthwise.base.files import check_file, is_folder
 from lengthwise.base.progress import Progress
 from lengthwise.folder import (
     SHIPPED,
@@ -29,15 +29,19 @@ from lengthwise.report.publish import publish, publish_depth, redraw
 from lengthwise.report.published import inquiries, is_published, published, told
 from lengthwise.report.tables import depth_rows, row_table, score_table
 from lengthwise.verbs import console
-from lengthwise.verbs.console import doing, foresee, say, say_page
+from lengthwise.verbs.console import code_changed, doing, foresee, say, say_page
 
 if TYPE_CHECKING:  # what takes torch is imported where it is needed: a report of finished runs is not
     from lengthwise.ask.folder import Asked
     from lengthwise.run import Run
 
+SAMPLES = 512  # problems per length, with --stopping
+
 
 def run(args: argparse.Namespace) -> int:
     """Tables and figures of runs; or what more loops do to them."""
+    _check_options(args)
+    args.width = args.width or "page"
     args.runs = _runs_among(args.runs)
     folders = [Path(name) for name in args.runs if is_published(Path(name))]
     if folders and args.html:
@@ -46,17 +50,29 @@ def run(args: argparse.Namespace) -> int:
         return _redraw(args, folders)
     found = [_asked(name) or _run(name) for name in args.runs]
     runs = once(one for one in found if isinstance(one, RunFolder))
-    asked = [one for one in found if isinstance(one, InquiryFolder)]
+    asked = once(one for one in found if isinstance(one, InquiryFolder))
     if args.html:
         return _page(args, _opened(runs), asked)
     if args.stopping:
         if asked:
             raise UsageError(f"{asked[0].folder}: a language model that was asked has no loops to look at")
         return _report_stopping(args, _opened(runs))
-    if args.lengths:
-        raise UsageError("--lengths goes with --stopping; `lengthwise evaluate` measures further lengths")
     with _uncollected():
         return _report(args, runs, asked)
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    """UsageError for options that would do nothing."""
+    alone = {"--stopping": args.stopping, "--lengths": args.lengths, "--samples": args.samples, "--width": args.width}
+    given = [name for name, value in {**alone, "--out": args.out}.items() if value not in (None, False)]
+    if args.html and given:
+        raise UsageError(f"--html writes one page of what was measured: leave {' and '.join(given)} out")
+    if not args.stopping and (given := [name for name in ("--lengths", "--samples") if alone[name] is not None]):
+        raise UsageError(
+            f"{' and '.join(given)}: only with --stopping; `lengthwise evaluate` measures further lengths, and more"
+        )
+    if args.html:
+        check_file("--html", Path(args.html))
 
 
 def _runs_among(names: Sequence[str]) -> list[str]:
@@ -143,8 +159,6 @@ def _operations(args: argparse.Namespace, runs: Sequence[RunFolder]) -> dict[str
 
 def _page(args: argparse.Namespace, runs: Sequence[Run], asked: Sequence[InquiryFolder]) -> int:
     """One page of all that these runs have shown, in which models think that fit."""
-    if args.stopping or args.lengths or args.out:
-        raise UsageError("--html writes one page of what was measured: leave --stopping, --lengths and --out out")
     from lengthwise.page.report import report_page, thinkers
 
     price = _operations(args, runs)
@@ -155,8 +169,8 @@ def _page(args: argparse.Namespace, runs: Sequence[Run], asked: Sequence[Inquiry
 
 def _page_of_results(args: argparse.Namespace, folders: Sequence[Path]) -> int:
     """Write the report of folders of results, which hold no weights."""
-    if len(folders) < len(args.runs) or args.stopping or args.out:
-        raise UsageError("a page of folders of results: name no runs beside them, and neither --stopping nor --out")
+    if len(folders) < len(args.runs):
+        raise UsageError("a page of folders of results: name no runs beside them")
     runs = [run for folder in folders for run in published(folder)]
     asked = [one for folder in folders for one in inquiries(folder)]
     if not runs and not asked:
@@ -196,11 +210,12 @@ def _report_stopping(args: argparse.Namespace, runs: Sequence[Run]) -> int:
     for one in runs:
         top = one.recipe.lengths.top
         sizes = parse_sizes(args.lengths) if args.lengths else [top, 2 * top]
-        rule = MaxConfidence()
-        foresee(f"{one.recipe.name}: every loop", of_measuring(one.recipe, sizes, args.samples, [rule]))
+        samples = SAMPLES if args.samples is None else args.samples
+        foresee(f"{one.recipe.name}: every loop", of_measuring(one.recipe, sizes, samples, [MaxConfidence()]))
+        code_changed(one)
         alone = one.locked(wait=True) if one.trained_here else nullcontext()
         with alone, computing(1), Progress(quiet=args.quiet) as progress:
-            rows = depths(one, sizes, args.samples, progress)
+            rows = depths(one, sizes, samples, progress)
         files += publish_depth(rows, Path(args.out or "figures") / f"stopping-{one.folder.name}", width=args.width)
         found += [{"recipe": one.recipe.name} | row for row in depth_rows(rows)]
     result = {"files": [str(file) for file in files], "loops": found}

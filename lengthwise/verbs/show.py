@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -13,6 +14,7 @@ from rich.text import Text
 
 from lengthwise.base import fields, listing
 from lengthwise.base.errors import UsageError
+from lengthwise.base.files import check_file
 from lengthwise.base.ranges import spelled
 from lengthwise.verbs.console import columns, doing, say, say_page
 
@@ -47,6 +49,7 @@ def _page(args: argparse.Namespace) -> int:
         raise UsageError(f"show --html takes weights, which have their recipe already: leave {fields_given[0]} out")
     names = [args.recipe, *args.changes]
     models = [load(name) for name in names]
+    check_file("--html", Path(args.html))
     with doing(f"{', '.join(model.name for model in models)}: examples, and a search for failures"):
         page = viewer_page(models)
     return say_page(args, page, models=names)

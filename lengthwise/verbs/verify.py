@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from lengthwise.base.files import check_writable, write_json
+from lengthwise.base.files import check_file, write_json
 from lengthwise.base.progress import Progress
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.claims import claims_of
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     files = {name: file_digest(folder / name) for name in NEEDED}
     sizes = parse_sizes(args.lengths) if args.lengths else None
     out = Path(args.out or f"{weights.name.replace('/', '-')}.verified.json")
-    check_writable(out.parent)
+    check_file("--out", out)
     asked: dict[str, Any] = {"seed": args.seed, "samples": args.samples, "seconds": args.seconds}
     with computing(args.threads), Progress(quiet=args.quiet) as progress:
         record = verify(weights, claims, sizes, minutes=args.minutes, files=files, progress=progress, **asked)
