@@ -93,6 +93,21 @@ def test_places_beyond_the_training_lengths_are_trained():
     assert seen[0] and seen[1:].sum() > 90 and int(seen.nonzero().max()) > 100
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "model.positions=(Abacus,Abacus(at=attention))",
+        "model.positions=(Abacus,Coupling)",
+        "model=Timed(answers=Transformer(positions=(Abacus,)),clock=Transformer(positions=(Coupling,)))",
+    ],
+)
+def test_digit_positions_are_moved_once(change):
+    """The second offset would be added to the first, and no table holds what neither of them draws alone."""
+    with pytest.raises(UsageError, match="offset=1 adds none"):
+        catalog.recipe("abacus-addition", [change])
+    catalog.recipe("abacus-addition", ["model.positions=(Abacus,Coupling(offset=1))"])
+
+
 def test_the_study_has_a_map_and_asks_after_further_loops():
     panels = {panel.name: panel for panel in catalog.study("abacus").panels}
     assert set(panels) == {"addition", "positions", "splits", "multiplication", "sorting", "bitwise-or"}

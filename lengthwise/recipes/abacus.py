@@ -126,16 +126,19 @@ ABACUS = Abacus(size=160, offset=100, std=0.3, start="sines", each_row=True)
 
 
 def abacus_addition() -> Recipe:
-    """Ours: two layers, two loops, width 128, and heads that see neighbouring digit positions only, or nothing. Half of
-    the sums are structured: chains of carries, few different columns, runs, doubles, or rich in few digits. Half of the
-    numbers have at most three digits. About 25 minutes of one CPU thread; weights are shipped: see docs/abacus.md."""
+    """Ours: two layers, two loops, width 128, and heads that see neighbouring digit positions only, or nothing; half of
+    them no more than the position whose digit is to come. Half of the sums are structured: chains of carries, few
+    different columns, runs, doubles, or rich in few digits. Half of the numbers have at most three digits. About 25
+    minutes of one CPU thread; weights are shipped: see docs/abacus.md."""
     coupling = Coupling(size=160, offset=100, std=0.3, start="sines")
+    # Where a head finds the column to come among its neighbours, what stands in these leaks into what it finds.
+    windows = CoupledHeads(count=SMALL.heads, reach=1), CoupledHeads(count=SMALL.heads // 2, ahead=1)
     return replace(
         abacus_addition_full(),
         name="abacus-addition",
         lengths=LogUniform(20),
         # The blank lets a head tell a column of two 9s from one of one 9, of which it would find the same average.
-        model=replace(SMALL, positions=(coupling, CoupledHeads(count=SMALL.heads, reach=1), Blank())),
+        model=replace(SMALL, positions=(coupling, *windows, Blank())),
         steps=12_000,
         ema=0.999,
         families=0.5,
