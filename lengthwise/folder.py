@@ -139,19 +139,11 @@ class Folder:
         except OSError as error:
             raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
 
-    def forget(self) -> None:
-        """Read rows again when they are next asked for: who watches many runs has no room for all."""
-        self._read.clear()
-
-
-class RunFolder(Folder):
-    """A run's folder: rows of ``metrics``, ``scores``, ``depth`` and ``anatomy``, and the recipe as plain values."""
-
     @contextmanager
-    def locked(self, *, wait: bool = False) -> Iterator[None]:
-        """A context in which no other process works on this run. UsageError where one does already, unless to ``wait``
-        for it. The system frees the lock of a process that has ended, however it did; on a network file system it
-        reaches as far as that system's own locks do."""
+    def locked(self, *, wait: bool = False, what: str = "run") -> Iterator[None]:
+        """A context in which no other process works on this folder. UsageError where one does already, unless to
+        ``wait`` for it. The system frees the lock of a process that has ended, however it did; on a network file system
+        it reaches as far as that system's own locks do."""
         from filelock import FileLock, Timeout  # late: only training needs it
 
         lock = FileLock(regular(self.folder / ".lock"), is_singleton=True)
@@ -161,7 +153,8 @@ class RunFolder(Folder):
                 lock.acquire(timeout=-1 if wait else 0)
             except Timeout:
                 who = owner.read_text(encoding="utf-8", errors="replace") if owner.exists() else "another process"
-                raise UsageError(f"{self.folder}: {clean(who)} works on this run; --wait waits for it") from None
+                how = "; --wait waits for it" if what == "run" else ""
+                raise UsageError(f"{self.folder}: {clean(who)} works on this {what}{how}") from None
         try:
             with disk(self.folder):
                 owner.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
@@ -171,6 +164,14 @@ class RunFolder(Folder):
             if lock.lock_counter == 1:  # the outermost of nested calls
                 owner.unlink(missing_ok=True)
             lock.release()
+
+    def forget(self) -> None:
+        """Read rows again when they are next asked for: who watches many runs has no room for all."""
+        self._read.clear()
+
+
+class RunFolder(Folder):
+    """A run's folder: rows of ``metrics``, ``scores``, ``depth`` and ``anatomy``, and the recipe as plain values."""
 
     @property
     def done(self) -> bool:

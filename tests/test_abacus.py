@@ -14,6 +14,7 @@ from lengthwise.recipe.data import batch
 from lengthwise.recipe.stopping import After
 from lengthwise.recipes import abacus
 from lengthwise.studies import Panel, Study
+from lengthwise.training.trainee import rehearse
 
 LAYER = 4 * 1024**2 + 3 * 1024**2 + 4 * 1024  # attention, gated MLP, two norms
 ENDS = 512 * 1024 + 2 * 1024 + 3 * 1024**2 + 2 * 1024 + 1024**2  # places, the norm of what is embedded, the readout
@@ -103,9 +104,13 @@ def test_places_beyond_the_training_lengths_are_trained():
 )
 def test_digit_positions_are_moved_once(change):
     """The second offset would be added to the first, and no table holds what neither of them draws alone."""
+    small = ["model.width=16", "batch=2", "lengths=Uniform(top=3)", "watch.every=0"]
     with pytest.raises(UsageError, match="offset=1 adds none"):
-        catalog.recipe("abacus-addition", [change])
-    catalog.recipe("abacus-addition", ["model.positions=(Abacus,Coupling(offset=1))"])
+        rehearse(
+            catalog.recipe("abacus-addition", [change, *small[change.startswith("model=") :]]), torch.device("cpu")
+        )
+    one = ["model.positions=(Abacus(size=160),Coupling(size=160,offset=1))"]
+    rehearse(catalog.recipe("abacus-addition", one + small), torch.device("cpu"))
 
 
 def test_the_study_has_a_map_and_asks_after_further_loops():

@@ -1,6 +1,7 @@
 """Asking a language model, over real HTTP: a server on this machine answers, and misbehaves as endpoints do."""
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -211,7 +212,7 @@ def test_rows_are_scores_on_the_problems_that_evaluate_takes(endpoint, asked, ru
     assert result["tokens"] == result["tokens_of_this_call"] == {"prompt_tokens": 1200, "completion_tokens": 80}
     folder = Path(result["run"])
     assert folder.parent == runs and re.fullmatch("ask-org-a-model-addition-[0-9a-f]{10}", folder.name)
-    assert sorted(path.name for path in folder.iterdir()) == ["asked.json", "replies.jsonl", "scores.jsonl"]
+    assert sorted(path.name for path in folder.glob("[!.]*")) == ["asked.json", "replies.jsonl", "scores.jsonl"]
     assert [json.loads(line) for line in (folder / "scores.jsonl").read_text().splitlines()] == result["scores"]
 
 
@@ -1004,3 +1005,20 @@ def test_a_signal_within_the_event_loop_ends_it_without_an_error_of_its_own(numb
 def test_numbers_out_of_range_are_refused_from_python_too(name, value):
     with pytest.raises(UsageError, match=rf"Manner\.{name} must be "):
         asking.Manner(Key("X"), **{name: value})
+
+
+def test_what_is_asked_twice_at_once_would_be_paid_twice(endpoint, asked, monkeypatch):
+    held = []
+
+    @contextlib.contextmanager
+    def locked(folder, **how):
+        held.append((folder.folder.name, how["what"]))
+        yield
+
+    monkeypatch.setattr(Asked, "locked", locked)
+    found = asked(*words(endpoint(right).url, "--lengths", "1", "--samples", "2"))
+    assert held == [(Path(found["run"]).name, "inquiry")]
+    folder = Asked.open(Path(found["run"]))
+    before = folder.spent()
+    folder.append("replies", folder.rows("replies")[0])
+    assert all(folder.spent()[name] > count for name, count in before.items())

@@ -7,13 +7,18 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from conftest import command
 
+import lengthwise as lw
 from lengthwise import catalog, cli
+from lengthwise.ask.folder import Asked
+from lengthwise.ask.inquiry import Inquiry
 from lengthwise.ask.scoring import lenient
 from lengthwise.base.types import UsageError
+from lengthwise.cli import main
 from lengthwise.evaluation import anatomy as anatomies
 from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.families import evaluate_families
@@ -23,8 +28,11 @@ from lengthwise.recipe.axes import Axis
 from lengthwise.recipe.lengths import Uniform
 from lengthwise.recipe.source import Finite
 from lengthwise.recipe.stopping import MaxConfidence
-from lengthwise.run import Weights
+from lengthwise.run import Run, Weights, load
+from lengthwise.training import fleet
 from lengthwise.training.computing import Clock
+from lengthwise.training.loop import train
+from lengthwise.training.stacked import train_stacked
 from lengthwise.training.trainee import Trainee
 from lengthwise.training.watching import Watching
 from lengthwise.verbs.options import parse_sizes
@@ -222,3 +230,88 @@ def test_a_closed_output_is_said():
     line = f"{sys.executable} -m lengthwise solve looped-pairs 1+2 >&-"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "standard output is closed" in done.stderr
+
+
+def test_a_run_is_trained_again_with_another_seed_by_its_folder(runs, capsys):
+    few = ["steps=1", "batch=2", "lengths=Uniform(top=3)", "watch.every=0", "keep=last"]
+    main_of(capsys, "train", "looped-parity", *few, "--lengths", "3", "--samples", "2", "--quiet")
+    (first,) = runs.glob("looped-parity-*")
+    main_of(capsys, "train", str(first), "--seed", "3", "--lengths", "3", "--samples", "2", "--quiet")
+    assert sorted(Run.open(one).recipe.seed for one in runs.glob("looped-parity-*")) == [0, 3]
+
+
+def test_several_seeds_draw_problems_of_their_own(capsys, runs):
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", "looped-parity", "data_seed=7", "--seeds", "2"])
+    assert stopped.value.code == 2 and "problems of its own" in capsys.readouterr().err and not runs.exists()
+
+
+def test_an_arithmetic_that_is_not_here_is_refused_before_anything_is_written(capsys, runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words in (["train", "looped-parity"], ["sweep", "looped-parity", "model.width=8,16"],
+                  ["reproduce", "looped", "--tasks", "parity"]):  # fmt: skip
+        with pytest.raises(SystemExit) as stopped:
+            main([*words, "--matmul", "tf32", "--device", "cpu"])
+        assert stopped.value.code == 2 and "tf32" in capsys.readouterr().err
+    assert not runs.exists() and not [*tmp_path.iterdir()]
+
+
+def test_a_run_that_another_process_trains_is_not_called_failed(runs, monkeypatch):
+    run = Run.of(catalog.recipe("looped-parity"))
+
+    def held(*_, **__):
+        raise UsageError("process 1 on a machine works on this run")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "locked", held)
+        fleet._keep(run, "it was locked")
+    assert not (run.folder / "failed.json").exists()
+    fleet._keep(run, "it was lost")
+    assert (run.folder / "failed.json").exists()
+
+
+def test_a_rule_that_suits_no_prompt_is_refused_once(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["solve", "gpt-small", "--stopping", "MaxConfidence", "1+2", "2+2"])
+    out, err = capsys.readouterr()
+    assert (stopped.value.code, out, len(err.splitlines())) == (2, "", 1)
+
+
+@pytest.mark.parametrize("words", [["RoPE", "--all"], ["model.positions", "--all"], ["model.positions", "steps=3"]])
+def test_show_takes_no_option_that_does_nothing(words, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["show", *words])
+    assert stopped.value.code == 2 and "go with a recipe" in capsys.readouterr().err
+
+
+def test_what_is_no_run_is_not_tracked(capsys, tmp_path):
+    with pytest.raises(SystemExit) as stopped:
+        main(["track", str(tmp_path), "--to", "tensorboard"])
+    assert stopped.value.code == 2 and len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_many_inquiries_are_counted_as_such(runs, capsys):
+    for number in range(6):
+        Asked.of(Inquiry.of("http://localhost", f"model-{number}", lw.find("looped-parity").task))
+    main_of(capsys, "list")
+    assert "6 in" in (text := main_of(capsys, "list")) and "lengthwise list asked" in text and "begun" not in text
+
+
+def main_of(capsys, *words):
+    with pytest.raises(SystemExit):
+        main([*words])
+    return capsys.readouterr().out
+
+
+def test_scores_from_python_are_where_and_of_what_they_are_asked():
+    weights = load("looped-parity")
+    assert lw.evaluate(weights, np.int64(4), samples=2)[0].sizes == (4,)
+    with pytest.raises(UsageError, match="nonsense"):
+        lw.evaluate(weights, 4, samples=2, device="nonsense")
+
+
+def test_the_last_of_a_stack_is_still_one_of_it(runs):
+    recipe = catalog.recipe("looped-parity", ["steps=1", "batch=2", "lengths=Uniform(top=3)", "watch.every=0"])
+    train(recipe.seeded(0))
+    lone = train_stacked([recipe.seeded(0), recipe.seeded(1)])[1]
+    assert (lone.about()["runner"], lone.about()["stacked"]) == ("Stacked", 1)

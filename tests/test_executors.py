@@ -267,4 +267,4 @@ def test_an_engine_that_is_not_here_leaves_no_folder(words, engine, runs, monkey
     with pytest.raises(SystemExit) as stopped:
         cli.main([*words, "--on", engine])
     assert stopped.value.code == 2 and f"lengthwise[{engine}]" in capsys.readouterr().err
-    assert not runs.exists() or not [*runs.iterdir()]
+    assert not runs.exists() and not [*tmp_path.iterdir()]

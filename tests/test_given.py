@@ -1,9 +1,12 @@
 """Torch modules that Python hands over: which training is whose, and what becomes of the module itself."""
 
 import copy
+import functools
+import logging
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -73,7 +76,19 @@ class Config:
 
 
 class Slotted:
-    __slots__ = ()
+    __slots__ = ("_cache", "gain")
+
+    def __init__(self, gain):
+        self.gain, self._cache = gain, [gain]
+
+
+class Kept:
+    def __init__(self, gain):
+        self.gain, self._seen = gain, []
+
+    @functools.cached_property
+    def doubled(self):
+        return [2 * self.gain]
 
 
 @pytest.mark.parametrize(
@@ -86,9 +101,34 @@ class Slotted:
         (Config({"of": [SimpleNamespace(this=1)]}), Config({"of": [SimpleNamespace(this=2)]})),
         ({"a", "b"}, {"a", "c"}),
         (np.ones(2), np.zeros(2)),
+        (np.array([1, "a"], dtype=object), np.array([1, "b"], dtype=object)),
+        (torch.eye(3).to_sparse(), 2 * torch.eye(3).to_sparse()),
+        (torch.ones(2, device="meta"), torch.ones(3, device="meta")),
+        (torch.tensor([1 + 1j]).conj(), torch.tensor([1 + 2j]).conj()),
+        (Slotted(1), Slotted(2)),
+        (functools.partial(torch.softmax, dim=0), functools.partial(torch.softmax, dim=1)),
+        ([nn.Linear(2, 2)], [nn.Linear(2, 2)]),
+        (Path("one"), Path("two")),
         (torch.relu, torch.tanh),
     ],
-    ids=["number", "tensor", "shape", "dataclass", "nested", "set", "array", "function"],
+    ids=[
+        "number",
+        "tensor",
+        "shape",
+        "dataclass",
+        "nested",
+        "set",
+        "array",
+        "objects",
+        "sparse",
+        "meta",
+        "conjugate",
+        "slots",
+        "partial",
+        "modules",
+        "path",
+        "function",
+    ],
 )
 @pytest.mark.parametrize("name", ["gain", "config"])
 def test_what_a_module_holds_beside_its_weights_tells_it_from_others(gains, name):
@@ -99,11 +139,15 @@ def test_what_a_module_holds_beside_its_weights_tells_it_from_others(gains, name
     assert of(one) == of(copy.deepcopy(one)) != of(two)
 
 
-def test_private_numbers_count_and_private_caches_do_not():
+def test_private_numbers_count_and_caches_and_what_others_share_do_not():
     of, module = lw.models.given.Given.of, made()
+    module.kept, module.listed = kept, (listed,) = Kept(1), [nn.Dropout()]
+    module.log, module.library = logging.getLogger("mine"), nn.functional
     before = of(module)
     module._cache = {"seen": torch.ones(3)}
-    module.nothing = Slotted()
+    assert kept.doubled and not listed.eval().training
+    kept._seen.append(1)
+    logging.getLogger("another").info("x")
     assert of(module) == before
     module._gain = 2.0
     assert of(module) != before
@@ -242,7 +286,7 @@ def frozen():
 def test_what_cannot_be_trained_is_refused_in_one_line(make, why, runs):
     with pytest.raises(lw.UsageError, match=why) as told:
         lw.train(make(), **FEW)
-    assert len(str(told.value).splitlines()) == 1 and not [*runs.glob("*/state.pt")]
+    assert len(str(told.value).splitlines()) == 1 and not runs.exists()
 
 
 @dataclass(frozen=True)

@@ -198,3 +198,70 @@ def test_sealed_problems_choose_nothing(untyped):
     row |= {"token_accuracy": 1.0, "loops": 4.0, "low": 0.0, "high": 1.0}
     run.append("scores", row | {"exact": 0.5}, row | {"exact": 1.0, "count": 6400, "sealed": "abc", "seed": 7})
     assert verb._exact(verb.Sweep(recipe, (), (4,), samples=100, seeds=1, trials=None), run) == 0.5
+
+
+def test_the_best_is_a_recipe_that_was_trained(runs, made):
+    trained, _ = made
+    done = command("sweep", "looped-parity", "seed=3", "model.width=4,8", "--seeds", "1", *SMALL)
+    assert done.returncode == 0, done.stderr
+    (folder,) = runs.glob("sweep-*")
+    best = Recipe.read((folder / "best.json").read_text())
+    assert (best.seed, best.data_seed) == (3, 3) and Run.expected(best).folder in trained
+
+
+def test_a_sweep_chooses_no_problems(made, runs):
+    done = command("sweep", "looped-parity", "data_seed=7", "model.width=4,8", "--seeds", "1", *SMALL)
+    assert done.returncode == 2 and "problems of its own" in done.stderr and not runs.exists()
+
+
+def test_a_trial_whose_training_failed_is_tried_again_once(made, monkeypatch):
+    pytest.importorskip("optuna")
+    trained, _ = made
+    fails = [True]
+
+    class Failing(verb.Fleet):
+        def __enter__(self):
+            if fails[0]:
+                self.failed = {run.folder: "the disk is full" for run in self.found}
+                return self
+            return super().__enter__()
+
+    monkeypatch.setattr(verb, "Fleet", Failing)
+    words = [
+        "sweep",
+        "looped-parity",
+        "optimizer.rate=1e-4..1e-2:log",
+        "--trials",
+        "2",
+        "--seeds",
+        "1",
+        "--jobs",
+        "1",
+        *SMALL,
+    ]
+    assert command(*words).returncode == 2 and not trained
+    fails[0] = False
+    done = command(*words, "--json")
+    assert done.returncode == 0 and len(json.loads(done.stdout)["trials"]) == 2, done.stderr
+    fails[0] = True
+    more = [*words[:4], "3", *words[5:], "--out", str(trained[0].parent / "other")]
+    assert [command(*more).returncode for _ in range(2)] == [2, 2]
+    fails[0] = False
+    assert command(*more).returncode == 0  # the trial that failed twice holds up no other
+
+
+def test_two_searches_on_one_folder_do_not_meet(made, runs):
+    pytest.importorskip("optuna")
+    words = ["sweep", "looped-parity", "model.width=4,8", "--trials", "1", "--seeds", "1", *SMALL]
+    held = []
+
+    class Looks(verb.Fleet):
+        def __enter__(self):
+            (folder,) = runs.glob("sweep-*")
+            held.append((folder / ".owner").exists())
+            return super().__enter__()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verb, "Fleet", Looks)
+        assert command(*words).returncode == 0
+    assert held == [True]

@@ -13,6 +13,7 @@ from test_evaluation import NEXT, PAIRS, half_trained
 from torch import nn
 
 from lengthwise.api import find
+from lengthwise.base.errors import Diverged
 from lengthwise.base.files import write_json
 from lengthwise.base.results import Score
 from lengthwise.base.types import Problems
@@ -239,7 +240,7 @@ def test_edited_files_are_exposed(tmp_path, pairs):
     names = ["task", "stopping", "problems", "count", "exact", "token_accuracy", "loops", "low", "high"]
     text = ",".join(['"' + str(row[name]) + '"' for name in names])
     (folder / "scores.csv").write_text(f"weights,sizes,{','.join(names)}\nx,400,{text}\n")
-    assert claims_of(folder).longest == 400
+    assert max(row["sizes"][0] for row in claims_of(folder).rows) == 400
 
 
 # Scores
@@ -298,6 +299,25 @@ def test_a_recipe_that_gives_other_weights_is_told(trained, monkeypatch):
     other = Weights("other", trained.recipe, Recipe.build(replace(trained.recipe, seed=9)))
     assert retraining.retrained(other, [claim(4, 0.0)], seed=0).verdict == "passed"
     assert retraining.retrained(other, [claim(4)], seed=0).verdict == "exposed"
+
+
+def test_a_recipe_that_diverges_is_exposed_and_the_record_is_kept(trained, tmp_path, monkeypatch):
+    asked = {}
+
+    def diverges(*_, **how):
+        asked.update(how)
+        raise Diverged("the loss is not finite at step 10")
+
+    monkeypatch.setattr(retraining, "train", diverges)
+    out = tmp_path / "record.json"
+    done = command("verify", trained.folder, *QUICK, "--retrain", "--out", out, "--device", "cpu", "--threads", "2")
+    assert done.returncode == 1 and "its recipe gives no weights" in " ".join(done.stdout.split())
+    assert (asked["device"], asked["threads"]) == ("cpu", 2)
+    assert json.loads(out.read_text())["checks"][-1]["verdict"] == "exposed"
+    monkeypatch.setattr(retraining, "train", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    out.unlink()
+    assert command("verify", trained.folder, *QUICK, "--retrain", "--out", out).returncode == 130
+    assert sign(kept := json.loads(out.read_text())) == kept
 
 
 def test_each_call_draws_problems_that_nobody_could_know(trained, tmp_path):

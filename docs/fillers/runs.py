@@ -88,7 +88,7 @@ def chosen(folder: str) -> str:
     for weights in sorted(path.name for path in (ROOT / folder).iterdir()):
         recipe = load(weights).recipe
         sizes = ", ".join(map(str, recipe.looked_at)) or "validation loss only"
-        rows.append(f"| `{weights}` | {recipe.lengths.top} | {sizes} | {', '.join(recipe.chosen_on.problems)} |")
+        rows.append(f"| `{weights}` | {size_text(recipe.tops)} | {sizes} | {', '.join(recipe.chosen_on.problems)} |")
     return "\n".join(rows) + "\n"
 
 

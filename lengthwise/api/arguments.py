@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from lengthwise import catalog
 from lengthwise.base import fields, literals
 from lengthwise.base.errors import UsageError, shown
 from lengthwise.base.results import AnySize
-from lengthwise.models import Model, ModelSpec, Once
+from lengthwise.models import Model, ModelSpec, Once, device_of
 from lengthwise.models.given import Given
 from lengthwise.objectives.final import Final
 from lengthwise.recipe.layout import Layout, NextToken
@@ -80,9 +82,10 @@ def weights_from(weights: object, device: str, *, task: Task | str | None, **giv
         return weights_of_module(weights, task, **given)
     if task is not None or any(value is not None for value in given.values()):
         raise UsageError("task, layout, loops and trained_to are for a module: a run's recipe has its own")
-    if isinstance(weights, Weights):
-        return weights
     chosen = choose_device(device)
+    if isinstance(weights, Weights):
+        moved = device != "auto" and device_of(weights.model) != chosen
+        return replace(weights, model=copy.deepcopy(weights.model).to(chosen)) if moved else weights
     if isinstance(weights, Run):
         return weights.weights(chosen)
     if isinstance(weights, (str, Path)):
@@ -104,7 +107,7 @@ def sizes_from(lengths: object, recipe: Recipe) -> list[AnySize]:
     """Sizes as they are given. UsageError where they are none."""
     if isinstance(lengths, str):
         raise UsageError(f"lengths: {lengths!r} is text; write [8, 12], or range(8, 25, 4)")
-    given = [lengths] if isinstance(lengths, int) else lengths
+    given = [lengths] if isinstance(lengths, Integral) else lengths
     if isinstance(given, tuple) and len(given) == len(recipe.task.axes) > 1:
         given = [given]
     if not isinstance(given, Iterable):

@@ -85,5 +85,4 @@ class Asked(InquiryFolder):
 
     def spent(self) -> dict[str, int]:
         """The endpoint's token counts, summed over all replies."""
-        replies = self.replies().values()
-        return {name: sum(row[name] for row in replies) for name in TOKENS}
+        return {name: sum(row[name] for row in self.rows("replies")) for name in TOKENS}

@@ -11,10 +11,10 @@ from typing import Any
 from lengthwise.base.errors import UsageError, shown
 
 WORD = r"[^\W\d][\w-]*"
-NUMBERED = r"(?<!\.)\d+[^\W\d][\w-]*"  # a word that begins with a number, such as 8GB; or a number, such as 1e-3
+NUMBER = r"\d[\d_]*[eE][+-]?\d+|0[xX][\da-fA-F_]+|0[bB][01_]+|0[oO][0-7_]+"  # that has a letter
+NUMBERED = rf"(?<!\.)(?!(?:{NUMBER})(?![\w-]))\d+[^\W\d_][\w-]*"  # a word that begins with a number, such as 8GB
 # Of a text, and what stands in quotes.
 WORDS = re.compile(rf"""("[^"]*"|'[^']*')|(?<![\w-])(?:{WORD}|{NUMBERED})""")
-NUMBER = re.compile(r"\d[\d_]*e[+-]?\d+|0x[\da-f_]+|0b[01_]+|0o[0-7_]+", re.IGNORECASE)  # that has a letter
 PLAIN = ("True", "False", "None")  # of Python's own words those that are read
 
 
@@ -36,7 +36,7 @@ def parse(text: str, name: str = "value") -> Any:
 def _quoted(found: re.Match[str]) -> str:
     """A word as Python reads it: with dashes it would be a subtraction, and some words are Python's own."""
     word = found[0]
-    if found[1] or NUMBER.fullmatch(word):
+    if found[1]:
         return word
     return repr(word) if "-" in word or word[0].isdigit() or (iskeyword(word) and word not in PLAIN) else word
 

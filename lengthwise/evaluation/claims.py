@@ -36,11 +36,6 @@ class Claims:
     parameters: int | None = None
     outline: RunOutline | None = None
 
-    @property
-    def longest(self) -> int:
-        """The largest size of which a score is claimed; 0 if none is."""
-        return max((max(row["sizes"]) for row in self.rows), default=0)
-
 
 def claims_of(folder: Path) -> Claims:
     """What a folder's scores.jsonl, scores.csv and about.json say. Raises UsageError if one of them is damaged."""

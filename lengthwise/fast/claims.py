@@ -8,7 +8,9 @@ plainly.
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar
@@ -17,9 +19,9 @@ import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 
+import lengthwise.nn as package
 from lengthwise.depth import Runner
 from lengthwise.models import Model
-from lengthwise.nn import digit_position, position, window  # noqa: F401  # all that define encodings
 from lengthwise.nn.position import Encoding
 
 # What the package calls of encodings; of other modules it calls ``forward`` and what their classes define.
@@ -29,7 +31,7 @@ GLOBAL_HOOKS = tuple(f"_global{name}" for name in HOOKS)
 DTYPES = (torch.float32, torch.float64)
 COMMON = (nn.Embedding, nn.LayerNorm, nn.Linear, nn.Identity, nn.Dropout, nn.ModuleList, nn.Sequential)
 
-Slots = Mapping[str, tuple[type, ...]]  # of which types a module's parts may be, by their names; in a list, each
+Slots = Mapping[str, tuple[type, ...] | list[type]]  # of which types a module's parts may be; or each of such a list
 Known = dict[type, Slots]
 
 
@@ -97,14 +99,8 @@ def _changed(module: nn.Module, parts: Known, devices: Sequence[str]) -> str | N
         methods, slots = ENCODING, {}
     else:
         return f"is of an unknown type, {kind.__name__}"
-    for name, kinds in slots.items():
-        part = own["_modules"].get(name)
-        listed = isinstance(part, nn.ModuleList)
-        if listed and not len(part):
-            return f"has no {name}"
-        for one in part if listed else [part]:
-            if one is not None and type(one) not in kinds:
-                return f"has a {type(one).__name__} as its {name}"
+    if (reason := next(filter(None, (_filled(own, *slot) for slot in slots.items())), None)) is not None:
+        return reason
     if isinstance(module, nn.GELU) and module.approximate != "tanh":
         return "is an exact GELU"
     if isinstance(module, nn.LayerNorm) and (module.weight is None or module.bias is None):
@@ -115,6 +111,17 @@ def _changed(module: nn.Module, parts: Known, devices: Sequence[str]) -> str | N
         if parameter is not None and (parameter.device.type not in devices or parameter.dtype not in DTYPES):
             return f"has parameters of {parameter.dtype} on {parameter.device.type}"
     return None
+
+
+def _filled(own: dict[str, Any], name: str, kinds: tuple[type, ...] | list[type]) -> str | None:
+    """What a place of a module holds that is not meant for it."""
+    if name in own:
+        return f"has a {name} that is no module"
+    part = own["_modules"].get(name)
+    if isinstance(kinds, list) and type(part) is nn.ModuleList and len(part):
+        return next((f"has a {type(one).__name__} among its {name}" for one in part if type(one) not in kinds), None)
+    known = part is None or (type(part) in kinds and not isinstance(kinds, list))
+    return None if known else f"has a {type(part).__name__} as its {name}"
 
 
 @cache
@@ -135,5 +142,7 @@ def _is_ours(kind: type) -> bool:
     return issubclass(kind, Encoding) and kind.__module__.startswith("lengthwise.nn.")
 
 
+for _found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):  # all that may define encodings
+    importlib.import_module(_found.name)
 for _kind in filter(_is_ours, _encodings()):
     _note(_kind)

@@ -19,9 +19,8 @@ from lengthwise.models.lstm import LSTMModel
 from lengthwise.nn.lstm import Cell
 from lengthwise.nn.readout import Scaled
 
-PARTS = claims.known(
-    {LSTMModel: {"cells": (Cell,), "drop": (nn.Dropout,), "readout": (Scaled, nn.Linear)}, Cell: CELL, Scaled: {}}
-)
+MODEL = {"embedding": (nn.Embedding,), "cells": [Cell], "drop": (nn.Dropout,), "readout": (Scaled, nn.Linear)}
+PARTS = claims.known({LSTMModel: MODEL, Cell: CELL, Scaled: {}})
 
 
 class PackedLSTM(Sequential):

@@ -29,7 +29,7 @@ EPS = 1e-5  # of the norms, as of torch's
 LAYER = dict.fromkeys(("query", "key", "value", "mix"), (nn.Linear,)) | dict.fromkeys(NORMS, (nn.LayerNorm,))
 PARTS = claims.known(
     {
-        ReTranModel: {"layers": (Layer,), "readout": (Scaled, nn.Linear)},
+        ReTranModel: {"embedding": (nn.Embedding,), "layers": [Layer], "readout": (Scaled, nn.Linear)},
         Layer: {**LAYER, "cell": (Cell,)},
         Cell: CELL,
         Scaled: {},

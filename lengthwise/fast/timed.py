@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lengthwise.base.types import Inputs
 from lengthwise.fast import claims
-from lengthwise.fast.transformer import PARTS, PackedTransformer
+from lengthwise.fast.transformer import PARTS, PackedTransformer, of_two_injections
 from lengthwise.models import Model
 from lengthwise.models.timed import TimedModel
 from lengthwise.models.transformer import TransformerModel
@@ -27,7 +27,7 @@ class Twice(claims.Claiming):
         if not isinstance(model, TimedModel):
             return "it has no clock"
         known = all(type(one) is TransformerModel for one in (model.answers, model.clock))
-        return super().declines(model) if known else "its parts are no transformers"
+        return (super().declines(model) or of_two_injections(model)) if known else "its parts are no transformers"
 
     def __init__(self, model: TimedModel) -> None:
         super().__init__(model)

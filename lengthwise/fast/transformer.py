@@ -23,6 +23,7 @@ from lengthwise.fast.gelu import gelu
 from lengthwise.fast.groups import by_length, in_order
 from lengthwise.fast.pattern import Band, Pattern, attention_of, attention_plans, dropped, mixed, pattern_of
 from lengthwise.fast.ragged import Packed, Ragged, picked_once
+from lengthwise.models import Model
 from lengthwise.models.transformer import InputInjection, TransformerModel
 from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.block import MLP, Block
@@ -36,8 +37,10 @@ LINEAR = (nn.Linear,)
 PARTS = claims.known(
     {
         TransformerModel: {
+            "embedding": (nn.Embedding, Numbers),
+            "norm_embedding": (nn.LayerNorm, nn.Identity),
             "inject": (InputInjection,),
-            "blocks": (Block,),
+            "blocks": [Block],
             "norm": (nn.LayerNorm, nn.Identity),
             "readout": (nn.Linear, Scaled, nn.Sequential),
         },
@@ -65,6 +68,10 @@ class PackedTransformer(claims.Claiming):
     model: TransformerModel
     kind, parts = TransformerModel, PARTS
 
+    @classmethod
+    def declines(cls, model: Model) -> str | None:
+        return super().declines(model) or of_two_injections(model)
+
     def last(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
     ) -> Float[Tensor, "n v"]:
@@ -81,6 +88,12 @@ class PackedTransformer(claims.Claiming):
     ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
         for k, rows, state in _run(self.model, _Prepared.of(self.model, inputs, loops), 0, None):
             yield k, rows, self.model.readout(state[at[rows]])
+
+
+def of_two_injections(model: nn.Module) -> str | None:
+    """A transformer says twice how the input is injected: the formulas ask either."""
+    differ = any(one.inject.how != one.injection for one in model.modules() if isinstance(one, TransformerModel))
+    return "the model and its injection differ in how that is done" if differ else None
 
 
 class _Prepared(NamedTuple):

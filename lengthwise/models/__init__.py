@@ -69,13 +69,8 @@ class ModelSpec(Part):
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model | nn.Module:
         """Build a new model, initialised with torch's global generator. Other modules are wrapped in ``Once``."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.moves_digits > 1:  # what one adds is added to what the other did, and no table is as long
-            raise UsageError("more than one part adds a random offset to digit positions: offset=1 adds none")
-
     @property
-    def moves_digits(self) -> int:
+    def offsets(self) -> int:
         """How many of its positional encodings add a random offset to digit positions in training."""
         return sum(position.moves_digits for position in getattr(self, "positions", ()))
 

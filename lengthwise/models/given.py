@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import functools
 import hashlib
-from collections.abc import Iterator
+import inspect
+import logging
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,23 +31,14 @@ class Given(ModelSpec):
     """A module given to ``lw.train`` or ``lw.evaluate`` from Python. No file can build it: give the module again."""
 
     name: str  # of its class
-    digest: str  # of its weights when it was given, of which are frozen, and of its modules' plain attributes
+    digest: str  # of its weights when it was given, of which are frozen, and of all else that its modules hold
 
     @staticmethod
     def of(module: nn.Module) -> Given:
         """What stands for the module in a recipe. UsageError for one whose weights are still to be made."""
         if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
             raise UsageError(f"{type(module).__name__} has lazy parts without weights: call it on some tokens first")
-        digest = hashlib.blake2b(f"{type(module).__qualname__} {module}".encode(), digest_size=5)
-        for name, value in module.state_dict().items():
-            digest.update(name.encode())
-            digest.update(tensor_bytes(value) if isinstance(value, Tensor) else repr(value).encode())
-        for name, parameter in module.named_parameters():
-            if not parameter.requires_grad:  # a frozen weight makes another training
-                digest.update(f"{name} is frozen".encode())
-        for attribute in _attributes(module):
-            digest.update(attribute.encode())
-        return Given(type(module).__name__, digest.hexdigest())
+        return Given(type(module).__name__, _digest(module))
 
     def remember(self, module: nn.Module) -> None:
         """Let this build the module as it is now, whatever becomes of it, for as long as the process lasts."""
@@ -56,40 +53,100 @@ class Given(ModelSpec):
         return copy.deepcopy(_MODULES[self.digest])
 
 
-def _attributes(module: nn.Module) -> Iterator[str]:
-    """What neither weights nor ``repr`` need tell, as a number of heads or a configuration: what modules hold beside
-    parts and parameters. Of what is private only numbers and words: the rest may be caches."""
-    torchs = {*vars(nn.Module())}  # what torch keeps of every module, "training" among it
-    for name, part in module.named_modules():
-        for attribute, value in sorted(vars(part).items()):
-            known = not attribute.startswith("_") or isinstance(value, _PLAIN)
-            if attribute not in torchs and known and (text := _told(value)):
-                yield f"{name}.{attribute} = {text}"
+def _digest(module: nn.Module) -> str:
+    digest = hashlib.blake2b(f"{type(module).__qualname__} {module}".encode(), digest_size=5)
+    for name, value in module.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor_bytes(value) if isinstance(value, Tensor) else repr(value).encode())
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:  # a frozen weight makes another training
+            digest.update(f"{name} is frozen".encode())
+    for attribute in _attributes(module):
+        digest.update(attribute.encode())
+    return digest.hexdigest()
 
 
-_PLAIN = bool, int, float, str, torch.dtype
+PLAIN = bool, int, float, complex, str, bytes, range, torch.dtype, torch.device
+TORCHS = frozenset(vars(nn.Module()))  # what torch keeps of every module, "training" among it
 DEEPEST = 8  # objects within objects that are told of
 
 
+def _attributes(module: nn.Module) -> Iterator[str]:
+    """What neither weights nor ``repr`` need tell, as a number of heads or a configuration: what modules hold beside
+    parts and parameters."""
+    for name, part in module.named_modules():
+        for attribute, value in _held(part).items():
+            if text := _told(value):
+                yield f"{name}.{attribute} = {text}"
+
+
+def _held(value: Any) -> dict[str, Any]:
+    """What an object holds, in order. Of what is private only numbers and words, and of torch's own modules none: the
+    rest may be caches, as are cached properties."""
+    if dataclasses.is_dataclass(value):
+        held = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+    else:
+        slots = [name for kind in type(value).__mro__ for name in _listed(vars(kind).get("__slots__", ()))]
+        held = {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(value, "__dict__", {})
+    torchs = isinstance(value, nn.Module)
+    plain = () if type(value).__module__.startswith("torch.") else PLAIN
+    return {
+        name: part
+        for name, part in sorted(held.items())
+        if not (torchs and name in TORCHS)
+        and (not name.startswith("_") or isinstance(part, plain))
+        and not isinstance(inspect.getattr_static(type(value), name, None), functools.cached_property)
+    }
+
+
+def _listed(slots: str | Iterable[str]) -> Iterable[str]:
+    return [slots] if isinstance(slots, str) else slots
+
+
 def _told(value: Any, deep: int = 0) -> str:
-    """A value in words that are the same in every process: a tensor by its numbers, a function by its name, any other
+    """A value in words that are the same in every process: a tensor by its numbers, what has a name by that, any other
     object by what it holds; empty for what holds nothing that one could see."""
-    if value is None or isinstance(value, _PLAIN):
+
+    def parts(values: Iterable[Any]) -> list[str]:
+        return [_told(part, deep + 1) for part in values]
+
+    if value is None or isinstance(value, PLAIN):
         return repr(value)
+    if isinstance(value, ModuleType | logging.Logger):  # which hold all others of their kind
+        return value.__name__ if isinstance(value, ModuleType) else value.name
     if hasattr(value, "__qualname__") or deep > DEEPEST:
         return getattr(value, "__qualname__", "")
-    if isinstance(value, np.ndarray | np.generic):
-        return f"{value.dtype}{list(value.shape)} {hashlib.blake2b(value.tobytes(), digest_size=8).hexdigest()}"
     if isinstance(value, Tensor):
-        return f"{value.dtype}{list(value.shape)} {hashlib.blake2b(tensor_bytes(value), digest_size=8).hexdigest()}"
+        return _of_tensor(value)
+    if isinstance(value, nn.Module):
+        return f"{type(value).__qualname__} {_digest(value)}"
+    if isinstance(value, np.ndarray | np.generic):
+        numbers = parts(value.ravel()) if value.dtype.hasobject else hashlib.blake2b(value.tobytes()).hexdigest()
+        return f"{value.dtype}{list(value.shape)} {numbers}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(_told(part, deep + 1) for part in value)}]"
+        return f"[{', '.join(parts(value))}]"
     if isinstance(value, set | frozenset):
-        return f"{{{', '.join(sorted(_told(part, deep + 1) for part in value))}}}"
+        return f"{{{', '.join(sorted(parts(value)))}}}"
     if isinstance(value, dict):
-        pairs = (f"{_told(name, deep + 1)}: {_told(part, deep + 1)}" for name, part in value.items())
-        return f"{{{', '.join(pairs)}}}"
-    return f"{type(value).__qualname__}{_told(held, deep + 1)}" if (held := getattr(value, "__dict__", None)) else ""
+        return f"{{{', '.join(map(': '.join, zip(parts(value), parts(value.values()), strict=True)))}}}"
+    if isinstance(value, functools.partial):
+        return f"partial{parts([value.func, value.args, value.keywords])}"
+    if isinstance(value, os.PathLike):
+        return repr(os.fspath(value))
+    held = _held(value)
+    return f"{type(value).__qualname__}{_told(held, deep + 1)}" if held else ""
+
+
+def _of_tensor(tensor: Tensor) -> str:
+    if tensor.is_sparse:
+        one = tensor.detach().coalesce()
+        return f"sparse{list(one.shape)} {_of_tensor(one.indices())} {_of_tensor(one.values())}"
+    if tensor.layout is not torch.strided:
+        return f"{tensor.layout} {_of_tensor(tensor.detach().to_sparse_coo())}"
+    if tensor.is_meta:
+        return f"{tensor.dtype}{list(tensor.shape)}"
+    numbers = tensor_bytes(tensor.resolve_conj().resolve_neg())
+    return f"{tensor.dtype}{list(tensor.shape)} {hashlib.blake2b(numbers, digest_size=8).hexdigest()}"
 
 
 def tensor_bytes(tensor: Tensor) -> bytes:

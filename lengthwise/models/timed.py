@@ -40,8 +40,8 @@ class Timed(ModelSpec):
     blind: bool = False  # to the clock all letters and digits are one symbol: T(n) follows from where they stand
 
     @property
-    def moves_digits(self) -> int:
-        return self.answers.moves_digits + self.clock.moves_digits
+    def offsets(self) -> int:
+        return self.answers.offsets + self.clock.offsets
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
         return self.clock.vary(self.answers.vary(inputs, generator), generator)

@@ -50,7 +50,7 @@ class Point:
     seeds: int
     solved: int  # seeds that reach SOLVED
     count: int  # problems per seed; where seeds differ, the fewest
-    families: tuple[str, ...] = ()  # of the worst family: which it is, in each seed; those that are not right, if any
+    families: tuple[str, ...] = ()  # of structured problems: which these are, in each seed; those not right, if any
 
     @property
     def length(self) -> int:

@@ -47,22 +47,23 @@ def publish(
     runs, asked = once(runs), once(asked)
     title = title or usual_title([one.outline for one in [*runs, *asked]])
     figures = _figures(runs, asked, title, strong, width)  # first: where they cannot be drawn, nothing is written
+    again = (folder / "runs.json").exists()
     files = _write_data(runs, asked, folder, operations)
     files.append(_write(folder, "figures", {"title": title} | ({"strong": strong} if strong else {})))
     files += [file for name, figure in figures.items() for file in save(figure, folder / name)]
-    _forget(folder, by_recipe(runs) if runs else (), files)
+    if again:
+        _forget(folder, list(by_recipe(runs)) if runs else [], files)
     return files
 
 
 def _forget(folder: Path, labels: Iterable[str], written: Sequence[Path]) -> None:
-    """Remove what stands in a folder under names that these recipes could have, and is not of them: it is of runs that
-    were published there before, and would be taken for theirs."""
-    names = {"inquiries", "scores", "metrics", "card", "lengths", "loss"}
-    names |= {f"{kind}-{label}" for kind in ("map", "anatomy") for label in labels}
-    for name in names:
-        for kind in ("json", "csv", "png", "svg"):
-            if (path := folder / f"{name}.{kind}") not in written:
-                path.unlink(missing_ok=True)
+    """Remove what an earlier publication left in a folder under names that these recipes could have: it would be taken
+    for theirs."""
+    figures = ["lengths", "loss", *(f"{kind}-{label}" for kind in ("map", "anatomy") for label in labels)]
+    names = ["inquiries.json", "scores.csv", "metrics.csv", "card.json", *(f"anatomy-{label}.json" for label in labels)]
+    for name in [*names, *(f"{figure}.{kind}" for figure in figures for kind in ("png", "svg"))]:
+        if (path := folder / name) not in written:
+            path.unlink(missing_ok=True)
 
 
 def redraw(source: Path, folder: Path, *, width: Width = "page") -> list[Path]:

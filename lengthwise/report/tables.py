@@ -306,9 +306,10 @@ def _caption(curves: Sequence[Curve], points: Sequence[dict[Sizes, Point]], show
     every = [point for row in points for point in row.values()]
     seeds = {point.seeds for point in every}
     bands = (["the worst and the best seed"] if seeds != {1} else []) + (["95 % interval"] if 1 in seeds else [])
-    tops = {curve.top for curve in curves if curve.top}
+    tops = sorted({curve.tops for curve in curves if curve.top})
+    upto = " to ".join(dict.fromkeys(map(size_text, tops[:1] + tops[-1:])))
     return Text(
-        (f"{TRAINED} within the training range, up to {_range(tops)}\n" if tops else "")
+        (f"{TRAINED} within the training range, up to {upto}\n" if tops else "")
         + f"{_range({point.count for point in every})} problems per size, {_range(seeds)} seed{'s' * (seeds != {1})}; "
         f"dim: {', of a single seed the '.join(bands)}"
         + (f"\n{shown} of {sizes} sizes are shown" if shown < sizes else "")

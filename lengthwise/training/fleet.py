@@ -99,7 +99,9 @@ def _named(runs: Together) -> list[str]:
 
 
 def _keep(run: Run, reason: str) -> None:
-    """Keep why a run failed, unless it has said so itself; on a full disk that is only said."""
+    """Keep why a run failed, unless it has said so itself; on a full disk that is only said, and of a run on which
+    another process works."""
     with suppress(UsageError):
         if not run.diverged:
-            run.fail(reason)
+            with run.locked():
+                run.fail(reason)

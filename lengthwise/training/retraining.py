@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lengthwise.base.errors import Diverged
 from lengthwise.base.progress import Progress
 from lengthwise.evaluation.claims import Claims, refuted
 from lengthwise.evaluation.scores import evaluate
@@ -19,12 +20,18 @@ from lengthwise.training.loop import train
 SAMPLES = 400  # problems per size
 
 
-def retrained(weights: Weights, rows: Sequence[dict[str, Any]], seed: int, progress: Progress | None = None) -> Check:
+def retrained(
+    weights: Weights, rows: Sequence[dict[str, Any]], seed: int, progress: Progress | None = None, **how: Any
+) -> Check:
     """Train the recipe of these weights, and compare: are they the same, or at least no better at what ``rows`` of
-    scores measured on uniform problems? Another processor or version of torch may give other last bits."""
+    scores measured on uniform problems? Another processor or version of torch may give other last bits. ``how`` are
+    further arguments of ``train``, such as ``threads``."""
     name = "trained again"
     with tempfile.TemporaryDirectory() as folder:
-        again = train(weights.recipe, Path(folder) / "run", progress=progress).weights()
+        try:
+            again = train(weights.recipe, Path(folder) / "run", progress=progress, **how).weights()
+        except Diverged as error:
+            return Check(name, "exposed", f"its recipe gives no weights: {error}")
     if digest(again.model.state_dict()) == digest(weights.model.state_dict()):
         return Check(name, "passed", "its recipe gives these weights, to the bit")
     uniform = [row for row in rows if row["problems"] == "uniform"]

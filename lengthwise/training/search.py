@@ -20,6 +20,11 @@ def _library() -> Any:
     return optuna
 
 
+def check_search() -> None:
+    """UsageError where Optuna is not here."""
+    _library()
+
+
 class Search:
     """Trials of an Optuna study, kept in ``optuna.log``. Suggestions are drawn from ``seed``."""
 

@@ -22,6 +22,7 @@ from lengthwise.base.files import one_line
 from lengthwise.base.progress import Progress
 from lengthwise.base.types import Batch, Loss
 from lengthwise.depth import Runner
+from lengthwise.depth.plain import Plain
 from lengthwise.evaluation import causality, scores
 from lengthwise.models import Model
 from lengthwise.recipe import data
@@ -32,7 +33,7 @@ from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.source import Finite, Fresh
 from lengthwise.run import Run, check_kept, commit, named_now, save
 from lengthwise.training import checkpoint
-from lengthwise.training.computing import Bf16, Clock, Matmul
+from lengthwise.training.computing import Bf16, Clock, Matmul, check_matmul
 from lengthwise.training.memory import InParts
 from lengthwise.training.processes import Alone, Divided, Processes
 from lengthwise.training.watching import Watching, finite
@@ -55,13 +56,15 @@ class Trainee:
         matmul: Matmul = "fp32",
         compile: bool = False,
         processes: Processes | None = None,
-        stacked: int = 1,
+        stacked: int = 0,
     ) -> None:
         self.recipe, self.device, self.allow_divergence = recipe, device, allow_divergence
         self.matmul, self.compile, self.processes, self.stacked = matmul, compile, processes or Alone(), stacked
         if not surely_small(recipe.model):
             of_model(recipe, KEPT).check(f"{recipe.name}: training a model of {parameters(recipe):,} parameters")
         self.model = recipe.build().to(device).train()  # a module that is given may not be in training
+        if recipe.model.offsets > 1:  # each is added to the others, and no table is as long as all may be together
+            raise UsageError(f"{recipe.name}: several parts add random offsets to digit positions: offset=1 adds none")
         if not any(weight.requires_grad for weight in self.model.parameters()):
             raise UsageError(f"{recipe.name}: there is nothing to train: the model has no weights that may change")
         self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema)) if recipe.ema else None
@@ -92,19 +95,20 @@ class Trainee:
 
     def _backward(self, batch: Batch, loops: Int[Tensor, " b"]) -> Loss | None:
         """Compute the loss and its gradients. None if memory does not hold what that takes; all of it is free again."""
+        runner = self.runner()
         try:
-            loss = self.loss(self.step, self.runner(), batch, loops)
+            loss = self.loss(self.step, runner, batch, loops)
             loss.value.backward()
         except torch.OutOfMemoryError:
             self.optimizer.zero_grad()
             return None
         except RuntimeError as error:
-            if "once_differentiable" not in str(error):
+            if "once_differentiable" not in str(error) or type(runner) is Plain:
                 raise
             raise UsageError(
                 "the objective takes gradients of gradients, which faster runners do not have: train it within "
                 "lw.plain(), or with LENGTHWISE_PLAIN=1"
-            ) from None
+            ) from error
         return loss
 
     def batch(self, step: int) -> DrawnBatch:
@@ -244,7 +248,7 @@ class Trainee:
         """Wall and processor seconds so far, including earlier calls that trained this run. Of seeds that train
         together each has an equal share of the processor's."""
         now = self.clock.read()
-        now["cpu_s"] /= self.stacked
+        now["cpu_s"] /= self.stacked or 1
         return {name: round(self.spent[name] + value, 3) for name, value in now.items()}
 
     def about(self) -> dict[str, Any]:
@@ -263,7 +267,7 @@ class Trainee:
         }
 
     def _runner_name(self) -> str:
-        if self.stacked > 1:
+        if self.stacked:
             return "Stacked"
         name = fast.described(self.model, self._kinds())
         return name if self.matmul != "bf16" else "Bf16, Compiled" if name == "Compiled" else "Bf16"
@@ -273,7 +277,7 @@ class Trainee:
         from lengthwise import __version__
 
         versions = {"lengthwise": __version__, "torch": str(torch.__version__)}
-        machine = {"device": self.device.type, "processes": self.processes.count, "stacked": self.stacked}
+        machine = {"device": self.device.type, "processes": self.processes.count, "stacked": self.stacked or 1}
         how = {"matmul": self.matmul, "compiled": self.compiled, "runner": self._runner_name()}
         return {**versions, **machine, "threads": torch.get_num_threads(), **how}
 
@@ -355,6 +359,7 @@ class Trainee:
 def rehearse(recipe: Recipe, device: torch.device, matmul: Matmul = "fp32") -> Trainee:
     """Train on a few rows at the first step and at the last, and measure what the recipe watches and its longest
     problems on a few: what cannot work raises UsageError here, before anything is written or hours have passed."""
+    check_matmul(matmul, device)
     with told_of_own(recipe), rng.undisturbed():
         return _rehearsed(recipe, device, matmul)
 

@@ -43,10 +43,11 @@ def run(args: argparse.Namespace) -> int:
         return _dry_run(args, inquiry, wanted)
     client_library()  # fails here, before a folder is created, if it is not installed
     asked = Asked.of(inquiry, Path(args.out) if args.out else None)
-    before = asked.spent()
-    outcome = _collected(args, asked, wanted, manner)
-    rows, tokens = scores(inquiry, wanted, asked.replies()), asked.spent()
-    asked.keep_scores(rows)
+    with asked.locked(what="inquiry"):  # two that ask the same would both pay for it
+        before = asked.spent()
+        outcome = _collected(args, asked, wanted, manner)
+        rows, tokens = scores(inquiry, wanted, asked.replies()), asked.spent()
+        asked.keep_scores(rows)
     result = {"run": str(asked.folder), "scores": rows, "unfinished": outcome.left, "requests": outcome.requests}
     result |= {"tokens": tokens, "tokens_of_this_call": {name: tokens[name] - before[name] for name in tokens}}
     say(args, result, *([asked_table(rows)] if rows else []), _account(asked, outcome, result))

@@ -83,8 +83,7 @@ def _overview(systems: Iterable[listing.System], found: Sections) -> Any:
         names = ", ".join(_short(system.recipes, found["weights"]))
         rows.append((system.name, Text.assemble(about, "\n", names)))
     rows.append(("studies", Text(", ".join(found["studies"]))))
-    rows += [("runs", Text(_latest(found["runs"])))] if found["runs"] else []
-    rows += [("asked", Text(_latest(found["asked"])))] if found["asked"] else []
+    rows += [(kind, Text(_latest(kind, found[kind]))) for kind in ("runs", "asked") if found[kind]]
     head = Text("Recipes by system; * has weights, which answer at once (lengthwise solve)", "bold")
     return columns(head, rows)
 
@@ -101,12 +100,12 @@ def _short(recipes: Mapping[str, str], weights: Mapping[str, str]) -> list[str]:
     return shown
 
 
-def _latest(entries: Mapping[str, str]) -> str:
-    """How many there are, and the last of them."""
+def _latest(kind: str, entries: Mapping[str, str]) -> str:
+    """Those that there are; if they are many, how many."""
     if len(entries) <= LATEST:
         return "\n".join(f"{name}: {text}" for name, text in entries.items())
-    standing = [text for text in entries.values() if text in ("done", "begun")]
-    return f"{len(entries)} in {runs_folder()}, {standing.count('begun')} of them begun: lengthwise list runs"
+    begun = f", {list(entries.values()).count('begun')} of them begun" if kind == "runs" else ""
+    return f"{len(entries)} in {runs_folder()}{begun}: lengthwise list {kind}"
 
 
 def _parts_line(parts: Sections) -> Any:

@@ -105,10 +105,17 @@ def _read(path: Path) -> Recipe:
         raise UsageError(f"{path}: not a recipe that can be read ({reason})") from None
 
 
+def check_seeds(recipe: Recipe) -> None:
+    """UsageError for a recipe whose problems are those of another seed, where each seed draws its own."""
+    if recipe.data_seed not in (0, recipe.seed):
+        raise UsageError(f"data_seed={recipe.data_seed}: every seed draws problems of its own here: leave it out")
+
+
 def seeds_of(recipe: Recipe, first: int | None, count: int) -> list[Recipe]:
-    """Replicates that share neither weights nor problems."""
+    """Replicates that share neither weights nor problems. UsageError where the recipe chooses problems by itself."""
     if first is None and count == 1:
         return [recipe]
+    check_seeds(recipe)
     start = recipe.seed if first is None else first
     return [recipe.seeded(seed) for seed in range(start, start + count)]
 

@@ -64,15 +64,13 @@ def run(args: argparse.Namespace) -> int:
 def _check_options(args: argparse.Namespace) -> None:
     """UsageError for options that would do nothing."""
     alone = {"--stopping": args.stopping, "--lengths": args.lengths, "--samples": args.samples, "--width": args.width}
-    given = [name for name, value in {**alone, "--out": args.out}.items() if value not in (None, False)]
+    given = [name for name, value in {**alone, "--out": args.out}.items() if value is not None and value is not False]
     if args.html and given:
         raise UsageError(f"--html writes one page of what was measured: leave {' and '.join(given)} out")
     if not args.stopping and (given := [name for name in ("--lengths", "--samples") if alone[name] is not None]):
         raise UsageError(
             f"{' and '.join(given)}: only with --stopping; `lengthwise evaluate` measures further lengths, and more"
         )
-    if args.html:
-        check_file("--html", Path(args.html))
 
 
 def _runs_among(names: Sequence[str]) -> list[str]:
@@ -161,6 +159,7 @@ def _page(args: argparse.Namespace, runs: Sequence[Run], asked: Sequence[Inquiry
     """One page of all that these runs have shown, in which models think that fit."""
     from lengthwise.page.report import report_page, thinkers
 
+    check_file("--html", Path(args.html))
     price = _operations(args, runs)
     with doing("a page: examples, and a search for failures", quiet=args.quiet):
         page = report_page(runs, asked, made=_again(args), operations=price, models=thinkers(runs))

@@ -22,9 +22,9 @@ from lengthwise.report import curves
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.publish import publish, publish_depth, publish_distribution, publish_overview, publish_parameters
 from lengthwise.report.tables import score_table, summary, summary_table, write_csv
-from lengthwise.run import Run
+from lengthwise.run import Run, choose_device
 from lengthwise.studies import Panel, Study
-from lengthwise.training.computing import computing
+from lengthwise.training.computing import check_matmul, computing
 from lengthwise.training.cost import operations_by_id
 from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow
@@ -44,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         return _dry_run(args, study)
     engine(args).check()
+    check_matmul(args.matmul, choose_device(args.device))
     if args.samples is None:
         args.samples = study.samples
     if args.stack:

@@ -120,8 +120,15 @@ def _declared(name: str) -> listing.Declared:
     )
 
 
+def _check_alone(args: argparse.Namespace) -> None:
+    """UsageError for what goes with a recipe alone."""
+    if args.all or args.changes:
+        raise UsageError(f"show {args.recipe}: --all and changes go with a recipe")
+
+
 def _part(args: argparse.Namespace) -> int:
     """A part's fields, with their defaults and what they mean."""
+    _check_alone(args)
     part = _declared(args.recipe)
     kinds = [kind for kind, base in listing.BASES.items() if base == part.name]
     result = {
@@ -176,6 +183,7 @@ def _field_path(name: str) -> list[tuple[listing.Declared, listing.Field]] | Non
 
 def _field(args: argparse.Namespace, owners: list[tuple[listing.Declared, listing.Field]]) -> int:
     """What a field means in every part that has it, and what may stand there."""
+    _check_alone(args)
     result = [vars(field) | {"of": owner.name, "source": owner.where} for owner, field in owners]
     rows = [(f"{owner.name}.{field.name}", _about(field)) for owner, field in owners]
     words = set(re.findall(r"\w+", " ".join(field.type for _, field in owners)))

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from lengthwise.base.files import json_text
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.solver import Solver
+from lengthwise.recipe.recipe import check_stopping
 from lengthwise.run import choose_device, load
 from lengthwise.verbs.console import waiting
 from lengthwise.verbs.options import only_rule
@@ -17,7 +18,8 @@ from lengthwise.verbs.options import only_rule
 def run(args: argparse.Namespace) -> int:
     """Print an answer per prompt; return 1 if some prompts could not be parsed, else 0."""
     solver = Solver(load(args.weights, choose_device(args.device)))
-    stopping = only_rule(args)
+    if (stopping := only_rule(args)) is not None:
+        check_stopping(solver.weights.recipe.layout, stopping)
     count = bad = 0
     for count, prompt in enumerate(_prompts(args), 1):
         try:

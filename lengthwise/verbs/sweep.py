@@ -15,7 +15,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.files import json_text, read_tree, write, write_json
 from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row, latest, size_text
-from lengthwise.folder import runs_folder
+from lengthwise.folder import Folder, runs_folder
 from lengthwise.recipe.axes import Axis, Point, changed, check_sizes, furthest, grid, parse
 from lengthwise.recipe.demand import of_measuring
 from lengthwise.recipe.recipe import ChosenOn, Recipe
@@ -25,11 +25,11 @@ from lengthwise.report.tables import write_csv
 from lengthwise.run import Run, choose_device
 from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow
-from lengthwise.training.search import Search
+from lengthwise.training.search import Search, check_search
 from lengthwise.training.trainee import rehearse
 from lengthwise.verbs.console import err, foresee, measuring, say
 from lengthwise.verbs.forecast import forecast
-from lengthwise.verbs.options import engine, jobs_of, parse_sizes, passed_on, recipe_of, seeds_of
+from lengthwise.verbs.options import check_seeds, engine, jobs_of, parse_sizes, passed_on, recipe_of, seeds_of
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,14 @@ def run(args: argparse.Namespace) -> int:
     text = json_text(sweep.plain())
     digest = hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
     folder = Path(args.out or runs_folder() / f"sweep-{sweep.recipe.name}-{digest}")
+    if sweep.trials is not None:
+        check_search()
     _keep(folder, text)
-    trials, faults = (_grid if sweep.trials is None else _search)(args, sweep, folder)
-    if not trials:
-        raise UsageError("; ".join(faults) or "no trial has ended")
-    status = _tell(args, sweep, folder, trials)
+    with Folder(folder).locked(what="sweep"):
+        trials, faults = (_grid if sweep.trials is None else _search)(args, sweep, folder)
+        if not trials:
+            raise UsageError("; ".join(faults) or "no trial has ended")
+        status = _tell(args, sweep, folder, trials)
     if faults:
         raise UsageError(f"{len(faults)} runs failed: {'; '.join(faults)}")
     return status
@@ -73,6 +76,8 @@ def _asked(args: argparse.Namespace) -> Sweep:
     """UsageError for what cannot work, before anything is trained."""
     axes, changes = parse(args.changes)
     recipe = recipe_of(args.recipe, changes)
+    check_seeds(recipe)
+    recipe = recipe.seeded(recipe.seed)  # as all that is trained is
     limit = furthest(recipe)
     sizes = parse_sizes(args.lengths) if args.lengths else [recipe.lengths.top, limit]
     check_sizes(recipe, sizes)
@@ -115,20 +120,29 @@ def _search(args: argparse.Namespace, sweep: Sweep, folder: Path) -> tuple[list[
     """As many trials at a time as there are jobs, seed by seed: a trial below the median gets no further seed."""
     assert sweep.trials is not None
     search, faults = Search(folder, sweep.axes, sweep.recipe.seed), []
-    waiting = search.begun()
+    waiting = again = search.begun()
     while waiting or search.ended() < sweep.trials:
         left = sweep.trials - search.ended() - len(waiting)
         active = waiting + [search.ask() for _ in range(min(left, max(0, jobs_of(args) - len(waiting))))]
-        faults += _stage(args, sweep, search, active)
-        waiting = []
+        found, lost = _stage(args, sweep, search, active)
+        faults, waiting = faults + found, []
+        # A disk may have been full, or a run another's: such a trial is tried again by the next call, once.
+        for trial in lost:
+            if any(trial.number == one.number for one in again):
+                search.tell(trial, None)
+        if lost:
+            break
     points = search.points()
     rows = [_row(sweep, point, _expected(sweep, point)) for point in points]
     return [row for row in rows if row["seeds"]], faults
 
 
-def _stage(args: argparse.Namespace, sweep: Sweep, search: Search, active: Sequence[Any]) -> list[str]:
-    """Take these trials to their ends."""
+def _stage(
+    args: argparse.Namespace, sweep: Sweep, search: Search, active: Sequence[Any]
+) -> tuple[list[str], list[Any]]:
+    """Take these trials to their ends; what went wrong, and the trials whose training failed."""
     faults: list[str] = []
+    lost: list[Any] = []
     trials = {trial.number: (trial, search.point(trial)) for trial in active}
     for seed in range(sweep.seeds):
         runs = {}
@@ -142,18 +156,18 @@ def _stage(args: argparse.Namespace, sweep: Sweep, search: Search, active: Seque
         faults += _train(args, sweep, list(runs.values()))
         for number, (trial, point) in [*trials.items()]:
             row = _row(sweep, point, _expected(sweep, point)[: seed + 1])
-            if not row["seeds"]:
-                search.tell(trial, None)
+            if row["seeds"] <= seed:
+                lost.append(trial)
             elif seed + 1 == sweep.seeds or not search.goes_on(trial, seed, row["exact"]):
                 search.tell(trial, row["exact"])
             else:
                 continue
             trials.pop(number)
-    return faults
+    return faults, lost
 
 
 def _seeds(recipe: Recipe, count: int) -> list[Recipe]:
-    return seeds_of(recipe, recipe.seed, count)
+    return seeds_of(recipe.seeded(recipe.seed), recipe.seed, count)
 
 
 def _runs(recipe: Recipe, count: int) -> list[Run]:
@@ -229,6 +243,7 @@ def _tell(args: argparse.Namespace, sweep: Sweep, folder: Path, trials: Sequence
 def _chosen(sweep: Sweep, point: Point) -> Recipe:
     """The recipe at a point, which says by what it was chosen."""
     recipe = changed(sweep.recipe, point)
+    recipe = recipe.seeded(recipe.seed)
     sizes = {max(recipe.sizes(size)) for size in sweep.sizes}
     before = sweep.recipe.chosen_on  # what was looked at before stays looked at
     return replace(recipe, chosen_on=ChosenOn(tuple(sorted({*before.sizes, *sizes})), before.problems))

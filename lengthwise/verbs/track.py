@@ -13,6 +13,8 @@ from lengthwise.verbs.console import say
 def run(args: argparse.Namespace) -> int:
     """Send what the trackers do not have of a run."""
     found = RunFolder(run_path(args.runs))
+    if not (found.folder / "config.json").exists():
+        raise UsageError(f"{found.folder}: no run: there is no config.json")
     said: list[str] = []
     with tracked(found, args.to, said.append) as trackers:
         pass  # leaving it sends all that is missing

@@ -72,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
         return forecast(args, [recipes], f"{recipe.name}: nothing is trained")
     if not args.stack:  # which has a word of its own on engines
         on.check()
-    own_folder = Path(args.recipe) if is_folder(Path(args.recipe)) and not args.changes and len(recipes) == 1 else None
+    itself = is_folder(Path(args.recipe)) and [one.id for one in recipes] == [recipe.id]  # is it a run's folder?
+    own_folder = Path(args.recipe) if itself and not args.changes else None
     if len(recipes) > 1 and process_count() > 1:
         raise UsageError(f"{process_count()} processes train one run together: leave --seeds out, or torchrun")
     if follows():
@@ -161,7 +162,8 @@ def _own_options(args: argparse.Namespace) -> list[str]:
             options += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
     for name in ("stopping", "track"):
         options += [word for given in getattr(args, name) for word in (f"--{name}", given)]
-    return options + [f"--{kind}" for kind in further_kinds(args)] + ["--families"] * args.families
+    options += [f"--{kind}" for kind in further_kinds(args)]
+    return options + ["--families"] * args.families + ["--wait"] * args.wait
 
 
 def _rehearse(args: argparse.Namespace, recipe: Recipe) -> None:

@@ -42,7 +42,9 @@ def run(args: argparse.Namespace) -> int:
     with computing(args.threads), Progress(quiet=args.quiet) as progress:
         record = verify(weights, claims, sizes, minutes=args.minutes, files=files, progress=progress, **asked)
         if args.retrain:
-            again = retrained(weights, record["scores"], record["about"]["seed"], progress)
+            write_json(out, sign(record))  # what is known so far: training takes long, and may be stopped
+            how = {"device": args.device, "threads": args.threads}
+            again = retrained(weights, record["scores"], record["about"]["seed"], progress, **how)
             record["checks"].append(asdict(again))
     record = sign(record)
     write_json(out, record)
