@@ -59,8 +59,7 @@ learn: $(READY) ## the slow trainings, hours on two cores: the studies in result
 	$(BIN)/lengthwise reproduce parity --seeds 3
 	$(BIN)/lengthwise reproduce looped --tasks parity --methods fop-loop-adaptive --seeds 5
 	$(BIN)/lengthwise reproduce looped --tasks parity
-	$(BIN)/lengthwise reproduce looped --scale half --tasks parity,copy,binary-sum,multiplication,unique-set --publish
-	$(BIN)/lengthwise reproduce looped --scale half --tasks addition --methods fop-loop-adaptive,fop-loop-adaptive-wo,fop-loop-fixed,ntp,ntp-loop --publish
+	$(BIN)/lengthwise reproduce looped --scale half --tasks all --publish
 	$(BIN)/lengthwise reproduce looped --tasks copy,addition,binary-sum,multiplication,unique-set --methods fop-loop-adaptive,looped --seeds 3 --curve-samples 32
 	$(BIN)/lengthwise reproduce ablations
 	$(BIN)/lengthwise reproduce abacus --tasks addition,multiplication,sorting,bitwise-or
