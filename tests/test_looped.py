@@ -212,7 +212,7 @@ def test_our_form_differs_from_the_published_one_in_what_attention_sees(task):
     model = ours.model.answers if isinstance(ours.model, Timed) else ours.model
     assert published.model.positions == (NoPE(),) != model.positions
     assert model.injection == published.model.injection
-    assert model.width == published.model.width * (1.5 if task == "unique-set" else 1)  # 50 symbols to tell apart
+    assert model.width == published.model.width * (2 if task == "unique-set" else 1)  # 50 symbols to tell apart
 
 
 def test_choices_are_panels_and_recipes_in_their_order():
