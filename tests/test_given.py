@@ -157,7 +157,15 @@ def test_what_holds_itself_is_told():
     module = made()
     module.around = around = SimpleNamespace()
     around.around = around
-    assert lw.models.given.Given.of(module)
+    module.embedding.whole = [module]  # as a part does that wants to know its model, and not to own it
+    nodes = [SimpleNamespace(number=number) for number in range(20)]
+    for node in nodes:
+        node.others = nodes
+    module.nodes = nodes
+    before = lw.models.given.Given.of(module)
+    assert lw.models.given.Given.of(module) == before
+    nodes[7].number = -1
+    assert lw.models.given.Given.of(module) != before
 
 
 class Sometimes(Heads):

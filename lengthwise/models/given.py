@@ -23,6 +23,10 @@ from lengthwise.base.types import UsageError
 from lengthwise.base.vocab import Vocab
 from lengthwise.models import Model, ModelSpec
 
+PLAIN = bool, int, float, complex, str, bytes, range, torch.dtype, torch.device
+TORCHS = frozenset(vars(nn.Module()))  # what torch keeps of every module, "training" among it
+DEEPEST = 8  # lists within lists that are told of
+
 _MODULES: dict[str, nn.Module] = {}  # by digest, as they were given; they last as long as the process
 
 
@@ -38,7 +42,10 @@ class Given(ModelSpec):
         """What stands for the module in a recipe. UsageError for one whose weights are still to be made."""
         if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
             raise UsageError(f"{type(module).__name__} has lazy parts without weights: call it on some tokens first")
-        return Given(type(module).__name__, _digest(module))
+        digest = _weights(module)
+        for attribute in _attributes(module):
+            digest.update(attribute.encode())
+        return Given(type(module).__name__, digest.hexdigest())
 
     def remember(self, module: nn.Module) -> None:
         """Let this build the module as it is now, whatever becomes of it, for as long as the process lasts."""
@@ -53,7 +60,8 @@ class Given(ModelSpec):
         return copy.deepcopy(_MODULES[self.digest])
 
 
-def _digest(module: nn.Module) -> str:
+def _weights(module: nn.Module) -> hashlib.blake2b:
+    """A digest of its weights, of what it is made of, and of which weights are frozen."""
     digest = hashlib.blake2b(f"{type(module).__qualname__} {module}".encode(), digest_size=5)
     for name, value in module.state_dict().items():
         digest.update(name.encode())
@@ -61,22 +69,16 @@ def _digest(module: nn.Module) -> str:
     for name, parameter in module.named_parameters():
         if not parameter.requires_grad:  # a frozen weight makes another training
             digest.update(f"{name} is frozen".encode())
-    for attribute in _attributes(module):
-        digest.update(attribute.encode())
-    return digest.hexdigest()
-
-
-PLAIN = bool, int, float, complex, str, bytes, range, torch.dtype, torch.device
-TORCHS = frozenset(vars(nn.Module()))  # what torch keeps of every module, "training" among it
-DEEPEST = 8  # objects within objects that are told of
+    return digest
 
 
 def _attributes(module: nn.Module) -> Iterator[str]:
     """What neither weights nor ``repr`` need tell, as a number of heads or a configuration: what modules hold beside
     parts and parameters."""
+    seen: dict[int, int] = {}
     for name, part in module.named_modules():
         for attribute, value in _held(part).items():
-            if text := _told(value):
+            if text := _told(value, seen):
                 yield f"{name}.{attribute} = {text}"
 
 
@@ -103,12 +105,13 @@ def _listed(slots: str | Iterable[str]) -> Iterable[str]:
     return [slots] if isinstance(slots, str) else slots
 
 
-def _told(value: Any, deep: int = 0) -> str:
-    """A value in words that are the same in every process: a tensor by its numbers, what has a name by that, any other
-    object by what it holds; empty for what holds nothing that one could see."""
+def _told(value: Any, seen: dict[int, int], deep: int = 0) -> str:
+    """A value in words that are the same in every process: a tensor by its numbers, what has a name by that, a module
+    by its weights, any other object by what it holds, once: ``seen`` numbers those that were told. Empty for what holds
+    nothing that one could see."""
 
     def parts(values: Iterable[Any]) -> list[str]:
-        return [_told(part, deep + 1) for part in values]
+        return [_told(part, seen, deep + 1) for part in values]
 
     if value is None or isinstance(value, PLAIN):
         return repr(value)
@@ -119,7 +122,7 @@ def _told(value: Any, deep: int = 0) -> str:
     if isinstance(value, Tensor):
         return _of_tensor(value)
     if isinstance(value, nn.Module):
-        return f"{type(value).__qualname__} {_digest(value)}"
+        return f"{type(value).__qualname__} {_weights(value).hexdigest()}"
     if isinstance(value, np.ndarray | np.generic):
         numbers = parts(value.ravel()) if value.dtype.hasobject else hashlib.blake2b(value.tobytes()).hexdigest()
         return f"{value.dtype}{list(value.shape)} {numbers}"
@@ -133,8 +136,11 @@ def _told(value: Any, deep: int = 0) -> str:
         return f"partial{parts([value.func, value.args, value.keywords])}"
     if isinstance(value, os.PathLike):
         return repr(os.fspath(value))
+    if id(value) in seen:
+        return f"{type(value).__qualname__} {seen[id(value)]}"
+    seen[id(value)] = len(seen)
     held = _held(value)
-    return f"{type(value).__qualname__}{_told(held, deep + 1)}" if held else ""
+    return f"{type(value).__qualname__}{_told(held, seen, deep + 1)}" if held else ""
 
 
 def _of_tensor(tensor: Tensor) -> str:
