@@ -260,7 +260,7 @@ def looped_unique_set() -> Recipe:
         objective=Halting(),
         steps=4200,
         batch=64,
-        # Such wide heads lose it all again at a rate of 1e-3, and steps that do not vanish with the gradients (LOG.md).
+        # At a rate of 1e-3, with usual steps, heads as wide as these lost all that they had learned (LOG.md).
         optimizer=AdamW(rate=7e-4, betas=(0.9, 0.95), eps=1e-5),
         clip=0.5,
         schedule=Schedule("cosine", cooldown=0.65),

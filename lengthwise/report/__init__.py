@@ -23,7 +23,7 @@ from lengthwise.folder import DIVERGED, InquiryFolder, RunFolder
 TRAINED = "▪"  # marks a size within the training range
 WORST = "worst family"  # what the curve of the worst family at each size is called
 
-Folder = TypeVar("Folder", RunFolder, InquiryFolder)
+Named = TypeVar("Named", RunFolder, InquiryFolder)  # a folder that somebody names
 SeedPair = tuple[int, int]  # a recipe's seed and data_seed
 
 
@@ -182,7 +182,7 @@ def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
     return {first.name if shared[first.name] == 1 else f"{first.name}-{first.id}": group for first, group in firsts}
 
 
-def once(folders: Iterable[Folder]) -> list[Folder]:
+def once(folders: Iterable[Named]) -> list[Named]:
     """Each once, however often its folder is named."""
     return [*{one.folder.resolve(): one for one in folders}.values()]
 

@@ -33,9 +33,7 @@ class Slurm(Engine):
     """Jobs of a Slurm cluster, as one array."""
 
     partition: OneLine = ""  # empty: the cluster's own default
-    minutes: Annotated[int, Range(5)] = (
-        60  # of a job; a training that takes longer goes on in the next. Its last 1.5 are for saving
-    )
+    minutes: Annotated[int, Range(5)] = 60  # of a job, the last for saving; a longer training goes on in the next
     gpus: Extra = 0  # per training
     cpus: Size = 1  # per training
     memory: OneLine = ""  # per training, e.g. 4GB; empty: the cluster's own default

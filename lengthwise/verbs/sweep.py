@@ -120,7 +120,8 @@ def _search(args: argparse.Namespace, sweep: Sweep, folder: Path) -> tuple[list[
     """As many trials at a time as there are jobs, seed by seed: a trial below the median gets no further seed."""
     assert sweep.trials is not None
     search, faults = Search(folder, sweep.axes, sweep.recipe.seed), []
-    waiting = again = search.begun()
+    waiting = search.begun()
+    again = {trial.number for trial in waiting}
     while waiting or search.ended() < sweep.trials:
         left = sweep.trials - search.ended() - len(waiting)
         active = waiting + [search.ask() for _ in range(min(left, max(0, jobs_of(args) - len(waiting))))]
@@ -128,7 +129,7 @@ def _search(args: argparse.Namespace, sweep: Sweep, folder: Path) -> tuple[list[
         faults, waiting = faults + found, []
         # A disk may have been full, or a run another's: such a trial is tried again by the next call, once.
         for trial in lost:
-            if any(trial.number == one.number for one in again):
+            if trial.number in again:
                 search.tell(trial, None)
         if lost:
             break
@@ -167,7 +168,7 @@ def _stage(
 
 
 def _seeds(recipe: Recipe, count: int) -> list[Recipe]:
-    return seeds_of(recipe.seeded(recipe.seed), recipe.seed, count)
+    return seeds_of(recipe, recipe.seed, count)
 
 
 def _runs(recipe: Recipe, count: int) -> list[Run]:
@@ -243,7 +244,6 @@ def _tell(args: argparse.Namespace, sweep: Sweep, folder: Path, trials: Sequence
 def _chosen(sweep: Sweep, point: Point) -> Recipe:
     """The recipe at a point, which says by what it was chosen."""
     recipe = changed(sweep.recipe, point)
-    recipe = recipe.seeded(recipe.seed)
     sizes = {max(recipe.sizes(size)) for size in sweep.sizes}
     before = sweep.recipe.chosen_on  # what was looked at before stays looked at
     return replace(recipe, chosen_on=ChosenOn(tuple(sorted({*before.sizes, *sizes})), before.problems))
