@@ -269,8 +269,8 @@ class Run(RunFolder):
         if (path := self.folder / "state.pt").exists():  # on a read-only disk, removing what is not there fails too
             path.unlink(missing_ok=True)
 
-    def state(self, device: torch.device) -> dict[str, Any] | None:
-        """Load the last checkpoint; None if there is none. Raises UsageError if the file is damaged."""
+    def state(self) -> dict[str, Any] | None:
+        """Load the last checkpoint, onto the CPU; None if there is none. Raises UsageError if the file is damaged."""
         path = regular(self.folder / "state.pt")
         if not path.exists():
             return None
@@ -280,7 +280,7 @@ class Run(RunFolder):
             raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
         try:
             with warnings.catch_warnings(action="ignore"):
-                state = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
+                state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         except Exception:  # whatever torch says of foreign bytes, often advice to trust them
             state = None
         if not isinstance(state, dict):

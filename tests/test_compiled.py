@@ -117,6 +117,7 @@ def test_no_read_in_a_step(name):
     trainee.runner = lambda: Compiled(trainee.model)
     with Reads() as reads:
         trainee.advance()
+        trainee.advance()
     assert not reads.found
 
 

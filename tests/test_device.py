@@ -1,8 +1,8 @@
-"""The host reads nothing from the device while it trains, and once per batch while it measures; and the arithmetic of
-matrix products; with every shipped model.
+"""The host never waits for the device while it trains, and reads once per batch while it measures; and the arithmetic
+of matrix products; with every shipped model.
 
 The meta device stands for a GPU here. It computes nothing, so a number that is read from it is an error, and what is
-copied from it is counted.
+copied from it is counted, and so is what is copied to it while the host waits.
 """
 
 import json
@@ -14,12 +14,13 @@ import pytest
 import torch
 from conftest import LONG
 from test_fast import FORMS, shrunk
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lengthwise import catalog
 from lengthwise.base import fields
 from lengthwise.base.rng import stream
-from lengthwise.base.types import UsageError
+from lengthwise.base.types import UsageError, sent
 from lengthwise.depth.plain import Plain
 from lengthwise.evaluation import scores
 from lengthwise.models.lstm import LSTM
@@ -31,6 +32,8 @@ from lengthwise.recipe.loops import Constant
 from lengthwise.recipe.recipe import Watch
 from lengthwise.recipe.source import Fresh
 from lengthwise.recipe.stopping import After, MaxConfidence, Oracle
+from lengthwise.training import checkpoint
+from lengthwise.training.average import Average
 from lengthwise.training.computing import Bf16
 from lengthwise.training.loop import Trainee, train
 
@@ -55,7 +58,17 @@ class Reads(TorchDispatchMode):
                 return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
             if masks or operation in (aten._local_scalar_dense.default, aten.nonzero.default, aten.equal.default):
                 self.found[str(operation)] += 1
+        if sends(operation, args, kwargs):
+            self.found["waits"] += 1
         return operation(*args, **kwargs)
+
+
+def sends(operation, args, kwargs):
+    """Is something copied to the meta device, and the host made to wait?"""
+    if operation is aten.copy_.default:  # a place, a value, whether to go on meanwhile
+        return args[0].is_meta and not args[1].is_meta and args[2:] != (True,)
+    to = operation is aten._to_copy.default and kwargs.get("device") == META and not args[0].is_meta
+    return to and not kwargs.get("non_blocking")
 
 
 def is_mask(index):
@@ -111,6 +124,7 @@ def test_no_read_in_a_step_and_one_per_batch_of_evaluation(name):
     trainee = on_meta(recipe)
     with Reads() as reads:
         trainee.advance()
+        trainee.advance()  # the first is not like others: the moving average begins
     assert not reads.found
     rows, _ = batch(recipe, 0)
     for asked in [[Oracle()]] + [[MaxConfidence(1), After(1)]] * (not recipe.layout.decodes):
@@ -130,6 +144,41 @@ def test_a_read_is_seen():
             except (RuntimeError, NotImplementedError):
                 continue
         assert sum(reads.found.values()) == 1
+
+
+def test_a_wait_is_seen():
+    there, here = torch.zeros(3, device=META), torch.ones(3)
+    for number, send in enumerate((lambda: here.to(META), lambda: there.copy_(here), lambda: sent(here, META))):
+        with Reads() as reads:
+            send()
+        assert reads.found == ({"waits": 1} if number < 2 else {})
+
+
+def test_a_checkpoint_suits_any_device():
+    """It is on the CPU; what it is held against is where the model trains."""
+    recipe = small("looped-parity")
+    trainee, there = Trainee(recipe, torch.device("cpu")), on_meta(recipe)
+    trainee.advance()
+    there.all_kept()
+    for value in (value for kept in there.optimizer.state.values() for value in kept.values()):
+        assert value.is_meta or value.shape == ()
+    checkpoint.check(trainee.state(), there.state())
+    with pytest.raises(ValueError, match=r"model: .* is not a tensor"):
+        checkpoint.check(there.state(), trainee.state())
+
+
+def test_an_average_is_that_of_torch():
+    recipe = small("looped-parity")
+    models = [recipe.build() for _ in range(2)]
+    ours, theirs = Average(models[0], 0.9), AveragedModel(models[1], multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    for _ in range(3):
+        for model, average in zip(models, (ours, theirs), strict=True):
+            average.update_parameters(model)
+            for weight in model.parameters():
+                weight.data.mul_(1.1)
+    assert ours.n_averaged == theirs.n_averaged == 3
+    assert all(map(torch.equal, ours.parameters(), theirs.parameters()))
+    assert not all(map(torch.equal, ours.module.parameters(), models[0].parameters()))
 
 
 # How much is asked of the device

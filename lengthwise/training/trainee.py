@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from lengthwise import fast
 from lengthwise.base import rng
@@ -33,6 +32,7 @@ from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.source import Finite, Fresh
 from lengthwise.run import Run, check_kept, commit, named_now, save
 from lengthwise.training import checkpoint
+from lengthwise.training.average import Average
 from lengthwise.training.computing import Bf16, Clock, Matmul, check_matmul
 from lengthwise.training.memory import InParts
 from lengthwise.training.processes import Alone, Divided, Processes
@@ -67,7 +67,7 @@ class Trainee:
             raise UsageError(f"{recipe.name}: several parts add random offsets to digit positions: offset=1 adds none")
         if not any(weight.requires_grad for weight in self.model.parameters()):
             raise UsageError(f"{recipe.name}: there is nothing to train: the model has no weights that may change")
-        self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema)) if recipe.ema else None
+        self.average = Average(self.model, recipe.ema) if recipe.ema else None
         self.optimizer = recipe.optimizer.build(self.model.parameters())
         self.draw: Callable[[int, int], DrawnBatch] = lambda step, passed: data.batch(recipe, step, passed=passed)
         self.step = 0
@@ -301,7 +301,7 @@ class Trainee:
     def restore(self, run: Run) -> list[str]:
         """Load the run's checkpoint, if there is one, and drop metrics that were logged after it; what a user should
         know of that, a line each. Raises UsageError if the checkpoint does not fit this recipe."""
-        state, before = run.state(self.device), self.surroundings()
+        state, before = run.state(), self.surroundings()
         if state:
             known = rehearse(self.recipe, self.device, self.matmul).all_kept()  # what fails here is the recipe's fault
             try:

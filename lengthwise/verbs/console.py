@@ -79,7 +79,7 @@ def foresee(what: str, demand: Demand) -> None:
     """Say how long something takes, if that is long. UsageError if this machine cannot hold it."""
     demand.check(what)
     if demand.seconds > LONG:
-        err.print(f"{what} takes about {duration(demand.seconds)} of one thread", highlight=False, markup=False)
+        err.print(f"{what} takes about {duration(demand.seconds)} of one CPU thread", highlight=False, markup=False)
 
 
 @contextmanager
