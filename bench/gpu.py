@@ -151,7 +151,7 @@ def speeds(name: str, device: torch.device, *, quick: bool) -> dict[str, float |
     recipe = plainly(catalog.recipe(name), **({"batch": 2} if quick else {}))
     found: dict[str, float | None] = {}
     for matmul in ARITHMETIC if device.type == "cuda" else ("fp32", "bf16"):
-        with computing(1, matmul), fast.plain():
+        with computing(1), fast.plain():
             trainee = Trainee(recipe, device, matmul=matmul)
             trainee.step = recipe.steps // 2
 
@@ -176,7 +176,7 @@ def compiled(name: str, device: torch.device, *, quick: bool) -> dict[str, float
     recipe = plainly(catalog.recipe(name), **({"batch": 2} if quick else {}))
     found: dict[str, float | None] = {}
     for matmul in ("fp32",) if quick else ("fp32", "bf16"):
-        with computing(1, matmul):
+        with computing(1):
             trainee = Trainee(recipe, device, matmul=matmul, compile=True)
             trainee.step = recipe.steps // 2
             runner = trainee.runner()

@@ -38,7 +38,8 @@ def undisturbed() -> Iterator[None]:
     them too."""
     before = random.getstate()
     try:
-        with torch.random.fork_rng(devices=[torch.cuda.current_device()] if torch.cuda.is_available() else []):
+        # Of GPUs that nobody uses yet there is nothing to keep, and to ask for it would set one up.
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []):
             yield
     finally:
         random.setstate(before)

@@ -54,7 +54,8 @@ def sent(value: Tensor, device: torch.device) -> Tensor:
     """Copy a CPU tensor to a device without waiting for it: CUDA copies from pinned memory in the background."""
     if device.type == "cuda" and not value.is_cuda:
         value = value.contiguous().pin_memory()
-    return value.to(device, non_blocking=True)
+    # In the background MPS reads memory that may be freed meanwhile (github.com/pytorch/pytorch/issues/189690).
+    return value.to(device, non_blocking=device.type != "mps")
 
 
 class Rows:

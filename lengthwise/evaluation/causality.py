@@ -7,6 +7,7 @@ symbol does.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 
 import torch
@@ -18,7 +19,7 @@ from lengthwise.base.origin import foreign
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Inputs, UsageError
 from lengthwise.depth.plain import Plain
-from lengthwise.models import Model, Once, modes_kept
+from lengthwise.models import Model, Once, device_of, modes_kept
 from lengthwise.recipe.recipe import Recipe
 
 CUTS = 8  # positions of an answer after which tokens are changed
@@ -64,6 +65,8 @@ def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
     """It must know every symbol that it reads, and have a logit for every symbol that it writes."""
     (reads, writes), name = recipe.layout.vocabs(recipe.task), _name(model)
     try:
+        if device_of(model).type != "cpu":
+            _try_on_cpu(model, inputs)
         logits = _logits(model, inputs)
     except IndexError:
         raise UsageError(
@@ -74,6 +77,16 @@ def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
             f"{name} gives {logits.shape[-1]} logits a position, but {recipe.task.name} in "
             f"{type(recipe.layout).__name__} writes {len(writes)} symbols: {' '.join(writes.symbols)}"
         )
+
+
+def _try_on_cpu(model: Model, inputs: Inputs) -> None:
+    """Raise IndexError for a symbol that it does not know, after which a CUDA device computes nothing any more."""
+    try:
+        _logits(deepcopy(model).cpu(), inputs)
+    except IndexError:
+        raise
+    except Exception:  # it may know its own device alone; what else is wrong shows there
+        return
 
 
 def _check_random(model: Model, inputs: Inputs) -> None:

@@ -64,7 +64,13 @@ def depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: int = 0)
     }
 
 
-def depths(run: Run, sizes: Iterable[AnySize], samples: int, progress: Progress | None = None) -> list[dict[str, Any]]:
+def depths(
+    run: Run,
+    sizes: Iterable[AnySize],
+    samples: int,
+    progress: Progress | None = None,
+    device: str | torch.device = "cpu",
+) -> list[dict[str, Any]]:
     """A row per size; sizes that the run's folder lacks for this number of ``samples`` are measured, and appended but
     to folders of weights, as those that are shipped. Where a user's own code has changed since training, nothing that
     was measured before counts, and nothing is kept."""
@@ -73,7 +79,7 @@ def depths(run: Run, sizes: Iterable[AnySize], samples: int, progress: Progress 
     known = {tuple(row["sizes"]): row for row in rows if row["count"] == samples}
     wanted = [run.recipe.sizes(size) for size in sizes]
     if missing := [size for size in wanted if size not in known]:
-        weights, shown = run.weights(), progress or Progress(quiet=True)
+        weights, shown = run.weights(device), progress or Progress(quiet=True)
         for size in followed_sizes(shown, run.recipe, missing, what=f"{run.recipe.name}: every loop"):
             known[size] = depth(weights, size, samples=samples)
             if run.trained_here and not changed:

@@ -15,7 +15,7 @@ from lengthwise.base.score_rows import ALONE
 from lengthwise.base.types import Batch, Kind, Problems, Score, Trace, UsageError, sent, wilson
 from lengthwise.evaluation.causality import check
 from lengthwise.fast import choose
-from lengthwise.models import Model
+from lengthwise.models import Model, device_of
 from lengthwise.recipe.data import unseen
 from lengthwise.recipe.layout import up_to_end
 from lengthwise.recipe.recipe import Recipe, check_stopping
@@ -181,7 +181,8 @@ def hits_by_row(
 ) -> list[Int[Tensor, "b 5"]]:
     """For each rule the columns of ``hits``, of each row of one group."""
     found: list[list[Tensor]] = [[] for _ in rules]
-    positions = TOKENS if any(rule.reads_output for rule in rules) else min(CACHED, TOKENS)
+    cached = device_of(model).type == "cpu" and not any(rule.reads_output for rule in rules)
+    positions = min(CACHED, TOKENS) if cached else TOKENS
     together = max(rule.together for rule in rules)
     for _, batch in in_parts(recipe, problems, positions, together=together):
         for parts, predicted in zip(found, answers(model, recipe, batch, rules), strict=True):

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lengthwise.base.rng import address
@@ -39,11 +40,12 @@ def seal(
     structured: int,
     rules: Sequence[Stopping] = (),
     kinds: Sequence[str] = ("uniform",),
+    device: str | torch.device = "cpu",
 ) -> list[dict[str, Any]]:
     """Measure a run at these sizes, where that was not done yet, on ``samples`` problems of each kind and so many
     ``structured`` ones of each family. Its scores gain rows that name the weights as ``sealed``. What was measured once
     stays: another call adds sizes and kinds, and never draws the same anew."""
-    weights, recipe = run.weights(), run.recipe
+    weights, recipe = run.weights(device), run.recipe
     name, seed = digest(weights.model.state_dict()), sealed_seed(weights)
     old = [row for row in run.rows("scores") if row.get("sealed") == name]
     known = {(tuple(row["sizes"]), row["problems"], row["stopping"]) for row in old}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 
@@ -23,16 +21,11 @@ class Average(AveragedModel):
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
         """Take one more state of the model into the average; its buffers are copied."""
-        own: tuple[Tensor, ...] = tuple(self.module.parameters())
-        new: tuple[Tensor, ...] = tuple(model.parameters())
-        if self.n_averaged:
+        pairs = list(zip(self.module.parameters(), model.parameters(), strict=True))
+        moving = [(own, new) for own, new in pairs if own.is_floating_point()] if self.n_averaged else []
+        if moving:
+            own, new = zip(*moving, strict=True)
             get_ema_multi_avg_fn(self.decay)(own, new, int(self.n_averaged))
-        else:
-            _copy(own, new)
-        _copy(self.module.buffers(), model.buffers())
+        for own, new in [*(() if moving else pairs), *zip(self.module.buffers(), model.buffers(), strict=True)]:
+            own.copy_(new)
         self.n_averaged += 1
-
-
-def _copy(into: Iterable[Tensor], of: Iterable[Tensor]) -> None:
-    for place, value in zip(into, of, strict=True):
-        place.copy_(value)

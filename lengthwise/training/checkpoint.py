@@ -54,6 +54,20 @@ def restored(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None
     optimizer.load_state_dict({"state": kept, "param_groups": groups})
 
 
+def shared(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A checkpoint as the first of several processes gives it to the others: on the CPU, as each has a device of its
+    own, and without the best weights, which the first alone keeps."""
+    return _on_cpu({**state, "best": {**state["best"], "weights": {}}})
+
+
+def _on_cpu(tree: Any) -> Any:
+    if isinstance(tree, Tensor):
+        return tree.cpu()
+    if isinstance(tree, dict):
+        return {name: _on_cpu(value) for name, value in tree.items()}
+    return [_on_cpu(value) for value in tree] if isinstance(tree, list) else tree
+
+
 def _own(value: Any) -> Any:
     return value.clone(memory_format=torch.contiguous_format) if isinstance(value, Tensor) else value
 

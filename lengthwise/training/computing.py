@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -85,23 +85,47 @@ class Clock:
 
 
 @contextmanager
-def computing(threads: int, matmul: Matmul = "fp32") -> Iterator[None]:
-    """A context with this number of torch threads, TF32 products if asked for, and denormal numbers flushed to 0: with
-    tiny losses, they would slow down a CPU step several times. Torch's global generator, which each step seeds anew, is
-    left as it was. Raises UsageError if ``threads`` is below 1."""
+def computing(threads: int) -> Iterator[None]:
+    """A context with this number of torch threads, products in all of their 32 bits, and denormal numbers flushed to 0:
+    with tiny losses, they would slow down a CPU step several times. Torch's global generator, which each step seeds
+    anew, is left as it was. Raises UsageError if ``threads`` is below 1."""
     if threads < 1:
         raise UsageError(f"threads must be 1 or more, not {threads}")
-    before, products = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision("high" if matmul == "tf32" else products)
     torch.set_flush_denormal(True)
     try:
-        with rng.undisturbed():
+        with rng.undisturbed(), _products("highest"):
             yield
     finally:
         torch.set_num_threads(before)
-        torch.set_float32_matmul_precision(products)
         torch.set_flush_denormal(False)
+
+
+def stepping(matmul: Matmul) -> AbstractContextManager[None]:
+    """A context of a training step alone, with TF32 products if they are asked for: what is measured between steps is
+    measured in 32 bits."""
+    return _products("high") if matmul == "tf32" else nullcontext()
+
+
+@contextmanager
+def _products(precision: str) -> Iterator[None]:
+    """A context with this precision of products of 32-bit matrices; afterwards it is as the user has set it, whether by
+    torch's older setting or by those of each backend (torch 2.9), beside which the older one may not be read."""
+    found: tuple[Any, ...] = torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None)
+    backends = [(one, one.fp32_precision) for one in found if hasattr(one, "fp32_precision")]
+    try:
+        before = torch.get_float32_matmul_precision()
+    except RuntimeError:
+        before = None
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        if before is not None:
+            torch.set_float32_matmul_precision(before)
+        for backend, value in backends:
+            backend.fp32_precision = value
 
 
 @contextmanager

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -22,10 +23,11 @@ from lengthwise.recipe.demand import SPEED, of_training, parameters
 from lengthwise.recipe.lengths import Mastery
 from lengthwise.recipe.recipe import Recipe, Watch
 from lengthwise.recipe.source import Fresh
-from lengthwise.training.computing import computing
+from lengthwise.training.computing import Matmul, computing
 from lengthwise.training.trainee import Trainee
 
 PATIENCE = 60.0  # seconds of one step
+FASTER = 50  # times a GPU is as fast as a thread, or more
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def operations(recipe: Recipe, rows: int | None = None, moments: int = 4) -> flo
         for step in _moments(recipe, moments):
             batch, loops = data.batch(small, step, passed=_passed(recipe, step))
             rng.seed_torch(rng.address(recipe.seed, "dropout", step))
-            with counter:
+            with sdpa_kernel(SDPBackend.MATH), counter:  # torch does not count the fused attention of a CPU
                 small.objective(Plain(model), batch, loops, rng.stream(recipe.seed, "objective", step)).value.backward()
     return counter.operations * recipe.batch / rows / moments
 
@@ -136,25 +138,37 @@ def cost(recipe: Recipe, moments: int = 4, rows: int | None = None) -> Cost:
     return Cost(parameters(recipe), *found, recipe.steps, measured)
 
 
-def step_seconds(recipe: Recipe, moments: int = 4, rows: int | None = None, device: str = "cpu") -> float:
-    """``Cost.seconds`` alone, on a device: of a GPU wall time."""
+def step_seconds(recipe: Recipe, moments: int = 4, rows: int | None = None) -> float:
+    """``Cost.seconds`` alone."""
     rows = min(rows or recipe.batch, recipe.batch)
     if (foreseen := _foreseen(recipe)) * rows / recipe.batch > PATIENCE:
         return foreseen
-    trainee, taken = Trainee(_small(recipe, rows), torch.device(device)), 0.0
+    trainee = Trainee(_small(recipe, rows), torch.device("cpu"))
+    return _timed(trainee, moments, time.process_time) * recipe.batch / rows
+
+
+def gpu_step_seconds(recipe: Recipe, moments: int, *, matmul: Matmul = "fp32", compile: bool = False) -> float | None:
+    """Wall seconds of a whole batch's step on a CUDA GPU; None where measuring that would take too long."""
+    if _foreseen(recipe) > FASTER * PATIENCE:
+        return None
+    device = torch.device("cuda")
+    trainee = Trainee(_small(recipe, recipe.batch), device, matmul=matmul, compile=compile)
+
+    def now() -> float:  # when it has done all it was given
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    return _timed(trainee, moments, now)
+
+
+def _timed(trainee: Trainee, moments: int, now: Callable[[], float]) -> float:
+    """Seconds of a step, by a clock: the mean of steps across the training."""
+    recipe, taken = trainee.recipe, 0.0
     with computing(1):
         trainee.advance()  # the first step includes one-time allocations
         for trainee.step in _moments(recipe, moments):
             trainee.passed = _passed(recipe, trainee.step)
-            start = _now(device)
+            start = now()
             trainee.advance()
-            taken += _now(device) - start
-    return taken * recipe.batch / rows / moments
-
-
-def _now(device: str) -> float:
-    """Processor seconds; of a GPU, which works beside the processor, wall seconds when it has done all it was given."""
-    if device == "cpu":
-        return time.process_time()
-    torch.cuda.synchronize(device)
-    return time.perf_counter()
+            taken += now() - start
+    return taken / moments

@@ -18,6 +18,7 @@ from lengthwise.recipe.demand import of_training
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.run import Run, choose_device
 from lengthwise.share.tracking import check, tracked
+from lengthwise.training import checkpoint
 from lengthwise.training.ahead import drawn_ahead
 from lengthwise.training.computing import Matmul, check_matmul, computing, stop_signal
 from lengthwise.training.processes import joined
@@ -69,10 +70,10 @@ def train(
         if compile and processes.first and (reason := fast.uncompiled(trainee.model)):
             shown.note(f"{recipe.name}: runs uncompiled: {reason}")
         if not Run(where, recipe).done:
-            with computing(threads, matmul):
+            with computing(threads):
                 trainee.compile_first(shown)
         if not processes.first:
-            with computing(threads, matmul), stop_signal() as stopped, drawn_ahead([trainee]):
+            with computing(threads), stop_signal() as stopped, drawn_ahead([trainee]):
                 return _help(trainee, where, stopped)
         run = Run.of(recipe, where)
         run.hold_code(trainee.model)
@@ -80,7 +81,7 @@ def train(
         with ExitStack() as held:
             with trainee.clock.forget():  # waiting for another process is no training
                 held.enter_context(alone)
-            held.enter_context(computing(threads, matmul))
+            held.enter_context(computing(threads))
             stopped = held.enter_context(stop_signal())
             held.enter_context(tracked(run, track, shown.note))
             if run.done:  # another process finished it, or this run was killed just before it cleaned up
@@ -97,7 +98,7 @@ def _train(trainee: Trainee, run: Run, shown: Progress, stopped: Callable[[], bo
     recipe = trainee.recipe
     for change in trainee.restore(run):
         shown.note(change)
-    trainee.processes.from_first(trainee.state())
+    trainee.processes.from_first(checkpoint.shared(trainee.state()))
     course, saved = Course(shown.line(recipe.name, recipe.steps, trainee.step)), time.monotonic()
     while trainee.step < recipe.steps:
         parts = trainee.parts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ class InParts(Runner):
         def logits(rows: slice) -> Float[Tensor, "m v"]:
             return self.runner.last(inputs.take(rows), loops[rows], at[rows], untracked=untracked)
 
-        return torch.cat([_again(logits, rows) for rows in self._rows(len(loops))])
+        return torch.cat([self._again(logits, rows) for rows in self._rows(len(loops))])
 
     def each(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
@@ -45,7 +45,7 @@ class InParts(Runner):
                 order[:] = [(k, ran + rows.start) for k, ran, _ in steps]
                 return tuple(own for *_, own in steps)
 
-            for own, (k, ran) in zip(_again(logits), order, strict=True):
+            for own, (k, ran) in zip(self._again(logits), order, strict=True):
                 found.setdefault(k, []).append((ran, own))
         for k, parts in found.items():
             rows, own = zip(*parts, strict=True)
@@ -55,7 +55,8 @@ class InParts(Runner):
         size = -(-count // self.parts)
         return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
-
-def _again(function: Any, *given: Any) -> Any:
-    """What the function gives; nothing else is kept, and it is called again for gradients."""
-    return checkpoint(function, *given, use_reentrant=False)
+    def _again(self, function: Callable[..., Any], *given: Any) -> Any:
+        """What the function gives; nothing else is kept, and it is called again for gradients."""
+        # A tensor of the device, so that dropout is drawn there as before: torch looks at arguments alone for devices.
+        device = next(self.model.parameters()).detach()
+        return checkpoint(lambda _, *rest: function(*rest), device, *given, use_reentrant=False)

@@ -97,7 +97,9 @@ def joined(device: torch.device) -> Iterator[Processes]:
         yield Alone()
         return
     if device.type == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        if device.index != int(os.environ["LOCAL_RANK"]):
+            raise UsageError(f"torchrun's processes have a GPU each: leave the number of {device} out")
+        torch.cuda.set_device(device)
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     try:
         yield Processes(dist.get_rank(), dist.get_world_size())

@@ -14,6 +14,7 @@ from lengthwise.evaluation.claims import Claims, refuted
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import digest
 from lengthwise.evaluation.verification import Check
+from lengthwise.models import device_of
 from lengthwise.run import Weights
 from lengthwise.training.loop import train
 
@@ -29,7 +30,8 @@ def retrained(
     name = "trained again"
     with tempfile.TemporaryDirectory() as folder:
         try:
-            again = train(weights.recipe, Path(folder) / "run", progress=progress, **how).weights()
+            run = train(weights.recipe, Path(folder) / "run", progress=progress, **how)
+            again = run.weights(device_of(weights.model))
         except Diverged as error:
             return Check(name, "exposed", f"its recipe gives no weights: {error}")
     if digest(again.model.state_dict()) == digest(weights.model.state_dict()):

@@ -31,7 +31,7 @@ from lengthwise.recipe.recipe import Recipe
 from lengthwise.run import Run, choose_device
 from lengthwise.share.tracking import check, tracked
 from lengthwise.training.ahead import drawn_ahead
-from lengthwise.training.computing import Matmul, autocast, check_matmul, computing, stop_signal
+from lengthwise.training.computing import Matmul, autocast, check_matmul, computing, stepping, stop_signal
 from lengthwise.training.processes import process_count
 from lengthwise.training.progress import Course
 from lengthwise.training.trainee import Trainee, rehearse, small
@@ -75,7 +75,7 @@ def train_stacked(
                 run.forget_state()
             else:
                 entered.enter_context(tracked(run, track, shown.note))
-        entered.enter_context(computing(threads, matmul))
+        entered.enter_context(computing(threads))
         stopped = entered.enter_context(stop_signal())
         if left:
             given: dict[str, Any] = {"allow_divergence": allow_divergence, "matmul": matmul, "stacked": len(left)}
@@ -219,11 +219,13 @@ def advance(trainees: Sequence[Trainee]) -> list[Trainee]:
     asked = [one.asked for one in recorders]
     if len({tuple(each.each for each in own) for own in asked}) > 1:
         raise UsageError("the objective asks one seed for other logits than the next")
-    with autocast(trainees[0].device, trainees[0].matmul):
-        found = [answers(models, together) for together in zip(*asked, strict=True)]
-    replayers = [Replayer(model, *own) for model, *own in zip(models, asked, zip(*found, strict=True), strict=True)]
-    due = [(one, loss) for one, loss in zip(trainees, losses(replayers), strict=True) if one.step == step]
-    torch.stack([loss.value for _, loss in due]).sum().backward()
+    matmul = trainees[0].matmul
+    with stepping(matmul):
+        with autocast(trainees[0].device, matmul):
+            found = [answers(models, together) for together in zip(*asked, strict=True)]
+        replayers = [Replayer(model, *own) for model, *own in zip(models, asked, zip(*found, strict=True), strict=True)]
+        due = [(one, loss) for one, loss in zip(trainees, losses(replayers), strict=True) if one.step == step]
+        torch.stack([loss.value for _, loss in due]).sum().backward()
     for one, loss in due:
         one.descend(loss)
     return [one for one, _ in due]

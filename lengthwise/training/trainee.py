@@ -33,7 +33,7 @@ from lengthwise.recipe.source import Finite, Fresh
 from lengthwise.run import Run, check_kept, commit, named_now, save
 from lengthwise.training import checkpoint
 from lengthwise.training.average import Average
-from lengthwise.training.computing import Bf16, Clock, Matmul, check_matmul
+from lengthwise.training.computing import Bf16, Clock, Matmul, check_matmul, stepping
 from lengthwise.training.memory import InParts
 from lengthwise.training.processes import Alone, Divided, Processes
 from lengthwise.training.watching import Watching, finite
@@ -97,8 +97,9 @@ class Trainee:
         """Compute the loss and its gradients. None if memory does not hold what that takes; all of it is free again."""
         runner = self.runner()
         try:
-            loss = self.loss(self.step, runner, batch, loops)
-            loss.value.backward()
+            with stepping(self.matmul):
+                loss = self.loss(self.step, runner, batch, loops)
+                loss.value.backward()
         except torch.OutOfMemoryError:
             self.optimizer.zero_grad()
             return None

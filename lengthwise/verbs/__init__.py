@@ -63,7 +63,11 @@ def _check(args: argparse.Namespace) -> None:
     for name in NAMING:
         if getattr(args, name, None) == "":
             raise UsageError(f"--{name}: nothing is named; leave it out, or name one at least")
-    if hasattr(args, "device"):
+    if hasattr(args, "on"):
+        from lengthwise.verbs.options import at_hand
+
+        at_hand(args)
+    elif hasattr(args, "device"):
         from lengthwise.run import choose_device
 
         choose_device(args.device)

@@ -20,7 +20,7 @@ from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.stopping import Stopping
 from lengthwise.report.sheet import Sheet
 from lengthwise.run import Run
-from lengthwise.training.cost import Cost, cost, step_seconds
+from lengthwise.training.cost import Cost, cost, gpu_step_seconds
 from lengthwise.training.executors import Local
 from lengthwise.training.ray_cluster import Ray
 from lengthwise.training.slurm import Slurm
@@ -49,10 +49,11 @@ def forecast(args: argparse.Namespace, plan: Sequence[Sequence[Recipe]], title: 
     found = []
     for seeds in _shown(plan, args.quiet):
         price = cost(seeds[0], moments=2, rows=rows)
-        faster = step_seconds(seeds[0], moments=2, rows=rows, device="cuda") if gpu else None
+        faster = gpu_step_seconds(seeds[0], 2, matmul=args.matmul, compile=args.compile) if gpu else None
         row = _row(seeds, price, faster)
         found.append(row)
-        times = [duration(row[name] * 60) for name in ("minutes_each", *["gpu_minutes_each"] * gpu)]
+        minutes = [row[name] for name in ("minutes_each", *["gpu_minutes_each"] * gpu)]
+        times = ["–" if each is None else duration(each * 60) for each in minutes]
         size = f"{row['operations_each']:.1e}", bytes_text(row["memory"])
         table.add_row(row["recipe"], str(row["seeds"]), str(row["missing"]), *size, *times)
     engines = _engines(args, found)

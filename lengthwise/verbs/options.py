@@ -10,16 +10,20 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from lengthwise import catalog
 from lengthwise.base import fields, literals
+from lengthwise.base.errors import shown
 from lengthwise.base.files import is_folder
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind, UsageError
 from lengthwise.recipe import demand
 from lengthwise.recipe.recipe import Recipe, check_stopping
 from lengthwise.recipe.stopping import After, Stopping
-from lengthwise.run import Run, read_recipe, weights_folder
+from lengthwise.run import Run, choose_device, read_recipe, weights_folder
 from lengthwise.share.hub import PREFIX
+from lengthwise.training.computing import Matmul
 from lengthwise.training.executors import Engine, Local
 from lengthwise.training.ray_cluster import Ray
 from lengthwise.training.slurm import Slurm
@@ -173,6 +177,20 @@ def engine(args: argparse.Namespace) -> Engine:
     if isinstance(value, str):
         value = {engine.__name__.lower(): engine.__name__ for engine in (Local, Ray, Slurm)}.get(value.lower(), value)
     return fields.decode(Engine, value, "--on")
+
+
+def at_hand(args: argparse.Namespace) -> tuple[torch.device, Matmul]:
+    """The device and the arithmetic with which something can be tried in this process: those asked for, but where other
+    machines train, which may have a GPU that is not here, a CPU. UsageError for a device that is not here, or is none.
+    """
+    if isinstance(engine(args), Local):
+        return choose_device(args.device), args.matmul
+    try:
+        if args.device != "auto":
+            torch.device(args.device)
+    except RuntimeError:
+        raise UsageError(f"device: {shown(args.device)} is none; cuda, cpu or auto") from None
+    return torch.device("cpu"), "fp32"
 
 
 def passed_on(args: argparse.Namespace) -> list[str]:

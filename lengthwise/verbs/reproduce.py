@@ -22,7 +22,7 @@ from lengthwise.report import curves
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.publish import publish, publish_depth, publish_distribution, publish_overview, publish_parameters
 from lengthwise.report.tables import score_table, summary, summary_table, write_csv
-from lengthwise.run import Run, choose_device
+from lengthwise.run import Run
 from lengthwise.studies import Panel, Study
 from lengthwise.training.computing import check_matmul, computing
 from lengthwise.training.cost import operations_by_id
@@ -31,7 +31,7 @@ from lengthwise.training.live import follow
 from lengthwise.training.stacked import check_alike, rehearse_stacked
 from lengthwise.verbs.console import doing, err, say
 from lengthwise.verbs.forecast import forecast
-from lengthwise.verbs.options import check_stack, engine, jobs_of, passed_on, seeds_of
+from lengthwise.verbs.options import at_hand, check_stack, engine, jobs_of, passed_on, seeds_of
 
 DEPTH_SAMPLES = 512  # problems on which every loop is looked at: the published code's batch
 
@@ -44,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         return _dry_run(args, study)
     engine(args).check()
-    check_matmul(args.matmul, choose_device(args.device))
+    device, matmul = at_hand(args)
+    check_matmul(matmul, device)
     if args.samples is None:
         args.samples = study.samples
     if args.stack:
@@ -99,13 +100,14 @@ def _train(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[R
 
 def _seal(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[Run]]) -> None:
     """Measure every run once on problems of its own sealed seed."""
+    device, _ = at_hand(args)
     for panel in study.panels:
         kinds = ["uniform", *(["hard"] if panel.hard else []), *(["natural"] if panel.natural else [])]
         for run in (run for run in runs[panel.title] if run.done):
             what = f"{run.recipe.name}: sealed problems"
             with computing(1), doing(what, quiet=args.quiet), run.locked(wait=True):
                 few, rules = samples_of_family(args.samples), panel.rules(run.recipe)
-                seal(run, panel.sizes, samples=args.samples, structured=few, rules=rules, kinds=kinds)
+                seal(run, panel.sizes, samples=args.samples, structured=few, rules=rules, kinds=kinds, device=device)
 
 
 def _measured_on(args: argparse.Namespace, panel: Panel, run: Run) -> list[str]:
@@ -138,7 +140,7 @@ def _publish(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence
             continue
         with Progress(quiet=args.quiet) as shown:
             prices |= operations_by_id((one.recipe for one in group), shown)
-        files += _publish_panel(panel, group, folder / panel.name, prices, quiet=args.quiet)
+        files += _publish_panel(args, panel, group, folder / panel.name, prices)
         if panel.claims or panel.also:
             found = summary(panel.title, curves(group), panel.sizes, panel.claims)
             write_csv(folder / panel.name / "summary.csv", found)
@@ -155,17 +157,18 @@ def _publish(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence
 
 
 def _publish_panel(
-    panel: Panel, runs: Sequence[Run], folder: Path, prices: Mapping[str, float], *, quiet: bool
+    args: argparse.Namespace, panel: Panel, runs: Sequence[Run], folder: Path, prices: Mapping[str, float]
 ) -> list[Path]:
     """A panel's scores and figures; what loops do to adaptive recipes, and how long the problems of a set are."""
     files = publish(runs, folder, title=panel.title, operations=prices, strong=panel.strong)
     for one in runs:
         if panel.also and one.recipe.seed == 0 and one.recipe.loops.adapts and one.done:
-            with computing(1), Progress(quiet=quiet) as shown, one.locked(wait=True):
-                rows = depths(one, [one.recipe.lengths.top, *panel.sizes], DEPTH_SAMPLES, shown)
+            with computing(1), Progress(quiet=args.quiet) as shown, one.locked(wait=True):
+                sizes = [one.recipe.lengths.top, *panel.sizes]
+                rows = depths(one, sizes, DEPTH_SAMPLES, shown, at_hand(args)[0])
             files += publish_depth(rows, folder / f"stopping-{one.recipe.name}")
     if panel.natural:
-        files += _publish_set(runs[0].recipe, folder / "distribution", quiet=quiet)
+        files += _publish_set(runs[0].recipe, folder / "distribution", quiet=args.quiet)
     return files
 
 

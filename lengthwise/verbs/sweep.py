@@ -22,14 +22,14 @@ from lengthwise.recipe.recipe import ChosenOn, Recipe
 from lengthwise.report.style import save
 from lengthwise.report.sweep import mattered, mattered_table, ranked, sweep_figure, trials_table
 from lengthwise.report.tables import write_csv
-from lengthwise.run import Run, choose_device
+from lengthwise.run import Run
 from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow
 from lengthwise.training.search import Search, check_search
 from lengthwise.training.trainee import rehearse
 from lengthwise.verbs.console import err, foresee, measuring, say
 from lengthwise.verbs.forecast import forecast
-from lengthwise.verbs.options import check_seeds, engine, jobs_of, parse_sizes, passed_on, recipe_of, seeds_of
+from lengthwise.verbs.options import at_hand, check_seeds, engine, jobs_of, parse_sizes, passed_on, recipe_of, seeds_of
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _asked(args: argparse.Namespace) -> Sweep:
     foresee(measuring(sizes), of_measuring(recipe, sizes, args.samples, [recipe.stopping]))
     if args.trials is None:
         points = [changed(recipe, point) for point in grid(axes)]
-        rehearse(points[0], choose_device(args.device), args.matmul)
+        rehearse(points[0], *at_hand(args))
     return Sweep(recipe, tuple(axes), tuple(sizes), args.samples, args.seeds, args.trials)
 
 

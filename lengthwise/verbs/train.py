@@ -37,6 +37,7 @@ from lengthwise.verbs.console import say
 from lengthwise.verbs.families import after_training
 from lengthwise.verbs.forecast import forecast, foresee_scores
 from lengthwise.verbs.options import (
+    at_hand,
     check_stack,
     engine,
     further_kinds,
@@ -168,10 +169,10 @@ def _own_options(args: argparse.Namespace) -> list[str]:
 
 def _rehearse(args: argparse.Namespace, recipe: Recipe) -> None:
     """UsageError for what cannot work, before anything is written."""
-    device = choose_device(args.device)
-    rehearse(recipe, device, args.matmul)
-    if args.compile:
-        with Progress(quiet=args.quiet) as progress, computing(args.threads, args.matmul):
+    device, matmul = at_hand(args)
+    rehearse(recipe, device, matmul)
+    if args.compile and isinstance(engine(args), Local):
+        with Progress(quiet=args.quiet) as progress, computing(args.threads):
             Trainee(recipe, device, matmul=args.matmul, compile=True).compile_first(progress)
 
 
