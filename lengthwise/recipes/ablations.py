@@ -21,7 +21,7 @@ from lengthwise.recipes.window import WINDOWED, columns_addition
 from lengthwise.tasks.flipped_copy import FlippedCopy
 
 PUBLISHED = ("parity", "binary-sum")  # what the published form learns in minutes
-PARITY_ONLY = ("no-ema", "alibi", "learned")  # an addition takes twice as long, or more
+PARITY_ONLY = ("no-ema", "alibi", "learned")  # an addition takes longer
 
 
 def ablations() -> dict[str, Recipe]:
@@ -36,7 +36,7 @@ def _parity() -> Recipe:
 
 
 def _addition() -> Recipe:
-    """Trained on up to 10 bits only, which takes four minutes instead of twenty."""
+    """Trained on up to 10 bits only, which takes four minutes instead of sixteen."""
     recipe = replace(columns_addition(), name="ablation-addition-ours", watch=Watch(), steps=1200)
     return replace(recipe, lengths=Curriculum(top=10, every=60), schedule=Schedule("cosine", cooldown=0.4))
 

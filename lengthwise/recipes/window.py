@@ -90,7 +90,7 @@ def looped_copy() -> Recipe:
 
     Not the published method, which is ``fop-loop-adaptive-copy``. It stops by itself, as ``halting_parity`` does: the
     mark of the first symbol reaches the ``=`` when the row has arrived. Expect every family right at 1.5 times the
-    training length, and most at twice; a seed takes four minutes of one CPU thread.
+    training length, and most at twice; a seed takes five minutes of one CPU thread.
     """
     return replace(
         halting_parity(),
@@ -203,12 +203,12 @@ def halting_binary_sum() -> Recipe:
 
 
 def looped_multiplication() -> Recipe:
-    """Our form of multiplication, 1–2 bits times n: n₁·n₂ loops, with heads as for addition; the operands' digits are
-    counted from their lowest bit, as the product's are. The first position is marked: without it no weights can tell
-    11 * 1 from 1 * 1, since an average over equal neighbours is that of no neighbour. Two fifths of the problems are
-    structured: rich in ones, and so in carries, powers, runs, palindromes, one odd bit. In training, rows take up to
-    twenty loops more: what is settled early has to stand still while the rest is worked on. It stops by itself: as in
-    ``halting_binary_sum`` a clock says when it is done, two layers, since one operand decides how fast its mark goes
+    """Our form of multiplication, 1–2 bits times n: n₁·n₂ + 2 loops, with heads as for addition; the operands' digits
+    are counted from their lowest bit, as the product's are. The first position is marked: without it no weights can
+    tell 11 * 1 from 1 * 1, since an average over equal neighbours is that of no neighbour. Two fifths of the problems
+    are structured: rich in ones, and so in carries, powers, runs, palindromes, one odd bit. In training, rows take up
+    to twenty loops more: what is settled early has to stand still while the rest is worked on. It stops by itself: as
+    in ``halting_binary_sum`` a clock says when it is done, two layers, since one operand decides how fast its mark goes
     along the other. It may be early, beyond the training lengths by some loops; the answer is taken four loops later. A
     seed takes 20 minutes of one CPU thread; expect every family right at the training length."""
     return replace(
