@@ -23,13 +23,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 from plain import final_loss
 
 from lengthwise import catalog, fast
-from lengthwise.base.errors import UsageError
 from lengthwise.base.rng import stream
 from lengthwise.depth import Runner
 from lengthwise.depth.plain import Plain
@@ -224,7 +222,7 @@ def tried(what: str, name: str, measure: Callable[[], Measured]) -> Measured:
     start = time.perf_counter()
     try:
         found = measure()
-    except (RuntimeError, UsageError) as error:
+    except Exception as error:
         found = None
         print(f"{what} {name}: {type(error).__name__}: {error}", file=sys.stderr)
     print(f"{what} {name}: {found} in {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
@@ -237,8 +235,8 @@ def measured(device: torch.device, *, quick: bool) -> dict:
     names = [name for name in shipped() if not quick or name == "looped-parity"]
     published = PUBLISHED[: 1 if quick else 2]
 
-    def over(what: str, of: Sequence[Any], measure: Callable[[Any], Measured]) -> dict[str, Measured]:
-        return {str(one): tried(what, str(one), lambda one=one: measure(one)) for one in of}
+    def over(what: str, names: Sequence[str], measure: Callable[[str], Measured]) -> dict[str, Measured]:
+        return {name: tried(what, name, lambda name=name: measure(name)) for name in names}
 
     known = {recipe.name: recipe for recipe in recipes}
     result = {

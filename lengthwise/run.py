@@ -99,7 +99,7 @@ def choose_device(name: str | torch.device) -> torch.device:
     UsageError if the device is missing."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    if name == "cuda" and "TORCHELASTIC_RUN_ID" in os.environ:  # each of torchrun's processes has a GPU of its own
+    if str(name) == "cuda" and "TORCHELASTIC_RUN_ID" in os.environ:  # each of torchrun's processes has a GPU of its own
         name = f"cuda:{os.environ['LOCAL_RANK']}"
     try:
         device = torch.device(name)

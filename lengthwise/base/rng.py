@@ -36,13 +36,15 @@ def seed_torch(number: int) -> None:
 def undisturbed() -> Iterator[None]:
     """A context after which the global generators of torch and of Python are as they were: whoever calls may draw from
     them too."""
-    before = random.getstate()
+    before, used = random.getstate(), torch.cuda.is_initialized()
     try:
-        # Of GPUs that nobody uses yet there is nothing to keep, and to ask for it would set one up.
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []):
+        # Of GPUs that nobody uses yet there is nothing to keep but the seed, and to ask for more would set one up.
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if used else []):
             yield
     finally:
         random.setstate(before)
+        if torch.cuda.is_available() and not used:
+            torch.cuda.manual_seed_all(torch.initial_seed())
 
 
 @cache

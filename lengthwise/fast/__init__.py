@@ -4,7 +4,7 @@ Each runner claims exactly the models it knows: known types of all parts, no hoo
 float64 (see ``claims``). Any other model runs plainly. A runner's values and gradients equal the plain runner's up to
 rounding. ``LENGTHWISE_PLAIN=1`` in the environment, or ``with lengthwise.plain():``, turns all of them off.
 
-``RUNNERS`` are for a CPU. ``Compiled`` is for any device, where it is asked for: compiling costs half a minute.
+``RUNNERS`` are for a CPU. ``Compiled`` is for any device, where it is asked for: compiling costs 5 to 50 s per shape.
 
 In hand-written backward passes, ``to_x`` is the gradient of the loss with respect to ``x``.
 """

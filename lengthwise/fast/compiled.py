@@ -1,7 +1,7 @@
 """The runner of transformers that torch compiles (``torch.compile``), used only where it is asked for.
 
 On a GPU the host takes longer to ask for an operation of a small model than the GPU to do it. So one loop is compiled
-into few kernels. Compiling takes half a minute per shape, so shapes have to recur: rows are padded to a multiple of
+into few kernels. Compiling takes 5 to 50 s per shape, so shapes have to recur: rows are padded to a multiple of
 ``BUCKET`` positions, and all rows run as many loops as the one that needs most; one whose loops are over keeps its
 state. One compiled loop then serves all loops and all steps of a bucket. Neither padding nor other rows change a logit,
 so values and gradients equal those of the plain runner up to rounding.

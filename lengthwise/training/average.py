@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 
@@ -16,16 +18,25 @@ class Average(AveragedModel):
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         super().__init__(model)
-        self.decay = decay
+        self.average = get_ema_multi_avg_fn(decay)
 
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
-        """Take one more state of the model into the average; its buffers are copied."""
-        pairs = list(zip(self.module.parameters(), model.parameters(), strict=True))
-        moving = [(own, new) for own, new in pairs if own.is_floating_point()] if self.n_averaged else []
+        """Take one more state of the model into the average; buffers and whole numbers are copied."""
+        begun = bool(self.n_averaged)
+        moving: list[tuple[Tensor, Tensor]] = []
+        for own, new in _pairs(self.module, model):
+            if begun and isinstance(own, nn.Parameter) and (own.is_floating_point() or own.is_complex()):
+                moving.append((own, new))
+            else:
+                own.copy_(new)
         if moving:
             own, new = zip(*moving, strict=True)
-            get_ema_multi_avg_fn(self.decay)(own, new, int(self.n_averaged))
-        for own, new in [*(() if moving else pairs), *zip(self.module.buffers(), model.buffers(), strict=True)]:
-            own.copy_(new)
+            self.average(own, new, int(self.n_averaged))
         self.n_averaged += 1
+
+
+def _pairs(average: nn.Module, model: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+    """Each parameter and each buffer of the average, with the model's own."""
+    yield from zip(average.parameters(), model.parameters(), strict=True)
+    yield from zip(average.buffers(), model.buffers(), strict=True)

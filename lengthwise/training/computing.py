@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
@@ -95,7 +95,7 @@ def computing(threads: int) -> Iterator[None]:
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
     try:
-        with rng.undisturbed(), _products("highest"):
+        with rng.undisturbed(), _products(tf32=False):
             yield
     finally:
         torch.set_num_threads(before)
@@ -105,27 +105,41 @@ def computing(threads: int) -> Iterator[None]:
 def stepping(matmul: Matmul) -> AbstractContextManager[None]:
     """A context of a training step alone, with TF32 products if they are asked for: what is measured between steps is
     measured in 32 bits."""
-    return _products("high") if matmul == "tf32" else nullcontext()
+    return _products(tf32=True) if matmul == "tf32" else nullcontext()
 
 
 @contextmanager
-def _products(precision: str) -> Iterator[None]:
-    """A context with this precision of products of 32-bit matrices; afterwards it is as the user has set it, whether by
-    torch's older setting or by those of each backend (torch 2.9), beside which the older one may not be read."""
-    found: tuple[Any, ...] = torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None)
-    backends = [(one, one.fp32_precision) for one in found if hasattr(one, "fp32_precision")]
-    try:
-        before = torch.get_float32_matmul_precision()
-    except RuntimeError:
-        before = None
-    torch.set_float32_matmul_precision(precision)
+def _products(*, tf32: bool) -> Iterator[None]:
+    """A context with or without TF32, in cuDNN too, where torch takes it unasked. Afterwards all is as the user has set
+    it, by torch's older settings or by those of each backend (torch 2.9), beside which the older may not be read."""
+    cudnn = torch.backends.cudnn
+    backends: tuple[Any, ...] = (
+        torch.backends.cuda.matmul,
+        getattr(torch.backends.mkldnn, "matmul", None),
+        getattr(cudnn, "conv", None),
+        getattr(cudnn, "rnn", None),
+    )
+    newer = [(backend, backend.fp32_precision) for backend in backends if hasattr(backend, "fp32_precision")]
+    products, in_cudnn = _told(torch.get_float32_matmul_precision), _told(lambda: cudnn.allow_tf32)
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    cudnn.allow_tf32 = tf32
     try:
         yield
     finally:
-        if before is not None:
-            torch.set_float32_matmul_precision(before)
-        for backend, value in backends:
+        if products is not None:
+            torch.set_float32_matmul_precision(products)
+        if in_cudnn is not None:
+            cudnn.allow_tf32 = in_cudnn
+        for backend, value in newer:
             backend.fp32_precision = value
+
+
+def _told(setting: Callable[[], Any]) -> Any:
+    """A setting; None where torch does not tell it, as the newer ones disagree."""
+    try:
+        return setting()
+    except RuntimeError:
+        return None
 
 
 @contextmanager

@@ -98,7 +98,8 @@ def _train(trainee: Trainee, run: Run, shown: Progress, stopped: Callable[[], bo
     recipe = trainee.recipe
     for change in trainee.restore(run):
         shown.note(change)
-    trainee.processes.from_first(checkpoint.shared(trainee.state()))
+    if trainee.processes.count > 1:
+        trainee.processes.from_first(checkpoint.shared(trainee.state()))
     course, saved = Course(shown.line(recipe.name, recipe.steps, trainee.step)), time.monotonic()
     while trainee.step < recipe.steps:
         parts = trainee.parts

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lengthwise.base.types import Inputs
 from lengthwise.depth import Runner
+from lengthwise.models import device_of
 
 
 class InParts(Runner):
@@ -58,5 +59,5 @@ class InParts(Runner):
     def _again(self, function: Callable[..., Any], *given: Any) -> Any:
         """What the function gives; nothing else is kept, and it is called again for gradients."""
         # A tensor of the device, so that dropout is drawn there as before: torch looks at arguments alone for devices.
-        device = next(self.model.parameters()).detach()
-        return checkpoint(lambda _, *rest: function(*rest), device, *given, use_reentrant=False)
+        there = torch.empty(0, device=device_of(self.model))
+        return checkpoint(lambda _, *rest: function(*rest), there, *given, use_reentrant=False)

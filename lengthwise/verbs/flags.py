@@ -31,7 +31,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "compile": {
         "action": "store_true",
-        "help": "let torch compile the model's loops, half a minute for each shape: for GPUs; transformers only",
+        "help": "let torch compile the model's loops, 5 to 50 s for each shape: for GPUs; transformers only",
     },
     "threads": {"type": int, "default": 1, "metavar": "N", "help": "CPU threads (default: 1, best for small models)"},
     "save-every": {"type": float, "default": 60.0, "metavar": "S", "help": "seconds between checkpoints (default: 60)"},

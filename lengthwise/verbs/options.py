@@ -189,8 +189,9 @@ def at_hand(args: argparse.Namespace) -> tuple[torch.device, Matmul]:
         if args.device != "auto":
             torch.device(args.device)
     except RuntimeError:
-        raise UsageError(f"device: {shown(args.device)} is none; cuda, cpu or auto") from None
-    return torch.device("cpu"), "fp32"
+        raise UsageError(f"device: {shown(args.device)} is no device; say cuda, cpu or auto") from None
+    elsewhere = args.matmul == "tf32" and args.device != "cpu"  # which a CPU does not know
+    return torch.device("cpu"), "fp32" if elsewhere else args.matmul
 
 
 def passed_on(args: argparse.Namespace) -> list[str]:
