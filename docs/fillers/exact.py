@@ -99,10 +99,15 @@ def kept(folder: str, *tops: str) -> str:
     lines = [["", "digits", *shown], ["---", "---:", *("---:" for _ in shown)]]
     for name in names:
         for top in map(int, tops):
-            means: dict[str, list[float]] = defaultdict(list)
-            for (recipe, rule, _), found in maps.items():
-                if recipe == name:
-                    means[rule].append(statistics.fmean(exact for at, exact in found.items() if max(at) <= top))
+            inside = {
+                key: [exact for at, exact in found.items() if max(at) <= top]
+                for key, found in maps.items()
+                if key[0] == name
+            }
+            pairs, means = max(map(len, inside.values())), defaultdict[str, list[float]](list)
+            for (_, rule, _), found in inside.items():
+                if len(found) == pairs:  # a rule that was measured at fewer has no mean over the map
+                    means[rule].append(statistics.fmean(found))
             spreads = [median_of(means[rule]) if rule in means else "" for rule in rules]
             lines.append([f"`{name}`", f"1–{top} × 1–{top}", *spreads])
     return table_of(lines)
