@@ -200,7 +200,7 @@ def _lengths(setting: Setting) -> Lengths:
 
 
 def cpu() -> dict[str, Recipe]:
-    """A method of Fan et al. 2025 at a small width: minutes to two hours of one CPU thread. See results/looped."""
+    """A method of Fan et al. 2025 at a small width: minutes to three hours of one CPU thread. See results/looped."""
     return _all("cpu")
 
 
