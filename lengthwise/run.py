@@ -99,7 +99,7 @@ def choose_device(name: str | torch.device) -> torch.device:
     UsageError if the device is missing."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    if str(name) == "cuda" and "TORCHELASTIC_RUN_ID" in os.environ:  # each of torchrun's processes has a GPU of its own
+    if str(name) == "cuda" and from_torchrun():  # each of its processes has a GPU of its own
         name = f"cuda:{os.environ['LOCAL_RANK']}"
     try:
         device = torch.device(name)
@@ -108,6 +108,11 @@ def choose_device(name: str | torch.device) -> torch.device:
         here = ["auto", "cpu", *["cuda"] * torch.cuda.is_available(), *["mps"] * torch.backends.mps.is_available()]
         raise UsageError(f"device: {shown(name)} is not here; there are: {', '.join(here)}") from None
     return device
+
+
+def from_torchrun() -> bool:
+    """Has torchrun started this process?"""
+    return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def read_recipe(folder: Path) -> Recipe:

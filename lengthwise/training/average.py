@@ -18,7 +18,7 @@ class Average(AveragedModel):
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         super().__init__(model)
-        self.average = get_ema_multi_avg_fn(decay)
+        self.move = get_ema_multi_avg_fn(decay)
 
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
@@ -32,7 +32,7 @@ class Average(AveragedModel):
                 own.copy_(new)
         if moving:
             own, new = zip(*moving, strict=True)
-            self.average(own, new, int(self.n_averaged))
+            self.move(own, new, int(self.n_averaged))
         self.n_averaged += 1
 
 

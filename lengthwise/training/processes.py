@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from lengthwise.base.errors import UsageError
 from lengthwise.base.types import Inputs, sent
 from lengthwise.depth import Runner
+from lengthwise.run import from_torchrun
 
 
 class Processes:
@@ -109,16 +110,12 @@ def joined(device: torch.device) -> Iterator[Processes]:
 
 def process_count() -> int:
     """How many processes torchrun has started; 1 without it."""
-    return int(os.environ["WORLD_SIZE"]) if _from_torchrun() else 1
+    return int(os.environ["WORLD_SIZE"]) if from_torchrun() else 1
 
 
 def follows() -> bool:
     """Is this one of torchrun's processes, and not the first?"""
-    return _from_torchrun() and os.environ["RANK"] != "0"
-
-
-def _from_torchrun() -> bool:
-    return "TORCHELASTIC_RUN_ID" in os.environ
+    return from_torchrun() and os.environ["RANK"] != "0"
 
 
 @contextmanager
