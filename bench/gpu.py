@@ -2,6 +2,7 @@
 
 - same: loss and gradients of every form of shipped model equal those of a CPU, in float32, to 1e-3 of the largest.
 - no reads: a whole training step of each runs while CUDA refuses to wait for the host (its sync debug mode).
+- resumes: of each, three steps, a checkpoint, and three steps of what reads it give the weights of six, to 1e-3.
 - scores: shipped weights answer as on a CPU: exact match at the training length differs by 0.01 at most.
 - learns: parity of up to 8 bits is learned to 0.99, in fp32 and in bf16.
 - speed: milliseconds of a training step of the published parity and addition, in fp32, TF32 and bf16, without and with
@@ -10,9 +11,8 @@
   and how far its loss and gradients are from the plain runner's, as a share of the largest: 1e-3 at most in fp32.
 - stacked: a step of 16 seeds of these as one stack takes at most 3 times as long as a step of one by itself.
 
-A part that fails is said, and loses no other; how long each takes goes to standard error.
-
-``--device cpu --quick`` tries the script itself where there is no GPU.
+A part that fails is said, and loses no other; how long each takes goes to standard error. ``--only PART ...`` measures
+these parts alone, into no table. ``--device cpu --quick`` tries the script itself where there is no GPU.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from lengthwise.folder import shipped
 from lengthwise.recipe import data
 from lengthwise.recipe.recipe import Recipe, Watch
 from lengthwise.recipe.source import Fresh
-from lengthwise.run import load
+from lengthwise.run import Run, load
 from lengthwise.training.ahead import drawn_ahead
 from lengthwise.training.computing import Bf16, computing
 from lengthwise.training.loop import train
@@ -46,7 +46,7 @@ from lengthwise.training.trainee import Trainee
 PUBLISHED = ("paper-fop-loop-adaptive-parity", "paper-fop-loop-adaptive-addition")
 PARITY = ["lengths=Curriculum(top=8,every=60)", "steps=1200"]
 ARITHMETIC = ("fp32", "tf32", "bf16")
-PARTS = ("same", "no reads", "scores", "learns", "speed", "compiled", "stacked")
+PARTS = ("same", "no reads", "resumes", "scores", "learns", "speed", "compiled", "stacked")
 CPU = torch.device("cpu")
 Measured = bool | float | dict[str, float | None] | None
 
@@ -101,6 +101,23 @@ def reads_nothing(recipe: Recipe, device: torch.device) -> bool:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     return True
+
+
+def resumed(recipe: Recipe, device: torch.device, steps: int = 3) -> float:
+    """How far the weights of a run that went on from a checkpoint are from those of one that was never broken off."""
+    whole, first, second = (Trainee(recipe, device) for _ in range(3))
+    with TemporaryDirectory() as folder, computing(1):
+        advance_by(whole, 2 * steps)
+        advance_by(first, steps)
+        first.keep(run := Run.of(recipe, Path(folder)))
+        second.restore(run)
+        advance_by(second, steps)
+    return apart(*([one.detach().cpu() for one in kept.evaluated().parameters()] for kept in (whole, second)))
+
+
+def advance_by(trainee: Trainee, steps: int) -> None:
+    for _ in range(steps):
+        trainee.advance()
 
 
 def exact(name: str, device: torch.device, count: int) -> float:
@@ -204,7 +221,7 @@ def table(result: dict) -> str:
     """The table, in Markdown."""
     lines = [f"# {result['device']}, torch {torch.__version__}", "", "| what | of | measured |", "| --- | --- | --- |"]
     for what in PARTS:
-        for name, value in result[what].items():
+        for name, value in result.get(what, {}).items():
             parts = value.items() if isinstance(value, dict) else [("", value)]
             shown = ", ".join(f"{part} {_text(number)}".strip() for part, number in parts if number is not None)
             lines.append(f"| {what} | {name} | {shown or 'failed'} |")
@@ -229,40 +246,42 @@ def tried(what: str, name: str, measure: Callable[[], Measured]) -> Measured:
     return found
 
 
-def measured(device: torch.device, *, quick: bool) -> dict:
+def measured(device: torch.device, parts: Sequence[str], *, quick: bool) -> dict:
     start, recipes, count = time.perf_counter(), one_of_each(), 50 if quick else 1000
     recipes = recipes[-2:] if quick else recipes
     names = [name for name in shipped() if not quick or name == "looped-parity"]
-    published = PUBLISHED[: 1 if quick else 2]
-
-    def over(what: str, names: Sequence[str], measure: Callable[[str], Measured]) -> dict[str, Measured]:
-        return {name: tried(what, name, lambda name=name: measure(name)) for name in names}
-
-    known = {recipe.name: recipe for recipe in recipes}
-    result = {
-        "same": over("same", list(known), lambda name: differs(known[name], device)),
-        "no reads": over("no reads", list(known), lambda name: reads_nothing(known[name], device)),
-        "scores": over("scores", names, lambda name: exact(name, device, count) - exact(name, CPU, count)),
-        "learns": over("learns", ("fp32", "bf16"), lambda matmul: learned(device, matmul, quick=quick)),
-        "speed": over("speed", published, lambda name: speeds(name, device, quick=quick)),
-        "compiled": over("compiled", published, lambda name: compiled(name, device, quick=quick)),
-        "stacked": over("stacked", published, lambda name: stacked(name, device, quick=quick)),
+    known, published = {recipe.name: recipe for recipe in recipes}, PUBLISHED[: 1 if quick else 2]
+    ways: dict[str, tuple[Sequence[str], Callable[[str], Measured]]] = {
+        "same": (list(known), lambda name: differs(known[name], device)),
+        "no reads": (list(known), lambda name: reads_nothing(known[name], device)),
+        "resumes": (list(known), lambda name: resumed(known[name], device)),
+        "scores": (names, lambda name: exact(name, device, count) - exact(name, CPU, count)),
+        "learns": (("fp32", "bf16"), lambda matmul: learned(device, matmul, quick=quick)),
+        "speed": (published, lambda name: speeds(name, device, quick=quick)),
+        "compiled": (published, lambda name: compiled(name, device, quick=quick)),
+        "stacked": (published, lambda name: stacked(name, device, quick=quick)),
     }
+    result: dict[str, dict[str, Measured]] = {}
+    for what in parts:
+        of, measure = ways[what]
+        result[what] = {name: tried(what, name, lambda name=name, measure=measure: measure(name)) for name in of}
     seconds = time.perf_counter() - start
     about = {"device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device), "seconds": seconds}
     return {**about, **result, "met": seconds < 600 and met(result)}
 
 
 def met(result: dict) -> bool:
-    """Is all as claimed? What failed is not."""
-    if any(value is None for what in PARTS for value in result[what].values()):
+    """Is all that was measured as claimed? What failed is not."""
+    found = {what: list(result.get(what, {}).values()) for what in PARTS}
+    if any(value is None for values in found.values() for value in values):
         return False
+    exact = [one["fp32, apart"] for one in found["compiled"]]
     return (
-        max([*result["same"].values(), *(one["fp32, apart"] for one in result["compiled"].values())]) < 1e-3
-        and all(result["no reads"].values())
-        and max(map(abs, result["scores"].values())) <= 0.01
-        and min(result["learns"].values()) >= 0.99
-        and max(result["stacked"].values()) <= TIMES
+        max([*found["same"], *found["resumes"], *exact], default=0) < 1e-3
+        and all(found["no reads"])
+        and max(map(abs, found["scores"]), default=0) <= 0.01
+        and min(found["learns"], default=1) >= 0.99
+        and max(found["stacked"], default=0) <= TIMES
     )
 
 
@@ -270,11 +289,12 @@ if __name__ == "__main__":
     asked = argparse.ArgumentParser()
     asked.add_argument("--device", default="cuda")
     asked.add_argument("--quick", action="store_true")
+    asked.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     args = asked.parse_args()
     if args.device == "cuda" and not torch.cuda.is_available():
         print(json.dumps({"bench": "gpu", "skipped": "there is no CUDA device here"}))
         sys.exit()
-    found = measured(torch.device(args.device), quick=args.quick)
-    if not args.quick:
+    found = measured(torch.device(args.device), args.only, quick=args.quick)
+    if not args.quick and args.only == PARTS:
         Path(__file__).with_name("gpu.md").write_text(table(found))
     print(table(found) if args.quick else json.dumps({"bench": "gpu", **found}))
