@@ -94,6 +94,7 @@ class Folder:
         # They are told of rows that were appended.
         self.listeners: list[Callable[[str, Sequence[dict[str, Any]]], None]] = []
         self._read: dict[str, tuple[object, list[dict[str, Any]]]] = {}  # rows as they were read, and from which state
+        self._known: dict[str, tuple[object, set[str]]] = {}  # what ``keep`` knows to be there, and in which state
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.folder)!r})"
@@ -121,16 +122,23 @@ class Folder:
 
     def keep(self, name: str, *rows: dict[str, Any]) -> None:
         """Append those rows that are not there yet: what is measured again comes out the same."""
-        known = {json.dumps(row, sort_keys=True) for row in self.rows(name)}
-        if new := [row for row in rows if json.dumps(row, sort_keys=True) not in known]:
-            self.append(name, *new)
+        path = regular(self.folder / f"{name}.jsonl")
+        now, (then, known) = _state(path), self._known.get(name, (None, set()))
+        if now is None or now != then:
+            known = {_key(row) for row in self.rows(name)}
+        if new := {key: row for row in rows if (key := _key(row)) not in known}:
+            self.append(name, *new.values())
+            known.update(new)
+            now = _state(path)
+        self._known[name] = now, known  # a map of thousands of cells comes a row at a time: nothing is read for each
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """Whole rows of ``<name>.jsonl``; none without a file. Raises UsageError for one not as ``schemas`` has it."""
         path = regular(self.folder / f"{name}.jsonl")
         try:
-            state = path.stat()
-            now = state.st_ino, state.st_size, state.st_mtime_ns
+            now = _state(path)
+            if now is None:
+                return []
             if name not in self._read or self._read[name][0] != now:
                 self._read[name] = now, read_rows(ROWS[name], path)
             return [*self._read[name][1]]
@@ -168,6 +176,19 @@ class Folder:
     def forget(self) -> None:
         """Read rows again when they are next asked for: who watches many runs has no room for all."""
         self._read.clear()
+        self._known.clear()
+
+
+def _state(path: Path) -> object:
+    """What differs once a file is written to, or is another; None if there is none."""
+    if not path.exists():
+        return None
+    state = path.stat()
+    return state.st_ino, state.st_size, state.st_mtime_ns
+
+
+def _key(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, sort_keys=True)
 
 
 class RunFolder(Folder):

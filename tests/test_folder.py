@@ -7,8 +7,10 @@ import sys
 import pytest
 
 from lengthwise import catalog
+from lengthwise import folder as folders
 from lengthwise.ask.folder import Asked
 from lengthwise.ask.inquiry import Inquiry
+from lengthwise.base.files import read_rows
 from lengthwise.base.types import Score, UsageError
 from lengthwise.cli import main
 from lengthwise.folder import SHIPPED, InquiryFolder, RunFolder, shipped
@@ -117,6 +119,20 @@ def test_a_report_imports_neither_torch_nor_models_nor_a_client(run, asked, tmp_
     written = {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()}
     assert written == {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     assert {"runs.json", "inquiries.json", "scores.csv", "card.json", "lengths.png", "loss.svg"} <= written.keys()
+
+
+def test_rows_that_are_kept_one_by_one_are_not_read_again_for_each(run, monkeypatch):
+    reads, names = [], ("a row of another process", "one more")
+    monkeypatch.setattr(folders, "read_rows", lambda *given: reads.append(given) or read_rows(*given))
+    (first,) = run.rows("scores")
+    rows = [{**first, "seed": seed} for seed in range(30)]
+    for row in [*rows, *rows]:
+        run.keep("scores", row)
+    assert run.rows("scores") == rows and len(reads) == 2, "the first keep reads, and this look at all rows"
+    others = [{**first, "weights": name} for name in names]
+    RunFolder(run.folder).append("scores", *others)
+    run.keep("scores", others[0], rows[3])
+    assert run.rows("scores") == [*rows, *others], "what another process appended is known"
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
