@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lengthwise import __version__
 from lengthwise.base import fields
@@ -93,15 +93,15 @@ class Folder:
         self._written: dict[str, int] = {}  # bytes that files had after the last append
         # They are told of rows that were appended.
         self.listeners: list[Callable[[str, Sequence[dict[str, Any]]], None]] = []
-        self._read: dict[str, tuple[object, list[dict[str, Any]]]] = {}  # rows as they were read, and from which state
-        self._known: dict[str, tuple[object, set[str]]] = {}  # what ``keep`` knows to be there, and in which state
+        self._read: dict[str, tuple[_State, list[dict[str, Any]]]] = {}  # rows as they were read, and from which state
+        self._known: dict[str, tuple[_State | None, set[str]]] = {}  # rows that ``keep`` knows of, likewise
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.folder)!r})"
 
-    def append(self, name: str, *rows: dict[str, Any]) -> None:
-        """Append rows to ``<name>.jsonl``, all or none; an incomplete last line is removed first. Raises UsageError if
-        the disk is full, or rows that were appended before have vanished."""
+    def append(self, name: str, *rows: dict[str, Any]) -> int:
+        """Append rows to ``<name>.jsonl``, all or none; an incomplete last line is removed first. How many bytes they
+        take. Raises UsageError if the disk is full, or rows that were appended before have vanished."""
         path = regular(self.folder / f"{name}.jsonl")
         try:
             text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
@@ -119,6 +119,7 @@ class Folder:
                 self._written[name] = added(file, text)
         for hear in self.listeners:
             hear(name, rows)
+        return len(text)
 
     def keep(self, name: str, *rows: dict[str, Any]) -> None:
         """Append those rows that are not there yet: what is measured again comes out the same."""
@@ -127,9 +128,11 @@ class Folder:
         if now is None or now != then:
             known = {_key(row) for row in self.rows(name)}
         if new := {key: row for row in rows if (key := _key(row)) not in known}:
-            self.append(name, *new.values())
+            size = self.append(name, *new.values()) + (now.size if now else 0)
             known.update(new)
             now = _state(path)
+            if now and now.size != size:  # another process appended meanwhile
+                now = None
         self._known[name] = now, known  # a map of thousands of cells comes a row at a time: nothing is read for each
 
     def rows(self, name: str) -> list[dict[str, Any]]:
@@ -137,11 +140,9 @@ class Folder:
         path = regular(self.folder / f"{name}.jsonl")
         try:
             now = _state(path)
-            if now is None:
-                return []
-            if name not in self._read or self._read[name][0] != now:
+            if now and (name not in self._read or self._read[name][0] != now):
                 self._read[name] = now, read_rows(ROWS[name], path)
-            return [*self._read[name][1]]
+            return [*self._read[name][1]] if now else []
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -179,12 +180,21 @@ class Folder:
         self._known.clear()
 
 
-def _state(path: Path) -> object:
-    """What differs once a file is written to, or is another; None if there is none."""
-    if not path.exists():
+class _State(NamedTuple):
+    """What differs once a file is written to, or is another."""
+
+    node: int
+    size: int
+    changed: int
+
+
+def _state(path: Path) -> _State | None:
+    """None if there is no such file."""
+    try:
+        state = path.stat()
+    except FileNotFoundError:
         return None
-    state = path.stat()
-    return state.st_ino, state.st_size, state.st_mtime_ns
+    return _State(state.st_ino, state.st_size, state.st_mtime_ns)
 
 
 def _key(row: Mapping[str, Any]) -> str:

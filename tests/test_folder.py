@@ -135,6 +135,22 @@ def test_rows_that_are_kept_one_by_one_are_not_read_again_for_each(run, monkeypa
     assert run.rows("scores") == [*rows, *others], "what another process appended is known"
 
 
+def test_a_row_that_another_process_appends_meanwhile_is_not_kept_twice(run, monkeypatch):
+    (first,) = run.rows("scores")
+    own, other = {**first, "seed": 1}, {**first, "seed": 2}
+    append = run.append
+
+    def late(name, *rows):
+        RunFolder(run.folder).append(name, other)
+        return append(name, *rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "append", late)
+        run.keep("scores", own)
+    run.keep("scores", other, own)
+    assert run.rows("scores") == [first, other, own]
+
+
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_a_number_that_is_not_finite_is_not_written(run, number):
     before = (run.folder / "scores.jsonl").read_text()

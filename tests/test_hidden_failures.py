@@ -369,6 +369,19 @@ def test_what_chose_a_recipe_is_no_part_of_what_it_is():
     assert score_card([run])[0]["chosen_on"] == [8, 10]
 
 
+def test_the_shortest_failures_are_kept_in_whatever_order_they_come():
+    draw, tried = Random(0), []
+    for number in range(500):
+        tried.append(Tried(str(number) * draw.randint(1, 3), "uniform", draw.random() < 0.5, draw.choice([-1.0, -2.0])))
+    wrong = sorted((len(one.prompt), -one.confidence, one.prompt) for one in tried if not one.right)
+    search = Tries()
+    for start in range(0, len(tried), 70):
+        search.add(tried[start : start + 70])
+    found = [(len(one.prompt), -one.confidence, one.prompt) for one in search.shortest]
+    assert found == wrong[: attacking.FAILED] and search.failures.total() == len(wrong)
+    assert attacking.SHOWN <= attacking.FAILED < len(wrong)
+
+
 def tiny(seed=0):
     run = Run.of(replace(PARITY, seed=seed, name="tiny"))
     save(run.folder, run.recipe, run.recipe.build().state_dict())
@@ -388,6 +401,21 @@ def test_sealed_problems_are_measured_once_and_belong_to_their_weights():
     assert {row["problems"] for row in first if row["sizes"] == [12]} > {"uniform", "palindrome"}
     (exact,) = evaluate(run.weights(), [12], samples=20, seed=sealed_seed(run.weights()))
     assert exact.exact == uniform[0]["exact"]
+
+
+def test_rules_that_are_sealed_together_find_what_each_finds_alone():
+    """Whether one was sealed before or not; a model answers for all that are missing in one run."""
+    rules = [MaxConfidence(extra=1), MaxConfidence(extra=3)]
+    asked = {"samples": 20, "structured": 2}
+    found = []
+    for groups in ([rules], [rules[:1], rules], [[rule] for rule in rules]):
+        run = tiny()
+        for group in groups:
+            seal(run, [6, 9], rules=group, **asked)
+        rows = [row for row in run.rows("scores") if row["problems"] == "uniform"]
+        found.append(sorted(rows, key=lambda row: (row["sizes"], row["stopping"])))
+        (run.folder / "scores.jsonl").unlink()
+    assert found[0] == found[1] == found[2] and len(found[0]) == 4
 
 
 @pytest.mark.parametrize("written", [1, 12])

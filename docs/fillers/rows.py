@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 from lengthwise.base.score_rows import Row, latest, size_text
@@ -41,11 +42,18 @@ def recipes_of(folder: str) -> dict[str, dict]:
     return {run["recipe_name"]: run["recipe"] for run in json.loads((ROOT / folder / "runs.json").read_text())}
 
 
-def scores_of(folder: str) -> Iterator[Row]:
+def scores_of(folder: str) -> Sequence[Row]:
     """The scores of a folder; of what was measured more than once, the one that counts."""
-    for run in published(ROOT / folder):
-        own = {"own_rule": run.outline.stopping}
-        yield from (run_of(run) | row | own | {"sizes": size_text(row["sizes"])} for row in latest(run.rows("scores")))
+    return _scores_in(ROOT / folder)
+
+
+@cache  # pages ask for the same folders some hundred times
+def _scores_in(folder: Path) -> Sequence[Row]:
+    return [
+        run_of(run) | row | {"own_rule": run.outline.stopping, "sizes": size_text(row["sizes"])}
+        for run in published(folder)
+        for row in latest(run.rows("scores"))
+    ]
 
 
 def maps_of(folder: str) -> dict[tuple[str, str, str], dict[tuple[int, ...], float]]:

@@ -30,6 +30,7 @@ from lengthwise.tasks import Task
 SEEDS = 24  # problems of each family and size to start from; of uniform ones twice as many
 ROUND = 96  # changed problems that are tried at a time
 POOL = 256  # problems that are kept to be changed
+FAILED = POOL // 8  # failures that are, the shortest
 SHOWN = 10  # failures that are told of
 FRUITLESS = 20  # rounds without a new problem after which all are taken to have been tried
 
@@ -50,7 +51,7 @@ class Tries:
 
     tries: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
-    wrong: dict[str, Tried] = field(default_factory=dict)
+    shortest: list[Tried] = field(default_factory=list)  # failures, the surest of as short ones first
     unsure: list[Tried] = field(default_factory=list)  # answered right, the least sure first
     known: set[str] = field(default_factory=set)
 
@@ -70,13 +71,10 @@ class Tries:
             self.tries[one.origin] += 1
             if not one.right:
                 self.failures[one.origin] += 1
-                self.wrong[one.prompt] = one
+        failed = [*self.shortest, *(one for one in tried if not one.right)]
+        self.shortest = sorted(failed, key=lambda one: (len(one.prompt), -one.confidence, one.prompt))[:FAILED]
         self.unsure += [one for one in tried if one.right]
         self.unsure = sorted(self.unsure, key=lambda one: (one.confidence, one.prompt))[:POOL]
-
-    def shortest(self, count: int) -> list[Tried]:
-        """The shortest failures, the surest of as short ones first."""
-        return sorted(self.wrong.values(), key=lambda one: (len(one.prompt), -one.confidence, one.prompt))[:count]
 
 
 def attack(
@@ -147,7 +145,7 @@ def _candidates(
 def _changes(task: Task, search: Tries, chance: Random, largest: Int[Tensor, " axes"]) -> Iterator[Problems]:
     """Problems that were not tried, on no axis above the largest: each made from one of which the model is least sure,
     or from one of the shortest that it gets wrong, so as to find shorter ones. They come through what one can type."""
-    parents = [one.prompt for one in search.unsure] + 2 * [one.prompt for one in search.shortest(POOL // 8)]
+    parents = [one.prompt for one in search.unsure] + 2 * [one.prompt for one in search.shortest]
     made: set[str] = set()
     for _ in range(3 * ROUND):
         if not parents or len(made) == ROUND:
@@ -159,7 +157,7 @@ def _changes(task: Task, search: Tries, chance: Random, largest: Int[Tensor, " a
             continue
         (prompt,) = prompts(task, problems)
         fits = int(problems.sizes.max()) >= task.smallest and bool((problems.sizes <= largest).all())
-        if fits and prompt not in made | search.known:
+        if fits and prompt not in made and prompt not in search.known:
             made.add(prompt)
             yield problems
 
@@ -188,7 +186,7 @@ def prompts(task: Task, problems: Problems) -> list[str]:
 
 def _result(weights: Weights, search: Tries, rule: Stopping, seed: int) -> dict[str, Any]:
     solver, found = Solver(weights), []
-    for one in search.shortest(SHOWN):
+    for one in search.shortest[:SHOWN]:
         answer = solver.solve(one.prompt, rule)
         found.append(
             {
@@ -204,7 +202,7 @@ def _result(weights: Weights, search: Tries, rule: Stopping, seed: int) -> dict[
         {"origin": name, "tries": count, "failed": search.failures[name], "share": search.failures[name] / count}
         for name, count in search.tries.items()
     ]
-    tries, failed = len(search.known), len(search.wrong)
+    tries, failed = len(search.known), search.failures.total()
     return {
         "task": weights.recipe.task.name,
         "weights": weights.name,

@@ -58,12 +58,16 @@ def seal(
         run.append("scores", *(score.row() | {"seed": seed, "sealed": name} for score in scores))
 
     for kind in kinds:
-        for rule in chosen:
-            missing = [at for at in asked if (at, kind, rule.name) not in known]
-            for score in evaluate(weights, missing, samples=samples, stopping=rule, kind=kind, seed=seed):
+        missing: dict[tuple[Stopping, ...], list[tuple[int, ...]]] = {}  # sizes by all the rules that they lack
+        for at in asked:
+            lacking = tuple(rule for rule in chosen if (at, kind, rule.name) not in known)
+            missing.setdefault(lacking, []).append(at)
+        missing.pop((), None)
+        for lacking, there in missing.items():
+            for score in evaluate(weights, there, samples=samples, stopping=lacking, kind=kind, seed=seed):
                 keep(score)
     short = [recipe.sizes(size) for size in short_sizes(recipe, structured)]
-    missing = [at for at in dict.fromkeys([*short, *asked]) if at not in families]
-    for at in missing:  # a size's families all at once, as any of them says that all are there
+    unknown = [at for at in dict.fromkeys([*short, *asked]) if at not in families]
+    for at in unknown:  # a size's families all at once, as any of them says that all are there
         keep(*evaluate_families(weights, [at], samples=structured, stopping=chosen[0], seed=seed))
     return [row for row in run.rows("scores") if row.get("sealed") == name]

@@ -14,6 +14,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 from lengthwise.base.errors import UsageError
@@ -80,6 +81,10 @@ class Curve:
 
     def points(self) -> list[Point]:
         """One per size, smallest first. A seed counts at the sizes it was measured at."""
+        return [*self._points]
+
+    @cached_property
+    def _points(self) -> Sequence[Point]:
         by_size: dict[Sizes, list[Row]] = {}
         for rows in self.rows_by_seed.values():
             for row in latest(rows):

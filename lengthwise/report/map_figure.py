@@ -136,10 +136,14 @@ def _draw_map(
 ) -> QuadMesh:
     """The first size runs to the right, the second upwards, in the order of those measured."""
     (first, left), (second, low) = [(side, _starts(side)) for side in sides]
-    values = np.full((len(_edges(low)) - 1, len(_edges(left)) - 1), math.nan)
-    for i, j in itertools.product(range(len(first)), range(len(second))):
-        values[_edges(low).index(low[j]), _edges(left).index(left[i])] = cells.get((first[i], second[j]), math.nan)
-    mesh = axes.pcolormesh(_edges(left), _edges(low), values, cmap="viridis", vmin=0, vmax=1, rasterized=True)
+    columns, rows = _edges(left), _edges(low)
+    values = np.full((len(rows) - 1, len(columns) - 1), math.nan)
+    across, up = [columns.index(start) for start in left], [rows.index(start) for start in low]
+    for (size, column), (other, row) in itertools.product(
+        zip(first, across, strict=True), zip(second, up, strict=True)
+    ):
+        values[row, column] = cells.get((size, other), math.nan)
+    mesh = axes.pcolormesh(columns, rows, values, cmap="viridis", vmin=0, vmax=1, rasterized=True)
     axes.grid(visible=False)
     axes.set_aspect("equal")
     axes.set_facecolor("#ececec")  # shows where nothing was measured
@@ -147,7 +151,7 @@ def _draw_map(
     axes.set_xticks(*_size_ticks(first, left))
     axes.set_yticks(*_size_ticks(second, low))
     _mark_jumps(axes, left, low)
-    _write_cells(axes, cells, (first, second), (left, low), 72 * inches / max(*_edges(left), *_edges(low)))
+    _write_cells(axes, cells, (first, second), (left, low), 72 * inches / max(*columns, *rows))
     ends = [
         [start + 1 for size, start in zip(*side, strict=True) if size <= top]
         for side, top in zip(((first, left), (second, low)), tops, strict=True)

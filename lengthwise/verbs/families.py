@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from rich.table import Table
 
@@ -67,8 +68,10 @@ def families_of(work: Work) -> list[Row]:
     scores = evaluate_families(work.weights, everywhere, samples=count, stopping=rules, seed=work.seed)
     each = {"each": len(recipe.task.families), "rules": len(rules)}
     found = followed(scores, work.progress, recipe, everywhere, what=work.what("families"), **each)
-    rows = [score.row() | {"seed": work.seed} for score in found]
-    work.keep("scores", *rows)
+    rows: list[Row] = []
+    for _, scores_there in groupby(found, key=lambda score: score.sizes):  # whole sizes: the worst family is among all
+        rows += (there := [score.row() | {"seed": work.seed} for score in scores_there])
+        work.keep("scores", *there)
     return rows
 
 
