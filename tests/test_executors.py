@@ -36,6 +36,36 @@ def test_without_slurm_one_line_says_so(monkeypatch, tmp_path):
         slurm.Slurm().executor(1)
 
 
+class Clock:
+    """Time that passes as one sleeps, and as a picture is drawn."""
+
+    def __init__(self, picture):
+        self.now, self.picture, self.pictures = 100.0, picture, 0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+    def draw(self, *_):
+        self.now, self.pictures = self.now + self.picture, self.pictures + 1
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("terminal", "quiet", "picture", "least", "most"),
+    [(True, False, 0.0, 240, 241), (True, False, 0.5, 6, 7), (False, False, 0.5, 5, 5), (True, True, 0.5, 0, 0)],
+)
+def test_pictures_of_long_trainings_take_little_of_the_time(terminal, quiet, picture, least, most, monkeypatch):
+    clock = Clock(picture)
+    monkeypatch.setattr(fleet := object.__new__(Fleet), "poll", lambda: clock.now < 160, raising=False)
+    monkeypatch.setattr(live, "time", clock)
+    monkeypatch.setattr(live, "overview", clock.draw)
+    live.follow(fleet, [], Console(file=io.StringIO(), force_terminal=terminal), quiet=quiet)
+    assert least <= clock.pictures <= most
+
+
 class FakeRay:
     """A Ray that runs a task when its result is asked for; a command that is called never does not end."""
 

@@ -18,6 +18,7 @@ from lengthwise.training.fleet import Fleet
 from lengthwise.training.progress import loss_text
 
 MOST = 24  # runs that are shown one by one
+SHARE = 0.05  # of the time, at most, goes into pictures: rows of long trainings take a while to read
 
 
 def follow(
@@ -34,14 +35,19 @@ def follow(
     def picture() -> RenderableType:
         return Group(overview(fleet, runs), extra()) if extra else overview(fleet, runs)
 
-    printed = time.monotonic()
+    start = time.monotonic()
+    due = 0.0 if console.is_terminal else EVERY  # seconds from the start, when the next picture is drawn
     with Live(console=console, auto_refresh=False, transient=True) if not quiet else nullcontext() as live:
         while fleet.poll():
-            if live and console.is_terminal:
-                live.update(picture(), refresh=True)
-            elif live and time.monotonic() - printed > EVERY:
-                console.print(overview(fleet, runs))
-                printed = time.monotonic()
+            began = time.monotonic()
+            if live and began - start >= due:
+                if console.is_terminal:
+                    live.update(picture(), refresh=True)
+                    wait = (time.monotonic() - began) / SHARE
+                else:
+                    console.print(overview(fleet, runs))
+                    wait = EVERY
+                due = began - start + wait
             time.sleep(0.25)
 
 
