@@ -41,7 +41,7 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
         raise UsageError("no scores of two sizes to map: evaluate a run of a task with two axes, on 20x40 for instance")
     panels = _panels(pairs)
     sides = _sides({sizes for cells in panels.values() for sizes in cells})
-    panels = {name: cells for name, cells in panels.items() if _on_map(cells, sides)}
+    panels = {name: cells for name, cells in panels.items() if any(one != other for one, other in cells)} or panels
     reach = " x ".join(map(str, tops))
     heading = [*filter(None, [title]), f"trained to {reach} (outlined)"]
     grid = _Grid.of(len(panels), width)
