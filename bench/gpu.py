@@ -2,7 +2,7 @@
 
 - same: loss and gradients of every form of shipped model equal those of a CPU, in float32, to 1e-3 of the largest.
 - no reads: a whole training step of each runs while CUDA refuses to wait for the host (its sync debug mode).
-- resumes: of each, three steps, a checkpoint, and three steps of what reads it give the weights of six, to 1e-3.
+- resumes: of each, three steps, a checkpoint, and three steps of what reads it give the weights of six, to 1e-6.
 - scores: shipped weights answer as on a CPU: exact match at the training length differs by 0.01 at most.
 - learns: parity of up to 8 bits is learned to 0.99, in fp32 and in bf16.
 - speed: milliseconds of a training step of the published parity and addition, in fp32, TF32 and bf16, without and with
@@ -11,8 +11,8 @@
   and how far its loss and gradients are from the plain runner's, as a share of the largest: 1e-3 at most in fp32.
 - stacked: a step of 16 seeds of these as one stack takes at most 3 times as long as a step of one by itself.
 
-A part that fails is said, and loses no other; how long each takes goes to standard error. ``--only PART ...`` measures
-these parts alone, into no table. ``--device cpu --quick`` tries the script itself where there is no GPU.
+A part that fails is reported, and stops no other; how long each takes goes to standard error. ``--only PART ...``
+measures these parts alone, and writes no table. ``--device cpu --quick`` tries the script itself where there is no GPU.
 """
 
 import argparse
@@ -275,9 +275,10 @@ def met(result: dict) -> bool:
     found = {what: list(result.get(what, {}).values()) for what in PARTS}
     if any(value is None for values in found.values() for value in values):
         return False
-    exact = [one["fp32, apart"] for one in found["compiled"]]
+    compiled = [one["fp32, apart"] for one in found["compiled"]]
     return (
-        max([*found["same"], *found["resumes"], *exact], default=0) < 1e-3
+        max([*found["same"], *compiled], default=0) < 1e-3
+        and max(found["resumes"], default=0) < 1e-6  # the first steps of a warm-up move some models by 1e-4 only
         and all(found["no reads"])
         and max(map(abs, found["scores"]), default=0) <= 0.01
         and min(found["learns"], default=1) >= 0.99

@@ -100,8 +100,8 @@ class Folder:
         return f"{type(self).__name__}({str(self.folder)!r})"
 
     def append(self, name: str, *rows: dict[str, Any]) -> int:
-        """Append rows to ``<name>.jsonl``, all or none; an incomplete last line is removed first. How many bytes they
-        take. Raises UsageError if the disk is full, or rows that were appended before have vanished."""
+        """Append rows to ``<name>.jsonl``, all or none; an incomplete last line is removed first. Returns how many
+        bytes were written. Raises UsageError if the disk is full, or rows that were appended before have vanished."""
         path = regular(self.folder / f"{name}.jsonl")
         try:
             text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
@@ -124,6 +124,7 @@ class Folder:
     def keep(self, name: str, *rows: dict[str, Any]) -> None:
         """Append those rows that are not there yet: what is measured again comes out the same."""
         path = regular(self.folder / f"{name}.jsonl")
+        # A map of thousands of cells comes a row at a time: all that is there is not read for each.
         now, (then, known) = _state(path), self._known.get(name, (None, set()))
         if now is None or now != then:
             known = {_key(row) for row in self.rows(name)}
@@ -133,7 +134,7 @@ class Folder:
             now = _state(path)
             if now and now.size != size:  # another process appended meanwhile
                 now = None
-        self._known[name] = now, known  # a map of thousands of cells comes a row at a time: nothing is read for each
+        self._known[name] = now, known
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """Whole rows of ``<name>.jsonl``; none without a file. Raises UsageError for one not as ``schemas`` has it."""

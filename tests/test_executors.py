@@ -55,7 +55,13 @@ class Clock:
 
 @pytest.mark.parametrize(
     ("terminal", "quiet", "picture", "least", "most"),
-    [(True, False, 0.0, 240, 241), (True, False, 0.5, 6, 7), (False, False, 0.5, 5, 5), (True, True, 0.5, 0, 0)],
+    [
+        (True, False, 0.0, 240, 241),
+        (True, False, 0.5, 6, 7),
+        (False, False, 0.5, 5, 5),
+        (False, False, 12.0, 1, 1),
+        (True, True, 0.5, 0, 0),
+    ],
 )
 def test_pictures_of_long_trainings_take_little_of_the_time(terminal, quiet, picture, least, most, monkeypatch):
     clock = Clock(picture)

@@ -128,7 +128,7 @@ def test_rows_that_are_kept_one_by_one_are_not_read_again_for_each(run, monkeypa
     rows = [{**first, "seed": seed} for seed in range(30)]
     for row in [*rows, *rows]:
         run.keep("scores", row)
-    assert run.rows("scores") == rows and len(reads) == 2, "the first keep reads, and this look at all rows"
+    assert run.rows("scores") == rows and len(reads) == 2, "the first look reads, and this one"
     others = [{**first, "weights": name} for name in names]
     RunFolder(run.folder).append("scores", *others)
     run.keep("scores", others[0], rows[3])

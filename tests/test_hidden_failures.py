@@ -20,16 +20,18 @@ from lengthwise.base.score_rows import latest
 from lengthwise.base.types import UsageError
 from lengthwise.cli import main
 from lengthwise.evaluation import attack as attacking
+from lengthwise.evaluation import sealed
 from lengthwise.evaluation.attack import Tried, Tries, _changes, attack, prompts
 from lengthwise.evaluation.families import evaluate_families, short_sizes
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import seal, sealed_seed
 from lengthwise.evaluation.solver import Solver
+from lengthwise.folder import Folder
 from lengthwise.nn.position import Mark
 from lengthwise.recipe.data import batch, fresh_problems
 from lengthwise.recipe.lengths import Curriculum, Uniform
 from lengthwise.recipe.recipe import ChosenOn, Watch
-from lengthwise.recipe.stopping import MaxConfidence
+from lengthwise.recipe.stopping import MaxConfidence, Oracle
 from lengthwise.report import WORST, curves, names
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.families import family_table, worst_table
@@ -403,11 +405,10 @@ def test_sealed_problems_are_measured_once_and_belong_to_their_weights():
     assert exact.exact == uniform[0]["exact"]
 
 
-def test_rules_that_are_sealed_together_find_what_each_finds_alone():
+def test_rules_that_are_sealed_together_find_what_each_finds_alone(monkeypatch):
     """Whether one was sealed before or not; a model answers for all that are missing in one run."""
-    rules = [MaxConfidence(extra=1), MaxConfidence(extra=3)]
-    asked = {"samples": 20, "structured": 2}
-    found = []
+    rules, asked, found, calls = [Oracle(), MaxConfidence(extra=3)], {"samples": 20, "structured": 2}, [], []
+    monkeypatch.setattr(sealed, "evaluate", lambda *given, **how: calls.append(how) or evaluate(*given, **how))
     for groups in ([rules], [rules[:1], rules], [[rule] for rule in rules]):
         run = tiny()
         for group in groups:
@@ -416,6 +417,22 @@ def test_rules_that_are_sealed_together_find_what_each_finds_alone():
         found.append(sorted(rows, key=lambda row: (row["sizes"], row["stopping"])))
         (run.folder / "scores.jsonl").unlink()
     assert found[0] == found[1] == found[2] and len(found[0]) == 4
+    assert len(calls) == 1 + 2 + 2
+
+
+def test_families_are_kept_size_by_size(monkeypatch):
+    run, keep = tiny(), Folder.keep
+    run.append("metrics", {"step": 1, "loss": 1.0})  # it was trained here
+
+    def dying(self, name, *rows):
+        if rows[0]["sizes"] == [9] and rows[0]["problems"] != "uniform":
+            raise Crash
+        keep(self, name, *rows)
+
+    monkeypatch.setattr(Folder, "keep", dying)
+    with pytest.raises(Crash):
+        main(["evaluate", str(run.folder), "--families", "--lengths", "8,9", "--samples", "20", "--quiet"])
+    assert {tuple(row["sizes"]) for row in run.rows("scores") if row["problems"] == "palindrome"} == {(8,)}
 
 
 @pytest.mark.parametrize("written", [1, 12])

@@ -622,7 +622,7 @@ def test_heat_map_has_a_panel_per_rule():
 
 @pytest.mark.parametrize("size", [4, 16])
 def test_a_rule_that_was_measured_on_the_diagonal_alone_has_no_panel(size):
-    two_axes({(4, 4): 1.0, (4, 12): 0.5})
+    two_axes({(4, 4): 1.0, (4, 12): 0.5, (12, 4): 0.5})
     run = two_axes({(size, size): 0.5}, stopping="After(loops=1)")
     assert [axes.get_title(loc="left") for axes in heat_map(run.rows("scores"), (TOP, TOP)).axes[:-1]] == ["Oracle"]
 

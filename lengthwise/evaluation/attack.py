@@ -30,7 +30,7 @@ from lengthwise.tasks import Task
 SEEDS = 24  # problems of each family and size to start from; of uniform ones twice as many
 ROUND = 96  # changed problems that are tried at a time
 POOL = 256  # problems that are kept to be changed
-FAILED = POOL // 8  # failures that are, the shortest
+FAILED = POOL // 8  # failures that are kept to be changed, the shortest
 SHOWN = 10  # failures that are told of
 FRUITLESS = 20  # rounds without a new problem after which all are taken to have been tried
 
@@ -51,7 +51,7 @@ class Tries:
 
     tries: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
-    shortest: list[Tried] = field(default_factory=list)  # failures, the surest of as short ones first
+    shortest: list[Tried] = field(default_factory=list)  # failures, the shortest first, of equal length the surest
     unsure: list[Tried] = field(default_factory=list)  # answered right, the least sure first
     known: set[str] = field(default_factory=set)
 

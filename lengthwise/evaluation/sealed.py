@@ -60,8 +60,10 @@ def seal(
     for kind in kinds:
         missing: dict[tuple[Stopping, ...], list[tuple[int, ...]]] = {}  # sizes by all the rules that they lack
         for at in asked:
-            lacking = tuple(rule for rule in chosen if (at, kind, rule.name) not in known)
-            missing.setdefault(lacking, []).append(at)
+            for together in sorted({rule.together for rule in chosen}):  # each rule sees as many rows as it would alone
+                same = (rule for rule in chosen if rule.together == together)
+                lacking = tuple(rule for rule in same if (at, kind, rule.name) not in known)
+                missing.setdefault(lacking, []).append(at)
         missing.pop((), None)
         for lacking, there in missing.items():
             for score in evaluate(weights, there, samples=samples, stopping=lacking, kind=kind, seed=seed):

@@ -43,11 +43,10 @@ def follow(
             if live and began - start >= due:
                 if console.is_terminal:
                     live.update(picture(), refresh=True)
-                    wait = (time.monotonic() - began) / SHARE
                 else:
                     console.print(overview(fleet, runs))
-                    wait = EVERY
-                due = began - start + wait
+                wait = (time.monotonic() - began) / SHARE
+                due = began - start + (wait if console.is_terminal else max(EVERY, wait))
             time.sleep(0.25)
 
 
