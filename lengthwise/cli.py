@@ -205,6 +205,7 @@ def _report(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--stopping", action="store_true", help="accuracy and confidence against loops, a figure per run")
     sub.add_argument("--lengths", metavar="SIZES", help="with --stopping: at which lengths (default: 1 and 2 times)")
     sub.add_argument("--samples", type=int, metavar="N", help="with --stopping: problems per length (default: 512)")
+    sub.add_argument("--device", metavar="DEVICE", help="with --stopping: cpu, cuda, mps or auto (default)")
 
 
 def _reproduce(sub: argparse.ArgumentParser) -> None:

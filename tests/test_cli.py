@@ -373,7 +373,8 @@ def test_a_panel_is_named_once():
 def test_figures_of_loops_do_not_overwrite_each_other(tmp_path):
     words = ["looped-parity", "steps=2", "batch=2", "model.width=8", "watch.every=0"]
     runs = [lw.train(*words, folder=tmp_path / name / "x", quiet=True).folder for name in "ab"]
-    done = command("report", *runs, "--stopping", "--lengths", 4, "--samples", 4, "--out", tmp_path / "out")
+    more = "--lengths", 4, "--samples", 4, "--device", "cpu", "--out", tmp_path / "out"
+    done = command("report", *runs, "--stopping", *more)
     assert done.returncode == 2 and "would overwrite each other" in done.stderr
 
 

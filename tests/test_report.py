@@ -960,6 +960,8 @@ def test_no_table_and_no_map_rounds_to_a_clean_one():
     [
         (["--lengths", "8"], "--lengths: only with --stopping"),
         (["--samples", "3"], "--samples: only with --stopping"),
+        (["--device", "cpu"], "--device: only with --stopping"),
+        (["--stopping", "--device", "gpu"], "device: 'gpu' is not here; there are: auto, cpu"),
         (["--html", "page.html", "--samples", "3"], "leave --samples out"),
         (["--html", "page.html", "--width", "page", "--out", "x"], "leave --width and --out out"),
         (["--html", "."], "that is a folder"),

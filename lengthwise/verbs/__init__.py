@@ -67,7 +67,7 @@ def _check(args: argparse.Namespace) -> None:
         from lengthwise.verbs.options import at_hand
 
         at_hand(args)
-    elif hasattr(args, "device"):
+    elif getattr(args, "device", None):  # a report names none unless it runs models: it needs no torch
         from lengthwise.run import choose_device
 
         choose_device(args.device)

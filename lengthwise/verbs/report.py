@@ -63,11 +63,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_options(args: argparse.Namespace) -> None:
     """UsageError for options that would do nothing."""
-    alone = {"--stopping": args.stopping, "--lengths": args.lengths, "--samples": args.samples, "--width": args.width}
-    given = [name for name, value in {**alone, "--out": args.out}.items() if value is not None and value is not False]
+    measured = {"--lengths": args.lengths, "--samples": args.samples, "--device": args.device}
+    drawn = {"--stopping": args.stopping, **measured, "--width": args.width, "--out": args.out}
+    given = [name for name, value in drawn.items() if value is not None and value is not False]
     if args.html and given:
         raise UsageError(f"--html writes one page of what was measured: leave {' and '.join(given)} out")
-    if not args.stopping and (given := [name for name in ("--lengths", "--samples") if alone[name] is not None]):
+    if not args.stopping and (given := [name for name, value in measured.items() if value is not None]):
         raise UsageError(
             f"{' and '.join(given)}: only with --stopping; `lengthwise evaluate` measures further lengths, and more"
         )
@@ -199,6 +200,7 @@ def _report_stopping(args: argparse.Namespace, runs: Sequence[Run]) -> int:
     from lengthwise.evaluation.depth import depths
     from lengthwise.recipe.demand import of_measuring
     from lengthwise.recipe.stopping import MaxConfidence
+    from lengthwise.run import choose_device
     from lengthwise.training.computing import computing
     from lengthwise.verbs.options import parse_sizes
 
@@ -214,7 +216,7 @@ def _report_stopping(args: argparse.Namespace, runs: Sequence[Run]) -> int:
         code_changed(one)
         alone = one.locked(wait=True) if one.trained_here else nullcontext()
         with alone, computing(1), Progress(quiet=args.quiet) as progress:
-            rows = depths(one, sizes, samples, progress)
+            rows = depths(one, sizes, samples, progress, device=choose_device(args.device or "auto"))
         files += publish_depth(rows, Path(args.out or "figures") / f"stopping-{one.folder.name}", width=args.width)
         found += [{"recipe": one.recipe.name} | row for row in depth_rows(rows)]
     result = {"files": [str(file) for file in files], "loops": found}
