@@ -36,4 +36,5 @@ def reach_figure(runs):
 
 
 if __name__ == "__main__":
-    print(*save(reach_figure([RunFolder(Path(name)) for name in sys.argv[1:]]), Path("reach")))
+    folders = [Path(name) for name in sys.argv[1:] if Path(name, "config.json").exists()]  # `ask` has folders there too
+    print(*save(reach_figure([RunFolder(folder) for folder in folders]), Path("reach")))
