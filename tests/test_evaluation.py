@@ -1,6 +1,6 @@
 """Laws of evaluation: scores are what a plain loop over rows counts, and answers are the model's own."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pytest
@@ -27,7 +27,7 @@ from lengthwise.recipe.layout import FullOutput, NextToken, Pairs
 from lengthwise.recipe.lengths import Uniform
 from lengthwise.recipe.loops import Constant, ExtraLoops, PerRound
 from lengthwise.recipe.recipe import Recipe
-from lengthwise.recipe.stopping import After, Converged, Halted, MaxConfidence, Oracle
+from lengthwise.recipe.stopping import After, Converged, Halted, MaxConfidence, Oracle, Reading
 from lengthwise.run import Weights, load
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
@@ -272,6 +272,28 @@ def test_confidence_is_counted_up_to_the_first_end_that_was_said(predicted, coun
 
 COPY = replace(PARITY, task=Copy(), layout=FullOutput(), steps=120)
 RULES = [Oracle(), MaxConfidence(extra=3), After(3), Converged(1, extra=2), After(1), Oracle(1), Converged(2, extra=5)]
+
+
+@dataclass(frozen=True)
+class Seen(Reading):
+    """As many loops as it sees rows, which are three."""
+
+    extra: int = 20
+    together = 3
+
+    def choose(self, trace, planned):
+        return trace.loops.clamp(max=len(planned))
+
+
+@pytest.mark.parametrize("precision", [None, 0.2])
+def test_rules_that_see_several_rows_see_as_many_beside_each_other(precision):
+    weights, rules = half_trained(PARITY), [MaxConfidence(per="batch"), Oracle(), Seen()]
+    asked = {"samples": 50, "precision": precision}
+    beside = list(evaluate(weights, [5, 9], stopping=rules, **asked))
+    alone = [evaluate(weights, [5, 9], stopping=rule, samples=beside[0].count) for rule in rules]
+    found = [(score.exact, score.loops, score.stopping) for score in beside]
+    assert found == [(one.exact, one.loops, one.stopping) for size in zip(*alone, strict=True) for one in size]
+    assert all(score.loops < 3.01 for score in beside if score.stopping.startswith("Seen"))
 
 
 @pytest.mark.parametrize("recipe", [PARITY, COPY, PAIRS], ids=lambda r: f"{r.task.name}-{r.layout!r}")

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from lengthwise.base.progress import Progress
 from lengthwise.base.results import AnySize
+from lengthwise.base.score_rows import Sizes
 from lengthwise.base.types import Score
 from lengthwise.recipe.recipe import Recipe
+from lengthwise.recipe.stopping import Stopping
+
+
+def lacking(
+    recipe: Recipe, sizes: Iterable[AnySize], rules: Sequence[Stopping], known: Container[tuple[Sizes, str]]
+) -> dict[tuple[Stopping, ...], list[AnySize]]:
+    """Sizes by all the rules, if any, whose scores there are not ``known``: the model runs once for all of these."""
+    found: dict[tuple[Stopping, ...], list[AnySize]] = {}
+    for size in sizes:
+        missing = tuple(rule for rule in rules if (recipe.sizes(size), rule.name) not in known)
+        found.setdefault(missing, []).append(size)
+    found.pop((), None)
+    return found
 
 
 def work(recipe: Recipe, size: AnySize) -> float:

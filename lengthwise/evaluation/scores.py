@@ -77,7 +77,7 @@ def _precise(
 ) -> Iterator[Score]:
     """Scores on as many problems as an interval takes; a score that did not need all of them says so."""
     check_precision(precision)
-    recipe, together = weights.recipe, max(rule.together for rule in rules)
+    recipe, together = weights.recipe, math.lcm(*(rule.together for rule in rules))
     for size in sizes:
         problems = unseen(recipe, size, samples, seed=seed, kind=kind)
         counts = torch.zeros(len(rules), 5, dtype=torch.long)
@@ -179,7 +179,20 @@ def hits_of_groups(
 def hits_by_row(
     model: Model, recipe: Recipe, problems: Problems, rules: Sequence[Stopping]
 ) -> list[Int[Tensor, "b 5"]]:
-    """For each rule the columns of ``hits``, of each row of one group."""
+    """For each rule the columns of ``hits``, of each row of one group. A rule that chooses for many rows sees as many
+    as it asks for, whichever rules stand beside it."""
+    first, *more = sorted({rule.together for rule in rules} - {1}) or [1]
+    found: dict[Stopping, Tensor] = {}
+    for seen in ({1, first}, *({together} for together in more)):
+        alike = [rule for rule in rules if rule.together in seen]
+        found |= zip(alike, _hits_alike(model, recipe, problems, alike), strict=True)
+    return [found[rule] for rule in rules]
+
+
+def _hits_alike(
+    model: Model, recipe: Recipe, problems: Problems, rules: Sequence[Stopping]
+) -> list[Int[Tensor, "b 5"]]:
+    """``hits_by_row`` of rules that may see the same batches."""
     found: list[list[Tensor]] = [[] for _ in rules]
     cached = device_of(model).type == "cpu" and not any(rule.reads_output for rule in rules)
     positions = min(CACHED, TOKENS) if cached else TOKENS

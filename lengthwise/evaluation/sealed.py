@@ -12,6 +12,7 @@ from torch import Tensor
 from lengthwise.base.rng import address
 from lengthwise.base.types import Score
 from lengthwise.evaluation.families import evaluate_families, short_sizes
+from lengthwise.evaluation.follow import lacking
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.models.given import tensor_bytes
 from lengthwise.recipe.stopping import Stopping
@@ -58,15 +59,9 @@ def seal(
         run.append("scores", *(score.row() | {"seed": seed, "sealed": name} for score in scores))
 
     for kind in kinds:
-        missing: dict[tuple[Stopping, ...], list[tuple[int, ...]]] = {}  # sizes by all the rules that they lack
-        for at in asked:
-            for together in sorted({rule.together for rule in chosen}):  # each rule sees as many rows as it would alone
-                same = (rule for rule in chosen if rule.together == together)
-                lacking = tuple(rule for rule in same if (at, kind, rule.name) not in known)
-                missing.setdefault(lacking, []).append(at)
-        missing.pop((), None)
-        for lacking, there in missing.items():
-            for score in evaluate(weights, there, samples=samples, stopping=lacking, kind=kind, seed=seed):
+        there = {(at, rule) for at, problems, rule in known if problems == kind}
+        for missing, at in lacking(recipe, asked, chosen, there).items():
+            for score in evaluate(weights, at, samples=samples, stopping=missing, kind=kind, seed=seed):
                 keep(score)
     short = [recipe.sizes(size) for size in short_sizes(recipe, structured)]
     unknown = [at for at in dict.fromkeys([*short, *asked]) if at not in families]

@@ -139,10 +139,8 @@ def _draw_map(
     columns, rows = _edges(left), _edges(low)
     values = np.full((len(rows) - 1, len(columns) - 1), math.nan)
     across, up = [columns.index(start) for start in left], [rows.index(start) for start in low]
-    for (size, column), (other, row) in itertools.product(
-        zip(first, across, strict=True), zip(second, up, strict=True)
-    ):
-        values[row, column] = cells.get((size, other), math.nan)
+    for (i, size), (j, other) in itertools.product(enumerate(first), enumerate(second)):
+        values[up[j], across[i]] = cells.get((size, other), math.nan)
     mesh = axes.pcolormesh(columns, rows, values, cmap="viridis", vmin=0, vmax=1, rasterized=True)
     axes.grid(visible=False)
     axes.set_aspect("equal")

@@ -35,18 +35,17 @@ def follow(
     def picture() -> RenderableType:
         return Group(overview(fleet, runs), extra()) if extra else overview(fleet, runs)
 
-    start = time.monotonic()
-    due = 0.0 if console.is_terminal else EVERY  # seconds from the start, when the next picture is drawn
+    least = 0.0 if console.is_terminal else EVERY  # seconds between pictures
+    due = time.monotonic() + least
     with Live(console=console, auto_refresh=False, transient=True) if not quiet else nullcontext() as live:
         while fleet.poll():
             began = time.monotonic()
-            if live and began - start >= due:
+            if live and began >= due:
                 if console.is_terminal:
                     live.update(picture(), refresh=True)
                 else:
                     console.print(overview(fleet, runs))
-                wait = (time.monotonic() - began) / SHARE
-                due = began - start + (wait if console.is_terminal else max(EVERY, wait))
+                due = began + max(least, (time.monotonic() - began) / SHARE)
             time.sleep(0.25)
 
 

@@ -10,14 +10,12 @@ from typing import Any
 from rich.table import Table
 
 from lengthwise.base.progress import Progress
-from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row, Sizes, latest
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.anatomy import anatomy
-from lengthwise.evaluation.follow import followed, followed_sizes
+from lengthwise.evaluation.follow import followed, followed_sizes, lacking
 from lengthwise.evaluation.scores import MOST, SAMPLES, check_precision, default_sizes, evaluate
 from lengthwise.folder import RunFolder
-from lengthwise.recipe.stopping import Stopping
 from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_table
 from lengthwise.run import Run, choose_device, load, weights_folder
 from lengthwise.share.hub import PREFIX
@@ -71,14 +69,9 @@ def _scores(work: Work, most: int) -> list[Row]:
     """A row per size and rule; what a run measures is kept in its folder."""
     rows = _measured(work) if work.args.grid and work.own and work.args.precision is None else []
     known = {(tuple(row["sizes"]), row["stopping"]) for row in rows}
-    missing: dict[tuple[Stopping, ...], list[AnySize]] = {}
-    for size in work.sizes:
-        rules = tuple(rule for rule in work.rules if (work.recipe.sizes(size), rule.name) not in known)
-        missing.setdefault(rules, []).append(size)
-    missing.pop((), None)
     asked = {"samples": most, "precision": work.args.precision, "kind": kind_of(work.args), "seed": work.seed}
     what = work.what("exact match")
-    for rules, sizes in missing.items():
+    for rules, sizes in lacking(work.recipe, work.sizes, work.rules, known).items():
         scores = evaluate(work.weights, sizes, stopping=rules, **asked)
         for score in followed(scores, work.progress, work.recipe, sizes, what=what, rules=len(rules)):
             rows.append(score.row() | {"seed": work.seed})

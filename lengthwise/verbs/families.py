@@ -69,9 +69,10 @@ def families_of(work: Work) -> list[Row]:
     each = {"each": len(recipe.task.families), "rules": len(rules)}
     found = followed(scores, work.progress, recipe, everywhere, what=work.what("families"), **each)
     rows: list[Row] = []
-    for _, scores_there in groupby(found, key=lambda score: score.sizes):  # whole sizes: the worst family is among all
-        rows += (there := [score.row() | {"seed": work.seed} for score in scores_there])
+    for _, of_size in groupby(found, key=lambda score: score.sizes):  # whole sizes: the worst family is among all
+        there = [score.row() | {"seed": work.seed} for score in of_size]
         work.keep("scores", *there)
+        rows += there
     return rows
 
 
