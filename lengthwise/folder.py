@@ -142,12 +142,15 @@ class Folder:
         try:
             now = _state(path)
             if now and (name not in self._read or self._read[name][0] != now):
-                self._read[name] = now, read_rows(ROWS[name], path)
+                self._read[name] = now, self._read_rows(name, path)
             return [*self._read[name][1]] if now else []
         except FileNotFoundError:
             return []
         except OSError as error:
             raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
+
+    def _read_rows(self, name: str, path: Path) -> list[dict[str, Any]]:
+        return read_rows(ROWS[name], path)
 
     @contextmanager
     def locked(self, *, wait: bool = False, what: str = "run") -> Iterator[None]:
@@ -277,6 +280,8 @@ class RunFolder(Folder):
 class InquiryFolder(Folder):
     """The folder of an asked language model: rows of ``replies`` and ``scores``, and the inquiry as plain values."""
 
+    _damaged: Sequence[UsageError] = ()
+
     def config(self) -> dict[str, Any]:
         """The inquiry as plain values. Raises UsageError if it cannot be read."""
         return {name: value for name, value in self._asked().items() if name != "outline"}
@@ -288,6 +293,19 @@ class InquiryFolder(Folder):
 
     def _asked(self) -> dict[str, Any]:
         return read_tree(self.folder / "asked.json")
+
+    def damaged_replies(self) -> Sequence[UsageError]:
+        """Return an error for each damaged row of ``replies``. ``rows`` leaves them out, so that one does not make all
+        others, which were paid for, unreadable; they stay in the file."""
+        self.rows("replies")
+        return self._damaged
+
+    def _read_rows(self, name: str, path: Path) -> list[dict[str, Any]]:
+        if name != "replies":
+            return super()._read_rows(name, path)
+        damaged: list[UsageError] = []
+        rows, self._damaged = read_rows(ROWS[name], path, damaged), damaged
+        return rows
 
 
 # What a training step costs

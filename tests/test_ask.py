@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import encodings
 import json
 import os
+import pkgutil
 import re
 import signal
 import subprocess
@@ -638,6 +640,32 @@ def test_a_response_without_end_is_not_read_to_its_end(endpoint, told, monkeypat
     assert sum(server.asked.values()) == 1
 
 
+CODECS = sorted({module.name for module in pkgutil.iter_modules(encodings.__path__)} - {"aliases"})
+
+
+@pytest.mark.parametrize("codecs", [CODECS, ["punycode"], ["idna"]], ids=["all", "punycode", "idna"])
+def test_a_response_is_utf_8_whatever_charset_its_header_names(endpoint, asked, codecs):
+    """Long ones too: to decode them as punycode takes minutes, in which no signal is heard."""
+    padding = "-" + "a" * (600_000 if len(codecs) == 1 else 0)
+
+    def say(handler, status, tree):
+        with server.lock:
+            kind = f"application/json; charset={codecs[sum(server.asked.values()) % len(codecs)]}"
+        handler.send(status, json.dumps(tree | {"padding": padding}), kind)
+
+    def script(prompt, count):
+        choice = {"message": {"content": sum_of(prompt)}}
+        if count == 1:
+            return lambda handler: say(handler, 500, {"error": {"message": "trouble"}})
+        return lambda handler: say(handler, 200, {"choices": [choice]})
+
+    server = endpoint(script)
+    given = words(server.url, "--lengths", "9", "--samples", len(codecs), "--backoff", 0, "--timeout", 30)
+    result = asked(*given)
+    assert result["scores"][0]["exact"] == 1 and result["requests"] == 2 * len(codecs)
+    assert {row["tries"] for row in replies_in(result)} == {2}
+
+
 def test_who_asks_for_hours_is_left_alone(endpoint, told):
     server = endpoint(lambda *_: lambda handler: handler.fail(429, "quota", Retry_After="7200"))
     start = time.monotonic()
@@ -859,21 +887,50 @@ def wait_for_lines(runs, count):
     raise AssertionError("no replies were kept")
 
 
-def test_a_row_that_is_none_is_named(endpoint, asked, told):
+def test_a_damaged_reply_is_set_aside_and_asked_again(endpoint, told):
+    """It blocks no other reply, and stays in the file."""
     server = endpoint(right)
     given = words(server.url, "--lengths", "3", "--samples", 3)
-    path = Path(asked(*given)["run"]) / "replies.jsonl"
-    whole = path.read_text()
-    for line, part in (
-        ('{"prompt": "1+1"}', "line 4: it has no correct"),
-        ("{", "line 4: not JSON"),
-        ("[]", "not a JSON object"),
-    ):
-        path.write_text(f"{whole}{line}\n")
-        assert part in one_line(told, *given)
-    (path.parent / "asked.json").write_text("{")
-    assert "asked.json" in one_line(told, *given)
+    path = Path(json.loads(told(*given, "--json")[1])["run"]) / "replies.jsonl"
+    first, *rest = path.read_text().splitlines()
+    for line, part in (('{"prompt": "1+1"}', "it has no correct"), ("{", "not JSON"), ("[]", "not a JSON object")):
+        path.write_text("\n".join([line, *rest, ""]))
+        status, out, err = told(*given, "--dry-run", "--json")
+        assert (status, json.loads(out)["requests"], json.loads(out)["replies"]) == (0, 1, 2)
+        status, out, again = told(*given, "--json")
+        assert (status, json.loads(out)["requests"], json.loads(out)["scores"][0]["exact"]) == (0, 1, 1)
+        assert err == again and len(err.splitlines()) == 1 and f"replies.jsonl: line 1: {part}" in err
+        assert err.endswith(": set aside, and asked again\n")
+        assert path.read_text().splitlines()[:3] == [line, *rest]
+    assert sum(server.asked.values()) == 6 and json.loads(first)["prompt"] in server.asked
+
+
+def test_damaged_scores_and_inquiries_are_an_error_before_anything_is_paid(endpoint, asked, told):
+    server = endpoint(right)
+    given = words(server.url, "--lengths", "3", "--samples", 3)
+    folder = Path(asked(*given)["run"])
+    (folder / "scores.jsonl").write_text("{\n")
+    assert "scores.jsonl: line 1: not JSON" in one_line(told, *given, "--samples", 4)
+    (folder / "asked.json").write_text("{")
+    assert "asked.json" in one_line(told, *given, "--samples", 4)
     assert sum(server.asked.values()) == 3
+
+
+@pytest.mark.parametrize("count", [10**9 + 1, 10**99, -1, 2.5, "many", True])
+def test_an_implausible_token_count_counts_as_none(endpoint, asked, count):
+    """Neither is it written, nor do rows that hold one, of earlier versions, make an inquiry unreadable."""
+    usage = {"usage": {"prompt_tokens": count, "completion_tokens": 10**9}}
+    server = endpoint(lambda prompt, _: lambda handler: handler.reply(sum_of(prompt), **usage))
+    given = words(server.url, "--lengths", "3", "--samples", 1)
+    result = asked(*given)
+    (row,) = replies_in(result)
+    assert (row["prompt_tokens"], row["completion_tokens"]) == (0, 10**9)
+    if type(count) is int and count > 0:
+        path = Path(result["run"]) / "replies.jsonl"
+        path.write_text(json.dumps(row | {"prompt_tokens": count}) + "\n")
+        assert asked(*given) | {"requests": 1} == result | {"tokens_of_this_call": dict.fromkeys(result["tokens"], 0)}
+        assert asked(*given, "--dry-run")["replies"] == 1
+        assert sum(server.asked.values()) == 1
 
 
 # The key

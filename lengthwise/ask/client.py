@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from lengthwise.ask.folder import TOKENS, Row
+from lengthwise.ask.folder import Row, token_counts
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.ask.key import Key
 from lengthwise.base.errors import UsageError
@@ -116,7 +116,7 @@ async def _plain(request: Any) -> None:
 
 
 async def _capped(response: Any) -> None:
-    """Read a response, up to ``LARGEST`` bytes."""
+    """Read a response, up to ``LARGEST`` bytes, to be decoded as UTF-8."""
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise Failure("the endpoint's response is compressed, which was not asked for")
     stream, whole = response.stream, bytearray()
@@ -127,6 +127,8 @@ async def _capped(response: Any) -> None:
     await stream.aclose()  # its connection is free for another request
     http = importlib.import_module(type(response).__module__.partition(".")[0])  # httpx, or what openai has for it
     response.stream = http.ByteStream(bytes(whole))
+    # JSON is UTF-8. The header may name any of Python's codecs: some decode no text, punycode takes minutes.
+    response.encoding = "utf-8"
 
 
 def _wait(headers: Mapping[str, str]) -> float | None:
@@ -177,10 +179,5 @@ def read_reply(text: str) -> Row:
         "said": content or "",  # null, e.g. if the model ran out of tokens while reasoning, counts as an empty answer
         "finish": finish if isinstance(finish, str) else None,
         "served": served if isinstance(served, str) else None,
-        **{name: _count(usage, name) for name in TOKENS},
+        **token_counts(usage),
     }
-
-
-def _count(usage: Any, name: str) -> int:
-    count = usage.get(name) if isinstance(usage, dict) else None
-    return count if type(count) is int and count >= 0 else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base import fields
@@ -16,6 +17,7 @@ from lengthwise.folder import InquiryFolder, inquiry_path, runs_folder
 from lengthwise.recipe.recipe import import_parts
 
 TOKENS = ("prompt_tokens", "completion_tokens")  # as endpoints call them
+MAX_TOKENS = 10**9  # of one reply: a larger count is an endpoint's mistake
 
 
 class Asked(InquiryFolder):
@@ -72,10 +74,10 @@ class Asked(InquiryFolder):
         return self.inquiry.outline
 
     def replies(self) -> dict[str, Row]:
-        """The rows of ``replies``, by prompt. Raises UsageError if a row is incomplete."""
+        """Return the rows of ``replies``, by prompt; damaged ones are left out (``damaged_replies``)."""
         found: dict[str, Row] = {}
         for row in self.rows("replies"):
-            found.setdefault(row["prompt"], row)
+            found.setdefault(row["prompt"], row | token_counts(row))
         return found
 
     def keep_scores(self, rows: Iterable[Row]) -> None:
@@ -85,4 +87,11 @@ class Asked(InquiryFolder):
 
     def spent(self) -> dict[str, int]:
         """The endpoint's token counts, summed over all replies."""
-        return {name: sum(row[name] for row in self.rows("replies")) for name in TOKENS}
+        counts = [token_counts(row) for row in self.rows("replies")]
+        return {name: sum(count[name] for count in counts) for name in TOKENS}
+
+
+def token_counts(usage: Any) -> dict[str, int]:
+    """Return the token counts that an endpoint reports for a reply, each 0 if it is missing or implausible."""
+    counts = [usage.get(name) if isinstance(usage, dict) else None for name in TOKENS]
+    return {name: n if type(n) is int and 0 <= n <= MAX_TOKENS else 0 for name, n in zip(TOKENS, counts, strict=True)}

@@ -185,18 +185,24 @@ def disk(folder: Path) -> Iterator[None]:
         raise UsageError(f"{folder}: cannot write there ({error.strerror or error})") from None
 
 
-def read_rows(schema: Any, path: Path) -> list[dict[str, Any]]:
-    """The rows of a file: as one list, which is read in half the time; line by line where one has to be named."""
+def read_rows(schema: Any, path: Path, damaged: list[UsageError] | None = None) -> list[dict[str, Any]]:
+    """The rows of a file: as one list, which is read in half the time; line by line where one has to be named.
+
+    Raises UsageError for a damaged row; if ``damaged`` is given, such rows are left out, and their errors appended to
+    it.
+    """
     lines = path.read_bytes().split(b"\n")[:-1]
     with suppress(ValueError, RecursionError):
         rows = _DECODER.decode(f"[{b','.join(lines).decode()}]")
         if len(rows) == len(lines) and fields.all_fit(schema, rows):
             return rows
-    return [_row(schema, line, f"{path}: line {number}") for number, line in enumerate(lines, 1)]
-
-
-def _row(schema: Any, line: bytes, where: str) -> dict[str, Any]:
-    try:
-        return fields.decode(schema, parsed(line, where), where)
-    except UsageError as error:
-        raise UsageError(f"{error}; take that line out") from None
+    rows = []
+    for number, line in enumerate(lines, 1):
+        where = f"{path}: line {number}"
+        try:
+            rows.append(fields.decode(schema, parsed(line, where), where))
+        except UsageError as error:
+            if damaged is None:
+                raise UsageError(f"{error}; take that line out") from None
+            damaged.append(error)
+    return rows

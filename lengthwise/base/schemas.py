@@ -6,7 +6,20 @@ Rows may have further fields. What is not required here is left out by some vers
 # TypedDict knows which keys are required only where annotations are not postponed.
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from lengthwise.base.ranges import Count, Fraction, Name, NotNegative, OneLine, Pattern, Real, Seed, Size, Sizes, Whole
+from lengthwise.base.ranges import (
+    Count,
+    Fraction,
+    Name,
+    NotNegative,
+    OneLine,
+    Pattern,
+    Range,
+    Real,
+    Seed,
+    Size,
+    Sizes,
+    Whole,
+)
 
 SizeText = Annotated[str, Pattern(r"\d{1,7}(x\d{1,7})?", "a size, as 8 or 8x12")]  # as tables name it
 
@@ -112,8 +125,8 @@ class Reply(TypedDict):
 
     prompt: str
     correct: bool
-    prompt_tokens: Whole
-    completion_tokens: Whole
+    prompt_tokens: Annotated[int, Range(0)]  # as the endpoint says; ``ask.folder.token_counts`` bounds them
+    completion_tokens: Annotated[int, Range(0)]
     answer: NotRequired[str | None]
 
 

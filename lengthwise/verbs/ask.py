@@ -44,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
     client_library()  # fails here, before a folder is created, if it is not installed
     asked = Asked.of(inquiry, Path(args.out) if args.out else None)
     with asked.locked(what="inquiry"):  # two that ask the same would both pay for it
+        _warn_of_damage(asked)
+        asked.rows("scores")  # damage there is an error now, not after replies are paid for
         before = asked.spent()
         outcome = _collected(args, asked, wanted, manner)
         rows, tokens = scores(inquiry, wanted, asked.replies()), asked.spent()
@@ -80,6 +82,7 @@ def _inquiry(args: argparse.Namespace) -> tuple[Inquiry, Sequence[Any]]:
 def _dry_run(args: argparse.Namespace, inquiry: Inquiry, wanted: list[Item]) -> int:
     """What asking would take. Nothing is sent, no folder is made."""
     asked = Asked.expected(inquiry, Path(args.out) if args.out else None)
+    _warn_of_damage(asked)
     known = asked.replies()
     lacking = {item.prompt: item.right for item in wanted if item.prompt not in known}
     missing = dict(islice(lacking.items(), args.limit))
@@ -89,6 +92,13 @@ def _dry_run(args: argparse.Namespace, inquiry: Inquiry, wanted: list[Item]) -> 
     told = f"{requests} requests, about {tokens['prompt_tokens']:,} tokens in and {tokens['completion_tokens']:,} out"
     more = f"; at most {requests * args.max_tokens:,} out" if args.max_tokens else ""
     return say(args, result, Text(f"{told}{more}, further tries not counted"))
+
+
+def _warn_of_damage(asked: Asked) -> None:
+    """Say which rows of ``replies`` are damaged, in one line."""
+    if damaged := asked.damaged_replies():
+        others = f" and {len(damaged) - 1} more lines" if len(damaged) > 1 else ""
+        print(f"lengthwise: {damaged[0]}{others}: set aside, and asked again", file=sys.stderr)
 
 
 def _collected(args: argparse.Namespace, asked: Asked, wanted: list[Item], manner: Manner) -> Outcome:
