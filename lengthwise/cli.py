@@ -14,7 +14,7 @@ from functools import partial
 from typing import NoReturn
 
 from lengthwise.base import lifeline, streams
-from lengthwise.base.errors import Interrupted, UsageError, clean
+from lengthwise.base.errors import Interrupted, UsageError, clean, is_out_of_memory
 from lengthwise.verbs.flags import OPTIONS
 
 EXAMPLES = {
@@ -339,14 +339,29 @@ def _run(args: argparse.Namespace) -> int:
     except UsageError as error:
         return _told(error, 2)
     except KeyboardInterrupt:
-        return _told("interrupted" + "; the same command goes on from here" * (args.verb in KEEPING), 130)
+        return _told(f"interrupted{_kept(args)}", 130)
     except BrokenPipeError:
         streams.discard_output()
         return 141
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return _told(f"out of memory: reduce {_reducible(args)}{_kept(args)}", 2)
     except OSError as error:
         if error.filename is None:
             streams.discard_output()
         return _told(f"{error.filename or 'the output cannot be written'}: {error.strerror or error}", 2)
+
+
+def _kept(args: argparse.Namespace) -> str:
+    return "; the same command goes on from here" if args.verb in KEEPING else ""
+
+
+def _reducible(args: argparse.Namespace) -> str:
+    """What takes the memory of a verb, as it is typed."""
+    fields = ["batch, lengths.top"] * hasattr(args, "recipe")
+    options = [f"--{name}" for name in ("lengths", "samples", "count", "jobs") if hasattr(args, name)]
+    return ", ".join([*fields, *options]) or "the problem's size"
 
 
 def _work(args: argparse.Namespace) -> Callable[[], int]:

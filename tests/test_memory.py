@@ -15,7 +15,7 @@ from test_processes import RECIPES
 from test_training import PLAIN, outcome, stop_at
 from torch.autograd.graph import saved_tensors_hooks
 
-from lengthwise import catalog, fast
+from lengthwise import catalog, cli, fast
 from lengthwise.base.progress import Progress
 from lengthwise.base.types import UsageError
 from lengthwise.depth.plain import Plain
@@ -31,12 +31,25 @@ pytestmark = pytest.mark.usefixtures("untyped")
 CPU = torch.device("cpu")
 
 
+def exhaust_memory(*_, **__):
+    """Raise what torch's allocator for the CPU raises."""
+    torch.empty(2**50)
+
+
+def raise_cuda(*_, **__):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+
+def raise_python(*_, **__):
+    raise MemoryError
+
+
 class Little(Plain):
     """A runner whose memory holds two rows."""
 
     def _held(self, loops):
         if len(loops) > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            exhaust_memory()
 
     def last(self, inputs, loops, at, *, untracked=0):
         self._held(loops)
@@ -109,18 +122,50 @@ def test_a_run_stays_in_parts_and_says_so_once(runs, monkeypatch, capsys):
     assert "parts" not in Trainee(PLAIN, CPU).about()
 
 
-def test_what_no_part_makes_fit_is_said_in_a_line(monkeypatch):
-    def none(*_):
-        raise torch.OutOfMemoryError("CUDA out of memory")
+EXHAUSTED = [exhaust_memory, raise_cuda, raise_python]
 
+
+@pytest.mark.parametrize("exhausted", EXHAUSTED)
+def test_what_no_part_makes_fit_is_said_in_a_line(monkeypatch, exhausted):
     trainee = Trainee(PLAIN, CPU)
-    monkeypatch.setattr(Trainee, "loss", none)
-    with pytest.raises(UsageError, match="plain: memory does not hold 1 of 6 rows at a time: say a smaller batch"):
+    monkeypatch.setattr(Trainee, "loss", exhausted)
+    with pytest.raises(UsageError, match="plain: memory does not hold 1 of 6 rows at a time: reduce batch"):
         trainee.advance()
     together = stacked.Stack([SimpleNamespace(trainee=trainee, run=SimpleNamespace(recipe=PLAIN))], Progress())
-    monkeypatch.setattr(stacked, "advance", none)
+    monkeypatch.setattr(stacked, "advance", exhausted)
     with pytest.raises(UsageError, match="plain: memory does not hold 1 seeds at once: take fewer, or leave"):
         together.advance()
+
+
+@pytest.mark.parametrize("exhausted", EXHAUSTED)
+@pytest.mark.parametrize(
+    ("words", "reduce"),
+    [
+        ("evaluate looped-parity --lengths 4 --samples 2", "--lengths, --samples"),
+        ("attack looped-parity --tries 4", "--lengths"),
+        ("solve looped-parity 101", "the problem's size"),
+        (
+            "train looped-parity steps=2 batch=4 watch.every=0 --samples 2",
+            "batch, lengths.top, --lengths, --samples, --jobs",
+        ),
+        ("verify looped-parity --lengths 4 --samples 2", "--lengths, --samples"),
+    ],
+)
+def test_a_verb_that_runs_out_of_memory_says_what_to_reduce(words, reduce, exhausted, monkeypatch, capsys, runs):
+    for module in ("scores", "attack"):
+        monkeypatch.setattr(f"lengthwise.evaluation.{module}.answers", exhausted)
+    assert cli._run(cli.parse(words.split())) == 2
+    kept = "; the same command goes on from here" if words.startswith("train") else ""
+    assert capsys.readouterr().err == f"lengthwise: out of memory: reduce {reduce}{kept}\n"
+
+
+def test_another_runtime_error_is_no_lack_of_memory(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    monkeypatch.setattr("lengthwise.evaluation.scores.answers", fail)
+    with pytest.raises(RuntimeError, match="mat1"):
+        cli._run(cli.parse(["evaluate", "looped-parity", "--lengths", "4", "--samples", "2"]))
 
 
 # Devices

@@ -26,6 +26,15 @@ class Interrupted(Exception):
     """Training was asked to stop. Its checkpoint is written, and the same call goes on from there."""
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether memory ran out: an error of Python's own, of numpy's, or of torch's allocator for any device."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(sign in text for sign in _SIGNS))
+
+
+_SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed", "bad_alloc")
+
+
 def clean(text: str) -> str:
     """Foreign text that can be printed on one line: control characters, escape sequences with them, are left out."""
     return "".join(character for character in " ".join(text.split()) if character.isprintable())

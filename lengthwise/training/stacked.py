@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from lengthwise.base.errors import Diverged, Interrupted, UsageError
+from lengthwise.base.errors import Diverged, Interrupted, UsageError, is_out_of_memory
 from lengthwise.base.fields import checked
 from lengthwise.base.files import one_line
 from lengthwise.base.progress import Progress
@@ -149,7 +149,9 @@ class Stack:
         """Take a step, and log it; the new rows."""
         try:
             taken = advance([one.trainee for one in self.seeds])
-        except torch.OutOfMemoryError:
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
             few = f"memory does not hold {len(self.seeds)} seeds at once: take fewer, or leave the stack out"
             raise UsageError(f"{self.seeds[0].run.recipe.name}: {few}") from None
         return self._each(lambda one: one.trainee.log(one.run) if one.trainee in taken else [])

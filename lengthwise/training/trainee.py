@@ -16,7 +16,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from lengthwise import fast
 from lengthwise.base import rng
-from lengthwise.base.errors import Diverged, UsageError, clean
+from lengthwise.base.errors import Diverged, UsageError, clean, is_out_of_memory
 from lengthwise.base.files import one_line
 from lengthwise.base.progress import Progress
 from lengthwise.base.types import Batch, Loss
@@ -88,7 +88,7 @@ class Trainee:
         while (loss := self._backward(batch, loops)) is None:
             if self.processes.count > 1 or self.parts >= len(loops):
                 rows = f"{-(-len(loops) // self.parts)} of {len(loops)} rows"
-                raise UsageError(f"{self.recipe.name}: memory does not hold {rows} at a time: say a smaller batch")
+                raise UsageError(f"{self.recipe.name}: memory does not hold {rows} at a time: reduce batch")
             self.parts *= 2
         self.processes.add_gradients(self.model)
         self.descend(loss)
@@ -100,10 +100,10 @@ class Trainee:
             with stepping(self.matmul):
                 loss = self.loss(self.step, runner, batch, loops)
                 loss.value.backward()
-        except torch.OutOfMemoryError:
-            self.optimizer.zero_grad()
-            return None
-        except RuntimeError as error:
+        except (MemoryError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                self.optimizer.zero_grad()
+                return None
             if "once_differentiable" not in str(error) or type(runner) is Plain:
                 raise
             raise UsageError(
