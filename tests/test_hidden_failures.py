@@ -2,6 +2,8 @@
 
 import io
 import json
+import re
+import time
 from dataclasses import replace
 from random import Random
 
@@ -23,7 +25,7 @@ from lengthwise.evaluation import attack as attacking
 from lengthwise.evaluation import sealed
 from lengthwise.evaluation.attack import Tried, Tries, _changes, attack, prompts
 from lengthwise.evaluation.families import evaluate_families, short_sizes
-from lengthwise.evaluation.scores import evaluate
+from lengthwise.evaluation.scores import answers, evaluate
 from lengthwise.evaluation.sealed import seal, sealed_seed
 from lengthwise.evaluation.solver import Solver
 from lengthwise.folder import Folder
@@ -247,6 +249,27 @@ def test_an_attack_that_finds_nothing_says_so():
 def test_an_attack_refuses_sizes_of_another_task(sizes):
     with pytest.raises(UsageError, match="parity has sizes on 1 axes"):
         attack(half_trained(PARITY), sizes, tries=10)
+
+
+def test_an_attack_ends_near_its_limit_however_slow_the_model(monkeypatch):
+    """A first round has 48 problems; each takes 50 ms here."""
+
+    def slow(model, recipe, batch, rules):
+        time.sleep(0.05 * len(batch))
+        return answers(model, recipe, batch, rules)
+
+    monkeypatch.setattr(attacking, "answers", slow)
+    start = time.monotonic()
+    found = attack(half_trained(PARITY), [6], seconds=0.4)
+    assert 4 <= found["tries"] <= 20 and time.monotonic() - start < 2
+
+
+def test_an_attack_that_has_no_time_for_one_problem_is_refused_with_an_estimate(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["attack", "looped-pairs", "--seconds", "1", "--lengths", "2000"])
+    assert stopped.value.code == 2
+    line = r"lengthwise: one problem of size 2000 takes about \d+ s: attack for longer than 1 s, or shorter ones\n"
+    assert re.fullmatch(line, capsys.readouterr().err)
 
 
 def test_an_attack_needs_time():

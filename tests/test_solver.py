@@ -15,6 +15,7 @@ from lengthwise.evaluation.generate import decode, decode_anew, respond
 from lengthwise.evaluation.scores import answer, perplexity, slots
 from lengthwise.evaluation.solver import Solver
 from lengthwise.fast import plain, reader
+from lengthwise.nn.window import LocalHeadsEncoding
 from lengthwise.recipe.data import fresh_problems
 from lengthwise.recipe.layout import until_end
 from lengthwise.recipe.stopping import MaxConfidence, Oracle
@@ -185,3 +186,14 @@ def test_python_interface(tmp_path):
     assert lw.load(run).solve("12+9").right == "21"
     assert lw.load(run.folder).solve("12+9") == lw.load(run).solve("12+9")
     assert lw.train(run.recipe).folder == run.folder
+
+
+@pytest.mark.parametrize(
+    "positions", ["Learned(size=8)", "Coupling(size=8,offset=1,at=attention)", "Abacus(size=8,offset=1)"]
+)
+def test_a_prompt_that_does_not_fit_is_refused_before_anything_large_is_computed(positions, monkeypatch):
+    monkeypatch.setattr(LocalHeadsEncoding, "attention_bias", lambda *_: pytest.fail("a bias was computed"))
+    change = f"model.positions=(LocalHeads(count=1),{positions})"
+    solver = Solver(weights("task=Addition(order=least)", "NextToken", changes=[change]))
+    with pytest.raises(UsageError, match="does not fit the"):
+        solver.solve("123456789+123456789")

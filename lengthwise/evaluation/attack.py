@@ -3,6 +3,7 @@ least sure."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,14 +15,19 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from lengthwise.base.amounts import duration
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import address, stream
+from lengthwise.base.score_rows import size_text
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation.families import all_of, short_sizes
+from lengthwise.evaluation.follow import work
 from lengthwise.evaluation.mutation import mutated
 from lengthwise.evaluation.scores import answers, checked, in_parts, right
 from lengthwise.evaluation.solver import Solver
+from lengthwise.models import device_of
 from lengthwise.recipe.data import check_size, sampler
+from lengthwise.recipe.demand import of_measuring
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.stopping import Stopping
 from lengthwise.run import Weights
@@ -32,6 +38,8 @@ ROUND = 96  # changed problems that are tried at a time
 POOL = 256  # problems that are kept to be changed
 FAILED = POOL // 8  # failures that are kept to be changed, the shortest
 SHOWN = 10  # failures that are told of
+LOOK = 0.5  # seconds of computing between two looks at the clock
+SHOWING = 1.0  # seconds, at most, in which failures beyond the first are answered again to be shown
 FRUITLESS = 20  # rounds without a new problem after which all are taken to have been tried
 
 
@@ -90,8 +98,9 @@ def attack(
     failed; and the shortest failures with what the model says to them. UsageError for a rule that looks at many
     problems at once.
 
-    It ends after so many seconds, or, given ``tries``, after about so many problems: then the same seed finds the same.
-    It ends sooner where there are no more problems.
+    It ends after so many ``seconds``, and later by about one second and the time of three problems at most; UsageError
+    where they do not suffice for one problem of the largest size. Given ``tries`` it ends after about so many problems:
+    then the same seed finds the same. It ends sooner where there are no more problems.
     Without ``sizes``, those from half the training length to one and a half of it, and all problems of the shortest.
     """
     recipe = weights.recipe
@@ -100,13 +109,49 @@ def attack(
         raise UsageError(f"an attack tries problems one by one, and {rule.name} looks at many: choose per=example")
     if seconds <= 0 or (tries is not None and tries < 1):
         raise UsageError("an attack needs seconds above 0, or 1 try or more")
-    search, start = Tries(), time.monotonic()
-    for problems, origin in _candidates(recipe, _sizes(recipe, sizes), search, seed):
-        if len(new := search.new(problems, recipe.task)):
-            search.add(_tried(weights, new, origin, rule))
-        if len(search.known) >= tries if tries else time.monotonic() - start > seconds:
+    found = _sizes(recipe, sizes)
+    _check_time(weights, max(found, key=sum), rule, math.inf if tries else seconds)
+    search, until = Tries(), math.inf if tries else time.monotonic() + seconds
+    pace = _Pace(recipe, until)
+    for problems, origin in _candidates(recipe, found, search, seed):
+        new = search.new(problems, recipe.task)
+        for part in pace.parts(new) if len(new) else ():
+            search.add(_tried(weights, part, origin, rule))
+        if len(search.known) >= (tries or math.inf) or time.monotonic() > until:
             break
-    return _result(weights, search, rule, seed)
+    return _result(weights, search, rule, seed, until + SHOWING)
+
+
+def _check_time(weights: Weights, size: tuple[int, ...], rule: Stopping, seconds: float) -> None:
+    """Raise UsageError if this machine cannot hold a problem of this size, or not answer one in so many seconds."""
+    demand = of_measuring(weights.recipe, [size], 1, [rule])
+    one = f"one problem of size {size_text(size)}"
+    demand.check(one)
+    takes = demand.seconds / torch.get_num_threads()
+    if device_of(weights.model).type == "cpu" and takes > seconds:
+        raise UsageError(f"{one} takes about {duration(takes)}: attack for longer than {seconds:g} s, or shorter ones")
+
+
+class _Pace:
+    """How many problems to try before the clock is looked at: more where the last ones took little time."""
+
+    def __init__(self, recipe: Recipe, until: float) -> None:
+        self.recipe, self.until = recipe, until
+        self.work = 0.0  # to do before the next look, as ``follow.work`` counts it
+
+    def parts(self, problems: Problems) -> Iterator[Problems]:
+        """All problems, or as many as there is time for. Without a limit all at once, so that results repeat."""
+        if self.until == math.inf:
+            yield problems
+            return
+        start = 0
+        while start < len(problems) and (began := time.monotonic()) <= self.until:
+            each = work(self.recipe, tuple(problems.sizes.amax(0).tolist()))
+            rows = int(min(max(1, self.work // each), len(problems) - start))
+            yield problems.take(slice(start, start + rows))
+            took = max(time.monotonic() - began, 1e-6)
+            self.work = rows * each * min(2, LOOK / took)  # a step at a time: longer rows may cost more than by work
+            start += rows
 
 
 def _sizes(recipe: Recipe, sizes: Sequence[AnySize] | None) -> list[tuple[int, ...]]:
@@ -184,9 +229,11 @@ def prompts(task: Task, problems: Problems) -> list[str]:
     return [task.typed(row[:length]) for row, length in zip(problems.prompt, lengths, strict=True)]
 
 
-def _result(weights: Weights, search: Tries, rule: Stopping, seed: int) -> dict[str, Any]:
+def _result(weights: Weights, search: Tries, rule: Stopping, seed: int, until: float) -> dict[str, Any]:
     solver, found = Solver(weights), []
     for one in search.shortest[:SHOWN]:
+        if found and time.monotonic() > until:
+            break
         answer = solver.solve(one.prompt, rule)
         found.append(
             {

@@ -79,9 +79,12 @@ class _Table(Encoding):
             with torch.no_grad():
                 self.table.weight.copy_(_sines(spec.size + 1, width) * (spec.std * math.sqrt(2)))
 
-    def look_up(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
+    def check(self, inputs: Inputs) -> None:
         advice = f"ask for shorter numbers, or train with {self.kind}(size=…) larger, and offset with it"
         _check_fits(self.kind, int(_shown(inputs.host).amax()), self.table.num_embeddings - 1, advice)
+
+    def look_up(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
+        self.check(inputs)
         return self.table(_shown(inputs))
 
 

@@ -21,6 +21,9 @@ class Encoding(nn.Module):
 
     reads_padding: ClassVar[bool] = False  # whether terms of real tokens depend on which tokens are padding
 
+    def check(self, inputs: Inputs) -> None:
+        """Raise UsageError if a row does not fit; called before anything large is computed."""
+
     def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"] | None:
         """Vectors to add to the embedded input."""
         return None
@@ -101,13 +104,16 @@ class LearnedEncoding(Encoding):
         self.table = nn.Embedding(size, width)
         nn.init.normal_(self.table.weight, std=0.02)
 
-    def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
+    def check(self, inputs: Inputs) -> None:
         width, size = inputs.position.shape[1], self.table.num_embeddings
         if width > size:
             raise UsageError(
                 f"a row of {width} positions does not fit the learned table of {size}: "
                 "ask for a shorter length, or train with Learned(size=…) larger"
             )
+
+    def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
+        self.check(inputs)
         return self.table(inputs.position)
 
 
@@ -208,6 +214,9 @@ class _Randomized(Encoding):
             return inputs
         host = inputs.host
         return replace(host, position=_chosen(host, self.drawn)).to(inputs.tokens.device)
+
+    def check(self, inputs: Inputs) -> None:
+        self.inner.check(self._renumbered(inputs))
 
     def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"] | None:
         return self.inner.vectors(self._renumbered(inputs))

@@ -26,7 +26,11 @@ class Sight(NamedTuple):
 
     @staticmethod
     def of(encodings: Iterable[Encoding], inputs: Inputs, *, causal: bool) -> Sight:
-        """Combine encodings, causality and padding for a batch. Raises UsageError if two encodings are incompatible."""
+        """Combine encodings, causality and padding for a batch. Raises UsageError if a row does not fit an encoding, or
+        two encodings are incompatible."""
+        encodings = [*encodings]
+        for encoding in encodings:  # before a bias, which has the square of a row's length
+            encoding.check(inputs)
         angles = _given(encoding.angles(inputs) for encoding in encodings)
         keys = _given(encoding.keys(inputs) for encoding in encodings)
         blanks = _given(encoding.blank() for encoding in encodings)
