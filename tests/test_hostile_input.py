@@ -152,7 +152,15 @@ def test_what_would_fail_late_fails_before_a_folder_is_made(change, typed, runs)
 
 
 @pytest.mark.parametrize(
-    "options", [["--lengths", "0"], ["--hard"], ["--lengths", "2x3"], ["--threads", "0"], ["--save-every", "nan"]]
+    "options",
+    [
+        ["--lengths", "0"],
+        ["--hard"],
+        ["--lengths", "2x3"],
+        ["--threads", "0"],
+        ["--save-every", "nan"],
+        ["--seeds", "1000000", "--dry-run"],
+    ],
 )
 def test_what_could_not_be_measured_is_said_before_training(options, typed, runs):
     refused(typed("train", "looped-parity", *fuzz.TINY, *fuzz.SMALL, "--quiet", *options))

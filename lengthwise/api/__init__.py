@@ -20,7 +20,7 @@ from lengthwise.api.arguments import recipe_from, rules_from, scores_from, sizes
 from lengthwise.base import fields, listing
 from lengthwise.base.errors import Interrupted
 from lengthwise.base.progress import Progress
-from lengthwise.base.ranges import Count, Range, Seed
+from lengthwise.base.ranges import Count, Range, Seed, Seeds
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.shown import Listing
@@ -147,7 +147,7 @@ def train(
 def train_stacked(
     recipe: Recipe | str | ModelSpec | nn.Module,
     *changes: str,
-    seeds: Count,
+    seeds: Seeds,
     task: Task | str | None = None,
     device: str = "auto",
     matmul: Matmul = "fp32",

@@ -76,6 +76,7 @@ Whole = Annotated[int, Range(0, 10**9)]
 Size = Annotated[int, Range(1, 10**6)]  # of a problem or of a tensor's axis, or a number of loops
 Extra = Annotated[int, Range(0, 10**6)]  # to add to a size
 Change = Annotated[int, Range(-(10**6), 10**6)]  # of a size
+Seeds = Annotated[int, Range(1, 1000)]  # replicates in one call
 Threads = Annotated[int, Range(1, 1024)]
 Seed = Annotated[int, Range(-(2**63), 2**63 - 1)]
 Real = Annotated[float, Range(-1e38, 1e38)]  # what 32 bits hold

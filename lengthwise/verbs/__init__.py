@@ -18,7 +18,7 @@ from typing import Any
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.fields import conform
-from lengthwise.base.ranges import Count, NotNegative, Positive, Seed, Size, Threads, Whole
+from lengthwise.base.ranges import Count, NotNegative, Positive, Seed, Seeds, Size, Threads, Whole
 
 NUMBERS: dict[str, Any] = {  # options that are numbers
     "backoff": NotNegative,
@@ -34,7 +34,7 @@ NUMBERS: dict[str, Any] = {  # options that are numbers
     "save_every": NotNegative,
     "seconds": Positive,
     "seed": Seed,
-    "seeds": Size,
+    "seeds": Seeds,
     "steps": Count,
     "threads": Threads,
     "timeout": Positive,
