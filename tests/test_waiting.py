@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import json
 import sys
 import types
 
@@ -159,6 +160,8 @@ SAYS = [
      ["looped-parity: exact match", "looped-parity: families", "looped-parity: how answers go wrong"]),
     (["show", "looped-parity", "model.width=8", "batch=4"], ["looped-parity: some steps, to see what they cost"]),
     (["attack", "looped-parity", "--tries", "4"], ["looped-parity: looking for what it gets wrong"]),
+    (["rasp", "parity", "101"], ["parity: rounds"]),
+    (["sample", "parity", "3"], ["parity: problems"]),
 ]  # fmt: skip
 
 
@@ -166,6 +169,19 @@ SAYS = [
 def test_every_verb_that_takes_long_says_what_it_does(seen, capsys, words, said):
     assert cli._run(cli.parse(words)) == 0
     assert list(seen) == said
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_many_problems_are_written_as_they_are_decoded(more, monkeypatch, capsys):
+    words = ["sample", "addition", "3", "--count", "7", *more]
+    assert cli._run(cli.parse(words)) == 0
+    whole = capsys.readouterr().out
+    monkeypatch.setattr("lengthwise.verbs.sample.CHUNK", 2)
+    write, written = sys.stdout.write, []
+    monkeypatch.setattr(sys.stdout, "write", lambda text: (written.append(text), write(text))[1])
+    assert cli._run(cli.parse(words)) == 0
+    assert "".join(written) == whole and len(written) >= 4 and max(map(len, written)) < len(whole) / 2
+    assert not more or len(json.loads(whole)) == 7
 
 
 def test_reports_say_what_they_do(seen, capsys, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,16 +56,20 @@ class Execution:
     right: Bool[Tensor, " b"]  # True if every answer symbol is correct, the end included
 
 
-def execute(program: Program, problems: Problems) -> Execution:
-    """Run a program. Raises ValueError if the problems take different numbers of rounds."""
+def execute(
+    program: Program, problems: Problems, seen: Callable[[int, int], None] = lambda done, rounds: None
+) -> Execution:
+    """Run a program; ``seen`` is called after each round, with how many are done and how many there are. Raises
+    ValueError if the problems take different numbers of rounds."""
     rounds = program.rounds(problems.sizes).unique().tolist()
     if len(rounds) != 1:
         raise ValueError(f"problems of one number of rounds are run together, not of {rounds}")
     batch = FullOutput().write(problems, program.task)
     row = Row(alphabet(program.task), batch.inputs.tokens)
     states = [program.prepare(row)]
-    for _ in range(rounds[0]):
+    for number in range(rounds[0]):
         states.append(program.step(states[-1], row))
+        seen(number + 1, rounds[0])
     said = program.finish(states[-1], row)
     assert said.ids is not None
     symbols = torch.tensor([row.alphabet.index(s) if s in row.alphabet else -1 for s in said.alphabet])[said.ids]
@@ -154,7 +159,8 @@ def shown(part: Row | Places) -> str:
         assert part.at is not None
         return " ".join(map(str, part.at[0].tolist()))
     assert part.ids is not None
-    return "".join(_character(part.alphabet[i]) for i in part.ids[0].tolist())
+    characters = [_character(symbol) for symbol in part.alphabet]
+    return "".join([characters[i] for i in part.ids[0].tolist()])
 
 
 def _character(symbol: Any) -> str:

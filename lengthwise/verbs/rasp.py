@@ -10,11 +10,13 @@ from rich.text import Text
 
 from lengthwise import catalog
 from lengthwise.base import fields
+from lengthwise.base.errors import clean
+from lengthwise.base.progress import Progress
 from lengthwise.base.types import UsageError
 from lengthwise.rasp.program import answer, execute, rounds_shown, shown
 from lengthwise.rasp.programs import PUBLISHED, program
 from lengthwise.tasks import Task
-from lengthwise.verbs.console import out, say
+from lengthwise.verbs.console import err, out, say
 
 
 def run(args: argparse.Namespace) -> int:
@@ -25,10 +27,23 @@ def run(args: argparse.Namespace) -> int:
     if args.prompt is None:
         raise UsageError(f"rasp: give the program of {args.task} a prompt, for example: rasp parity 10110")
     task = fields.override(tasks.get(args.task) or catalog.task(args.task), args.changes)
-    ran = execute(program(task), task.parse(args.prompt))
-    row, rounds, answered = shown(ran.row), rounds_shown(ran), answer(ran, task)
+    with Progress(console=err) as progress:
+        line = progress.line(f"{task.name}: rounds")
+
+        def seen(done: int, count: int) -> None:
+            line.total = count
+            line.show(done)
+
+        ran = execute(program(task), task.parse(args.prompt), seen)
+        row, rounds, answered = shown(ran.row), rounds_shown(ran), answer(ran, task)
     result = {"prompt": args.prompt, "row": row, "rounds": rounds, "answer": answered}
-    return say(args, result, _beside(row, rounds), f"answer {answered}")
+    if args.json:
+        return say(args, result)
+    # Printed without rich, which takes a minute for the states of thousands of symbols.
+    print(
+        "\n".join(line if line.isprintable() else clean(line) for line in [*_beside(row, rounds), f"answer {answered}"])
+    )
+    return 0
 
 
 def _list(args: argparse.Namespace, tasks: dict[str, Task]) -> int:
@@ -39,7 +54,7 @@ def _list(args: argparse.Namespace, tasks: dict[str, Task]) -> int:
     return say(args, known, table)
 
 
-def _beside(row: str, rounds: Sequence[dict[str, str]]) -> Text:
+def _beside(row: str, rounds: Sequence[dict[str, str]]) -> list[str]:
     """A column per part of the state and a line per round; parts below each other if the terminal is too narrow."""
     width = max(len(row), *map(len, rounds[0])) + 2
     groups = [list(rounds[0])] if 6 + width * len(rounds[0]) <= out.width else [[name] for name in rounds[0]]
@@ -48,4 +63,4 @@ def _beside(row: str, rounds: Sequence[dict[str, str]]) -> Text:
         lines += ["round " + "".join(name.ljust(width) for name in names)]
         lines += ["      " + "".join(row.ljust(width) for _ in names)]
         lines += [f"{i:>5} " + "".join(state[name].ljust(width) for name in names) for i, state in enumerate(rounds)]
-    return Text("\n".join(line.rstrip() for line in lines), no_wrap=True, overflow="ignore")
+    return [line.rstrip() for line in lines]
