@@ -241,7 +241,8 @@ def evaluate(
 
 def compare(first: Scores | Run | str | Path, *others: Scores | Run | str | Path) -> Comparison:
     """Scores, or the scores of runs or their folders, beside each other: at the sizes and on the problems that all were
-    measured on, exact match of each, and the difference of the last and ``first`` with its 95 % interval.
+    measured on, exact match of each, and the difference of the last and ``first`` with its 95 % interval: of pairs
+    where ``evaluate`` gave both, on the same problems. Other seeds of training are another source of spread.
 
     ``others`` are one or more. The result prints as a table, and has ``plot()``, ``frame()`` and ``rows()``. UsageError
     where they share no size, or are of different tasks.

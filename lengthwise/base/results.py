@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from lengthwise.base.errors import UsageError
@@ -18,6 +17,14 @@ AnySize = int | tuple[int, ...]  # a bare number stands for all of a task's axes
 
 
 NORMAL = 1.959964  # the normal quantile of a 95 % interval
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """The problems of a score and which were answered right, so that scores on the same problems can be paired."""
+
+    problems: bytes  # a digest of the problems, in their order
+    right: bytes  # a byte for each problem: 1 if the whole answer is right, else 0
 
 
 @dataclass(frozen=True)
@@ -37,47 +44,20 @@ class Score:
     loops: float  # loops used, mean over problems
     precision: float | None = None  # half the width of an interval that ended the count early; None: it did not
     family: str | None = None  # "alone": of one family, by its name; None: of none, or with all the others
-
-    @staticmethod
-    def counted(
-        hits: Sequence[int],
-        count: int,
-        task: str,
-        weights: str,
-        stopping: str,
-        problems: Kind,
-        sizes: tuple[int, ...],
-        precision: float | None = None,
-        family: str | None = None,
-    ) -> Score:
-        """From what is counted in so many rows together: how many are right, and right in all that follows too; how
-        many symbols of their answers are right, and how many there are; and their loops."""
-        exact, whole_row, tokens, total, loops = hits
-        return Score(
-            task,
-            weights,
-            stopping,
-            problems,
-            sizes,
-            count,
-            exact=exact / count,
-            whole_row=whole_row / count,
-            token_accuracy=tokens / total,
-            loops=loops / count,
-            precision=precision,
-            family=family,
-        )
+    together: int | None = None  # problems of a batch for which the rule chose one loop; None: each has its own
+    outcomes: Outcomes | None = field(default=None, compare=False, repr=False)  # in memory only; None: not known
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's 95 % interval of ``exact``."""
-        return wilson(self.exact, self.count)
+        """Wilson's 95 % interval of ``exact``: over problems; where a rule chose one loop for a batch, over batches."""
+        return wilson(self.exact, independent_trials(self.count, self.together))
 
     def row(self) -> dict[str, Any]:
         """Plain values, for JSON and CSV."""
         low, high = self.interval
-        told = {name: value for name, value in asdict(self).items() if value is not None}
-        return {**told, "sizes": list(self.sizes), "low": low, "high": high}
+        names = [one.name for one in fields(self) if one.name != "outcomes"]
+        known = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return {**known, "sizes": list(self.sizes), "low": low, "high": high}
 
 
 @dataclass(frozen=True)
@@ -115,10 +95,19 @@ class InquiryOutline:
     seed: Seed
 
 
-def wilson(share: float, count: int, z: float = NORMAL) -> tuple[float, float]:
+def independent_trials(count: int, together: int | None = None) -> float:
+    """Return how many independent trials ``count`` problems are worth (Kish 1965): as many as there are batches, where
+    a rule chose one loop for each batch of ``together`` problems, since one choice decides all of them. A batch that
+    is not full counts for less. The problems of a batch need not agree, so an interval may be wider than necessary."""
+    full, rest = divmod(count, together or 1)
+    return count**2 / (full * (together or 1) ** 2 + rest**2)
+
+
+def wilson(share: float, count: float, z: float = NORMAL) -> tuple[float, float]:
     """Wilson's (1927) confidence interval of a proportion ``share`` observed in ``count`` trials.
 
-    ``z`` is the normal quantile. Raises ValueError if ``count`` is below 1.
+    ``count`` need not be a whole number (see ``independent_trials``); ``z`` is the normal quantile. Raises ValueError
+    if ``count`` is below 1.
     """
     if count < 1:
         raise ValueError(f"an interval needs at least one trial, not {count}")

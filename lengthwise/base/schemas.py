@@ -55,6 +55,7 @@ class Measured(TypedDict):
     seed: NotRequired[Seed]
     sealed: NotRequired[OneLine]
     family: NotRequired[Literal["alone"]]  # a family that was asked for by name: the others may not be measured
+    together: NotRequired[Count]  # problems of a batch for which the rule chose one loop
 
 
 class Chosen(TypedDict):

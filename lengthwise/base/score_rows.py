@@ -49,6 +49,12 @@ def _weight(row: Row) -> tuple[bool, int]:
     return "sealed" in row, row["count"]
 
 
+def batch_notes(rows: Iterable[Row]) -> list[str]:
+    """Explain the intervals of rules that choose one loop for a batch; nothing where there is no such row."""
+    sizes = sorted({row["together"] for row in rows if row.get("together")})
+    return [f"one loop was chosen for each {size} problems: those intervals are over batches" for size in sizes]
+
+
 def uniform_in(rows: Iterable[Row]) -> dict[Sizes, Row]:
     """Rows of uniform problems, by their sizes; of several the last."""
     return {tuple(row["sizes"]): row for row in rows if row["problems"] == "uniform"}

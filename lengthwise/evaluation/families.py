@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Problems, Score
-from lengthwise.evaluation.scores import checked, hits_by_row, hits_of_groups
+from lengthwise.evaluation.scores import checked, hits_by_row, hits_of_groups, score_of
 from lengthwise.recipe.data import NoneLeft, unseen
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.source import hashed
@@ -106,10 +106,8 @@ def _scores(
     )
     for rule, rows in zip(rules, found, strict=True):
         parts = rows.split([len(group) for group in problems])
-        for name, part in zip(groups, parts, strict=True):
-            yield Score.counted(
-                part.sum(0).tolist(), len(part), weights.recipe.task.name, weights.name, rule.name, name, at
-            )
+        for (name, group), part in zip(groups.items(), parts, strict=True):
+            yield score_of(weights, rule, name, at, group, part)
 
 
 def _each_once(weights: Weights, groups: Sequence[Problems], rules: Sequence[Stopping]) -> list[Int[Tensor, "b 5"]]:

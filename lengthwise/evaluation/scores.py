@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,15 +11,17 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lengthwise.base.results import NORMAL, AnySize
+from lengthwise.base.results import AnySize, Outcomes
 from lengthwise.base.score_rows import ALONE
-from lengthwise.base.types import Batch, Kind, Problems, Score, Trace, UsageError, sent, wilson
+from lengthwise.base.types import Batch, Kind, Problems, Score, Trace, UsageError, sent
 from lengthwise.evaluation.causality import check
+from lengthwise.evaluation.precision import check_precision, first_count, next_count
 from lengthwise.fast import choose
 from lengthwise.models import Model, device_of
 from lengthwise.recipe.data import unseen
 from lengthwise.recipe.layout import up_to_end
 from lengthwise.recipe.recipe import Recipe, check_stopping
+from lengthwise.recipe.source import hashed
 from lengthwise.recipe.stopping import Stopping, chosen_by, limit_of
 from lengthwise.run import Weights
 
@@ -58,11 +61,11 @@ def evaluate(
         yield from _precise(weights, sizes, rules, samples, precision, kind=kind, seed=seed)
         return
     for group in _groups(recipe, sizes, samples, kind=kind, seed=seed):
-        counts = _counts(weights.model, recipe, [found for _, found in group], rules)
-        for number, (size, _) in enumerate(group):
-            for rule, count in zip(rules, counts, strict=True):
-                names = recipe.task.name, weights.name, rule.name, kind, size
-                yield Score.counted(count[number].tolist(), samples, *names, family=_alone(kind))
+        found = hits_of_groups(weights.model, recipe, [problems for _, problems in group], rules)
+        by_size = [rows.split(samples) for rows in found]
+        for number, (size, problems) in enumerate(group):
+            for rule, parts in zip(rules, by_size, strict=True):
+                yield score_of(weights, rule, kind, size, problems, parts[number], family=_alone(kind))
 
 
 def _precise(
@@ -80,44 +83,58 @@ def _precise(
     recipe, together = weights.recipe, math.lcm(*(rule.together for rule in rules))
     for size in sizes:
         problems = unseen(recipe, size, samples, seed=seed, kind=kind)
-        counts = torch.zeros(len(rules), 5, dtype=torch.long)
+        found: list[list[Tensor]] = [[] for _ in rules]
         done, until = 0, first_count(precision)
         while done < samples and until > done:
             part = slice(done, min(samples, -(-until // together) * together))
-            found = hits_by_row(weights.model, recipe, problems.take(part), rules)
-            counts += torch.stack([rows.sum(0) for rows in found])
+            for parts, rows in zip(found, hits_by_row(weights.model, recipe, problems.take(part), rules), strict=True):
+                parts.append(rows)
             done = part.stop
-            until = max(next_count(right, done, precision) for right in counts[:, 0].tolist())
-        for rule, count in zip(rules, counts.tolist(), strict=True):
-            early = precision if done < samples else None
-            names = recipe.task.name, weights.name, rule.name, kind, recipe.sizes(size)
-            yield Score.counted(count, done, *names, precision=early, family=_alone(kind))
+            rights = [sum(int(rows[:, 0].sum()) for rows in parts) for parts in found]
+            until = max(
+                next_count(right, done, precision, rule.together) for right, rule in zip(rights, rules, strict=True)
+            )
+        seen, early = problems.take(slice(done)), precision if done < samples else None
+        for rule, parts in zip(rules, found, strict=True):
+            rows = torch.cat(parts)
+            yield score_of(weights, rule, kind, recipe.sizes(size), seen, rows, precision=early, family=_alone(kind))
+
+
+def score_of(
+    weights: Weights,
+    rule: Stopping,
+    kind: Kind,
+    sizes: tuple[int, ...],
+    problems: Problems,
+    rows: Int[Tensor, "b 5"],
+    *,
+    precision: float | None = None,
+    family: str | None = None,
+) -> Score:
+    """The Score of ``problems`` by one rule, from the columns of ``hits`` of each of them."""
+    exact, whole_row, tokens, total, loops = rows.sum(0).tolist()
+    digest = hashlib.blake2b(hashed(problems).numpy().tobytes(), digest_size=8).digest()
+    return Score(
+        weights.recipe.task.name,
+        weights.name,
+        rule.name,
+        kind,
+        sizes,
+        count := len(rows),
+        exact=exact / count,
+        whole_row=whole_row / count,
+        token_accuracy=tokens / total,
+        loops=loops / count,
+        precision=precision,
+        family=family,
+        together=rule.together if rule.together > 1 else None,
+        outcomes=Outcomes(digest, bytes(rows[:, 0].tolist())),
+    )
 
 
 def _alone(kind: Kind) -> str | None:
-    """Of a family that is measured without the others nobody should take it for the worst."""
+    """Mark a family that is measured without the others, so that it is not reported as the worst."""
     return None if kind in ALONE else "alone"
-
-
-def check_precision(precision: float | None) -> None:
-    """UsageError where an interval cannot be half as wide."""
-    if precision is not None and not 0 < precision < 0.5:
-        raise UsageError(f"precision is half the width of an interval, between 0 and 0.5, not {precision}")
-
-
-def first_count(precision: float) -> int:
-    """The smallest number of problems for which the interval can be this narrow: all right, or none."""
-    return math.ceil(NORMAL**2 * (0.5 / precision - 1))
-
-
-def next_count(right: int, count: int, precision: float) -> int:
-    """How many problems to look at in all, with so many right of the first ``count``; no more if the interval is narrow
-    enough. Never more than twice as many: the fraction itself is only an estimate."""
-    low, high = wilson(right / count, count)
-    if high - low <= 2 * precision:
-        return count
-    middle = (low + high) / 2
-    return min(2 * count, max(count + 1, math.ceil(NORMAL**2 * middle * (1 - middle) / precision**2)))
 
 
 def checked(weights: Weights, samples: int, stopping: Stopping | Sequence[Stopping] | None) -> list[Stopping]:
@@ -135,8 +152,8 @@ def checked(weights: Weights, samples: int, stopping: Stopping | Sequence[Stoppi
 def exact_match(model: Model, recipe: Recipe, sizes: tuple[int, ...], count: int, *, step: int = 0) -> float:
     """Exact match of a model in training, on problems of this step, which differ from those of any other."""
     problems = unseen(recipe, sizes, count, seed=recipe.data_seed, step=step)
-    (found,) = _counts(model, recipe, [problems], [recipe.stopping])
-    return int(found[0, 0]) / count
+    (found,) = hits_by_row(model, recipe, problems, [recipe.stopping])
+    return int(found[:, 0].sum()) / count
 
 
 def _groups(
@@ -154,16 +171,6 @@ def _groups(
         widest = max(widest, _width(recipe, problems))
     if group:
         yield group
-
-
-def _counts(
-    model: Model, recipe: Recipe, group: Sequence[Problems], rules: Sequence[Stopping]
-) -> list[Int[Tensor, "g 5"]]:
-    """For each rule and set of problems: how many rows were right, and right in every answer slot; how many
-    tokens of the answers were, and how many there are; and the loops of all rows together."""
-    which = torch.cat([torch.full((len(problems),), number) for number, problems in enumerate(group)])
-    found = hits_of_groups(model, recipe, group, rules)
-    return [torch.zeros(len(group), 5, dtype=torch.long).index_add_(0, which, rows) for rows in found]
 
 
 def hits_of_groups(

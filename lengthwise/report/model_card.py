@@ -7,7 +7,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lengthwise.base.errors import clean
-from lengthwise.base.score_rows import Row, Sizes, families_in, latest, size_text, trained_on, uniform_in, worst_rows
+from lengthwise.base.score_rows import (
+    Row,
+    Sizes,
+    batch_notes,
+    families_in,
+    latest,
+    size_text,
+    trained_on,
+    uniform_in,
+    worst_rows,
+)
 from lengthwise.folder import RunFolder
 from lengthwise.report.card import HEADINGS, card_cells, score_card
 
@@ -91,6 +101,7 @@ def _scores(rows: Sequence[Row], tops: Sizes) -> Iterator[str]:
     yield ""
     yield "Exact match: the whole answer is right, its end included. In brackets Wilson's 95 % interval and the number"
     yield f"of fresh problems. Stopping rule: `{rows[0]['stopping']}`."
+    yield from (f"Intervals: {note}." for note in batch_notes(rows))
 
 
 def _share(row: Row | None) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.results import RunOutline, Score, wilson
-from lengthwise.base.score_rows import Row, size_text
+from lengthwise.base.results import RunOutline, Score
+from lengthwise.base.score_rows import Row, batch_notes, size_text
 from lengthwise.base.shown import as_grid, as_html
 from lengthwise.folder import RunFolder
 
@@ -63,14 +64,18 @@ class Scores(list[Score]):
         ]  # fmt: skip
         return [*HEADS[:2], *[RULE] * several, *HEADS[2:]], rows
 
+    def _title(self) -> str:
+        note = "".join(f"; {text}" for text in batch_notes(self.rows()))
+        return f"{self.outline.name}, trained up to {size_text(self.outline.tops)}{note}"
+
     def __str__(self) -> str:
-        return f"{self.outline.name}, trained up to {size_text(self.outline.tops)}\n{as_grid(*self._table())}"
+        return f"{self._title()}\n{as_grid(*self._table())}"
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         heads, rows = self._table()
-        return as_html(f"{self.outline.name}, trained up to {size_text(self.outline.tops)}", rows, heads)
+        return as_html(self._title(), rows, heads)
 
 
 class Comparison:
@@ -79,8 +84,8 @@ class Comparison:
 
     UsageError for scores of different tasks. Where names are alike, seeds or stopping rules tell scores apart.
 
-    ``difference`` is the last one's exact match less the first one's, with Newcombe's 95 % interval for two independent
-    samples: wider than needed where both saw the same problems, never narrower.
+    ``difference`` is the last one's exact match less the first one's, with Newcombe's 95 % interval (see ``newcombe``).
+    The interval is over problems; other seeds of training are another source of spread.
     """
 
     def __init__(self, scores: Sequence[Scores]) -> None:
@@ -103,11 +108,12 @@ class Comparison:
         rows = []
         for key in self.keys:
             each = [part[key] for part in self._found]
-            difference, low, high = newcombe(each[0], each[-1])
+            pairing = _pairing(each[0], each[-1])
+            difference, low, high = newcombe(each[0], each[-1], pairing)
             shares = {name: one.exact for name, one in zip(self.names, each, strict=True)}
             sizes, problems = key
             rows.append({"size": size_text(sizes), "problems": problems, **shares,
-                         "difference": difference, "low": low, "high": high})  # fmt: skip
+                         "difference": difference, "low": low, "high": high, "pairing": pairing})  # fmt: skip
         return rows
 
     def frame(self) -> Any:
@@ -126,23 +132,70 @@ class Comparison:
         ]  # fmt: skip
         return heads, rows
 
+    def _note(self) -> str:
+        used = {row["pairing"] for row in self.rows()}
+        said = "; ".join(text for pairing, text in PAIRINGS.items() if pairing in used)
+        return f"difference: the last less the first. {said}. Other seeds of training are another source of spread."
+
     def __str__(self) -> str:
-        return as_grid(*self._table())
+        return f"{as_grid(*self._table())}\n{self._note()}"
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         heads, rows = self._table()
-        return as_html("exact match", rows, heads)
+        return as_html(f"exact match; {self._note()}", rows, heads)
 
 
-def newcombe(first: Score, second: Score) -> tuple[float, float, float]:
-    """The difference of two shares, second − first, with Newcombe's (1998, method 10) 95 % interval."""
+Pairing = Literal["paired", "independent", "unknown"]
+PAIRINGS: dict[Pairing, str] = {
+    "paired": "Intervals are of pairs: the problems are the same",
+    "independent": "Intervals are of two independent samples: the problems differ",
+    "unknown": "Where single answers are not kept, as in a run's rows, intervals are the widest that the shares allow",
+}
+
+
+def newcombe(first: Score, second: Score, pairing: Pairing = "independent") -> tuple[float, float, float]:
+    """Return the difference of two shares, second − first, and both ends of Newcombe's 95 % interval: of independent
+    samples (1998, Statistics in Medicine 17, 873–890, method 10), or of pairs (ibid., 2635–2650, method 10), which
+    takes both scores' ``outcomes``. Where pairs are "unknown", the correlation is the lowest that the shares allow."""
+    (low1, high1), (low2, high2) = first.interval, second.interval
+    phi = {"paired": _correlation, "unknown": _least_correlation}.get(pairing, lambda *_: 0.0)(first, second)
+
+    def reach(one: float, other: float) -> float:
+        return math.sqrt(max(0.0, one * one - 2 * phi * one * other + other * other))
+
     difference = second.exact - first.exact
-    (low1, high1), (low2, high2) = (wilson(one.exact, one.count) for one in (first, second))
-    down = math.hypot(second.exact - low2, high1 - first.exact)
-    up = math.hypot(high2 - second.exact, first.exact - low1)
+    down, up = reach(second.exact - low2, high1 - first.exact), reach(high2 - second.exact, first.exact - low1)
     return difference, difference - down, difference + up
+
+
+def _pairing(first: Score, second: Score) -> Pairing:
+    """What is known about the problems of two scores. Where a rule chose for a batch, single answers are no pairs; of
+    different counts one set of problems may begin with the other."""
+    one, other = first.outcomes, second.outcomes
+    if one is None or other is None or first.together or second.together or first.count != second.count:
+        return "unknown"
+    return "paired" if one.problems == other.problems else "independent"
+
+
+def _correlation(first: Score, second: Score) -> float:
+    """φ of two scores' answers to the same problems, less half of their number if it is positive (Newcombe)."""
+    if first.outcomes is None or second.outcomes is None:
+        raise ValueError("pairs take the outcomes of both scores")
+    pairs = Counter(zip(first.outcomes.right, second.outcomes.right, strict=True))
+    both, neither, only1, only2 = pairs[1, 1], pairs[0, 0], pairs[1, 0], pairs[0, 1]
+    product = (both + only1) * (only2 + neither) * (both + only2) * (only1 + neither)
+    excess = both * neither - only1 * only2
+    excess = max(0.0, excess - first.count / 2) if excess > 0 else excess
+    return excess / math.sqrt(product) if product else 0.0
+
+
+def _least_correlation(first: Score, second: Score) -> float:
+    """The lowest φ of two answers with these shares: as few problems as possible are right in both."""
+    p, q = first.exact, second.exact
+    spread = math.sqrt(p * (1 - p) * q * (1 - q))
+    return max(-1.0, (max(0.0, p + q - 1) - p * q) / spread) if spread else 0.0
 
 
 def _by_one_rule(scores: Scores) -> Scores:

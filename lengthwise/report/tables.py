@@ -15,7 +15,7 @@ from rich.text import Text
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import write
-from lengthwise.base.score_rows import SOLVED, Row, Sizes, share_text, size_text, trained_on
+from lengthwise.base.score_rows import SOLVED, Row, Sizes, batch_notes, share_text, size_text, trained_on
 from lengthwise.report import TRAINED, WORST, Claim, Curve, Point, fits_of, lost, names, not_fitted
 from lengthwise.report.sheet import Sheet
 
@@ -74,7 +74,8 @@ def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
     said = [f"{name}: {rows[0][name]}" for name in ("problems", "stopping") if name not in own]
     said += [f"{TRAINED} within the training range, up to {size_text(tops)}"] if tops is not None else []
     early = sorted({row["precision"] for row in rows if "precision" in row})
-    said += [f"ended as soon as the interval is ±{width:g}" for width in early]
+    said += [f"ended as soon as the 95 % interval is within ±{width:g} of its middle" for width in early]
+    said += batch_notes(rows)
     table.caption = Text("; ".join(said))
     return table
 

@@ -14,7 +14,8 @@ from lengthwise.base.score_rows import Row, Sizes, latest
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.anatomy import anatomy
 from lengthwise.evaluation.follow import followed, followed_sizes, lacking
-from lengthwise.evaluation.scores import MOST, SAMPLES, check_precision, default_sizes, evaluate
+from lengthwise.evaluation.precision import check_precision
+from lengthwise.evaluation.scores import MOST, SAMPLES, default_sizes, evaluate
 from lengthwise.folder import RunFolder
 from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_table
 from lengthwise.run import Run, choose_device, load, weights_folder
