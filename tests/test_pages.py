@@ -23,6 +23,19 @@ def test_quoted_code_and_figures_are_up_to_date(page):
     assert page.read_text() == fill.filled(page.read_text()), "run `make docs`"
 
 
+@pytest.mark.parametrize("page", fill.PAGES, ids=lambda page: page.name)
+def test_tables_say_what_their_spread_is_of(page):
+    """± where it stands, and whether seeds share their problems."""
+    for spot in fill.SPOT.finditer(page.read_text()):
+        assert " ± " not in spot[0] or "\n±: the standard error of the mean over seeds; " in spot[0]
+        assert (
+            "Median of " not in spot[0]
+            or spot[2] == "arms"
+            or "the same problems" in spot[0]
+            or "of its own" in spot[0]
+        )
+
+
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
 def test_under_figures_stands_how_they_were_made(page):
     figure = re.compile(r"^!\[[^\]]*\]\(\.\./results/.*\)$")

@@ -91,3 +91,8 @@ def test_where_a_table_fits_it_is_one():
 def test_a_sheet_may_be_printed_at_any_width_in_any_order():
     table = TABLES["card"]
     assert printed(table, 200) == (printed(table, 60), printed(table, 200))[1]
+
+
+def test_the_summary_says_what_its_spread_is():
+    assert "±: the standard error of the mean over seeds" in str(TABLES["summary"].caption)
+    assert summary_table([SUMMARY | {"error": None}]).caption is None

@@ -16,6 +16,7 @@ from fillers.rows import (
     median_of,
     numbers,
     own_scores,
+    problems_of_seeds,
     span,
     table_of,
     unfitted,
@@ -49,7 +50,8 @@ def table(folder: str, problems: str, *only: str) -> str:
         )
     seeds = {len(values) for by_size in shares.values() for values in by_size.values() if values}
     many = f"Median of {span(seeds)} seeds (worst–best)" if seeds != {1} else "One seed"
-    note = f"{many}, {span(counts)} fresh problems per length and seed.\n"
+    same = f"; {told}" if (told := problems_of_seeds(folder)) else ""
+    note = f"{many}, {span(counts)} fresh problems per length{' and seed' * bool(same)}{same}.\n"
     return f"{table_of(lines)}\n{note}"
 
 
@@ -68,6 +70,8 @@ def summary(folder: str) -> str:
             solved, note = f"{row['solved']} of {row['seeds']}", f"{int(row['count']):,} {kind}problems per seed"
             who = f"`{row['who']}`{unfit.get(row['who'], '')}"
             lines.append(f"| {who} | {row['stopping']} | {row['size']} | {exact} | {solved} | {note} |\n")
+    if any("±" in line for line in lines):
+        lines.append(f"\n±: the standard error of the mean over seeds; {problems_of_seeds(folder)}.\n")
     return "".join(lines)
 
 

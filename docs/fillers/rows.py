@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from lengthwise.base.score_rows import Row, latest, size_text
+from lengthwise.base.results import RunOutline
+from lengthwise.base.score_rows import Row, fit_rows, latest, size_text
 from lengthwise.report import not_fitted
 from lengthwise.report.publish import run_of
 from lengthwise.report.published import published
@@ -18,13 +19,18 @@ ROOT = Path(__file__).parents[2]
 
 
 def unfitted(folder: str) -> dict[str, str]:
-    """What is said of recipes that have not learned their training length, by their names."""
-    shares: dict[str, list[float]] = defaultdict(list)
+    """Say which recipes have not learned their training length, by their names: on all problems of that length where
+    these were measured, else on a sample."""
+    runs: dict[tuple[str, str], list[Row]] = defaultdict(list)
     tops = {}
-    for row, recipe in own_scores(folder):
+    for row, recipe in own_scores(folder, None):
         if numbers(row["sizes"]) == trained_to(recipe["lengths"], row["sizes"]):
-            shares[row["recipe_name"]].append(float(row["exact"]))
+            runs[row["recipe_name"], row["train_seed"]].append(row | {"sizes": numbers(row["sizes"])})
             tops[row["recipe_name"]] = recipe["lengths"]["top"]
+    shares: dict[str, list[float]] = defaultdict(list)
+    for (name, _), rows in runs.items():
+        shares[name] += [float(row["exact"]) for row in fit_rows(rows, rows[0]["sizes"])]
+    shares = {name: found for name, found in shares.items() if found}
     said = {name: not_fitted(statistics.fmean(found), tops[name]) for name, found in shares.items()}
     return {name: f" ({text})" for name, text in said.items() if text}
 
@@ -42,6 +48,12 @@ def recipes_of(folder: str) -> dict[str, dict]:
     return {run["recipe_name"]: run["recipe"] for run in json.loads((ROOT / folder / "runs.json").read_text())}
 
 
+@cache
+def outlines_of(folder: str) -> dict[str, RunOutline]:
+    """The outlines of a folder's runs, by the names of their recipes."""
+    return {run.outline.name: run.outline for run in published(ROOT / folder)}
+
+
 def scores_of(folder: str) -> Sequence[Row]:
     """The scores of a folder; of what was measured more than once, the one that counts."""
     return _scores_in(ROOT / folder)
@@ -54,6 +66,19 @@ def _scores_in(folder: Path) -> Sequence[Row]:
         for run in published(folder)
         for row in latest(run.rows("scores"))
     ]
+
+
+def problems_of_seeds(folder: str) -> str:
+    """Say whether the seeds of a folder were measured on the same problems; empty where no recipe has several."""
+    seeds: dict[str, set[str]] = defaultdict(set)
+    for row in scores_of(folder):
+        seeds[row["recipe_name"]].add(row["train_seed"])
+    sealed = {bool(row.get("sealed")) for row in scores_of(folder) if row["problems"] == "uniform"}
+    if max(map(len, seeds.values()), default=0) < 2:
+        return ""
+    if sealed == {True}:
+        return "each seed has problems of its own"
+    return "all seeds have the same problems" + (", but for sealed ones" if True in sealed else "")
 
 
 def maps_of(folder: str) -> dict[tuple[str, str, str], dict[tuple[int, ...], float]]:

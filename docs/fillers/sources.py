@@ -6,44 +6,114 @@ import json
 import re
 import statistics
 import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
-from fillers.rows import ROOT, exact_by_seed, maps_of, table_of, unfitted
+from fillers.rows import ROOT, exact_by_seed, maps_of, numbers, outlines_of, own_scores, table_of, unfitted
 
-from lengthwise.base.score_rows import size_text
+from lengthwise.base.score_rows import ALONE, Row, share_text, size_text
+
+VERDICTS = ("agrees", "better, none fitted", "disagrees", "undecided")
+HEADS = ("source", "claim", "recipe", "at", "chosen on", "agrees if", "here", "seeds", "earlier", "verdict")
 
 
 def claims(name: str) -> str:
-    """Each claim of the sources, with its figure here: the mean over seeds, and what it says of the claim."""
-    lines = [["source", "claim", "recipe", "at", "agrees if", "here", "seeds", "verdict"]]
-    lines.append(["---", "---", "---", "---:", "---:", "---:", "---:", "---"])
-    for claim in tomllib.loads((ROOT / name).read_text())["claim"]:
-        shares = _figures(claim, claim["recipe"])
-        others = {other: _figures(claim, other) for other in claim["agrees"].split()[1:] if other[0].isalpha()}
-        here = _mean(shares)
-        if others:
-            here += f" against {', '.join(map(_mean, others.values()))}"
-        at = claim["sizes"].replace("-", "–").replace("x", " × ") + (f", {claim['stop']}" if "stop" in claim else "")
-        verdict = _compared(claim, shares, others) if others else _verdict(claim, shares)
-        bound = "above" if others else claim["agrees"].replace(">=", "≥").replace("<=", "≤")
-        row = [claim["source"], claim["says"], f"`{claim['recipe']}`", at, bound, here, str(len(shares)), verdict]
-        lines.append(row)
-    return table_of(lines)
+    """A tally of the verdicts, then each claim of the sources with its figure here: the mean over seeds, its worst
+    family, what the recipe was chosen on, and what was trained before it."""
+    told = tomllib.loads((ROOT / name).read_text())
+    rows = [_line(claim) for claim in told["claim"]]
+    lines = [HEADS, ["---:" if head in ("at", "seeds") else "---" for head in HEADS], *rows]
+    return f"{tally(row[-1] for row in rows)}\n{table_of(lines)}"
 
 
-def _mean(shares: list[float]) -> str:
-    return f"{statistics.fmean(shares):.3f}" if shares else "–"
+def tally(verdicts: Iterable[str]) -> str:
+    """How many claims have each verdict; of the undecided ones, why."""
+    verdicts = list(verdicts)
+    counts = Counter(next(kind for kind in VERDICTS if verdict.startswith(kind)) for verdict in verdicts)
+    reasons = Counter(filter(None, map(_reason, verdicts)))
+    why = ", ".join(f"{reason} {count}" for reason, count in sorted(reasons.items()))
+    lines = [("verdict", "claims"), ("---", "---:"), *((kind, str(counts[kind])) for kind in VERDICTS)]
+    lines = [(kind + (f" ({why})" if kind == "undecided" and why else ""), count) for kind, count in lines]
+    return table_of([*lines, ("in all", str(len(verdicts)))])
 
 
-def _figures(claim: dict[str, str], recipe: str) -> list[float]:
+def _reason(verdict: str) -> str:
+    """Why a claim is undecided, without its figures; empty where it is decided."""
+    told = re.fullmatch(r"undecided \((.*?)(?:: .*)?\)", verdict)
+    if told is None:
+        return ""
+    return "seeds on both sides" if "seeds" in told[1] else told[1]
+
+
+def _line(claim: Row) -> list[str]:
+    names = claim["agrees"].split()[1:]
+    others = {other: _figures(claim, other) for other in names if other[0].isalpha()}
+    shares = _figures(claim, claim["recipe"])
+    here = _cell(claim, claim["recipe"], shares)
+    if others:
+        here += f" against {', '.join(_cell(claim, *other) for other in others.items())}"
+    at = claim["sizes"].replace("-", "–").replace("x", " × ") + (f", {claim['stop']}" if "stop" in claim else "")
+    bound = "above" if others else claim["agrees"].replace(">=", "≥").replace("<=", "≤")
+    unfit = unfitted(claim["folder"])
+    result = compared(claim["recipe"], shares, others, unfit) if others else verdict(claim, shares, unfit)
+    seeds = " against ".join(dict.fromkeys(str(len(found)) for found in (shares, *others.values())))
+    return [claim["source"], claim["says"], f"`{claim['recipe']}`", at, _chosen_on(claim), bound, here, seeds,
+            _earlier(claim.get("earlier")), result]  # fmt: skip
+
+
+def _earlier(known: Row | None) -> str:
+    """What was trained before under the recipe's name, as docs/claims.toml counts it."""
+    if known is None:
+        return "–"
+    counts = [f"{known[name]} {name[: -1 if known[name] == 1 else None]}" for name in ("recipes", "seeds")]
+    missed = [f"{known['missed']} missed"] if "missed" in known else []
+    return ", ".join(counts + missed) if known["recipes"] else "none"
+
+
+def _chosen_on(claim: Row) -> str:
+    """The lengths that may have chosen the recipe; bold where the claim's own length is among them."""
+    looked_at = outlines_of(claim["folder"])[claim["recipe"]].looked_at
+    at = max(numbers(claim["sizes"].split("-")[-1])) if "-" in claim["sizes"] else max(numbers(claim["sizes"]))
+    return ", ".join(f"**{size}**" if size == at else str(size) for size in looked_at) or "–"
+
+
+def _cell(claim: Row, recipe: str, shares: list[float]) -> str:
+    """The mean over seeds, and in brackets the worst family there."""
+    if not shares:
+        return "–"
+    low = _worst_family(claim, recipe)
+    return f"{statistics.fmean(shares):.3f} ({f'{low[1]} {share_text(low[0])}' if low else '–'})"
+
+
+def _worst_family(claim: Row, recipe: str) -> tuple[float, str] | None:
+    """The lowest exact match of a family, and its name, at a claim's sizes by the recipe's own rule, over all seeds;
+    "every" where all problems were measured. Nothing where families were not measured there, or where the claim is
+    about another rule."""
+    if claim.get("stop"):
+        return None
+    found = [
+        (float(row["exact"]), row["problems"])
+        for row, _ in own_scores(claim["folder"], None)
+        if row["recipe_name"] == recipe and row["problems"] not in ALONE and _within(claim, row["sizes"])
+    ]
+    return min(found, default=None)
+
+
+def _within(claim: Row, sizes: str) -> bool:
+    if "-" not in claim["sizes"]:
+        return sizes == claim["sizes"]
+    low, high = map(int, claim["sizes"].partition("x")[0].split("-"))
+    return low <= min(numbers(sizes)) <= max(numbers(sizes)) <= high
+
+
+def _figures(claim: Row, recipe: str) -> list[float]:
     """Exact match of each seed where a claim is about it: at a size, over a map of them; where it is to stop."""
     folder, sizes, stop = claim["folder"], claim["sizes"], claim.get("stop", "")
     if "-" in sizes:
         rule = re.sub(r"(\d+) loops?", r"After(loops=\1)", stop) or "Oracle"
-        low, high = map(int, sizes.partition("x")[0].split("-"))
         maps = [found for key, found in maps_of(folder).items() if key[:2] == (recipe, rule)]
         return [
-            statistics.fmean(exact for at, exact in found.items() if low <= min(at) <= max(at) <= high)
-            for found in maps
+            statistics.fmean(exact for at, exact in found.items() if _within(claim, size_text(at))) for found in maps
         ]
     if not stop:
         return exact_by_seed(folder, recipe, sizes)
@@ -54,9 +124,9 @@ def _figures(claim: dict[str, str], recipe: str) -> list[float]:
     return [row["exact"][row["planned"] - 1 + int(stop.removeprefix("T(n)").replace(" ", ""))]]
 
 
-def _verdict(claim: dict[str, str], shares: list[float]) -> str:
-    """A claim that a model succeeds is not contradicted by one that did not learn to the end, nor is one that it fails
-    confirmed by it; seeds on both sides of its bound do not decide it, and one seed decides nothing."""
+def verdict(claim: Mapping[str, str], shares: list[float], unfit: Mapping[str, str]) -> str:
+    """Say what a figure says about a bound. A model that did not learn its training length neither refutes that it
+    succeeds nor confirms that it fails; one seed decides nothing, nor do seeds on both sides of the bound."""
     if not shares:
         return "not measured"
     sign, bound = claim["agrees"].split()
@@ -65,23 +135,31 @@ def _verdict(claim: dict[str, str], shares: list[float]) -> str:
         return share >= float(bound) if sign == ">=" else share <= float(bound)
 
     holds, agreeing = reaches(statistics.fmean(shares)), sum(map(reaches, shares))
-    unfit = unfitted(claim["folder"]).get(claim["recipe"], "")
-    if unfit and holds == (sign == "<="):
-        return f"undecided{unfit}"
+    if claim["recipe"] in unfit and holds == (sign == "<="):
+        return f"undecided ({unfit[claim['recipe']].strip(' ()')})"
+    if len(shares) == 1:
+        return f"undecided (one seed {'agrees' if holds else 'disagrees'})"
     if 0 < agreeing < len(shares):
         return f"undecided ({agreeing} of {len(shares)} seeds agree)"
-    return ("agrees" if holds else "disagrees") + (", one seed" if len(shares) == 1 else "")
+    return "agrees" if holds else "disagrees"
 
 
-def _compared(claim: dict[str, str], shares: list[float], others: dict[str, list[float]]) -> str:
-    """One recipe is better than others where its worst seed is better than the best seed of each."""
+def compared(recipe: str, shares: list[float], others: Mapping[str, list[float]], unfit: Mapping[str, str]) -> str:
+    """Say whether a recipe is better than others: if its worst seed is better than the best seed of each. That it is
+    better than models which did not learn their training length says nothing; that one which did not is worse, no more.
+    """
     if not shares or not all(others.values()):
         return "not measured"
-    alone = ", one seed" if any(len(found) == 1 for found in (shares, *others.values())) else ""
-    if any(min(found) > max(shares) for found in others.values()):
-        return "disagrees" + alone
-    if min(shares) <= max(max(found) for found in others.values()):
-        return "undecided (seeds overlap)"
-    compared, unfit = (claim["recipe"], *others), unfitted(claim["folder"])
-    missing = sum(name in unfit for name in compared)
-    return "agrees" + alone + (f" ({missing} of the {len(compared)} not fitted)" if missing else "")
+    missing = sum(name in unfit for name in others)
+    note = f"{missing} of {len(others)} others not fitted"
+    worse = any(min(found) > max(shares) for found in others.values())
+    better = min(shares) > max(max(found) for found in others.values())
+    if worse and recipe in unfit:
+        return f"undecided ({unfit[recipe].strip(' ()')})"
+    if better and missing == len(others):
+        return "better, none fitted"
+    if min(map(len, (shares, *others.values()))) == 1:
+        return f"undecided (one seed {'agrees' if better else 'disagrees'}{f': {note}' if better and missing else ''})"
+    if better:
+        return "agrees" + (f" ({note})" if missing else "")
+    return "disagrees" if worse else "undecided (seeds overlap)"

@@ -60,6 +60,14 @@ def uniform_in(rows: Iterable[Row]) -> dict[Sizes, Row]:
     return {tuple(row["sizes"]): row for row in rows if row["problems"] == "uniform"}
 
 
+def fit_rows(rows: Iterable[Row], tops: Sizes) -> list[Row]:
+    """Return the rows of one run that decide whether it is fitted, at its training length ``tops``: of all problems of
+    that size where these were measured, else of uniform ones. A sample near 0.99 may fall on either side of it."""
+    found = [row for row in rows if tuple(row["sizes"]) == tuple(tops)]
+    every = [row for row in found if row["problems"] == "every"]
+    return every or [row for row in found if row["problems"] == "uniform"]
+
+
 def families_in(rows: Iterable[Row]) -> dict[Sizes, list[Row]]:
     """Rows of families of structured problems, the harder set among them, by their sizes."""
     found: dict[Sizes, list[Row]] = {}

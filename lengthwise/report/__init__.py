@@ -102,6 +102,12 @@ class Curve:
         """Exact match at the training length, the mean over seeds; None where that was not measured."""
         return next((point.mean for point in self.diagonal() if point.length == self.top), None)
 
+    def is_of_all(self) -> bool:
+        """Were all problems of the training length measured, in every seed?"""
+        rows = [row for seed in self.rows_by_seed.values() for row in latest(seed)]
+        found = [row["problems"] for row in rows if tuple(row["sizes"]) == self.tops]
+        return {*found} == {"every"} and len(found) == len(self.rows_by_seed)
+
     def sealed(self) -> bool:
         """Were all of its points measured on problems that nothing else used?"""
         return all("sealed" in row for rows in self.rows_by_seed.values() for row in latest(rows))
@@ -205,13 +211,16 @@ def lost(diverged: int) -> str:
 
 
 def fits_of(curves: Iterable[Curve]) -> dict[str, float]:
-    """Exact match on uniform problems at the training length, by the stopping rule that is best there; of each recipe
-    that was measured there."""
-    found: dict[str, float] = {}
+    """Return exact match at the training length, by the stopping rule that is best there, of each recipe that was
+    measured there: of all problems of that size where these were measured, else of uniform ones."""
+    uniform: dict[str, float] = {}
+    every: dict[str, float] = {}
     for curve in curves:
-        if curve.problems == "uniform" and (fit := curve.fit()) is not None:
-            found[curve.label] = max(fit, found.get(curve.label, 0.0))
-    return found
+        if (fit := curve.fit()) is not None and curve.problems in ("uniform", WORST):
+            found = uniform if curve.problems == "uniform" else every
+            if curve.problems == "uniform" or curve.is_of_all():
+                found[curve.label] = max(fit, found.get(curve.label, 0.0))
+    return uniform | every
 
 
 def names(curves: Sequence[Curve]) -> list[str]:

@@ -12,6 +12,7 @@ from lengthwise.base.score_rows import (
     SOLVED,
     Row,
     Sizes,
+    fit_rows,
     latest,
     share_text,
     size_text,
@@ -49,7 +50,7 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
     structured problems were measured, a size is solved only if exact match is 0.99 or more on every one of them too;
     a seed that diverged is called so. ``longest_uniform`` is the longest without them, and ``worst`` the worst family:
     within the training range or, where none is wrong there, beyond. ``chosen_on`` are the sizes that may have chosen
-    the recipe; ``fit`` is exact match on uniform problems at the training length. Only the recipe's own stopping rule
+    the recipe; ``fit`` is exact match at the training length (see ``fit_rows``). Only the recipe's own stopping rule
     counts, only seeds that were measured by it, and of those that diverged no more than that they did.
     """
     rows = []
@@ -121,9 +122,8 @@ def _worst(runs: Iterable[Sequence[Row]], tops: Sizes) -> Row | None:
 
 
 def _fit(runs: Iterable[Sequence[Row]], tops: Sizes) -> float | None:
-    """Exact match at the training length, the mean over seeds."""
-    rows = [row for own in runs for row in own if row["problems"] == "uniform"]
-    shares = [row["exact"] for row in rows if tuple(row["sizes"]) == tops]
+    """Exact match at the training length, the mean over seeds; of all problems where these were measured."""
+    shares = [row["exact"] for own in runs for row in fit_rows(own, tops)]
     return round(statistics.fmean(shares), 5) if shares else None
 
 

@@ -165,6 +165,8 @@ def summary_table(rows: Sequence[Row]) -> Table:
     table = Sheet()
     for heading in ("", "at", "exact match", f"seeds ≥ {SOLVED}", "stopping, or standing"):
         table.add_column(heading)
+    if any(row.get("error") is not None for row in rows):
+        table.caption = Text("±: the standard error of the mean over seeds")
     panel = None
     for row in rows:
         if row["panel"] != panel:
@@ -311,12 +313,18 @@ def _caption(curves: Sequence[Curve], points: Sequence[dict[Sizes, Point]], show
     upto = " to ".join(dict.fromkeys(map(size_text, tops[:1] + tops[-1:])))
     return Text(
         (f"{TRAINED} within the training range, up to {upto}\n" if tops else "")
-        + f"{_range({point.count for point in every})} problems per size, {_range(seeds)} seed{'s' * (seeds != {1})}; "
+        + f"{_range({point.count for point in every})} problems per size{_same_for_seeds(curves, seeds)}, "
+        + f"{_range(seeds)} seed{'s' * (seeds != {1})}; "
         f"dim: {', of a single seed the '.join(bands)}"
         + (f"\n{shown} of {sizes} sizes are shown" if shown < sizes else "")
         + _protocol(curves)
         + _worst_families([curve for curve in curves if curve.problems == WORST])
     )
+
+
+def _same_for_seeds(curves: Sequence[Curve], seeds: set[int]) -> str:
+    """Say that seeds share their problems; sealed ones belong to a seed each."""
+    return "" if seeds == {1} or any(curve.sealed() for curve in curves) else ", the same for all seeds"
 
 
 def _protocol(curves: Sequence[Curve]) -> str:

@@ -1,0 +1,104 @@
+"""Verdicts on the sources' claims, and what decides whether a model is fitted."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+from fillers.rows import ROOT, unfitted
+from fillers.sources import VERDICTS, claims, compared, tally, verdict
+
+from lengthwise.base.score_rows import fit_rows
+from lengthwise.report import WORST, Curve, fits_of
+
+UNFIT = {"weak": " (not fitted: 0.531 at 20)"}
+BOUNDS = {">=": ">= 0.95", "<=": "<= 0.6"}
+
+
+def row(problems, exact, size=10):
+    return {
+        "problems": problems,
+        "exact": exact,
+        "sizes": [size],
+        "stopping": "Oracle",
+        "count": 128,
+        "low": 0.0,
+        "high": 1.0,
+    }
+
+
+def test_a_listed_training_length_decides_whether_a_model_is_fitted():
+    """A sample of 128 without a mistake says less than all 1,024 problems, of which eleven are wrong."""
+    rows = [row("uniform", 1.0), row("every", 1013 / 1024), row("every", 1.0, 9), row("uniform", 0.2, 12)]
+    assert [one["exact"] for one in fit_rows(rows, (10,))] == [1013 / 1024]
+    assert [one["exact"] for one in fit_rows(rows[:1], (10,))] == [1.0]
+    drawn = Curve("a", 10, ("length",), "uniform", "Oracle", {(0, 0): rows[:1]})
+    listed = Curve("a", 10, ("length",), WORST, "Oracle", {(0, 0): rows[1:2]})
+    structured = Curve("a", 10, ("length",), WORST, "Oracle", {(0, 0): [row("runs", 0.3)]})
+    assert fits_of([drawn, listed]) == {"a": 1013 / 1024}
+    assert fits_of([drawn, structured]) == {"a": 1.0}
+
+
+def test_baselines_are_fitted_by_all_problems_where_they_are_listed():
+    missing = [name for name in unfitted("results/looped-half/binary-sum") if "adaptive" not in name]
+    assert len(missing) == 5
+    assert not {"half-ntp-parity", "half-ntp-pause-parity", "half-fop-parity"} & {
+        *unfitted("results/looped-half/parity")
+    }
+
+
+@pytest.mark.parametrize(
+    ("sign", "recipe", "shares", "said"),
+    [
+        (">=", "good", [0.99, 0.97], "agrees"),
+        (">=", "good", [0.5, 0.6], "disagrees"),
+        (">=", "good", [0.99, 0.6, 0.99], "undecided (2 of 3 seeds agree)"),
+        (">=", "good", [0.99], "undecided (one seed agrees)"),
+        ("<=", "good", [0.99], "undecided (one seed disagrees)"),
+        ("<=", "weak", [0.5, 0.5], "undecided (not fitted: 0.531 at 20)"),
+        (">=", "weak", [0.5, 0.5], "undecided (not fitted: 0.531 at 20)"),
+        (">=", "weak", [0.99, 0.99], "agrees"),
+        (">=", "good", [], "not measured"),
+    ],
+)
+def test_a_figure_beside_a_bound(sign, recipe, shares, said):
+    assert verdict({"recipe": recipe, "agrees": BOUNDS[sign]}, shares, UNFIT) == said
+
+
+@pytest.mark.parametrize(
+    ("recipe", "shares", "others", "said"),
+    [
+        ("good", [0.9, 0.8], {"fine": [0.7, 0.6]}, "agrees"),
+        ("good", [0.9, 0.8], {"fine": [0.7, 0.6], "weak": [0.1, 0.1]}, "agrees (1 of 2 others not fitted)"),
+        ("good", [0.9, 0.8], {"weak": [0.7, 0.6]}, "better, none fitted"),
+        ("good", [0.9], {"weak": [0.7]}, "better, none fitted"),
+        ("good", [0.9, 0.8], {"fine": [0.85, 0.6]}, "undecided (seeds overlap)"),
+        ("good", [0.5, 0.4], {"fine": [0.7, 0.6]}, "disagrees"),
+        ("weak", [0.5, 0.4], {"fine": [0.7, 0.6]}, "undecided (not fitted: 0.531 at 20)"),
+        ("good", [0.9], {"fine": [0.7]}, "undecided (one seed agrees)"),
+        ("good", [0.9], {"fine": [0.7], "weak": [0.1]}, "undecided (one seed agrees: 1 of 2 others not fitted)"),
+        ("good", [0.5], {"fine": [0.7, 0.8]}, "undecided (one seed disagrees)"),
+        ("good", [0.5], {"fine": []}, "not measured"),
+    ],
+)
+def test_a_recipe_beside_others(recipe, shares, others, said):
+    assert compared(recipe, shares, others, UNFIT) == said
+
+
+def test_the_tally_counts_each_claim_once():
+    """It stands before the claims, and says why some are undecided."""
+    said = ["agrees", "undecided (one seed agrees: 1 of 2 others not fitted)", "undecided (not fitted: 0.531 at 20)",
+            "undecided (2 of 3 seeds agree)", "better, none fitted"]  # fmt: skip
+    lines = tally(said)
+    assert "| undecided (not fitted 1, one seed agrees 1, seeds on both sides 1) | 3 |" in lines
+    assert "| agrees | 1 |" in lines and "| in all | 5 |" in lines
+
+
+def test_every_claim_has_a_line_and_a_verdict():
+    told = tomllib.loads((ROOT / "docs/claims.toml").read_text())["claim"]
+    counts, lines = claims("docs/claims.toml").split("\n\n")
+    cells = [line.strip("| ").split(" | ") for line in lines.strip().splitlines()[2:]]
+    assert [one[1] for one in cells] == [claim["says"] for claim in told]
+    assert all(one[-1].startswith(VERDICTS) for one in cells) and f"| in all | {len(told)} |" in counts
+    assert not any(one[7].startswith("1") and one[-1] in ("agrees", "disagrees") for one in cells)
+    assert all(claim.get("earlier", {}).get("missed", 0) <= claim.get("earlier", {}).get("seeds", 0) for claim in told)
