@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,7 @@ from lengthwise.report.scored import newcombe
 from lengthwise.report.tables import detail_table
 
 DRAWS = 1000
+RESULTS = Path(__file__).parents[1] / "results"
 
 
 def score(right, problems=b"the same"):
@@ -125,3 +128,12 @@ def test_a_comparison_with_itself_has_no_difference():
     right = [1] * 30 + [0] * 20
     difference, low, high = newcombe(score(right), score(right), "paired")
     assert difference == 0 and -0.05 < low <= 0 <= high < 0.05  # independent samples: 0.19
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.rglob("scores.csv")), ids=lambda path: "-".join(path.parts[-3:-1]))
+def test_published_rows_by_batch_have_intervals_over_batches(path):
+    with path.open(newline="") as file:
+        head, *lines = [line for number, line in enumerate(file) if number == 0 or "per=batch" in line]
+    for row in csv.DictReader([head, *lines]):
+        interval = wilson(float(row["exact"]), independent_trials(int(row["count"]), 512))
+        assert (float(row["low"]), float(row["high"])) == pytest.approx(interval)
