@@ -17,6 +17,7 @@ from lengthwise import catalog
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.laws import laws_of
 from lengthwise.evaluation.scores import evaluate
+from lengthwise.evaluation.sealed import digest
 from lengthwise.evaluation.solver import Solver
 from lengthwise.folder import SHIPPED, RunFolder, shipped
 from lengthwise.recipe.lengths import Curriculum, Mastery, Uniform
@@ -182,6 +183,13 @@ def test_shipped_weights_answer_and_are_as_good_as_their_scores_say(name):
         own = claimed.get(tuple(score.sizes), {"low": 0.97, "high": 1.0})  # where nothing is said it is right
         assert high >= own["low"] and low <= own["high"]
     assert Solver(weights)
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_sealed_scores_of_shipped_weights_are_theirs(name):
+    """Whole or not at all: problems that nothing else used are beside no others, and name these weights."""
+    sealed = {row.get("sealed") for row in Run.open(SHIPPED / name).rows("scores")}
+    assert sealed in ({None}, {digest(load(name).model.state_dict())})
 
 
 def test_shipped_pairs_answer_long_sums():
