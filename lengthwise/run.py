@@ -7,7 +7,6 @@ import json
 import os
 import re
 import subprocess
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -27,6 +26,7 @@ from lengthwise.base.files import is_folder, one_line, path_of, read_text, read_
 from lengthwise.base.results import RunOutline, Score
 from lengthwise.base.score_rows import latest, size_text
 from lengthwise.base.shown import as_html, as_text
+from lengthwise.base.streams import unwarned
 from lengthwise.folder import SHIPPED, RunFolder, run_path, runs_folder, shipped
 from lengthwise.models import Model
 from lengthwise.recipe.demand import of_model
@@ -287,7 +287,7 @@ class Run(RunFolder):
         except OSError as error:
             raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
         try:
-            with warnings.catch_warnings(action="ignore"):
+            with unwarned():
                 state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         except Exception:  # whatever torch says of foreign bytes, often advice to trust them
             state = None

@@ -118,9 +118,9 @@ def chosen_quickly():
     """Faster runners are chosen, whatever LENGTHWISE_PLAIN says."""
     from lengthwise import fast
 
-    before, fast._OFF = fast._OFF, [False]
+    before = fast._OFF.set(False)
     yield
-    fast._OFF = before
+    fast._OFF.reset(before)
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
+from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import torch
 from conftest import LONG
 from test_training import MASTERED, PLAIN, RICH
 
+from lengthwise.base import rng
 from lengthwise.base.types import UsageError
 from lengthwise.fast import plain
 from lengthwise.objectives.every import Every
@@ -28,6 +31,12 @@ from lengthwise.training.processes import Processes
 
 pytestmark = pytest.mark.usefixtures("untyped")
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _generators_of_each_process(monkeypatch):
+    """Processes do not wait for each other's turn to draw, so the threads that stand for them must not."""
+    monkeypatch.setattr(rng, "_TURN", nullcontext())
 
 
 class Thread(Processes):
@@ -74,7 +83,8 @@ def trained(recipe, count, steps, state=None):
             faults.append(error)
             barrier.abort()
 
-    threads = [threading.Thread(target=work, args=(trainee,)) for trainee in trainees]
+    # With this thread's context: the runner that it has chosen.
+    threads = [threading.Thread(target=copy_context().run, args=(work, trainee)) for trainee in trainees]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -8,11 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
 import torch
+
+_TURN = threading.RLock()  # held by the thread that uses torch's global generators
 
 
 def address(seed: int, *path: str | int) -> int:
@@ -33,18 +36,35 @@ def seed_torch(number: int) -> None:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """A context after which the global generators of torch and of Python are as they were: whoever calls may draw from
-    them too."""
-    before, used = random.getstate(), torch.cuda.is_initialized()
-    try:
-        # Of GPUs that nobody uses yet there is nothing to keep but the seed, and to ask for more would set one up.
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if used else []):
+def borrowed() -> Iterator[None]:
+    """Hold torch's global generators for this thread, and leave them as they were.
+
+    They belong to the process: a thread that seeds them or draws from them would change the numbers of another one. So
+    whatever builds, trains or checks a model does it in here, where other threads wait for their turn.
+    """
+    with _TURN:
+        used, state = torch.cuda.is_initialized(), torch.get_rng_state()
+        of_gpus = torch.cuda.get_rng_state_all() if used else []
+        try:
             yield
-    finally:
-        random.setstate(before)
-        if torch.cuda.is_available() and not used:
-            torch.cuda.manual_seed_all(torch.initial_seed())
+        finally:
+            torch.set_rng_state(state)
+            # Of GPUs that were not used yet there is only the seed to keep: to ask for more would set one up.
+            if used:
+                torch.cuda.set_rng_state_all(of_gpus)
+            elif torch.cuda.is_available():
+                torch.cuda.manual_seed_all(torch.initial_seed())
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """``borrowed``, which leaves Python's global generator as it was too: code of a user's own may draw from both."""
+    with borrowed():
+        before = random.getstate()
+        try:
+            yield
+        finally:
+            random.setstate(before)
 
 
 @cache

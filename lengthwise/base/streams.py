@@ -5,6 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
+import warnings
+from collections.abc import Iterator
+
+_FILTERS = threading.RLock()
+
+
+@contextlib.contextmanager
+def unwarned() -> Iterator[None]:
+    """A context without Python's warnings. Their filters belong to the process: one thread at a time changes them, or
+    none would find them as they were."""
+    with _FILTERS, warnings.catch_warnings(action="ignore"):
+        yield
 
 
 def tolerate_encodings() -> None:

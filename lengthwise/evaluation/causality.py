@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lengthwise.base.origin import foreign
-from lengthwise.base.rng import stream
+from lengthwise.base.rng import stream, undisturbed
 from lengthwise.base.types import Batch, Inputs, UsageError
 from lengthwise.depth.plain import Plain
 from lengthwise.models import Model, Once, device_of, modes_kept
@@ -34,7 +34,7 @@ def check(model: Model, recipe: Recipe) -> None:
     layout, or padding, or other rows. The package's own models are not checked."""
     if not isinstance(model, Once) and not any(foreign(type(part)) for part in model.modules()):
         return
-    with modes_kept(model):
+    with modes_kept(model), undisturbed():
         model.eval()
         batch = _batch(recipe)
         _check_symbols(model, batch.inputs, recipe)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from lengthwise.base.types import Inputs
 from lengthwise.depth import Runner
@@ -29,28 +30,30 @@ from lengthwise.models import Model
 
 RunnerType = type[Claiming]
 RUNNERS: tuple[RunnerType, ...] = (PackedTransformer, Twice, Wave, PackedLSTM)
-_OFF = [os.environ.get("LENGTHWISE_PLAIN", "") not in ("", "0")]
+# Of each thread: one that trains plainly must not change the last bits of another.
+_OFF = ContextVar("off", default=os.environ.get("LENGTHWISE_PLAIN", "") not in ("", "0"))
 
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """A context in which every model uses the plain runner."""
-    _OFF.append(True)
+    """A context in which every model that this thread runs uses the plain runner. As with ``torch.no_grad``, a thread
+    that is started in it needs its own."""
+    before = _OFF.set(True)
     try:
         yield
     finally:
-        _OFF.pop()
+        _OFF.reset(before)
 
 
 def choose(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> Runner:
     """The runner for a model in its present state, the first of these kinds that claims it. Call it again after setting
     hooks."""
-    return next((kind(model) for kind in kinds if not _OFF[-1] and kind.declines(model) is None), Plain(model))
+    return next((kind(model) for kind in kinds if not _OFF.get() and kind.declines(model) is None), Plain(model))
 
 
 def described(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> str:
     """The name of the chosen runner; for the plain runner also the reason why no faster one was chosen."""
-    if _OFF[-1]:
+    if _OFF.get():
         return "Plain: others are turned off"
     reasons = {kind: kind.declines(model) for kind in kinds}
     chosen = next((kind.__name__ for kind, reason in reasons.items() if reason is None), None)
@@ -60,9 +63,9 @@ def described(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> str:
 
 def uncompiled(model: Model) -> str | None:
     """The reason why a model is not compiled even if that is asked for; None if it is."""
-    return "others than the plain runner are turned off" if _OFF[-1] else Compiled.declines(model)
+    return "others than the plain runner are turned off" if _OFF.get() else Compiled.declines(model)
 
 
 def reader(model: Model, inputs: Inputs) -> Reader | None:
     """A reader that decodes with a key–value cache; None if there is none for this model."""
-    return None if _OFF[-1] else reader_of(model, inputs)
+    return None if _OFF.get() else reader_of(model, inputs)

@@ -67,7 +67,8 @@ class ModelSpec(Part):
 
     @abstractmethod
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model | nn.Module:
-        """Build a new model, initialised with torch's global generator. Other modules are wrapped in ``Once``."""
+        """Build a new model, initialised with torch's global generator, which a recipe seeds and holds meanwhile. Other
+        modules are wrapped in ``Once``."""
 
     @property
     def offsets(self) -> int:

@@ -18,7 +18,7 @@ from torch import nn
 from lengthwise.base.errors import UsageError
 from lengthwise.base.fields import parts_in
 from lengthwise.base.files import one_line
-from lengthwise.base.origin import file_of, own
+from lengthwise.base.origin import file_of, foreign, own
 from lengthwise.recipe.recipe import Recipe
 
 PACKAGE = Path(__file__).parents[1]
@@ -31,6 +31,11 @@ def own_code(recipe: Recipe, model: nn.Module) -> dict[str, str]:
     and layout, nor with other modules."""
     used = {type(part) for part in parts_in(recipe)} | {type(module) for module in model.modules()}
     return {f"{cls.__module__}.{cls.__qualname__}": _digest(cls) for cls in _own(used)}
+
+
+def runs_foreign_code(recipe: Recipe, model: nn.Module) -> bool:
+    """Is a part of the recipe, or a module of the model, neither the package's nor torch's?"""
+    return any(foreign(type(part)) for part in (*parts_in(recipe), *model.modules()))
 
 
 @contextmanager

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lengthwise.base import rng
 from lengthwise.base.errors import UsageError
 from lengthwise.base.lifeline import STOPS, told
 from lengthwise.base.types import Inputs
@@ -87,19 +88,48 @@ class Clock:
 @contextmanager
 def computing(threads: int) -> Iterator[None]:
     """A context with this number of torch threads, products in all of their 32 bits, and denormal numbers flushed to 0:
-    with tiny losses, they would slow down a CPU step several times. Torch's global generator, which each step seeds
-    anew, is left as it was. Raises UsageError if ``threads`` is below 1."""
+    with tiny losses, they would slow down a CPU step several times. Afterwards all is as the user has set it. Raises
+    UsageError if ``threads`` is below 1."""
     if threads < 1:
         raise UsageError(f"threads must be 1 or more, not {threads}")
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    torch.set_flush_denormal(True)
+    with _settings_of_process():
+        before, flushed = torch.get_num_threads(), float(torch.tensor(1e-40) * 1) == 0  # torch has no getter for it
+        torch.set_num_threads(threads)
+        torch.set_flush_denormal(True)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+            torch.set_flush_denormal(flushed)
+
+
+_LOCK = threading.Lock()
+_INSIDE = Counter[int]()  # how many contexts each thread is in
+_FOUND = ExitStack()  # puts back what the first thread has found
+
+
+@contextmanager
+def _settings_of_process() -> Iterator[None]:
+    """A context with products in 32 bits. Torch has these settings, and the number of threads in threads to come, for
+    the whole process: the first thread that computes changes them, and the last one restores them. Within one thread
+    contexts nest."""
+    thread = threading.get_ident()
+    with _LOCK:
+        nested = thread in _INSIDE
+        if not _INSIDE:
+            _FOUND.callback(torch.set_num_threads, torch.get_num_threads())
+            _FOUND.enter_context(_products(tf32=False))
+        _INSIDE[thread] += 1
     try:
-        with rng.undisturbed(), _products(tf32=False):
+        with _products(tf32=False) if nested else nullcontext():
             yield
     finally:
-        torch.set_num_threads(before)
-        torch.set_flush_denormal(False)
+        with _LOCK:
+            _INSIDE[thread] -= 1
+            if not _INSIDE[thread]:
+                del _INSIDE[thread]
+            if not _INSIDE:
+                _FOUND.close()
 
 
 def stepping(matmul: Matmul) -> AbstractContextManager[None]:

@@ -70,8 +70,9 @@ def operations(recipe: Recipe, rows: int | None = None, moments: int = 4) -> flo
     with computing(1):
         for step in _moments(recipe, moments):
             batch, loops = data.batch(small, step, passed=_passed(recipe, step))
-            rng.seed_torch(rng.address(recipe.seed, "dropout", step))
-            with sdpa_kernel(SDPBackend.MATH), counter:  # torch does not count the fused attention of a CPU
+            # Torch does not count the fused attention of a CPU.
+            with rng.undisturbed(), sdpa_kernel(SDPBackend.MATH), counter:
+                rng.seed_torch(rng.address(recipe.seed, "dropout", step))
                 small.objective(Plain(model), batch, loops, rng.stream(recipe.seed, "objective", step)).value.backward()
     return counter.operations * recipe.batch / rows / moments
 

@@ -34,7 +34,7 @@ from lengthwise.training.ahead import drawn_ahead
 from lengthwise.training.computing import Matmul, autocast, check_matmul, computing, stepping, stop_signal
 from lengthwise.training.processes import process_count
 from lengthwise.training.progress import Course
-from lengthwise.training.trainee import Trainee, rehearse, small
+from lengthwise.training.trainee import DrawnBatch, Trainee, rehearse, small
 
 
 @checked
@@ -210,8 +210,14 @@ def advance(trainees: Sequence[Trainee]) -> list[Trainee]:
     The others are computed too, and thrown away: so a step has the same shapes, and the same last bits, after a kill
     between two checkpoints as before it.
     """
-    step, models = min(one.step for one in trainees), [one.model for one in trainees]
+    step = min(one.step for one in trainees)
     batches = [one.batch(step) for one in trainees]
+    with trainees[0].borrowed():
+        return _advanced(trainees, step, batches)
+
+
+def _advanced(trainees: Sequence[Trainee], step: int, batches: Sequence[DrawnBatch]) -> list[Trainee]:
+    models = [one.model for one in trainees]
 
     def losses(runners: Sequence[Runner]) -> list[Loss]:
         return [one.loss(step, runner, *batch) for one, runner, batch in zip(trainees, runners, batches, strict=True)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import platform
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +18,7 @@ from lengthwise.base import rng
 from lengthwise.base.errors import Diverged, UsageError, clean, is_out_of_memory
 from lengthwise.base.files import one_line
 from lengthwise.base.progress import Progress
+from lengthwise.base.streams import unwarned
 from lengthwise.base.types import Batch, Loss
 from lengthwise.depth import Runner
 from lengthwise.depth.plain import Plain
@@ -27,7 +27,7 @@ from lengthwise.models import Model
 from lengthwise.recipe import data
 from lengthwise.recipe.demand import KEPT, of_model, parameters, surely_small
 from lengthwise.recipe.lengths import Growing, Mastery
-from lengthwise.recipe.own_code import told_of_own
+from lengthwise.recipe.own_code import runs_foreign_code, told_of_own
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.source import Finite, Fresh
 from lengthwise.run import Run, check_kept, commit, named_now, save
@@ -78,6 +78,8 @@ class Trainee:
         self.diverged = 0  # the step at which that was found
         self.resumed: list[dict[str, Any]] = []  # with what each change of versions or threads came
         self.watching = Watching(recipe)
+        # Steps seed torch's global generators, for dropout; code of others may draw from Python's too.
+        self.borrowed = rng.undisturbed if runs_foreign_code(recipe, self.model) else rng.borrowed
         self.spent = {"wall_s": 0.0, "cpu_s": 0.0}
         self.clock = Clock()
 
@@ -85,13 +87,14 @@ class Trainee:
         """Take one optimizer step. Where memory does not hold it, take it again with twice as many parts of the batch,
         and go on so. Raises UsageError where it does not hold a single row."""
         batch, loops = self.batch(self.step)
-        while (loss := self._backward(batch, loops)) is None:
-            if self.processes.count > 1 or self.parts >= len(loops):
-                rows = f"{-(-len(loops) // self.parts)} of {len(loops)} rows"
-                raise UsageError(f"{self.recipe.name}: memory does not hold {rows} at a time: reduce batch")
-            self.parts *= 2
-        self.processes.add_gradients(self.model)
-        self.descend(loss)
+        with self.borrowed():
+            while (loss := self._backward(batch, loops)) is None:
+                if self.processes.count > 1 or self.parts >= len(loops):
+                    rows = f"{-(-len(loops) // self.parts)} of {len(loops)} rows"
+                    raise UsageError(f"{self.recipe.name}: memory does not hold {rows} at a time: reduce batch")
+                self.parts *= 2
+            self.processes.add_gradients(self.model)
+            self.descend(loss)
 
     def _backward(self, batch: Batch, loops: Int[Tensor, " b"]) -> Loss | None:
         """Compute the loss and its gradients. None if memory does not hold what that takes; all of it is free again."""
@@ -159,8 +162,7 @@ class Trainee:
             return
         line = shown.line(f"{self.recipe.name}: compiling", 1.0)
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what the compiler tells those who write kernels
+            with unwarned(), self.borrowed():  # the compiler's warnings are for those who write kernels
                 self._backward(*self.batch(0))
         except RuntimeError as error:
             reason = clean(str(error).partition("Set TORCHDYNAMO")[0])[:200].strip()
@@ -192,10 +194,11 @@ class Trainee:
 
     def log(self, run: Run) -> list[dict[str, Any]]:
         """Do what is due after a step, an exam, a report, a watch, and log it; the new rows of metrics."""
-        self.examine()
-        rows = [self.report()] if self.reports() else []
-        if self.recipe.watch.every and self.step % self.recipe.watch.every == 0:
-            rows.append(self.watch())
+        with self.borrowed():
+            self.examine()
+            rows = [self.report()] if self.reports() else []
+            if self.recipe.watch.every and self.step % self.recipe.watch.every == 0:
+                rows.append(self.watch())
         for row in rows:
             run.append("metrics", row)
         return rows
@@ -309,10 +312,8 @@ class Trainee:
                 self._resume(state, known)
                 before |= checkpoint.UNSAID | state.get("surroundings", {})  # an older version has not kept them
             except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-                path, reason = run.folder / "state.pt", one_line(error)
-                raise UsageError(
-                    f"{path}: not a checkpoint of this recipe ({reason}); delete it to start over"
-                ) from None
+                fault = f"not a checkpoint of this recipe ({one_line(error)}); delete it to start over"
+                raise UsageError(f"{run.folder / 'state.pt'}: {fault}") from None
         run.cut("metrics", self.step)
         rows = run.rows("metrics")
         losses = [(row["step"], row["loss"]) for row in rows if row.get("loss") is not None]
