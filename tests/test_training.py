@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -368,6 +369,22 @@ def test_stopped_at_any_step_and_resumed_equals_unbroken(recipe, number, monkeyp
         with pytest.raises(Interrupted, match=f"stopped at step {stop};"):
             train(recipe, save_every=1e9)
     assert outcome(train(recipe)) == unbroken(recipe)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_loop_that_passes_over_errors_stops_at_a_signal(number, monkeypatch):
+    stop_at(monkeypatch, [3], lambda: os.kill(os.getpid(), number))
+    begun = []
+
+    def loop():
+        for seed in range(3):
+            begun.append(seed)
+            with suppress(Exception):
+                train(replace(PLAIN, seed=seed))
+
+    with pytest.raises(KeyboardInterrupt, match="stopped at step 3; the same command goes on from there"):
+        loop()
+    assert begun == [0] and outcome(train(PLAIN)) == unbroken(PLAIN)
 
 
 @pytest.mark.parametrize("recipe", [PLAIN, RICH, LARGE], ids=lambda recipe: recipe.name)

@@ -22,8 +22,11 @@ class Diverged(UsageError):
     """Training whose loss is no number any more. Its last finite checkpoint is kept."""
 
 
-class Interrupted(Exception):
-    """Training was asked to stop. Its checkpoint is written, and the same call goes on from there."""
+class Interrupted(KeyboardInterrupt):
+    """Training was asked to stop. Its checkpoint is written, and the same call goes on from there.
+
+    As Ctrl-C is, it is no ``Exception``: a loop that passes over what fails must stop here, not train the next model.
+    """
 
 
 def is_out_of_memory(error: BaseException) -> bool:
