@@ -26,8 +26,10 @@ from lengthwise.objectives.halting import Halting
 from lengthwise.objectives.progressive import Progressive
 from lengthwise.recipe.layout import NextToken
 from lengthwise.recipe.loops import AnyLoops
+from lengthwise.training import processes
 from lengthwise.training.loop import Trainee
 from lengthwise.training.processes import Processes
+from lengthwise.training.trainee import rehearse
 
 pytestmark = pytest.mark.usefixtures("untyped")
 CPU = torch.device("cpu")
@@ -151,6 +153,41 @@ def test_too_few_rows_are_refused():
         trained(replace(PLAIN, batch=2), 3, 1)
 
 
+OWN = """
+from dataclasses import dataclass
+import lengthwise as lw
+
+@dataclass(frozen=True)
+class Penalised(lw.Final):
+    def __call__(self, runner, batch, loops, generator):
+        loss = super().__call__(runner, batch, loops, generator)
+        return lw.Loss(loss.value + sum(weight.square().sum() for weight in runner.model.parameters()), loss.logs)
+"""
+
+
+def test_an_objective_that_takes_the_model_is_refused():
+    """Each process would add the whole gradient of the penalty."""
+    space = {}
+    exec(OWN, space)
+    recipe = replace(ODD, objective=space["Penalised"]())
+    trained(recipe, 1, 1)
+    with pytest.raises(UsageError, match=r"^the objective uses runner.model, .*, or train in one process$"):
+        trained(recipe, 2, 1)
+
+
+def test_what_several_processes_cannot_do_is_refused_in_the_rehearsal(monkeypatch):
+    space = {}
+    exec(OWN, space)
+    recipe = replace(ODD, objective=space["Penalised"]())
+    rehearse(recipe, CPU)
+    monkeypatch.setattr(processes, "process_count", lambda: 2)
+    with pytest.raises(UsageError, match=r"uses runner.model"):
+        rehearse(recipe, CPU)
+    one = rehearse(ODD, CPU)  # whose rows are all its own
+    monkeypatch.undo()
+    same(one, rehearse(ODD, CPU))
+
+
 # Real processes
 
 
@@ -194,3 +231,11 @@ def test_torchrun_killed_and_resumed_by_another_number(runs):
     assert [change["processes"] for change in about["resumed"]] == ["2", "3"]
     for name, value in weights(runs / alone.name).items():
         torch.testing.assert_close(value, expected[name], atol=1e-3, rtol=0)
+
+
+@pytest.mark.skipif(not LONG, reason="starts many processes: LENGTHWISE_LONG=1")
+def test_torchrun_refuses_an_objective_that_takes_the_model(runs, tmp_path):
+    (tmp_path / "penalty.py").write_text(OWN)
+    asked = torchrun(2, "objective=Penalised", "--import", "penalty", cwd=tmp_path)
+    assert "lengthwise: the objective uses runner.model" in asked.communicate()[1] and asked.returncode != 0
+    assert not [*runs.glob("looped-parity-*")]

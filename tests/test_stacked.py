@@ -18,10 +18,12 @@ from torch import nn
 import lengthwise as lw
 from lengthwise import catalog
 from lengthwise.base.errors import Diverged, UsageError
+from lengthwise.base.types import Loss
 from lengthwise.depth.plain import Plain
 from lengthwise.depth.stacked import Query, Replayer, answers
 from lengthwise.folder import shipped
 from lengthwise.models import Model, ModelSpec
+from lengthwise.objectives import Objective, supervise
 from lengthwise.objectives.final import Final
 from lengthwise.recipe import demand
 from lengthwise.recipe.lengths import Uniform
@@ -142,6 +144,21 @@ def same(recipe, steps, batch=None):
 def test_each_seed_equals_its_own_run(name):
     """In float64: every objective, moving averages, clipping, LAMB's norms, exams that part the seeds' lengths."""
     same(RECIPES[name], 100 if LONG else 4)
+
+
+@dataclass(frozen=True)
+class RunsItself(Objective):
+    """An objective that runs the model itself, and pulls its weights to zero."""
+
+    def __call__(self, runner, batch, loops, generator):
+        logits = Plain(runner.model).last(batch.inputs, loops, batch.loss_mask)
+        value, right = supervise(logits, batch.targets[batch.loss_mask])
+        penalty = sum(weight.square().sum() for weight in runner.model.parameters())
+        return Loss(value + penalty, {"loss": value.detach(), "token_accuracy": right})
+
+
+def test_an_objective_that_runs_the_model_itself_is_stacked():
+    same(replace(PLAIN, objective=RunsItself()), 2)
 
 
 @long
@@ -357,6 +374,7 @@ class Curious(Final):
 REFUSED = [
     (seeds(replace(RICH, name="random"), 2), "the model draws random numbers in training"),
     (seeds(replace(PLAIN, model=Counting()), 2), "changes its buffers"),
+    (seeds(replace(PLAIN, objective=RunsItself(), model=Counting()), 2), "runs the model itself, which changes its bu"),
     (seeds(replace(PLAIN, objective=Curious()), 2), "asks for other logits when it has seen some"),
     ([PLAIN], "two or more seeds"),
     ([PLAIN, PLAIN], "all different"),

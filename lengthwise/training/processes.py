@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -34,6 +34,11 @@ class Processes:
     def first(self) -> bool:
         """True for the process that measures and writes."""
         return self.rank == 0
+
+    @property
+    def divides(self) -> bool:
+        """Whether a batch is divided, of which each process runs some rows."""
+        return self.count > 1
 
     @property
     def address(self) -> tuple[int, ...]:
@@ -76,10 +81,17 @@ class Processes:
 
 
 class Alone(Processes):
-    """One process by itself."""
+    """One process by itself, or the first of several where it rehearses what all of them will do."""
 
     def __init__(self) -> None:
         super().__init__(0, 1)
+
+    @property
+    def divides(self) -> bool:
+        return process_count() > 1
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        return [tensor]
 
     def from_first(self, value: Any) -> Any:
         return value
@@ -129,11 +141,18 @@ def _others() -> Iterator[None]:
 
 class Divided(Runner):
     """Runs this process's rows with another runner. All processes' logits are returned; those of the others are without
-    gradients. Raises UsageError for fewer rows than processes."""
+    gradients. Raises UsageError for fewer rows than processes, and where an objective takes the model itself: each
+    process would add the whole gradient of what it computes from that."""
 
     def __init__(self, runner: Runner, processes: Processes) -> None:
-        super().__init__(runner.model)
         self.runner, self.processes = runner, processes
+
+    @property
+    def model(self) -> NoReturn:  # type: ignore[override]
+        raise UsageError(
+            "the objective uses runner.model, whose gradient torchrun's processes would add up once for each of them: "
+            "use runner.last or runner.each alone, or train in one process"
+        )
 
     def last(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0

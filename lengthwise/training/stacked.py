@@ -223,7 +223,10 @@ def _advanced(trainees: Sequence[Trainee], step: int, batches: Sequence[DrawnBat
         return [one.loss(step, runner, *batch) for one, runner, batch in zip(trainees, runners, batches, strict=True)]
 
     recorders = [Recorder(one.model, len(one.recipe.layout.vocabs(one.recipe.task)[1])) for one in trainees]
+    versions = [buffer._version for model in models for buffer in model.buffers()]
     losses(recorders)  # worth nothing, but tells what the objective asks for
+    if versions != [buffer._version for model in models for buffer in model.buffers()]:
+        raise UsageError("the objective runs the model itself, which changes its buffers while it computes")
     asked = [one.asked for one in recorders]
     if len({tuple(each.each for each in own) for own in asked}) > 1:
         raise UsageError("the objective asks one seed for other logits than the next")
@@ -231,7 +234,9 @@ def _advanced(trainees: Sequence[Trainee], step: int, batches: Sequence[DrawnBat
     with stepping(matmul):
         with autocast(trainees[0].device, matmul):
             found = [answers(models, together) for together in zip(*asked, strict=True)]
-        replayers = [Replayer(model, *own) for model, *own in zip(models, asked, zip(*found, strict=True), strict=True)]
+        # An objective may run the models itself, and ask for nothing.
+        replies = zip(*found, strict=True) if found else [()] * len(models)
+        replayers = [Replayer(model, *own) for model, *own in zip(models, asked, replies, strict=True)]
         due = [(one, loss) for one, loss in zip(trainees, losses(replayers), strict=True) if one.step == step]
         torch.stack([loss.value for _, loss in due]).sum().backward()
     for one, loss in due:

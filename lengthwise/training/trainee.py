@@ -145,7 +145,7 @@ class Trainee:
         runner = fast.choose(self.model, self._kinds())
         runner = Bf16(runner) if self.matmul == "bf16" else runner
         runner = InParts(runner, self.parts) if self.parts > 1 else runner
-        return Divided(runner, self.processes) if self.processes.count > 1 else runner
+        return Divided(runner, self.processes) if self.processes.divides else runner
 
     def _kinds(self) -> Sequence[fast.RunnerType]:
         """The runners that may be chosen: the faster ones for a CPU know no bfloat16."""
