@@ -201,8 +201,10 @@ def recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
     make = _find("recipe", name, recipes())
     try:
         found = make()
-    except Exception as error:
-        if name not in _OWN or isinstance(error, UsageError):
+    except (UsageError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        if name not in _OWN:
             raise
         raise UsageError(f"recipe {name}: {told_with_place(error)}") from error
     if not isinstance(found, Recipe):

@@ -331,7 +331,8 @@ def _run(args: argparse.Namespace) -> int:
         with lifeline.leaving():
             work = _work(args)
         lifeline.heed()
-        status = work()
+        with streams.only_results() if getattr(args, "json", False) else contextlib.nullcontext():
+            status = work()
         sys.stdout.flush()  # here, where an error can still be told
         return status
     except Interrupted as stopped:

@@ -2,12 +2,14 @@
 
 import copy
 import inspect
+import itertools
 import re
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -38,6 +40,13 @@ class Gru(nn.Module):
     def forward(self, tokens):
         logits = self.head(self.cell(self.embedding(tokens))[0])
         return {"logits": logits} if self.wrapped else logits
+
+
+class Unprintable:
+    """An object that cannot be shown."""
+
+    def __repr__(self):
+        raise RuntimeError
 
 
 class Loose(lw.ModelSpec):
@@ -326,6 +335,20 @@ WRONG = [
     (lambda: lw.evaluate("looped-pairs", 0), "lengths: 0 is no size"),
     (lambda: lw.evaluate("looped-pairs", []), "lengths: there is none"),
     (lambda: lw.evaluate("looped-pairs", "8,12"), r"'8,12' is text; write \[8, 12\]"),
+    (lambda: lw.evaluate("looped-pairs", torch.tensor(8)), r"lengths: tensor\(8\) is a tensor; give numbers"),
+    (lambda: lw.evaluate("looped-pairs", torch.tensor([8, 9])), r"lengths: tensor\(\[8, 9\]\) is a tensor"),
+    (lambda: lw.evaluate("looped-pairs", np.array(8)), r"lengths: array\(8\) is neither a size nor several"),
+    (lambda: lw.evaluate("looped-pairs", itertools.repeat(8)), "more than 10,000 sizes, or never end"),
+    (lambda: lw.evaluate("looped-pairs", itertools.count(1)), "more than 10,000 sizes, or never end"),
+    (lambda: lw.evaluate("looped-pairs", [Unprintable()]), "lengths: a Unprintable is no size"),
+    (lambda: lw.train("looped-parity", track=5), "track: 5 is neither a text nor a list of texts"),
+    (lambda: lw.train("looped-parity", track=[["wandb"]]), "track: .* is neither a text nor a list of texts"),
+    (lambda: lw.train("looped-parity", track=itertools.repeat("wandb")), "track: .* is neither a text nor"),
+    (lambda: lw.train("looped-parity", folder=5), "a name or a folder is needed, not 5"),
+    (lambda: lw.recipes(5), "words: .*5.* is neither a text nor a list of texts"),
+    (lambda: lw.tasks(["parity"]), "words: .* is neither a text nor"),
+    (lambda: lw.models(b"lstm"), "words: .* is neither a text nor"),
+    (lambda: lw.style(["page"]).__enter__(), r"width is 'column' or 'page', not \['page'\]"),
     (lambda: lw.evaluate("looped-pairs", 3.5), "lengths: 3.5 is neither a size nor several"),
     (lambda: lw.evaluate("looped-pairs", 8, samples=2.5), "samples: 2.5 is not a whole number"),
     (lambda: lw.evaluate("looped-pairs", 8, samples=0), "samples must be 1 or more"),

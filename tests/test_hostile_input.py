@@ -304,7 +304,14 @@ def _heeding():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-IMPORTS = {"raise NameError('\\x1b[31m')": "line 1", "import sys; sys.exit(3)": "SystemExit", "def (": "SyntaxError"}
+IMPORTS = {
+    "raise NameError('\\x1b[31m')": "line 1",
+    "import sys; sys.exit(3)": "SystemExit",
+    "def (": "SyntaxError",
+    "raise KeyboardInterrupt": "KeyboardInterrupt",
+    "raise type('Odd', (BaseException,), {})('why')": "line 1: why",
+    "raise type('Odd', (Exception,), {'__str__': None})": "line 1: its message cannot be printed",
+}
 
 
 @pytest.mark.parametrize("code", [*IMPORTS, None])

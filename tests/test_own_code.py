@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import command
 from torch import nn
 
 import lengthwise as lw
@@ -251,3 +252,79 @@ def test_an_own_module_may_be_written_in_any_encoding_that_it_names(tmp_path):
     assert shown.returncode == 0, shown.stderr
     assert "Ein größeres Modell." in shown.stdout
     assert "Verstärkung" in shown.stdout
+
+
+class Odd(BaseException):
+    """An error that cannot be printed, and is no ``Exception``."""
+
+    def __str__(self):
+        raise RuntimeError
+
+
+class Failing(nn.Embedding):
+    """A module that fails in training, from the call ``after`` on."""
+
+    def forward(self, tokens):
+        if self.training:
+            self.after -= 1
+            if self.after < 0:
+                raise self.error
+        return super().forward(tokens)
+
+
+@dataclass(frozen=True)
+class FailingModel(lw.ModelSpec):
+    """Its model."""
+
+    after: int = 0
+    error: str = "SystemExit"
+
+    def build(self, reads, writes, *, causal):
+        found = Failing(len(reads), len(writes))
+        found.after, found.error = (
+            self.after,
+            {"SystemExit": SystemExit(0), "Odd": Odd(), "ValueError": ValueError()}[self.error],
+        )
+        return found
+
+
+@pytest.mark.parametrize("error", ["SystemExit", "Odd", "ValueError"])
+@pytest.mark.parametrize("after", [0, 3])
+def test_a_model_that_fails_in_any_way_is_told_in_one_line(error, after, tmp_path):
+    """In the rehearsal and later, whatever it raises: a ``SystemExit`` would end the process as if all were well."""
+    recipe = lw.find("looped-parity", "watch.every=0", "keep=last", "steps=6", "batch=2")
+    recipe = recipe.change(model=FailingModel(after, error), layout=lw.NextToken(), loops=lw.Constant(1))
+    with pytest.raises(lw.UsageError, match=rf"^looped-parity: {error} in test_own_code.py, line \d+: .*FailingModel$"):
+        lw.train(recipe, folder=tmp_path / "run", quiet=True)
+
+
+def test_a_module_that_ends_the_process_is_told_in_one_line():
+    found = Failing(4, 4)
+    found.after, found.error = 0, SystemExit(0)
+    with pytest.raises(lw.UsageError, match=r"SystemExit in test_own_code\.py"):
+        lw.train(found, task="parity", steps=2, batch=2, quiet=True)
+
+
+def test_what_own_code_prints_is_no_result(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("chatty.py").write_text(CHATTY, encoding="utf-8")
+    said = command("sample", "chatty", "3", "--count", "2", "--json", "--import", "chatty")
+    assert said.returncode == 0 and len(json.loads(said.stdout)) == 2
+    assert "at import" in said.stderr and "at work" in said.stderr
+
+
+CHATTY = """
+from dataclasses import dataclass
+import lengthwise as lw
+
+print("at import")
+
+@dataclass(frozen=True)
+class Chatty(lw.Parity):
+    \"\"\"Parity, aloud.\"\"\"
+
+    def sample(self, sizes, generator):
+        print("at work")
+        return super().sample(sizes, generator)
+"""

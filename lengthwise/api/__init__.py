@@ -16,7 +16,15 @@ from typing import Any, Literal
 from torch import nn
 
 from lengthwise import catalog
-from lengthwise.api.arguments import recipe_from, rules_from, scores_from, sizes_from, task_from, weights_from
+from lengthwise.api.arguments import (
+    recipe_from,
+    rules_from,
+    scores_from,
+    sizes_from,
+    task_from,
+    texts_from,
+    weights_from,
+)
 from lengthwise.base import fields, listing
 from lengthwise.base.errors import Interrupted
 from lengthwise.base.progress import Progress
@@ -174,7 +182,7 @@ def train_stacked(
 
 
 def _how(track: str | Sequence[str], **others: Any) -> dict[str, Any]:  # as training takes it
-    return {"track": [track] if isinstance(track, str) else list(track), **others}
+    return {"track": texts_from(track, "track"), **others}
 
 
 # Evaluation
@@ -271,20 +279,30 @@ def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[N
 def recipes(*words: str) -> Listing:
     """The recipes there are, with a sentence each; with ``words``, those that have every one in name or sentence."""
     return Listing(
-        listing.matching({name: catalog.summary_of(function) for name, function in catalog.recipes().items()}, words)
+        listing.matching(
+            {name: catalog.summary_of(function) for name, function in catalog.recipes().items()},
+            texts_from(words, "words"),
+        )
     )
 
 
 def tasks(*words: str) -> Listing:
     """The tasks there are, with a sentence each; with ``words``, those that have every one in name or sentence."""
     return Listing(
-        listing.matching({fields.kebab(name): _sentence(cls) for name, cls in catalog.parts()["tasks"].items()}, words)
+        listing.matching(
+            {fields.kebab(name): _sentence(cls) for name, cls in catalog.parts()["tasks"].items()},
+            texts_from(words, "words"),
+        )
     )
 
 
 def models(*words: str) -> Listing:
     """The models that a recipe may have, with a sentence each; with ``words``, those that have every one."""
-    return Listing(listing.matching({name: _sentence(cls) for name, cls in catalog.parts()["models"].items()}, words))
+    return Listing(
+        listing.matching(
+            {name: _sentence(cls) for name, cls in catalog.parts()["models"].items()}, texts_from(words, "words")
+        )
+    )
 
 
 def _sentence(cls: type) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from lengthwise import catalog
 from lengthwise.base import fields, literals
@@ -30,6 +31,7 @@ from lengthwise.run import load as load_weights
 from lengthwise.tasks import Task
 
 LARGEST = 10**6  # a size
+MOST_SIZES = 10_000
 
 
 def recipe_from(recipe: object, task: Task | str | None) -> Recipe:
@@ -107,13 +109,15 @@ def sizes_from(lengths: object, recipe: Recipe) -> list[AnySize]:
     """Sizes as they are given. UsageError where they are none."""
     if isinstance(lengths, str):
         raise UsageError(f"lengths: {lengths!r} is text; write [8, 12], or range(8, 25, 4)")
+    if isinstance(lengths, Tensor):
+        raise UsageError(f"lengths: {_shown(lengths)} is a tensor; give numbers, as its tolist() does")
     given = [lengths] if isinstance(lengths, Integral) else lengths
     if isinstance(given, tuple) and len(given) == len(recipe.task.axes) > 1:
         given = [given]
-    if not isinstance(given, Iterable):
+    if not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:  # which an array of numpy's may be
         raise UsageError(f"lengths: {_shown(lengths)} is neither a size nor several")
     sizes: list[AnySize] = []
-    for size in given:
+    for size in islice(given, MOST_SIZES + 1):
         whole = size if isinstance(size, tuple) else (size,)
         # numpy's whole numbers are sizes too.
         if not all(
@@ -123,9 +127,19 @@ def sizes_from(lengths: object, recipe: Recipe) -> list[AnySize]:
                 f"lengths: {_shown(size)} is no size: sizes are whole numbers from 1 up, to a million at most"
             )
         sizes.append(tuple(map(int, size)) if isinstance(size, tuple) else int(size))
+    if len(sizes) > MOST_SIZES:
+        raise UsageError(f"lengths: these are more than {MOST_SIZES:,} sizes, or never end; give fewer")
     if not sizes:
         raise UsageError("lengths: there is none: give a size or several, or leave it out")
     return sizes
+
+
+def texts_from(given: object, name: str) -> list[str]:
+    """A text or several, as a list; ``name`` is what they are called. UsageError for anything else."""
+    several = [given] if isinstance(given, str) else given
+    if not isinstance(several, Collection) or not all(isinstance(one, str) for one in several):
+        raise UsageError(f"{name}: {_shown(given)} is neither a text nor a list of texts")
+    return list(several)
 
 
 def rules_from(stopping: Stopping | str | Sequence[Stopping | str] | None) -> list[Stopping] | None:

@@ -43,10 +43,20 @@ def clean(text: str) -> str:
     return "".join(character for character in " ".join(text.split()) if character.isprintable())
 
 
+def message_of(error: BaseException) -> str:
+    """The text of an error, which may be of a user's own class and fail to give one."""
+    try:
+        return str(error)
+    except Exception:
+        return "its message cannot be printed"
+
+
 def shown(value: object, *, quoted: bool = True, longest: int = 80) -> str:
     """A foreign value as an error quotes it, shortened."""
     try:
         text = repr(value) if quoted or not isinstance(value, str) else value
     except ValueError:  # Python writes out no number of thousands of digits
         return "a number of thousands of digits"
+    except Exception:  # of an object of a user's own
+        return f"a {type(value).__name__}"
     return text if len(text) <= longest else f"{text[: longest - 1]}…"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lengthwise.base import fields
-from lengthwise.base.errors import UsageError, clean, shown
+from lengthwise.base.errors import UsageError, clean, message_of, shown
 
 
 def write(path: Path, content: bytes, *, make: bool = True) -> None:
@@ -134,9 +134,9 @@ def _number(text: str) -> float | None:
 _DECODER = json.JSONDecoder(parse_float=_number, parse_constant=_number)  # earlier versions wrote NaN
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """An error's message, shortened to one line."""
-    return clean(str(error))[:200]
+    return clean(message_of(error))[:200]
 
 
 def cut_short(file: BinaryIO) -> bool:

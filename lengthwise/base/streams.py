@@ -8,6 +8,27 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from typing import TextIO
+
+_RESULTS: list[TextIO] = []  # standard output, where it is kept for results
+
+
+@contextlib.contextmanager
+def only_results() -> Iterator[None]:
+    """A context in which standard output holds what is written to ``results()`` alone: whatever else is printed, as a
+    user's own module may, goes to standard error."""
+    _RESULTS.append(sys.stdout)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _RESULTS.pop()
+
+
+def results() -> TextIO:
+    """Where results are written."""
+    return _RESULTS[-1] if _RESULTS else sys.stdout
+
 
 _FILTERS = threading.RLock()
 

@@ -16,10 +16,11 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lengthwise.base.origin import foreign
-from lengthwise.base.rng import stream, undisturbed
+from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Inputs, UsageError
 from lengthwise.depth.plain import Plain
 from lengthwise.models import Model, Once, device_of, modes_kept
+from lengthwise.recipe.own_code import running_foreign_code
 from lengthwise.recipe.recipe import Recipe
 
 CUTS = 8  # positions of an answer after which tokens are changed
@@ -34,7 +35,7 @@ def check(model: Model, recipe: Recipe) -> None:
     layout, or padding, or other rows. The package's own models are not checked."""
     if not isinstance(model, Once) and not any(foreign(type(part)) for part in model.modules()):
         return
-    with modes_kept(model), undisturbed():
+    with modes_kept(model), running_foreign_code(recipe):
         model.eval()
         batch = _batch(recipe)
         _check_symbols(model, batch.inputs, recipe)

@@ -96,12 +96,14 @@ def _held(part: Any, name: str, law: Law) -> Finding:
     said = sentence(law.__doc__ or "")
     try:
         law(part)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a SystemExit is one of the law's too
         return Finding(name, said, holds=False, told=_told(error))
     return Finding(name, said, holds=True, told="")
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """What was found or, of an error in the part's own code, where it stands too."""
     return one_line(error) if isinstance(error, (Broken, UsageError)) else told_with_place(error)
 
@@ -112,7 +114,9 @@ def check_kinds(kinds: Iterable[type[Part]]) -> Findings:
     for kind in kinds:
         try:
             part = kind()
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             law = "It can be made without arguments."
             found.append(Finding(kind.__name__, law, holds=False, told=_told(error)))
         else:

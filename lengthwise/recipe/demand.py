@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -148,12 +149,11 @@ def parameters(recipe: Recipe) -> int:
     if layers > 2:  # all alike but for what stands around them
         one, two = (parameters(replace(recipe, model=replace(spec, layers=n))) for n in (1, 2))  # type: ignore[call-arg]
         return one + (layers - 1) * (two - one)
-    try:
-        with torch.device("meta"):
+    with told_of_own(recipe):
+        # One of a user's own may look at its numbers while it is built, or have a slip.
+        with suppress(Exception), torch.device("meta"):
             return _counted(recipe)
-    except Exception:  # one of a user's own, which looks at its numbers while it is built, or has a slip
-        with told_of_own(recipe):
-            return _counted(recipe)
+        return _counted(recipe)
 
 
 def _counted(recipe: Recipe) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import nn
 
+from lengthwise.base import rng
 from lengthwise.base.errors import UsageError
 from lengthwise.base.fields import parts_in
 from lengthwise.base.files import one_line
@@ -41,20 +42,27 @@ def runs_foreign_code(recipe: Recipe, model: nn.Module) -> bool:
 @contextmanager
 def told_of_own(recipe: Recipe) -> Iterator[None]:
     """UsageError, in one line, for any error of a recipe that has parts of a user's own, which are then named; the
-    error itself is its cause."""
+    error itself is its cause. For a ``SystemExit`` and its like too, with which a module would end the process."""
     try:
         yield
-    except UsageError:
+    except (UsageError, KeyboardInterrupt, GeneratorExit):
         raise
-    except Exception as error:
+    except BaseException as error:
         names = [cls.__name__ for cls in _own({type(part) for part in parts_in(recipe)})]
-        if not names:
+        if not names and isinstance(error, Exception):
             raise
-        said = told_with_place(error)
-        raise UsageError(f"{recipe.name}: {said}; it has parts of your own: {', '.join(names)}") from error
+        parts = f"; it has parts of your own: {', '.join(names)}" if names else ""
+        raise UsageError(f"{recipe.name}: {told_with_place(error)}{parts}") from error
 
 
-def told_with_place(error: Exception) -> str:
+@contextmanager
+def running_foreign_code(recipe: Recipe) -> Iterator[None]:
+    """A context in which code of others computes: it may draw from global generators, and fail in any way."""
+    with rng.undisturbed(), told_of_own(recipe):
+        yield
+
+
+def told_with_place(error: BaseException) -> str:
     """An error in a line, and where it came from in code that is no package's."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _packaged(Path(frame.filename))]
     where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""

@@ -19,7 +19,7 @@ from cycler import cycler
 from matplotlib.figure import Figure
 from PIL import Image
 
-from lengthwise.base.errors import UsageError
+from lengthwise.base.errors import UsageError, shown
 from lengthwise.base.files import write
 
 Width = Literal["column", "page"]
@@ -77,8 +77,8 @@ STYLE: dict[str, Any] = {
 def style(width: Width = "page") -> Iterator[None]:
     """Draw as the package draws, whatever the reader's own settings; see ``lw.style``. Also a decorator. Letters that
     the font lacks are drawn as boxes."""
-    if width not in WIDTHS:
-        raise UsageError(f"width is 'column' or 'page', not {width!r}")
+    if not isinstance(width, str) or width not in WIDTHS:
+        raise UsageError(f"width is 'column' or 'page', not {shown(width)}")
     size = (WIDTHS[width], 0.62 * min(WIDTHS[width], 5.0))
     with matplotlib.style.context(["default", STYLE | {"figure.figsize": size}]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")

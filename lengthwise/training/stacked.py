@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from lengthwise.base.errors import Diverged, Interrupted, UsageError, is_out_of_memory
+from lengthwise.base.errors import Diverged, Interrupted, UsageError, is_out_of_memory, message_of
 from lengthwise.base.fields import checked
 from lengthwise.base.files import one_line
 from lengthwise.base.progress import Progress
@@ -112,7 +112,7 @@ def rehearse_stacked(recipes: Sequence[Recipe], device: torch.device, matmul: Ma
         advance(trainees)
     except (RuntimeError, TypeError, ValueError) as error:
         draws = "the model draws random numbers in training, as dropout and noise do"
-        reason = draws if "random operation" in str(error) else one_line(error)
+        reason = draws if "random operation" in message_of(error) else one_line(error)
         raise UsageError(f"{recipes[0].name}: its seeds cannot be stacked ({reason}); leave the stack out") from None
 
 

@@ -6,6 +6,7 @@ import math
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from lengthwise import fast
 from lengthwise.base import rng
-from lengthwise.base.errors import Diverged, UsageError, clean, is_out_of_memory
+from lengthwise.base.errors import Diverged, UsageError, clean, is_out_of_memory, message_of
 from lengthwise.base.files import one_line
 from lengthwise.base.progress import Progress
 from lengthwise.base.streams import unwarned
@@ -27,7 +28,7 @@ from lengthwise.models import Model
 from lengthwise.recipe import data
 from lengthwise.recipe.demand import KEPT, of_model, parameters, surely_small
 from lengthwise.recipe.lengths import Growing, Mastery
-from lengthwise.recipe.own_code import runs_foreign_code, told_of_own
+from lengthwise.recipe.own_code import running_foreign_code, runs_foreign_code, told_of_own
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.source import Finite, Fresh
 from lengthwise.run import Run, check_kept, commit, named_now, save
@@ -79,7 +80,7 @@ class Trainee:
         self.resumed: list[dict[str, Any]] = []  # with what each change of versions or threads came
         self.watching = Watching(recipe)
         # Steps seed torch's global generators, for dropout; code of others may draw from Python's too.
-        self.borrowed = rng.undisturbed if runs_foreign_code(recipe, self.model) else rng.borrowed
+        self.borrowed = partial(running_foreign_code, recipe) if runs_foreign_code(recipe, self.model) else rng.borrowed
         self.spent = {"wall_s": 0.0, "cpu_s": 0.0}
         self.clock = Clock()
 
@@ -107,7 +108,7 @@ class Trainee:
             if is_out_of_memory(error):
                 self.optimizer.zero_grad()
                 return None
-            if "once_differentiable" not in str(error) or type(runner) is Plain:
+            if "once_differentiable" not in message_of(error) or type(runner) is Plain:
                 raise
             raise UsageError(
                 "the objective takes gradients of gradients, which faster runners do not have: train it within "
@@ -165,7 +166,7 @@ class Trainee:
             with unwarned(), self.borrowed():  # the compiler's warnings are for those who write kernels
                 self._backward(*self.batch(0))
         except RuntimeError as error:
-            reason = clean(str(error).partition("Set TORCHDYNAMO")[0])[:200].strip()
+            reason = clean(message_of(error).partition("Set TORCHDYNAMO")[0])[:200].strip()
             raise UsageError(f"{self.recipe.name}: torch cannot compile here ({reason}); leave compile out") from None
         self.optimizer.zero_grad()
         line.show(1.0)

@@ -6,6 +6,7 @@ What several verbs need is in ``options`` (what was typed → objects) and ``con
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lengthwise.base.errors import UsageError
+from lengthwise.base.errors import UsageError, message_of
 from lengthwise.base.fields import conform
 from lengthwise.base.ranges import Count, NotNegative, Positive, Seed, Seeds, Size, Threads, Whole
 
@@ -85,8 +86,9 @@ def _add(name: str, asked: str) -> None:
 
     _check_hidden(name, asked)
     try:
-        catalog.add(importlib.import_module(name))
-    except (Exception, SystemExit) as error:
+        with contextlib.redirect_stdout(sys.stderr):  # standard output is for results
+            catalog.add(importlib.import_module(name))
+    except BaseException as error:  # Ctrl-C does not come by here: see `lifeline.leaving`
         frames = traceback.extract_tb(error.__traceback__)
         foreign = [frame for frame in frames if not _packaged(frame.filename)]
         if isinstance(error, UsageError) and not foreign:
@@ -94,7 +96,7 @@ def _add(name: str, asked: str) -> None:
         last = [*frames, *foreign][-1]
         own = "importlib" not in last.filename
         where = f" in {Path(last.filename).name}, line {last.lineno}" if own else ""
-        raise UsageError(f"{asked}{name}: {type(error).__name__}{where}: {error}") from None
+        raise UsageError(f"{asked}{name}: {type(error).__name__}{where}: {message_of(error)}") from None
 
 
 def _check_hidden(name: str, asked: str) -> None:

@@ -18,6 +18,7 @@ from rich.text import Text
 from lengthwise.base.amounts import duration
 from lengthwise.base.files import json_text
 from lengthwise.base.progress import Progress
+from lengthwise.base.streams import results
 from lengthwise.base.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def doing(what: str, *, quiet: bool = False) -> Iterator[Progress]:
 def say(args: argparse.Namespace, result: Any, *renderables: Any) -> int:
     """The result, as JSON or for people."""
     if args.json:
-        print(json_text(result))
+        print(json_text(result), file=results())
     else:
         for renderable in renderables:
             out.print(renderable)

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from lengthwise import catalog
 from lengthwise.base.files import json_text
+from lengthwise.base.streams import results
 from lengthwise.base.terminal import Terminal
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.solver import Answer, Solver
@@ -70,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
     page = report_page(runs, title=study.title, made="lengthwise demo", models=thinkers(runs))
     files.append(write_page(str(folder / "page.html"), page))
     if args.json:
-        print(json_text({"files": [str(f) for f in files], "scores": {r.recipe.name: r.rows("scores") for r in runs}}))
+        scores = {run.recipe.name: run.rows("scores") for run in runs}
+        print(json_text({"files": [str(file) for file in files], "scores": scores}), file=results())
         return 0
     console.print(length_plot(runs), "", score_table(curves(runs)), study.notes, "")
     console.print(worked(runs), "")

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable
 
 from lengthwise.base.files import json_text
+from lengthwise.base.streams import results
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.solver import Solver
 from lengthwise.recipe.recipe import check_stopping
@@ -25,10 +26,10 @@ def run(args: argparse.Namespace) -> int:
         try:
             with waiting(f"prompt {count}", solver.demand(prompt, stopping)):
                 solved = solver.solve(prompt, stopping)
-            print(json_text(vars(solved)) if args.json else solved.text, flush=True)
+            print(json_text(vars(solved)) if args.json else solved.text, file=results(), flush=True)
         except UsageError as error:
             bad += 1
-            print(json_text({"prompt": prompt, "error": str(error)}) if args.json else "", flush=True)
+            print(json_text({"prompt": prompt, "error": str(error)}) if args.json else "", file=results(), flush=True)
             print(f"lengthwise: prompt {count}: {error}", file=sys.stderr)
     if not count:
         raise UsageError("solve: standard input was empty: write one prompt a line")
