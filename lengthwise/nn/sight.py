@@ -28,7 +28,6 @@ class Sight(NamedTuple):
     def of(encodings: Iterable[Encoding], inputs: Inputs, *, causal: bool) -> Sight:
         """Combine encodings, causality and padding for a batch. Raises UsageError if a row does not fit an encoding, or
         two encodings are incompatible."""
-        encodings = [*encodings]
         for encoding in encodings:  # before a bias, which has the square of a row's length
             encoding.check(inputs)
         angles = _given(encoding.angles(inputs) for encoding in encodings)
@@ -42,9 +41,8 @@ class Sight(NamedTuple):
         if blanks and bias is not None:
             column = blanks[0][:, None, None].expand(*bias.shape[:1], -1, *bias.shape[2:3], 1)
             bias = torch.cat([bias.expand(-1, column.shape[1], -1, -1), column], -1)
-        return Sight(
-            inputs.padding_mask, causal, bias, angles[0] if angles else None, sum(keys[1:], keys[0]) if keys else None
-        )
+        summed_keys = sum(keys[1:], keys[0]) if keys else None
+        return Sight(inputs.padding_mask, causal, bias, angles[0] if angles else None, summed_keys)
 
 
 def _given(found: Iterable[Any]) -> list[Any]:
