@@ -58,7 +58,7 @@ def drawn(prices: Prices) -> Figure:
 def main() -> None:
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path, help="folder for length.json, length.png and length.svg")
+    parser.add_argument("--out", type=Path, help="folder for length.json and length.png")
     parser.add_argument("--rows", type=Path, help="a length.json to draw again, instead of measuring")
     args = parser.parse_args()
     if args.rows:

@@ -147,7 +147,7 @@ def _using(verb: Callable[..., argparse.ArgumentParser]) -> None:
                "seeds", "jobs", "on", "dry-run", "samples", "out", "device", "matmul", "compile", "allow-divergence",
                "quiet", "json")  # fmt: skip
     _sweep(sub)
-    sub = verb("report", "tables, figures (PNG, SVG) and CSV of runs", "out", "quiet", "json")
+    sub = verb("report", "tables, figures and CSV of runs", "out", "quiet", "json")
     _report(sub)
 
 
@@ -199,6 +199,7 @@ def _report(sub: argparse.ArgumentParser) -> None:
         "runs", nargs="+", metavar="RUN", help="run folders, and those of `ask`; or folders of results, to draw again"
     )
     sub.add_argument("--width", choices=("column", "page"), help="of figures: a column, or a page (default)")
+    sub.add_argument("--formats", metavar="A,B", help="of figures: png (default), svg, pdf, or several: png,svg")
     sub.add_argument(
         "--html", metavar="FILE", help="write one page instead: all of it, and models that think, in a file"
     )

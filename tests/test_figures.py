@@ -181,7 +181,7 @@ def test_what_is_published_can_be_drawn_again(tmp_path, capsys):
     publish([run, other], tmp_path / "first", strong="other")
     status, out, _ = told(capsys, "report", tmp_path / "first", "--out", tmp_path / "again", "--json")
     again = [Path(name) for name in json.loads(out)["files"]]
-    assert status == 0 and {path.name for path in again} == {"lengths.png", "lengths.svg", "loss.png", "loss.svg"}
+    assert status == 0 and {path.name for path in again} == {"lengths.png", "loss.png"}
     for path in again:
         assert path.parent == tmp_path / "again" / "first"
         assert path.read_bytes() == (tmp_path / "first" / path.name).read_bytes()
@@ -209,7 +209,7 @@ def test_an_overview_has_a_panel_per_task_and_a_look_per_method(tmp_path):
     (alone,) = publish_overview(["parity"], tmp_path, title="Study", strong="loop")
     assert alone.name == "figures.json"
     files = publish_overview(["binary-sum"], tmp_path, title="Study", strong="loop")
-    assert [path.name for path in files] == ["figures.json", "overview.png", "overview.svg"]
+    assert [path.name for path in files] == ["figures.json", "overview.png"]
     figure = overview_figure({name: published(tmp_path / name) for name in ("parity", "binary-sum")}, strong="loop")
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["parity", "binary-sum"]
     looks = []
@@ -232,7 +232,7 @@ def test_an_overview_keeps_the_panels_it_had_and_is_drawn_again(tmp_path, capsys
     assert json.loads((tmp_path / "first" / "figures.json").read_text())["panels"] == ["parity", "copy", "binary-sum"]
     status, out, _ = told(capsys, "report", tmp_path / "first", "--out", tmp_path / "again", "--json")
     again = [Path(name) for name in json.loads(out)["files"]]
-    assert status == 0 and [path.name for path in again] == ["overview.png", "overview.svg"]
+    assert status == 0 and [path.name for path in again] == ["overview.png"]
     for path, before in zip(again, files[1:], strict=True):
         assert path.parent == tmp_path / "again" / "first" and path.read_bytes() == before.read_bytes()
     with pytest.raises(lw.UsageError, match="no scores along a length"):

@@ -118,7 +118,7 @@ def test_a_report_imports_neither_torch_nor_models_nor_a_client(run, asked, tmp_
     publish([run], tmp_path / "run", asked=[asked])
     written = {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()}
     assert written == {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
-    assert {"runs.json", "inquiries.json", "scores.csv", "card.json", "lengths.png", "loss.svg"} <= written.keys()
+    assert {"runs.json", "inquiries.json", "scores.csv", "card.json", "lengths.png", "loss.png"} <= written.keys()
 
 
 def test_rows_that_are_kept_one_by_one_are_not_read_again_for_each(run, monkeypatch):

@@ -402,7 +402,7 @@ def test_the_study_is_reproduced_and_nothing_is_done_twice(small, capsys, runs, 
     curve = [(size, "Oracle", 4) for size in (1, 2, 3, 4, 6)]
     assert measured == [*((5, rule, 8) for rule in RULES), *curve]
     written = contents(tmp_path / "out")
-    for name in ("runs.json", "scores.csv", "lengths.png", "lengths.svg", "loss.png"):
+    for name in ("runs.json", "scores.csv", "lengths.png", "loss.png"):
         assert f"parity/{name}" in written
     assert any(name.endswith("summary.csv") for name in written)
     assert "overview.png" not in written  # one panel is drawn as it is
@@ -699,7 +699,7 @@ def test_the_figure_of_loops_is_drawn_from_rows_alone(tmp_path):
     rows = [row_of(3, [0.0, 0.1, 1.0, 0.4]), row_of(6, [0.0] * 5 + [0.9, 0.2])]
     rows[1]["confidence"][5] = 0.0  # as sure as can be
     figure = depth_figure(rows, "tiny parity")
-    assert [path.name for path in save(figure, tmp_path / "loops")] == ["loops.png", "loops.svg"]
+    assert [path.name for path in save(figure, tmp_path / "loops", ("png", "svg"))] == ["loops.png", "loops.svg"]
     assert (tmp_path / "loops.png").read_bytes().startswith(b"\x89PNG")
     text = (tmp_path / "loops.svg").read_text()
     for part in ("tiny parity", "length 3", "length 6", "T(n)", "most confident, per batch", "per example"):
@@ -730,12 +730,12 @@ def test_loops_in_numbers():
 
 def test_a_report_on_loops_is_written(half, capsys, tmp_path):
     run = half["parity"]
-    words = ["report", run.folder, "--stopping", "--samples", 20, "--out", tmp_path / "new"]
+    words = ["report", run.folder, "--stopping", "--samples", 20, "--formats", "png,pdf", "--out", tmp_path / "new"]
     code, out, _ = typed(capsys, *words, "--json")
     assert code == 0
     result = json.loads(out)
     name = f"stopping-{run.folder.name}"
-    assert set(contents(tmp_path / "new")) == {f"{name}.json", f"{name}.png", f"{name}.svg"}
+    assert set(contents(tmp_path / "new")) == {f"{name}.json", f"{name}.png", f"{name}.pdf"}
     assert sorted(result["files"]) == sorted(str(path) for path in (tmp_path / "new").iterdir())
     rows = json.loads((tmp_path / "new" / f"{name}.json").read_text())
     assert rows == [depth(run.weights(), size, samples=20) for size in (4, 8)]

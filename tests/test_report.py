@@ -1,4 +1,5 @@
 import csv
+import gzip
 import io
 import itertools
 import json
@@ -28,6 +29,7 @@ from lengthwise.recipe.lengths import Curriculum, Uniform
 from lengthwise.recipe.loops import PerRound
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.report import WORST, Claim, asked_curves, curves, names
+from lengthwise.report import published as report_published
 from lengthwise.report.card import card_cells, card_table, score_card
 from lengthwise.report.families import worst_table
 from lengthwise.report.length_figure import length_figure
@@ -374,7 +376,7 @@ def test_row_table_shows_rows_as_they_are():
 
 def test_a_rule_tried_at_one_size_is_no_line_of_the_figure_but_stands_in_the_csv(tmp_path):
     run = scored(recipe(), (8, 1.0), (16, 0.5), (16, 0.25, {"stopping": "Converged"}))
-    written = publish([run], tmp_path / "new", title="Parity & more")
+    written = publish([run], tmp_path / "new", title="Parity & more", formats=("png", "svg"))
     names_written = {"runs.json", "scores.csv", "card.json", "figures.json", "lengths.png", "lengths.svg"}
     assert {path.name for path in written} == {path.name for path in (tmp_path / "new").iterdir()} == names_written
     drawn = (tmp_path / "new" / "lengths.svg").read_text()
@@ -383,7 +385,7 @@ def test_a_rule_tried_at_one_size_is_no_line_of_the_figure_but_stands_in_the_csv
         assert [row["stopping"] for row in csv.DictReader(file)] == ["Oracle", "Oracle", "Converged"]
     alone = scored(recipe("other"), (16, 0.25, {"stopping": "Converged"}))
     assert {
-        path.name for path in publish([alone], tmp_path / "alone")
+        path.name for path in publish([alone], tmp_path / "alone", formats=("png", "svg"))
     } == names_written  # without a line, points are drawn
 
 
@@ -400,6 +402,44 @@ def test_csv_round_trip(tmp_path):
     assert (first["note"], first["none"], first["later"]) == ('a, "b"\nc', "", "")
     assert (float(second["exact"]), float(second["watched.12"])) == (1 / 3, 0.25)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["rows.csv"]
+
+
+def test_a_large_table_is_compressed_and_read_back(tmp_path):
+    rows = [{"id": "x", "step": number, "loss": number / 7} for number in range(200)]
+    path = tmp_path / "metrics.csv"
+    assert write_csv(path, rows, packed_above=10**6) == path
+    packed = write_csv(path, rows, packed_above=1000)
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.csv.gz"]
+    assert read_csv(path) == rows
+    content = packed.read_bytes()
+    assert write_csv(path, rows, packed_above=1000).read_bytes() == content
+    for damaged in (content[:-20], b"no gzip", gzip.compress(b"\xff\xfe")):
+        packed.write_bytes(damaged)
+        with pytest.raises(UsageError, match=r"metrics\.csv\.gz: not a whole gzip file of text"):
+            read_csv(path)
+    packed.write_bytes(content)
+    assert write_csv(path, rows) == path
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.csv"]
+
+
+def test_a_table_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(report_published, "MAX_TEXT", 1000)
+    (tmp_path / "scores.csv.gz").write_bytes(gzip.compress(b"id\n" * 500))
+    with pytest.raises(UsageError, match="unpacks to more than 1,000 bytes"):
+        read_csv(tmp_path / "scores.csv")
+
+
+def test_the_formats_of_figures_are_chosen_or_refused(tmp_path, capsys):
+    run = scored(recipe(), (8, 1.0), (16, 0.5))
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(run.folder), "--formats", "svg,pdf", "--out", str(tmp_path / "new")])
+    assert ended.value.code == 0
+    assert {path.suffix for path in (tmp_path / "new").glob("lengths.*")} == {".svg", ".pdf"}
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(run.folder), "--formats", "gif", "--out", str(tmp_path / "other")])
+    assert ended.value.code == 2
+    assert "--formats: 'gif' is not one of png, svg, pdf" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
 
 
 def test_tables_of_nothing(tmp_path):
@@ -486,7 +526,7 @@ def test_a_plot_without_room_says_so(answer_slots):
 
 
 def written(figure, folder):
-    return [path.read_bytes() for path in save(figure, folder / "figure")]
+    return [path.read_bytes() for path in save(figure, folder / "figure", ("png", "svg"))]
 
 
 def two_axes(shares, name="sums", **changes):
@@ -505,10 +545,11 @@ def test_the_same_rows_give_the_same_bytes(tmp_path):
     assert written(heat_map(squares, (TOP, TOP)), tmp_path) == written(heat_map(squares, (TOP, TOP)), tmp_path)
 
 
-def test_saving_writes_both_formats_and_keeps_text(tmp_path):
+def test_saving_writes_png_and_on_request_svg_which_keeps_text(tmp_path):
     before = dict(matplotlib.rcParams.copy())
     figure = length_figure(curves([scored(recipe(), (8, 1.0))]), "Parity & more")
-    png, svg = save(figure, tmp_path / "new" / "v1.5")
+    assert [path.name for path in save(figure, tmp_path / "alone" / "v1.5")] == ["v1.5.png"]
+    png, svg = save(figure, tmp_path / "new" / "v1.5", ("png", "svg"))
     assert (png.name, svg.name) == ("v1.5.png", "v1.5.svg")
     assert sorted(path.name for path in png.parent.iterdir()) == ["v1.5.png", "v1.5.svg"]
     assert png.read_bytes().startswith(b"\x89PNG")
@@ -745,10 +786,10 @@ def test_language_models_stand_beside_models(tmp_path):
     assert [row["recipe"] for row in json.loads((tmp_path / "card.json").read_text())] == ["looped-parity"]
     (told,) = json.loads((tmp_path / "inquiries.json").read_text())
     assert (told["model"], told["endpoint"], told["id"]) == ("org/model", "http://x/v1", asked.inquiry.id)
-    drawn = (tmp_path / "lengths.svg").read_bytes()
+    drawn = (tmp_path / "lengths.png").read_bytes()
     assert [one.rows("scores") for one in published(tmp_path)] == [run.rows("scores")]
     redraw(tmp_path, tmp_path / "again")
-    assert (tmp_path / "again" / "lengths.svg").read_bytes() == drawn
+    assert (tmp_path / "again" / "lengths.png").read_bytes() == drawn
     (tmp_path / "inquiries.json").write_text(json.dumps([{k: v for k, v in told.items() if k != "outline"}]))
     with pytest.raises(UsageError, match=r"inquiries\.json: .* has no outline"):
         redraw(tmp_path, tmp_path / "again")
@@ -760,7 +801,7 @@ def test_of_language_models_alone_no_training_is_spoken(tmp_path):
     assert not any("train" in note.get_text() for note in length_figure(lines).axes[0].texts)
     files = publish([], tmp_path, asked=[replied((8, 0.7), (12, 0.2)), replied(seed=1)])
     assert sorted(path.name for path in files) == [
-        "figures.json", "inquiries.json", "lengths.png", "lengths.svg", "runs.json", "scores.csv"
+        "figures.json", "inquiries.json", "lengths.png", "runs.json", "scores.csv"
     ]  # fmt: skip
 
 

@@ -22,8 +22,10 @@ from lengthwise.report.map_figure import cells_of, heat_map
 from lengthwise.report.overview_figure import overview_figure
 from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
 from lengthwise.report.published import inquiries, published, read_json, read_table, told
-from lengthwise.report.style import Width, save
+from lengthwise.report.style import FORMATS, Width, save
 from lengthwise.report.tables import write_csv
+
+LARGE = 32_000  # bytes of a CSV file above which it is compressed
 
 
 def publish(
@@ -35,14 +37,16 @@ def publish(
     operations: Mapping[str, float] | None = None,
     strong: str | None = None,
     width: Width = "page",
+    formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
     """Write what these runs have shown, and language models that were ``asked``; the paths of what was written. Nothing
     but files of theirs is read. ``strong`` is the recipe that the figures are about.
 
     ``runs.json`` holds recipes, versions and times; ``inquiries.json`` what was asked; ``scores.csv`` every score;
-    ``metrics.csv`` the course of training; ``card.json`` the score card (see ``card.score_card``, which ``operations``
-    are for); ``figures.json`` what figures are called; ``lengths`` exact match against length; ``map-<recipe>`` exact
-    match on two axes, the mean over seeds; ``anatomy-<recipe>`` how answers go wrong; ``loss`` the course of training.
+    ``metrics.csv`` the course of training (both compressed, as .csv.gz, above ``LARGE`` bytes); ``card.json`` the score
+    card (see ``card.score_card``, which ``operations`` are for); ``figures.json`` what figures are called; ``lengths``
+    exact match against length; ``map-<recipe>`` exact match on two axes, the mean over seeds; ``anatomy-<recipe>`` how
+    answers go wrong; ``loss`` the course of training. Figures are written in each of ``formats``.
     """
     runs, asked = once(runs), once(asked)
     title = title or usual_title([one.outline for one in [*runs, *asked]])
@@ -50,7 +54,7 @@ def publish(
     again = (folder / "runs.json").exists()
     files = _write_data(runs, asked, folder, operations)
     files.append(_write(folder, "figures", {"title": title} | ({"strong": strong} if strong else {})))
-    files += [file for name, figure in figures.items() for file in save(figure, folder / name)]
+    files += [file for name, figure in figures.items() for file in save(figure, folder / name, formats)]
     if again:
         _forget(folder, list(by_recipe(runs)) if runs else [], files)
     return files
@@ -60,13 +64,21 @@ def _forget(folder: Path, labels: Iterable[str], written: Sequence[Path]) -> Non
     """Remove what an earlier publication left in a folder under names that these recipes could have: it would be taken
     for theirs."""
     figures = ["lengths", "loss", *(f"{kind}-{label}" for kind in ("map", "anatomy") for label in labels)]
-    names = ["inquiries.json", "scores.csv", "metrics.csv", "card.json", *(f"anatomy-{label}.json" for label in labels)]
-    for name in [*names, *(f"{figure}.{kind}" for figure in figures for kind in ("png", "svg"))]:
+    names = [
+        "inquiries.json",
+        "scores.csv",
+        "scores.csv.gz",
+        "metrics.csv",
+        "metrics.csv.gz",
+        "card.json",
+        *(f"anatomy-{label}.json" for label in labels),
+    ]
+    for name in [*names, *(f"{figure}.{kind}" for figure in figures for kind in ("png", "svg", "pdf"))]:
         if (path := folder / name) not in written:
             path.unlink(missing_ok=True)
 
 
-def redraw(source: Path, folder: Path, *, width: Width = "page") -> list[Path]:
+def redraw(source: Path, folder: Path, *, width: Width = "page", formats: Sequence[str] = FORMATS) -> list[Path]:
     """Draw all figures of a folder of results again, from its rows, into ``folder``; the paths written."""
     about, runs, asked = told(source), published(source), inquiries(source)
     figures = _figures(runs, asked, about.get("title"), about.get("strong"), width) if [*runs, *asked] else {}
@@ -80,7 +92,7 @@ def redraw(source: Path, folder: Path, *, width: Width = "page") -> list[Path]:
         figures["parameters"] = parameter_figure(rows, claims, width=width)
     if len(about.get("panels", [])) > 1:
         figures["overview"] = _overview(source, about, width)
-    return [file for name, figure in figures.items() for file in save(figure, folder / name)]
+    return [file for name, figure in figures.items() for file in save(figure, folder / name, formats)]
 
 
 def _figures(
@@ -137,11 +149,9 @@ def _write_data(
         told_of = [_inquiry_of(one) | {"outline": encode(one.outline)} | one.config() for one in asked]
         files.append(_write(folder, "inquiries", told_of))
     if rows := scores_of(runs, asked):
-        write_csv(folder / "scores.csv", rows)
-        files.append(folder / "scores.csv")
+        files.append(write_csv(folder / "scores.csv", rows, packed_above=LARGE))
     if metrics := metrics_of(runs):
-        write_csv(folder / "metrics.csv", metrics)
-        files.append(folder / "metrics.csv")
+        files.append(write_csv(folder / "metrics.csv", metrics, packed_above=LARGE))
     if _rows(runs, "scores"):
         files.append(_write(folder, "card", score_card(runs, operations)))
     for label, group in (by_recipe(runs) if runs else {}).items():
@@ -196,10 +206,12 @@ def _inquiry_of(asked: InquiryFolder) -> Row:
 # What studies add
 
 
-def publish_depth(rows: Sequence[Row], path: Path, *, width: Width = "page") -> list[Path]:
+def publish_depth(
+    rows: Sequence[Row], path: Path, *, width: Width = "page", formats: Sequence[str] = FORMATS
+) -> list[Path]:
     """Accuracy and confidence against loops: the numbers, and their picture. The path is ``stopping-<run>``."""
     figure = depth_figure(rows, _depth_title(path.name), width=width)
-    return [_write(path.parent, path.name, rows), *save(figure, path)]
+    return [_write(path.parent, path.name, rows), *save(figure, path, formats)]
 
 
 def _depth_title(name: str) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import math
+import zlib
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
-from lengthwise.base.files import one_line, read_text, read_tree
+from lengthwise.base.files import one_line, read_text, read_tree, regular
 from lengthwise.base.results import RunOutline
 from lengthwise.base.schemas import About, Anatomy, Depth, Figures, Measured, Metrics, Published, SizeText
 from lengthwise.base.score_rows import Row
@@ -23,6 +25,7 @@ from lengthwise.report import by_recipe
 WORDS = frozenset(
     ("recipe_name", "id", "sealed", "family", "task", "weights", "stopping", "problems", "recipe", "model")
 )
+MAX_TEXT = 2**28  # bytes of an unpacked table: a small file may unpack to any size
 SCHEMAS: dict[str, Any] = {"scores": Measured, "metrics": Metrics}
 
 
@@ -144,10 +147,8 @@ def read_table(path: Path, schema: Any) -> list[Row]:
 def read_csv(path: Path) -> list[Row]:
     """Rows as ``tables.write_csv`` writes them: sizes are lists again, ``exact.8`` an entry of ``exact``. Raises
     UsageError for sizes that are none, and for a line with more cells than there are columns."""
-    if not path.exists():
-        return []
-    found = []
-    for number, line in enumerate(csv.DictReader(read_text(path).splitlines()), 1):
+    found: list[Row] = []
+    for number, line in enumerate(csv.DictReader(_lines_of(path)), 1):
         row: Row = {}
         if None in line:
             raise UsageError(f"{path}: row {number} has more cells than there are columns")
@@ -160,6 +161,23 @@ def read_csv(path: Path) -> list[Row]:
                 target[at] = _sizes(cell, f"{path}: row {number}") if at == "sizes" else _value(at, cell)
         found.append(row)
     return found
+
+
+def _lines_of(path: Path) -> list[str]:
+    """Return the lines of a text file or, if it is not there, of its compressed form ``path`` + .gz; none if neither
+    is there. Raises UsageError for one that is damaged or unpacks to more than ``MAX_TEXT`` bytes."""
+    packed = path.with_name(f"{path.name}.gz")
+    if path.exists() or not packed.exists():
+        return read_text(path).splitlines() if path.exists() else []
+    try:
+        with gzip.open(regular(packed)) as file:
+            content = file.read(MAX_TEXT + 1)
+        text = content.decode()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise UsageError(f"{packed}: not a whole gzip file of text ({one_line(error)})") from None
+    if len(content) > MAX_TEXT:
+        raise UsageError(f"{packed}: unpacks to more than {MAX_TEXT:,} bytes")
+    return text.splitlines()
 
 
 def _sizes(cell: str, where: str) -> list[int]:

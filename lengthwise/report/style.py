@@ -23,6 +23,8 @@ from lengthwise.base.errors import UsageError, shown
 from lengthwise.base.files import write
 
 Width = Literal["column", "page"]
+FORMATS = ("png",)  # of figures, unless others are asked for
+KNOWN_FORMATS = ("png", "svg", "pdf")
 ACROSS: dict[Width, int] = {"column": 2, "page": 3}  # panels in a row
 WIDTHS: dict[Width, float] = {"column": 3.25, "page": 6.75}  # inches: of a page with two columns
 
@@ -103,9 +105,9 @@ def wrapped(title: str, width: Width) -> str:
     return "\n".join(textwrap.wrap(title, 34 if width == "column" else 80))
 
 
-def save(figure: Figure, path: Path | str, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
-    """Write ``path`` + .png and ``path`` + .svg, each whole or not at all; the paths written. ``formats`` may name
-    others that matplotlib knows, such as "pdf"."""
+def save(figure: Figure, path: Path | str, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write ``path`` + .png, whole or not at all; return the paths written. ``formats`` may name others that matplotlib
+    knows, such as "svg" and "pdf"."""
     path, files = Path(path), []
     for name in formats:
         files.append(path.with_name(f"{path.name}.{name}"))

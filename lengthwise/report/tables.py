@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import math
 import statistics
@@ -234,9 +235,10 @@ def row_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def write_csv(path: Path, rows: Iterable[Row]) -> None:
-    """Write rows of any kind, whole or not at all. Columns stand in the order in which the rows first name them; lists
-    are written 20x40, the entries of a dictionary in columns ``exact.8``, nothing for None. UsageError without rows."""
+def write_csv(path: Path, rows: Iterable[Row], *, packed_above: float = math.inf) -> Path:
+    """Write rows of any kind, whole or not at all; return the file's path. Columns stand in the order in which the rows
+    first name them; lists are written 20x40, the entries of a dictionary in columns ``exact.8``, nothing for None. A
+    file of more bytes than ``packed_above`` is compressed, as ``path`` + .gz. UsageError without rows."""
     columns, flat = flattened(rows)
     if not flat:
         raise UsageError(f"{path}: there are no rows to write")
@@ -244,7 +246,14 @@ def write_csv(path: Path, rows: Iterable[Row]) -> None:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(map(row.get, columns) for row in flat)
-    write(path, text.getvalue().encode())
+    content, packed = text.getvalue().encode(), path.with_name(f"{path.name}.gz")
+    if len(content) <= packed_above:
+        write(path, content)
+        packed.unlink(missing_ok=True)
+        return path
+    write(packed, gzip.compress(content, mtime=0))
+    path.unlink(missing_ok=True)
+    return packed
 
 
 # Cells

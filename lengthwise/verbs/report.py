@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lengthwise.base.errors import UsageError
+from lengthwise.base.errors import UsageError, shown
 from lengthwise.base.files import check_file, is_folder
 from lengthwise.base.progress import Progress
 from lengthwise.folder import (
@@ -27,6 +27,7 @@ from lengthwise.report import all_curves, once
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.publish import publish, publish_depth, redraw
 from lengthwise.report.published import inquiries, is_published, published, told
+from lengthwise.report.style import FORMATS, KNOWN_FORMATS
 from lengthwise.report.tables import depth_rows, row_table, score_table
 from lengthwise.verbs import console
 from lengthwise.verbs.console import code_changed, doing, foresee, say, say_page
@@ -41,7 +42,7 @@ SAMPLES = 512  # problems per length, with --stopping
 def run(args: argparse.Namespace) -> int:
     """Tables and figures of runs; or what more loops do to them."""
     _check_options(args)
-    args.width = args.width or "page"
+    args.width, args.formats = args.width or "page", _formats(args.formats)
     args.runs = _runs_among(args.runs)
     folders = [Path(name) for name in args.runs if is_published(Path(name))]
     if folders and args.html:
@@ -61,10 +62,24 @@ def run(args: argparse.Namespace) -> int:
         return _report(args, runs, asked)
 
 
+def _formats(text: str | None) -> tuple[str, ...]:
+    """Return the formats of figures. UsageError for one that is not known."""
+    formats = tuple(dict.fromkeys(text.split(","))) if text is not None else FORMATS
+    if wrong := [name for name in formats if name not in KNOWN_FORMATS]:
+        raise UsageError(f"--formats: {shown(wrong[0])} is not one of {', '.join(KNOWN_FORMATS)}")
+    return formats
+
+
 def _check_options(args: argparse.Namespace) -> None:
     """UsageError for options that would do nothing."""
     measured = {"--lengths": args.lengths, "--samples": args.samples, "--device": args.device}
-    drawn = {"--stopping": args.stopping, **measured, "--width": args.width, "--out": args.out}
+    drawn = {
+        "--stopping": args.stopping,
+        **measured,
+        "--width": args.width,
+        "--formats": args.formats,
+        "--out": args.out,
+    }
     given = [name for name, value in drawn.items() if value is not None and value is not False]
     if args.html and given:
         raise UsageError(f"--html writes one page of what was measured: leave {' and '.join(given)} out")
@@ -127,7 +142,9 @@ def _opened(runs: Sequence[RunFolder]) -> list[Run]:
 def _report(args: argparse.Namespace, runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> int:
     price = _operations(args, runs)
     with doing("figures", quiet=args.quiet):
-        files = publish(runs, Path(args.out or "figures"), asked=asked, operations=price, width=args.width)
+        files = publish(
+            runs, Path(args.out or "figures"), asked=asked, operations=price, width=args.width, formats=args.formats
+        )
     scores, replied = ([row for one in group for row in one.rows("scores")] for group in (runs, asked))
     cards = score_card(runs, price) if runs else []
     lines = all_curves(runs, asked)
@@ -192,7 +209,11 @@ def _redraw(args: argparse.Namespace, folders: Sequence[Path]) -> int:
     targets = [Path(args.out) / folder.name if args.out else folder for folder in folders]
     if len(set(targets)) < len(targets):
         raise UsageError("folders of results with one name would overwrite each other: give them one at a time")
-    files = [file for pair in zip(folders, targets, strict=True) for file in redraw(*pair, width=args.width)]
+    files = [
+        file
+        for pair in zip(folders, targets, strict=True)
+        for file in redraw(*pair, width=args.width, formats=args.formats)
+    ]
     return say(args, {"files": list(map(str, files))}, "\n".join(map(str, files)))
 
 
@@ -217,7 +238,8 @@ def _report_stopping(args: argparse.Namespace, runs: Sequence[Run]) -> int:
         alone = one.locked(wait=True) if one.trained_here else nullcontext()
         with alone, computing(1), Progress(quiet=args.quiet) as progress:
             rows = depths(one, sizes, samples, progress, device=choose_device(args.device or "auto"))
-        files += publish_depth(rows, Path(args.out or "figures") / f"stopping-{one.folder.name}", width=args.width)
+        path = Path(args.out or "figures") / f"stopping-{one.folder.name}"
+        files += publish_depth(rows, path, width=args.width, formats=args.formats)
         found += [{"recipe": one.recipe.name} | row for row in depth_rows(rows)]
     result = {"files": [str(file) for file in files], "loops": found}
     return say(args, result, row_table(found), "\n".join(map(str, files)))
