@@ -8,15 +8,21 @@ import pytest
 import lengthwise
 
 ROOT = Path(__file__).parents[1]
+MOST_LINES = 40  # of the changelog, for each release
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
-def test_the_version_is_said_once():
+def test_the_version_and_the_changelog_agree():
     told = re.search(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)[1]
     assert told == lengthwise.__version__
     date = re.search(r"^date-released: (.*)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)[1]
-    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert headings[:2] == ["Unreleased", f"{told} – {date}"]
+    text = (ROOT / "CHANGELOG.md").read_text()
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert headings[:2] == ["Unreleased", f"{told} - {date}"]
+    releases = text.split("\n## ")[1:]
+    assert all(len(release.splitlines()) <= MOST_LINES for release in releases)
+    parts = set(re.findall(r"^### (.*)$", text, re.MULTILINE))
+    assert parts <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob(".github/workflows/*.yml")), ids=lambda path: path.stem)
