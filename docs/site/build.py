@@ -25,31 +25,35 @@ import check
 import fill
 import gallery
 import reference
+from fillers.rows import own_scores
 from mirror import ROOT, Mirror
 
 import notebooks
 
 TABLES = {  # of a folder of results, with the file that each needs
     "Exact match on uniform problems": (
-        "scores.csv",
+        "runs.json",
         lambda folder: "" if _mapped(folder) else fill.table(folder, "uniform"),
     ),
     "Score card": ("card.json", fill.card),
     "What training took": ("runs.json", fill.time),
 }
+MOST_SIZES = 40  # columns of a table
 STYLE = "docs/site/site.css"
 WORKER = "https://unpkg.com/iframe-worker/shim"  # where Zensical would have it loaded from
 RESULTS = ["results", "claims", "controls", "looped", "ablations", "abacus", "retran", "families", "leaderboard"]
 HOW_TO = ["README", "task", "model", "mixer", "position", "objective", "stopping", "recipe", "figure"]
 HOW_TO += ["page", "many", "verify", "hub", "tracking"]
 INSIDE = ["docs/architecture.md", "docs/decisions.md", "docs/releasing.md", "bench/README.md"]
-INSIDE += ["CONTRIBUTING.md", "CHANGELOG.md", "LOG.md"]
+INSIDE += ["CONTRIBUTING.md", "CHANGELOG.md"]
+INSIDE += [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs" / "lab").glob("*.md"))]
 Navigation = list[str | dict[str, Any]]
 
 
 def _mapped(folder: str) -> bool:
-    """Are there maps? Their cells are too many for a table."""
-    return any((ROOT / folder).glob("map-*.png"))
+    """Return True for the scores of a map, whose cells are too many for a table."""
+    sizes = {row["sizes"] for row, _ in own_scores(folder)}
+    return len(sizes) > MOST_SIZES
 
 
 def navigation() -> Navigation:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 INDEX = "docs/gallery.md"
 Tables = Mapping[str, tuple[str, Callable[[str], str]]]
-KEPT = (".csv", ".json")  # data that a page offers
+KEPT = (".csv", ".gz", ".json")  # data that a page offers
 
 
 @cache
