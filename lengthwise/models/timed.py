@@ -2,7 +2,7 @@
 
 The halting unit of adaptive computation time (Graves 2016) reads the state of the model that it halts. Then what knows
 that it is done need not have the answer so far ready at every loop, and may count in ways that end where training did
-(LOG.md). Here the two share nothing but the row: ``Halting`` teaches the clock, and the answers as ``Final`` would.
+(docs/lab). Here the two share nothing but the row: ``Halting`` teaches the clock, and the answers as ``Final`` would.
 """
 
 from __future__ import annotations

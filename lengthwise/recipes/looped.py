@@ -81,11 +81,11 @@ class Setting:
     ema_start: int = 0
     top: int = 20
     most: tuple[int, ...] = ()
-    calm: bool = False  # do steps vanish with the gradients? Then what is learned is not lost again (LOG.md)
+    calm: bool = False  # do steps vanish with the gradients? Then what is learned is not lost again (docs/lab)
     families: tuple[str, ...] = ()  # half of the problems are of these
     measured: int = 10  # times, near the training lengths, on 200 problems each
     keep_best: bool = False  # the weights that were best in these, on 500 problems each; else the last
-    looked_at: tuple[int, ...] = ()  # longer lengths that were measured while this was chosen (LOG.md)
+    looked_at: tuple[int, ...] = ()  # longer lengths that were measured while this was chosen (docs/lab)
     least: float = 0.9  # with ``Mastery``: exact match that admits the next length
     longest: float = 0.0  # with ``Mastery``: the fraction of rows that have the largest size so far
     level: bool = True  # are short problems' rows as long as the batch's longest, and supervised to their ends?
@@ -93,7 +93,7 @@ class Setting:
 
 
 # Smaller than published, with larger weights at the start, fewer heads, a faster curriculum and a higher rate. The
-# unique set has two heads, as wide as published: in heads of eight it learns later, and mistakes symbols (LOG.md).
+# unique set has two heads, as wide as published: in heads of eight it learns later, and mistakes symbols (docs/lab).
 _small = partial(Setting, batch=32, width=64, level=False, init_std=0.1, embedding_std=0.3, ema=0.99)
 _calm = partial(_small, batch=64, calm=True)
 _long = partial(_calm, layers=3, every=0, least=0.8, rate=1e-3, ema=0.998, level=True, looked_at=(30,))
@@ -111,7 +111,7 @@ SETTINGS: dict[Scale, dict[str, Setting]] = {
     "cpu": {
         "parity": _small(Parity(), 1, 8, 60, 1250, steps=2500, rate=7e-4),
         "copy": _calm(Copy(), 2, 8, 150, 7200, steps=8000, rate=7e-4, ema=0.998, looked_at=(30, 40)),
-        # Its rate falls from the first step on: a model that knows long sums loses them again at a high one (LOG.md).
+        # Its rate falls from the first step on: a model that knows long sums loses them again at a high one (docs/lab).
         "addition": _long(
             Addition(2, "most", True, True),
             heads=8,

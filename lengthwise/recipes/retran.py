@@ -80,7 +80,7 @@ def _published(name: str, size: str) -> Recipe:
 @dataclass(frozen=True)
 class Budget:
     """What a CPU affords for the models of a size: so many expressions, and for each model how many make a step, and
-    AdamW's peak rate. Of what was tried each has the lowest validation loss after a short run (LOG.md)."""
+    AdamW's peak rate. Of what was tried each has the lowest validation loss after a short run (docs/lab)."""
 
     expressions: int
     steps: dict[str, tuple[int, float]]

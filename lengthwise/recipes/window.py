@@ -96,7 +96,7 @@ def looped_copy() -> Recipe:
         halting_parity(),
         name="looped-copy",
         task=Copy(),
-        # Without a bias per offset, which ``Local`` has: with it copying wears off sooner (LOG.md).
+        # Without a bias per offset, which ``Local`` has: with it copying wears off sooner (docs/lab).
         model=replace(SMALL, positions=(LocalHeads(count=4), Mark())),
         steps=4000,
         batch=48,
@@ -123,7 +123,7 @@ def looped_addition() -> Recipe:
         objective=Halting(),
         steps=4000,
         batch=48,
-        # Steps vanish with the gradients, so that what is learned is not lost again (LOG.md).
+        # Steps vanish with the gradients, so that what is learned is not lost again (docs/lab).
         optimizer=AdamW(rate=5e-4, betas=(0.9, 0.95), eps=1e-4),
         clip=0.5,
         ema=0.998,
@@ -189,8 +189,8 @@ def halting_binary_sum() -> Recipe:
     """``looped-binary-sum`` that stops by itself, without T(n): beside the three layers that count stands a clock, one
     small layer that sees the left neighbour, and the mark of the first bit. A tenth of the rows stops before it can be
     done, which teaches the clock alone: who counts and knows when the last bit comes, counts no further than training
-    did. The clock is blind to bits: one that sees them stops early far out (LOG.md). A seed takes 25 minutes of one CPU
-    thread; expect .95 or more of every family at twice the training length."""
+    did. The clock is blind to bits: one that sees them stops early far out (docs/lab). A seed takes 25 minutes of one
+    CPU thread; expect .95 or more of every family at twice the training length."""
     sums = looped_binary_sum()
     return replace(
         sums,
@@ -260,7 +260,7 @@ def looped_unique_set() -> Recipe:
         objective=Halting(),
         steps=4200,
         batch=64,
-        # At a rate of 1e-3, with usual steps, heads as wide as these lost all that they had learned (LOG.md).
+        # At a rate of 1e-3, with usual steps, heads as wide as these lost all that they had learned (docs/lab).
         optimizer=AdamW(rate=7e-4, betas=(0.9, 0.95), eps=1e-5),
         clip=0.5,
         schedule=Schedule("cosine", cooldown=0.65),
@@ -306,8 +306,8 @@ def looped_flipped_copy() -> Recipe:
     """Each bit exclusive-or the parity of all: 2n loops, in which parity moves on from bit to bit, then from answer to
     answer; a bit is seen from where its copy is predicted. It stops by itself: as in ``halting_binary_sum`` a clock
     says when it is done, whose mark takes two loops from one position to the next. Rows take up to five loops more, so
-    that a finished answer stays: one that need not does not carry as far (LOG.md). Expect .99 of uniform rows at twice
-    the training length, and of some structured ones less; a seed takes a quarter of an hour of one CPU thread."""
+    that a finished answer stays: one that need not does not carry as far (docs/lab). Expect .99 of uniform rows at
+    twice the training length, and of some structured ones less; a seed takes a quarter of an hour of one CPU thread."""
     return replace(
         WINDOWED,
         name="looped-flipped-copy",
