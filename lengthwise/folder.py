@@ -22,7 +22,8 @@ A language model that was asked has ``runs/ask-<model>-<task>-<id>/``:
 
 Beside them, ``.operations.json`` keeps what a training step of recipes costs, which ``report`` measures once.
 
-No file can run code. This module does not import torch; ``run`` loads recipes and weights.
+No file can run code, and nothing is written through a link in a folder. This module does not import torch; ``run``
+loads recipes and weights.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -40,15 +43,17 @@ from lengthwise import __version__
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError, clean
 from lengthwise.base.files import (
-    added,
-    cut_short,
+    append,
+    check_no_link,
     disk,
     is_folder,
     path_of,
+    read_bytes,
     read_rows,
     read_text,
     read_tree,
     regular,
+    remove,
     sweep,
     write,
     write_json,
@@ -58,6 +63,7 @@ from lengthwise.base.schemas import ROWS, About
 
 DIVERGED = "diverged"  # the verdict on a training whose loss is no number any more
 OPERATIONS = ".operations.json"
+LOCK_SECONDS = 10  # in which whoever makes a lock file has written in it who they are
 SHIPPED = Path(__file__).parent / "weights"
 
 
@@ -112,11 +118,7 @@ class Folder:
                 raise UsageError(
                     f"{path}: rows have vanished while others were added; put the file back, or go on without"
                 )
-            with path.open("ab+", buffering=0) as file:
-                if cut_short(file):
-                    file.seek(0)
-                    file.truncate(file.read().rfind(b"\n") + 1)
-                self._written[name] = added(file, text)
+            self._written[name] = append(path, text)
         for hear in self.listeners:
             hear(name, rows)
         return len(text)
@@ -137,12 +139,15 @@ class Folder:
         self._known[name] = now, known
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """Whole rows of ``<name>.jsonl``; none without a file. Raises UsageError for one not as ``schemas`` has it."""
+        """Whole rows of ``<name>.jsonl``; none without a file. Raises UsageError for one not as ``schemas`` has it, or
+        whose sizes are not those of the task."""
         path = regular(self.folder / f"{name}.jsonl")
         try:
             now = _state(path)
             if now and (name not in self._read or self._read[name][0] != now):
-                self._read[name] = now, self._read_rows(name, path)
+                found = self._read_rows(name, path)
+                check_axes(found, self.axes, f"{path}: line")
+                self._read[name] = now, found
             return [*self._read[name][1]] if now else []
         except FileNotFoundError:
             return []
@@ -152,31 +157,57 @@ class Folder:
     def _read_rows(self, name: str, path: Path) -> list[dict[str, Any]]:
         return read_rows(ROWS[name], path)
 
+    def axes(self) -> Sequence[str]:
+        """The axes of the task that rows are about; none where these are not known."""
+        with suppress(UsageError):  # damaged, or of a part that is not imported: who needs the outline is told so
+            outline: RunOutline | InquiryOutline | None = getattr(self, "outline", None)
+            return outline.axes if outline else ()
+        return ()
+
     @contextmanager
     def locked(self, *, wait: bool = False, what: str = "run") -> Iterator[None]:
         """A context in which no other process works on this folder. UsageError where one does already, unless to
         ``wait`` for it. The system frees the lock of a process that has ended, however it did; on a network file system
         it reaches as far as that system's own locks do."""
-        from filelock import FileLock, Timeout  # late: only training needs it
+        from filelock import FileLock  # late: only training needs it
 
-        lock = FileLock(regular(self.folder / ".lock"), is_singleton=True)
-        owner = regular(self.folder / ".owner")
-        with disk(self.folder):
-            try:
-                lock.acquire(timeout=-1 if wait else 0)
-            except Timeout:
-                who = owner.read_text(encoding="utf-8", errors="replace") if owner.exists() else "another process"
-                how = "; --wait waits for it" if what == "run" else ""
-                raise UsageError(f"{self.folder}: {clean(who)} works on this {what}{how}") from None
+        path, owner = self.folder / ".lock", self.folder / ".owner"
+        check_no_link(path)
+        check_no_link(owner)
+        lock = FileLock(path, is_singleton=True)
+        self._acquire(lock, wait, what)
         try:
+            write(owner, f"process {os.getpid()} on {platform.node()}".encode())
             with disk(self.folder):
-                owner.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
                 sweep(self.folder)
             yield
         finally:
             if lock.lock_counter == 1:  # the outermost of nested calls
-                owner.unlink(missing_ok=True)
+                remove(owner)
             lock.release()
+
+    def _acquire(self, lock: Any, wait: bool, what: str) -> None:
+        from filelock import SoftFileLock, Timeout
+
+        path = self.folder / ".lock"
+        with disk(self.folder), warnings.catch_warnings(action="ignore"):  # it warns where the system has no locks
+            try:
+                lock.acquire(timeout=0)
+                return
+            except Timeout:
+                # Without locks of the system the file itself is the lock, and says who holds it. An empty one was left
+                # where there were such locks: there it stays for ever, and nobody holds it.
+                bare = isinstance(lock, SoftFileLock)
+                if bare and path.stat().st_size == 0 and time.time() - path.stat().st_mtime > LOCK_SECONDS:
+                    remove(path)
+            try:
+                lock.acquire(timeout=-1 if wait else 0)
+            except Timeout:
+                owner = self.folder / ".owner"
+                who = read_bytes(owner).decode(errors="replace") if owner.exists() else "another process"
+                how = "; --wait waits for it" if what == "run" else ""
+                left = f"; if that has ended, delete {path}: this disk has no locks" if bare else ""
+                raise UsageError(f"{self.folder}: {clean(who)} works on this {what}{how}{left}") from None
 
     def forget(self) -> None:
         """Read rows again when they are next asked for: who watches many runs has no room for all."""
@@ -201,6 +232,16 @@ def _state(path: Path) -> _State | None:
     return _State(state.st_ino, state.st_size, state.st_mtime_ns)
 
 
+def check_axes(rows: Sequence[Mapping[str, Any]], axes: Callable[[], Sequence[str]], where: str) -> None:
+    """Raise UsageError, with ``where`` the rows stand, if one has not a size for each of the task's axes."""
+    sized = [(number, row["sizes"]) for number, row in enumerate(rows, 1) if "sizes" in row]
+    names = axes() if sized else ()
+    for number, sizes in sized if names else ():
+        if len(sizes) != len(names):
+            wanted = f"sizes must be {len(names)} ({', '.join(names)}), not {len(sizes)}"
+            raise UsageError(f"{where} {number}: {wanted}; take that line out")
+
+
 def _key(row: Mapping[str, Any]) -> str:
     return json.dumps(row, sort_keys=True)
 
@@ -219,8 +260,7 @@ class RunFolder(Folder):
 
     def forgive(self) -> None:
         """Forget an earlier failure."""
-        with disk(self.folder):
-            (self.folder / "failed.json").unlink(missing_ok=True)
+        remove(self.folder / "failed.json")
 
     @property
     def diverged(self) -> bool:

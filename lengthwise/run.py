@@ -22,14 +22,27 @@ from torch import Tensor, nn
 from lengthwise.base.amounts import duration
 from lengthwise.base.errors import UsageError, clean, shown
 from lengthwise.base.fields import suggest
-from lengthwise.base.files import is_folder, one_line, path_of, read_text, read_tree, regular, write, write_json
+from lengthwise.base.files import (
+    check_no_link,
+    inside,
+    is_folder,
+    one_line,
+    path_of,
+    read_bytes,
+    read_text,
+    read_tree,
+    regular,
+    remove,
+    write,
+    write_json,
+)
 from lengthwise.base.results import RunOutline, Score
 from lengthwise.base.score_rows import latest, size_text
 from lengthwise.base.shown import as_html, as_text
 from lengthwise.base.streams import unwarned
 from lengthwise.folder import SHIPPED, RunFolder, run_path, runs_folder, shipped
 from lengthwise.models import Model
-from lengthwise.recipe.demand import of_model
+from lengthwise.recipe.demand import memory, of_model
 from lengthwise.recipe.outline import outline
 from lengthwise.recipe.own_code import own_code
 from lengthwise.recipe.recipe import Recipe
@@ -40,6 +53,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CODE = "code.json"  # what code of a user's own a run was trained with
+MAX_NUMBERS_BYTES = 2**34  # of weights or a checkpoint; the largest model that is meant here has a hundredth of that
+
+
+WRITTEN = (
+    "config.json",
+    "metrics.jsonl",
+    "state.pt",
+    "model.safetensors",
+    "about.json",
+    "failed.json",
+    CODE,
+)  # in training
 
 
 @dataclass(frozen=True)
@@ -65,7 +90,7 @@ def load(weights: str | Path, device: str | torch.device = "cpu") -> Weights:
     of_model(recipe).check(f"{folder}: its model")
     model = recipe.build()
     try:
-        model.load_state_dict(named_now(load_tensors(path.read_bytes())))
+        model.load_state_dict(named_now(load_tensors(read_bytes(path, max_numbers()))))
     except (SafetensorError, OSError) as error:
         raise UsageError(f"{path}: not a whole safetensors file ({one_line(error)})") from None
     except RuntimeError as error:
@@ -130,6 +155,11 @@ def named_now(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return {old.sub(r"\1\2mixer.", name): weight for name, weight in weights.items()}
 
 
+def max_numbers() -> float:
+    """Bytes of weights or of a checkpoint that are read at most: what this machine may hold, within bounds."""
+    return min(MAX_NUMBERS_BYTES, memory())
+
+
 def check_kept(weights: Mapping[str, object]) -> None:
     """Raise UsageError where model.safetensors cannot hold one of these weights."""
     for name, value in weights.items():
@@ -162,8 +192,11 @@ class Run(RunFolder):
 
     @staticmethod
     def of(recipe: Recipe, folder: Path | None = None) -> Run:
-        """The run of a recipe; its folder is created if needed. Raises UsageError if it holds another recipe."""
+        """The run of a recipe; its folder is created if needed. Raises UsageError if it holds another recipe,
+        or is a link among the runs."""
         run = Run(folder, recipe) if folder else Run.expected(recipe)
+        if not folder:
+            inside(runs_folder(), run.folder.name)
         if (run.folder / "config.json").exists():
             if read_recipe(run.folder).id != recipe.id:
                 raise UsageError(f"{run.folder}: holds a run of another recipe; name another folder")
@@ -197,7 +230,10 @@ class Run(RunFolder):
         return self.weights().model
 
     def hold_code(self, model: nn.Module) -> None:
-        """Keep which code of a user's own trains this run. Raises UsageError if it is not what it was."""
+        """Keep which code of a user's own trains this run. Raises UsageError if it is not what it was, or if a file
+        that training will write is a link."""
+        for name in () if self.done else WRITTEN:
+            check_no_link(self.folder / name)
         if not self.done and not (self.folder / "state.pt").exists():  # nothing is trained yet
             if (now := own_code(self.recipe, model)) or (self.folder / CODE).exists():
                 write_json(self.folder / CODE, now)
@@ -275,7 +311,7 @@ class Run(RunFolder):
     def forget_state(self) -> None:
         """Remove the checkpoint of a training that has ended."""
         if (path := self.folder / "state.pt").exists():  # on a read-only disk, removing what is not there fails too
-            path.unlink(missing_ok=True)
+            remove(path)
 
     def state(self) -> dict[str, Any] | None:
         """Load the last checkpoint, onto the CPU; None if there is none. Raises UsageError if the file is damaged."""
@@ -283,7 +319,7 @@ class Run(RunFolder):
         if not path.exists():
             return None
         try:
-            content = path.read_bytes()
+            content = read_bytes(path, max_numbers())
         except OSError as error:
             raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
         try:

@@ -349,7 +349,7 @@ def test_a_folder_that_nobody_may_read(typed, monkeypatch, runs):
     refused(typed("evaluate", runs / "any"), "neither a folder nor one of the shipped")
     monkeypatch.undo()
     monkeypatch.setenv("LENGTHWISE_RUNS", str(runs))
-    monkeypatch.setattr(Path, "read_text", closed(Path.read_text))
+    monkeypatch.setattr(Path, "open", closed(Path.open))
     assert "cannot be read (Permission denied)" in " ".join(typed("list")[1].split())
 
 

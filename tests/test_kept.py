@@ -129,10 +129,8 @@ files.write(pathlib.Path({str(tmp_path / "a")!r}), b"")
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == -9
     (left,) = tmp_path.iterdir()
     assert left.name.startswith(".a.")
-    others = tmp_path / f"{left.name.removesuffix(left.suffix)}.{os.getpid()}"
-    others.write_text("of a process that lives")
-    write(tmp_path / "b", b"")
-    assert {*tmp_path.iterdir()} == {others, tmp_path / "b"}
+    write(tmp_path / "a", b"")
+    assert [*tmp_path.iterdir()] == [tmp_path / "a"]
 
 
 def test_what_is_measured_again_is_not_kept_twice():

@@ -9,7 +9,7 @@ from typing import Any
 
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base import fields
-from lengthwise.base.files import read_tree, write_json
+from lengthwise.base.files import inside, read_tree, write_json
 from lengthwise.base.results import InquiryOutline
 from lengthwise.base.score_rows import Row
 from lengthwise.base.types import UsageError
@@ -38,7 +38,7 @@ class Asked(InquiryFolder):
     @staticmethod
     def expected(inquiry: Inquiry, folder: Path | None = None) -> Asked:
         """The same, without creating anything."""
-        path = folder or runs_folder() / inquiry.name
+        path = folder or inside(runs_folder(), inquiry.name)
         if (path / "asked.json").exists():
             if Asked.open(path).inquiry != inquiry:
                 raise UsageError(f"{path}: something else was asked there; name another folder")

@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from lengthwise.base.fields import encode
-from lengthwise.base.files import write_json
+from lengthwise.base.files import remove, write_json
 from lengthwise.base.schemas import Depth, Distribution, Trained
 from lengthwise.base.score_rows import ALONE, Row, Sizes
 from lengthwise.folder import DIVERGED, InquiryFolder, RunFolder
@@ -75,7 +75,7 @@ def _forget(folder: Path, labels: Iterable[str], written: Sequence[Path]) -> Non
     ]
     for name in [*names, *(f"{figure}.{kind}" for figure in figures for kind in ("png", "svg", "pdf"))]:
         if (path := folder / name) not in written:
-            path.unlink(missing_ok=True)
+            remove(path)
 
 
 def redraw(source: Path, folder: Path, *, width: Width = "page", formats: Sequence[str] = FORMATS) -> list[Path]:

@@ -18,7 +18,7 @@ from lengthwise.base.files import one_line, read_text, read_tree, regular
 from lengthwise.base.results import RunOutline
 from lengthwise.base.schemas import About, Anatomy, Depth, Figures, Measured, Metrics, Published, SizeText
 from lengthwise.base.score_rows import Row
-from lengthwise.folder import DIVERGED, InquiryFolder, RunFolder
+from lengthwise.folder import DIVERGED, InquiryFolder, RunFolder, check_axes
 from lengthwise.report import by_recipe
 
 # Columns that hold words, even where these look like numbers: a run's id may be 2276e59742.
@@ -106,6 +106,9 @@ def published(folder: Path) -> list[PublishedRun]:
         for name in (label, group[0].folder.name):
             if (path := folder / f"stopping-{name}.json").exists():
                 by_folder[group[0].folder].kept["depth"] = read_json(path, tuple[Depth, ...])
+    for run in runs:
+        for name, rows in run.kept.items():
+            check_axes(rows, run.axes, f"{run.folder}: {name}: row")
     return runs
 
 
@@ -115,7 +118,10 @@ def inquiries(folder: Path) -> list[PublishedInquiry]:
         return []
     entries = read_json(folder / "inquiries.json", tuple[Published, ...])
     scores = _by_run(folder / "scores.csv", Measured)
-    return [PublishedInquiry(folder, entry, scores.get(entry["id"], [])) for entry in entries]
+    found = [PublishedInquiry(folder, entry, scores.get(entry["id"], [])) for entry in entries]
+    for one in found:
+        check_axes(one.rows("scores"), one.axes, f"{one.folder}: scores: row")
+    return found
 
 
 def read_json(path: Path, kind: Any) -> Any:

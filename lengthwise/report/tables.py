@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.files import write
+from lengthwise.base.files import remove, write
 from lengthwise.base.score_rows import SOLVED, Row, Sizes, batch_notes, share_text, size_text, trained_on
 from lengthwise.report import TRAINED, WORST, Claim, Curve, Point, fits_of, lost, names, not_fitted
 from lengthwise.report.sheet import Sheet
@@ -189,26 +189,26 @@ def summary_table(rows: Sequence[Row]) -> Table:
 
 def depth_rows(rows: Sequence[Row]) -> list[Row]:
     """What loops do, in numbers: the fraction right by each rule, and after some loops fewer and more than planned."""
-    return [_numbers(row["exact"], row["planned"], row) for row in rows]
-
-
-def _numbers(exact: Sequence[float], planned: int, row: Row) -> Row:
-    around = {f"planned{more:+d}": planned - 1 + more for more in (-1, 1, 5)}
-    return {
-        "size": size_text(row["sizes"]),
-        "planned": planned,
-        **{name: chosen["exact"] for name, chosen in row["chosen"].items()},
-        **{name: exact[loop] for name, loop in around.items() if 0 <= loop < len(exact)},
-        **{f"{name}_loops": round(chosen["mean"], 2) for name, chosen in row["chosen"].items() if name != "oracle"},
-    }
+    found = []
+    for row in rows:
+        exact, planned, chosen = row["exact"], row["planned"], row["chosen"]
+        around = {f"planned{more:+d}": planned - 1 + more for more in (-1, 1, 5)}
+        found.append({
+            "size": size_text(row["sizes"]),
+            "planned": planned,
+            **{name: one["exact"] for name, one in chosen.items()},
+            **{name: exact[loop] for name, loop in around.items() if 0 <= loop < len(exact)},
+            **{f"{name}_loops": round(one["mean"], 2) for name, one in chosen.items() if name != "oracle"},
+        })  # fmt: skip
+    return found
 
 
 def anatomy_table(rows: Sequence[Row]) -> Table:
     """How answers go wrong: a line per size, and below it one per group of problems, easiest measured first."""
     table = Sheet()
     for heading in ("size", "exact match", "wrong", "end early", "end late", "a wrong symbol", "first wrong at"):
-        left = heading in ("size", "first wrong at")
-        table.add_column(heading, justify="left" if left else "right", no_wrap=heading == "size")
+        justify = "left" if heading in ("size", "first wrong at") else "right"
+        table.add_column(heading, justify=justify, no_wrap=heading == "size")
     for row in rows:
         wrong, positions = sum(row["ends"].values()), row["first_wrong"]
         often = sorted(positions, key=lambda position: -positions[position])[:3]
@@ -225,20 +225,17 @@ def anatomy_table(rows: Sequence[Row]) -> Table:
 
 def row_table(rows: Sequence[Row]) -> Table:
     """Any rows of like fields, as they are."""
-    table = Sheet()
     names = list(dict.fromkeys(name for row in rows for name in row))
-    for name in names:
-        table.add_column(name.replace("_", " "))
+    table = Sheet(*(name.replace("_", " ") for name in names))
     for row in rows:
-        values = [row.get(name, "") for name in names]
-        table.add_row(*(f"{value:.3f}" if isinstance(value, float) else str(value) for value in values))
+        table.add_row(*(f"{x:.3f}" if isinstance(x, float) else str(x) for x in (row.get(name, "") for name in names)))
     return table
 
 
 def write_csv(path: Path, rows: Iterable[Row], *, packed_above: float = math.inf) -> Path:
-    """Write rows of any kind, whole or not at all; return the file's path. Columns stand in the order in which the rows
-    first name them; lists are written 20x40, the entries of a dictionary in columns ``exact.8``, nothing for None. A
-    file of more bytes than ``packed_above`` is compressed, as ``path`` + .gz. UsageError without rows."""
+    """Write rows, whole or not at all; return the file's path. Columns are in the order of first use; lists are written
+    20x40, a dictionary's entries in columns ``exact.8``, None as nothing. A file of more bytes than ``packed_above`` is
+    compressed, as ``path`` + .gz. Raises UsageError without rows."""
     columns, flat = flattened(rows)
     if not flat:
         raise UsageError(f"{path}: there are no rows to write")
@@ -247,13 +244,10 @@ def write_csv(path: Path, rows: Iterable[Row], *, packed_above: float = math.inf
     writer.writerow(columns)
     writer.writerows(map(row.get, columns) for row in flat)
     content, packed = text.getvalue().encode(), path.with_name(f"{path.name}.gz")
-    if len(content) <= packed_above:
-        write(path, content)
-        packed.unlink(missing_ok=True)
-        return path
-    write(packed, gzip.compress(content, mtime=0))
-    path.unlink(missing_ok=True)
-    return packed
+    kept, other = (path, packed) if len(content) <= packed_above else (packed, path)
+    write(kept, content if kept == path else gzip.compress(content, mtime=0))
+    remove(other)
+    return kept
 
 
 # Cells

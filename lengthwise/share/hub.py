@@ -14,11 +14,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from shutil import copyfile
 from typing import Any, NamedTuple
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import library
+from lengthwise.base.files import read_bytes, remove, write
 
 PREFIX = "hf:"
 NEEDED = ("config.json", "model.safetensors")
@@ -59,8 +59,8 @@ def fetch(text: str) -> Path:
     }
     if wrong := [path for path, digest in found.items() if not _is(path, digest)]:
         for path in wrong:
-            path.resolve().unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
+            remove(path.resolve())
+            remove(path)
         names = ", ".join(path.name for path in wrong)
         raise UsageError(f"{where}: not what the Hub lists: {names}; try again")
     return folder
@@ -77,8 +77,8 @@ def push(folder: Path, text: str, card: str, *, private: bool = False) -> str:
     with tempfile.TemporaryDirectory() as place_, _quiet(), _told(where):
         for name in FILES:
             if (folder / name).exists():
-                copyfile(folder / name, Path(place_) / name)
-        (Path(place_) / "README.md").write_text(card, encoding="utf-8")
+                write(Path(place_) / name, read_bytes(folder / name, MOST))
+        write(Path(place_) / "README.md", card.encode())
         api.create_repo(where.repository, private=private, exist_ok=True)
         # What an earlier upload had and this one has not, as scores, is not of these weights.
         done = api.upload_folder(
@@ -111,7 +111,7 @@ def _listed(hub: Any, where: Place) -> dict[str, str]:
 
 def _is(path: Path, digest: str) -> bool:
     """Has a file this digest: SHA-256 or, as small files have, git's own?"""
-    content = path.read_bytes()
+    content = read_bytes(path, MOST)
     git = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
     return digest in (git, hashlib.sha256(content).hexdigest())
 

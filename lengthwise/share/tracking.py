@@ -15,7 +15,7 @@ from io import StringIO
 from lengthwise.base.errors import UsageError, clean
 from lengthwise.base.extras import library
 from lengthwise.base.fields import conform, suggest
-from lengthwise.base.files import read_tree, write_json
+from lengthwise.base.files import check_tree, inside, read_tree, write_json
 from lengthwise.base.ranges import Whole
 from lengthwise.base.score_rows import Row, size_text
 from lengthwise.folder import RunFolder
@@ -40,7 +40,8 @@ class TensorBoard(Sink):
     """Event files in the run's folder: ``tensorboard --logdir runs``."""
 
     def __init__(self, run: RunFolder) -> None:
-        self.writer = library("tensorboard.summary", "tensorboard").Writer(str(run.folder / "tensorboard"))
+        folder = check_tree(inside(run.folder, "tensorboard"))
+        self.writer = library("tensorboard.summary", "tensorboard").Writer(str(folder))
 
     def log(self, axis: str, at: int, values: dict[str, float]) -> None:
         for name, value in values.items():
@@ -55,6 +56,7 @@ class Wandb(Sink):
     """A run of Weights & Biases. Without a key, and unless WANDB_MODE says otherwise, it is kept offline."""
 
     def __init__(self, run: RunFolder) -> None:
+        check_tree(inside(run.folder, "wandb"))
         wandb = library("wandb", "wandb")
         mode = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
         settings = wandb.Settings(silent=True, console="off", x_disable_stats=True, disable_git=True, disable_code=True)

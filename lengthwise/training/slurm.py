@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import library
+from lengthwise.base.files import check_tree, inside
 from lengthwise.base.ranges import Extra, OneLine, Range, Size
 from lengthwise.folder import runs_folder
 from lengthwise.training.executors import COMMAND, Engine, Executor, Job, last_line
@@ -66,7 +67,8 @@ class _Slurm(Executor):
     def __init__(self, engine: Slurm) -> None:
         submitit = _library()
         self.engine = engine
-        self.executor = submitit.SlurmExecutor(folder=runs_folder().absolute() / ".slurm", max_num_timeout=AGAIN)
+        folder = check_tree(inside(runs_folder().absolute(), ".slurm"))
+        self.executor = submitit.SlurmExecutor(folder=folder, max_num_timeout=AGAIN)
         given: dict[str, Any] = {"partition": engine.partition or None, "mem": engine.memory or None}
         self.executor.update_parameters(
             **{name: value for name, value in given.items() if value},

@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from lengthwise import catalog
-from lengthwise.base.files import json_text
+from lengthwise.base.files import inside, json_text
 from lengthwise.base.streams import results
 from lengthwise.base.terminal import Terminal
 from lengthwise.base.types import UsageError
@@ -55,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
     recipes = [recipe.seeded(seed) for recipe in study.recipes]
     if args.steps is not None:
         recipes = [replace(recipe, steps=args.steps) for recipe in recipes]
+    folder = Path(args.out) if args.out else inside(runs_folder(), "demo")
     runs = [Run.of(recipe) for recipe in recipes]
     looped, standard = runs
     top = looped.recipe.lengths.top
@@ -66,7 +67,6 @@ def run(args: argparse.Namespace) -> int:
     with Fleet(runs, lambda _: options, jobs=jobs_of(args)) as fleet:
         follow(fleet, runs, console, quiet=args.quiet, extra=lambda: pictures(runs))
     fleet.check()
-    folder = Path(args.out or runs_folder() / "demo")
     files = publish(runs, folder, title=study.title)
     page = report_page(runs, title=study.title, made="lengthwise demo", models=thinkers(runs))
     files.append(write_page(str(folder / "page.html"), page))

@@ -15,7 +15,7 @@ import torch
 from lengthwise import catalog
 from lengthwise.base import fields, literals
 from lengthwise.base.errors import shown
-from lengthwise.base.files import is_folder
+from lengthwise.base.files import is_folder, read_bytes
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind, UsageError
 from lengthwise.recipe import demand
@@ -103,7 +103,7 @@ def recipe_of(name: str, changes: Sequence[str]) -> Recipe:
 
 def _read(path: Path) -> Recipe:
     try:
-        return Recipe.read(path.read_text(encoding="utf-8"))
+        return Recipe.read(read_bytes(path).decode())
     except (OSError, UsageError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{path}: not a recipe that can be read ({reason})") from None

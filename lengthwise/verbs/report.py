@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.base.errors import UsageError, shown
-from lengthwise.base.files import check_file, is_folder
+from lengthwise.base.files import check_file, inside, is_folder
 from lengthwise.base.progress import Progress
 from lengthwise.folder import (
     SHIPPED,
@@ -206,7 +206,7 @@ def _redraw(args: argparse.Namespace, folders: Sequence[Path]) -> int:
     """Figures of folders of results again: in their places, or in a folder each of ``--out``."""
     if len(folders) < len(args.runs) or args.stopping:
         raise UsageError("a folder of results is drawn again by itself: name no runs beside it, and no --stopping")
-    targets = [Path(args.out) / folder.name if args.out else folder for folder in folders]
+    targets = [inside(Path(args.out), folder.name) if args.out else folder for folder in folders]
     if len(set(targets)) < len(targets):
         raise UsageError("folders of results with one name would overwrite each other: give them one at a time")
     files = [

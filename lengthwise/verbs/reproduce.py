@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from lengthwise import catalog
+from lengthwise.base.files import inside
 from lengthwise.base.progress import Progress
 from lengthwise.base.score_rows import Row
 from lengthwise.evaluation.depth import depths
@@ -50,6 +51,9 @@ def run(args: argparse.Namespace) -> int:
         args.samples = study.samples
     if args.stack:
         _check_stacks(study, args.seeds)
+    folder = Path(args.out) if args.out else inside(Path("results"), args.study)
+    for panel in study.panels:  # now, and not after hours of training
+        inside(folder, panel.name)
     runs = {panel.title: _runs(args, panel) for panel in study.panels}
     fleet = _train(args, study, runs)
     runs = {
@@ -60,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         fleet.check()
     if args.publish:
         _seal(args, study, runs)
-    _publish(args, study, runs, Path(args.out or Path("results") / args.study))
+    _publish(args, study, runs, folder)
     fleet.check()  # those that failed stop no other
     return 0
 
@@ -135,16 +139,16 @@ def _publish(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence
     rows: list[Row] = []
     prices: dict[str, float] = {}
     for panel in study.panels:
-        group = runs[panel.title]
+        group, place = runs[panel.title], inside(folder, panel.name)
         if not any(run.done for run in group):
             continue
         with Progress(quiet=args.quiet) as shown:
             prices |= operations_by_id((one.recipe for one in group), shown)
-        files += _publish_panel(args, panel, group, folder / panel.name, prices)
+        files += _publish_panel(args, panel, group, place, prices)
         if panel.claims or panel.also:
             found = summary(panel.title, curves(group), panel.sizes, panel.claims)
-            write_csv(folder / panel.name / "summary.csv", found)
-            files, rows = [*files, folder / panel.name / "summary.csv"], rows + found
+            write_csv(place / "summary.csv", found)
+            files, rows = [*files, place / "summary.csv"], rows + found
     if study.strong:
         shown = [panel.name for panel in study.panels if any(run.done for run in runs[panel.title])]
         files += publish_overview(shown, folder, title=study.title, strong=study.strong)

@@ -12,7 +12,7 @@ from typing import Any
 
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
-from lengthwise.base.files import json_text, read_tree, write, write_json
+from lengthwise.base.files import inside, json_text, read_tree, write, write_json
 from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row, latest, size_text
 from lengthwise.folder import Folder, runs_folder
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     engine(args).check()
     text = json_text(sweep.plain())
     digest = hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
-    folder = Path(args.out or runs_folder() / f"sweep-{sweep.recipe.name}-{digest}")
+    folder = Path(args.out) if args.out else inside(runs_folder(), f"sweep-{sweep.recipe.name}-{digest}")
     if sweep.trials is not None:
         check_search()
     _keep(folder, text)
