@@ -17,6 +17,7 @@ from lengthwise.recipe.lengths import Uniform
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.report.sweep import mattered, ranked, sweep_figure
 from lengthwise.run import Run
+from lengthwise.training.search import Search
 from lengthwise.verbs import sweep as verb
 
 SMALL = ["steps=1", "lengths=Uniform(top=4)", "batch=2", "watch.every=0", "keep=last", "--samples", "4", "--quiet"]
@@ -265,3 +266,29 @@ def test_two_searches_on_one_folder_do_not_meet(made, runs):
         patch.setattr(verb, "Fleet", Looks)
         assert command(*words).returncode == 0
     assert held == [True]
+
+
+def test_a_search_goes_on_after_its_log_lost_its_last_bytes(tmp_path):
+    """Wherever it was cut; what was damaged otherwise is said in one line."""
+    axes = [Axis("optimizer.rate", (), 0.001, 0.1, True)]
+    whole = Search(tmp_path, axes, 0)
+    for _ in range(2):
+        trial = whole.ask()
+        whole.point(trial)
+        whole.tell(trial, 0.5)
+    path = tmp_path / "optuna.log"
+    content = path.read_bytes()
+    for end in {*range(0, len(content), 97), len(content) - 1}:
+        path.write_bytes(content[:end])
+        search = Search(tmp_path, axes, 0)
+        trial = next(iter([*search.begun(), search.ask()]))
+        search.point(trial)
+        search.tell(trial, 0.25)
+        again = Search(tmp_path, axes, 0)
+        assert again.ended() == search.ended() >= 1 and again.points() == search.points()
+    lines = content.splitlines(keepends=True)
+    for damaged in (b"{\n", b"[]\n", b'{"op_code": 4}\n', b'{"op_code": 99, "worker_id": "x"}\n', b"\xff\n"):
+        path.write_bytes(b"".join([*lines[:2], damaged, *lines[2:]]))
+        with pytest.raises(UsageError, match=r"optuna\.log") as error:
+            Search(tmp_path, axes, 0)
+        assert str(error.value).isprintable()

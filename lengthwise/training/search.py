@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import library
+from lengthwise.base.files import append, check_no_link, disk, one_line, parsed, read_bytes
 from lengthwise.base.rng import address
 from lengthwise.recipe.axes import Axis, Point
 
@@ -25,22 +28,56 @@ def check_search() -> None:
     _library()
 
 
+class _Journal:
+    """The file in which Optuna keeps a study, an entry per line, as Optuna's own backend writes it. The sweep's folder
+    is locked, so no other process writes to it; an incomplete last line is left out, as of all files of rows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with disk(path.parent):
+            lines = read_bytes(path).split(b"\n")[:-1] if path.exists() else []
+        self.entries = [parsed(line, f"{path}: line {number}") for number, line in enumerate(lines, 1)]
+
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
+        """Return the entries from this number on."""
+        return iter(self.entries[log_number_from:])
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Keep further entries, all or none."""
+        lines = [json.dumps(log, separators=(",", ":")) + "\n" for log in logs]
+        with disk(self.path.parent):
+            append(self.path, "".join(lines).encode())
+        self.entries += map(json.loads, lines)
+
+
 class Search:
-    """Trials of an Optuna study, kept in ``optuna.log``. Suggestions are drawn from ``seed``."""
+    """Trials of an Optuna study, kept in ``optuna.log``. Suggestions are drawn from ``seed``. Raises UsageError if the
+    log is damaged, other than that its last bytes are lost."""
 
     def __init__(self, folder: Path, axes: Sequence[Axis], seed: int) -> None:
-        self.library, self.axes = _library(), axes
-        backend = self.library.storages.journal.JournalFileBackend(str(folder / "optuna.log"))
+        self.library, self.axes, path = _library(), axes, folder / "optuna.log"
+        check_no_link(path)
+        journal = _Journal(path)
+        try:
+            self.study = self._study(journal)
+            trials = len(self.study.trials)
+        except UsageError:
+            raise
+        except Exception as error:  # Optuna applies entries unchecked
+            reason = f"Optuna cannot read it ({type(error).__name__}: {one_line(error)})"
+            raise UsageError(f"{path}: {reason}; delete it to search anew: trained runs stay") from None
+        # A search that goes on must not suggest its first trials again.
+        self.study.sampler = self.library.samplers.TPESampler(seed=address(seed, trials) % 2**32)
+
+    def _study(self, journal: _Journal) -> Any:
         with warnings.catch_warnings(action="ignore"):  # some of its parts call themselves experimental
-            self.study = self.library.create_study(
-                storage=self.library.storages.JournalStorage(backend),
+            return self.library.create_study(
+                storage=self.library.storages.JournalStorage(journal),
                 study_name="sweep",
                 direction="maximize",
                 pruner=self.library.pruners.MedianPruner(n_startup_trials=STARTUP),
                 load_if_exists=True,
             )
-        # A search that goes on must not suggest its first trials again.
-        self.study.sampler = self.library.samplers.TPESampler(seed=address(seed, len(self.study.trials)) % 2**32)
 
     def ended(self) -> int:
         """How many trials have come to an end."""
