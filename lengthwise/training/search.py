@@ -57,15 +57,13 @@ class Search:
     def __init__(self, folder: Path, axes: Sequence[Axis], seed: int) -> None:
         self.library, self.axes, path = _library(), axes, folder / "optuna.log"
         check_no_link(path)
-        journal = _Journal(path)
         try:
-            self.study = self._study(journal)
+            self.study = self._study(_Journal(path))
             trials = len(self.study.trials)
-        except UsageError:
-            raise
         except Exception as error:  # Optuna applies entries unchecked
-            reason = f"Optuna cannot read it ({type(error).__name__}: {one_line(error)})"
-            raise UsageError(f"{path}: {reason}; delete it to search anew: trained runs stay") from None
+            what = f"{path}: Optuna cannot read it ({type(error).__name__}: {one_line(error)})"
+            reason = error if isinstance(error, UsageError) else what
+            raise UsageError(f"{reason}; delete {path.name} to search anew: trained runs stay") from None
         # A search that goes on must not suggest its first trials again.
         self.study.sampler = self.library.samplers.TPESampler(seed=address(seed, trials) % 2**32)
 
