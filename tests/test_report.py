@@ -221,7 +221,7 @@ def test_detail_table_says_all_of_a_score():
 def test_a_large_map_is_told_in_blocks():
     side, share = range(1, 21), {True: 1.0, False: 0.9}
     cells = [((i, j), 0.5 if i == j == 20 else share[max(i, j) <= 8]) for i in side for j in side]
-    run = scored(recipe(), *cells)
+    run = scored(recipe("sums", task=Addition()), *cells)
     text = printed(map_table(run.rows("scores"), (8, 8)), 80)
     lines = [line.split() for line in text.splitlines()]
     assert lines[0] == ["1–3", "4–6", "7–9", "10–12", "13–15", "16–18", "19–20"]
