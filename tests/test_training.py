@@ -428,10 +428,10 @@ def test_the_checkpoint_of_a_process_that_was_killed_at_its_very_end_is_removed(
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_crash_at_any_write_and_resumed_equals_unbroken(moment, monkeypatch):
-    """Each session dies at its third, fourth or fifth file, right before or right after it is put in its place."""
+    """Each session dies at its fourth, fifth or sixth file, of which .owner is the first, right before or after."""
     recipe = replace(RICH, steps=8)
     wanted = unbroken(recipe)
-    run, crashes = survived(lambda: train(recipe, save_every=0), monkeypatch, 3, moment)
+    run, crashes = survived(lambda: train(recipe, save_every=0), monkeypatch, 4, moment)
     assert crashes > 2
     assert outcome(run) == wanted
 
