@@ -14,6 +14,8 @@
 <!-- fill: chosen lengthwise/weights -->      what was looked at while the recipes of shipped weights were chosen
 <!-- fill: shipped lengthwise/weights -->     what shipped weights score, families too, and what attacks found
 <!-- fill: claims docs/claims.toml -->        what the sources claim, beside what was measured here
+<!-- fill: tally docs/records.toml -->        how many published records there are, and how ours stand beside them
+<!-- fill: records docs/records.toml parity --> the published records of a group, ours beside them
 <!-- fill: stops results/looped -->           exact match where each rule stops, recipe by recipe
 <!-- fill: rules results/halting-parity … --> what rules that are not told T(n) lose, recipe by recipe
 <!-- fill: grid results/looped/parity … -->   every method on every task, each task's rows in a folder
@@ -28,6 +30,7 @@ import re
 import sys
 
 from fillers.exact import arms, grid, kept, squares, summary, table
+from fillers.records import records, tally
 from fillers.rows import ROOT
 from fillers.runs import card, chosen, code, command, families, shipped, time
 from fillers.sources import claims
@@ -52,11 +55,13 @@ FILLERS = {
     "kept": kept,
     "loops": loops,
     "map": squares,
+    "records": records,
     "rules": rules,
     "shipped": shipped,
     "stops": stops,
     "summary": summary,
     "table": table,
+    "tally": tally,
     "time": time,
 }
 

@@ -1,0 +1,149 @@
+"""The best published length generalization, and ours beside it."""
+
+from __future__ import annotations
+
+import statistics
+import tomllib
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+
+from fillers.rows import ROOT, exact_by_seed, numbers, table_of, unfitted
+
+from lengthwise import catalog
+from lengthwise.base.score_rows import size_text
+from lengthwise.report.published import published
+
+REQUIRED = {"group", "system", "paper", "trained_to", "tested_at", "score", "seeds", "told", "source", "standing"}
+OURS = {"folder", "recipe", "sizes", "told", "verdict", "reason"}
+VERDICTS = ("ahead", "level", "behind", "not comparable")
+NEAR_PERFECT = 0.95  # of a published score that is said in words
+WITHIN = 1.3  # looking so many times beyond the training length while choosing a recipe is allowed
+
+
+@dataclass(frozen=True)
+class Ours:
+    """What our runs of one recipe score at one size: exact match of each seed, and what they took."""
+
+    seeds: list[float]
+    trained_to: tuple[int, ...]
+    looked_at: tuple[int, ...]  # sizes that may have chosen the recipe
+    stopping: str
+    minutes: float  # processor time of a training, median over runs
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.seeds)
+
+    def was_chosen_on(self, sizes: str) -> bool:
+        """Return whether the recipe was chosen by looking at this size or a longer one, beyond ``WITHIN``."""
+        longest = max(self.looked_at, default=0)
+        return longest >= max(numbers(sizes)) and longest > WITHIN * max(self.trained_to)
+
+
+@cache
+def load_records(name: str) -> list[dict]:
+    """Return the records of a file; one that lacks a key, or has a verdict that its rows do not allow, is refused."""
+    records = tomllib.loads((ROOT / name).read_text())["record"]
+    for record in records:
+        validate_record(record)
+        if "ours" in record:
+            validate_verdict(record, ours_of(record["ours"]))
+    return records
+
+
+def validate_record(record: dict) -> None:
+    """Refuse a record that lacks something, or that says what no table has a place for."""
+    title = f"{record.get('group')}: {record.get('system')}"
+    missing = (REQUIRED - record.keys()) | (OURS - record["ours"].keys() if "ours" in record else set())
+    if missing:
+        raise SystemExit(f"{title}: no {', '.join(sorted(missing))}")
+    if record["standing"] not in ("read", "second-hand"):
+        raise SystemExit(f"{title}: standing is read or second-hand, not {record['standing']!r}")
+    if (record["standing"] == "read") != ("where" in record):
+        raise SystemExit(f"{title}: say where it was read, if it was")
+
+
+def validate_verdict(record: dict, ours: Ours) -> None:
+    """Refuse a verdict that our rows do not allow."""
+    verdict, sizes = record["ours"]["verdict"], record["ours"]["sizes"]
+    title = f"{record['group']}: {record['ours']['recipe']}: {verdict}"
+    if verdict not in VERDICTS:
+        raise SystemExit(f"{title} is none of {', '.join(VERDICTS)}")
+    if verdict not in ("ahead", "level"):
+        return
+    if ours.was_chosen_on(sizes):
+        raise SystemExit(f"{title}, but the recipe was chosen by looking at {max(ours.looked_at)}")
+    bound = record.get("exact", NEAR_PERFECT)
+    if ours.mean < bound or (verdict == "ahead" and ours.mean == bound):
+        raise SystemExit(f"{title}, but ours is {ours.mean:.3f} and {bound:.3f} was published")
+
+
+@cache
+def _runs_of(folder: str) -> list:
+    return list(published(ROOT / folder))
+
+
+def ours_of(entry: dict[str, str]) -> Ours:
+    """Return what the rows of a folder of results hold of a recipe at a size."""
+    runs = [run for run in _runs_of(entry["folder"]) if run.outline.name == entry["recipe"]]
+    seeds = exact_by_seed(entry["folder"], entry["recipe"], entry["sizes"])
+    if not runs or not seeds:
+        raise SystemExit(f"{entry['folder']} has no row of {entry['recipe']} at {entry['sizes']}")
+    outline = runs[0].outline
+    minutes = statistics.median(run.about()["cpu_s"] for run in runs) / 60
+    recipe = catalog.recipes().get(entry["recipe"])  # may state sizes that were looked at after these runs
+    looked_at = tuple(sorted({*outline.looked_at, *(recipe().looked_at if recipe else ())}))
+    return Ours(seeds, tuple(outline.tops), looked_at, outline.stopping, minutes)
+
+
+def tally(name: str) -> str:
+    """Write how many records there are, and how ours stand beside them."""
+    records = load_records(name)
+    verdicts = Counter(record["ours"]["verdict"] for record in records if "ours" in record)
+    read = sum(record["standing"] == "read" for record in records)
+    lines = [["", "records"], ["---", "---:"], ["published records", str(len(records))]]
+    lines += [["of these, read first-hand", str(read)], ["second-hand", str(len(records) - read)]]
+    lines += [["with ours beside them", str(verdicts.total())]]
+    names = {"ahead": "ours ahead", "level": "ours level", "behind": "ours behind", "not comparable": "not comparable"}
+    lines += [[names[verdict], str(verdicts[verdict])] for verdict in VERDICTS]
+    return table_of(lines)
+
+
+def records(name: str, group: str) -> str:
+    """Write the table of a group of records: what was published, and ours."""
+    found = [record for record in load_records(name) if record["group"] == group]
+    if not found:
+        raise SystemExit(f"{name} has no record of {group}")
+    lines = [
+        ["system", "trained to → tested at", "exact match", "seeds", "told", "standing", "reruns", "ours", "verdict"]
+    ]
+    lines.append(["---"] * len(lines[0]))
+    for record in found:
+        standing = record["standing"] + (f" ({record['where']})" if "where" in record else "")
+        system = f"{record['system']}: [{record['paper']}]({record['source']})"
+        cells = [system, f"{record['trained_to']} → {record['tested_at']}"]
+        cells += [record["score"], record["seeds"], record["told"], standing, record.get("reruns", "–")]
+        lines.append([*cells, *_ours_cells(record.get("ours"))])
+    return table_of(lines)
+
+
+def _ours_cells(entry: dict[str, str] | None) -> tuple[str, str]:
+    if entry is None:
+        return "–", "–"
+    ours = ours_of(entry)
+    count = len(ours.seeds)
+    score = f"{ours.mean:.3f}, one seed" if count == 1 else f"{ours.mean:.3f} (worst of {count}: {min(ours.seeds):.3f})"
+    told = "T(n) known" if ours.stopping == "Oracle" else f"stops by `{ours.stopping}`"
+    told += "" if entry["told"] == "the same" else f"; {entry['told']}"
+    unfit = unfitted(entry["folder"]).get(entry["recipe"], "")
+    lengths = f"{_spaced(size_text(ours.trained_to))} → {_spaced(entry['sizes'])}"
+    looked = ", ".join(map(str, ours.looked_at)) or "–"
+    row = f"`{entry['recipe']}`{unfit}, {lengths}: **{score}**; {told}; chosen on {looked}"
+    alone = ", one seed" if count == 1 and entry["verdict"] in ("ahead", "level") else ""
+    verdict = f"**{entry['verdict']}**{alone}: {entry['reason']}"
+    return f"{row}; {ours.minutes:,.1f} CPU min (`{entry['folder']}`)", verdict
+
+
+def _spaced(sizes: str) -> str:
+    return sizes.replace("x", " × ")

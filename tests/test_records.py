@@ -1,0 +1,60 @@
+"""Records say all that their tables need, and no verdict goes beyond our rows."""
+
+import re
+import tomllib
+
+import fill
+import pytest
+from fillers import records
+from fillers.records import Ours
+
+RECORDS = tomllib.loads((records.ROOT / "docs" / "records.toml").read_text())["record"]
+PAGE = (records.ROOT / "docs" / "records.md").read_text()
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: f"{record['group']}: {record['system']}")
+def test_a_record_has_what_it_needs_and_stands_on_the_page(record):
+    records.validate_record(record)
+    assert re.fullmatch(r"https://(arxiv\.org/abs/\d{4}\.\d{4,5}|github\.com/[\w-]+/[\w-]+)", record["source"])
+    assert f"<!-- fill: records docs/records.toml {record['group']} -->" in PAGE
+
+
+def test_the_page_is_what_the_filler_writes():
+    assert fill.filled(PAGE) == PAGE, "run `make docs`"
+    assert len(RECORDS) >= 20 and sum("ours" in record for record in RECORDS) >= 8
+
+
+@pytest.mark.parametrize("missing", sorted(records.REQUIRED))
+def test_a_record_that_lacks_something_is_refused(missing):
+    with pytest.raises(SystemExit, match=f"no {missing}"):
+        records.validate_record({key: value for key, value in RECORDS[0].items() if key != missing})
+
+
+@pytest.mark.parametrize("missing", sorted(records.OURS))
+def test_our_side_of_a_record_must_be_whole(missing):
+    ours = {key: value for key, value in RECORDS[0]["ours"].items() if key != missing}
+    with pytest.raises(SystemExit, match=f"no {missing}"):
+        records.validate_record(RECORDS[0] | {"ours": ours})
+
+
+@pytest.mark.parametrize(
+    ("verdict", "score", "looked_at", "refused"),
+    [
+        ("ahead", 0.99, (20, 26), None),
+        ("ahead", 0.97, (20, 26), "was published"),
+        ("level", 0.98, (20, 26), None),
+        ("level", 0.99, (20, 40), "chosen by looking at 40"),
+        ("level", 0.99, (20, 60), "chosen by looking at 60"),
+        ("level", 0.99, (20, 30), None),  # the compared size, 40, was not looked at
+        ("behind", 0.1, (20, 60), None),
+        ("better", 0.99, (20,), "none of"),
+    ],
+)
+def test_a_verdict_needs_the_score_and_an_unseen_size(verdict, score, looked_at, refused):
+    record = {"group": "copy", "exact": 0.98, "ours": {"recipe": "one", "sizes": "40", "verdict": verdict}}
+    ours = Ours([score], (20,), looked_at, "Oracle", 1.0)
+    if refused is None:
+        records.validate_verdict(record, ours)
+    else:
+        with pytest.raises(SystemExit, match=refused):
+            records.validate_verdict(record, ours)
