@@ -1,6 +1,6 @@
 """A fixed set: each problem once, none in two parts, the same on every machine; and rows cut where nothing is asked."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lengthwise import catalog
 from lengthwise.base import rng
-from lengthwise.base.types import UsageError
+from lengthwise.base.types import Problems, UsageError
 from lengthwise.depth.plain import Plain
 from lengthwise.evaluation import scores as evaluation
 from lengthwise.models.lstm import LSTM
@@ -22,6 +22,7 @@ from lengthwise.recipe.loops import Constant, PerRound
 from lengthwise.recipe.recipe import Recipe, Watch
 from lengthwise.recipe.source import SHARES, Finite, Fresh, hashed
 from lengthwise.run import Weights
+from lengthwise.tasks import Listed
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.parity import Parity
@@ -31,6 +32,24 @@ MODEL = LSTM(8, 8, 1)
 RECIPE = Recipe(
     "set", Addition(), NextToken(), Uniform(4, 2), Constant(1), MODEL, Final(), 30, batch=64, source=Finite(500)
 )
+
+
+@dataclass(frozen=True)
+class Reverse(Listed):
+    """Write the symbols backwards."""
+
+    symbols = ("a", "b")
+
+    def solved(self, sizes, row):
+        length, position = sizes[:, :1], torch.arange(row.shape[1])
+        answer = row.gather(1, (length - 1 - position).clamp(min=0)) * (position < length)
+        return Problems(sizes, row, length[:, 0], answer, length[:, 0], rounds=length[:, 0])
+
+    def reference(self, prompt):
+        return prompt[::-1]
+
+    def answer_slots(self, sizes):
+        return sizes[:, 0]
 
 
 def texts(problems):
@@ -75,6 +94,30 @@ def test_a_set_is_the_same_however_it_is_drawn_together():
     assert texts(the_set(700, lengths=Uniform(2))) == wanted[:700]
 
 
+@pytest.mark.parametrize("count", [127, 128, 200, 40_000])
+def test_symbols_of_any_number_are_kept(count, monkeypatch):
+    """Ids up to the last one stand in fresh problems and in a fixed set, and answers are those of the prompts."""
+    letters = [chr(code) for code in range(0x4E00, 0x4E00 + count)] if count < 20_000 else map(str, range(count))
+    monkeypatch.setattr(Reverse, "symbols", tuple(letters))
+    for source in (Fresh(), Finite(300)):
+        recipe = replace(RECIPE, task=Reverse(), source=source, batch=300, lengths=Uniform(3))
+        inputs = data.batch(recipe, 0)[0].inputs
+        ids, vocab = inputs.tokens[inputs.padding_mask], recipe.layout.vocabs(recipe.task)[0]
+        assert int(ids.min()) >= 0 and int(ids.max()) < len(vocab)
+        problems = data.fixed_set(recipe.task, recipe.lengths, source) if source != Fresh() else None
+        if problems is not None:
+            length = problems.prompt_length
+            first, last = problems.prompt[:, 0], problems.answer[torch.arange(len(length)), length - 1]
+            assert torch.equal(first, last) and count - count // 20 < int(first.max()) < count
+        assert len(data.unseen(recipe, 3, 5, seed=0)) == 5
+
+
+def test_a_model_learns_on_a_fixed_set_of_many_symbols(monkeypatch, tmp_path):
+    monkeypatch.setattr(Reverse, "symbols", tuple(chr(code) for code in range(0x4E00, 0x4E00 + 200)))
+    recipe = replace(RECIPE, task=Reverse(), lengths=Uniform(2), steps=2, keep="last", watch=Watch())
+    assert train(recipe, tmp_path).done
+
+
 def test_a_task_that_has_too_few_problems_says_so():
     with pytest.raises(UsageError, match="hardly more than"):
         the_set(200, lengths=Uniform(1))
@@ -92,7 +135,7 @@ def test_a_prompt_s_hash_is_its_own_whatever_stands_around_it(seed, more):
     problems = Copy(36).sample(torch.randint(1, 9, (50, 1)), rng.stream(seed, "hash"))
     padded = replace(problems, prompt=torch.nn.functional.pad(problems.prompt, (0, more), value=3))
     assert torch.equal(hashed(problems), hashed(padded))
-    assert torch.equal(hashed(problems), hashed(problems.narrowed()))
+    assert torch.equal(hashed(problems), hashed(problems.narrowed(36)))
     prompts = {
         tuple(row[:length]) for row, length in zip(problems.prompt.tolist(), problems.prompt_length, strict=True)
     }

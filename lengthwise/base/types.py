@@ -96,9 +96,11 @@ class Problems(Rows):
 
         return Problems(**{f.name: stack(f.name) for f in fields(Problems)})
 
-    def narrowed(self) -> Problems:
-        """Store symbols as bytes, so that a large set fits in memory. Sizes, lengths and rounds keep their types."""
-        return replace(self, prompt=self.prompt.to(SYMBOL), answer=self.answer.to(SYMBOL))
+    def narrowed(self, symbols: int) -> Problems:
+        """Store ids in the smallest type that holds those of a task's number of ``symbols``, so that a large set fits
+        in memory. Sizes, lengths and rounds keep their types."""
+        kind = integer_type(symbols)
+        return replace(self, prompt=self.prompt.to(kind), answer=self.answer.to(kind))
 
 
 @dataclass(frozen=True)

@@ -81,15 +81,15 @@ def _order(rows: int, seed: int, epoch: int) -> Int[Tensor, " n"]:
 
 @lru_cache(maxsize=2)
 def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
-    """The set of a Finite source, in bytes: the first ``rows`` different problems for training that its seed gives.
-    UsageError where a task does not have as many."""
+    """The set of a Finite source, in small integers: the first ``rows`` different problems for training that its seed
+    gives. UsageError where a task does not have as many."""
     found: list[Problems] = []
     kept = count = 0
     while kept < source.rows:
         before, chunks = kept, max(1, count)  # as many again: so few sorts are enough
         for _ in range(chunks):
             drawn = lengths.problems(task, 0, CHUNK, stream(source.seed, "set", task.name, count))
-            found.append(drawn.take(source.of("train", drawn)).narrowed())
+            found.append(drawn.take(source.of("train", drawn)).narrowed(len(task.symbols)))
             count += 1
         found = [_each_once(Problems.join(found))]
         kept = len(found[0])
