@@ -44,7 +44,7 @@ from lengthwise.folder import SHIPPED, RunFolder, run_path, runs_folder, shipped
 from lengthwise.models import Model
 from lengthwise.recipe.demand import memory, of_model
 from lengthwise.recipe.outline import outline
-from lengthwise.recipe.own_code import own_code
+from lengthwise.recipe.own_code import changed_classes, own_code
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.report.scored import Scores
 from lengthwise.share.hub import PREFIX, fetch, place
@@ -248,8 +248,9 @@ class Run(RunFolder):
         recipe."""
         if not (self.folder / CODE).exists():  # it has none, or an earlier version began it
             return []
-        before, now = read_tree(self.folder / CODE), own_code(self.recipe, self.model if model is None else model)
-        return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+        return changed_classes(
+            read_tree(self.folder / CODE), own_code(self.recipe, self.model if model is None else model)
+        )
 
     @property
     def scores(self) -> Scores:

@@ -123,6 +123,37 @@ def test_a_run_does_not_go_on_with_other_code(write, old, new, stacked, capsys):
     assert Run.open(run.folder).changed_code(changed.build())
 
 
+AS_SCRIPT = """
+if __name__ == "__main__":
+    changes = {changes!r}
+    print(lw.train(lw.find("looped-copy", *changes).change(model=Scaled()), quiet=True).folder)
+"""
+
+
+def test_the_same_file_as_a_script_and_imported_is_the_same_code(write, tmp_path):
+    """In either order; another file of the same name is not."""
+    changes = ["steps=4", "batch=4", "watch.every=0", "loops=Constant", "objective=Final", "stopping=Oracle",
+        "layout=NextToken", "families=0", "name=own"]  # fmt: skip
+    script = SOURCE + AS_SCRIPT.format(changes=changes)
+    one = recipe(write(script))
+    words = [sys.executable, "my_scaled.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    run = train(one)
+    assert str(run.folder) == done.stdout.strip()
+    kept = json.loads((run.folder / "code.json").read_text())
+    assert set(kept) == {"my_scaled.Scaled", "my_scaled.Net"} and not run.changed_code()
+    # Of a run that an earlier version began as a script.
+    (run.folder / "code.json").write_text(json.dumps(kept).replace("my_scaled", "__main__"))
+    assert not run.changed_code()
+    changed = recipe(write(script.replace(*CHANGES[0])))
+    (run.folder / "code.json").write_text(json.dumps(kept))
+    assert run.changed_code(changed.build()) == ["my_scaled.Net", "my_scaled.Scaled"]
+    write(script)
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_of_other_code_no_loops_are_kept_and_none_of_before_are_shown(write, tmp_path, capsys):
     one = recipe(write(SOURCE)).change(layout=lw.FullOutput(), task=lw.find("looped-parity").task)
     run = train(one)

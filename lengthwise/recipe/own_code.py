@@ -6,7 +6,7 @@ import ast
 import hashlib
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -31,7 +31,15 @@ def own_code(recipe: Recipe, model: nn.Module) -> dict[str, str]:
     its module and name. They change with its code, and with what that names in its file; not with comments, docstrings
     and layout, nor with other modules."""
     used = {type(part) for part in parts_in(recipe)} | {type(module) for module in model.modules()}
-    return {f"{cls.__module__}.{cls.__qualname__}": _digest(cls) for cls in _own(used)}
+    return {f"{_module(cls)}.{cls.__qualname__}": _digest(cls) for cls in _own(used)}
+
+
+def changed_classes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """The names of classes whose code differs between two results of ``own_code``. The module does not count: a file
+    may be run as a script or imported, by itself or within its package."""
+    known, found = ({(name.rpartition(".")[2], code) for name, code in one.items()} for one in (before, now))
+    named = [*before.items(), *now.items()]
+    return sorted({name for name, code in named if (name.rpartition(".")[2], code) not in known & found})
 
 
 def runs_foreign_code(recipe: Recipe, model: nn.Module) -> bool:
@@ -72,6 +80,12 @@ def told_with_place(error: BaseException) -> str:
 def _packaged(path: Path) -> bool:
     ours = any(path.is_relative_to(folder) for folder in (PACKAGE, STANDARD))
     return ours or "site-packages" in path.parts or not path.is_file()
+
+
+def _module(cls: type) -> str:
+    """The module of a class; of a script, by the name under which its file is imported."""
+    path = file_of(cls) if cls.__module__ == "__main__" else None
+    return path.stem if path else cls.__module__
 
 
 def _own(used: Iterable[type]) -> list[type]:
