@@ -1,7 +1,9 @@
 """Models of a user's own that look ahead, or at their neighbours, are refused before they are trained or measured."""
 
+import random
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -108,6 +110,111 @@ def test_who_trains_on_one_length_is_looked_at_beside_others():
     own = recipe(lw.Pairs(), "Unmasked").change([], lengths=lw.Uniform(8, 8))
     with pytest.raises(UsageError, match="Unmasked reads padding"):
         check(own.build(), own)
+
+
+class Deep(nn.Module):
+    """Four causal layers of torch's own, at most in 16 bits."""
+
+    def __init__(self, reads, writes, *, autocast=None, stubborn=False, ahead=0, positions=99):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 4)
+        self.embedding, self.head = nn.Embedding(reads, 32), nn.Linear(32, writes)
+        self.positions, self.autocast, self.ahead = nn.Embedding(positions, 32), autocast, ahead
+        self.stubborn = stubborn  # casts to 16 bits, whatever its weights are in
+
+    def forward(self, tokens):
+        index = torch.arange(tokens.shape[1])
+        with torch.autocast("cpu", self.autocast or torch.bfloat16, enabled=self.autocast is not None):
+            x = self.embedding(tokens) + self.positions(index)
+            x = x.bfloat16() if self.stubborn else x
+            return self.head(self.layers(x, mask=index > index[:, None] + self.ahead)).float()
+
+
+class Recurrent(nn.Module):
+    """Its logits in bfloat16 differ by more than 1e-3 between rows that stand alone and beside others."""
+
+    def __init__(self, reads, writes):
+        super().__init__()
+        self.embedding, self.cell = nn.Embedding(reads, 64), nn.GRU(64, 64, 2, batch_first=True)
+        self.head = nn.Linear(64, writes)
+
+    def forward(self, tokens):
+        return self.head(self.cell(self.embedding(tokens))[0])
+
+
+BF16 = torch.bfloat16
+NARROW = [{}, {"kind": BF16}, {"kind": torch.half}, {"autocast": BF16}, {"kind": BF16, "stubborn": True}]
+
+
+@pytest.mark.parametrize("how", NARROW, ids=str)
+def test_rounding_is_no_leak_and_hides_none(how):
+    own, kind = recipe(lw.NextToken(), "Causal"), how.get("kind", torch.float32)
+    form = {name: value for name, value in how.items() if name != "kind"}
+    reads, writes = (len(vocab) for vocab in own.layout.vocabs(own.task))
+    for seed in range(2):
+        torch.manual_seed(seed)
+        for module in (Deep(reads, writes, **form), Recurrent(reads, writes)):
+            check(Once(module.to(kind)), own)
+        leaks = {
+            "looks ahead": Deep(reads, writes, **form, ahead=1),
+            "Unmasked looks ahead": Unmasked(reads, writes),
+            "Peeks looks ahead": Peeks(reads, writes),
+        }
+        for said, module in leaks.items():
+            with pytest.raises(UsageError, match=said):
+                check(Once(module.to(kind)), own)
+
+
+class Carries(Causal):
+    """Adds what it computed the last time."""
+
+    last = 0.0
+
+    def forward(self, tokens):
+        found = super().forward(tokens) + self.last
+        self.last = float(found.mean())
+        return found
+
+
+def test_a_module_that_carries_a_state_is_not_called_random():
+    own = recipe(lw.NextToken(), "Causal")
+    reads, writes = (len(vocab) for vocab in own.layout.vocabs(own.task))
+    with pytest.raises(UsageError, match=r"^Carries carries something from one call to the next.*start afresh$"):
+        check(Once(Carries(reads, writes)), own)
+    for draw in (lambda: torch.rand(()), np.random.random_sample, random.random):
+
+        class Noisy(Causal):
+            def forward(self, tokens, draw=draw):
+                return super().forward(tokens) + float(draw())
+
+        with pytest.raises(UsageError, match="Noisy is random at test"):
+            check(Once(Noisy(reads, writes)), own)
+
+
+@pytest.mark.parametrize("positions", [5, 30])
+def test_rows_longer_than_a_module_s_positions_are_one_line(positions):
+    """In training, and at test alone."""
+    own = lw.Parity()
+    for lost in (Deep(4, 4, positions=positions), Sliced(4, 4, positions)):
+        with pytest.raises(
+            UsageError, match=rf"^{type(lost).__name__} fails on rows of \d+ positions .*: if it has"
+        ) as one:
+            lw.evaluate(lost, [4, 40], task=own, trained_to=9, samples=3, quiet=True)
+        assert "symbols" not in str(one.value)
+    with pytest.raises(UsageError, match="does not know all 4 symbols"):
+        lw.evaluate(Deep(3, 4), 4, task=own, samples=3, quiet=True)
+
+
+class Sliced(Causal):
+    """Adds as many learned vectors as there are positions, while there are."""
+
+    def __init__(self, reads, writes, positions):
+        super().__init__(reads, writes)
+        self.positions = nn.Parameter(torch.randn(positions, 1))
+
+    def forward(self, tokens):
+        return super().forward(tokens) + self.positions[: tokens.shape[1]]
 
 
 def test_a_part_of_ones_own_is_looked_at_too():

@@ -7,26 +7,33 @@ symbol does.
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
+from typing import Any
 
+import numpy
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lengthwise.base.origin import foreign
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Inputs, UsageError
 from lengthwise.depth.plain import Plain
-from lengthwise.models import Model, Once, device_of, modes_kept
+from lengthwise.models import Model, Once, TooFewPositions, device_of, modes_kept, too_few_positions
 from lengthwise.recipe.own_code import running_foreign_code
 from lengthwise.recipe.recipe import Recipe
 
 CUTS = 8  # positions of an answer after which tokens are changed
 ROWS, LOOPS = 6, 3  # of the batch on which a model is checked
 SPREAD = 6  # of its lengths
-MOVED = 1e-3  # smallest change of a logit that counts, relative to the largest logit
+MOVED = 1e-3  # smallest change of a logit that counts, relative to the largest logit, in 32 bits
+ROUNDINGS = 8  # relative rounding errors that a logit may be off by in coarser types
 
 
 @torch.no_grad()
@@ -39,11 +46,13 @@ def check(model: Model, recipe: Recipe) -> None:
         model.eval()
         batch = _batch(recipe)
         _check_symbols(model, batch.inputs, recipe)
-        _check_random(model, batch.inputs)
+        model = _in_single_precision(model, batch.inputs)
+        least = _tolerance(model, batch.inputs)
+        _check_repeatable(model, batch.inputs, least)
         if recipe.layout.causal:
-            _check_causality(model, batch)
+            _check_causality(model, batch, least)
         _check_norms(model)
-        _check_padding(model, batch.inputs)
+        _check_padding(model, batch.inputs, least)
 
 
 def _batch(recipe: Recipe) -> Batch:
@@ -54,6 +63,42 @@ def _batch(recipe: Recipe) -> Batch:
     lengths = torch.linspace(bottom, top, ROWS).round().long()
     sizes = torch.stack([lengths.clamp(max=max(cap, bottom)) for cap in recipe.tops], 1)
     return recipe.layout.write(task.sample(sizes, draw), task)
+
+
+def _in_single_precision(model: Model, inputs: Inputs) -> Model:
+    """A copy with weights in 32 bits, if some have fewer: rounding to 8 bits hides small changes, and looks like one.
+    The model itself where such a copy cannot be computed."""
+    if all(torch.finfo(one.dtype).bits >= 32 for one in model.parameters() if one.is_floating_point()):
+        return model
+    try:
+        copied = deepcopy(model).float()
+        _logits(copied, inputs)
+    except Exception:  # it may cast to its own type within, or hold what cannot be copied
+        return model
+    return copied
+
+
+class _CoarsestType(TorchDispatchMode):
+    """The relative rounding error of the coarsest floating-point type that any operation within returns."""
+
+    eps = 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, Tensor) and found.is_floating_point():
+            self.eps = max(self.eps, torch.finfo(found.dtype).eps)
+        return found
+
+
+def _tolerance(model: Model, inputs: Inputs) -> float:
+    """The smallest change of a logit that counts, relative to the largest: more than rounding within the model, such as
+    in ``torch.autocast``, can make."""
+    try:
+        with _CoarsestType() as seen:
+            _logits(model, inputs)
+    except Exception:  # compiled code may not let itself be watched
+        return MOVED
+    return max(MOVED, ROUNDINGS * seen.eps)
 
 
 def _logits(model: Model, inputs: Inputs) -> Float[Tensor, "b t v"]:
@@ -69,7 +114,8 @@ def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
         if device_of(model).type != "cpu":
             _try_on_cpu(model, inputs)
         logits = _logits(model, inputs)
-    except IndexError:
+    except IndexError as error:
+        _check_positions(model, inputs, error)
         raise UsageError(
             f"{name} does not know all {len(reads)} symbols of {recipe.task.name} in {type(recipe.layout).__name__}"
         ) from None
@@ -78,6 +124,16 @@ def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
             f"{name} gives {logits.shape[-1]} logits a position, but {recipe.task.name} in "
             f"{type(recipe.layout).__name__} writes {len(writes)} symbols: {' '.join(writes.symbols)}"
         )
+
+
+def _check_positions(model: Model, inputs: Inputs, error: IndexError) -> None:
+    """UsageError where rows of one symbol fail too: then it lacks positions, not symbols."""
+    try:
+        _logits(model, replace(inputs, tokens=torch.zeros_like(inputs.tokens)))
+    except IndexError:
+        if isinstance(error, TooFewPositions):
+            raise error from None
+        raise UsageError(f"{_name(model)} {too_few_positions(inputs.tokens.shape[1], error)}") from None
 
 
 def _try_on_cpu(model: Model, inputs: Inputs) -> None:
@@ -90,16 +146,47 @@ def _try_on_cpu(model: Model, inputs: Inputs) -> None:
         return
 
 
-def _check_random(model: Model, inputs: Inputs) -> None:
+def _check_repeatable(model: Model, inputs: Inputs, least: float) -> None:
     """The same rows must get the same logits again: whatever is compared below would differ for this reason alone."""
-    if _differ(_logits(model, inputs), _logits(model, inputs), inputs.padding_mask):
+    if not _differ(_logits(model, inputs), _logits(model, inputs), inputs.padding_mask, least):
+        return
+    with _same_random_numbers() as restart:
+        first = _logits(model, inputs)
+        restart()
+        again = _logits(model, inputs)
+    if _differ(first, again, inputs.padding_mask, least):
         raise UsageError(
-            f"{_name(model)} is random at test: the same rows got other logits when they were given again; random "
-            "numbers are for training alone, as in nn.Dropout or dropout(…, training=self.training)"
+            f"{_name(model)} carries something from one call to the next, such as a hidden state, a cache or a count: "
+            "the same rows got other logits when they were given again, with the same random numbers; let each call of "
+            "forward start afresh"
         )
+    raise UsageError(
+        f"{_name(model)} is random at test: the same rows got other logits when they were given again; random "
+        "numbers are for training alone, as in nn.Dropout or dropout(…, training=self.training)"
+    )
 
 
-def _check_causality(model: Model, batch: Batch) -> None:
+@contextmanager
+def _same_random_numbers() -> Iterator[Callable[[], None]]:
+    """Context manager: torch's, numpy's and Python's generators start at a seed, and again whenever what it yields is
+    called; on exit they are as before."""
+
+    def restart() -> None:
+        torch.manual_seed(0)
+        numpy.random.seed(0)
+        random.seed(0)
+
+    of_python, of_numpy = random.getstate(), numpy.random.get_state()
+    try:
+        with torch.random.fork_rng():
+            restart()
+            yield restart
+    finally:
+        random.setstate(of_python)
+        numpy.random.set_state(of_numpy)
+
+
+def _check_causality(model: Model, batch: Batch, least: float) -> None:
     """Changing the tokens after a position must not change the logits up to it: one within the prompt, and several
     from the one at which the first symbol of the answer is predicted, where looking ahead pays."""
     inputs = batch.inputs
@@ -109,7 +196,7 @@ def _check_causality(model: Model, batch: Batch) -> None:
         later = torch.arange(inputs.tokens.shape[1]) > cut[:, None]
         changed = inputs.tokens.where(~later, (inputs.tokens + 1) % symbols)
         after = _logits(model, replace(inputs, tokens=changed))
-        if _differ(before, after, inputs.padding_mask & ~later):
+        if _differ(before, after, inputs.padding_mask & ~later, least):
             raise UsageError(
                 f"{_name(model)} looks ahead: other tokens after a position changed its logits at or before it, where "
                 "a causal layout may see earlier tokens only; mask its attention, or use a layout that is not causal"
@@ -126,13 +213,13 @@ def _check_norms(model: Model) -> None:
             )
 
 
-def _check_padding(model: Model, inputs: Inputs) -> None:
+def _check_padding(model: Model, inputs: Inputs, least: float) -> None:
     """The logits of a row must be the same alone and beside longer rows."""
     together = _logits(model, inputs)
     for row in range(len(inputs)):
         alone = inputs.take(slice(row, row + 1)).narrow()
         width = alone.tokens.shape[1]
-        if _differ(_logits(model, alone), together[row : row + 1, :width], alone.padding_mask):
+        if _differ(_logits(model, alone), together[row : row + 1, :width], alone.padding_mask, least):
             raise UsageError(
                 f"{_name(model)} reads padding, or its neighbours: a row alone gets other logits than beside longer "
                 "rows; give its forward a parameter padding_mask (rows × positions, True for a real token) and hide "
@@ -140,10 +227,12 @@ def _check_padding(model: Model, inputs: Inputs) -> None:
             )
 
 
-def _differ(one: Float[Tensor, "b t v"], two: Float[Tensor, "b t v"], at: Bool[Tensor, "b t"]) -> bool:
-    """Whether logits at the positions ``at`` differ by more than rounding; False for NaN."""
+def _differ(
+    one: Float[Tensor, "b t v"], two: Float[Tensor, "b t v"], at: Bool[Tensor, "b t"], least: float = MOVED
+) -> bool:
+    """Whether logits at the positions ``at`` differ by more than rounding, ``least`` of the largest; False for NaN."""
     one, two = one[at].double(), two[at].double()
-    return bool(((one - two).abs() > MOVED * (1 + one.abs().max())).any())
+    return bool(((one - two).abs() > least * (1 + one.abs().max())).any())
 
 
 def _name(model: Model) -> str:

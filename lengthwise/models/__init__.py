@@ -15,6 +15,7 @@ from torch import Generator, Tensor, nn
 
 from lengthwise.base.callable import lists_itself
 from lengthwise.base.fields import Part
+from lengthwise.base.files import one_line
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import Vocab
 
@@ -106,7 +107,13 @@ class Once(Model):
 
     def advance(self, state: State, context: Context) -> State:
         tokens, padding_mask = context
-        logits = self.module(tokens, padding_mask=padding_mask) if self.masked else self.module(tokens)
+        try:
+            logits = self.module(tokens, padding_mask=padding_mask) if self.masked else self.module(tokens)
+        except (IndexError, RuntimeError) as error:
+            if not lacks_positions(error):
+                raise
+            said = too_few_positions(tokens.shape[1], error)
+            raise TooFewPositions(f"{type(self.module).__name__} {said}") from error
         if not isinstance(logits, Tensor) or logits.dim() != 3 or logits.shape[:2] != tokens.shape:
             found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise UsageError(
@@ -117,6 +124,23 @@ class Once(Model):
 
     def read(self, state: State) -> Float[Tensor, "r t v"]:
         return state
+
+
+class TooFewPositions(UsageError, IndexError):
+    """A module fails on rows of this length, or does not know a symbol."""
+
+
+def lacks_positions(error: Exception) -> bool:
+    """Is this how torch fails where a table of positions or symbols ends, or a row does not fit what it is added to?"""
+    return isinstance(error, IndexError) or "must match the size of tensor" in str(error)
+
+
+def too_few_positions(count: int, error: Exception) -> str:
+    """What a message says of a module that fails on rows of ``count`` positions."""
+    return (
+        f"fails on rows of {count} positions ({type(error).__name__}: {one_line(error)}): if it has fewer, give it "
+        "more, or shorter problems"
+    )
 
 
 def _is_required(part: inspect.Parameter) -> bool:
