@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from lengthwise import catalog
+from lengthwise.base.results import trials
 from lengthwise.base.rng import stream
-from lengthwise.base.types import Inputs, Problems, UsageError, wilson
+from lengthwise.base.types import Inputs, Problems, Score, UsageError, wilson
 from lengthwise.evaluation import precision as precision_counts
 from lengthwise.evaluation import scores as evaluation
 from lengthwise.evaluation.scores import answer, answers, default_sizes, evaluate, exact_match, loops_right
@@ -27,8 +28,12 @@ from lengthwise.recipe import data
 from lengthwise.recipe.layout import FullOutput, NextToken, Pairs
 from lengthwise.recipe.lengths import Uniform
 from lengthwise.recipe.loops import Constant, ExtraLoops, PerRound
+from lengthwise.recipe.outline import outline
 from lengthwise.recipe.recipe import Recipe
+from lengthwise.recipe.source import Finite, describe_repeats
 from lengthwise.recipe.stopping import After, Converged, Halted, MaxConfidence, Oracle, Reading
+from lengthwise.report.scored import Scores
+from lengthwise.report.tables import detail_table
 from lengthwise.run import Weights, load
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
@@ -645,3 +650,34 @@ def test_precision_decides_how_many_problems_are_looked_at():
     for wrong in (0, 0.5, -1):
         with pytest.raises(UsageError, match=r"precision is half the width of an interval, between 0 and 0\.5"):
             list(evaluate(weights, [3], precision=wrong))
+
+
+@pytest.mark.parametrize("precision", [None, 0.02])
+def test_scores_tell_how_many_problems_differ(precision):
+    """From the few test problems that a fixed set leaves, repeats add nothing to what the interval counts; fresh
+    problems are draws from a distribution, whose repeats count."""
+    fixed = replace(NEXT, batch=8, source=Finite(8))
+    for recipe, size in ((fixed, 8), (PARITY, 3)):
+        weights = replace(half_trained(PARITY if recipe is PARITY else NEXT), recipe=recipe)
+        (score,) = evaluate(weights, [size], samples=600, precision=precision)
+        problems = data.unseen(recipe, size, score.count, seed=0)
+        assert score.distinct == len({tuple(row) for row in problems.prompt.tolist()}) < score.count
+        counted = score.distinct if recipe is fixed else score.count
+        assert score.interval == wilson(score.exact, counted) and trials(score.row()) == counted
+        assert ("fixed_set" in score.row()) == (recipe is fixed)
+    assert describe_repeats(NEXT.source, data.unseen(NEXT, 30, 500, seed=0)) == {}
+    (score,) = evaluate(half_trained(NEXT), [18], samples=4)
+    assert score.distinct is None and "distinct" not in score.row()
+
+
+def test_a_table_tells_how_many_problems_differ():
+    weights = half_trained(PARITY)
+    rows = [score.row() for score in evaluate(weights, [2], samples=50)]
+    table = detail_table(rows)
+    assert [*table.columns[-1].cells][-1].plain == "50 (4)" and "how many problems differ" in table.caption.plain
+    assert "50 (4 different)" in str(Scores([Score(**row | {"sizes": (2,)}) for row in bare(rows)], outline(PARITY)))
+
+
+def bare(rows):
+    """Rows without the interval, which a Score computes."""
+    return [{name: value for name, value in row.items() if name not in ("low", "high")} for row in rows]

@@ -8,10 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from lengthwise.report.csv_files import write_csv
 
 import lengthwise as lw
-from lengthwise.base.results import Outcomes, Score, independent_trials, wilson
+from lengthwise.base.results import Outcomes, Score, independent_trials, trials, wilson
+from lengthwise.base.score_rows import interval_notes
 from lengthwise.evaluation.precision import next_count
+from lengthwise.report.published import read_csv
 from lengthwise.report.scored import newcombe
 from lengthwise.report.tables import detail_table
 
@@ -59,6 +62,19 @@ def test_trials_are_batches():
     assert independent_trials(1024, 512) == 2
     assert 12 < independent_trials(6400, 512) < 13
     assert independent_trials(100, 512) == 1
+
+
+def test_trials_are_batches_of_different_problems_where_a_fixed_set_repeats(tmp_path):
+    row = {"count": 6400, "distinct": 1024}
+    assert trials(row) == 6400 and trials(row | {"fixed_set": True}) == 1024
+    assert trials(row | {"together": 512}) == independent_trials(6400, 512)
+    assert trials(row | {"together": 512, "fixed_set": True}) == 2
+    both = Score("t", "w", "r", "uniform", (1,), 6400, 0.5, None, 0.5, 1.0, together=512, distinct=1024, fixed_set=True)
+    assert both.interval == wilson(0.5, 2)
+    said = interval_notes([both.row()])
+    read = read_csv(write_csv(tmp_path / "scores.csv", [both.row()]))
+    assert read == [both.row()] and trials(read[0]) == 2
+    assert len(said) == 2 and "over batches" in said[0] and "each problem once" in said[1]
 
 
 def test_more_batches_are_looked_at_until_the_interval_is_narrow():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -45,12 +46,14 @@ class Score:
     precision: float | None = None  # half the width of an interval that ended the count early; None: it did not
     family: str | None = None  # "alone": of one family, by its name; None: of none, or with all the others
     together: int | None = None  # problems of a batch for which the rule chose one loop; None: each has its own
+    distinct: int | None = None  # number of different problems among ``count``; None: all differ, or not known
+    fixed_set: bool | None = None  # True: drawn from the test part of a fixed set, and some of them several times
     outcomes: Outcomes | None = field(default=None, compare=False, repr=False)  # in memory only; None: not known
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's 95 % interval of ``exact``: over problems; where a rule chose one loop for a batch, over batches."""
-        return wilson(self.exact, independent_trials(self.count, self.together))
+        """Wilson's 95 % interval of ``exact``, over independent trials (see ``trials``)."""
+        return wilson(self.exact, trials(vars(self)))
 
     def row(self) -> dict[str, Any]:
         """Plain values, for JSON and CSV."""
@@ -71,8 +74,8 @@ class RunOutline:
     data_seed: Seed
     task: OneLine
     axes: tuple[OneLine, ...]
-    top: Size  # the largest training size
-    tops: Sizes  # the largest training size on each axis
+    top: Size  # the largest training size; 0 where Python evaluates a module of which it is not known
+    tops: Sizes  # the largest training size on each axis, likewise
     steps: Count
     stopping: OneLine  # the recipe's own stopping rule
     model: OneLine
@@ -101,6 +104,18 @@ def independent_trials(count: int, together: int | None = None) -> float:
     is not full counts for less. The problems of a batch need not agree, so an interval may be wider than necessary."""
     full, rest = divmod(count, together or 1)
     return count**2 / (full * (together or 1) ** 2 + rest**2)
+
+
+def problems_counted(row: Mapping[str, Any]) -> int:
+    """Return the number of problems that the interval of a score's fields counts. A problem that is drawn again from
+    the few that a fixed set leaves for tests shows nothing new about those of its size; one drawn again from a task's
+    own distribution is another draw of it."""
+    return row["distinct"] if row.get("fixed_set") else row["count"]
+
+
+def trials(row: Mapping[str, Any]) -> float:
+    """Return the number of independent trials that a score's fields stand for."""
+    return independent_trials(problems_counted(row), row.get("together"))
 
 
 def wilson(share: float, count: float, z: float = NORMAL) -> tuple[float, float]:

@@ -54,6 +54,8 @@ class Measured(TypedDict):
     high: Fraction
     seed: NotRequired[Seed]
     sealed: NotRequired[OneLine]
+    distinct: NotRequired[Count]  # number of different problems, where it is less than the count
+    fixed_set: NotRequired[bool]  # they are a fixed set's, so that the interval counts those that differ
     family: NotRequired[Literal["alone"]]  # a family that was asked for by name: the others may not be measured
     together: NotRequired[Count]  # problems of a batch for which the rule chose one loop
 

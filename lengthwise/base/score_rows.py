@@ -20,6 +20,11 @@ def size_text(sizes: Iterable[int]) -> str:
     return "x".join(map(str, sizes))
 
 
+def count_text(count: int, distinct: int | None) -> str:
+    """A number of problems, with how many of them are different where some are drawn several times."""
+    return str(count) if distinct is None else f"{count} ({distinct} different)"
+
+
 def share_text(share: float, decimals: int = 2) -> str:
     """A fraction in so many decimals, which never rounds to a clean 0 or 1 what is not: ``>.99`` and ``<.01``
     instead."""
@@ -49,10 +54,13 @@ def _weight(row: Row) -> tuple[bool, int]:
     return "sealed" in row, row["count"]
 
 
-def batch_notes(rows: Iterable[Row]) -> list[str]:
-    """Explain the intervals of rules that choose one loop for a batch; nothing where there is no such row."""
+def interval_notes(rows: Iterable[Row]) -> list[str]:
+    """Explain the intervals that do not count every problem; nothing where there is no such row."""
+    rows = list(rows)
     sizes = sorted({row["together"] for row in rows if row.get("together")})
-    return [f"one loop was chosen for each {size} problems: those intervals are over batches" for size in sizes]
+    said = [f"one loop was chosen for each {size} problems: those intervals are over batches" for size in sizes]
+    repeats = any(row.get("fixed_set") for row in rows)
+    return said + ["a fixed set repeats problems: those intervals count each problem once"] * repeats
 
 
 def uniform_in(rows: Iterable[Row]) -> dict[Sizes, Row]:

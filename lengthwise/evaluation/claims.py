@@ -9,7 +9,7 @@ from random import Random
 
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
-from lengthwise.base.results import RunOutline, independent_trials, wilson
+from lengthwise.base.results import RunOutline, trials, wilson
 from lengthwise.base.rng import address
 from lengthwise.base.schemas import Measured
 from lengthwise.base.score_rows import Row, latest, size_text
@@ -94,13 +94,9 @@ def _measured(weights: Weights, row: Row, seed: int) -> Row | None:
     return score.row()
 
 
-def _trials(row: Row) -> float:
-    return independent_trials(row["count"], row.get("together"))
-
-
 def _refutation(claim: Row, row: Row) -> str:
-    low, _ = wilson(claim["exact"], _trials(claim), SURE)
-    _, high = wilson(row["exact"], _trials(row), SURE)
+    low, _ = wilson(claim["exact"], trials(claim), SURE)
+    _, high = wilson(row["exact"], trials(row), SURE)
     if low <= high:
         return ""
     where = f"{claim['problems']} at {size_text(claim['sizes'])}"

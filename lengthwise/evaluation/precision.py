@@ -19,7 +19,7 @@ def first_count(precision: float) -> int:
     return math.ceil(NORMAL**2 * (0.5 / precision - 1))
 
 
-def next_count(right: int, count: int, precision: float, together: int = 1) -> int:
+def next_count(right: float, count: int, precision: float, together: int = 1) -> int:
     """How many problems to look at in all, with so many right of the first ``count``; no more if the interval is narrow
     enough. Never more than twice as many: the fraction itself is only an estimate. ``together`` is the rule's."""
     low, high = wilson(right / count, independent_trials(count, together))

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lengthwise.base.results import AnySize, Outcomes
+from lengthwise.base.results import AnySize, Outcomes, problems_counted
 from lengthwise.base.score_rows import ALONE
 from lengthwise.base.types import Batch, Kind, Problems, Score, Trace, UsageError, sent
 from lengthwise.evaluation.causality import check
@@ -21,7 +21,7 @@ from lengthwise.models import Model, device_of
 from lengthwise.recipe.data import unseen
 from lengthwise.recipe.layout import up_to_end
 from lengthwise.recipe.recipe import Recipe, check_stopping
-from lengthwise.recipe.source import hashed
+from lengthwise.recipe.source import describe_repeats, hashed
 from lengthwise.recipe.stopping import Stopping, chosen_by, limit_of
 from lengthwise.run import Weights
 
@@ -90,10 +90,11 @@ def _precise(
             for parts, rows in zip(found, hits_by_row(weights.model, recipe, problems.take(part), rules), strict=True):
                 parts.append(rows)
             done = part.stop
-            rights = [sum(int(rows[:, 0].sum()) for rows in parts) for parts in found]
-            until = max(
-                next_count(right, done, precision, rule.together) for right, rule in zip(rights, rules, strict=True)
-            )
+            # Repeats from a fixed set count once: look at as many further problems as the interval still needs.
+            counted = problems_counted({"count": done} | describe_repeats(recipe.source, problems.take(slice(done))))
+            rights = [sum(int(rows[:, 0].sum()) for rows in parts) * counted / done for parts in found]
+            needed = [next_count(n, counted, precision, rule.together) for n, rule in zip(rights, rules, strict=True)]
+            until = done - counted + max(needed)
         seen, early = problems.take(slice(done)), precision if done < samples else None
         for rule, parts in zip(rules, found, strict=True):
             rows = torch.cat(parts)
@@ -128,6 +129,7 @@ def score_of(
         precision=precision,
         family=family,
         together=rule.together if rule.together > 1 else None,
+        **describe_repeats(weights.recipe.source, problems),
         outcomes=Outcomes(digest, bytes(rows[:, 0].tolist())),
     )
 

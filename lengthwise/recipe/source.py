@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Int
@@ -64,3 +64,11 @@ def hashed(problems: Problems) -> Int[Tensor, " b"]:
     for factor in (-49064778989728563, -4265267296055464877):
         code = (code ^ (code >> 33 & 0x7FFFFFFF)) * factor
     return (code ^ (code >> 33 & 0x7FFFFFFF)) & 0x7FFFFFFFFFFFFFFF
+
+
+def describe_repeats(source: Source, problems: Problems) -> dict[str, Any]:
+    """Return what a Score says of problems that were drawn several times; nothing where all differ."""
+    distinct = len(hashed(problems).unique())
+    if distinct == len(problems):
+        return {}
+    return {"distinct": distinct, "fixed_set": True if isinstance(source, Finite) else None}

@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from lengthwise.base.errors import UsageError
+from lengthwise.base.results import problems_counted
 from lengthwise.base.score_rows import ALONE, DRAWN, SOLVED, Row, Sizes, among_all, latest, trained_on, worst_rows
 from lengthwise.folder import DIVERGED, InquiryFolder, RunFolder
 
@@ -50,7 +51,7 @@ class Point:
     error: float | None  # standard error of the mean over seeds; None of a single seed
     seeds: int
     solved: int  # seeds that reach SOLVED
-    count: int  # problems per seed; where seeds differ, the fewest
+    count: int  # problems per seed, repeats from a fixed set once; where seeds differ, the fewest
     families: tuple[str, ...] = ()  # of structured problems: which these are, in each seed; those not right, if any
 
     @property
@@ -255,7 +256,7 @@ def _point(sizes: Sizes, rows: Sequence[Row]) -> Point:
         low, high, error = rows[0]["low"], rows[0]["high"], None
     else:
         low, high, error = min(shares), max(shares), statistics.stdev(shares) / math.sqrt(len(shares))
-    solved, count = sum(share >= SOLVED for share in shares), min(row["count"] for row in rows)
+    solved, count = sum(share >= SOLVED for share in shares), min(map(problems_counted, rows))
     return Point(sizes, statistics.fmean(shares), low, high, error, len(rows), solved, count, _families(rows))
 
 

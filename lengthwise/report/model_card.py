@@ -10,8 +10,8 @@ from lengthwise.base.errors import clean
 from lengthwise.base.score_rows import (
     Row,
     Sizes,
-    batch_notes,
     families_in,
+    interval_notes,
     latest,
     size_text,
     trained_on,
@@ -101,7 +101,7 @@ def _scores(rows: Sequence[Row], tops: Sizes) -> Iterator[str]:
     yield ""
     yield "Exact match: the whole answer is right, its end included. In brackets Wilson's 95 % interval and the number"
     yield f"of fresh problems. Stopping rule: `{rows[0]['stopping']}`."
-    yield from (f"Intervals: {note}." for note in batch_notes(rows))
+    yield from (f"Intervals: {note}." for note in interval_notes(rows))
 
 
 def _share(row: Row | None) -> str:

@@ -192,9 +192,11 @@ def _sizes(cell: str, where: str) -> list[int]:
 
 
 def _value(name: str, cell: str) -> Any:
-    """A cell as a finite number, if it is one and its column holds no words; else as it stands."""
+    """A cell as true or false or a finite number, if it is one and its column holds no words; else as it stands."""
     if name in WORDS:
         return cell
+    if cell in ("True", "False"):
+        return cell == "True"
     for kind in (int, float):
         with suppress(ValueError):
             if math.isfinite(value := kind(cell)):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import RunOutline, Score
-from lengthwise.base.score_rows import Row, batch_notes, size_text
+from lengthwise.base.score_rows import Row, count_text, interval_notes, size_text
 from lengthwise.base.shown import as_grid, as_html
 from lengthwise.folder import RunFolder
 
@@ -60,13 +60,14 @@ class Scores(list[Score]):
         several = len(self.rules) > 1
         rows = [
             [size_text(s.sizes), s.problems, *[s.stopping] * several, f"{s.exact:.3f}",
-             "{:.3f}–{:.3f}".format(*s.interval), f"{s.loops:.1f}", str(s.count)] for s in self
+             "{:.3f}–{:.3f}".format(*s.interval), f"{s.loops:.1f}", count_text(s.count, s.distinct)] for s in self
         ]  # fmt: skip
         return [*HEADS[:2], *[RULE] * several, *HEADS[2:]], rows
 
     def _title(self) -> str:
-        note = "".join(f"; {text}" for text in batch_notes(self.rows()))
-        return f"{self.outline.name}, trained up to {size_text(self.outline.tops)}{note}"
+        """Whose scores they are, how far it was trained, where that is known, and what the intervals count."""
+        trained = [f"trained up to {size_text(self.outline.tops)}"] if self.outline.top else []
+        return "; ".join([", ".join([self.outline.name, *trained]), *interval_notes(self.rows())])
 
     def __str__(self) -> str:
         return f"{self._title()}\n{as_grid(*self._table())}"

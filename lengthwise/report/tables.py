@@ -16,7 +16,7 @@ from rich.text import Text
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import remove, write
-from lengthwise.base.score_rows import SOLVED, Row, Sizes, batch_notes, share_text, size_text, trained_on
+from lengthwise.base.score_rows import SOLVED, Row, Sizes, interval_notes, share_text, size_text, trained_on
 from lengthwise.report import TRAINED, WORST, Claim, Curve, Point, fits_of, lost, names, not_fitted
 from lengthwise.report.sheet import Sheet
 
@@ -74,9 +74,10 @@ def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
         table.add_row(size, *(row[name] for name in own), *rest)
     said = [f"{name}: {rows[0][name]}" for name in ("problems", "stopping") if name not in own]
     said += [f"{TRAINED} within the training range, up to {size_text(tops)}"] if tops is not None else []
+    said += ["count: in brackets how many problems differ"] * any("distinct" in row for row in rows)
     early = sorted({row["precision"] for row in rows if "precision" in row})
     said += [f"ended as soon as the 95 % interval is within ±{width:g} of its middle" for width in early]
-    said += batch_notes(rows)
+    said += interval_notes(rows)
     table.caption = Text("; ".join(said))
     return table
 
@@ -284,7 +285,7 @@ def _details(row: Row, *, trained: bool) -> list[Text]:
         Text(f"{row['low']:.3f}–{row['high']:.3f}", "dim"),
         Text(f"{row['token_accuracy']:.3f}"),
         Text(f"{row['loops']:.1f}"),
-        Text(str(row["count"])),
+        Text(f"{row['count']} ({row['distinct']})" if "distinct" in row else str(row["count"])),
     ]
 
 
