@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib.text import Text
 from torch import nn
 
 import lengthwise as lw
@@ -95,6 +96,15 @@ def test_any_module_is_measured():
     assert [(score.sizes, score.count) for score in scores] == [((2,), 10), ((5,), 10)]
     assert (scores.outline.name, scores.outline.top) == ("Gru", 4)
     assert module.training  # as it was
+
+
+def test_how_far_a_module_was_trained_is_not_said_unless_it_is_known():
+    pair = {"task": "addition", "samples": 3, "quiet": True}
+    for tops, told in (({}, False), ({"trained_to": 4}, True)):
+        scores = lw.evaluate(Gru(13, 13), [(2, 2), (2, 3), (3, 2)], **pair, **tops)
+        drawn = " ".join(text.get_text() for text in scores.plot().findobj(Text))
+        assert all(("trained" in text) == told for text in (str(scores), scores._repr_html_(), drawn))
+    assert "trained" not in str(lw.evaluate(Gru(), [2, 5], task="parity", samples=3, quiet=True))
 
 
 def test_a_module_is_measured_as_its_answers_are():

@@ -215,7 +215,8 @@ def evaluate(
 
     For a module alone: ``task``, a Task or its name; ``layout``, how problems are written as rows, by default
     ``NextToken()``, whose symbols are ``layout.vocabs(task)``; ``loops``, for a module that is a ``Model``;
-    ``trained_to``, its training length, which pictures shade and the default lengths start from.
+    ``trained_to``, its training length, which pictures shade and the default lengths start from (20 there, and not
+    shown, unless given).
 
     ``samples`` are problems per length, 1,000 unless given. With ``precision``, e.g. 0.01, a length is done as soon as
     its 95 % interval is as narrow as ± that, after 10,000 problems at most, or ``samples``.
@@ -244,7 +245,10 @@ def evaluate(
             every = evaluate_families(found, sizes, samples=samples_of_family(samples or SAMPLES), **asked)
             of_size = {"each": len(found.recipe.task.families), "rules": len(asked["stopping"])}
             scores += followed(every, progress, found.recipe, sizes, what=f"{found.name}: families", **of_size)
-    return Scores(scores, replace(outline(found.recipe), name=found.name))
+    told = replace(outline(found.recipe), name=found.name)
+    if isinstance(weights, nn.Module) and trained_to is None:  # how far it was trained is not known
+        told = replace(told, top=0, tops=(0,) * len(told.axes))
+    return Scores(scores, told)
 
 
 def compare(first: Scores | Run | str | Path, *others: Scores | Run | str | Path) -> Comparison:

@@ -56,7 +56,7 @@ def score_figure(
 def usual_title(outlines: Sequence[RunOutline | InquiryOutline]) -> str:
     """What is solved, and how far it was trained where all agree."""
     tasks = ", ".join(dict.fromkeys(one.task.replace("-", " ").capitalize() for one in outlines))
-    tops = {size_text(one.tops) for one in outlines if isinstance(one, RunOutline)}
+    tops = {size_text(one.tops) for one in outlines if isinstance(one, RunOutline) and one.top}
     return f"{tasks}, trained on up to {min(tops)}" if len(tops) == 1 else tasks
 
 

@@ -42,8 +42,8 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
     panels = _panels(pairs)
     sides = _sides({sizes for cells in panels.values() for sizes in cells})
     panels = {name: cells for name, cells in panels.items() if any(one != other for one, other in cells)} or panels
-    reach = " x ".join(map(str, tops))
-    heading = [*filter(None, [title]), f"trained to {reach} (outlined)"]
+    reach = f"trained to {' x '.join(map(str, tops))} (outlined)" if any(tops) else None  # None: not known
+    heading = [*filter(None, [title, reach])]
     grid = _Grid.of(len(panels), width)
     figure = grid.figure(width, ("\n" if width == "column" else ": ").join(heading))
     for number, (name, cells) in enumerate(panels.items()):
