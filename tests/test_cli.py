@@ -428,3 +428,19 @@ def test_help_says_what_an_attack_looks_at_and_what_a_seed_is_of():
     assert "(default: half the training length, all of it, and one and a half)" in said
     assert "seed of the problems (default: 0)" in said and "(default: the recipe's" not in said
     assert "seed of weights and problems (default: the recipe's)" in " ".join(command("train", "--help").stdout.split())
+
+
+def test_a_run_with_changes_is_said_to_be_another_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path))
+    words = ["train", "looped-pairs", *TINY, "steps=2", "--lengths", "2", "--samples", "2", "--quiet"]
+    assert command(*words).stderr == ""
+    (old,) = tmp_path.iterdir()
+    again = ["train", str(old), *words[-5:]]
+    assert command(*again).stderr == ""
+    for changes in (["steps=3"], ["optimizer.rate=0.01", "steps=2"]):
+        done = command(*again, *changes)
+        (line,) = done.stderr.splitlines()
+        assert f"{old} is another recipe, trained from step 0 in {tmp_path}" in line and "cannot go on" in line
+        assert command(*again, *changes).stderr == ""  # it is there
+    (old / "model.safetensors").unlink()
+    assert f"leave the changes out: lengthwise train {old}" in command(*again, "steps=4").stderr

@@ -77,6 +77,8 @@ def run(args: argparse.Namespace) -> int:
     own_folder = Path(args.recipe) if itself and not args.changes else None
     if len(recipes) > 1 and process_count() > 1:
         raise UsageError(f"{process_count()} processes train one run together: leave --seeds out, or torchrun")
+    if args.changes and is_folder(Path(args.recipe)) and not follows():
+        _say_that_it_is_new(Path(args.recipe), recipes)
     if follows():
         _train(args, Run.expected(recipes[0]) if own_folder is None else Run(own_folder, recipe), Progress(quiet=True))
         return 0
@@ -101,6 +103,25 @@ def run(args: argparse.Namespace) -> int:
     if lost:
         raise Diverged(f"{len(lost)} of {len(runs)} seeds diverged: {', '.join(str(one.folder) for one in lost)}")
     return 0
+
+
+def _say_that_it_is_new(folder: Path, recipes: Sequence[Recipe]) -> None:
+    """Say that a run's recipe with changes is another run, which does not start from that run's weights."""
+    old = Run.open(folder)
+    new = [Run.expected(one).folder for one in recipes if one.id != old.recipe.id]
+    new = [path for path in new if not (path / "config.json").exists()]
+    if not new:
+        return
+    rest = "training cannot go on from its weights"
+    if not old.done:
+        rest = f"to finish it, leave the changes out: lengthwise train {folder}"
+    console.err.print(
+        f"lengthwise: with these changes {folder} is another recipe, trained from step 0 in {new[0]}"
+        f"{', …' * (len(new) > 1)}; {folder} stays as it is: {rest}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def _apart(args: argparse.Namespace, runs: Sequence[Run], on: Engine) -> int:
