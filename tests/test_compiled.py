@@ -211,6 +211,13 @@ def test_a_model_that_is_declined_trains_as_ever_and_a_line_says_why():
     assert (about["runner"], about["compiled"]) == ("PackedTransformer", False)
 
 
+def test_who_compiles_on_a_cpu_is_told_that_it_does_not_pay(uncompiled):
+    done = command(*WORDS, "--json")
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 0 and "looped-parity: compiled on a CPU, a step took 3.3 times as long" in line
+    assert json.loads(done.stdout)[0]["about"]["compiled"]
+
+
 def test_processes_are_told_to_compile_too():
     for words in (["train", "looped-parity"], ["reproduce", "pairs"], ["sweep", "looped-parity", "model.width=8,16"]):
         assert "--compile" not in passed_on(cli.parse(words))
