@@ -3,13 +3,13 @@ groups rows of similar length and halts each when no rule can change its answer,
 (plain.py), which runs all rows for the longest row's loops and computes logits at all positions after each; answers are
 equal. For comparison also the plain loop on one length at a time, without padding."""
 
-import json
 import statistics
 import time
 from collections.abc import Callable
 
 import plain
 import torch
+from common import QUICK, print_result
 from torch import Tensor
 
 from lengthwise.base.types import Problems
@@ -19,7 +19,7 @@ from lengthwise.recipe.data import unseen
 from lengthwise.recipe.stopping import MaxConfidence, Oracle, Stopping
 from lengthwise.run import Weights, load
 
-LENGTHS, SAMPLES, ROWS, REPEATS = range(1, 61), 4, 512, 5
+LENGTHS, SAMPLES, ROWS, REPEATS = (range(1, 7), 2, 8, 1) if QUICK else (range(1, 61), 4, 512, 5)
 RULES: dict[str, Stopping] = {"oracle": Oracle(), "most confident": MaxConfidence(extra=20)}
 Way = Callable[[Weights, Problems, Stopping], Tensor]
 
@@ -89,7 +89,7 @@ def main() -> None:
     problems = every.take(torch.randperm(len(every), generator=torch.Generator().manual_seed(0)))
     result = {name: measured(weights, problems, rule) for name, rule in RULES.items()}
     met = all(found["ratio"] >= 2 and not found["unlike"] for found in result.values())
-    print(json.dumps({"bench": "adaptive", "lengths": [1, 60], "problems": len(problems), **result, "met": met}))
+    print_result("adaptive", lengths=[LENGTHS[0], LENGTHS[-1]], problems=len(problems), **result, met=met)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,10 @@
 - stacked: a step of 16 seeds of these as one stack takes at most 3 times as long as a step of one by itself.
 
 A part that fails is reported, and stops no other; how long each takes goes to standard error. ``--only PART ...``
-measures these parts alone, and writes no table. ``--device cpu --quick`` tries the script itself where there is no GPU.
+measures these parts alone, and writes no table. ``--quick`` tries the script itself, on a CPU where there is no GPU.
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+from common import QUICK, print_result
 from plain import final_loss
 
 from lengthwise import catalog, fast
@@ -288,14 +288,19 @@ def met(result: dict) -> bool:
 
 if __name__ == "__main__":
     asked = argparse.ArgumentParser()
-    asked.add_argument("--device", default="cuda")
-    asked.add_argument("--quick", action="store_true")
-    asked.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    here = torch.cuda.is_available()
+    asked.add_argument("--device", default="cpu" if QUICK and not here else "cuda")
+    asked.add_argument("--quick", action="store_true", help="try the script itself, on tiny sizes")
+    asked.add_argument("--only", nargs="+", choices=PARTS)
     args = asked.parse_args()
-    if args.device == "cuda" and not torch.cuda.is_available():
-        print(json.dumps({"bench": "gpu", "skipped": "there is no CUDA device here"}))
+    if args.device == "cuda" and not here:
+        print_result("gpu", skipped="there is no CUDA device here")
         sys.exit()
-    found = measured(torch.device(args.device), args.only, quick=args.quick)
-    if not args.quick and args.only == PARTS:
+    # A CPU compiles for a minute.
+    parts = args.only or [part for part in PARTS if part != "compiled" or args.device != "cpu"]
+    found = measured(torch.device(args.device), parts, quick=args.quick)
+    if args.quick:
+        print(table(found), file=sys.stderr)
+    elif not args.only:
         Path(__file__).with_name("gpu.md").write_text(table(found))
-    print(table(found) if args.quick else json.dumps({"bench": "gpu", **found}))
+    print_result("gpu", **found)

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import torch
+from common import QUICK, print_result
 from matplotlib.figure import Figure
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -19,7 +20,7 @@ from lengthwise.report.lines import look
 from lengthwise.report.style import drawing, save, settled, style
 from lengthwise.run import Weights, load
 
-LENGTHS, SAMPLES, REPEATS = (5, 10, 20, 40, 60, 80, 100), 128, 5
+LENGTHS, SAMPLES, REPEATS = ((2, 5), 4, 1) if QUICK else ((5, 10, 20, 40, 60, 80, 100), 128, 5)
 RULES: dict[str, Stopping] = {"known loops": Oracle(), "most confident": MaxConfidence(extra=20)}
 
 
@@ -60,6 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, help="folder for length.json and length.png")
     parser.add_argument("--rows", type=Path, help="a length.json to draw again, instead of measuring")
+    parser.add_argument("--quick", action="store_true", help="try the script itself, on tiny sizes")
     args = parser.parse_args()
     if args.rows:
         prices: Prices = json.loads(args.rows.read_text())
@@ -73,7 +75,7 @@ def main() -> None:
         name: {"ms": [round(ms, 3) for ms, _ in found], "million_operations": [round(count, 2) for _, count in found]}
         for name, found in prices.items()
     }
-    print(json.dumps({"bench": "length", "lengths": LENGTHS, **shown}))
+    print_result("length", lengths=LENGTHS, **shown)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Trainings are simulated: a cluster of 1,000 slots, in which each takes a second 
 else is what ``lengthwise train --seeds 10000 --on …`` does.
 """
 
+import argparse
 import contextlib
 import heapq
 import io
@@ -18,12 +19,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from common import QUICK, print_result
+
 from lengthwise.base.ranges import Positive, Size
 from lengthwise.cli import main as command
 from lengthwise.run import Run
 from lengthwise.training.executors import Engine, Executor, Job
 
-RUNS, SLOTS = 10_000, 1000
+RUNS, SLOTS, SECONDS, LISTINGS = (8, 4, 0.01, 1) if QUICK else (10_000, 1000, 1.0, 3)
 RECIPE = ["looped-parity", "steps=200", "lengths=Uniform(top=4)", "model.width=8", "batch=8", "watch.every=50"]
 TRAIN = [*RECIPE, "--lengths", "4-8", "--samples", "20"]
 FILES = ("metrics.jsonl", "scores.jsonl", "about.json", "model.safetensors")  # the last one says that it is done
@@ -111,16 +114,16 @@ def typed(*words):
 
 
 def listed():
-    """Seconds of ``lengthwise list runs``, the best of three, and how many it names."""
+    """Seconds of ``lengthwise list runs``, the best of several, and how many it names."""
     words, best = [sys.executable, "-m", "lengthwise", "list", "runs", "--json"], float("inf")
-    for _ in range(3):
+    for _ in range(LISTINGS):
         start = time.perf_counter()
         found = subprocess.run(words, check=True, capture_output=True, text=True)
         best = min(best, time.perf_counter() - start)
     return best, sum(text == "done" for text in json.loads(found.stdout)["runs"].values())
 
 
-def study(runs, folder, slots=SLOTS, seconds=1.0):
+def study(runs, folder, slots=SLOTS, seconds=SECONDS):
     """What so many runs take; their folders are in ``folder``."""
     os.environ |= {"LENGTHWISE_RUNS": str(folder / "one"), "TERM": "xterm"}
     typed("train", *TRAIN, "--quiet")
@@ -143,13 +146,16 @@ def study(runs, folder, slots=SLOTS, seconds=1.0):
 
 
 def main():
-    runs = int(sys.argv[1]) if len(sys.argv) > 1 else RUNS
+    parser = argparse.ArgumentParser()
+    parser.add_argument("runs", nargs="?", type=int, default=RUNS)
+    parser.add_argument("--quick", action="store_true", help="try the script itself, on tiny sizes")
+    runs = parser.parse_args().runs
     with tempfile.TemporaryDirectory() as folder:
         found = study(runs, Path(folder))
         seconds, names = listed()
     assert names == runs, f"{names} of {runs} runs are listed"
     met = found["memory_mb"] < 500 and found["per_run_s"] < 1 and seconds < 5
-    print(json.dumps({"bench": "many_runs", **found, "list_s": round(seconds, 2), "met": met}))
+    print_result("many_runs", **found, list_s=round(seconds, 2), met=met)
 
 
 if __name__ == "__main__":

@@ -23,10 +23,10 @@ def final_loss(model: TransformerModel, batch: Batch, loops: Tensor) -> Tensor:
 
 def run(model: TransformerModel, inputs: Inputs, loops: int) -> list[Tensor]:
     """The logits "b t v" at all positions after each loop."""
-    x, mask = model.embedding(inputs.tokens), allowed(model, inputs)
-    state, found = torch.zeros_like(x), []
+    x, mask = model.embedded(inputs.tokens, model.vectors(inputs)), allowed(model, inputs)
+    state, found = model.start_from(x), []
     for _ in range(loops):
-        state = state + x
+        state = model.inject(state, x)
         for block in model.blocks:
             state = through(block, state, mask)
         state = model.norm(state)

@@ -3,7 +3,6 @@ published. Claim: ReTran at least 3 times, GPT 6 times, and the LSTM stack 2.5 t
 computed token by token on rows of 38 positions, like the originals; loss and gradients are equal.
 ``libraries``: the time of a model of the same size built from torch.nn, over that of the package."""
 
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from functools import partial
 
 import others
 import torch
+from common import QUICK, print_result
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -27,6 +27,8 @@ from lengthwise.recipe.source import Fresh
 
 WIDTH = 38
 REPEATS = {"retran": 7, "gpt": 7, "lstm": 25}  # short steps vary more
+if QUICK:
+    REPEATS = dict.fromkeys(REPEATS, 2)
 CLAIMS = {"retran": 3.0, "gpt": 6.0, "lstm": 2.5}
 LIBRARIES = {"lstm": others.lstm, "gpt": others.gpt}  # torch.nn has nothing like ReTran
 
@@ -77,7 +79,7 @@ def gradients(loss: Loss, model: Model, batch: Batch) -> list[Tensor]:
 
 
 def measured(name: str) -> dict[str, object]:
-    recipe = replace(catalog.recipe(f"paper-{name}-small"), source=Fresh())
+    recipe = replace(catalog.recipe(f"paper-{name}-small"), source=Fresh(), **({"batch": 4} if QUICK else {}))
     losses: list[Loss] = [partial(plain_loss, PLAIN[name]), partial(quick_loss, recipe)]
     batch, _ = data.batch(recipe, 0)
     both = [gradients(loss, recipe.build().eval().double(), batch) for loss in losses]
@@ -112,7 +114,7 @@ def seconds(loss: Loss, model: nn.Module, batch: Batch) -> float:
 def main() -> None:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    print(json.dumps({"bench": "recurrent", **{name: measured(name) for name in CLAIMS}}))
+    print_result("recurrent", **{name: measured(name) for name in CLAIMS})
 
 
 if __name__ == "__main__":

@@ -5,14 +5,13 @@ step of all, at three sizes of looped parity with lengths uniform in 1…20. No 
 same by the plain runner, which computes what the stack does. Above 1 the stack is faster.
 """
 
-import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
 import torch
+from common import QUICK, print_result
 
 from lengthwise import catalog, fast
 from lengthwise.recipe.lengths import Uniform
@@ -26,7 +25,7 @@ SIZES = {  # recipe, changes, and how often each is measured
     "ours: width 64, 32 rows": ("looped-parity", [], 4),
     "published: width 256, 64 rows": ("paper-fop-loop-adaptive-parity", [], 1),
 }
-COUNTS = (2, 4, 8)
+COUNTS = (2,) if QUICK else (2, 4, 8)
 
 
 def seconds(step: Callable[[], object]) -> float:
@@ -55,15 +54,13 @@ def ratios(recipe: Recipe, count: int, times: int) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser()
-    asked.add_argument("--quick", action="store_true", help="try the script itself")
-    quick, result = asked.parse_args().quick, {}
-    for size, (name, changes, times) in [*SIZES.items()][: 1 if quick else None]:
+    result = {}
+    for size, (name, changes, times) in [*SIZES.items()][: 1 if QUICK else None]:
         whole = catalog.recipe(name, changes)
         recipe = replace(whole, lengths=Uniform(20), watch=Watch(), keep="last")
         with computing(1):
-            result[size] = {count: ratios(recipe, count, 1 if quick else times) for count in COUNTS}
-    print(json.dumps({"bench": "stacked", "ratios": result}))
+            result[size] = {count: ratios(recipe, count, 1 if QUICK else times) for count in COUNTS}
+    print_result("stacked", ratios=result)
 
 
 if __name__ == "__main__":
