@@ -113,6 +113,16 @@ def test_own_stopping_stops_where_it_is_sure(here):
     assert Confident(extra=4).limit(planned).tolist() == [5, 5, 5]
 
 
+def test_own_sampled_task_keeps_all_laws(here):
+    from own_sampled_task import Larger
+
+    import lengthwise as lw
+
+    assert not lw.check(Larger()).broken
+    problems = lw.find("looped-parity").change(task=Larger(), layout=lw.NextToken())
+    assert problems.task.parse("08,17").answer.tolist() == [[1, 7]]
+
+
 def test_own_task_obeys_its_reference(here):
     from own_task import Reverse
 

@@ -427,6 +427,19 @@ CAUGHT = {
 }
 
 
+def test_a_question_that_is_refused_comes_with_what_it_has_to_be():
+    (broken,) = (one for one in check_part(_Mute()).broken if one.law.startswith("question"))
+    for wanted in (
+        "'Digits → digits'",
+        "on one line",
+        "more than 10 characters",
+        "full stop",
+        "without →",
+        "docstring",
+    ):
+        assert wanted in broken.told
+
+
 @pytest.mark.parametrize("law", CAUGHT)
 def test_a_law_catches_who_breaks_it(law):
     part = CAUGHT[law]

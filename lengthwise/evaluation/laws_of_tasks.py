@@ -123,7 +123,10 @@ def it_says_what_is_asked(task: Task) -> None:
     """``question`` says in a sentence what is to be done, for whoever has not read the class."""
     asked = task.question
     if len(asked) <= 10 or not asked.endswith(".") or "\n" in asked or "→" in asked:
-        raise Broken(f"the question is {asked!r}")
+        raise Broken(
+            f"the question is {asked!r}; it must be a sentence on one line, of more than 10 characters, with a full "
+            "stop at its end and without →: the first sentence of the class's docstring, unless `question` is given"
+        )
 
 
 def a_pool_is_what_was_asked_for(task: Task) -> None:
@@ -148,9 +151,9 @@ def families_are_named(task: Task) -> None:
     for family in task.families:
         wrong = family.name != family.name.lower() or " " in family.name or "_" in family.name
         if wrong or names.count(family.name) > 1 or family.name in SETS_OF_THEIR_OWN:
-            raise Broken(f"a family is called {family.name!r}")
+            raise Broken(f"a family is called {family.name!r}; a name is in lower case with dashes, and its own")
         if not family.about.endswith(".") or "\n" in family.about or len(family.about) <= 8:
-            raise Broken(f"the family {family.name} says of itself {family.about!r}")
+            raise Broken(f"the family {family.name} says of itself {family.about!r}, which is no sentence in a line")
 
 
 def every_problem_is_there_once(task: Task) -> None:
