@@ -14,7 +14,7 @@ from functools import partial
 from typing import NoReturn
 
 from lengthwise.base import lifeline, streams
-from lengthwise.base.errors import Interrupted, UsageError, clean, is_out_of_memory
+from lengthwise.base.errors import Interrupted, NotImported, UsageError, clean, is_out_of_memory
 from lengthwise.verbs.flags import OPTIONS
 
 EXAMPLES = {
@@ -36,6 +36,10 @@ _COMPLETION = """completion: pip install 'lengthwise[complete]', then
   eval "$(register-python-argcomplete lengthwise)"
 """
 _BESIDE = 108  # columns that examples with their meaning beside them take
+ELSEWHERE = {  # options that other programs have, and what does the same here
+    "config": "a recipe is named without an option: a name, a run's folder, or a JSON file such as its config.json",
+    "format": "figures are PNG and SVG; for PDF, in Python: lw.Run.open(FOLDER).plot().savefig('figure.pdf')",
+}
 KEEPING = ("ask", "reproduce", "sweep", "train")  # verbs that keep what they have, and go on from it
 
 
@@ -305,6 +309,8 @@ def _unknown(rest: list[str], sub: argparse.ArgumentParser, with_fields: bool) -
     name, equals, value = rest[0].lstrip("-").partition("=")
     if not rest[0].startswith("--"):
         return said
+    if name in ELSEWHERE:
+        return f"{said}; {ELSEWHERE[name]}"
     if with_fields and (path := listing.field_path(name)):
         value = value if equals else rest[1] if len(rest) > 1 else "…"
         return f"{said}; {name} is a field of the recipe: write {path}={value}, without dashes"
@@ -339,7 +345,7 @@ def _run(args: argparse.Namespace) -> int:
     except Interrupted as stopped:
         return _told(stopped, 130)
     except UsageError as error:
-        return _told(error, 2)
+        return _told(f"{error}: --import MODULE" if isinstance(error, NotImported) else error, 2)
     except KeyboardInterrupt:
         return _told(f"interrupted{_kept(args)}", 130)
     except BrokenPipeError:

@@ -20,7 +20,7 @@ from safetensors.torch import save as dump_tensors
 from torch import Tensor, nn
 
 from lengthwise.base.amounts import duration
-from lengthwise.base.errors import UsageError, clean, shown
+from lengthwise.base.errors import NotImported, UsageError, clean, shown
 from lengthwise.base.fields import suggest
 from lengthwise.base.files import (
     check_no_link,
@@ -146,7 +146,8 @@ def read_recipe(folder: Path) -> Recipe:
     try:
         return Recipe.read(text)
     except UsageError as error:
-        raise UsageError(f"{folder / 'config.json'}: {error}") from None
+        kind = NotImported if isinstance(error, NotImported) else UsageError
+        raise kind(f"{folder / 'config.json'}: {error}") from None
 
 
 def named_now(weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -444,3 +444,24 @@ def test_a_run_with_changes_is_said_to_be_another_run(tmp_path, monkeypatch):
         assert command(*again, *changes).stderr == ""  # it is there
     (old / "model.safetensors").unlink()
     assert f"leave the changes out: lengthwise train {old}" in command(*again, "steps=4").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (["report", "x", "--format", "pdf"], "for PDF, in Python: lw.Run.open(FOLDER).plot().savefig('figure.pdf')"),
+        (
+            ["train", "--config", "x.yaml"],
+            "a recipe is named without an option: a name, a run's folder, or a JSON file",
+        ),
+        (["train", "looped-parity", "--config=x.yaml"], "a recipe is named without an option"),
+        (["train", "recipe.yaml"], "recipe.yaml: a recipe's file is JSON, such as config.json in a run's folder"),
+        (["show", "recipe.toml", "steps=3"], "recipe.toml: a recipe's file is JSON"),
+        (["train", str(Path(__file__))], "import the module that defines it: RECIPE --import test_cli"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_habits_of_other_programs_are_answered(words, advice):
+    done = command(*words)
+    fails(done, advice)
+    assert "did you mean" not in done.stderr

@@ -10,12 +10,14 @@ import sys
 import argcomplete
 import pytest
 
+import lengthwise as lw
 from lengthwise import catalog, cli
 from lengthwise.base import listing
 from lengthwise.base.ranges import spelled
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.verbs import console
 from lengthwise.verbs.completion import completed
+from lengthwise.verbs.options import recipe_of
 
 WIDTHS = (60, 80, 200)
 
@@ -105,6 +107,17 @@ def test_a_list_fits_a_screen(told, width):
         assert name in text  # whole, whatever the width
 
 
+@pytest.mark.parametrize("words", ["addition", "rope", "parity"])
+def test_matches_fit_a_screen(told, words):
+    """At 80 × 24, whole names first; narrower words name them all, and of few matches all is said."""
+    text = told(80, "list", words)
+    assert len(text.splitlines()) <= 24 and max(map(len, text.splitlines())) <= 80
+    if words == "addition":
+        assert "looped-addition  " in text and "control-addition-both … (4)" in text and "abacus-addition  " in text
+    assert all(f"control-addition-{one}" in told(80, "list", "control-addition") for one in ("both", "loops", "window"))
+    assert "it does not quite learn sums of 8" in " ".join(told(80, "list", "standard-pairs").split())
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_words_filter(told, width):
     text = told(width, "list", "rope")
@@ -162,6 +175,14 @@ def test_a_run_of_one_s_own_part_names_the_way_to_it(tmp_path, capsys):
         assert cli._run(cli.parse([verb, str(tmp_path)])) == 2
         assert "'MyTask' is not one of" in (said := capsys.readouterr().err)
         assert said.endswith("if it is your own, import its module first: --import MODULE\n")
+    (tmp_path / "recipe.json").write_text(text)
+    for way in (
+        lambda: Recipe.read(text),
+        lambda: lw.Run.open(tmp_path),
+        lambda: recipe_of(str(tmp_path / "recipe.json"), []),
+    ):
+        with pytest.raises(lw.UsageError, match=r"if it is your own, import its module first$"):  # Python has no option
+            way()
 
 
 # Classes that are called like others

@@ -18,6 +18,10 @@ class UnknownPart(UsageError):
     """A kind of part that nobody has imported. It may be a user's own."""
 
 
+class NotImported(UsageError):
+    """A file names a part that no imported module defines. The command line imports modules by ``--import``."""
+
+
 class Diverged(UsageError):
     """Training whose loss is no number any more. Its last finite checkpoint is kept."""
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from torch import nn
 
 from lengthwise.base import fields, listing, rng
-from lengthwise.base.errors import UnknownPart
+from lengthwise.base.errors import NotImported, UnknownPart
 from lengthwise.base.ranges import Count, Decay, Extra, Fraction, Name, Positive, Seed, Size, Whole
 from lengthwise.base.results import AnySize
 from lengthwise.base.shown import as_html, as_text
@@ -173,7 +173,7 @@ class Recipe(fields.Part):
         try:
             return fields.decode(Recipe, tree)
         except UnknownPart as error:
-            raise UsageError(f"{error}; if it is your own, import its module first: --import MODULE") from None
+            raise NotImported(f"{error}; if it is your own, import its module first") from None
 
     def change(self, changes: Iterable[str] = (), **values: Any) -> Recipe:
         """A copy with ``name=value`` texts applied, then keyword values. UsageError where a name, a type or a value is

@@ -10,16 +10,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rich.console import Group
 from rich.text import Text
 
 from lengthwise.base import fields, listing
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import read_text
 from lengthwise.folder import SHIPPED, InquiryFolder, RunFolder, runs_folder, shipped
-from lengthwise.verbs.console import columns, say
+from lengthwise.verbs.console import columns, out, say
 
 NAMED = 6  # recipes of one sentence that are still named one by one
 SEED = re.compile(r'(?<=seed": )-?\d+')
+WHOLE = 3  # matches of which all is said; of more there is a line each
+SCREEN, SEVERAL = 20, 4  # matches, of more than which those of one sentence share a line, if they are several
 LATEST = 5  # runs that are named where no word asks for them
 Sections = dict[str, dict[str, str]]
 
@@ -42,9 +45,16 @@ def run(args: argparse.Namespace) -> int:
         )
     if not args.words:
         return say(args, None, _overview(systems, found), "", _parts_line(parts))
-    said = [_section(title, _grouped(entries)) for title, entries in (found | parts).items() if entries]
-    if not said:
+    matches = {title: entries for title, entries in (found | parts).items() if entries}
+    if not matches:
         raise UsageError(f"list: nothing has {' and '.join(args.words)} in its name or its sentence")
+    count = sum(map(len, matches.values()))
+    said = [
+        _section(title, _grouped(entries))
+        if count <= WHOLE or title in ("runs", "asked")
+        else _lines(title, entries, together=count > SCREEN)
+        for title, entries in matches.items()
+    ]
     return say(args, None, *said)
 
 
@@ -116,6 +126,20 @@ def _parts_line(parts: Sections) -> Any:
 
 def _section(title: str, entries: Mapping[str, str]) -> Any:
     return columns(Text(title, "bold"), [(name, Text(text)) for name, text in entries.items()], gap=True)
+
+
+def _lines(title: str, entries: Mapping[str, str], *, together: bool) -> Any:
+    """A line for each entry, or ``together`` for those of one sentence, cut where the terminal ends."""
+    groups: dict[str, list[str]] = {}
+    for name, text in entries.items():
+        groups.setdefault(text, []).append(name)
+    rows = []
+    for text, names in groups.items():
+        marked = [f"{names[0]} … ({len(names)})"] if together and len(names) >= SEVERAL else names
+        rows += [(name, listing.sentence(text)) for name in marked]
+    longest = min(max(len(name) for name, _ in rows), out.width // 2)
+    lines = "\n".join(f"  {name:{longest}}  {text}" for name, text in rows)
+    return Group(Text(title, "bold"), Text(lines, no_wrap=True, overflow="ellipsis"))
 
 
 def _grouped(summaries: Mapping[str, str]) -> dict[str, str]:

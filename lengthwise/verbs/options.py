@@ -14,7 +14,7 @@ import torch
 
 from lengthwise import catalog
 from lengthwise.base import fields, literals
-from lengthwise.base.errors import shown
+from lengthwise.base.errors import NotImported, shown
 from lengthwise.base.files import is_folder, read_bytes
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind, UsageError
@@ -98,12 +98,18 @@ def recipe_of(name: str, changes: Sequence[str]) -> Recipe:
         return Run.open(path).recipe.change(changes)
     if path.suffix == ".json":
         return _read(path).change(changes)
+    if path.suffix in (".yaml", ".yml", ".toml", ".ini", ".cfg", ".txt") or (path.suffix == ".py" and path.is_file()):
+        own = f"name a recipe, and import the module that defines it: RECIPE --import {path.stem}"
+        json = "a recipe's file is JSON, such as config.json in a run's folder; or name a recipe, and change its fields"
+        raise UsageError(f"{path}: {own if path.suffix == '.py' else json}")
     return catalog.recipe(name, changes)
 
 
 def _read(path: Path) -> Recipe:
     try:
         return Recipe.read(read_bytes(path).decode())
+    except NotImported as error:
+        raise NotImported(f"{path}: {error}") from None
     except (OSError, UsageError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{path}: not a recipe that can be read ({reason})") from None
