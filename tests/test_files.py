@@ -27,8 +27,8 @@ from lengthwise.evaluation.verification import read as read_verification
 from lengthwise.folder import Folder, RunFolder, keep_operations
 from lengthwise.page.document import write_page
 from lengthwise.recipe.axes import Axis
+from lengthwise.report.csv_files import write_csv
 from lengthwise.report.publish import publish, publish_distribution
-from lengthwise.report.tables import write_csv
 from lengthwise.run import Run, load, save
 from lengthwise.share.tracking import TensorBoard, Tracker, Wandb
 from lengthwise.training.search import Search

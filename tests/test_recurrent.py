@@ -24,8 +24,8 @@ from lengthwise.fast.transformer import PackedTransformer
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
 from lengthwise.recipes.retran import cpu, models, paper
+from lengthwise.report.csv_files import write_csv
 from lengthwise.report.published import read_table
-from lengthwise.report.tables import write_csv
 from lengthwise.studies import Study
 from lengthwise.studies.retran import retran
 

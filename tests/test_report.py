@@ -31,6 +31,7 @@ from lengthwise.recipe.recipe import Recipe
 from lengthwise.report import WORST, Claim, asked_curves, curves, names
 from lengthwise.report import published as report_published
 from lengthwise.report.card import card_cells, card_table, score_card
+from lengthwise.report.csv_files import write_csv
 from lengthwise.report.families import worst_table
 from lengthwise.report.length_figure import length_figure
 from lengthwise.report.loss_figure import loss_figure
@@ -46,7 +47,6 @@ from lengthwise.report.tables import (
     score_table,
     summary,
     summary_table,
-    write_csv,
 )
 from lengthwise.report.terminal import MARKS, Canvas, plot
 from lengthwise.run import Run

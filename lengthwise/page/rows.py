@@ -12,10 +12,11 @@ from lengthwise.folder import InquiryFolder, RunFolder
 from lengthwise.report import all_curves, asked_curves, by_recipe, names
 from lengthwise.report.anatomy_figure import by_size, together
 from lengthwise.report.card import listed, score_card
+from lengthwise.report.csv_files import flattened
 from lengthwise.report.lines import look
 from lengthwise.report.loss_figure import running_mean
 from lengthwise.report.publish import anatomies_of, metrics_of, scores_of
-from lengthwise.report.tables import depth_rows, flattened
+from lengthwise.report.tables import depth_rows
 
 LOSSES = 250  # of a run that are drawn, about
 SHAPES = {

@@ -3,8 +3,8 @@
     curves(runs) → Curve     one per recipe, set of problems and stopping rule, with all its seeds
     Curve.points() → Point   one per size: the mean over seeds, with a band
 
-``tables`` prints and writes them, ``terminal`` draws them with characters, the modules named ``…_figure`` with
-matplotlib, in one ``style``; ``publish`` writes all of it into a folder.
+``tables`` prints them, ``csv_files`` writes them, ``terminal`` draws them with characters, the modules named
+``…_figure`` with matplotlib, in one ``style``; ``publish`` writes all of it into a folder.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from lengthwise.folder import DIVERGED, InquiryFolder, RunFolder
 from lengthwise.report import Claim, all_curves, by_recipe, once
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.card import score_card
+from lengthwise.report.csv_files import write_csv
 from lengthwise.report.depth_figure import depth_figure
 from lengthwise.report.length_figure import length_figure, usual_title, worth_drawing
 from lengthwise.report.loss_figure import loss_figure
@@ -23,7 +24,6 @@ from lengthwise.report.overview_figure import overview_figure
 from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
 from lengthwise.report.published import inquiries, published, read_json, read_table, told
 from lengthwise.report.style import FORMATS, Width, save
-from lengthwise.report.tables import write_csv
 
 LARGE = 32_000  # bytes of a CSV file above which it is compressed
 

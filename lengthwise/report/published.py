@@ -151,7 +151,7 @@ def read_table(path: Path, schema: Any) -> list[Row]:
 
 
 def read_csv(path: Path) -> list[Row]:
-    """Rows as ``tables.write_csv`` writes them: sizes are lists again, ``exact.8`` an entry of ``exact``. Raises
+    """Rows as ``csv_files.write_csv`` writes them: sizes are lists again, ``exact.8`` an entry of ``exact``. Raises
     UsageError for sizes that are none, and for a line with more cells than there are columns."""
     found: list[Row] = []
     for number, line in enumerate(csv.DictReader(_lines_of(path)), 1):

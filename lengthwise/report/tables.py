@@ -1,21 +1,15 @@
-"""Scores as tables: for the terminal, and as CSV for everything else."""
+"""Scores as tables for the terminal."""
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.files import remove, write
 from lengthwise.base.score_rows import SOLVED, Row, Sizes, interval_notes, share_text, size_text, trained_on
 from lengthwise.report import TRAINED, WORST, Claim, Curve, Point, fits_of, lost, names, not_fitted
 from lengthwise.report.sheet import Sheet
@@ -233,24 +227,6 @@ def row_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def write_csv(path: Path, rows: Iterable[Row], *, packed_above: float = math.inf) -> Path:
-    """Write rows, whole or not at all; return the file's path. Columns are in the order of first use; lists are written
-    20x40, a dictionary's entries in columns ``exact.8``, None as nothing. A file of more bytes than ``packed_above`` is
-    compressed, as ``path`` + .gz. Raises UsageError without rows."""
-    columns, flat = flattened(rows)
-    if not flat:
-        raise UsageError(f"{path}: there are no rows to write")
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(map(row.get, columns) for row in flat)
-    content, packed = text.getvalue().encode(), path.with_name(f"{path.name}.gz")
-    kept, other = (path, packed) if len(content) <= packed_above else (packed, path)
-    write(kept, content if kept == path else gzip.compress(content, mtime=0))
-    remove(other)
-    return kept
-
-
 # Cells
 
 
@@ -371,31 +347,3 @@ def _some(names: Sequence[str]) -> str:
 def _range(values: set[int]) -> str:
     low, high = min(values), max(values)
     return str(low) if low == high else f"{low} to {high}"
-
-
-# CSV
-
-NESTED = {dict, list, tuple}
-
-
-def flattened(rows: Iterable[Row]) -> tuple[list[str], list[Row]]:
-    """Columns in the order in which rows first name them, and the rows as CSV has them, see ``write_csv``."""
-    flat = [_flat(row) for row in rows]
-    return list(dict.fromkeys(name for names in dict.fromkeys(map(tuple, flat)) for name in names)), flat
-
-
-def _flat(row: Row) -> dict[str, Any]:
-    if NESTED.isdisjoint(map(type, row.values())):
-        return row  # most rows, of which there may be a hundred thousand
-    flat: dict[str, Any] = {}
-    for name, value in row.items():
-        kind = type(value)
-        if kind is dict:
-            flat |= {f"{name}.{key}": _plain(part) for key, part in value.items()}
-        else:
-            flat[name] = size_text(value) if kind in NESTED else value
-    return flat
-
-
-def _plain(value: Any) -> Any:
-    return size_text(value) if isinstance(value, (list, tuple)) else value

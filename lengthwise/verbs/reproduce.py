@@ -21,8 +21,9 @@ from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.source import Finite
 from lengthwise.report import curves
 from lengthwise.report.card import card_table, score_card
+from lengthwise.report.csv_files import write_csv
 from lengthwise.report.publish import publish, publish_depth, publish_distribution, publish_overview, publish_parameters
-from lengthwise.report.tables import score_table, summary, summary_table, write_csv
+from lengthwise.report.tables import score_table, summary, summary_table
 from lengthwise.run import Run
 from lengthwise.studies import Panel, Study
 from lengthwise.training.computing import check_matmul, computing

@@ -19,9 +19,9 @@ from lengthwise.folder import Folder, runs_folder
 from lengthwise.recipe.axes import Axis, Point, changed, check_sizes, furthest, grid, parse
 from lengthwise.recipe.demand import of_measuring
 from lengthwise.recipe.recipe import ChosenOn, Recipe
+from lengthwise.report.csv_files import write_csv
 from lengthwise.report.style import save
 from lengthwise.report.sweep import mattered, mattered_table, ranked, sweep_figure, trials_table
-from lengthwise.report.tables import write_csv
 from lengthwise.run import Run
 from lengthwise.training.fleet import Fleet
 from lengthwise.training.live import follow

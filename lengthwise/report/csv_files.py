@@ -1,0 +1,58 @@
+"""Rows as CSV."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from lengthwise.base.errors import UsageError
+from lengthwise.base.files import remove, write
+from lengthwise.base.score_rows import Row, size_text
+
+NESTED = {dict, list, tuple}
+
+
+def write_csv(path: Path, rows: Iterable[Row], *, packed_above: float = math.inf) -> Path:
+    """Write rows of any kind, whole or not at all; return the file's path. Columns stand in the order in which the rows
+    first name them; lists are written 20x40, the entries of a dictionary in columns ``exact.8``, nothing for None. A
+    file of more bytes than ``packed_above`` is compressed, as ``path`` + .gz. UsageError without rows."""
+    columns, flat = flattened(rows)
+    if not flat:
+        raise UsageError(f"{path}: there are no rows to write")
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(map(row.get, columns) for row in flat)
+    content, packed = text.getvalue().encode(), path.with_name(f"{path.name}.gz")
+    kept, other = (path, packed) if len(content) <= packed_above else (packed, path)
+    write(kept, content if kept == path else gzip.compress(content, mtime=0))
+    remove(other)
+    return kept
+
+
+def flattened(rows: Iterable[Row]) -> tuple[list[str], list[Row]]:
+    """Columns in the order in which rows first name them, and the rows as CSV has them, see ``write_csv``."""
+    flat = [_flat(row) for row in rows]
+    return list(dict.fromkeys(name for names in dict.fromkeys(map(tuple, flat)) for name in names)), flat
+
+
+def _flat(row: Row) -> dict[str, Any]:
+    if NESTED.isdisjoint(map(type, row.values())):
+        return row  # most rows, of which there may be a hundred thousand
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        kind = type(value)
+        if kind is dict:
+            flat |= {f"{name}.{key}": _plain(part) for key, part in value.items()}
+        else:
+            flat[name] = size_text(value) if kind in NESTED else value
+    return flat
+
+
+def _plain(value: Any) -> Any:
+    return size_text(value) if isinstance(value, (list, tuple)) else value
