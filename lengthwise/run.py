@@ -37,7 +37,7 @@ from lengthwise.base.files import (
     write_json,
 )
 from lengthwise.base.results import RunOutline, Score
-from lengthwise.base.score_rows import latest, size_text
+from lengthwise.base.score_rows import latest, share_text, size_text
 from lengthwise.base.shown import as_html, as_text
 from lengthwise.base.streams import unwarned
 from lengthwise.folder import SHIPPED, RunFolder, run_path, runs_folder, shipped
@@ -293,7 +293,7 @@ class Run(RunFolder):
         rule = own if own in scores.rules else next(iter(scores.rules), own)
         ended = f"trained in {duration(about['wall_s'])}" if about else "training has not ended"
         measured = [one for one in scores if (one.problems, one.stopping) == ("uniform", rule)]
-        shares = [f"{size_text(one.sizes)}: {one.exact:.3f}" for one in measured]
+        shares = [f"{size_text(one.sizes)}: {share_text(one.exact, 3)}" for one in measured]
         what = "exact match" if rule == own else f"exact match, {rule}"
         return [("recipe", self.recipe.name), ("seed", str(self.recipe.seed)), ("training", ended),
                 (what, ", ".join(shares) or "not measured yet")]  # fmt: skip

@@ -15,10 +15,10 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.results import Score
 from lengthwise.cli import main
 from lengthwise.folder import SHIPPED
-from lengthwise.report import WORST, Curve
+from lengthwise.report import WORST, Curve, curves
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.depth_figure import depth_figure
-from lengthwise.report.length_figure import score_figure
+from lengthwise.report.length_figure import length_figure, score_figure
 from lengthwise.report.lines import look, short
 from lengthwise.report.loss_figure import loss_figure, running_mean
 from lengthwise.report.overview_figure import overview_figure
@@ -103,9 +103,9 @@ def test_seeds_of_one_recipe_are_told_apart():
 @pytest.mark.parametrize(
     ("labels", "heading", "rest"),
     [
-        (["ablation-parity-ours", "ablation-parity-once"], "ablation-parity-…", ["ours", "once"]),
-        (["ntp-parity", "fop-parity", "fop-loop-parity"], "…-parity", ["ntp", "fop", "fop-loop"]),
-        (["a-b", "a-b-c"], "a-…", ["b", "b-c"]),
+        (["ablation-parity-ours", "ablation-parity-once"], "full names: ablation-parity-…", ["ours", "once"]),
+        (["ntp-parity", "fop-parity", "fop-loop-parity"], "full names: …-parity", ["ntp", "fop", "fop-loop"]),
+        (["a-b", "a-b-c"], "full names: a-…", ["b", "b-c"]),
         (["same", "same"], "", ["same", "same"]),
         (["looped", "standard"], "", ["looped", "standard"]),
     ],
@@ -161,10 +161,23 @@ def test_the_style_is_for_everyone(tmp_path):
 
 
 def test_smoothing_is_centred():
-    losses = [1.0, 0.5, 0.25, 0.9, 0.1, 0.3] * 20
-    assert running_mean(losses)[::-1] == pytest.approx(running_mean(losses[::-1]))
     fall = [2.0**-step for step in range(200)]
-    assert running_mean(fall)[90:110] == pytest.approx(fall[90:110], rel=1e-3)  # what goes before would lag
+    assert running_mean(fall)[:190] == pytest.approx(fall[:190], rel=1e-3)  # what goes before would lag
+
+
+def test_smoothing_keeps_to_the_losses_at_the_start_and_smooths_the_rest():
+    """A loss that falls a thousand times within one part in a hundred of the training, then stays, with noise."""
+    losses = [2.0 * 10 ** (-step / 3) if step < 10 else 1e-3 * (1 + step % 2) for step in range(1000)]
+    means = running_mean(losses)
+    assert means[0] == losses[0] and all(loss / 3 < mean < 3 * loss for mean, loss in zip(means, losses, strict=True))
+    assert all(mean == pytest.approx(1e-3 * 2**0.5, rel=0.1) for mean in means[200:])
+
+
+def test_the_lines_of_a_loss_figure_and_the_bands_of_a_length_figure_are_explained():
+    runs = [scored(recipe(seed=seed), (8, 1.0), (16, share)) for seed, share in enumerate((0.2, 0.6))]
+    assert "bands: worst to best seed" in length_figure(curves(runs)).axes[0].get_xlabel()
+    texts = [text.get_text() for text in loss_figure([logged(recipe(), [0.5, 0.1])]).axes[0].texts]
+    assert "bold: running geometric mean; thin: as logged" in texts
 
 
 def told(capsys, *words):

@@ -64,8 +64,8 @@ def summary(folder: str) -> str:
             if row.get("published"):
                 lines.append(f"| *{row['who']}* | | {row['size']} | {row['published']} | | *{row['standing']}* |\n")
                 continue
-            error = f" ± {float(row['error']):.3f}" if row["error"] else ""
-            exact = f"{float(row['exact']):.3f}{error}"
+            error = f" ± {share_text(float(row['error']), 3)}" if row["error"] else ""
+            exact = f"{share_text(float(row['exact']), 3)}{error}"
             kind = "" if row.get("problems", "uniform") == "uniform" else f"{row['problems']} "
             solved, note = f"{row['solved']} of {row['seeds']}", f"{int(row['count']):,} {kind}problems per seed"
             who = f"`{row['who']}`{unfit.get(row['who'], '')}"
@@ -90,7 +90,7 @@ def squares(folder: str, *tops: str) -> str:
             square = f"1–{top} × 1–{top}" if len(inside) > 1 else f"{top} × {top}"
             mean = statistics.fmean(inside.values())
             where = f"{share_text(inside[worst])} at {worst[0]} × {worst[1]}"
-            lines.append(f"| `{name}` | {stopping} | {square} | {len(inside):,} | {mean:.4f} | {where} |\n")
+            lines.append(f"| `{name}` | {stopping} | {square} | {len(inside):,} | {share_text(mean, 4)} | {where} |\n")
     return "".join(lines)
 
 
@@ -132,7 +132,9 @@ def grid(*folders: str) -> str:
         for name in (variation(task, method, scale).name for method in METHODS):
             shares = [share for folder in known for share in exact_by_seed(folder, name, sizes)]
             seeds = f" ({len(shares)} seeds)" if len(shares) > 1 else ""
-            columns[-1].append(f"{statistics.fmean(shares):.3f}{' †' * (name in unfit)}{seeds}" if shares else "–")
+            columns[-1].append(
+                f"{share_text(statistics.fmean(shares), 3)}{' †' * (name in unfit)}{seeds}" if shares else "–"
+            )
             count += bool(shares)
     note = f"{count} of {len(METHODS) * len(TESTED)} are measured. † not fitted: below 0.99 at its own training length."
     return f"{table_of(zip(*columns, strict=True))}\n{note}\n"

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from lengthwise.base.results import RunOutline
-from lengthwise.base.score_rows import Row, fit_rows, latest, size_text
+from lengthwise.base.score_rows import Row, fit_rows, latest, share_text, size_text
 from lengthwise.report import not_fitted
 from lengthwise.report.publish import run_of
 from lengthwise.report.published import published
@@ -117,8 +117,8 @@ def alike(sizes: str) -> str:
 def median_of(values: list[float]) -> str:
     """The median over seeds, with the lowest and the highest beside it where they differ."""
     low, high = min(values), max(values)
-    spread = "" if low == high else f" ({low:.3f}–{high:.3f})"
-    return f"{statistics.median(values):.3f}{spread}"
+    spread = "" if low == high else f" ({share_text(low, 3)}–{share_text(high, 3)})"
+    return f"{share_text(statistics.median(values), 3)}{spread}"
 
 
 def span(values: set[int]) -> str:

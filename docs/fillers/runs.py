@@ -116,7 +116,7 @@ def _longest(rows: list[Row], recipe: Recipe, below: float, up_to: float) -> str
     sizes = next((size for size in line if size in uniform), None)
     if sizes is None:
         return "–"
-    said = f"{size_text(sizes)}: {uniform[sizes]['exact']:.3f}"
+    said = f"{size_text(sizes)}: {share_text(uniform[sizes]['exact'], 3)}"
     if not (lowest := worst_rows(row for row in rows if tuple(row["sizes"]) == sizes)):
         return said
     (low,) = lowest

@@ -82,7 +82,7 @@ def _cell(claim: Row, recipe: str, shares: list[float]) -> str:
     if not shares:
         return "–"
     low = _worst_family(claim, recipe)
-    return f"{statistics.fmean(shares):.3f} ({f'{low[1]} {share_text(low[0])}' if low else '–'})"
+    return f"{share_text(statistics.fmean(shares), 3)} ({f'{low[1]} {share_text(low[0])}' if low else '–'})"
 
 
 def _worst_family(claim: Row, recipe: str) -> tuple[float, str] | None:

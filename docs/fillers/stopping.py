@@ -25,9 +25,9 @@ def loops(name: str) -> str:
         planned = row["planned"]
         around = [row["exact"][planned - 1 + more] for more in shown.values()]
         rules = [row["chosen"][rule] for rule in ("example", "batch")]
-        stops = [f"{rule['exact']:.3f} (after {rule['mean']:.1f} loops)" for rule in rules]
+        stops = [f"{share_text(rule['exact'], 3)} (after {rule['mean']:.1f} loops)" for rule in rules]
         size = size_text(row["sizes"])
-        lines.append([size, str(planned), *(f"{share:.3f}" for share in around), *stops])
+        lines.append([size, str(planned), *(share_text(share, 3) for share in around), *stops])
     return f"{table_of(lines)}\n{rows[0]['count']} fresh problems per length.\n"
 
 
@@ -43,7 +43,7 @@ def stops(folder: str) -> str:
     for path, found in rows.items():
         of = f" ({path.parent.name})" if several else ""
         for row in found:
-            shares = [f"{row['chosen'][rule]['exact']:.3f}" if rule in row["chosen"] else "" for rule in rules]
+            shares = [share_text(row["chosen"][rule]["exact"], 3) if rule in row["chosen"] else "" for rule in rules]
             lines.append([f"`{path.stem.removeprefix('stopping-')}`{of}", size_text(row["sizes"]), *shares])
     return table_of(lines)
 

@@ -34,6 +34,11 @@ def share_text(share: float, decimals: int = 2) -> str:
     return f"<.{1:0{decimals}}" if 0 < share < half else f"{share:.{decimals}f}"
 
 
+def interval_text(row: Row) -> str:
+    """A row's 95 % interval in three decimals."""
+    return f"{share_text(row['low'], 3)}–{share_text(row['high'], 3)}"
+
+
 def trained_on(sizes: Sequence[int], tops: Sequence[int]) -> bool:
     """Do sizes lie within the training range, which ends at ``tops``, one for each axis?"""
     return all(size <= top for size, top in zip(sizes, tops, strict=True))

@@ -12,7 +12,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.results import RunOutline, trials, wilson
 from lengthwise.base.rng import address
 from lengthwise.base.schemas import Measured
-from lengthwise.base.score_rows import Row, latest, size_text
+from lengthwise.base.score_rows import Row, latest, share_text, size_text
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import digest
 from lengthwise.folder import RunFolder
@@ -100,4 +100,5 @@ def _refutation(claim: Row, row: Row) -> str:
     if low <= high:
         return ""
     where = f"{claim['problems']} at {size_text(claim['sizes'])}"
-    return f"{where}: {claim['exact']:.3f} is claimed, {row['exact']:.3f} was measured on {row['count']:,} problems"
+    shares = f"{share_text(claim['exact'], 3)} is claimed, {share_text(row['exact'], 3)} was measured"
+    return f"{where}: {shares} on {row['count']:,} problems"

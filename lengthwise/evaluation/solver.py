@@ -9,6 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from lengthwise.base.fields import conform
+from lengthwise.base.score_rows import share_text
 from lengthwise.base.shown import as_html
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.generate import respond
@@ -37,7 +38,8 @@ class Answer:
 
     def _repr_html_(self) -> str:
         told = [("answer", self.text), ("right answer", self.right), ("loops", str(self.loops)),
-                ("confidence", f"{self.confidence:.3f}"), ("its perplexity", f"{self.perplexity:.3f}")]  # fmt: skip
+                ("confidence", share_text(self.confidence, 3)),
+                ("its perplexity", f"{self.perplexity:.3f}")]  # fmt: skip
         return as_html(f"{self.prompt}: {'right' if self.correct else 'wrong'}", told)
 
 

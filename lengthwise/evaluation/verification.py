@@ -29,7 +29,7 @@ from lengthwise.base.ranges import Sizes
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.schemas import Record
-from lengthwise.base.score_rows import SOLVED, Row, families_in, size_text, trained_on, uniform_in
+from lengthwise.base.score_rows import SOLVED, Row, families_in, share_text, size_text, trained_on, uniform_in
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.depth.plain import Plain
 from lengthwise.evaluation.attack import attack
@@ -257,14 +257,14 @@ def _collapse(found: Mapping[str, Answered], problems: Problems) -> Iterator[Che
     how = "with shuffled or noisy weights"
     if whole.exact - luck >= LEAST:
         verdict = "passed" if worst.exact - luck <= (whole.exact - luck) / 2 else "exposed"
-        told = f"exact match {whole.exact:.2f}, {worst.exact:.2f} {how} (chance {luck:.2f})"
+        told = f"exact match {share_text(whole.exact)}, {share_text(worst.exact)} {how} (chance {share_text(luck)})"
     else:
         verdict = "passed" if worst.loss >= WORSE * whole.loss else "open"
         told = f"loss {whole.loss:.2f}, {worst.loss:.2f} {how}; few answers are right"
     yield Check("answers by its weights", verdict, told)
     near = found["jittered"]
     same = abs(near.exact - whole.exact) <= 0.05 and near.loss <= whole.loss + 0.05
-    told = f"exact match {near.exact:.2f} and loss {near.loss:.3f} with weights changed by a millionth"
+    told = f"exact match {share_text(near.exact)} and loss {near.loss:.3f} with weights changed by a millionth"
     yield Check("tolerates rounding", "passed" if same else "exposed", told)
 
 

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +20,18 @@ from typing import TypeVar
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import problems_counted
-from lengthwise.base.score_rows import ALONE, DRAWN, SOLVED, Row, Sizes, among_all, latest, trained_on, worst_rows
+from lengthwise.base.score_rows import (
+    ALONE,
+    DRAWN,
+    SOLVED,
+    Row,
+    Sizes,
+    among_all,
+    latest,
+    share_text,
+    trained_on,
+    worst_rows,
+)
 from lengthwise.folder import DIVERGED, InquiryFolder, RunFolder
 
 TRAINED = "▪"  # marks a size within the training range
@@ -203,7 +215,7 @@ def not_fitted(fit: float | None, size: int | str) -> str:
     """What is said of a model that has not learned its training length; nothing of one that has, or was not measured
     there."""
     # A mean such as that of .98, .99 and 1 is .99 but for the last bit.
-    return "" if fit is None or round(fit, 9) >= SOLVED else f"not fitted: {fit:.3f} at {size}"
+    return "" if fit is None or round(fit, 9) >= SOLVED else f"not fitted: {share_text(fit, 3)} at {size}"
 
 
 def lost(diverged: int) -> str:
@@ -233,7 +245,7 @@ def names(curves: Sequence[Curve]) -> list[str]:
     return [
         ", ".join(
             [curve.label]
-            + ([curve.stopping] if len(rules) > 1 and curve.stopping else [])
+            + ([rule_text(curve.stopping)] if len(rules) > 1 and curve.stopping else [])
             + (
                 [curve.problems]
                 if (len(sets) > 1 and curve.problems != "uniform") or _of_a_family(curve.problems)
@@ -244,6 +256,12 @@ def names(curves: Sequence[Curve]) -> list[str]:
         )
         for curve in curves
     ]
+
+
+def rule_text(stopping: str) -> str:
+    """A stopping rule as headings and names have it: After(loops=8) in words, others as recipes write them."""
+    found = re.fullmatch(r"After\(loops=(\d+)\)", stopping)
+    return f"after {found[1]} loop{'s' * (found[1] != '1')}" if found else stopping
 
 
 def _of_a_family(problems: str) -> bool:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.score_rows import Row, size_text
+from lengthwise.base.score_rows import Row, share_text, size_text
 from lengthwise.report.lines import Look, legend, look
 from lengthwise.report.style import COLOURS, Drawing, Width, drawing, headed, settled, style
 
@@ -66,7 +66,7 @@ def _first_wrong(axes: Axes, group: Sequence[Row]) -> None:
     all_ = together(group)
     positions = sorted(all_["first_wrong"])
     axes.bar(positions, [all_["first_wrong"][position] for position in positions], color=COLOURS[1], width=0.8)
-    axes.set_title(f"length {size_text(group[0]['sizes'])}: {all_['exact']:.3f} right", pad=29, fontsize=8)
+    axes.set_title(f"length {size_text(group[0]['sizes'])}: {share_text(all_['exact'], 3)} right", pad=29, fontsize=8)
     axes.set_xlim(0.4, max(positions, default=1) + 0.6)
     axes.set_xlabel("position in the answer")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))

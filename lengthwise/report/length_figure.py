@@ -75,9 +75,9 @@ def length_figure(
     """Exact match against length, a line per curve, the training range shaded; ``strong`` is the recipe that the
     figure is about.
 
-    Bands: the mean over seeds ± its standard error, and faintly the worst and the best seed; of a single seed the
-    95 % interval. With two axes, the sizes at which both are equal, short of one that is kept short. Many curves are
-    split among several panels (see ``plots``). UsageError where there is nothing to draw.
+    Bands, which the axis explains: the worst to the best seed; of a single seed the 95 % interval. With two axes, the
+    sizes at which both are equal, short of one that is kept short. Many curves are split among several panels (see
+    ``plots``). UsageError where there is nothing to draw.
     """
     curves = [curve for curve in curves if curve.diagonal()]
     if not curves:
@@ -89,6 +89,7 @@ def length_figure(
         length_axes(axes, part.curves, longest)
         for look, curve in zip(part.looks, part.curves, strict=True):
             draw_curve(axes, look, curve.diagonal(), banded=len(part.curves) <= len(COLOURS))
+        explain_bands(axes, part.curves)
     if len(parts) == 1:
         ends = [(curve.diagonal()[-1].length, curve.diagonal()[-1].mean) for curve in curves]
         name_lines(grid[0], parts[0].looks, ends, width, heading)
@@ -146,6 +147,16 @@ def length_axes(axes: Axes, curves: Sequence[Curve], longest: int) -> None:
     )
 
 
+def explain_bands(axes: Axes, curves: Sequence[Curve]) -> None:
+    """Add to the axis of lengths what the bands show, if any were drawn."""
+    if not axes.collections or not axes.get_xlabel():
+        return
+    several = {point.seeds > 1 for curve in curves for point in curve.diagonal()}
+    bands = ["worst to best seed"] * (True in several) + ["95 % interval of a single seed"] * (False in several)
+    explained = ",\nor ".join(bands)
+    axes.set_xlabel(f"{axes.get_xlabel()}\nbands: {explained}")
+
+
 def _length_label(curves: Sequence[Curve]) -> str:
     """What the sizes count, if all curves agree on it."""
     tasks = {row["task"] for curve in curves for rows in curve.rows_by_seed.values() for row in rows}
@@ -169,10 +180,5 @@ def draw_curve(axes: Axes, look: Look, points: Sequence[Point], *, banded: bool)
     axes.plot(sizes, means, markevery=math.ceil(len(sizes) / MARKS), zorder=layer, clip_on=False, **look.line())
     if not (banded or look.strong):
         return
-    band = {"color": look.colour, "linewidth": 0, "zorder": 2}
-    axes.fill_between(sizes, [p.low for p in points], [p.high for p in points], alpha=0.15, **band)
-    errors = [point.error or 0.0 for point in points]
-    if any(errors):
-        low = [max(0.0, mean - error) for mean, error in zip(means, errors, strict=True)]
-        high = [min(1.0, mean + error) for mean, error in zip(means, errors, strict=True)]
-        axes.fill_between(sizes, low, high, alpha=0.25, **band)
+    low, high = [point.low for point in points], [point.high for point in points]
+    axes.fill_between(sizes, low, high, alpha=0.18, color=look.colour, linewidth=0, zorder=2)

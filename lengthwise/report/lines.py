@@ -53,8 +53,8 @@ def look(number: int, twin: int | None = None, **about: Any) -> Look:
 
 
 def short(labels: Sequence[str]) -> tuple[str, list[str]]:
-    """Labels without the words, joined by hyphens, that all of them begin or end with; and what they have lost, as
-    ``ablation-parity-…``, empty where that is nothing."""
+    """Labels without the words, joined by hyphens, that all of them begin or end with; and a heading that gives the
+    full names, ``full names: ablation-parity-…``, empty where they are whole."""
     different = list(dict.fromkeys(labels))
     if len(different) < 2:
         return "", list(labels)
@@ -66,7 +66,7 @@ def short(labels: Sequence[str]) -> tuple[str, list[str]]:
     rest = {label: "-".join(parts[front : len(parts) - back]) for label, parts in zip(different, words, strict=True)}
     head = "".join(f"{word}-" for word in words[0][:front])
     tail = "".join(f"-{word}" for word in words[0][len(words[0]) - back :]) if back else ""
-    return (f"{head}…{tail}" if head or tail else ""), [rest[label] for label in labels]
+    return (f"full names: {head}…{tail}" if head or tail else ""), [rest[label] for label in labels]
 
 
 def _common(words: Sequence[Sequence[str]]) -> int:

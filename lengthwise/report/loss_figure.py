@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -14,7 +15,19 @@ from lengthwise.base.errors import UsageError
 from lengthwise.folder import RunFolder
 from lengthwise.report import by_recipe
 from lengthwise.report.lines import MARKS, Look, look, name_lines, short
-from lengthwise.report.style import COLOURS, DASHES, INK, MARKERS, Drawing, Width, drawing, settled, style, wrapped
+from lengthwise.report.style import (
+    COLOURS,
+    DASHES,
+    FAINT,
+    INK,
+    MARKERS,
+    Drawing,
+    Width,
+    drawing,
+    settled,
+    style,
+    wrapped,
+)
 
 FULLY_DRAWN = 4  # recipes up to which every logged loss is drawn beneath its mean
 Points = list[tuple[int, float]]  # steps, each with a value
@@ -110,6 +123,8 @@ def _draw_losses(axes: Axes, groups: dict[str, list[_Training]], looks: dict[str
     axes.set_yscale("log")
     axes.set_ylabel("loss (nats)")
     ends: list[tuple[float, float]] = []
+    said = "bold: running geometric mean; thin: as logged" if len(groups) <= FULLY_DRAWN else "running geometric mean"
+    axes.text(0.99, 0.98, said, transform=axes.transAxes, ha="right", va="top", fontsize=6.5, color=FAINT)
     for label, group in groups.items():
         if len(groups) <= FULLY_DRAWN:
             logged, _ = _joined([one.losses for one in group])
@@ -156,22 +171,10 @@ def _smooth(losses: Points) -> Points:
 
 
 def running_mean(losses: Sequence[float], memory: float = 1 / 50) -> list[float]:
-    """The geometric mean around each value, in both directions alike: weights halve every ``memory`` of all values."""
-    decay = 0.5 ** (1 / max(1.0, memory * len(losses)))
-    logs = [math.log(loss) for loss in losses]
-    ahead = _decayed(logs, decay)
-    behind = _decayed(logs[::-1], decay)[::-1]
-    return [
-        math.exp((total + other - log) / (weight + its - 1))  # the value itself is in both
-        for (total, weight), (other, its), log in zip(ahead, behind, logs, strict=True)
-    ]
-
-
-def _decayed(values: Sequence[float], decay: float) -> list[tuple[float, float]]:
-    """The weighted sum of all values up to each, and the sum of their weights."""
-    total = weight = 0.0
-    sums = []
-    for value in values:
-        total, weight = decay * total + value, decay * weight + 1
-        sums.append((total, weight))
-    return sums
+    """Return the geometric mean of the values around each: on either side ``memory`` of all values or, where that is
+    less, a quarter of those before it. At the start losses may fall a thousand times, so that a mean over a fixed
+    window would be far from the losses beside it."""
+    sums = [0.0, *itertools.accumulate(math.log(loss) for loss in losses)]
+    sides = [int(min(memory * len(losses), number / 4)) for number in range(len(losses))]
+    spans = [(number - side, min(number + side + 1, len(losses))) for number, side in enumerate(sides)]
+    return [math.exp((sums[end] - sums[start]) / (end - start)) for start, end in spans]

@@ -17,6 +17,7 @@ from matplotlib.patches import Rectangle
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import Row, Sizes, latest, share_text, size_text
 from lengthwise.folder import RunFolder
+from lengthwise.report import rule_text
 from lengthwise.report.style import ACROSS, INK, WIDTHS, Drawing, Width, drawing, settled, style
 
 TICKS = 9  # sizes written along a side, at most
@@ -118,7 +119,9 @@ def _panels(rows: Sequence[Row]) -> dict[str, dict[Sizes, float]]:
         cells.setdefault(tuple(row["sizes"]), []).append(row["exact"])
     varies = [len(set(values)) > 1 for values in zip(*kinds, strict=True)]
     return {
-        ", ".join(compress(kind, varies)): {sizes: statistics.fmean(shares) for sizes, shares in cells.items()}
+        ", ".join(compress((rule_text(kind[0]), kind[1]), varies)): {
+            sizes: statistics.fmean(shares) for sizes, shares in cells.items()
+        }
         for kind, cells in kinds.items()
     }
 
@@ -200,7 +203,13 @@ def _write_cells(
         share = cells.get((sides[0][i], sides[1][j]))
         if share is not None:
             # In a small cell there is no room for ">.99".
-            text = share_text(share) if points >= 15 else "1" if share == 1 else f"{min(share, 0.99):.2f}"[1:]
+            text = (
+                share_text(share)
+                if points >= 15
+                else f"{share:.0f}"
+                if share in (0, 1)
+                else f"{min(max(share, 0.01), 0.99):.2f}"[1:]
+            )
             middle, ink = (starts[0][i] + 0.5, starts[1][j] + 0.5), "black" if share > 0.6 else "white"
             size = 6.0 if points >= 15 else 4.6
             axes.annotate(text, middle, ha="center", va="center_baseline", fontsize=size, color=ink)

@@ -12,7 +12,9 @@ from lengthwise.base.score_rows import (
     Sizes,
     families_in,
     interval_notes,
+    interval_text,
     latest,
+    share_text,
     size_text,
     trained_on,
     uniform_in,
@@ -76,7 +78,7 @@ def _head(run: RunFolder, rows: Sequence[Row], license_: str) -> Iterator[str]:
     for size, row in sorted(uniform.items()):
         yield "  - task: {type: text-generation}"
         yield f"    dataset: {{name: '{run.outline.task}, size {size_text(size)}', type: lengthwise}}"
-        yield f"    metrics: [{{type: exact_match, value: {row['exact']:.4f}}}]"
+        yield f"    metrics: [{{type: exact_match, value: {row['exact']:.6g}}}]"
     yield "---"
     yield ""
 
@@ -105,7 +107,7 @@ def _scores(rows: Sequence[Row], tops: Sizes) -> Iterator[str]:
 
 
 def _share(row: Row | None) -> str:
-    return f"{row['exact']:.3f} ({row['low']:.3f}–{row['high']:.3f}; {row['count']:,})" if row else "–"
+    return f"{share_text(row['exact'], 3)} ({interval_text(row)}; {row['count']:,})" if row else "–"
 
 
 def _controls(runs: Sequence[RunFolder]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from lengthwise.base.errors import UsageError
 from lengthwise.folder import RunFolder
 from lengthwise.report import Curve, curves
-from lengthwise.report.length_figure import draw_curve, length_axes, panel_grid
+from lengthwise.report.length_figure import draw_curve, explain_bands, length_axes, panel_grid
 from lengthwise.report.lines import legend, look, short
 from lengthwise.report.style import Drawing, Width, headed, settled, style
 
@@ -33,6 +33,7 @@ def overview_figure(
         length_axes(axes, list(panel.values()), max(curve.diagonal()[-1].length for curve in panel.values()))
         for method, curve in panel.items():
             draw_curve(axes, looks[method], curve.diagonal(), banded=len(curve.rows_by_seed) > 1)
+        explain_bands(axes, list(panel.values()))
         axes.set_title(name, pad=11, fontsize=8)
     legend(figure, [looks[method] for method in methods], columns=2 if width == "column" else 4)
     if title:

@@ -114,7 +114,7 @@ def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width
 def _kind(rows: Sequence[Row]) -> str:
     """What the recipes of one kind of model have in common, as ``gpt`` of gpt-small and gpt-large; else the class."""
     recipes = list(dict.fromkeys(row["recipe"] for row in rows))
-    common = short(recipes)[0].split("…")[0].strip("-")
+    common = short(recipes)[0].removeprefix("full names: ").split("…")[0].strip("-")
     return recipes[0] if len(recipes) == 1 else common or str(rows[0]["model"])
 
 

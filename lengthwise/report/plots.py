@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lengthwise.report import Curve, fits_of, lost, not_fitted
+from lengthwise.report import Curve, fits_of, lost, not_fitted, rule_text
 from lengthwise.report.lines import Look, look, short
 from lengthwise.report.style import COLOURS, DASHES
 
@@ -91,7 +91,7 @@ def _name(curve: Curve, curves: Sequence[Curve], split: Aspect | None, brief: di
     rules = {other.stopping for other in curves if other.label == curve.label}
     parts = [
         *([brief[curve.label]] if split != "label" else []),
-        *([curve.stopping] if curve.stopping and (split == "label" or len(rules) > 1) else []),
+        *([rule_text(curve.stopping)] if curve.stopping and (split == "label" or len(rules) > 1) else []),
         *([curve.problems] if curve.problems != "uniform" and split != "problems" else []),
     ]
     return ", ".join(parts)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import RunOutline, Score
-from lengthwise.base.score_rows import Row, count_text, interval_notes, size_text
+from lengthwise.base.score_rows import Row, count_text, interval_notes, share_text, size_text
 from lengthwise.base.shown import as_grid, as_html
 from lengthwise.folder import RunFolder
 
@@ -59,8 +59,9 @@ class Scores(list[Score]):
     def _table(self) -> tuple[list[str], list[list[str]]]:
         several = len(self.rules) > 1
         rows = [
-            [size_text(s.sizes), s.problems, *[s.stopping] * several, f"{s.exact:.3f}",
-             "{:.3f}–{:.3f}".format(*s.interval), f"{s.loops:.1f}", count_text(s.count, s.distinct)] for s in self
+            [size_text(s.sizes), s.problems, *[s.stopping] * several, share_text(s.exact, 3),
+             "–".join(share_text(end, 3) for end in s.interval), f"{s.loops:.1f}",
+             count_text(s.count, s.distinct)] for s in self
         ]  # fmt: skip
         return [*HEADS[:2], *[RULE] * several, *HEADS[2:]], rows
 
@@ -128,8 +129,8 @@ class Comparison:
     def _table(self) -> tuple[list[str], list[list[str]]]:
         heads = ["size", "problems", *self.names, "difference", "95 % interval"]
         rows = [
-            [row["size"], row["problems"], *(f"{row[name]:.3f}" for name in self.names), f"{row['difference']:+.3f}",
-             f"{row['low']:+.3f} … {row['high']:+.3f}"] for row in self.rows()
+            [row["size"], row["problems"], *(share_text(row[name], 3) for name in self.names),
+             f"{row['difference']:+.3f}", f"{row['low']:+.3f} … {row['high']:+.3f}"] for row in self.rows()
         ]  # fmt: skip
         return heads, rows
 

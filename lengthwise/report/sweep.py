@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from rich.table import Table
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.score_rows import Row
+from lengthwise.base.score_rows import Row, share_text
 from lengthwise.report.sheet import Sheet
 from lengthwise.report.style import COLOURS, FAINT, Drawing, drawing, headed, settled, style
 
@@ -63,7 +63,7 @@ def trials_table(trials: Sequence[Row]) -> Table:
     table = Sheet(*paths, "exact match", "worst seed", "seeds", "parameters", title="Trials, the best first")
     for row in ranked(trials)[:SHOWN]:
         size = f"{row['parameters']:,}" if row["parameters"] else "–"
-        numbers = (f"{row['exact']:.3f}", f"{row['worst']:.3f}", str(row["seeds"]), size)
+        numbers = (share_text(row["exact"], 3), share_text(row["worst"], 3), str(row["seeds"]), size)
         table.add_row(*(row["values"][path] for path in paths), *numbers)
     if len(trials) > SHOWN:
         table.caption = f"{len(trials) - SHOWN} further ones in trials.csv"
@@ -74,8 +74,8 @@ def mattered_table(rows: Sequence[Row]) -> Table:
     """What mattered, most first."""
     table = Sheet("field", "explains", "exact match by value", title="What mattered")
     for row in rows:
-        by_value = ", ".join(f"{value}: {mean:.3f}" for value, mean in row["exact"].items())
-        table.add_row(row["field"], f"{row['explains']:.0%}", by_value)
+        by_value = ", ".join(f"{value}: {share_text(mean, 3)}" for value, mean in row["exact"].items())
+        table.add_row(row["field"], share_text(row["explains"]), by_value)
     table.caption = "explains: of the variance of exact match between trials; the rest is fields together, and chance"
     return table
 

@@ -10,7 +10,16 @@ from rich.table import Table
 from rich.text import Text
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.score_rows import SOLVED, Row, Sizes, interval_notes, share_text, size_text, trained_on
+from lengthwise.base.score_rows import (
+    SOLVED,
+    Row,
+    Sizes,
+    interval_notes,
+    interval_text,
+    share_text,
+    size_text,
+    trained_on,
+)
 from lengthwise.report import TRAINED, WORST, Claim, Curve, Point, fits_of, lost, names, not_fitted
 from lengthwise.report.sheet import Sheet
 
@@ -88,9 +97,13 @@ def map_table(rows: Sequence[Row], tops: Sizes) -> Table:
         table.add_row(_span(down), *(share_text(statistics.fmean(found)) if found else "" for found in shares))
     worst = min(cells, key=cells.__getitem__)
     within = [share for size, share in cells.items() if trained_on(size, tops)]
-    said = [f"mean {statistics.fmean(cells.values()):.4f} of {len(cells)} pairs"]
-    said += [f"{statistics.fmean(within):.4f} of the {len(within)} trained, up to {size_text(tops)}"] if within else []
-    said += [f"worst {cells[worst]:.3f} at {size_text(worst)}"]
+    said = [f"mean {share_text(statistics.fmean(cells.values()), 4)} of {len(cells)} pairs"]
+    said += (
+        [f"{share_text(statistics.fmean(within), 4)} of the {len(within)} trained, up to {size_text(tops)}"]
+        if within
+        else []
+    )
+    said += [f"worst {share_text(cells[worst], 3)} at {size_text(worst)}"]
     said += [f"{rows[0]['count']} {rows[0]['problems']} problems each; {rows[0]['stopping']}"]
     table.caption = Text("\n".join(said))
     return table
@@ -114,7 +127,7 @@ def asked_table(rows: Iterable[Row]) -> Table:
     for row in rows:
         *cells, tokens, _, count = _details(row, trained=False)
         count = count if row["count"] == row["asked"] else Text(f"{row['count']} of {row['asked']}", "yellow")
-        lenient = Text(f"{row['lenient']:.3f}" if "lenient" in row else "–")
+        lenient = Text(share_text(row["lenient"], 3) if "lenient" in row else "–")
         table.add_row(*cells, lenient, tokens, str(row["chatter"]), count)
     said = (
         f"{rows[0]['weights']}, {rows[0]['task']}, {rows[0]['problems']} problems; "
@@ -173,12 +186,12 @@ def summary_table(rows: Sequence[Row]) -> Table:
                 row["who"], str(row["size"]), row["published"], "", Text(f"published: {row['standing']}", "dim")
             )
         else:
-            error = "" if row["error"] is None else f" ± {row['error']:.3f}"
+            error = "" if row["error"] is None else f" ± {share_text(row['error'], 3)}"
             seeds = f"{row['solved']} of {row['seeds']}"
             kind = "" if row["problems"] == "uniform" else f", {row['problems']}"
             unfit = not_fitted(row["fit"], row["trained_to"])
             note = ", ".join(filter(None, [f"{row['stopping']}{kind}", unfit, lost(row.get("diverged", 0))]))
-            table.add_row(row["who"], row["size"], f"{row['exact']:.3f}{error}", seeds, note)
+            table.add_row(row["who"], row["size"], f"{share_text(row['exact'], 3)}{error}", seeds, note)
     return table
 
 
@@ -209,12 +222,12 @@ def anatomy_table(rows: Sequence[Row]) -> Table:
         often = sorted(positions, key=lambda position: -positions[position])[:3]
         counts = [str(row["ends"][name]) for name in ("early", "late", "right")]
         first = ", ".join(f"{position} ({positions[position]})" for position in often)
-        table.add_row(size_text(row["sizes"]), f"{row['exact']:.3f}", str(wrong), *counts, first)
+        table.add_row(size_text(row["sizes"]), share_text(row["exact"], 3), str(wrong), *counts, first)
         for trait, groups in row["by"].items():
             for part in groups:
                 span = str(part["low"]) if part["low"] == part["high"] else f"{part['low']}–{part['high']}"
                 missed = str(round(part["count"] * (1 - part["exact"])))
-                table.add_row(f"  {trait} {span}", f"{part['exact']:.3f}", missed, style="dim")
+                table.add_row(f"  {trait} {span}", share_text(part["exact"], 3), missed, style="dim")
     return table
 
 
@@ -223,8 +236,15 @@ def row_table(rows: Sequence[Row]) -> Table:
     names = list(dict.fromkeys(name for row in rows for name in row))
     table = Sheet(*(name.replace("_", " ") for name in names))
     for row in rows:
-        table.add_row(*(f"{x:.3f}" if isinstance(x, float) else str(x) for x in (row.get(name, "") for name in names)))
+        table.add_row(*(_number(row.get(name, "")) for name in names))
     return table
+
+
+def _number(value: object) -> str:
+    """A cell of any row; a fraction is not rounded to 0 or 1."""
+    if not isinstance(value, float):
+        return str(value)
+    return share_text(value, 3) if 0 <= value <= 1 else f"{value:.3f}"
 
 
 # Cells
@@ -235,10 +255,9 @@ def _cell(point: Point | None, *, trained: bool) -> Text:
         return Text("–", "dim")
     # The ends are rounded outwards: a band is never shown narrower than it is.
     low, high = math.floor(100 * point.low + ROUNDING) / 100, math.ceil(100 * point.high - ROUNDING) / 100
+    band = f" {_short(low)}–{_short(high)}" if low < high else ""  # without one, all seeds are alike
     return Text.assemble(
-        (TRAINED if trained else "", "dim"),
-        (share_text(point.mean), _style(point.mean)),
-        (f" {_short(low)}–{_short(high)}", "dim"),
+        (TRAINED if trained else "", "dim"), (share_text(point.mean), _style(point.mean)), (band, "dim")
     )
 
 
@@ -257,9 +276,9 @@ def _details(row: Row, *, trained: bool) -> list[Text]:
     return [
         Text.assemble((TRAINED if trained else "", "dim"), size_text(row["sizes"])),
         Text(_bar(exact), style),
-        Text(f"{exact:.3f}", style),
-        Text(f"{row['low']:.3f}–{row['high']:.3f}", "dim"),
-        Text(f"{row['token_accuracy']:.3f}"),
+        Text(share_text(exact, 3), style),
+        Text(interval_text(row), "dim"),
+        Text(share_text(row["token_accuracy"], 3)),
         Text(f"{row['loops']:.1f}"),
         Text(f"{row['count']} ({row['distinct']})" if "distinct" in row else str(row["count"])),
     ]
@@ -288,14 +307,14 @@ def _selection(sizes: Sequence[Sizes], tops: set[int], most: int) -> list[Sizes]
 def _caption(curves: Sequence[Curve], points: Sequence[dict[Sizes, Point]], shown: int, sizes: int) -> Text:
     every = [point for row in points for point in row.values()]
     seeds = {point.seeds for point in every}
-    bands = (["the worst and the best seed"] if seeds != {1} else []) + (["95 % interval"] if 1 in seeds else [])
+    bands = (["worst–best seed"] if seeds != {1} else []) + (["95 % interval"] if 1 in seeds else [])
     tops = sorted({curve.tops for curve in curves if curve.top})
     upto = " to ".join(dict.fromkeys(map(size_text, tops[:1] + tops[-1:])))
     return Text(
         (f"{TRAINED} within the training range, up to {upto}\n" if tops else "")
         + f"{_range({point.count for point in every})} problems per size{_same_for_seeds(curves, seeds)}, "
         + f"{_range(seeds)} seed{'s' * (seeds != {1})}; "
-        f"dim: {', of a single seed the '.join(bands)}"
+        f"beside exact match: {', of a single seed the '.join(bands)}"
         + (f"\n{shown} of {sizes} sizes are shown" if shown < sizes else "")
         + _protocol(curves)
         + _worst_families([curve for curve in curves if curve.problems == WORST])

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from lengthwise.base.amounts import duration
 from lengthwise.base.progress import EVERY
+from lengthwise.base.score_rows import share_text
 from lengthwise.run import Run
 from lengthwise.training.fleet import Fleet
 from lengthwise.training.progress import loss_text
@@ -80,7 +81,7 @@ def _progress(run: Run) -> tuple[int, str]:
         return 0, "waiting"
     last, total = taken[-1], run.recipe.steps
     steps, seconds = last["step"], last.get("wall_s", 0.0)
-    exact = "  ".join(f"{size}: {share:.2f}" for size, share in watched[-1].items()) if watched else ""
+    exact = "  ".join(f"{size}: {share_text(share)}" for size, share in watched[-1].items()) if watched else ""
     if run.done:
         return steps, f"{exact}  trained in {duration(seconds)}, {len(run.rows('scores'))} scores"
     length = f"length {last['length']}" if "length" in last else ""

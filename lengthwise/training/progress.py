@@ -8,6 +8,7 @@ from typing import Any
 
 from lengthwise.base.errors import Diverged
 from lengthwise.base.progress import Line
+from lengthwise.base.score_rows import share_text
 from lengthwise.folder import DIVERGED
 from lengthwise.run import Run
 
@@ -22,7 +23,9 @@ class Course:
         """Show a row of metrics."""
         if "exact" in row:
             if row["exact"]:
-                self.exact = "exact match " + " ".join(f"{size}: {share:.2f}" for size, share in row["exact"].items())
+                self.exact = "exact match " + " ".join(
+                    f"{size}: {share_text(share)}" for size, share in row["exact"].items()
+                )
             return
         length = f"length {row['length']}" if "length" in row else ""
         parts = [f"step {step} of {self.line.total:.0f}", length, loss_text(row), self.exact]

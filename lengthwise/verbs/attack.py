@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from lengthwise.base.score_rows import share_text
 from lengthwise.evaluation.attack import attack
 from lengthwise.report.sheet import Sheet
 from lengthwise.run import choose_device, load
@@ -26,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     sizes = parse_sizes(args.lengths) if args.lengths else None
     with computing(args.threads), doing(f"{weights.name}: looking for what it gets wrong"):
         found = attack(weights, sizes, seconds=args.seconds, tries=args.tries, stopping=rule, seed=args.seed or 0)
-    said = f"{found['failed']} of {found['tries']} tries fail ({found['share']:.1%})"
+    said = f"{found['failed']} of {found['tries']} tries fail ({share_text(found['share'], 3)})"
     if not found["failed"]:
         return say(args, found, f"{said}: nothing found, which proves nothing; a longer search may")
     return say(args, found, _shortest(found), "", _origins(found), "", said)
@@ -36,14 +37,14 @@ def _shortest(found: dict[str, Any]) -> Table:
     table = _table("the shortest failures", "prompt", "answer", "right", "sure", "from")
     for row in found["shortest"]:
         texts = (_cut(row[name]) for name in ("prompt", "answer", "right"))
-        table.add_row(*texts, f"{row['confidence']:.3f}", row["origin"])
+        table.add_row(*texts, share_text(row["confidence"], 3), row["origin"])
     return table
 
 
 def _origins(found: dict[str, Any]) -> Table:
     table = _table("where they come from", "from", "tries", "fail")
     for row in found["origins"][:ORIGINS]:
-        table.add_row(row["origin"], str(row["tries"]), f"{row['share']:.1%}")
+        table.add_row(row["origin"], str(row["tries"]), share_text(row["share"], 3))
     if len(found["origins"]) > ORIGINS:
         table.caption = f"{len(found['origins']) - ORIGINS} more fail as often or less"
     return table

@@ -47,7 +47,7 @@ const CHARTS = {
             mark: { type: "point", filled: true, size: 55, opacity: 1 },
             encoding: {
               x, y: { field: "mean", ...share }, color, shape,
-              tooltip: tips(["label", "method"], ["problems"], ["stopping", "stopping rule"], ["sizes", "size"], ["mean", "exact match", ".4f"], ["low", "low", ".4f"], ["high", "high", ".4f"], ["seeds"], ["count", "problems per seed"], ["said", "families"]),
+              tooltip: tips(["label", "method"], ["problems"], ["stopping", "stopping rule"], ["sizes", "size"], ["mean", "exact match"], ["low"], ["high"], ["seeds"], ["count", "problems per seed"], ["said", "families"]),
             },
           },
         ],
@@ -64,7 +64,7 @@ const CHARTS = {
       encoding: {
         x: { field: "first", type: "ordinal", title: "first size" }, y: { field: "second", type: "ordinal", sort: "descending", title: "second size" },
         color: { field: "exact", ...share, title: "exact match", scale: { domain: [0, 1], scheme: "viridis" } },
-        tooltip: tips(["first"], ["second"], ["exact", "exact match", ".4f"]),
+        tooltip: tips(["first"], ["second"], ["exact", "exact match"]),
       },
     }),
   },
@@ -76,8 +76,8 @@ const CHARTS = {
     spec: (rows, { charts }) => ({
       data: { values: rows },
       layer: [
-        { mark: { type: "line" }, encoding: { x: { field: "loop", type: "quantitative" }, y: { field: "exact", ...share, title: "exact match" }, color: { field: "size", type: "nominal" }, tooltip: tips(["size"], ["loop"], ["exact", "exact match", ".4f"], ["confidence", "mean log probability", ".4f"]) } },
-        { data: { values: charts.stops.filter(({ label }) => rows.some((row) => row.label === label)) }, mark: { type: "rule", strokeWidth: 1.5 }, encoding: { x: { field: "loop", type: "quantitative" }, color: { field: "size", type: "nominal" }, strokeDash: { field: "rule", type: "nominal", title: "rule" }, tooltip: tips(["rule"], ["size"], ["loop", "mean loop"], ["exact", "exact match", ".4f"]) } },
+        { mark: { type: "line" }, encoding: { x: { field: "loop", type: "quantitative" }, y: { field: "exact", ...share, title: "exact match" }, color: { field: "size", type: "nominal" }, tooltip: tips(["size"], ["loop"], ["exact", "exact match"], ["confidence", "mean log probability", ".4f"]) } },
+        { data: { values: charts.stops.filter(({ label }) => rows.some((row) => row.label === label)) }, mark: { type: "rule", strokeWidth: 1.5 }, encoding: { x: { field: "loop", type: "quantitative" }, color: { field: "size", type: "nominal" }, strokeDash: { field: "rule", type: "nominal", title: "rule" }, tooltip: tips(["rule"], ["size"], ["loop", "mean loop"], ["exact", "exact match"]) } },
       ],
     }),
   },
@@ -98,7 +98,7 @@ const CHARTS = {
     rows: (charts) => charts.traits,
     spec: (rows) => ({
       data: { values: rows }, mark: { type: "line", point: true },
-      encoding: { x: { field: "middle", type: "quantitative", title: rows[0].trait, axis: { tickMinStep: 1 } }, y: { field: "exact", ...share, title: "exact match" }, color: { field: "size", type: "nominal" }, detail: { field: "seed" }, tooltip: tips(["size"], ["middle", rows[0].trait], ["exact", "exact match", ".4f"], ["count", "problems"], ["seed"]) },
+      encoding: { x: { field: "middle", type: "quantitative", title: rows[0].trait, axis: { tickMinStep: 1 } }, y: { field: "exact", ...share, title: "exact match" }, color: { field: "size", type: "nominal" }, detail: { field: "seed" }, tooltip: tips(["size"], ["middle", rows[0].trait], ["exact", "exact match"], ["count", "problems"], ["seed"]) },
     }),
   },
   loss: {
@@ -116,7 +116,7 @@ const CHARTS = {
     rows: (charts, chosen) => charts.watched.filter(chosen.label),
     spec: (rows, { methods }) => ({
       data: { values: rows }, mark: { type: "line", strokeWidth: 1.3 },
-      encoding: { x: { field: "step", type: "quantitative" }, y: { field: "exact", ...share, title: "exact match" }, color: byMethod(methods).color, strokeDash: { field: "size", type: "nominal" }, detail: { field: "seed" }, tooltip: tips(["label", "method"], ["seed"], ["size"], ["step"], ["exact", "exact match", ".3f"]) },
+      encoding: { x: { field: "step", type: "quantitative" }, y: { field: "exact", ...share, title: "exact match" }, color: byMethod(methods).color, strokeDash: { field: "size", type: "nominal" }, detail: { field: "seed" }, tooltip: tips(["label", "method"], ["seed"], ["size"], ["step"], ["exact", "exact match"]) },
     }),
   },
   cost: {

@@ -13,6 +13,12 @@ function el(tag, given = {}, ...children) {
 }
 
 const fixed = (number, digits = 3) => (Number.isFinite(number) ? number.toFixed(digits) : "–");
+/** A fraction, as Python's share_text writes it: never rounded to 0 or 1 what is not. */
+function shareText(number, digits = 3) {
+  const half = 0.5 * 10 ** -digits;
+  if (number >= 1 - half && number < 1) return `>.${"9".repeat(digits)}`;
+  return number > 0 && number < half ? `<.${"1".padStart(digits, "0")}` : fixed(number, digits);
+}
 const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 const shortened = (text, most = 28) => (text.length <= most ? text : `${text.slice(0, most / 2)}…${text.slice(1 - most / 2)}`);
 

@@ -91,7 +91,7 @@ class Panel {
   /** One sentence on this loop. */
   sentence() {
     const { text, confidence, right } = this.said, wanted = formatAnswer(this.model.task, this.trace.problem.answer);
-    return `After loop ${this.loop} of ${this.trace.loops.length}: ${text || "nothing"}, ${right ? "right" : `wrong: ${wanted} is right`}; confidence ${fixed(Math.exp(confidence))}.`;
+    return `After loop ${this.loop} of ${this.trace.loops.length}: ${text || "nothing"}, ${right ? "right" : `wrong: ${wanted} is right`}; confidence ${shareText(Math.exp(confidence))}.`;
   }
 
   showAnswer() {
@@ -134,7 +134,7 @@ class Panel {
       const go = el("button", { type: "button", onclick: () => this.steer({ loop }) }, `loop ${loop}`);
       return el("tr", {}, el("th", { scope: "row" }, ruleText(rule), n ? "" : " (its own)"), el("td", {}, go),
         el("td", { class: "mono" }, shortened(text)), el("td", { class: right ? "right" : "wrong" }, right ? "right" : "wrong"),
-        el("td", { class: "number" }, fixed(Math.exp(confidence))));
+        el("td", { class: "number" }, shareText(Math.exp(confidence))));
     });
     const head = ["rule", "stops at", "answer", "", "confidence"].map((text, n) => el("th", { scope: "col", class: n > 3 ? "number" : "" }, text));
     this.stops.replaceChildren(el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows));
@@ -147,7 +147,7 @@ class Panel {
     const lines = {
       token: (t) => ({ text: row.tokens[t] }),
       says,
-      probability: (t) => ({ text: inside(t) ? fixed(Math.exp(this.said.sure[slot(t)]), 2) : "" }),
+      probability: (t) => ({ text: inside(t) ? shareText(Math.exp(this.said.sure[slot(t)]), 2) : "" }),
       "settles at": (t) => ({ text: inside(t) ? settled[slot(t)] : "" }),
       "norm of state": (t) => ({ text: fixed(norms.state[t], 1) }),
       "its change": (t) => ({ text: fixed(norms.change[t], 1) }),
@@ -176,7 +176,7 @@ class Panel {
   showHeads() {
     const layer = Number(this.layers.value), look = lookedAt(this.network, this.trace, this.loop)[layer];
     const { tokens } = this.trace.row;
-    const named = ([key, weight]) => `${key < 0 ? "nothing" : `position ${key + 1} (${tokens[key]})`} ${fixed(weight, 2)}`;
+    const named = ([key, weight]) => `${key < 0 ? "nothing" : `position ${key + 1} (${tokens[key]})`} ${shareText(weight, 2)}`;
     const made = look.map((seen, head) => {
       const canvas = el("canvas", { role: "img" }), most = [...seen[this.position]].sort((a, b) => b[1] - a[1]).slice(0, 3);
       const text = `head ${head + 1}, from position ${this.position + 1} (${tokens[this.position]}): ${most.map(named).join(", ")}`;
