@@ -1,4 +1,4 @@
-"""Recipes and a study of one's own: does a wider model carry parity further?
+"""Recipes and a study of one's own: does a wider model carry parity further, and does the learning rate matter?
 
 Or: `lengthwise reproduce width-study --import own_recipe --out widths`.
 """
@@ -6,6 +6,8 @@ Or: `lengthwise reproduce width-study --import own_recipe --out widths`.
 from dataclasses import replace
 
 import lengthwise as lw
+
+RATES = {"slow": 0.001, "fast": 0.01}
 
 
 def small_parity() -> lw.Recipe:
@@ -25,14 +27,21 @@ def width_family() -> dict[str, lw.Recipe]:
     return {recipe.name: recipe for recipe in wider}
 
 
+def rate_family() -> dict[str, lw.Recipe]:
+    """The same at several learning rates."""
+    found = [small_parity().change([f"name=parity-{name}", f"optimizer.rate={rate}"]) for name, rate in RATES.items()]
+    return {recipe.name: recipe for recipe in found}
+
+
 def width_study() -> lw.Study:
-    """Parity at several widths, on the same problems for the same number of steps."""
-    title = "Parity by width, trained on up to 8 bits"
-    panel = lw.Panel(title, tuple(width_family().values()), sizes=(8, 12, 16, 24))
-    return lw.Study(title, panels=(panel,), samples=200)
+    """Parity at several widths, and at several learning rates: a picture of each, in a folder of its own."""
+    sizes = (8, 12, 16, 24)
+    widths = lw.Panel("Parity by width", tuple(width_family().values()), sizes, name="width")
+    rates = lw.Panel("Parity by learning rate", tuple(rate_family().values()), sizes, name="rate")
+    return lw.Study("Parity, trained on up to 8 bits", panels=(widths, rates), samples=200)
 
 
 if __name__ == "__main__":
-    for recipe in width_study().recipes:
+    for recipe in width_study().panels[0].recipes:
         run = lw.train(recipe)
         print(recipe.name, *(f"{score.sizes[0]}: {score.exact:.2f}" for score in lw.evaluate(run, [8, 12, 16, 24])))

@@ -501,7 +501,7 @@ def test_recipes_and_studies_are_held_to_theirs():
     wrong = laws_of_recipes.check_recipes({"called": lambda: recipe}).broken
     assert [one.told for one in wrong] == ["it is called called, and its name is own-parity"]
     panel = lw.Panel("One", (recipe, recipe), sizes=(20,))
-    told = [one.told for one in lw.check(lw.Study("Mine", (panel, panel))).broken]
+    told = [one.told for one in lw.check(lw.Study("Mine", (panel, replace(panel, title="Two")))).broken]
     assert told == ["One: chosen up to 50, measured up to 20", "two recipes are called 'own-parity'"]
 
 

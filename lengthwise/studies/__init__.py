@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -46,7 +47,7 @@ class Panel:
     also: tuple[Stopping, ...] = ()  # further rules at ``sizes``, for recipes whose loops grow with the problem
     claims: tuple[Claim, ...] = ()  # what has been published, to stand beside ours
     strong: str = ""  # the recipe that its figures are about; they draw it stronger
-    name: str = ""  # of its folder of results; a study's only panel needs none
+    name: str = ""  # of its folder of results; by default the title's words, and none for a study's only panel
 
     def rules(self, recipe: Recipe) -> tuple[Stopping, ...]:
         """The stopping rules by which a recipe is measured; its own comes first."""
@@ -56,15 +57,32 @@ class Panel:
         return (recipe.stopping, *(After(count) for count in self.loops if planned > 1))
 
 
+def _folder_name(panel: Panel) -> str:
+    """The name of a panel's folder. UsageError where it can be none."""
+    name = panel.name or "-".join(re.findall(r"\w+", panel.title.lower()))
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise UsageError(f"panel {panel.title!r}: name={name!r} is no name of a folder; use letters, digits and dashes")
+    return name
+
+
 @dataclass(frozen=True)
 class Study:
-    """One or several panels."""
+    """One or several panels; of several, each has a folder of its own. UsageError where two share a title or a name,
+    which would write into one folder."""
 
     title: str
     panels: tuple[Panel, ...]
     note: str = ""
     samples: int = 1000  # problems per size, unless another number is asked for
     strong: str = ""  # the method that its panels are about, where they share their methods: then one figure shows all
+
+    def __post_init__(self) -> None:
+        if len(self.panels) > 1:
+            object.__setattr__(self, "panels", tuple(replace(panel, name=_folder_name(panel)) for panel in self.panels))
+        for what in ("title", "name"):
+            found = [getattr(panel, what).casefold() for panel in self.panels]
+            if twice := [text for text in found if found.count(text) > 1]:
+                raise UsageError(f"study {self.title!r}: two panels have the {what} {twice[0]!r}; give each its own")
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:

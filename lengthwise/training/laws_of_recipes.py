@@ -37,16 +37,11 @@ def it_reports_what_did_not_choose(study: Study) -> None:
             raise Broken(f"{panel.title}: chosen up to {chosen}, measured up to {max(panel.sizes, default=0)}")
 
 
-def its_recipes_and_panels_have_names(study: Study) -> None:
-    """No two of its recipes share a name; nor do two panels share one, or a title."""
-    recipes = [recipe.name for recipe in study.recipes]
-    for what, names in (
-        ("recipes", recipes),
-        ("panels", [panel.name for panel in study.panels]),
-        ("panels", [panel.title for panel in study.panels]),
-    ):
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise Broken(f"two {what} are called {twice[0]!r}")
+def its_recipes_have_names(study: Study) -> None:
+    """No two of its recipes share a name."""
+    names = [recipe.name for recipe in study.recipes]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise Broken(f"two recipes are called {twice[0]!r}")
 
 
 def _watched(recipe: Recipe) -> tuple[int, ...]:

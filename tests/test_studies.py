@@ -1,0 +1,36 @@
+"""A study's panels: each has a folder of results of its own."""
+
+from dataclasses import replace
+
+import pytest
+from conftest import command
+
+import lengthwise as lw
+from lengthwise import catalog
+from lengthwise.base.errors import UsageError
+
+TINY = replace(lw.find("looped-parity"), name="tiny", lengths=lw.Uniform(3), steps=2, batch=4, watch=lw.Watch())
+PANELS = tuple(lw.Panel(f"Batch of {n}", (TINY.change([f"name=tiny-{n}", f"batch={n}"]),), (4, 5)) for n in (4, 8))
+
+
+@pytest.mark.usefixtures("fleet_here")
+def test_panels_without_names_have_pictures_in_folders_of_their_own(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(catalog, "study", lambda *_, **__: lw.Study("Tiny", PANELS))
+    done = command("reproduce", "pairs", "--samples", "2", "--out", tmp_path / "out", "--jobs", "1", "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.parent.name for path in (tmp_path / "out").rglob("lengths.png")) == ["batch-of-4", "batch-of-8"]
+
+
+def test_a_name_of_a_panel_s_own_stays_and_a_single_panel_needs_none():
+    assert lw.Study("Two", (replace(PANELS[0], name="a"), PANELS[1])).panels[0].name == "a"
+    assert lw.Study("One", PANELS[:1]).panels[0].name == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"title": "Batch of 4"}, "two panels have the title"), ({"name": "Batch-of-4"}, "two panels have the name"),
+     ({"name": "a/b"}, "is no name of a folder"), ({"title": "…"}, "is no name of a folder")],
+)  # fmt: skip
+def test_panels_that_would_write_into_one_folder_are_refused(changes, said):
+    with pytest.raises(UsageError, match=said):
+        lw.Study("Two", (PANELS[0], replace(PANELS[1], **changes)))
