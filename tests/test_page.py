@@ -246,6 +246,21 @@ def page(tmp_path_factory):
     return path.read_text()
 
 
+def test_controls_and_map_stand_before_all_else(page):
+    """What plays is to be seen while it plays; `make page-test` looks at the page itself."""
+    scripts = Path(document.__file__).parent / "js"
+    (placed,) = re.findall(
+        r"this\.root\.replaceChildren\((.*?)\);\n  }", (scripts / "viewer.js").read_text(), re.DOTALL
+    )
+    assert re.findall(r"this\.(\w+)", placed) == [
+        "form", "trouble", "transport", "told", "area", "question", "examples"
+    ]  # fmt: skip
+    inside = (scripts / "panel.js").read_text().split("this.root = el(")[1]
+    assert inside.index("this.map)") < min(map(inside.index, ("this.answer", "this.stops", "this.heads", "this.now")))
+    assert page.index("<main") < page.index("<p>The model itself runs")
+    assert "@media (hover: none) { .keys { display: none; } }" in page
+
+
 def test_a_page_asks_the_network_for_nothing(page):
     assert not re.search(r"""(?:src|href|action)\s*=\s*["']?(?!["']|data:|#)|@import|url\(|https?:|//\w+\.\w+/""", page)
     assert "default-src 'none'" in page
@@ -283,7 +298,7 @@ def test_the_command_says_what_is_wrong(tmp_path):
         ("gpt-small",): "it knows no Expression",
         ("looped-pairs", "model.width=3"): "leave model.width=3 out",
         ("looped-pairs", "looped-pairs"): "name each once",
-        ("looped-pairs", "--all"): "--all goes with a recipe",
+        ("looped-pairs", "--all"): "--all and --measure go with a recipe",
     }.items():
         done = command("show", *words, "--html", tmp_path / "other.html")
         assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1

@@ -14,7 +14,7 @@ from lengthwise.page.rows import cards, drawn, packed, tables
 from lengthwise.page.viewer import SCRIPTS as VIEWER
 from lengthwise.page.viewer import thinking
 from lengthwise.report import by_recipe
-from lengthwise.report.card import HEADINGS, card_cells
+from lengthwise.report.card import HEADINGS, SURE, card_cells
 from lengthwise.report.length_figure import usual_title
 from lengthwise.run import Run, Weights
 
@@ -116,8 +116,9 @@ def _card(rows: Sequence[dict[str, Any]]) -> str:
         for cells in map(card_cells, rows)
     ]
     about = (
-        "Longest: where exact match is surely 0.99 or more (95 % interval), for each seed, and 0.99 on every family of "
-        "structured problems. Operations and processor minutes: of the whole training."
+        f"Longest: where exact match is surely 0.99 or more (95 % interval; it takes {SURE} problems), for each "
+        "seed, and 0.99 on every family of structured problems. Seeds beyond: those that solve a size longer than they "
+        "were trained on. Operations and processor minutes: of the whole training."
     )
     return (
         f'<div class="wide" tabindex="0" role="region" aria-label="score card"><table><thead><tr>{head}</tr></thead>'

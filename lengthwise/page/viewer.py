@@ -24,9 +24,9 @@ def viewer_page(models: Sequence[Weights]) -> str:
     names = " and ".join(model.name for model in models)
     body = f"""<a class="skip" href="#thinking">to the problem</a>
 <h1>{text(names)}: loop by loop</h1>
+<main id="thinking" data-viewer="models"></main>
 <p>The model itself runs in this page: its weights are in the file, and nothing is sent anywhere. Type a problem and
 see what it would answer after every loop, how sure it is, where its heads look, and where it would stop.</p>
-<main id="thinking" data-viewer="models"></main>
 <noscript><p>This page computes with JavaScript, which is switched off here.</p></noscript>"""
     return document(f"{names}: loop by loop", body, scripts(*SCRIPTS), {"models": held})
 

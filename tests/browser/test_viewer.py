@@ -101,6 +101,19 @@ def _labels(panel):
     return [canvas.get_attribute("aria-label") for canvas in panel.locator("canvas").all()]
 
 
+@pytest.mark.parametrize(("width", "height", "touch"), [(390, 844, True), (1280, 800, False)])
+def test_the_map_that_plays_is_seen_without_scrolling(width, height, touch, written, chromium):
+    viewport = {"width": width, "height": height}
+    page = chromium.new_context(viewport=viewport, has_touch=touch, is_mobile=touch, offline=True).new_page()
+    page.goto(written("looped-pairs").as_uri())
+    page.wait_for_selector(".panel")
+    play, chart = (page.locator(name).bounding_box() for name in (".transport .primary", ".map"))
+    assert play["y"] + play["height"] <= chart["y"] and chart["y"] + chart["height"] <= height
+    assert page.locator(".keys").is_visible() != touch
+    assert page.evaluate("document.body.innerText.split('After loop 1 of').length") == 2  # the sentence, once
+    page.context.close()
+
+
 def test_the_keyboard_alone_suffices(written, opened):
     page = opened(written("looped-parity", "halting-parity"), after="#problem=101")
     loop = lambda: int(page.locator(".transport output").text_content().split()[1])  # noqa: E731
@@ -155,4 +168,4 @@ def test_a_problem_that_is_too_long_is_refused_in_one_line(written, opened):
 def test_failures_are_offered(written, opened):
     page = opened(written("abacus-addition"))
     page.locator(".examples button.wrong", has_text="990+990").click()
-    until(page, "document.querySelector('.answer').textContent.includes('980, wrong: 1980 is right')")
+    until(page, "document.querySelector('.told').textContent.includes('980, wrong: 1980 is right')")

@@ -21,10 +21,10 @@ function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-/** How large a map of so many columns and lines is drawn in the width there is. */
+/** How large a map of so many columns and lines is drawn in the width there is; it and the controls fit a screen. */
 function gridOf(columns, lines, width) {
   const column = clamp(Math.floor((width - MARGIN.left) / columns), COLUMN.least, COLUMN.most);
-  const line = clamp(Math.floor(560 / lines), LINE.least, LINE.most);
+  const line = clamp(Math.floor(Math.min(560, 0.55 * innerHeight) / lines), LINE.least, LINE.most);
   return { columns, lines, column, line, width: MARGIN.left + columns * column + 2, height: MARGIN.top + lines * line + 2 };
 }
 

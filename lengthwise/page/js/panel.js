@@ -1,6 +1,11 @@
 // One model at work: its answer, a map of loops and positions, tables of one loop, its heads, and the program beside it.
 
 const MODES = { said: "symbols and their probability", state: "norm of the state", change: "change since the loop before" };
+// What each stopping rule waits for.
+const RULES = {
+  Oracle: "after T(n) loops: the rounds of a reference algorithm", After: "always after so many loops", MaxConfidence: "at the loop of the surest answer",
+  Converged: "when the answer stays the same for so many loops", Halted: "when its own halting unit says so",
+};
 const MOST_CELLS = 220; // positions that tables show
 
 class Panel {
@@ -31,14 +36,14 @@ class Panel {
     this.root = el(
       "section", { class: "panel", "aria-label": name },
       el("h2", {}, name),
-      el("p", { class: "soft" }, `${this.model.task.name} · ${parameters.toLocaleString("en")} parameters · trained on sizes up to ${trained}`),
-      this.answer,
       el("div", { class: "halves" },
         el("div", {},
-          el("p", { class: "line" }, el("label", {}, "The map shows ", this.modes), el("span", { class: "key" })),
-          el("div", { class: "wide" }, this.map)),
+          el("p", { class: "line" }, el("label", {}, "The map shows ", this.modes)),
+          el("div", { class: "wide" }, this.map), el("p", { class: "key" }), this.answer,
+          el("p", { class: "soft" }, `${name}: ${this.model.task.name}, ${parameters.toLocaleString("en")} parameters, trained on sizes up to ${trained}`)),
         el("div", {},
           el("h3", {}, "Where stopping rules stop"), el("div", { class: "wide" }, this.stops),
+          el("p", { class: "soft" }, "Confidence: the probability that the model gives each symbol of its answer, the geometric mean over symbols."),
           el("h3", {}, "Where each head looks, in this loop"),
           el("p", { class: "line" }, el("label", {}, "layer ", this.layers), el("span", { class: "soft" }, "queries downwards, keys across")),
           this.heads)),
@@ -98,8 +103,7 @@ class Panel {
     const own = this.trace.stops[0], final = this.trace.loops[own.loop - 1];
     const settled = Math.max(...this.trace.settled.slice(0, this.trace.loops.at(-1).ends));
     this.answer.replaceChildren(
-      el("span", { class: this.said.right ? "right" : "wrong" }, this.sentence()),
-      ` By its own rule it stops after loop ${own.loop} and is `, el("strong", { class: final.right ? "right" : "wrong" }, final.right ? "right" : "wrong"),
+      `By its own rule it stops after loop ${own.loop} and is `, el("strong", { class: final.right ? "right" : "wrong" }, final.right ? "right" : "wrong"),
       `. The answer of the last loop is there from loop ${settled} on.`,
     );
   }
@@ -112,9 +116,9 @@ class Panel {
     const at = { line: this.loop - 1, column: columns.indexOf(this.position) };
     drawMap(this.map, this.grid, cell, { heads, at, marks: stops.map(({ loop }) => loop - 1), settled: said ? settled : null });
     this.map.setAttribute("aria-label", `${MODES[this.mode]}: ${loops.length} loops downwards, ${columns.length} positions across. ${this.sentence()}`);
-    this.root.querySelector(".key").textContent = said
-      ? "blue: the right symbol, orange: a wrong one, stronger: surer; bar: settled from here on; triangle: a rule stops here"
-      : "stronger: larger";
+    const across = said ? (this.model.layout.kind === "Pairs" ? "a column per digit of the answer, headed by the two digits that are added there" : "a column per symbol of the answer") : "a column per position";
+    const colours = said ? "Blue: the right symbol, orange: a wrong one, stronger: surer. Bar: settled from here on. Triangle: a rule stops here." : "Stronger: larger.";
+    this.root.querySelector(".key").textContent = `Loops downwards, ${across}. ${colours}`;
   }
 
   saidCell(loop, slot) {
@@ -132,11 +136,11 @@ class Panel {
     const rows = this.trace.stops.map(({ rule, loop }, n) => {
       const { text, confidence, right } = this.trace.loops[loop - 1];
       const go = el("button", { type: "button", onclick: () => this.steer({ loop }) }, `loop ${loop}`);
-      return el("tr", {}, el("th", { scope: "row" }, ruleText(rule), n ? "" : " (its own)"), el("td", {}, go),
+      return el("tr", {}, el("th", { scope: "row" }, ruleText(rule), n ? "" : " (its own)", el("small", { class: "means" }, RULES[rule.kind] ?? "")), el("td", {}, go),
         el("td", { class: "mono" }, shortened(text)), el("td", { class: right ? "right" : "wrong" }, right ? "right" : "wrong"),
         el("td", { class: "number" }, shareText(Math.exp(confidence))));
     });
-    const head = ["rule", "stops at", "answer", "", "confidence"].map((text, n) => el("th", { scope: "col", class: n > 3 ? "number" : "" }, text));
+    const head = ["rule", "stops at", "answer", "it is", "confidence"].map((text, n) => el("th", { scope: "col", class: n > 3 ? "number" : "" }, text));
     this.stops.replaceChildren(el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows));
   }
 

@@ -23,8 +23,9 @@ class Viewer {
     this.model = el("select", { id: "model", onchange: () => this.chooseModel() }, ...named(this.models));
     this.beside = el("select", { id: "beside", onchange: () => this.start() });
     this.problem = el("input", { id: "problem", autocomplete: "off", spellcheck: "false", autocapitalize: "off", "aria-describedby": "question trouble" });
+    this.copy = el("button", { type: "button", onclick: () => this.copyLink() }, "Copy link");
     this.form = el("form", { onsubmit: (event) => { event.preventDefault(); this.start(); } },
-      el("label", { class: "grow" }, "Problem ", this.problem), el("button", { type: "submit", class: "primary" }, "Think"),
+      el("label", { class: "grow" }, "Problem ", this.problem), el("button", { type: "submit", class: "primary" }, "Think"), this.copy,
       el("label", { hidden: this.models.length < 2 }, "Model ", this.model), el("label", { class: "besides" }, "Beside it ", this.beside));
     this.question = el("p", { id: "question", class: "soft" });
     this.trouble = el("p", { id: "trouble", role: "alert" });
@@ -33,14 +34,15 @@ class Viewer {
     this.play = el("button", { type: "button", class: "primary", onclick: () => this.toggle() }, "Play");
     const step = (text, label, act) => el("button", { type: "button", "aria-label": label, title: label, onclick: act }, text);
     this.where = el("output", {});
-    this.copy = el("button", { type: "button", onclick: () => this.copyLink() }, "Copy link");
     this.transport = el("div", { class: "transport", role: "group", "aria-label": "loops" },
       step("«", "first loop", () => this.steer({ loop: 1 })), step("‹", "one loop back", () => this.steer({ loop: this.state.loop - 1 })), this.play,
       step("›", "one loop on", () => this.steer({ loop: this.state.loop + 1 })), step("»", "last loop", () => this.steer({ loop: Infinity })),
-      this.slider, this.where, this.copy);
+      this.where, this.slider);
     this.told = el("p", { class: "told", "aria-live": "polite" });
     this.area = el("div", { class: "panels" });
-    this.root.replaceChildren(this.form, this.question, this.trouble, this.examples, this.transport, this.told, this.area, el("p", { class: "soft keys" }, `Keys: ${KEYS}.`));
+    // The controls and the map stand first: what plays is to be seen while it plays.
+    this.root.replaceChildren(this.form, this.trouble, this.transport, this.told, this.area, el("h2", {}, "Other problems"), this.question, this.examples,
+      el("p", { class: "soft keys" }, `Keys: ${KEYS}.`));
   }
 
   // What the address holds
