@@ -1,6 +1,9 @@
 """What a release consists of fits together; `make dist` builds and tries it."""
 
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -36,6 +39,29 @@ def test_workflows_run_what_people_run(path):
         first, *words = command.split()
         assert first == "make" and {word for word in words if "=" not in word} <= TARGETS, command
     assert "secrets." not in text
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_the_demo_installs_the_package_alone_and_tests_add_their_tools(tmp_path):
+    """In an empty folder; in one where the other came first, only what is missing."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+
+    def installed(*words):
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+        done = subprocess.run(
+            ["make", "-n", *words], cwd=tmp_path, env=clean, capture_output=True, text=True, check=True
+        )
+        return [line.split("constraints.txt ")[1].split() for line in done.stdout.splitlines() if "pip install" in line]
+
+    alone, tools, torch = ["-e", "."], ["-e", "'.[dev]'"], ["torch==2.13.0"]
+    assert installed("demo") == [torch, alone]
+    assert installed("test") == [torch, alone, tools]
+    assert installed("demo", "TORCH=cpu")[0] == ["--index-url", "https://download.pytorch.org/whl/cpu", *torch]
+    (tmp_path / ".venv").mkdir()
+    for number, mark in enumerate((".ready", ".dev")):
+        (tmp_path / ".venv" / mark).touch()
+        assert (installed("demo"), installed("test")) == ([], [tools] if number == 0 else [])
 
 
 def test_what_is_built_for_others_is_said_where_they_look():
