@@ -5,8 +5,12 @@ import json
 import pytest
 from conftest import command
 
+from lengthwise.base.results import wilson
+from lengthwise.base.score_rows import SOLVED
+from lengthwise.cli import parser
 from lengthwise.evaluation.solver import Answer
 from lengthwise.page import report
+from lengthwise.report.card import SURE
 from lengthwise.verbs.demo import _marked
 
 
@@ -29,6 +33,13 @@ def test_demo_shows_its_pictures_and_can_be_given_again(runs, monkeypatch):
     names = [row["problems"] for row in scores["looped-pairs"] if row["sizes"] == [16]]
     assert {"all-highest", "twice"} < set(names) and len(names) == len(set(names))
     assert "worst family" in shown.stdout
+
+
+def test_the_demo_draws_enough_problems_to_be_sure():
+    """Else its card would call no size solved, though every answer is right."""
+    samples = parser().parse_args(["demo"]).samples
+    assert wilson(1.0, SURE)[0] >= SOLVED > wilson(1.0, SURE - 1)[0]
+    assert samples >= SURE
 
 
 def test_an_answer_with_a_digit_too_many_shows_it():
