@@ -95,7 +95,8 @@ def _learning(verb: Callable[..., argparse.ArgumentParser]) -> None:
     """What there is, and training it."""
     sub = verb("demo", "train a looped and a standard model on sums of up to 8 digits; show how far each carries",
                "seed", "jobs", "steps", "out", "quiet", "json")  # fmt: skip
-    sub.add_argument("--samples", type=int, default=300, metavar="N", help="fresh problems per length (default: 300)")
+    # With fewer than 381, no size is surely solved (see `report/card.py`).
+    sub.add_argument("--samples", type=int, default=400, metavar="N", help="fresh problems per length (default: 400)")
     sub = verb("list", "recipes, studies, shipped weights, parts and runs", "json")
     _several(sub, "words", "WORD", "only what has every word, each with a sentence")
     sub = verb(
@@ -105,7 +106,7 @@ def _learning(verb: Callable[..., argparse.ArgumentParser]) -> None:
     sub = verb("sample", "problems of a task", "seed-of-problems", "hard", "natural", "family", "json")
     _sample(sub)
     sub = verb("train", "train a recipe, or go on with a run; then evaluate it",
-               "seed", "seeds", "stack", "jobs", "on", "dry-run", "wait", "lengths", "samples", "curve",
+               "seed", "seeds", "stack", "jobs", "on", "dry-run", "measure", "wait", "lengths", "samples", "curve",
                "curve-samples", "stopping", "hard", "natural", "families", "device", "matmul", "compile", "threads",
                "save-every", "allow-divergence", "track", "quiet", "json")  # fmt: skip
     _recipe(sub)
@@ -144,12 +145,12 @@ def _using(verb: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("prompt", metavar="PROMPT", nargs="?", help="e.g. 10110")
     _several(sub, "changes", "name=value", "the task's fields, e.g. order=least")
     sub = verb("reproduce", "train and evaluate all of a study, then write its table and figures",
-               "seeds", "stack", "jobs", "on", "dry-run", "curve-samples", "out", "device", "matmul", "compile",
-               "allow-divergence", "quiet", "json")  # fmt: skip
+               "seeds", "stack", "jobs", "on", "dry-run", "measure", "curve-samples", "out", "device", "matmul",
+               "compile", "allow-divergence", "quiet", "json")  # fmt: skip
     _reproduce(sub)
     sub = verb("sweep", "train a recipe with several values of its fields; choose the best near the training lengths",
-               "seeds", "jobs", "on", "dry-run", "samples", "out", "device", "matmul", "compile", "allow-divergence",
-               "quiet", "json")  # fmt: skip
+               "seeds", "jobs", "on", "dry-run", "measure", "samples", "out", "device", "matmul", "compile",
+               "allow-divergence", "quiet", "json")  # fmt: skip
     _sweep(sub)
     sub = verb("report", "tables, figures and CSV of runs", "out", "quiet", "json")
     _report(sub)
@@ -161,6 +162,7 @@ def _show(sub: argparse.ArgumentParser) -> None:
         "--html", metavar="FILE", help="write a page on which these weights think, loop by loop, in the browser"
     )
     sub.add_argument("--all", action="store_true", help="every field, with its meaning, not only those set otherwise")
+    sub.add_argument("--measure", action="store_true", help="run some steps of training and evaluation, to time them")
 
 
 def _sample(sub: argparse.ArgumentParser) -> None:

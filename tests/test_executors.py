@@ -157,7 +157,8 @@ def test_a_study_of_many_runs_is_watched_and_listed(monkeypatch, tmp_path):
 
 def test_a_forecast_is_true_within_a_factor_of_two(capsys, runs):
     """And nothing is made: of a training that has not begun, on the engine asked for and on the others."""
-    words = ["looped-parity", *SMALL, "steps=150", "model.width=16", "--seeds", "3", "--jobs", "2", "--dry-run"]
+    words = ["looped-parity", *SMALL, "steps=150", "model.width=16", "--seeds", "3", "--jobs", "2", "--dry-run",
+             "--measure"]  # fmt: skip
     told = [json.loads(command("train", *words, "--json").stdout) for _ in range(2)]  # beside other work: the better
     assert not runs.exists()
     one = lw.train("looped-parity", *SMALL, "steps=150", "model.width=16", quiet=True)

@@ -1,11 +1,14 @@
-"""Estimates the cost of training a recipe from a few of its steps."""
+"""What training a recipe costs: measured on a few of its steps, or known without running any."""
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -13,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from lengthwise.base import rng
+from lengthwise.base.files import write
 from lengthwise.base.progress import Progress
 from lengthwise.depth.plain import Plain
 from lengthwise.evaluation.follow import work
@@ -27,6 +31,7 @@ from lengthwise.training.computing import Matmul, computing
 from lengthwise.training.trainee import Trainee
 
 PATIENCE = 60.0  # seconds of one step
+STORED = Path(__file__).parent / "costs.json"  # written by `make costs`
 FASTER = 50  # times a GPU is as fast as a thread, at steps as large as that; assumed
 
 
@@ -35,10 +40,12 @@ class Cost:
     """The cost of a training run. Means over the run for one step, forward and backward."""
 
     parameters: int
+    memory: float  # bytes, estimated
     operations: float  # floating-point operations in matrix products, per step; a multiply–add counts as two
-    seconds: float  # processor time per step, measured on one thread of this machine
+    seconds: float  # processor time per step on one thread
     steps: int
-    measured: bool = True  # or estimated, where a step takes too long
+    # Steps were run here; or before, on another machine; or none were, and numbers are within a few times of the truth.
+    source: Literal["measured", "stored", "estimated"] = "measured"
 
     @property
     def minutes(self) -> float:
@@ -129,14 +136,38 @@ def operations_by_id(recipes: Iterable[Recipe], progress: Progress | None = None
     return {key: known[key] for key in found}
 
 
+@cache
+def stored_costs() -> dict[str, dict[str, Any]]:
+    """Return what is stored of each recipe, by its id without seeds: its name, and fields of ``Cost``."""
+    return json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {}
+
+
+def write_stored(costs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write what ``stored_costs`` reads, a line per recipe, in the order of their names."""
+    rows = sorted(costs.items(), key=lambda item: (item[1]["recipe"], item[0]))
+    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(row)}" for key, row in rows)
+    write(STORED, f"{{\n{lines}\n}}\n".encode())
+
+
+def known_cost(recipe: Recipe) -> Cost:
+    """Return a recipe's cost without running a step: as stored, for recipes of the package's studies; else estimated
+    from the sizes of its model and of its rows."""
+    if row := stored_costs().get(recipe.seedless_id):
+        return Cost(steps=recipe.steps, **{name: value for name, value in row.items() if name != "recipe"})
+    demand = of_training(recipe)
+    seconds = demand.seconds / recipe.steps
+    return Cost(parameters(recipe), demand.memory, seconds * SPEED, seconds, recipe.steps, "estimated")
+
+
 def cost(recipe: Recipe, moments: int = 4, rows: int | None = None) -> Cost:
     """Run a few steps at ``moments`` evenly spaced points of the training, since curricula make later steps dearer, and
     average. With ``rows``, batches are smaller and results scaled up: faster, and slightly too high. Where a step takes
     longer than ``PATIENCE``, nothing is run."""
-    rows = min(rows or recipe.batch, recipe.batch)
-    measured = _foreseen(recipe) * rows / recipe.batch <= PATIENCE
+    rows, demand = min(rows or recipe.batch, recipe.batch), of_training(recipe)
+    measured = demand.seconds / recipe.steps * rows / recipe.batch <= PATIENCE
     found = operations(recipe, rows, moments), step_seconds(recipe, moments, rows)
-    return Cost(parameters(recipe), *found, recipe.steps, measured)
+    source = "measured" if measured else "estimated"
+    return Cost(parameters(recipe), demand.memory, *found, recipe.steps, source)
 
 
 def step_seconds(recipe: Recipe, moments: int = 4, rows: int | None = None) -> float:

@@ -64,6 +64,8 @@ def _check(args: argparse.Namespace) -> None:
     for name in NAMING:
         if getattr(args, name, None) == "":
             raise UsageError(f"--{name}: nothing is named; leave it out, or name one at least")
+    if getattr(args, "measure", False) and not getattr(args, "dry_run", True):
+        raise UsageError("--measure times some steps for --dry-run: add that, or leave --measure out")
     if hasattr(args, "on"):
         from lengthwise.verbs.options import at_hand
 

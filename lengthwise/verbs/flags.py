@@ -19,6 +19,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "where to train: local (default), slurm, ray, or Slurm(partition=main, minutes=60, gpus=1)",
     },
     "dry-run": {"action": "store_true", "help": "say what it would take, on each engine at hand, and stop"},
+    "measure": {"action": "store_true", "help": "with --dry-run: run some steps of each recipe here (minutes)"},
     "steps": {"type": int, "metavar": "N", "help": "train for N steps instead of the recipe's"},
     "device": {
         "default": "auto",

@@ -1,4 +1,4 @@
-"""What trainings would take, on each device and engine at hand, and what scores would, before any of them begins."""
+"""Forecast what trainings and scores take, on each device and engine, before any of them begins."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row
 from lengthwise.base.types import Kind, UsageError
 from lengthwise.recipe.data import check_problems
-from lengthwise.recipe.demand import of_measuring, of_training
+from lengthwise.recipe.demand import of_measuring
 from lengthwise.recipe.recipe import Recipe
 from lengthwise.recipe.stopping import Stopping
 from lengthwise.report.sheet import Sheet
 from lengthwise.run import Run
-from lengthwise.training.cost import Cost, cost, gpu_step_seconds
+from lengthwise.training.cost import Cost, cost, gpu_step_seconds, known_cost
 from lengthwise.training.executors import Local
 from lengthwise.training.ray_cluster import Ray
 from lengthwise.training.slurm import Slurm
 from lengthwise.verbs.console import foresee, measuring, say
 from lengthwise.verbs.options import engine, jobs_of
 
-ERROR = "within a factor of two beside like work; evaluation is not counted"
+SOURCES = {  # of the numbers
+    "measured": "steps were run here just now; within a factor of two beside like work",
+    "stored": "steps were run on another machine when this version was made; --measure runs some here",
+    "estimated": "from the sizes of model and rows, to within a few times",
+}
 
 
 def foresee_scores(
@@ -42,13 +46,14 @@ def foresee_scores(
 
 
 def forecast(args: argparse.Namespace, plan: Sequence[Sequence[Recipe]], title: str, rows: int | None = None) -> int:
-    """Say what a plan takes, of which each part is a recipe with all its seeds. Steps are measured: on one thread of
-    this machine, on its GPU if it has one, and with batches of so many ``rows`` if told."""
-    gpu = torch.cuda.is_available()
+    """Print what a plan takes, of which each part is a recipe with all its seeds: at once, from stored costs and
+    estimates; with ``--measure`` from steps that are run on one thread of this machine, and on its GPU if it has one,
+    with batches of ``rows`` if given."""
+    gpu = args.measure and torch.cuda.is_available()
     table = Sheet("recipe", "seeds", "to train", "operations", "memory", "CPU each", *["GPU each"] * gpu, title=title)
     found = []
-    for seeds in _shown(plan, args.quiet):
-        price = cost(seeds[0], moments=2, rows=rows)
+    for seeds in _shown(plan, args.quiet or not args.measure):
+        price = cost(seeds[0], moments=2, rows=rows) if args.measure else known_cost(seeds[0])
         faster = gpu_step_seconds(seeds[0], 2, matmul=args.matmul, compile=args.compile) if gpu else None
         row = _row(seeds, price, faster)
         found.append(row)
@@ -57,9 +62,22 @@ def forecast(args: argparse.Namespace, plan: Sequence[Sequence[Recipe]], title: 
         size = f"{row['operations_each']:.1e}", bytes_text(row["memory"])
         table.add_row(row["recipe"], str(row["seeds"]), str(row["missing"]), *size, *times)
     engines = _engines(args, found)
-    said = [] if gpu else ["GPU: unknown here, where there is none; `make gpu` measures one"]
-    note = "\n".join([*map(_told, engines), *said, ERROR])
-    return say(args, {"recipes": found, "engines": engines}, table, note)
+    return say(
+        args, {"recipes": found, "engines": engines}, table, "\n".join([*map(_told, engines), *_notes(found, gpu)])
+    )
+
+
+def _notes(found: Sequence[Row], gpu: bool) -> list[str]:
+    """Where the numbers come from, and what they leave out."""
+    there = (
+        "its times: with --measure"
+        if torch.cuda.is_available()
+        else "unknown here, where there is none; `make gpu` measures one"
+    )
+    counts = {source: sum(row["source"] == source for row in found) for source in SOURCES}
+    of = {source: f" ({count} of {len(found)})" * (count < len(found)) for source, count in counts.items() if count}
+    said = [f"{source}{some}: {SOURCES[source]}" for source, some in of.items()]
+    return [*["GPU: " + there] * (not gpu), *said, "evaluation is not counted"]
 
 
 def _shown(plan: Sequence[Sequence[Recipe]], quiet: bool) -> Iterator[Sequence[Recipe]]:
@@ -76,8 +94,9 @@ def _row(seeds: Sequence[Recipe], price: Cost, faster: float | None) -> Row:
         "seeds": len(seeds),
         "missing": sum(not Run.expected(one).done for one in seeds),
         "operations_each": price.operations * price.steps,
-        "memory": of_training(seeds[0]).memory,
+        "memory": price.memory,
         "minutes_each": price.minutes,
+        "source": price.source,
         "gpu_minutes_each": None if faster is None else price.steps * faster / 60,
     }
 

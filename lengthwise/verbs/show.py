@@ -43,8 +43,8 @@ def _page(args: argparse.Namespace) -> int:
     from lengthwise.page.viewer import viewer_page
     from lengthwise.run import load
 
-    if args.all:
-        raise UsageError("show --html writes a page of weights; --all goes with a recipe")
+    if args.all or args.measure:
+        raise UsageError("show --html writes a page of weights; --all and --measure go with a recipe")
     if fields_given := [word for word in args.changes if "=" in word]:
         raise UsageError(f"show --html takes weights, which have their recipe already: leave {fields_given[0]} out")
     names = [args.recipe, *args.changes]
@@ -61,15 +61,18 @@ def _page(args: argparse.Namespace) -> int:
 def _recipe(args: argparse.Namespace) -> int:
     # Here, as they import torch, for which parts need not wait.
     from lengthwise import fast
-    from lengthwise.training.cost import cost, evaluation_seconds
+    from lengthwise.training.cost import PATIENCE, cost, evaluation_seconds, known_cost
+    from lengthwise.verbs.forecast import SOURCES
     from lengthwise.verbs.options import recipe_of
 
-    recipe = recipe_of(args.recipe, args.changes)
-    with doing(f"{recipe.name}: some steps, to see what they cost"):
-        price = cost(recipe)
-        runner = fast.described(recipe.build()) if price.measured else "not looked at: a step takes too long"
-        evaluation = evaluation_seconds(recipe) / 60 if price.measured else None
-    how = "measured here just now" if price.measured else "estimated"
+    recipe, evaluation = recipe_of(args.recipe, args.changes), None
+    if args.measure:
+        with doing(f"{recipe.name}: some steps, to see what they cost"):
+            price = cost(recipe)
+            evaluation = evaluation_seconds(recipe) / 60 if price.source == "measured" else None
+    else:
+        price = known_cost(recipe)
+    runner = fast.described(recipe.build()) if price.seconds <= PATIENCE else "not looked at: a step takes too long"
     result = {
         "recipe": fields.encode(recipe),
         "id": recipe.id,
@@ -77,6 +80,7 @@ def _recipe(args: argparse.Namespace) -> int:
         "operations_per_step": price.operations,
         "seconds_per_step": price.seconds,
         "minutes": price.minutes,
+        "source": price.source,
         "evaluation_minutes": evaluation,
         "runner": runner,
     }
@@ -84,8 +88,9 @@ def _recipe(args: argparse.Namespace) -> int:
     rows += [
         ("parameters", Text(f"{price.parameters:,}")),
         ("operations", Text(f"{price.operations / 1e9:.2f} GFLOP per step, forward and backward")),
-        ("training", Text(f"about {price.minutes:,.1f} min of processor time on one thread, {how}")),
+        ("training", Text(f"about {price.minutes:,.1f} min of processor time on one thread")),
         *([] if evaluation is None else [("evaluation", Text(f"about {evaluation:.1f} min more, {EACH}"))]),
+        ("numbers", Text(f"{price.source}: {SOURCES[price.source]}")),
         ("runner", Text(runner)),
     ]
     return say(args, result, columns(Text(f"{recipe.name}  {recipe.id}", "bold"), rows))
@@ -122,8 +127,8 @@ def _declared(name: str) -> listing.Declared:
 
 def _check_alone(args: argparse.Namespace) -> None:
     """UsageError for what goes with a recipe alone."""
-    if args.all or args.changes:
-        raise UsageError(f"show {args.recipe}: --all and changes go with a recipe")
+    if args.all or args.measure or args.changes:
+        raise UsageError(f"show {args.recipe}: --all, --measure and changes go with a recipe")
 
 
 def _part(args: argparse.Namespace) -> int:

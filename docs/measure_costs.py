@@ -1,0 +1,60 @@
+"""Measure what a training step of every recipe of the studies costs, for `--dry-run` and `show`: `make costs`.
+
+Recipes that are stored already are left as they are, those of no study any more are dropped. To measure all of them
+again, delete `lengthwise/training/costs.json` first.
+"""
+
+import inspect
+
+from lengthwise import catalog
+from lengthwise.base.progress import Progress
+from lengthwise.recipe.demand import of_training
+from lengthwise.recipe.recipe import Recipe
+from lengthwise.training.cost import STORED, cost, stored_costs, write_stored
+
+SCALES = ("cpu", "half", "paper")
+BUDGET = 1.0  # seconds of a step that are spent, about: of larger batches only some rows are run
+
+
+def recipes() -> dict[str, Recipe]:
+    """Every recipe of every study with all its tasks and sizes at every scale, by its id without seeds."""
+    found: dict[str, Recipe] = {}
+    for name, study in catalog.studies().items():
+        known = inspect.signature(study).parameters
+        wide = {option: "all" for option in ("tasks", "sizes") if option in known}
+        scales = SCALES if "scale" in known else ("",)
+        for scale in scales:
+            try:
+                made = catalog.study(name, **wide, **({"scale": scale} if scale else {}))
+            except catalog.UsageError:  # a study need not have every scale
+                continue
+            found |= {recipe.seedless_id: recipe for recipe in made.recipes}
+    return found
+
+
+def main() -> None:
+    """Measure what is missing; what was measured is written at once, so that it can be stopped."""
+    wanted = recipes()
+    stored = {key: row for key, row in stored_costs().items() if key in wanted}
+    missing = [recipe for key, recipe in wanted.items() if key not in stored]
+    with Progress() as progress:
+        line = progress.line("costs", len(missing))
+        for number, recipe in enumerate(missing):
+            line.show(number, recipe.name)
+            seconds = of_training(recipe).seconds / recipe.steps
+            rows = max(1, min(recipe.batch, round(recipe.batch * BUDGET / seconds)))
+            price = cost(recipe, moments=2, rows=rows)
+            stored[recipe.seedless_id] = {
+                "recipe": recipe.name,
+                "parameters": price.parameters,
+                "memory": float(f"{price.memory:.3g}"),
+                "operations": float(f"{price.operations:.3g}"),
+                "seconds": float(f"{price.seconds:.3g}"),
+                "source": price.source.replace("measured", "stored"),
+            }
+            write_stored(stored)
+    print(f"{STORED}: {len(stored)} of {len(wanted)} recipes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""What trainings cost, as `--dry-run` and `show` print it without running a step."""
+
+import inspect
+import json
+import time
+
+import pytest
+from conftest import command
+
+from lengthwise import catalog
+from lengthwise.recipe.demand import parameters
+from lengthwise.training import cost
+from lengthwise.training.trainee import Trainee
+
+SCALES = ("cpu", "half", "paper")
+
+
+@pytest.fixture
+def no_steps(monkeypatch):
+    """Fails a test in which a step runs, or operations are counted."""
+    ran = []
+    monkeypatch.setattr(Trainee, "advance", lambda *_: ran.append("a step"))
+    monkeypatch.setattr(cost, "operations", lambda *_, **__: ran.append("a count"))
+    yield
+    assert not ran
+
+
+@pytest.mark.usefixtures("no_steps", "runs")
+@pytest.mark.parametrize("name", catalog.studies())
+def test_the_forecast_of_every_study_is_there_at_once(name):
+    known = inspect.signature(catalog.studies()[name]).parameters
+    wide = [word for option in ("tasks", "sizes") if option in known for word in (f"--{option}", "all")]
+    for scale in SCALES if name == "looped" else ("cpu",):
+        words, start = [*wide, *(["--scale", scale] if "scale" in known else [])], time.process_time()
+        told = json.loads(command("reproduce", name, *words, "--dry-run", "--json").stdout)["recipes"]
+        assert time.process_time() - start < 5
+        assert all(row["minutes_each"] > 0 and row["memory"] > 0 for row in told)
+
+
+@pytest.mark.usefixtures("no_steps", "runs")
+def test_a_changed_recipe_is_estimated():
+    for words in (("train", "--dry-run"), ("show",)):
+        verb, *options = words
+        done = command(verb, "looped-pairs", "model.width=24", *options)
+        assert "estimated: from the sizes" in " ".join(done.stdout.split()), done.stderr
+
+
+def test_stored_costs_are_those_of_the_recipes():
+    recipes = [recipe for name in ("pairs", "parity", "notebook") for recipe in catalog.study(name).recipes]
+    stored = [recipe for recipe in recipes if cost.known_cost(recipe).source == "stored"]
+    assert stored, "make costs"
+    for recipe in stored[:3]:
+        price = cost.known_cost(recipe)
+        assert (price.parameters, price.steps) == (parameters(recipe), recipe.steps)
+        assert price.operations == pytest.approx(cost.operations(recipe, moments=2), rel=0.3)
+
+
+def test_to_measure_without_a_dry_run_is_refused():
+    done = command("reproduce", "pairs", "--measure")
+    assert done.returncode == 2 and "--dry-run" in done.stderr and done.stderr.count("\n") == 1
