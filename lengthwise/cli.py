@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
 
+import lengthwise
 from lengthwise.base import lifeline, streams
 from lengthwise.base.errors import Interrupted, NotImported, UsageError, clean, is_out_of_memory
 from lengthwise.verbs.flags import OPTIONS
@@ -95,7 +96,7 @@ def _learning(verb: Callable[..., argparse.ArgumentParser]) -> None:
     """What there is, and training it."""
     sub = verb("demo", "train a looped and a standard model on sums of up to 8 digits; show how far each carries",
                "seed", "jobs", "steps", "out", "quiet", "json")  # fmt: skip
-    # With fewer than 381, no size is surely solved (see `report/card.py`).
+    # With fewer than 381, no size is surely solved (`report/card.py`).
     sub.add_argument("--samples", type=int, default=400, metavar="N", help="fresh problems per length (default: 400)")
     sub = verb("list", "recipes, studies, shipped weights, parts and runs", "json")
     _several(sub, "words", "WORD", "only what has every word, each with a sentence")
@@ -377,9 +378,7 @@ def _reducible(args: argparse.Namespace) -> str:
 def _work(args: argparse.Namespace) -> Callable[[], int]:
     """What the arguments ask for, with all that it imports at hand."""
     if args.version:
-        from lengthwise import __version__
-
-        return partial(_print, __version__)
+        return partial(_print, lengthwise.__version__)
     if args.verb is None:
         return partial(_print, parser().format_help().rstrip("\n"))
     from lengthwise import verbs
