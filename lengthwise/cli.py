@@ -395,7 +395,3 @@ def _told(message: object, status: int) -> int:
     with contextlib.suppress(OSError):
         print(f"lengthwise: {clean(str(message))}", file=sys.stderr)
     return status
-
-
-if __name__ == "__main__":
-    main()

@@ -52,7 +52,7 @@ def test_stored_costs_are_those_of_the_recipes():
     for recipe in stored[:3]:
         price = cost.known_cost(recipe)
         assert (price.parameters, price.steps) == (parameters(recipe), recipe.steps)
-        assert price.operations == pytest.approx(cost.operations(recipe, moments=2), rel=0.3)
+        assert price.operations == pytest.approx(cost.operations(recipe, recipe.batch, moments=2), rel=0.02)
 
 
 def test_to_measure_without_a_dry_run_is_refused():
