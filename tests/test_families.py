@@ -11,9 +11,12 @@ from lengthwise import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.attack import attack
+from lengthwise.evaluation.families import evaluate_families
 from lengthwise.evaluation.laws_of_tasks import asked
+from lengthwise.recipe.data import unseen
 from lengthwise.run import Weights
 from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.binary_sum import COUNTS, BinarySum
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.expression import Expression
 from lengthwise.tasks.family import Family, chosen, mixed
@@ -57,6 +60,45 @@ def test_a_mixture_has_all_families_about_as_often(task):
     prompts, answers = texts(task, problems)
     assert len(prompts) == len(sizes)
     assert answers == [task.reference(prompt) for prompt in prompts]
+
+
+def test_the_binary_sum_has_a_family_for_each_count_at_which_a_counter_carries():
+    """Of 40 bits, one row in eighteen near a power of two has 31 ones: what fails on it alone is hidden."""
+    task = BinarySum()
+    assert [family.name for family in task.families if family.name[0].isdigit()] == [f"{n}-ones" for n in COUNTS]
+    for ones in COUNTS:
+        family = family_of(task, f"{ones}-ones")
+        for size in (ones, ones + 1, 3 * ones):
+            problems = family.sample(torch.tensor([[size]] * 20), stream(0, family.name))
+            assert problems.prompt.sum(1).tolist() == [ones] * 20 and problems.sizes.tolist() == [[size]] * 20
+
+
+@pytest.fixture(scope="module")
+def untrained():
+    recipe = catalog.recipe("looped-binary-sum", ["model.width=8", "model.layers=1"])
+    return Weights("untrained", recipe, recipe.build().eval())
+
+
+@pytest.mark.parametrize("size", [30, 31])
+def test_families_that_do_not_fit_a_size_are_not_measured_there(untrained, size):
+    there = {score.problems for score in evaluate_families(untrained, [size], samples=1)}
+    assert {"3-ones", "15-ones"} < there and ("31-ones" in there) == (size >= 31) and "32-ones" not in there
+
+
+def test_a_mixture_has_no_family_of_rows_that_are_too_short_for_it():
+    """Rows of one symbol for want of room would crowd out the others."""
+    task, sizes = BinarySum(), torch.full((4000, 1), 6)
+    fitting = [family for family in task.families if family.smallest <= 6]
+    assert len(fitting) < len(task.families)
+    found = [mixed(families, sizes, stream(0, "mixed")).prompt.sum(1) == 6 for families in (task.families, fitting)]
+    assert found[0].float().mean() == pytest.approx(float(found[1].float().mean()), abs=0.03)
+
+
+def test_a_family_is_refused_at_sizes_below_its_smallest(untrained):
+    with pytest.raises(UsageError, match=r"^binary-sum: problems called 31-ones start at size 31, not 30$"):
+        unseen(untrained.recipe, 30, 5, seed=0, kind="31-ones")
+    with pytest.raises(UsageError, match=r"^family_names: 31-ones starts at size 31, and training ends at 20$"):
+        catalog.recipe("looped-binary-sum", ['family_names=["31-ones"]'])
 
 
 def digits(task, name, size, count=200):

@@ -75,7 +75,8 @@ def families(*tasks: str) -> str:
         task = catalog.task(name)
         lines = [f"### `{name}`\n\n| family | what it is | for example |\n| --- | --- | --- |\n"]
         for family in task.families:
-            drawn = family.sample(torch.tensor([[5] * len(task.axes)]), stream(0, "page", family.name))
+            size = max(5, family.smallest + 1)
+            drawn = family.sample(torch.tensor([[size] * len(task.axes)]), stream(0, "page", family.name))
             shown = task.typed(drawn.prompt[0, : int(drawn.prompt_length)]).replace("|", "\\|")
             lines.append(f"| `{family.name}` | {family.about} | `{shown}` |\n")
         parts.append("".join(lines))

@@ -31,13 +31,14 @@ def evaluate_families(
     names: Sequence[str] = (),
     seed: int = 0,
 ) -> Iterator[Score]:
-    """One Score per size, family and stopping rule: exact match on fresh problems of each of the task's families, or of
-    those named. A size that has few problems is measured on all of them, which a Score calls ``every``. UsageError
-    where there is no such family."""
+    """One Score per size, family and stopping rule: exact match on fresh problems of each of the task's families that
+    the size is large enough for, or of those named. A size that has few problems is measured on all of them, which a
+    Score calls ``every``. UsageError where there is no such family."""
     recipe, rules = weights.recipe, checked(weights, samples, stopping)
-    wanted = [family.name for family in chosen(recipe.task.families, names, recipe.task.name)]
+    families = chosen(recipe.task.families, names, recipe.task.name)
     for size in sizes:
         at = recipe.sizes(size)
+        wanted = [family.name for family in families if at[0] >= family.smallest]
         yield from _scores(weights, at, _groups(recipe, at, samples, wanted, seed, bool(names)), rules)
 
 

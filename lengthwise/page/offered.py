@@ -42,7 +42,8 @@ def _drawn(weights: Weights) -> list[tuple[str, str]]:
     """Draw a problem of the harder set, if there is one, at twice the training length; uniform ones at the training
     length and at twice it; and one each of some families."""
     recipe, draw = weights.recipe, stream(0, "page", weights.recipe.task.name)
-    top, names = recipe.lengths.top, [family.name for family in recipe.task.families]
+    top = recipe.lengths.top
+    names = [family.name for family in recipe.task.families if recipe.sizes(top)[0] >= family.smallest]
     structured = [(top, name) for name in names[:: max(1, len(names) // HARD)][:HARD]]
     hard = [(2 * top, recipe.task.harder)] if recipe.task.has_harder else []
     wanted = [*hard, (top, "uniform"), (2 * top, "uniform"), *structured]

@@ -113,12 +113,15 @@ def held_out(recipe: Recipe, count: int) -> Problems:
     return _only("validation", recipe.source, partial(_drawn, recipe, clock, **draws), count)
 
 
-def check_size(task: Task, size: Sequence[int]) -> None:
+def check_size(task: Task, size: Sequence[int], kind: Kind = "uniform") -> None:
     """UsageError where a task has no such size."""
     if len(size) != len(task.axes):
         raise UsageError(f"{task.name} has sizes on {len(task.axes)} axes ({', '.join(task.axes)}), not {len(size)}")
     if min(size) < task.smallest:
         raise UsageError(f"sizes start at {task.smallest}, not {min(size)}")
+    smallest = next((family.smallest for family in task.families if family.name == kind), 0)
+    if size[0] < smallest:
+        raise UsageError(f"{task.name}: problems called {kind} start at size {smallest}, not {size[0]}")
 
 
 def fresh_problems(
@@ -138,7 +141,7 @@ def fresh_problems(
     Raises NoneLeft if a fixed set leaves none."""
     if count < 1:
         raise UsageError(f"one problem or more is asked for, not {count}")
-    check_size(task, size)
+    check_size(task, size, kind)
     if kind == "natural" and len(set(size)) > 1:
         raise UsageError(f"natural problems are as long on every axis: {max(size)}, not {'x'.join(map(str, size))}")
     sample = sampler(task, kind)

@@ -13,6 +13,9 @@ from lengthwise.base.types import Problems
 from lengthwise.tasks import Listed
 from lengthwise.tasks.family import Family
 
+# Where a counter that was trained on short rows may stop counting: all of its bits are set, or one more is needed.
+COUNTS = (3, 4, 7, 8, 15, 16, 31, 32, 63, 64)
+
 
 @dataclass(frozen=True)
 class BinarySum(Listed):
@@ -37,7 +40,16 @@ class BinarySum(Listed):
 
     @property
     def families(self) -> Sequence[Family]:
-        return (*super().families, Family.of(self._near_power_of_two, self._near_power_of_two))
+        near = Family.of(self._near_power_of_two, self._near_power_of_two)
+        return (*super().families, near, *(self._exactly(ones) for ones in COUNTS))
+
+    def _exactly(self, ones: int) -> Family:
+        """The family of rows with one number of ones."""
+
+        def sample(sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+            return self._counted(sizes, sizes[:, :1].clamp(max=ones), generator)
+
+        return Family(f"{ones}-ones", f"Exactly {ones} ones, anywhere.", sample, smallest=ones)
 
     def _near_power_of_two(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         """A power of two of ones, or one more or one less: 7, 8, 9."""

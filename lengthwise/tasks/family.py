@@ -17,11 +17,13 @@ Sampler = Callable[[Int[Tensor, "b axes"], Generator], Problems]
 
 @dataclass(frozen=True)
 class Family:
-    """One kind of structured problems. ``sample`` draws one problem per row of sizes, of exactly these sizes."""
+    """One kind of structured problems. ``sample`` draws one problem per row of sizes, of exactly these sizes. Below
+    ``smallest``, on the first axis, the family is neither measured nor drawn for training."""
 
     name: str
     about: str  # one sentence
     sample: Sampler
+    smallest: int = 0
 
     @staticmethod
     def of(function: Callable[..., object], sample: Sampler, about: str = "") -> Family:
@@ -31,8 +33,11 @@ class Family:
 
 
 def mixed(families: Sequence[Family], sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-    """One problem per row of sizes, each of a family drawn uniformly. Rows of one family stand together."""
-    which = torch.randint(len(families), (len(sizes),), generator=generator)
+    """One problem per row of sizes, each of a family drawn uniformly among those that the size is large enough for
+    (of the first where it is too small for all). Rows of one family stand together."""
+    fits = sizes[:, 0] >= torch.tensor([[family.smallest] for family in families])
+    which = torch.randint(len(families), (len(sizes),), generator=generator) % fits.sum(0).clamp(min=1)
+    which = fits.int().argsort(dim=0, descending=True, stable=True).gather(0, which[None])[0]
     rows = ((family, sizes[which == number]) for number, family in enumerate(families))
     return Problems.join([family.sample(asked, generator) for family, asked in rows if len(asked)])
 
