@@ -116,10 +116,10 @@ class Recipe(fields.Part):
             raise UsageError(
                 f"families={self.families} and hard={self.hard} are fractions of a batch: 1 together at most"
             )
-        for family in chosen(self.task.families, self.family_names, f"family_names: {self.task.name}"):
-            if family.name in self.family_names and family.smallest > (top := self.tops[0]):
-                sizes = f"starts at size {family.smallest}, and training ends at {top}"
-                raise UsageError(f"family_names: {family.name} {sizes}")
+        named = chosen(self.task.families, self.family_names, f"family_names: {self.task.name}")
+        least, top = min((family.smallest for family in named), default=0), self.tops[0]
+        if least > top:
+            raise UsageError(f"family_names: these start at size {least}, and training ends at {top}")
         if self.families and not self.task.families:
             raise UsageError(f"{self.task.name} has no families of problems: leave `families` at 0")
 
