@@ -14,7 +14,7 @@ from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.families import evaluate_families
 from lengthwise.evaluation.laws_of_tasks import asked
 from lengthwise.recipe.data import unseen
-from lengthwise.run import Weights
+from lengthwise.run import Weights, load
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import COUNTS, BinarySum
 from lengthwise.tasks.copy import Copy
@@ -71,6 +71,14 @@ def test_the_binary_sum_has_a_family_for_each_count_at_which_a_counter_carries()
         for size in (ones, ones + 1, 3 * ones):
             problems = family.sample(torch.tensor([[size]] * 20), stream(0, family.name))
             assert problems.prompt.sum(1).tolist() == [ones] * 20 and problems.sizes.tolist() == [[size]] * 20
+
+
+def test_a_shipped_binary_sum_counts_past_the_powers_of_two():
+    """Weights that were right on nearly all rows took 31 ones, and a zero before them, for 47."""
+    weights = load("halting-binary-sum")
+    counts = [f"{ones}-ones" for ones in (15, 16, 31, 32)]
+    found = {score.problems: score.exact for score in evaluate_families(weights, [40], samples=50, names=counts)}
+    assert min(found.values()) >= 0.96 and set(found) == set(counts), found
 
 
 @pytest.fixture(scope="module")
