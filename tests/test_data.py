@@ -35,7 +35,7 @@ RECIPE = Recipe(
 
 
 @dataclass(frozen=True)
-class Reverse(Listed):
+class Mirrored(Listed):
     """Write the symbols backwards."""
 
     symbols = ("a", "b")
@@ -98,9 +98,9 @@ def test_a_set_is_the_same_however_it_is_drawn_together():
 def test_symbols_of_any_number_are_kept(count, monkeypatch):
     """Ids up to the last one stand in fresh problems and in a fixed set, and answers are those of the prompts."""
     letters = [chr(code) for code in range(0x4E00, 0x4E00 + count)] if count < 20_000 else map(str, range(count))
-    monkeypatch.setattr(Reverse, "symbols", tuple(letters))
+    monkeypatch.setattr(Mirrored, "symbols", tuple(letters))
     for source in (Fresh(), Finite(300)):
-        recipe = replace(RECIPE, task=Reverse(), source=source, batch=300, lengths=Uniform(3))
+        recipe = replace(RECIPE, task=Mirrored(), source=source, batch=300, lengths=Uniform(3))
         inputs = data.batch(recipe, 0)[0].inputs
         ids, vocab = inputs.tokens[inputs.padding_mask], recipe.layout.vocabs(recipe.task)[0]
         assert int(ids.min()) >= 0 and int(ids.max()) < len(vocab)
@@ -113,8 +113,8 @@ def test_symbols_of_any_number_are_kept(count, monkeypatch):
 
 
 def test_a_model_learns_on_a_fixed_set_of_many_symbols(monkeypatch, tmp_path):
-    monkeypatch.setattr(Reverse, "symbols", tuple(chr(code) for code in range(0x4E00, 0x4E00 + 200)))
-    recipe = replace(RECIPE, task=Reverse(), lengths=Uniform(2), steps=2, keep="last", watch=Watch())
+    monkeypatch.setattr(Mirrored, "symbols", tuple(chr(code) for code in range(0x4E00, 0x4E00 + 200)))
+    recipe = replace(RECIPE, task=Mirrored(), lengths=Uniform(2), steps=2, keep="last", watch=Watch())
     assert train(recipe, tmp_path).done
 
 

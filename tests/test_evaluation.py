@@ -402,10 +402,13 @@ def test_the_same_seed_gives_the_same_score_and_another_seed_other_problems(monk
 
 @pytest.mark.parametrize("hard", [False, True])
 def test_hard_problems_are_those_of_the_harder_set(hard, monkeypatch):
-    monkeypatch.setattr(Addition, "sample" if hard else "sample_hard", None)  # not to be called
+    def refuse(*_):
+        raise TypeError("not to be called")
+
+    monkeypatch.setattr(Addition, "sample" if hard else "sample_hard", refuse)
     kind = "hard" if hard else "uniform"
     list(evaluate(half_trained(PAIRS), [3], samples=4, kind=kind))
-    monkeypatch.setattr(Addition, "sample_hard" if hard else "sample", None)
+    monkeypatch.setattr(Addition, "sample_hard" if hard else "sample", refuse)
     with pytest.raises(TypeError):
         list(evaluate(half_trained(PAIRS), [3], samples=4, kind=kind))
 

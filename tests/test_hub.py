@@ -226,7 +226,7 @@ def test_a_recipe_of_foreign_code_is_not_run(remote):
     tree = json.loads(remote.files["config.json"])
     tree["model"] = {"kind": "os.system"}
     remote.files["config.json"] = json.dumps(tree).encode()
-    with pytest.raises(UsageError, match="--import MODULE"):
+    with pytest.raises(UsageError, match="import its module first"):
         load("hf:u/pairs")
 
 

@@ -201,6 +201,18 @@ class Noisy(Fine):
         return x + torch.randn_like(x)
 
 
+class Endless(Fine):
+    def mix(self, x, padding_mask):
+        return x * (torch.nan if x.shape[1] > 100 else 1.0)
+
+
+class Failing(Fine):
+    def mix(self, x, padding_mask):
+        if x.shape[1] > 100:
+            raise RuntimeError("too long")
+        return x
+
+
 class Short(Fine):
     def __init__(self, reads, writes):
         super().__init__(reads, writes)
@@ -211,7 +223,9 @@ class Short(Fine):
 
 
 SEEDS = iter(range(1000))
-MODULES = {cls.__name__: cls for cls in (Fine, Batched, Padded, First, Ahead, Idle, Unseeded, Noisy, Short)}
+MODULES = {
+    cls.__name__: cls for cls in (Fine, Batched, Padded, First, Ahead, Idle, Unseeded, Noisy, Endless, Failing, Short)
+}
 
 
 class _Unstopped(lw.Oracle):
@@ -400,7 +414,7 @@ CAUGHT = {
     "every_parameter_takes_part": _Spec("Idle"),
     "weights_come_from_the_seed": _Spec("Unseeded"),
     "at_test_nothing_is_random": _Spec("Noisy"),
-    "far_longer_rows_are_read": _Spec("Short"),
+    "far_longer_rows_are_read": _Spec("Endless"),
     "every_row_has_a_limit": _Still(),
     "what_is_chosen_was_run": _Unstopped(),
     "what_was_not_run_does_not_matter": _Rubbish(),
@@ -488,8 +502,8 @@ def test_there_is_somebody_who_breaks_each():
 
 
 def test_an_error_of_ones_own_code_is_told_with_its_place():
-    (found,) = laws.held(_Spec("Short"), "Mine", [law for law in laws_of(_Spec) if law.__name__.startswith("far")])
-    assert found.told.startswith("IndexError in test_laws.py, line ")
+    (found,) = laws.held(_Spec("Failing"), "Mine", [law for law in laws_of(_Spec) if law.__name__.startswith("far")])
+    assert found.told.startswith("RuntimeError in test_laws.py, line ")
 
 
 def test_recipes_and_studies_are_held_to_theirs():

@@ -287,7 +287,7 @@ def _path(monkeypatch):
         ("looped --tasks copy,copy", ["tasks: each is named once, not copy,copy"]),
         ("looped --samples 0", ["--samples must be 1 or more"]),
         ("looped --curve-samples 0", ["--curve-samples must be 1 or more"]),
-        ("looped --methods fop --tasks parity --seeds 0", ["--seeds must be 1 or more"]),
+        ("looped --methods fop --tasks parity --seeds 0", ["--seeds must be 1 to 1000"]),
         ("pairs --tasks parity", ["the study pairs has no --tasks"]),
         ("parity --scale paper", ["the study parity has no --scale"]),
         ("lopped", ["did you mean looped?"]),

@@ -158,7 +158,8 @@ def test_a_course_shows_the_length_beside_the_loss():
 SAYS = [
     (["evaluate", "looped-parity", "--lengths", "2,8", "--samples", "4", "--anatomy", "--stopping", "Oracle"],
      ["looped-parity: exact match", "looped-parity: families", "looped-parity: how answers go wrong"]),
-    (["show", "looped-parity", "model.width=8", "batch=4"], ["looped-parity: some steps, to see what they cost"]),
+    (["show", "looped-parity", "model.width=8", "batch=4", "--measure"],
+     ["looped-parity: some steps, to see what they cost"]),
     (["attack", "looped-parity", "--tries", "4"], ["looped-parity: looking for what it gets wrong"]),
     (["rasp", "parity", "101"], ["parity: rounds"]),
     (["sample", "parity", "3"], ["parity: problems"]),
@@ -204,7 +205,7 @@ def test_python_says_it_too(seen, capsys):
 
 
 def test_show_counts_the_evaluation(capsys):
-    assert cli._run(cli.parse(["show", "looped-parity", "model.width=8", "batch=4"])) == 0
+    assert cli._run(cli.parse(["show", "looped-parity", "model.width=8", "batch=4", "--measure"])) == 0
     assert "min more, on 1,000 problems of each default length" in " ".join(capsys.readouterr().out.split())
 
 

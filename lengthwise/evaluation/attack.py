@@ -145,7 +145,8 @@ class _Pace:
             yield problems
             return
         start = 0
-        while start < len(problems) and (began := time.monotonic()) <= self.until:
+        # The first problem is tried in any case.
+        while start < len(problems) and ((began := time.monotonic()) <= self.until or not self.work):
             each = work(self.recipe, tuple(problems.sizes.amax(0).tolist()))
             rows = int(min(max(1, self.work // each), len(problems) - start))
             yield problems.take(slice(start, start + rows))

@@ -115,7 +115,7 @@ def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
             _try_on_cpu(model, inputs)
         logits = _logits(model, inputs)
     except IndexError as error:
-        _check_positions(model, inputs, error)
+        _check_positions(deepcopy(model).cpu(), inputs, error)  # on a GPU a second error would stop the process
         raise UsageError(
             f"{name} does not know all {len(reads)} symbols of {recipe.task.name} in {type(recipe.layout).__name__}"
         ) from None

@@ -62,9 +62,9 @@ def run(args: argparse.Namespace) -> int:
         return _report(args, runs, asked)
 
 
-def _formats(text: str | None) -> tuple[str, ...]:
+def _formats(text: str | tuple[str, ...] | None) -> tuple[str, ...]:
     """Return the formats of figures. UsageError for one that is not known."""
-    formats = tuple(dict.fromkeys(text.split(","))) if text is not None else FORMATS
+    formats = tuple(dict.fromkeys(text.split(","))) if isinstance(text, str) else text or FORMATS
     if wrong := [name for name in formats if name not in KNOWN_FORMATS]:
         raise UsageError(f"--formats: {shown(wrong[0])} is not one of {', '.join(KNOWN_FORMATS)}")
     return formats

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 
 from lengthwise import catalog
+from lengthwise.base import streams
 from lengthwise.base.files import json_text
 from lengthwise.base.progress import Progress
 from lengthwise.base.types import Problems
@@ -24,21 +24,22 @@ def run(args: argparse.Namespace) -> int:
     task = catalog.task(args.task, args.changes)
     size = parse_size(args.size, len(task.axes))
     of_problems(args.count, size).check(f"{args.count} problems of size {args.size}")
+    out = streams.results()
     # On a terminal the problems themselves show how far it is.
-    with Progress(quiet=sys.stdout.isatty(), console=err) as progress:
+    with Progress(quiet=out.isatty(), console=err) as progress:
         line = progress.line(f"{task.name}: problems", args.count)
         problems = fresh_problems(task, size, args.count, seed=args.seed or 0, kind=kind_of(args))
         if args.json:
-            sys.stdout.write("[")
+            out.write("[")
         for start in range(0, args.count, CHUNK):
             rows = list(_rows(task, problems.take(slice(start, start + CHUNK))))
             if args.json:
-                sys.stdout.write(", " * (start > 0) + ", ".join(map(json_text, rows)))
+                out.write(", " * (start > 0) + ", ".join(map(json_text, rows)))
             else:
-                sys.stdout.write("".join(f"{row['prompt']} → {row['answer']}\n" for row in rows))
+                out.write("".join(f"{row['prompt']} → {row['answer']}\n" for row in rows))
             line.show(start + len(rows))
         if args.json:
-            sys.stdout.write("]\n")
+            out.write("]\n")
     return 0
 
 
