@@ -13,10 +13,11 @@ import make  # noqa: E402 (a script, not a package)
 
 
 @pytest.mark.skipif(not (GOLDEN / "golden.json").exists(), reason="no record: python tests/golden/make.py")
-def test_recipes_have_the_names_and_ids_of_the_record():
+def test_recipes_keep_the_ids_of_the_record():
     before = json.loads((GOLDEN / "golden.json").read_text())["ids"]
     aliases = json.loads((GOLDEN / "aliases.json").read_text())
-    assert make.recipe_ids() == make.renamed(before, aliases)
+    kept, now = make.renamed(before, aliases), make.recipe_ids()  # there may be new ones
+    assert {name: now.get(name) for name in kept} == kept
 
 
 def test_renamed_names_and_ids_are_no_difference():

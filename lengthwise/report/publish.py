@@ -25,7 +25,7 @@ from lengthwise.report.parameter_figure import distribution_figure, parameter_fi
 from lengthwise.report.published import inquiries, published, read_json, read_table, told
 from lengthwise.report.style import FORMATS, Width, save
 
-LARGE = 32_000  # bytes of a CSV file above which it is compressed
+LARGE = 500_000  # bytes of a CSV file above which it is compressed
 
 
 def publish(
