@@ -46,7 +46,7 @@ page-test: $(DEV) ## the pages in a real browser (Chromium): minutes
 share-test: $(DEV) ## trackers with their real libraries, which are installed for it
 	$(PIP) -e '.[tensorboard,wandb]'
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps trackio gradio-client brotli orjson
-	LENGTHWISE_LONG=1 $(BIN)/pytest tests/test_share.py
+	LENGTHWISE_LONG=1 $(BIN)/pytest tests/share/test_real_trackers.py
 
 site: $(DEV) ## the documentation site, build/site/index.html: offline, strictly checked (notebooks train, once)
 	$(PIP) -e '.[site]'
@@ -86,7 +86,7 @@ gpu: $(DEV) ## what only a GPU can show, in ten minutes; the table is bench/gpu.
 cluster-test: $(DEV) ## a Slurm and a Ray cluster of two nodes on this machine, and sweeps: set up, used, hurt, taken down (half an hour)
 	$(PIP) -e '.[ray]'
 	@command -v slurmctld slurmd munged > /dev/null || echo "Slurm is NOT tested: there is no slurmctld, slurmd or munged; apt-get install slurmctld slurmd munge"
-	LENGTHWISE_CLUSTER=1 $(BIN)/pytest -rs tests/test_cluster.py
+	LENGTHWISE_CLUSTER=1 $(BIN)/pytest -rs tests/jobs/test_cluster.py
 
 bench: $(DEV) ## speed, as ratios: one JSON line per claim
 	$(PIP) -e '.[bench]'

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from lengthwise.base.types import Problems
 from lengthwise.evaluation.scores import answers, in_parts, slots
+from lengthwise.experiment.data import unseen
+from lengthwise.experiment.stopping import MaxConfidence, Oracle, Stopping
 from lengthwise.models.transformer import TransformerModel
-from lengthwise.recipe.data import unseen
-from lengthwise.recipe.stopping import MaxConfidence, Oracle, Stopping
 from lengthwise.run import Weights, load
 
 LENGTHS, SAMPLES, ROWS, REPEATS = (range(1, 7), 2, 8, 1) if QUICK else (range(1, 61), 4, 512, 5)

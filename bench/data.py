@@ -15,7 +15,7 @@ from common import QUICK, print_result
 
 from lengthwise.base.rng import stream
 from lengthwise.base.vocab import EQUALS
-from lengthwise.recipe.layout import FullOutput, Layout, NextToken, Pairs
+from lengthwise.experiment.layout import FullOutput, Layout, NextToken, Pairs
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum

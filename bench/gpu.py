@@ -27,21 +27,21 @@ import torch
 from common import QUICK, print_result
 from plain import final_loss
 
-from lengthwise import catalog, fast
+from lengthwise import catalog
 from lengthwise.base.rng import stream
-from lengthwise.depth import Runner
-from lengthwise.depth.plain import Plain
 from lengthwise.evaluation import scores
-from lengthwise.folder import shipped
-from lengthwise.recipe import data
-from lengthwise.recipe.recipe import Recipe, Watch
-from lengthwise.recipe.source import Fresh
+from lengthwise.experiment import data
+from lengthwise.experiment.recipe import Recipe, Watch
+from lengthwise.experiment.source import Fresh
 from lengthwise.run import Run, load
-from lengthwise.training.ahead import drawn_ahead
-from lengthwise.training.computing import Bf16, computing
+from lengthwise.runners import Runner, cpu
+from lengthwise.runners.plain import Plain
+from lengthwise.runs.folder import shipped
+from lengthwise.training.arithmetic import Bf16, computing
 from lengthwise.training.loop import train
+from lengthwise.training.prefetch import drawn_ahead
 from lengthwise.training.stacked import advance
-from lengthwise.training.trainee import Trainee
+from lengthwise.training.trainer import Trainee
 
 PUBLISHED = ("paper-fop-loop-adaptive-parity", "paper-fop-loop-adaptive-addition")
 PARITY = ["lengths=Curriculum(top=8,every=60)", "steps=1200"]
@@ -166,7 +166,7 @@ def speeds(name: str, device: torch.device, *, quick: bool) -> dict[str, float |
     recipe = plainly(catalog.recipe(name), **({"batch": 2} if quick else {}))
     found: dict[str, float | None] = {}
     for matmul in ARITHMETIC if device.type == "cuda" else ("fp32", "bf16"):
-        with computing(1), fast.plain():
+        with computing(1), cpu.plain():
             trainee = Trainee(recipe, device, matmul=matmul)
             trainee.step = recipe.steps // 2
 
@@ -212,7 +212,7 @@ def stacked(name: str, device: torch.device, *, quick: bool) -> float:
     for one in seeds:
         one.step = recipe.steps // 2
     alone, times = seeds.pop(), 1 if quick else 10
-    with computing(1), fast.plain():
+    with computing(1), cpu.plain():
         together = step_time(lambda: advance(seeds), device, times)
         return together / step_time(alone.advance, device, times)
 

@@ -1,8 +1,8 @@
 """Attention of small heads over short rows, forward and backward, on one thread. Claim: for the shapes for which the
-package uses fast/small.py, it is at least 1.1 times as fast as torch's fused kernel.
+package uses runners/cpu/small.py, it is at least 1.1 times as fast as torch's fused kernel.
 
 ``shapes`` are rows × heads × positions × width of a head; ``dropout`` is with dropout and rotary encoding, for which
-the package always uses fast/small.py.
+the package always uses runners/cpu/small.py.
 """
 
 import statistics
@@ -14,8 +14,8 @@ from common import QUICK, print_result
 from torch import Tensor
 from torch.nn import functional as F
 
-from lengthwise.fast import small
 from lengthwise.nn.position import rotate
+from lengthwise.runners.cpu import small
 
 # This package's recipes, the published sizes, and those of ReTran's baselines (with dropout).
 SHAPES = [(16, 8, 20, 8), (64, 8, 20, 8), (64, 8, 40, 8), (16, 64, 20, 4), (4, 64, 20, 4)]

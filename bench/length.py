@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lengthwise.base.files import write_json
 from lengthwise.evaluation.scores import evaluate
-from lengthwise.recipe.stopping import MaxConfidence, Oracle, Stopping
+from lengthwise.experiment.stopping import MaxConfidence, Oracle, Stopping
 from lengthwise.report.lines import look
 from lengthwise.report.style import drawing, save, settled, style
 from lengthwise.run import Weights, load

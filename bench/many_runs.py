@@ -22,9 +22,9 @@ from pathlib import Path
 from common import QUICK, print_result
 
 from lengthwise.base.ranges import Positive, Size
-from lengthwise.cli import main as command
+from lengthwise.cli.entry import main as command
+from lengthwise.jobs.launchers import Engine, Executor, Job
 from lengthwise.run import Run
-from lengthwise.training.executors import Engine, Executor, Job
 
 RUNS, SLOTS, SECONDS, LISTINGS = (8, 4, 0.01, 1) if QUICK else (10_000, 1000, 1.0, 3)
 RECIPE = ["looped-parity", "steps=200", "lengths=Uniform(top=4)", "model.width=8", "batch=8", "watch.every=50"]

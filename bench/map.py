@@ -12,8 +12,8 @@ from torch import Tensor
 from lengthwise.base.types import Batch
 from lengthwise.evaluation.generate import decode, decode_anew
 from lengthwise.evaluation.scores import Predictions, answer, slots
-from lengthwise.recipe.data import unseen
-from lengthwise.recipe.stopping import Oracle
+from lengthwise.experiment.data import unseen
+from lengthwise.experiment.stopping import Oracle
 from lengthwise.run import Weights, load
 
 CELLS, SAMPLES = ((3,), 2) if QUICK else ((10, 20, 30, 40), 100)

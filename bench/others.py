@@ -7,9 +7,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from lengthwise.experiment.recipe import Recipe
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.transformer import Transformer
-from lengthwise.recipe.recipe import Recipe
 
 
 class Looped(nn.Module):

@@ -11,7 +11,7 @@ import torch
 from common import QUICK, print_result
 
 from lengthwise.base.rng import stream
-from lengthwise.recipe.layout import digit_positions
+from lengthwise.experiment.layout import digit_positions
 
 ROWS, WIDTH, SIGN = 64, 128, 10
 REPEATS, TIMES = (2, 1) if QUICK else (15, 20)

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.base.types import Batch, Inputs
-from lengthwise.fast.pattern import attention_of
 from lengthwise.models.transformer import TransformerModel
+from lengthwise.nn.attention_context import Sight
 from lengthwise.nn.block import Block
-from lengthwise.nn.sight import Sight
+from lengthwise.runners.cpu.pattern import attention_of
 
 
 def final_loss(model: TransformerModel, batch: Batch, loops: Tensor) -> Tensor:

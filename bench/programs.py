@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from common import QUICK, print_result
 
+from lengthwise.experiment.data import fresh_problems
 from lengthwise.rasp.program import Program, check, execute
 from lengthwise.rasp.programs import PUBLISHED, program
-from lengthwise.recipe.data import fresh_problems
 from lengthwise.tasks.addition import Addition
 
 LENGTHS, COUNT = ((1, 4), 5) if QUICK else ((*range(1, 65), 200), 1000)

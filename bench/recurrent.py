@@ -18,12 +18,12 @@ from torch.nn import functional as F
 from lengthwise import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Inputs
-from lengthwise.fast import choose
-from lengthwise.fast.cached import CachedTransformer
+from lengthwise.experiment import data
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.source import Fresh
 from lengthwise.models import Model
-from lengthwise.recipe import data
-from lengthwise.recipe.recipe import Recipe
-from lengthwise.recipe.source import Fresh
+from lengthwise.runners.cached import CachedTransformer
+from lengthwise.runners.cpu import choose
 
 WIDTH = 38
 REPEATS = {"retran": 7, "gpt": 7, "lstm": 25}  # short steps vary more

@@ -13,12 +13,13 @@ from dataclasses import replace
 import torch
 from common import QUICK, print_result
 
-from lengthwise import catalog, fast
-from lengthwise.recipe.lengths import Uniform
-from lengthwise.recipe.recipe import Recipe, Watch
-from lengthwise.training.computing import computing
+from lengthwise import catalog
+from lengthwise.experiment.lengths import Uniform
+from lengthwise.experiment.recipe import Recipe, Watch
+from lengthwise.runners import cpu
+from lengthwise.training.arithmetic import computing
 from lengthwise.training.stacked import advance
-from lengthwise.training.trainee import Trainee
+from lengthwise.training.trainer import Trainee
 
 SIZES = {  # recipe, changes, and how often each is measured
     "width 16, 8 rows": ("looped-parity", ["model.width=16", "batch=8"], 8),
@@ -47,7 +48,7 @@ def ratios(recipe: Recipe, count: int, times: int) -> dict[str, list[float]]:
     for _ in range(times + 1):  # all of a turn take the same step, on the same problems
         stacked = seconds(lambda: advance(together))
         found["separate"].append(seconds(lambda: separately(alone)) / stacked)
-        with fast.plain():
+        with cpu.plain():
             found["plainly"].append(seconds(lambda: separately(plainly)) / stacked)
     # The first turn is left out: it allocates.
     return {name: [round(of(each[1:]), 2) for of in (statistics.median, min, max)] for name, each in found.items()}

@@ -28,16 +28,16 @@ from torch.nn import functional as F
 
 from lengthwise import catalog
 from lengthwise.base.types import Batch
-from lengthwise.fast import choose
-from lengthwise.fast.one_step import alike, newcomers
+from lengthwise.experiment import data
+from lengthwise.experiment.lengths import Uniform
+from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import Model
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import NoPE
 from lengthwise.nn.window import Local
 from lengthwise.objectives.final import Final
-from lengthwise.recipe import data
-from lengthwise.recipe.lengths import Uniform
-from lengthwise.recipe.recipe import Recipe
+from lengthwise.runners.cpu import choose
+from lengthwise.runners.cpu.fused_loops import alike, newcomers
 
 ADDITION = "paper-fop-loop-adaptive-addition"
 CLAIMS = {

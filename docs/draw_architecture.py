@@ -24,25 +24,28 @@ CAPTIONS = {
     "nn": (MATHS, "attention, mixers, blocks, positions"),
     "tasks": (PROBLEMS, "one file, one task"),
     "models": (MATHS, "what one loop computes: four methods"),
-    "depth": (MATHS, "the plain runner: any model, any device"),
-    "fast": (MATHS, "faster runners, each equal to the plain one"),
+    "registry": (RECIPE, "what there is, found without importing it"),
+    "runners": (MATHS, "the plain runner, and faster ones, each equal to it"),
     "objectives": (RECIPE, "which loops the loss looks at"),
-    "recipe": (RECIPE, "layout, lengths, loops, stopping, optimizer; batch i of a recipe"),
-    "folder": (RESULTS, "a run's folder as data"),
+    "experiment": (RECIPE, "layout, lengths, loops, stopping, optimizer; batch i of a recipe"),
+    "runs": (RESULTS, "a run's folder as data"),
     "rasp": (PROBLEMS, "n-RASP-L programs"),
     "run": (RESULTS, "a run with recipe and weights"),
     "report": (RESULTS, "tables and figures, from files alone"),
-    "page": (RESULTS, "pages in one file: a model that thinks in the browser"),
+    "viewer": (RESULTS, "pages in one file: a model that thinks in the browser"),
     "evaluation": (RESULTS, "scores, families, attack, decoding"),
     "ask": (RESULTS, "language models by endpoint"),
-    "share": (RESULTS, "the Hub, trackers"),
+    "hub": (RESULTS, "the Hugging Face Hub"),
+    "tracking": (RESULTS, "TensorBoard, W&B, trackio"),
     "training": (RESULTS, "the training loop"),
+    "jobs": (RESULTS, "many trainings: a pool, Slurm, Ray, sweeps"),
+    "verify": (RESULTS, "claims, retraining, perturbation"),
+    "testing": (RESULTS, "the laws that every part keeps"),
     "recipes": (RECIPE, "functions that return a recipe"),
     "studies": (RECIPE, "several recipes and their pictures"),
     "catalog": (RECIPE, "finds every part by looking into its folder"),
     "api": (EDGE, "import lengthwise as lw: lw.train, lw.evaluate, …"),
-    "verbs": (EDGE, "one file, one verb: train, evaluate, solve, …"),
-    "cli": (EDGE, "arguments and error lines"),
+    "cli": (EDGE, "one file, one verb: train, evaluate, solve, …"),
 }
 
 
@@ -153,7 +156,7 @@ def flow(page: Drawing) -> None:
     page.line([(left["Runner"] + 299, middle), (left["Logits"] - 3, middle)])
     page.part(left["Task"], y, 84, h, "Task", PROBLEMS, "tasks/")
     page.data(left["Problems"], y, 96, h, "Problems", "prompts, answers,\nrounds T(n)")
-    page.part(left["Layout"], y, 84, h, "Layout", RECIPE, "recipe/layout.py")
+    page.part(left["Layout"], y, 84, h, "Layout", RECIPE, "experiment/layout.py")
     page.data(left["Batch"], y, 84, h, "Batch", "tokens, positions,\nmasks, targets")
     # A runner holds a model, a model holds blocks, and a block holds a mixer.
     x = left["Runner"]
@@ -170,19 +173,19 @@ def flow(page: Drawing) -> None:
     page.box(x + 42, 240, 212, 40, MATHS, tint=0.22)
     page.text(x + 54, 265, "Mixer", bold=True, anchor="start")
     page.text(x + 104, 265, "attention, or your own", size=11, anchor="start")
-    page.text(x + 148, 322, "depth/plain.py, or a faster one of fast/", size=10.5, fill=FAINT, mono=True)
+    page.text(x + 148, 322, "runners/plain.py, or a faster one of runners/cpu/", size=10.5, fill=FAINT, mono=True)
     page.text(x + 148, 336, "with the same values and gradients", size=10.5, fill=FAINT)
     page.data(left["Logits"], y, 84, h, "Logits")
     page.part(left["Objective"], y, 100, h, "Objective", RECIPE, "objectives/")
     page.data(left["Loss"], y, 70, h, "Loss")
-    page.part(left["Optimizer"], y, 100, h, "Optimizer", RECIPE, "recipe/optim.py")
+    page.part(left["Optimizer"], y, 100, h, "Optimizer", RECIPE, "experiment/optim.py")
     page.text(centre("Objective") + 60, 166, "in training", size=12, fill=FAINT, italic=True, anchor="middle")
     # At test: which loop answers, and what is kept of it.
     low = 290
     page.text(centre("Logits") + 118, low - 14, "at test", size=12, fill=FAINT, italic=True)
     page.line([(centre("Logits"), y + h + 3), (centre("Logits"), low - 3)])
     x = left["Logits"] - 4
-    page.part(x, low, 92, h, "Stopping", RECIPE, "recipe/stopping.py")
+    page.part(x, low, 92, h, "Stopping", RECIPE, "experiment/stopping.py")
     for number, (name, below) in enumerate([("Scores", "one row per size"), ("Run folder", "JSON lines, weights")]):
         at = x + 118 + number * 120
         page.line([(at - 23, low + 19), (at - 3, low + 19)])

@@ -37,7 +37,7 @@ from fillers.sources import claims
 from fillers.stopping import loops, rules, stops
 
 from lengthwise import catalog
-from lengthwise.base import listing
+from lengthwise.registry import sources
 
 PAGES = [ROOT / "README.md", ROOT / "results" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SPOT = re.compile(r"(<!-- fill: (\w+) ([^\n]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -78,12 +78,12 @@ def main() -> None:
         if (new := filled(text)) != text:
             page.write_text(new)
             print(f"filled {page.relative_to(ROOT)}", file=sys.stderr)
-    listing.MEMBERS.write_text(members())
+    sources.MEMBERS.write_text(members())
 
 
 def members() -> str:
     """The names of all families' recipes, for `lengthwise list`, which cannot wait for the recipes to be built."""
-    return json.dumps({"files": listing.fingerprints(), "families": catalog.members()}, indent=1) + "\n"
+    return json.dumps({"files": sources.fingerprints(), "families": catalog.members()}, indent=1) + "\n"
 
 
 if __name__ == "__main__":

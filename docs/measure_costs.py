@@ -8,8 +8,8 @@ import inspect
 
 from lengthwise import catalog
 from lengthwise.base.progress import Progress
-from lengthwise.recipe.demand import of_training
-from lengthwise.recipe.recipe import Recipe
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.resources import of_training
 from lengthwise.training.cost import STORED, cost, stored_costs, write_stored
 
 SCALES = ("cpu", "half", "paper")

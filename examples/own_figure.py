@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 
 from lengthwise.base.score_rows import SOLVED
-from lengthwise.folder import RunFolder
 from lengthwise.report import by_recipe
 from lengthwise.report.style import COLOURS, drawing, save, settled, style
+from lengthwise.runs.folder import RunFolder
 
 
 def reach(run):

@@ -1,9 +1,9 @@
 """``python -m lengthwise``, and the command ``lengthwise``."""
 
-from lengthwise.base import lifeline
+from lengthwise.base import signals
 
-with lifeline.leaving():
-    from lengthwise.cli import main
+with signals.leaving():
+    from lengthwise.cli.entry import main
 
 if __name__ == "__main__":
     main()

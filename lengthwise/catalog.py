@@ -15,27 +15,27 @@ from typing import Any
 
 import lengthwise.recipes
 import lengthwise.studies
-from lengthwise.base import listing
 from lengthwise.base.errors import shown
 from lengthwise.base.fields import Part, below, kebab, kinds, made, suggest
 from lengthwise.base.types import UsageError
+from lengthwise.experiment.layout import Layout
+from lengthwise.experiment.lengths import Lengths
+from lengthwise.experiment.loops import Loops
+from lengthwise.experiment.optim import Optimizer
+from lengthwise.experiment.own_code import told_with_place
+from lengthwise.experiment.recipe import Recipe, import_parts
+from lengthwise.experiment.source import Source
+from lengthwise.experiment.stopping import Stopping
 from lengthwise.models import ModelSpec
 from lengthwise.nn.mixer import MixerSpec
 from lengthwise.nn.position import Position
 from lengthwise.objectives import Objective
-from lengthwise.recipe.layout import Layout
-from lengthwise.recipe.lengths import Lengths
-from lengthwise.recipe.loops import Loops
-from lengthwise.recipe.optim import Optimizer
-from lengthwise.recipe.own_code import told_with_place
-from lengthwise.recipe.recipe import Recipe, import_parts
-from lengthwise.recipe.source import Source
-from lengthwise.recipe.stopping import Stopping
+from lengthwise.registry import sources
 from lengthwise.studies import Study
 from lengthwise.tasks import Task
 
 _BASES = (Task, Layout, Lengths, Loops, Source, ModelSpec, Position, MixerSpec, Objective, Stopping, Optimizer)
-PARTS = {kind: next(base for base in _BASES if base.__name__ == name) for kind, name in listing.BASES.items()}
+PARTS = {kind: next(base for base in _BASES if base.__name__ == name) for kind, name in sources.BASES.items()}
 
 
 def _modules(package: ModuleType) -> list[ModuleType]:
@@ -130,7 +130,7 @@ def add(module: ModuleType) -> None:
     _OWN.update(recipes)
     _OWN_STUDIES.update(studies)
     if module.__file__:
-        listing.add(Path(module.__file__))
+        sources.add(Path(module.__file__))
 
 
 def _check_names(module: ModuleType) -> None:

@@ -19,7 +19,6 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
 from torch import Tensor, nn
 
-from lengthwise.base.amounts import duration
 from lengthwise.base.errors import NotImported, UsageError, clean, shown
 from lengthwise.base.fields import suggest
 from lengthwise.base.files import (
@@ -36,18 +35,19 @@ from lengthwise.base.files import (
     write,
     write_json,
 )
+from lengthwise.base.formatting import as_html, as_text
+from lengthwise.base.quantities import duration
 from lengthwise.base.results import RunOutline, Score
 from lengthwise.base.score_rows import latest, share_text, size_text
-from lengthwise.base.shown import as_html, as_text
 from lengthwise.base.streams import unwarned
-from lengthwise.folder import SHIPPED, RunFolder, run_path, runs_folder, shipped
+from lengthwise.experiment.outline import outline
+from lengthwise.experiment.own_code import changed_classes, own_code
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.resources import memory, of_model
+from lengthwise.hub import PREFIX, fetch, place
 from lengthwise.models import Model
-from lengthwise.recipe.demand import memory, of_model
-from lengthwise.recipe.outline import outline
-from lengthwise.recipe.own_code import changed_classes, own_code
-from lengthwise.recipe.recipe import Recipe
 from lengthwise.report.scored import Scores
-from lengthwise.share.hub import PREFIX, fetch, place
+from lengthwise.runs.folder import SHIPPED, RunFolder, run_path, runs_folder, shipped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

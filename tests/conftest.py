@@ -84,25 +84,25 @@ def untyped(_types):
 
 def command(*words, stdin="", env=None):
     """A command of the command line, run in this process: one of its own takes three seconds to start."""
-    from lengthwise import cli
-    from lengthwise.base import lifeline
+    from lengthwise.base import signals
+    from lengthwise.cli import entry
 
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         patch.setattr(sys, "stdin", io.StringIO(stdin))
         patch.setattr(sys, "path", [*sys.path])  # commands look for modules where they are given
-        patch.setattr(lifeline, "heed", lambda: None)  # signals are pytest's
+        patch.setattr(signals, "heed", lambda: None)  # signals are pytest's
         for name, value in (env or {}).items():
             patch.setenv(name, value)
         with pytest.raises(SystemExit) as left:
-            cli.main([str(word) for word in words])
+            entry.main([str(word) for word in words])
     return subprocess.CompletedProcess(words, left.value.code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture
 def fleet_here(monkeypatch):
     """A fleet's trainings run in this process, one after the other, given the words that each process would be."""
-    from lengthwise.training import executors
+    from lengthwise.jobs import launchers
 
     def start(words, *, stderr, **_):
         assert words[:4] == [sys.executable, "-P", "-m", "lengthwise"]
@@ -110,17 +110,17 @@ def fleet_here(monkeypatch):
         stderr.write(done.stderr.encode())
         return types.SimpleNamespace(returncode=done.returncode, poll=lambda: done.returncode, stdin=io.BytesIO())
 
-    monkeypatch.setattr(executors, "subprocess", types.SimpleNamespace(Popen=start, PIPE=None, DEVNULL=None))
+    monkeypatch.setattr(launchers, "subprocess", types.SimpleNamespace(Popen=start, PIPE=None, DEVNULL=None))
 
 
 @contextlib.contextmanager
 def chosen_quickly():
     """Faster runners are chosen, whatever LENGTHWISE_PLAIN says."""
-    from lengthwise import fast
+    from lengthwise.runners import cpu
 
-    before = fast._OFF.set(False)
+    before = cpu._OFF.set(False)
     yield
-    fast._OFF.reset(before)
+    cpu._OFF.reset(before)
 
 
 @pytest.fixture
@@ -133,13 +133,13 @@ def quick():
 @pytest.fixture(scope="module", params=["plain", "fast"])
 def run(request):
     """Model → runner: the plain one; and the one that is chosen, taking all its ways, however little they pay."""
-    from lengthwise import fast
-    from lengthwise.depth.plain import Plain
+    from lengthwise.runners import cpu
+    from lengthwise.runners.plain import Plain
 
     with chosen_quickly(), pytest.MonkeyPatch.context() as patch:
         if request.param == "fast":
             eager(patch)
-        yield Plain if request.param == "plain" else fast.choose
+        yield Plain if request.param == "plain" else cpu.choose
 
 
 class Crash(BaseException):
@@ -171,12 +171,12 @@ def survived(act, patch, least, moment="before"):
 
 def eager(patch):
     """Groups of few rows, kernels for small heads of any size, and whatever can be left out is."""
-    from lengthwise.fast import few, gelu, one_step, pattern, recurrent, small, transformer
+    from lengthwise.runners.cpu import fused_loops, gelu, pattern, recurrent, small, sparse_keys, transformer
 
-    for module in (few, small):
+    for module in (sparse_keys, small):
         patch.setattr(module, "pays", lambda *_: True)
     patch.setattr(gelu, "LEAST", 1)
-    patch.setattr(one_step, "MOST_DISTINCT", 1.0)
+    patch.setattr(fused_loops, "MOST_DISTINCT", 1.0)
     patch.setattr(transformer, "MOST_NEEDED", 1.0)
     for module in (recurrent, transformer):
         patch.setattr(module, "GROUP_POSITIONS", 24)

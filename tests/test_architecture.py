@@ -18,18 +18,19 @@ PACKAGE = Path(__file__).parents[1] / "lengthwise"
 # forbidden. A file on the top level is a folder of one.
 FLOORS = [
     {"base"},
-    {"nn", "tasks"},
+    {"nn", "tasks", "registry"},
     {"models"},
-    {"depth"},
-    {"fast", "objectives"},
-    {"recipe"},
-    {"folder", "recipes", "rasp"},
+    {"runners"},
+    {"objectives"},
+    {"experiment"},
+    {"runs", "recipes", "rasp"},
     {"report", "ask"},
-    {"share"},
+    {"hub", "tracking"},
     {"run", "studies"},
     {"evaluation"},
-    {"training", "catalog", "page"},
-    {"api", "verbs"},
+    {"training", "catalog", "viewer"},
+    {"jobs", "verify", "testing"},
+    {"api"},
     {"cli"},
 ]
 
@@ -88,28 +89,30 @@ def test_no_circles_inside_a_folder(name):
 
 # What verbs have in common stands there.
 SHARED = {
-    "verbs",
-    "verbs.forecast",
-    "verbs.options",
-    "verbs.console",
-    "verbs.families",
-    "verbs.completion",
-    "verbs.flags",
+    "cli",
+    "cli.entry",
+    "cli.verbs",
+    "cli.forecast",
+    "cli.options",
+    "cli.console",
+    "cli.families",
+    "cli.completion",
+    "cli.flags",
 }
 
 
-@pytest.mark.parametrize("module", sorted(name for name in modules() if folder(name) == "verbs"))
+@pytest.mark.parametrize("module", sorted(name for name in modules() if folder(name) == "cli"))
 def test_no_verb_imports_another(module):
-    assert {name for name in imports(modules()[module]) if folder(name) == "verbs"} <= SHARED - {module}
+    assert {name for name in imports(modules()[module]) if folder(name) == "cli"} <= SHARED - {module}
 
 
 def test_each_verb_of_the_command_line_is_a_file():
-    from lengthwise.cli import parser
+    from lengthwise.cli.entry import parser
 
     (verbs,) = [action.choices for action in parser()._actions if action.dest == "verb"]
-    assert {f"verbs.{name}" for name in verbs} == {name for name in modules() if folder(name) == "verbs"} - SHARED
+    assert {f"cli.{name}" for name in verbs} == {name for name in modules() if folder(name) == "cli"} - SHARED
     for name in verbs:
-        assert callable(importlib.import_module(f"lengthwise.verbs.{name}").run)
+        assert callable(importlib.import_module(f"lengthwise.cli.{name}").run)
 
 
 @pytest.mark.parametrize("module", sorted(name for name in modules() if folder(name) == "report"))
@@ -122,16 +125,14 @@ def test_reports_know_only_files(module):
         "base.results",
         "base.score_rows",
         "base.schemas",
-        "base.shown",
-        "folder",
+        "base.formatting",
+        "runs.folder",
     }
 
 
 def test_rooms_are_few():
-    """What a stranger meets at the top two levels."""
-    top = {path.name for path in PACKAGE.iterdir() if path.suffix == ".py" or any(path.glob("*.py"))}
-    below = {path.parent for path in PACKAGE.glob("*/*/*.py")}
-    assert len(top | below) <= 26
+    """Top-level rooms: folders, and files beside them."""
+    assert len({folder(module) for module in modules()}) <= 26
 
 
 READ = {"models.transformer": 250, "models.retran": 150, "models.lstm": 80}  # lines of code of a model, at most
@@ -199,7 +200,9 @@ def test_a_run_is_read_by_whoever_imports_only_what_reads_it(tmp_path):
 
 
 def test_importing_the_package_does_nothing():
-    code = "import sys, lengthwise, lengthwise.cli; assert not {'torch', 'numpy', 'matplotlib'} & set(sys.modules)"
+    code = (
+        "import sys, lengthwise, lengthwise.cli.entry; assert not {'torch', 'numpy', 'matplotlib'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

@@ -8,9 +8,9 @@ import pytest
 from conftest import command
 
 from lengthwise import catalog
-from lengthwise.recipe.demand import parameters
+from lengthwise.experiment.resources import parameters
 from lengthwise.training import cost
-from lengthwise.training.trainee import Trainee
+from lengthwise.training.trainer import Trainee
 
 SCALES = ("cpu", "half", "paper")
 

@@ -15,10 +15,10 @@ from fillers.rows import ROOT, unfitted
 from lengthwise import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.score_rows import Row, latest, share_text, size_text, uniform_in, worst_rows
-from lengthwise.folder import RunFolder
-from lengthwise.recipe.recipe import Recipe
+from lengthwise.experiment.recipe import Recipe
 from lengthwise.report.card import card_cells
 from lengthwise.run import load
+from lengthwise.runs.folder import RunFolder
 
 
 def code(name: str) -> str:
@@ -96,7 +96,7 @@ def chosen(folder: str) -> str:
 def shipped(folder: str) -> str:
     """Shipped weights: uniform problems, and the family that is lowest, at the training length, and at the longest
     lengths measured up to 1.5 times and up to twice it; and what the longest search for failures found."""
-    searches = json.loads((ROOT / "lengthwise/page/failures.json").read_text())
+    searches = json.loads((ROOT / "lengthwise/viewer/failures.json").read_text())
     rows = ["| weights | where training ends | up to 1.5 times | up to twice | search for failures |"]
     rows.append("| --- | --- | --- | --- | --- |")
     for path in sorted((ROOT / folder).iterdir()):

@@ -11,7 +11,7 @@ from fillers.rows import ROOT, alike, median_of, numbers, recipes_of, scores_of,
 from lengthwise.base import fields
 from lengthwise.base.rng import stream
 from lengthwise.base.score_rows import Row, share_text, size_text
-from lengthwise.recipe.loops import Loops
+from lengthwise.experiment.loops import Loops
 from lengthwise.tasks import Task
 
 

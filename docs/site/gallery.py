@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 
 from lengthwise.base.errors import UsageError
-from lengthwise.folder import SHIPPED, shipped
-from lengthwise.page.report import report_page
-from lengthwise.page.viewer import viewer_page
 from lengthwise.report.published import is_published, published
 from lengthwise.run import load
+from lengthwise.runs.folder import SHIPPED, shipped
+from lengthwise.viewer.report import report_page
+from lengthwise.viewer.viewer import viewer_page
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"

@@ -13,18 +13,18 @@ from typing import Any
 
 import lengthwise as lw
 from lengthwise import api
-from lengthwise.base import listing
+from lengthwise.registry import sources
 
 INDEX = "docs/reference/README.md"
 PACKAGE = Path(lw.__file__).parent
 TITLES = {  # a page each, of the names that stand in these folders and files
-    "Functions": ("api", "report", "fast"),
-    "Recipes": ("recipe", "catalog", "studies"),
+    "Functions": ("api", "report"),
+    "Recipes": ("experiment", "catalog", "studies"),
     "Tasks and data": ("tasks", "base"),
-    "Models and runners": ("models", "depth"),
+    "Models and runners": ("models", "runners"),
     "Mixers and positions": ("nn",),
     "Objectives": ("objectives",),
-    "Runs, scores and answers": ("run", "evaluation", "training"),
+    "Runs, scores and answers": ("run", "runs", "evaluation", "training", "verify", "testing"),
 }
 
 
@@ -101,9 +101,9 @@ def _plain(signature: str) -> str:
 
 def _fields(found: type, source: Path) -> Iterator[str]:
     """A table of the fields of a dataclass, inherited ones first."""
-    if not listing.find(found.__name__):
-        listing.add(source)
-    declared = listing.find(found.__name__)
+    if not sources.find(found.__name__):
+        sources.add(source)
+    declared = sources.find(found.__name__)
     if declared and declared.fields:
         yield "| field | type | default | |\n| --- | --- | --- | --- |"
         for one in declared.fields:

@@ -25,58 +25,59 @@ from lengthwise.api.arguments import (
     texts_from,
     weights_from,
 )
-from lengthwise.base import fields, listing
+from lengthwise.base import fields
 from lengthwise.base.errors import Interrupted
+from lengthwise.base.formatting import Listing
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Count, Range, Seed, Seeds
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
-from lengthwise.base.shown import Listing
 from lengthwise.base.types import Batch, Inputs, Kind, Loss, Problems, Score, Trace, UsageError
 from lengthwise.base.vocab import Vocab
-from lengthwise.depth import Runner
-from lengthwise.depth.plain import unroll
+from lengthwise.evaluation.curves import followed
 from lengthwise.evaluation.families import evaluate_families, rules_of_families, samples_of_family
-from lengthwise.evaluation.follow import followed
-from lengthwise.evaluation.laws import Findings, check_kinds, check_part
 from lengthwise.evaluation.scores import MOST, SAMPLES, default_sizes
 from lengthwise.evaluation.scores import evaluate as measure
 from lengthwise.evaluation.solver import Answer, Solver, load
-from lengthwise.fast import plain
+from lengthwise.experiment.data import check_problems
+from lengthwise.experiment.layout import FullOutput, Layout, NextToken, Pairs
+from lengthwise.experiment.lengths import Curriculum, Lengths, LogUniform, Mastery, Natural, Uniform
+from lengthwise.experiment.loops import Constant, ExtraLoops, Loops, PerRound
+from lengthwise.experiment.optim import LAMB, AdamW, Optimizer, Schedule
+from lengthwise.experiment.outline import outline
+from lengthwise.experiment.recipe import Recipe, Watch
+from lengthwise.experiment.resources import of_problems
+from lengthwise.experiment.source import Finite, Fresh
+from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Oracle, Stopping
 from lengthwise.models import Model, ModelSpec, Once, modes_kept
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.attention import Attention
+from lengthwise.nn.attention_context import Sight
 from lengthwise.nn.mixer import Mixer, MixerSpec
 from lengthwise.nn.position import ALiBi, Encoding, Learned, NoPE, Position, RoPE
-from lengthwise.nn.sight import Sight
 from lengthwise.nn.window import Local
 from lengthwise.objectives import Objective
 from lengthwise.objectives.every import Every
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
-from lengthwise.recipe.data import check_problems
-from lengthwise.recipe.demand import of_problems
-from lengthwise.recipe.layout import FullOutput, Layout, NextToken, Pairs
-from lengthwise.recipe.lengths import Curriculum, Lengths, LogUniform, Mastery, Natural, Uniform
-from lengthwise.recipe.loops import Constant, ExtraLoops, Loops, PerRound
-from lengthwise.recipe.optim import LAMB, AdamW, Optimizer, Schedule
-from lengthwise.recipe.outline import outline
-from lengthwise.recipe.recipe import Recipe, Watch
-from lengthwise.recipe.source import Finite, Fresh
-from lengthwise.recipe.stopping import After, Converged, MaxConfidence, Oracle, Stopping
+from lengthwise.registry import sources
 from lengthwise.report.scored import Comparison, Scores
 from lengthwise.run import Run, Weights
+from lengthwise.runners import Runner
+from lengthwise.runners.cpu import plain
+from lengthwise.runners.plain import unroll
 from lengthwise.studies import Panel, Study
 from lengthwise.tasks import Listed, Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.family import Family
 from lengthwise.tasks.parity import Parity
+from lengthwise.testing.laws import Findings, check_kinds, check_part
+from lengthwise.testing.laws_of_recipes import check_all, check_recipes, check_studies
 from lengthwise.training import loop, stacked
-from lengthwise.training.computing import Matmul, computing
-from lengthwise.training.laws_of_recipes import check_all, check_recipes, check_studies
+from lengthwise.training.arithmetic import Matmul, computing
 
 Trained = Run | Weights | str | Path | nn.Module
 
@@ -283,7 +284,7 @@ def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[N
 def recipes(*words: str) -> Listing:
     """The recipes there are, with a sentence each; with ``words``, those that have every one in name or sentence."""
     return Listing(
-        listing.matching(
+        sources.matching(
             {name: catalog.summary_of(function) for name, function in catalog.recipes().items()},
             texts_from(words, "words"),
         )
@@ -293,7 +294,7 @@ def recipes(*words: str) -> Listing:
 def tasks(*words: str) -> Listing:
     """The tasks there are, with a sentence each; with ``words``, those that have every one in name or sentence."""
     return Listing(
-        listing.matching(
+        sources.matching(
             {fields.kebab(name): _sentence(cls) for name, cls in catalog.parts()["tasks"].items()},
             texts_from(words, "words"),
         )
@@ -303,14 +304,14 @@ def tasks(*words: str) -> Listing:
 def models(*words: str) -> Listing:
     """The models that a recipe may have, with a sentence each; with ``words``, those that have every one."""
     return Listing(
-        listing.matching(
+        sources.matching(
             {name: _sentence(cls) for name, cls in catalog.parts()["models"].items()}, texts_from(words, "words")
         )
     )
 
 
 def _sentence(cls: type) -> str:
-    return listing.sentence(inspect.getdoc(cls) or "")
+    return sources.sentence(inspect.getdoc(cls) or "")
 
 
 def check(*things: fields.Part | type[fields.Part] | Study | ModuleType) -> Findings:

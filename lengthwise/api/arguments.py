@@ -16,15 +16,15 @@ from lengthwise import catalog
 from lengthwise.base import fields, literals
 from lengthwise.base.errors import UsageError, shown
 from lengthwise.base.results import AnySize
+from lengthwise.experiment.layout import Layout, NextToken
+from lengthwise.experiment.lengths import Uniform
+from lengthwise.experiment.loops import Constant, Loops
+from lengthwise.experiment.optim import AdamW, Schedule
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.stopping import Stopping
 from lengthwise.models import Model, ModelSpec, Once, device_of
-from lengthwise.models.given import Given
+from lengthwise.models.external import Given
 from lengthwise.objectives.final import Final
-from lengthwise.recipe.layout import Layout, NextToken
-from lengthwise.recipe.lengths import Uniform
-from lengthwise.recipe.loops import Constant, Loops
-from lengthwise.recipe.optim import AdamW, Schedule
-from lengthwise.recipe.recipe import Recipe
-from lengthwise.recipe.stopping import Stopping
 from lengthwise.report.scored import Scores
 from lengthwise.run import Run, Weights, choose_device
 from lengthwise.run import load as load_weights

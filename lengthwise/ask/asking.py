@@ -15,8 +15,8 @@ from lengthwise.ask.inquiry import Item
 from lengthwise.ask.key import Key
 from lengthwise.ask.scoring import judged
 from lengthwise.base.fields import Part
-from lengthwise.base.lifeline import told
 from lengthwise.base.ranges import NotNegative, Positive, Size, Whole
+from lengthwise.base.signals import told
 from lengthwise.base.types import UsageError
 
 TRIES = 6  # per prompt and call

@@ -1,4 +1,4 @@
-"""The folder of an inquiry. Its files are described in ``lengthwise.folder``; none of them contains the key."""
+"""The folder of an inquiry. Its files are described in ``lengthwise.runs.folder``; none of them contains the key."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lengthwise.base.files import inside, read_tree, write_json
 from lengthwise.base.results import InquiryOutline
 from lengthwise.base.score_rows import Row
 from lengthwise.base.types import UsageError
-from lengthwise.folder import InquiryFolder, inquiry_path, runs_folder
-from lengthwise.recipe.recipe import import_parts
+from lengthwise.experiment.recipe import import_parts
+from lengthwise.runs.folder import InquiryFolder, inquiry_path, runs_folder
 
 TOKENS = ("prompt_tokens", "completion_tokens")  # as endpoints call them
 MAX_TOKENS = 10**9  # of one reply: a larger count is an endpoint's mistake

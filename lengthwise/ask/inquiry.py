@@ -14,8 +14,8 @@ from lengthwise.base import fields
 from lengthwise.base.ranges import Count, NotNegative, OneLine, Seed, Size, Whole
 from lengthwise.base.results import AnySize, InquiryOutline
 from lengthwise.base.types import Kind, Problems, UsageError
-from lengthwise.recipe.data import fresh_problems, natural_from
-from lengthwise.recipe.source import FRESH, Source
+from lengthwise.experiment.data import fresh_problems, natural_from
+from lengthwise.experiment.source import FRESH, Source
 from lengthwise.tasks import Task
 
 ALONE = "Reply with the answer alone: no other words, no spaces, no punctuation around it."

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lengthwise.base import fields
-from lengthwise.base.amounts import DAY, bytes_text
 from lengthwise.base.errors import UsageError, clean, message_of, shown
+from lengthwise.base.quantities import DAY, bytes_text
 
 MAX_TEXT_BYTES = 2**28  # of a file of rows or of JSON: some hundred thousand times a usual row
 TEMPORARY_AGE = DAY  # seconds from which on a temporary file is a remnant, wherever its writer ran

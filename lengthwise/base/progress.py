@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.padding import Padding
 from rich.text import Text
 
-from lengthwise.base.amounts import duration
+from lengthwise.base.quantities import duration
 from lengthwise.base.terminal import Terminal
 
 EVERY = 10.0  # seconds between lines where nothing can move

@@ -12,8 +12,8 @@ from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind
 from lengthwise.evaluation.generate import decode
 from lengthwise.evaluation.scores import SAMPLES, answer_mask, answers, checked, in_parts, slots
-from lengthwise.recipe.data import unseen
-from lengthwise.recipe.stopping import Stopping
+from lengthwise.experiment.data import unseen
+from lengthwise.experiment.stopping import Stopping
 from lengthwise.run import Weights
 
 GROUPS = 6  # number of groups of problems per trait, at most

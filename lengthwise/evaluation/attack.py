@@ -15,21 +15,21 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lengthwise.base.amounts import duration
+from lengthwise.base.quantities import duration
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import address, stream
 from lengthwise.base.score_rows import size_text
 from lengthwise.base.types import Problems, UsageError
+from lengthwise.evaluation.curves import work
 from lengthwise.evaluation.families import all_of, short_sizes
-from lengthwise.evaluation.follow import work
 from lengthwise.evaluation.mutation import mutated
 from lengthwise.evaluation.scores import answers, checked, in_parts, right
 from lengthwise.evaluation.solver import Solver
+from lengthwise.experiment.data import check_size, sampler
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.resources import of_measuring
+from lengthwise.experiment.stopping import Stopping
 from lengthwise.models import device_of
-from lengthwise.recipe.data import check_size, sampler
-from lengthwise.recipe.demand import of_measuring
-from lengthwise.recipe.recipe import Recipe
-from lengthwise.recipe.stopping import Stopping
 from lengthwise.run import Weights
 from lengthwise.tasks import Task
 

@@ -24,10 +24,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lengthwise.base.origin import foreign
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Inputs, UsageError
-from lengthwise.depth.plain import Plain
+from lengthwise.experiment.own_code import running_foreign_code
+from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import Model, Once, TooFewPositions, device_of, modes_kept, too_few_positions
-from lengthwise.recipe.own_code import running_foreign_code
-from lengthwise.recipe.recipe import Recipe
+from lengthwise.runners.plain import Plain
 
 CUTS = 8  # positions of an answer after which tokens are changed
 ROWS, LOOPS = 6, 3  # of the batch on which a model is checked

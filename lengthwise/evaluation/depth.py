@@ -13,10 +13,10 @@ from torch import Tensor
 from lengthwise.base.progress import Progress
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import UsageError
-from lengthwise.evaluation.follow import followed_sizes
+from lengthwise.evaluation.curves import followed_sizes
 from lengthwise.evaluation.scores import loops_right
-from lengthwise.recipe.data import unseen
-from lengthwise.recipe.stopping import MaxConfidence, Oracle, chosen_by, limit_of
+from lengthwise.experiment.data import unseen
+from lengthwise.experiment.stopping import MaxConfidence, Oracle, chosen_by, limit_of
 from lengthwise.run import Run, Weights
 
 QUANTILES = (0.1, 0.9)

@@ -11,10 +11,10 @@ from torch import Tensor
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Problems, Score
 from lengthwise.evaluation.scores import checked, hits_by_row, hits_of_groups, score_of
-from lengthwise.recipe.data import NoneLeft, unseen
-from lengthwise.recipe.recipe import Recipe
-from lengthwise.recipe.source import hashed
-from lengthwise.recipe.stopping import Stopping
+from lengthwise.experiment.data import NoneLeft, unseen
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.source import hashed
+from lengthwise.experiment.stopping import Stopping
 from lengthwise.run import Weights
 from lengthwise.tasks.family import chosen
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from lengthwise.base.types import Batch, Problems
 from lengthwise.evaluation.scores import Predictions, answer, answer_mask, slots
-from lengthwise.fast import Reader, reader
+from lengthwise.experiment.recipe import Recipe, check_stopping
+from lengthwise.experiment.stopping import Stopping, limit_of
 from lengthwise.models import Model
-from lengthwise.recipe.recipe import Recipe, check_stopping
-from lengthwise.recipe.stopping import Stopping, limit_of
+from lengthwise.runners.cpu import Reader, reader
 
 
 def respond(model: Model, recipe: Recipe, problems: Problems, stopping: Stopping) -> Predictions:

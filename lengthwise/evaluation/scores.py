@@ -16,14 +16,14 @@ from lengthwise.base.score_rows import ALONE
 from lengthwise.base.types import Batch, Kind, Problems, Score, Trace, UsageError, sent
 from lengthwise.evaluation.causality import check
 from lengthwise.evaluation.precision import check_precision, first_count, next_count
-from lengthwise.fast import choose
+from lengthwise.experiment.data import unseen
+from lengthwise.experiment.layout import up_to_end
+from lengthwise.experiment.recipe import Recipe, check_stopping
+from lengthwise.experiment.source import describe_repeats, hashed
+from lengthwise.experiment.stopping import Stopping, chosen_by, limit_of
 from lengthwise.models import Model, device_of
-from lengthwise.recipe.data import unseen
-from lengthwise.recipe.layout import up_to_end
-from lengthwise.recipe.recipe import Recipe, check_stopping
-from lengthwise.recipe.source import describe_repeats, hashed
-from lengthwise.recipe.stopping import Stopping, chosen_by, limit_of
 from lengthwise.run import Weights
+from lengthwise.runners.cpu import choose
 
 TOKENS = 32_768  # per forward pass, so that memory does not grow with length
 SAMPLES = 1000  # problems per length, unless said otherwise

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from lengthwise.base.rng import address
 from lengthwise.base.types import Score
+from lengthwise.evaluation.curves import lacking
 from lengthwise.evaluation.families import evaluate_families, short_sizes
-from lengthwise.evaluation.follow import lacking
 from lengthwise.evaluation.scores import evaluate
-from lengthwise.models.given import tensor_bytes
-from lengthwise.recipe.stopping import Stopping
+from lengthwise.experiment.stopping import Stopping
+from lengthwise.models.external import tensor_bytes
 from lengthwise.run import Run, Weights
 
 

@@ -9,14 +9,14 @@ from jaxtyping import Int
 from torch import Tensor
 
 from lengthwise.base.fields import conform
+from lengthwise.base.formatting import as_html
 from lengthwise.base.score_rows import share_text
-from lengthwise.base.shown import as_html
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.generate import respond
 from lengthwise.evaluation.scores import perplexity
-from lengthwise.recipe.demand import Demand, of_measuring
-from lengthwise.recipe.layout import up_to_end
-from lengthwise.recipe.stopping import Stopping
+from lengthwise.experiment.layout import up_to_end
+from lengthwise.experiment.resources import Demand, of_measuring
+from lengthwise.experiment.stopping import Stopping
 from lengthwise.run import Run, Weights
 from lengthwise.run import load as load_weights
 

@@ -1,4 +1,4 @@
-"""Models define what one loop computes; runners (``depth``, ``fast``) repeat it."""
+"""Models define what one loop computes; runners repeat it."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.base.types import UsageError
+from lengthwise.nn.attention_context import Sight
 from lengthwise.nn.mixer import Mixer, MixerSpec
 from lengthwise.nn.position import rotate
-from lengthwise.nn.sight import Sight
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from lengthwise.nn.attention_context import Sight
 from lengthwise.nn.mixer import Mixer
-from lengthwise.nn.sight import Sight
 
 Activation = Literal["gelu", "relu"]
 

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from lengthwise.base.fields import Part
-from lengthwise.nn.sight import Sight
+from lengthwise.nn.attention_context import Sight
 
 
 class Mixer(nn.Module, ABC):

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from lengthwise.base.fields import Part
 from lengthwise.base.types import Batch, Loss, sent
-from lengthwise.depth import Runner
+from lengthwise.runners import Runner
 
 
 class Objective(Part):

@@ -8,8 +8,8 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from lengthwise.base.types import Batch, Loss
-from lengthwise.depth import Runner
 from lengthwise.objectives import Objective, supervise
+from lengthwise.runners import Runner
 
 
 @dataclass(frozen=True)

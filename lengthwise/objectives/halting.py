@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from lengthwise.base.ranges import Change
 from lengthwise.base.types import Batch, Loss, sent
-from lengthwise.depth import Runner
 from lengthwise.objectives import Objective
+from lengthwise.runners import Runner
 
 
 @dataclass(frozen=True)

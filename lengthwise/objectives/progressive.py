@@ -11,8 +11,8 @@ from torch import Generator, Tensor
 
 from lengthwise.base.ranges import Fraction
 from lengthwise.base.types import Batch, Loss
-from lengthwise.depth import Runner
 from lengthwise.objectives import Objective, supervise
+from lengthwise.runners import Runner
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from lengthwise.base.types import Problems
 from lengthwise.base.vocab import END
+from lengthwise.experiment.layout import FullOutput
 from lengthwise.rasp.language import Forbidden, Places, Row, record
-from lengthwise.recipe.layout import FullOutput
 from lengthwise.tasks import Task
 
 State = dict[str, Any]  # name → Row or Places

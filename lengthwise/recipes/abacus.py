@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from lengthwise.experiment.layout import NextToken
+from lengthwise.experiment.lengths import LogUniform, Uniform
+from lengthwise.experiment.loops import Constant
+from lengthwise.experiment.optim import AdamW, Schedule
+from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch
 from lengthwise.models.transformer import Injection, Transformer
 from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.position import FIRE, ALiBi, Learned, NoPE, Position, Randomized, RoPE
 from lengthwise.nn.window import Blank, CoupledHeads, LocalHeads
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
-from lengthwise.recipe.layout import NextToken
-from lengthwise.recipe.lengths import LogUniform, Uniform
-from lengthwise.recipe.loops import Constant
-from lengthwise.recipe.optim import AdamW, Schedule
-from lengthwise.recipe.recipe import ChosenOn, Recipe, Watch
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.bitwise_or import BitwiseOr

@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from lengthwise.experiment.layout import FullOutput
+from lengthwise.experiment.lengths import Curriculum, Uniform
+from lengthwise.experiment.loops import ExtraLoops, PerRound
+from lengthwise.experiment.optim import Schedule
+from lengthwise.experiment.recipe import Recipe, Watch
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import ALiBi, Learned, NoPE, Position, RoPE
 from lengthwise.nn.window import CoupledHeads, LocalHeads
-from lengthwise.recipe.layout import FullOutput
-from lengthwise.recipe.lengths import Curriculum, Uniform
-from lengthwise.recipe.loops import ExtraLoops, PerRound
-from lengthwise.recipe.optim import Schedule
-from lengthwise.recipe.recipe import Recipe, Watch
 from lengthwise.recipes.looped import SETTINGS, variation
 from lengthwise.recipes.window import WINDOWED, columns_addition
 from lengthwise.tasks.flipped_copy import FlippedCopy

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lengthwise.experiment.lengths import Curriculum
+from lengthwise.experiment.loops import Constant, PerRound
+from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch
+from lengthwise.experiment.stopping import Oracle
 from lengthwise.models.timed import Timed
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned, Mark, NoPE
 from lengthwise.nn.window import Local
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.halting import Halting
-from lengthwise.recipe.lengths import Curriculum
-from lengthwise.recipe.loops import Constant, PerRound
-from lengthwise.recipe.recipe import ChosenOn, Recipe, Watch
-from lengthwise.recipe.stopping import Oracle
 from lengthwise.recipes.pairs import looped_pairs, standard_pairs
 from lengthwise.recipes.window import FORMS
 

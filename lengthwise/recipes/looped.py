@@ -14,13 +14,13 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 from lengthwise.base.types import UsageError
+from lengthwise.experiment.layout import FullOutput, NextToken
+from lengthwise.experiment.lengths import Curriculum, Lengths, Mastery
+from lengthwise.experiment.loops import Constant, PerRound
+from lengthwise.experiment.optim import AdamW, Schedule
+from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch
 from lengthwise.models.transformer import Transformer
 from lengthwise.objectives.final import Final
-from lengthwise.recipe.layout import FullOutput, NextToken
-from lengthwise.recipe.lengths import Curriculum, Lengths, Mastery
-from lengthwise.recipe.loops import Constant, PerRound
-from lengthwise.recipe.optim import AdamW, Schedule
-from lengthwise.recipe.recipe import ChosenOn, Recipe, Watch
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lengthwise.experiment.layout import Pairs
+from lengthwise.experiment.lengths import Uniform
+from lengthwise.experiment.loops import Constant, ExtraLoops, PerRound
+from lengthwise.experiment.optim import AdamW, Schedule
+from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch
+from lengthwise.experiment.stopping import Converged, Oracle
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned, Mark
 from lengthwise.nn.window import Local
 from lengthwise.objectives.final import Final
-from lengthwise.recipe.layout import Pairs
-from lengthwise.recipe.lengths import Uniform
-from lengthwise.recipe.loops import Constant, ExtraLoops, PerRound
-from lengthwise.recipe.optim import AdamW, Schedule
-from lengthwise.recipe.recipe import ChosenOn, Recipe, Watch
-from lengthwise.recipe.stopping import Converged, Oracle
 from lengthwise.tasks.addition import Addition
 
 

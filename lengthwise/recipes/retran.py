@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from lengthwise.experiment.layout import NextToken
+from lengthwise.experiment.lengths import Natural
+from lengthwise.experiment.loops import Constant
+from lengthwise.experiment.optim import LAMB, AdamW, Schedule
+from lengthwise.experiment.recipe import Recipe, Watch
+from lengthwise.experiment.source import Finite
 from lengthwise.models import ModelSpec
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import RoPE
 from lengthwise.objectives.final import Final
-from lengthwise.recipe.layout import NextToken
-from lengthwise.recipe.lengths import Natural
-from lengthwise.recipe.loops import Constant
-from lengthwise.recipe.optim import LAMB, AdamW, Schedule
-from lengthwise.recipe.recipe import Recipe, Watch
-from lengthwise.recipe.source import Finite
 from lengthwise.tasks.expression import Expression
 
 ROWS, BATCH, EPOCHS = 2_621_440, 2048, 10

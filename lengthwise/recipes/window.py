@@ -11,18 +11,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lengthwise.experiment.layout import FullOutput
+from lengthwise.experiment.lengths import Curriculum, Mastery, Uniform
+from lengthwise.experiment.loops import AnyLoops, Constant, PerRound
+from lengthwise.experiment.optim import AdamW, Schedule
+from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch
+from lengthwise.experiment.stopping import Halted
 from lengthwise.models.timed import Timed
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Mark
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.halting import Halting
-from lengthwise.recipe.layout import FullOutput
-from lengthwise.recipe.lengths import Curriculum, Mastery, Uniform
-from lengthwise.recipe.loops import AnyLoops, Constant, PerRound
-from lengthwise.recipe.optim import AdamW, Schedule
-from lengthwise.recipe.recipe import ChosenOn, Recipe, Watch
-from lengthwise.recipe.stopping import Halted
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum
 from lengthwise.tasks.bitwise_or import BitwiseOr

@@ -32,7 +32,7 @@ from lengthwise.base.score_rows import (
     trained_on,
     worst_rows,
 )
-from lengthwise.folder import DIVERGED, InquiryFolder, RunFolder
+from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder
 
 TRAINED = "▪"  # marks a size within the training range
 WORST = "worst family"  # what the curve of the worst family at each size is called

@@ -21,9 +21,9 @@ from lengthwise.base.score_rows import (
     worst,
     worst_rows,
 )
-from lengthwise.folder import DIVERGED, RunFolder
 from lengthwise.report import by_recipe, not_fitted
 from lengthwise.report.sheet import Sheet
+from lengthwise.runs.folder import DIVERGED, RunFolder
 
 SURE = 381  # problems, all answered right, whose interval begins at SOLVED
 HEADINGS = (

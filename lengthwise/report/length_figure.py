@@ -12,7 +12,6 @@ from matplotlib.ticker import MaxNLocator
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import InquiryOutline, RunOutline
 from lengthwise.base.score_rows import size_text
-from lengthwise.folder import InquiryFolder, RunFolder
 from lengthwise.report import WORST, Curve, Point, all_curves, curves
 from lengthwise.report.lines import MARKS, Look, legend, name_lines
 from lengthwise.report.map_figure import cells_of, heat_map
@@ -30,6 +29,7 @@ from lengthwise.report.style import (
     style,
     wrapped,
 )
+from lengthwise.runs.folder import InquiryFolder, RunFolder
 
 
 def score_figure(

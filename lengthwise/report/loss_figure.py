@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import StrMethodFormatter
 
 from lengthwise.base.errors import UsageError
-from lengthwise.folder import RunFolder
 from lengthwise.report import by_recipe
 from lengthwise.report.lines import MARKS, Look, look, name_lines, short
 from lengthwise.report.style import (
@@ -28,6 +27,7 @@ from lengthwise.report.style import (
     style,
     wrapped,
 )
+from lengthwise.runs.folder import RunFolder
 
 FULLY_DRAWN = 4  # recipes up to which every logged loss is drawn beneath its mean
 Points = list[tuple[int, float]]  # steps, each with a value

@@ -16,9 +16,9 @@ from matplotlib.patches import Rectangle
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import Row, Sizes, latest, share_text, size_text
-from lengthwise.folder import RunFolder
 from lengthwise.report import rule_text
 from lengthwise.report.style import ACROSS, INK, WIDTHS, Drawing, Width, drawing, settled, style
+from lengthwise.runs.folder import RunFolder
 
 TICKS = 9  # sizes written along a side, at most
 JUMP = 0.7  # how wide the gap is where sizes jump, in cells

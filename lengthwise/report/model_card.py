@@ -20,8 +20,8 @@ from lengthwise.base.score_rows import (
     uniform_in,
     worst_rows,
 )
-from lengthwise.folder import RunFolder
 from lengthwise.report.card import HEADINGS, card_cells, score_card
+from lengthwise.runs.folder import RunFolder
 
 PAPERS = {  # by the part that is theirs
     "FullOutput": "Fan et al., Looped Transformers for Length Generalization, ICLR 2025, https://arxiv.org/abs/2409.15647",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lengthwise.base.errors import UsageError
-from lengthwise.folder import RunFolder
 from lengthwise.report import Curve, curves
 from lengthwise.report.length_figure import draw_curve, explain_bands, length_axes, panel_grid
 from lengthwise.report.lines import legend, look, short
 from lengthwise.report.style import Drawing, Width, headed, settled, style
+from lengthwise.runs.folder import RunFolder
 
 
 @style()

@@ -13,7 +13,6 @@ from matplotlib.ticker import EngFormatter, Formatter, LogLocator, MaxNLocator, 
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import Row, latest
-from lengthwise.folder import RunFolder
 from lengthwise.report import Claim
 from lengthwise.report.lines import Look, legend, look, short
 from lengthwise.report.style import (
@@ -30,6 +29,7 @@ from lengthwise.report.style import (
     style,
     wrapped,
 )
+from lengthwise.runs.folder import RunFolder
 
 
 def parameter_rows(runs: Iterable[RunFolder]) -> list[Row]:

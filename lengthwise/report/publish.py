@@ -11,7 +11,6 @@ from lengthwise.base.fields import encode
 from lengthwise.base.files import remove, write_json
 from lengthwise.base.schemas import Depth, Distribution, Trained
 from lengthwise.base.score_rows import ALONE, Row, Sizes
-from lengthwise.folder import DIVERGED, InquiryFolder, RunFolder
 from lengthwise.report import Claim, all_curves, by_recipe, once
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.card import score_card
@@ -24,6 +23,7 @@ from lengthwise.report.overview_figure import overview_figure
 from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
 from lengthwise.report.published import inquiries, published, read_json, read_table, told
 from lengthwise.report.style import FORMATS, Width, save
+from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder
 
 LARGE = 500_000  # bytes of a CSV file above which it is compressed
 

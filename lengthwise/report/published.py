@@ -18,8 +18,8 @@ from lengthwise.base.files import one_line, read_text, read_tree, regular
 from lengthwise.base.results import RunOutline
 from lengthwise.base.schemas import About, Anatomy, Depth, Figures, Measured, Metrics, Published, SizeText
 from lengthwise.base.score_rows import Row
-from lengthwise.folder import DIVERGED, InquiryFolder, RunFolder, check_axes
 from lengthwise.report import by_recipe
+from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder, check_axes
 
 # Columns that hold words, even where these look like numbers: a run's id may be 2276e59742.
 WORDS = frozenset(

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lengthwise.base.errors import UsageError
+from lengthwise.base.formatting import as_grid, as_html
 from lengthwise.base.results import RunOutline, Score
 from lengthwise.base.score_rows import Row, count_text, interval_notes, share_text, size_text
-from lengthwise.base.shown import as_grid, as_html
-from lengthwise.folder import RunFolder
+from lengthwise.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

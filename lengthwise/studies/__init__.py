@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from lengthwise.base.types import UsageError
-from lengthwise.recipe.recipe import Recipe
-from lengthwise.recipe.stopping import After, Stopping
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.stopping import After, Stopping
 from lengthwise.report import Claim
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lengthwise.base.types import UsageError
-from lengthwise.recipe.recipe import Recipe
+from lengthwise.experiment.recipe import Recipe
 from lengthwise.recipes.abacus import (
     abacus_addition,
     abacus_addition_full,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lengthwise.recipe.recipe import Recipe
-from lengthwise.recipe.stopping import MaxConfidence, Oracle
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.stopping import MaxConfidence, Oracle
 from lengthwise.recipes.looped import METHODS, SETTINGS, Scale, variation
 from lengthwise.recipes.window import FORMS
 from lengthwise.report import Claim

@@ -18,17 +18,17 @@ from torch.utils.flop_counter import flop_registry
 from lengthwise.base import rng
 from lengthwise.base.files import write
 from lengthwise.base.progress import Progress
-from lengthwise.depth.plain import Plain
-from lengthwise.evaluation.follow import work
+from lengthwise.evaluation.curves import work
 from lengthwise.evaluation.scores import SAMPLES, default_sizes, exact_match
-from lengthwise.folder import keep_operations, known_operations
-from lengthwise.recipe import data
-from lengthwise.recipe.demand import SPEED, of_training, parameters
-from lengthwise.recipe.lengths import Mastery
-from lengthwise.recipe.recipe import Recipe, Watch
-from lengthwise.recipe.source import Fresh
-from lengthwise.training.computing import Matmul, computing
-from lengthwise.training.trainee import Trainee
+from lengthwise.experiment import data
+from lengthwise.experiment.lengths import Mastery
+from lengthwise.experiment.recipe import Recipe, Watch
+from lengthwise.experiment.resources import SPEED, of_training, parameters
+from lengthwise.experiment.source import Fresh
+from lengthwise.runners.plain import Plain
+from lengthwise.runs.folder import keep_operations, known_operations
+from lengthwise.training.arithmetic import Matmul, computing
+from lengthwise.training.trainer import Trainee
 
 PATIENCE = 60.0  # seconds of one step
 STORED = Path(__file__).parent / "costs.json"  # written by `make costs`

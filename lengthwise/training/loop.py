@@ -7,23 +7,23 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
-from lengthwise import fast
 from lengthwise.base.errors import Interrupted
 from lengthwise.base.fields import checked
 from lengthwise.base.files import path_of
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import NotNegative, Threads
 from lengthwise.evaluation import causality
-from lengthwise.recipe.demand import of_training
-from lengthwise.recipe.recipe import Recipe
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.resources import of_training
 from lengthwise.run import Run, choose_device
-from lengthwise.share.tracking import check, tracked
+from lengthwise.runners import cpu
+from lengthwise.tracking import check, tracked
 from lengthwise.training import checkpoint
-from lengthwise.training.ahead import drawn_ahead
-from lengthwise.training.computing import Matmul, check_matmul, computing, stop_signal
+from lengthwise.training.arithmetic import Matmul, check_matmul, computing, stop_signal
+from lengthwise.training.prefetch import drawn_ahead
 from lengthwise.training.processes import joined
 from lengthwise.training.progress import Course, verdict
-from lengthwise.training.trainee import Trainee, rehearse
+from lengthwise.training.trainer import Trainee, rehearse
 
 
 @checked
@@ -95,7 +95,7 @@ def train(
 
 def _about_compiling(trainee: Trainee) -> str:
     """What is to be said where compiling is asked for, and does not help; empty where it may."""
-    if reason := fast.uncompiled(trainee.model):
+    if reason := cpu.uncompiled(trainee.model):
         return f"runs uncompiled: {reason}"
     if trainee.device.type == "cpu":
         return "compiled on a CPU, a step took 3.3 times as long as the package's own runner; leave compile out"

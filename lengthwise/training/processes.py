@@ -20,8 +20,8 @@ from torch.nn import functional as F
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.types import Inputs, sent
-from lengthwise.depth import Runner
 from lengthwise.run import from_torchrun
+from lengthwise.runners import Runner
 
 
 class Processes:

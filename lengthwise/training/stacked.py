@@ -22,19 +22,19 @@ from lengthwise.base.files import one_line
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import NotNegative, Threads
 from lengthwise.base.types import Loss
-from lengthwise.depth import Runner
-from lengthwise.depth.stacked import Recorder, Replayer, answers
 from lengthwise.evaluation import causality
-from lengthwise.folder import DIVERGED
-from lengthwise.recipe.demand import of_training
-from lengthwise.recipe.recipe import Recipe
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.resources import of_training
 from lengthwise.run import Run, choose_device
-from lengthwise.share.tracking import check, tracked
-from lengthwise.training.ahead import drawn_ahead
-from lengthwise.training.computing import Matmul, autocast, check_matmul, computing, stepping, stop_signal
+from lengthwise.runners import Runner
+from lengthwise.runners.stacked import Recorder, Replayer, answers
+from lengthwise.runs.folder import DIVERGED
+from lengthwise.tracking import check, tracked
+from lengthwise.training.arithmetic import Matmul, autocast, check_matmul, computing, stepping, stop_signal
+from lengthwise.training.prefetch import drawn_ahead
 from lengthwise.training.processes import process_count
 from lengthwise.training.progress import Course
-from lengthwise.training.trainee import DrawnBatch, Trainee, rehearse, small
+from lengthwise.training.trainer import DrawnBatch, Trainee, rehearse, small
 
 
 @checked

@@ -13,7 +13,7 @@ pytestmark = [
 ]
 PAGES = ["index.html", "docs/what-now.html", "docs/gallery.html", "docs/ablations.html", "docs/architecture.html"]
 PAGES += ["docs/reference/recipes.html", "notebooks/inside_a_loop.html", "results/pairs/index.html"]
-PAGES += ["lengthwise/depth/plain.py.html"]
+PAGES += ["lengthwise/runners/plain.py.html"]
 
 
 @pytest.mark.parametrize("name", PAGES)

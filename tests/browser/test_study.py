@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from browsing import FITS, chromium, first_paint, needs_browser, opened, until  # noqa: F401
 
-from lengthwise.page.report import MOST, report_page
 from lengthwise.report.published import published, read_csv
 from lengthwise.run import load
+from lengthwise.viewer.report import MOST, report_page
 
 pytestmark = [needs_browser, pytest.mark.timeout(600)]
 RESULTS = Path(__file__).parents[2] / "results"

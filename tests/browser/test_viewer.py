@@ -7,8 +7,8 @@ import pytest
 import thinking
 from browsing import FITS, chromium, first_paint, needs_browser, opened, until  # noqa: F401
 
-from lengthwise.page.viewer import viewer_page
 from lengthwise.run import load
+from lengthwise.viewer.viewer import viewer_page
 
 pytestmark = [needs_browser, pytest.mark.timeout(1500)]
 COUNT = int(os.environ.get("LENGTHWISE_PAGE_PROBLEMS", "30"))

@@ -39,7 +39,7 @@ TEXT_KEPT = 8000  # characters of output that are kept as text; longer ones as a
 
 def batch_of(recipe: Any, step: int) -> Any:
     """Return the training batch of a step."""
-    from lengthwise.recipe.data import batch
+    from lengthwise.experiment.data import batch
 
     return batch(recipe, step)[0]
 
@@ -53,7 +53,7 @@ def predicted_answers(weights: Any, problems: Any) -> Any:
 
 def shipped_names() -> list[str]:
     """Return the names of all shipped weights."""
-    from lengthwise.folder import shipped
+    from lengthwise.runs.folder import shipped
 
     return sorted(shipped())
 
@@ -270,7 +270,7 @@ def _printed(line: str, folder: str) -> Any:
 
 def _run_command(words: list[str], folder: str, outputs: list[Path]) -> NoReturn:
     """Run a command and leave the process."""
-    from lengthwise.cli import main as command
+    from lengthwise.cli.entry import main as command
 
     os.chdir(folder)
     sys.path.insert(0, folder)

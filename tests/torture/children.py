@@ -140,10 +140,10 @@ def _forked(work: Callable[[], None], words: Sequence[object]) -> int:
 
 def _called(words: Sequence[object]) -> int:
     """What the command line returns, as an interpreter would."""
-    from lengthwise import cli
+    from lengthwise.cli import entry
 
     try:
-        cli.main([*map(str, words)])
+        entry.main([*map(str, words)])
     except SystemExit as ended:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -153,12 +153,12 @@ def _called(words: Sequence[object]) -> int:
 
 def _become(words: Sequence[object]) -> None:
     """Take the standard streams as they are now, close all other files, and start children as forks."""
-    from lengthwise.training import executors
+    from lengthwise.jobs import launchers
 
     os.closerange(3, 1024)
     sys.argv = ["lengthwise", *map(str, words)]
     sys.stdin, sys.stdout, sys.stderr = (open(number, "rww"[number], closefd=False) for number in range(3))  # noqa: SIM115
-    executors.subprocess = SimpleNamespace(Popen=_Forked, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
+    launchers.subprocess = SimpleNamespace(Popen=_Forked, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
 
 
 class _Forked:

@@ -29,14 +29,15 @@ from typing import Any
 import torch
 
 import lengthwise as lw
-from lengthwise import catalog, cli
+from lengthwise import catalog
 from lengthwise.ask.folder import Asked
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base.errors import shown
 from lengthwise.base.fields import encode
+from lengthwise.cli import entry
 from lengthwise.evaluation.anatomy import anatomy
 from lengthwise.evaluation.depth import depths
-from lengthwise.recipe.recipe import Recipe
+from lengthwise.experiment.recipe import Recipe
 from lengthwise.training.loop import Trainee, rehearse, train
 
 from .damage import ESCAPES, spoil
@@ -206,14 +207,14 @@ def commands(place: Place, draw: random.Random) -> Input:
             case _:
                 words += [value]
     command = [verb, *words] if verb else words
-    return f"lengthwise {command}", lambda: cli.main(command)
+    return f"lengthwise {command}", lambda: entry.main(command)
 
 
 HEAVY = {"--jobs", "--seeds", "--seconds", "--help", "-h"}  # they start processes, or last, or say pages
 
 
 def _options(verb: str) -> list[argparse.Action]:
-    (verbs,) = [action.choices for action in cli.parser()._actions if action.dest == "verb"]
+    (verbs,) = [action.choices for action in entry.parser()._actions if action.dest == "verb"]
     return verbs[verb]._actions if verb in verbs else []
 
 
@@ -233,7 +234,7 @@ def files(place: Place, draw: random.Random) -> Input:
             ["list"],
         ]
     )  # fmt: skip
-    return f"{fault}; lengthwise {command}", lambda: cli.main(command)
+    return f"{fault}; lengthwise {command}", lambda: entry.main(command)
 
 
 GENERATORS = (*[overrides] * 4, *[calls] * 4, commands, files)  # as often as each costs little

@@ -1,0 +1,132 @@
+"""The command ``ask``: measures a large language model on a task's problems."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from lengthwise import catalog
+from lengthwise.ask.asking import Manner, Outcome, collect
+from lengthwise.ask.client import client_library
+from lengthwise.ask.folder import Asked
+from lengthwise.ask.inquiry import Inquiry, Item, items
+from lengthwise.ask.key import Key
+from lengthwise.ask.scoring import scores
+from lengthwise.ask.tokens import estimate
+from lengthwise.base.types import UsageError
+from lengthwise.cli.console import err, say
+from lengthwise.cli.options import kind_of, parse_sizes, recipe_of
+from lengthwise.evaluation.scores import default_sizes
+from lengthwise.experiment.resources import of_problems
+from lengthwise.report.tables import asked_table
+
+LENGTHS = (1, 2, 4, 8, 16)  # the default sizes
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask a model for the answers to new problems; return 1 if some prompts have no reply yet, else 0."""
+    inquiry, sizes = _inquiry(args)
+    key = Key.read(args.key_variable)
+    key.refuse(inquiry)
+    manner = Manner(key, args.limit, args.concurrency, args.timeout, args.backoff)
+    largest = max((size if isinstance(size, tuple) else (size,) for size in sizes), key=sum)
+    of_problems(args.samples * len(sizes), largest).check(f"{args.samples} problems at each of {len(sizes)} sizes")
+    wanted = items(inquiry, sizes, args.samples)
+    if args.dry_run:
+        return _dry_run(args, inquiry, wanted)
+    client_library()  # fails here, before a folder is created, if it is not installed
+    asked = Asked.of(inquiry, Path(args.out) if args.out else None)
+    with asked.locked(what="inquiry"):  # two that ask the same would both pay for it
+        _warn_of_damage(asked)
+        asked.rows("scores")  # damage there is an error now, not after replies are paid for
+        before = asked.spent()
+        outcome = _collected(args, asked, wanted, manner)
+        rows, tokens = scores(inquiry, wanted, asked.replies()), asked.spent()
+        asked.keep_scores(rows)
+    result = {"run": str(asked.folder), "scores": rows, "unfinished": outcome.left, "requests": outcome.requests}
+    result |= {"tokens": tokens, "tokens_of_this_call": {name: tokens[name] - before[name] for name in tokens}}
+    say(args, result, *([asked_table(rows)] if rows else []), _account(asked, outcome, result))
+    if outcome.left:
+        print(f"lengthwise: {_left(outcome, wanted)}", file=sys.stderr)
+    return 1 if outcome.left else 0
+
+
+def _inquiry(args: argparse.Namespace) -> tuple[Inquiry, Sequence[Any]]:
+    """The inquiry and its sizes; with --like, those on which a recipe's models are measured."""
+    sizes = parse_sizes(args.lengths) if args.lengths else None
+    choices: dict[str, Any] = {"question": args.question, "seed": args.seed or 0, "problems": kind_of(args)}
+    choices |= {"examples": args.examples, "max_tokens": args.max_tokens}
+    choices |= {"temperature": None} if args.no_temperature else {}
+    task = catalog.task(args.task, args.changes)
+    if args.like is None:
+        sizes = sizes or [size for size in LENGTHS if size >= task.smallest]
+        return Inquiry.of(args.endpoint, args.model, task, **choices), sizes
+    recipe = recipe_of(args.like, [])
+    if args.changes or recipe.task.name != task.name:
+        raise UsageError(
+            f"--like {args.like}: takes that recipe's task as it is: ask {recipe.task.name}, without changes"
+        )
+    choices |= {"bottom": recipe.lengths.bottom, "source": recipe.source}
+    choices |= {"top": recipe.lengths.top} if choices["problems"] == "natural" else {}
+    inquiry = Inquiry.of(args.endpoint, args.model, recipe.task, **choices)
+    return inquiry, [recipe.sizes(size) for size in sizes or default_sizes(recipe)]
+
+
+def _dry_run(args: argparse.Namespace, inquiry: Inquiry, wanted: list[Item]) -> int:
+    """What asking would take. Nothing is sent, no folder is made."""
+    asked = Asked.expected(inquiry, Path(args.out) if args.out else None)
+    _warn_of_damage(asked)
+    known = asked.replies()
+    lacking = {item.prompt: item.right for item in wanted if item.prompt not in known}
+    missing = dict(islice(lacking.items(), args.limit))
+    requests = len(missing)
+    tokens = estimate(inquiry, missing, known)
+    result = {"requests": requests, "replies": len(known)} | tokens
+    told = f"{requests} requests, about {tokens['prompt_tokens']:,} tokens in and {tokens['completion_tokens']:,} out"
+    more = f"; at most {requests * args.max_tokens:,} out" if args.max_tokens else ""
+    return say(args, result, Text(f"{told}{more}, further tries not counted"))
+
+
+def _warn_of_damage(asked: Asked) -> None:
+    """Say which rows of ``replies`` are damaged, in one line."""
+    if damaged := asked.damaged_replies():
+        others = f" and {len(damaged) - 1} more lines" if len(damaged) > 1 else ""
+        print(f"lengthwise: {damaged[0]}{others}: set aside, and asked again", file=sys.stderr)
+
+
+def _collected(args: argparse.Namespace, asked: Asked, wanted: list[Item], manner: Manner) -> Outcome:
+    """Ask, with a progress bar."""
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
+    known, prompts = asked.replies(), {item.prompt for item in wanted}
+    done = len(prompts & known.keys())
+    quiet = args.quiet or not err.is_terminal
+    with Progress(TextColumn("{task.description}", markup=False), *columns, console=err, disable=quiet) as bar:
+        line = bar.add_task("replies", total=len(prompts), completed=done, note="")
+
+        def seen(replies: int, requests: int) -> None:
+            bar.update(line, completed=done + replies, note=f"{requests} requests")
+
+        return collect(asked, wanted, manner, seen)
+
+
+def _account(asked: Asked, outcome: Outcome, result: dict[str, Any]) -> Text:
+    now, all_in_all = (
+        f"{tokens['prompt_tokens']:,} + {tokens['completion_tokens']:,}"
+        for tokens in (result["tokens_of_this_call"], result["tokens"])
+    )
+    return Text(
+        f"{outcome.requests} requests, tokens in and out: {now}; with earlier calls: {all_in_all}\n{asked.folder}",
+        overflow="fold",
+    )
+
+
+def _left(outcome: Outcome, wanted: list[Item]) -> str:
+    total = len({item.prompt for item in wanted})
+    return f"{outcome.left} of {total} prompts have no reply ({outcome.reason}); the same command goes on from here"

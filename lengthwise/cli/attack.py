@@ -1,0 +1,61 @@
+"""Looking for problems that a model gets wrong."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from lengthwise.base.score_rows import share_text
+from lengthwise.cli.console import doing, say
+from lengthwise.cli.options import only_rule, parse_sizes
+from lengthwise.evaluation.attack import attack
+from lengthwise.report.sheet import Sheet
+from lengthwise.run import choose_device, load
+from lengthwise.training.arithmetic import computing
+
+WIDEST = 34  # characters of a prompt or an answer that are shown
+ORIGINS = 8  # lines of where problems come from
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search for failures; 0 whether there are some or not."""
+    weights = load(args.weights, choose_device(args.device))
+    rule = only_rule(args)
+    sizes = parse_sizes(args.lengths) if args.lengths else None
+    with computing(args.threads), doing(f"{weights.name}: looking for what it gets wrong"):
+        found = attack(weights, sizes, seconds=args.seconds, tries=args.tries, stopping=rule, seed=args.seed or 0)
+    said = f"{found['failed']} of {found['tries']} tries fail ({share_text(found['share'], 3)})"
+    if not found["failed"]:
+        return say(args, found, f"{said}: nothing found, which proves nothing; a longer search may")
+    return say(args, found, _shortest(found), "", _origins(found), "", said)
+
+
+def _shortest(found: dict[str, Any]) -> Table:
+    table = _table("the shortest failures", "prompt", "answer", "right", "sure", "from")
+    for row in found["shortest"]:
+        texts = (_cut(row[name]) for name in ("prompt", "answer", "right"))
+        table.add_row(*texts, share_text(row["confidence"], 3), row["origin"])
+    return table
+
+
+def _origins(found: dict[str, Any]) -> Table:
+    table = _table("where they come from", "from", "tries", "fail")
+    for row in found["origins"][:ORIGINS]:
+        table.add_row(row["origin"], str(row["tries"]), share_text(row["share"], 3))
+    if len(found["origins"]) > ORIGINS:
+        table.caption = f"{len(found['origins']) - ORIGINS} more fail as often or less"
+    return table
+
+
+def _cut(text: str) -> Text:
+    return Text(text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…")
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Sheet(title=title)
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in ("sure", "tries", "fail") else "left")
+    return table

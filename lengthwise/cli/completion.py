@@ -1,0 +1,67 @@
+"""Completion in the shell: what may stand for recipes, weights, runs, tasks, studies and fields."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from lengthwise.base.fields import kebab
+from lengthwise.registry import sources
+from lengthwise.runs.folder import runs_folder, shipped
+
+
+def complete(top: argparse.ArgumentParser) -> None:
+    """Answer the shell, where it is the shell that asks."""
+    import argcomplete  # the extra "complete"
+
+    argcomplete.autocomplete(completed(top))
+
+
+def completed(top: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The parser with what may stand for each name."""
+    (verbs,) = [action.choices for action in top._actions if isinstance(action, argparse._SubParsersAction)]
+    for sub in verbs.values():
+        for action in sub._actions:
+            if names := NAMES.get(action.dest):
+                action.completer = names  # type: ignore[attr-defined]
+    return top
+
+
+def _recipes(**_: Any) -> list[str]:
+    return [name for system in sources.systems() or [] for name in system.recipes] + _runs()
+
+
+def _runs(**_: Any) -> list[str]:
+    return [str(path.parent) for path in runs_folder().glob("*/*.json") if path.stem in ("config", "asked")]
+
+
+def _weights(**_: Any) -> list[str]:
+    return [*shipped(), *_runs()]
+
+
+def _tasks(**_: Any) -> list[str]:
+    return [kebab(name) for name in sources.parts()["tasks"]]
+
+
+def _changes(**_: Any) -> list[str]:
+    return [f"{path}=" for path in sources.field_paths()]
+
+
+def _studies(**_: Any) -> list[str]:
+    return list(sources.studies())
+
+
+def _rules(**_: Any) -> list[str]:
+    return list(sources.parts()["stopping"])
+
+
+NAMES: dict[str, Any] = {
+    "recipe": _recipes,
+    "like": _recipes,
+    "weights": _weights,
+    "runs": _runs,
+    "task": _tasks,
+    "changes": _changes,
+    "study": _studies,
+    "stopping": _rules,
+}

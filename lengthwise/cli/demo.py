@@ -1,0 +1,141 @@
+"""The main job: two models learn short sums side by side, then meet long ones."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.text import Text
+
+from lengthwise import catalog
+from lengthwise.base.files import inside, json_text
+from lengthwise.base.streams import results
+from lengthwise.base.terminal import Terminal
+from lengthwise.base.types import UsageError
+from lengthwise.cli.options import jobs_of
+from lengthwise.evaluation.solver import Answer, Solver
+from lengthwise.experiment.data import fresh_problems
+from lengthwise.jobs.live import follow
+from lengthwise.jobs.pool import Fleet
+from lengthwise.report import WORST, curves
+from lengthwise.report.publish import publish
+from lengthwise.report.tables import score_table
+from lengthwise.report.terminal import plot
+from lengthwise.run import Run
+from lengthwise.runs.folder import runs_folder
+from lengthwise.viewer.document import write_page
+from lengthwise.viewer.report import report_page, thinkers
+
+WORKED = (8, 16, 32)  # digits of the sums that are shown
+
+INTRO = """Two small models learn to add numbers of up to [bold]{top}[/] digits, from the same sums.
+  [bold]{looped}[/]    one block that sees a digit's neighbours, applied again and again
+  [bold]{standard}[/]  four layers that see the whole row, applied once
+Then both meet sums that are longer than any they have seen."""
+
+NEXT = """\
+  lengthwise solve looped-pairs 4821973650128839+9178026349871162     a sum of your own, with weights that are shipped
+  lengthwise solve {run} 99999999+1     … or with the ones you have just trained
+  lengthwise train looped-parity                                      another task: is the number of ones odd?
+  lengthwise train looped-pairs model.width=32                        another model: any field can be changed
+  lengthwise list                                                     what else there is
+docs/how-to shows how to plug in a task or a model of your own, in a short file each."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train, measure, show. Given again, it goes on where it was stopped, or shows what it has."""
+    console = Terminal(stderr=args.json)
+    study = catalog.study("pairs")
+    (panel,) = study.panels
+    seed = args.seed or 0
+    recipes = [recipe.seeded(seed) for recipe in study.recipes]
+    if args.steps is not None:
+        recipes = [replace(recipe, steps=args.steps) for recipe in recipes]
+    folder = Path(args.out) if args.out else inside(runs_folder(), "demo")
+    runs = [Run.of(recipe) for recipe in recipes]
+    looped, standard = runs
+    top = looped.recipe.lengths.top
+    if not args.quiet:
+        console.print(
+            Text.from_markup(INTRO.format(top=top, looped=looped.recipe.name, standard=standard.recipe.name)), ""
+        )
+    options = ["--lengths", ",".join(map(str, panel.sizes)), "--samples", str(args.samples), "--hard", "--families"]
+    with Fleet(runs, lambda _: options, jobs=jobs_of(args)) as fleet:
+        follow(fleet, runs, console, quiet=args.quiet, extra=lambda: pictures(runs))
+    fleet.check()
+    files = publish(runs, folder, title=study.title)
+    page = report_page(runs, title=study.title, made="lengthwise demo", models=thinkers(runs))
+    files.append(write_page(str(folder / "page.html"), page))
+    if args.json:
+        scores = {run.recipe.name: run.rows("scores") for run in runs}
+        print(json_text({"files": [str(file) for file in files], "scores": scores}), file=results())
+        return 0
+    console.print(length_plot(runs), "", score_table(curves(runs)), study.notes, "")
+    console.print(worked(runs), "")
+    console.print(Text("Figures and tables", "bold"), *(f"  {file}" for file in files), "", sep="\n")
+    console.print(
+        Text("What to type next", "bold"), NEXT.format(run=looped.folder), sep="\n", highlight=False, soft_wrap=True
+    )
+    return 0
+
+
+def pictures(runs: Sequence[Run]) -> RenderableType:
+    """While training: exact match against steps; once there are scores: against length."""
+    if any(run.rows("scores") for run in runs):
+        return length_plot(runs)
+    steps = {
+        f"{run.recipe.name}, {size} digits": [
+            (row["step"], row["exact"][str(size)]) for row in run.rows("metrics") if "exact" in row
+        ]
+        for run in runs
+        for size in run.recipe.watch.sizes
+    }
+    return plot(steps, width=76, height=12, top=None, x_label="steps", y_label="exact match")
+
+
+def length_plot(runs: Sequence[Run]) -> RenderableType:
+    """Exact match against digits, as far as it is measured."""
+    measured = [curve for curve in curves(runs) if curve.problems in ("uniform", WORST)]
+    called = [curve.label if curve.problems == "uniform" else f"{curve.label}, {WORST}" for curve in measured]
+    points = [[(point.length, point.mean) for point in curve.diagonal()] for curve in measured]
+    lengths = dict(zip(called, points, strict=True))
+    top = runs[0].recipe.lengths.top
+    return plot(lengths, width=76, height=12, top=top, x_label="digits", y_label="exact match")
+
+
+def worked(runs: Sequence[Run]) -> RenderableType:
+    """A few fresh sums as each model works them, wrong digits marked."""
+    task = runs[0].recipe.task
+    panels = []
+    for size in WORKED:
+        problem = fresh_problems(task, (size,), 1, seed=1)
+        first, second = (str(int(operand)) for operand in task.typed(problem.prompt[0]).split("+"))
+        answers = {run.recipe.name: _try(Solver(run.weights()), f"{first}+{second}") for run in runs}
+        right = str(int(first) + int(second))
+        lines = [Text(f"{'':>16} {first:>{len(right)}}"), Text(f"{'+':>16} {second:>{len(right)}}")]
+        lines += [_marked(name, answer, right) for name, answer in answers.items()]
+        panels.append(Panel(Group(*lines), title=f"{size} digits", title_align="left", expand=False))
+    return Group(*panels)
+
+
+def _try(solver: Solver, prompt: str) -> Answer | None:
+    try:
+        return solver.solve(prompt)
+    except UsageError:
+        return None  # longer than its position table
+
+
+def _marked(name: str, answer: Answer | None, right: str) -> Text:
+    line = Text(f"{name:>16} ")
+    if answer is None:
+        return line.append("too long for its position table", "dim")
+    width = max(len(answer.text), len(right))  # an answer may have a digit too many
+    columns = list(zip(answer.text.rjust(width), right.rjust(width), strict=True))
+    for digit, wanted in columns:
+        line.append(digit, "" if digit == wanted else "bold underline red")
+    wrong = sum(digit != wanted for digit, wanted in columns)
+    return line.append("  right" if answer.correct else f"  {wrong} of {width} digits wrong", "dim")

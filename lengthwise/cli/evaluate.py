@@ -1,0 +1,110 @@
+"""Measuring weights on fresh problems."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from rich.table import Table
+
+from lengthwise.base.progress import Progress
+from lengthwise.base.score_rows import Row, Sizes, latest
+from lengthwise.base.types import UsageError
+from lengthwise.cli.console import code_changed, say
+from lengthwise.cli.families import Work, families_of, family_tables, with_families
+from lengthwise.cli.forecast import foresee_scores
+from lengthwise.cli.options import kind_of, parse_grid, parse_sizes, rules_of
+from lengthwise.evaluation.anatomy import anatomy
+from lengthwise.evaluation.curves import followed, followed_sizes, lacking
+from lengthwise.evaluation.precision import check_precision
+from lengthwise.evaluation.scores import MOST, SAMPLES, default_sizes, evaluate
+from lengthwise.hub import PREFIX
+from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_table
+from lengthwise.run import Run, choose_device, load, weights_folder
+from lengthwise.runs.folder import RunFolder
+from lengthwise.training.arithmetic import computing
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure weights on fresh problems."""
+    most = args.samples or (MOST if args.precision else SAMPLES)
+    args.samples = args.samples or SAMPLES  # of families and anatomies, which have no precision
+    weights = load(args.weights, choose_device(args.device))
+    if args.lengths and args.grid:
+        raise UsageError("give --lengths or --grid, not both")
+    if args.families and args.uniform_only:
+        raise UsageError("give --families or --uniform-only, not both")
+    given = parse_grid(args.grid) if args.grid else parse_sizes(args.lengths) if args.lengths else []
+    sizes = given or default_sizes(weights.recipe)
+    # Weights on the Hub are nobody's run: what is measured of them is not kept.
+    folder = None if args.weights.startswith(PREFIX) else weights_folder(args.weights)
+    own = Run.open(folder) if folder and RunFolder(folder).trained_here else None
+    if own and code_changed(own, weights.model):
+        own = None
+    rules = rules_of(args, weights.recipe)
+    check_precision(args.precision)
+    foresee_scores(weights.recipe, sizes, most, rules, kind_of(args))
+    alone = own.locked(wait=args.wait) if own else nullcontext()  # two that measure the same would both keep it
+    with alone, computing(args.threads), Progress(quiet=args.quiet) as progress:
+        return _measure(Work(args, weights, own, sizes, rules, progress), most)
+
+
+def _measure(work: Work, most: int) -> int:
+    """Measure, keep what a run shows in its folder, and print it; uniform problems are at most so many per size."""
+    args, tops = work.args, work.recipe.tops
+    rows = _scores(work, most)
+    tables: list[Any] = (_maps(rows, tops) if args.grid else []) or [detail_table(rows, tops)]
+    if with_families(args):
+        structured = families_of(work)
+        tables += family_tables(rows, structured, tops, whole=args.families)
+        rows = rows + structured
+    if not args.anatomy:
+        return say(args, rows, *tables)
+    parts = _anatomies(work)
+    return say(args, {"scores": rows, "anatomy": parts}, *tables, "", anatomy_table(parts))
+
+
+def _scores(work: Work, most: int) -> list[Row]:
+    """A row per size and rule; what a run measures is kept in its folder."""
+    rows = _measured(work) if work.args.grid and work.own and work.args.precision is None else []
+    known = {(tuple(row["sizes"]), row["stopping"]) for row in rows}
+    asked = {"samples": most, "precision": work.args.precision, "kind": kind_of(work.args), "seed": work.seed}
+    what = work.what("exact match")
+    for rules, sizes in lacking(work.recipe, work.sizes, work.rules, known).items():
+        scores = evaluate(work.weights, sizes, stopping=rules, **asked)
+        for score in followed(scores, work.progress, work.recipe, sizes, what=what, rules=len(rules)):
+            rows.append(score.row() | {"seed": work.seed})
+            work.keep("scores", rows[-1])
+    return rows
+
+
+def _measured(work: Work) -> list[Row]:
+    """The cells of a grid that an earlier call has measured: they are not measured again."""
+    names, cells = {rule.name for rule in work.rules}, set(work.sizes)
+    asked = kind_of(work.args), work.args.samples, work.seed
+    return [
+        row
+        for row in latest(work.own.rows("scores") if work.own else [])
+        if row["stopping"] in names and tuple(row["sizes"]) in cells
+        if (row["problems"], row["count"], row.get("seed")) == asked
+    ]
+
+
+def _anatomies(work: Work) -> list[Row]:
+    """How the same answers go wrong, under the first of the rules asked for."""
+    asked = {"samples": work.args.samples, "kind": kind_of(work.args), "seed": work.seed}
+    rows = []
+    for size in followed_sizes(work.progress, work.recipe, work.sizes, what=work.what("how answers go wrong")):
+        rows.append(anatomy(work.weights, size, stopping=work.rules[0], **asked))
+        work.keep("anatomy", rows[-1])
+    return rows
+
+
+def _maps(rows: Sequence[Row], tops: Sizes) -> list[Table]:
+    """A table of blocks for each rule, if the map is large."""
+    by_rule: dict[str, list[Row]] = {}
+    for row in rows:
+        by_rule.setdefault(row["stopping"], []).append(row)
+    return [map_table(found, tops) for found in by_rule.values() if len(found) > BLOCKS**2]

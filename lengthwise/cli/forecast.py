@@ -1,0 +1,135 @@
+"""Forecast what trainings and scores take, on each device and engine, before any of them begins."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from lengthwise.base.progress import Progress
+from lengthwise.base.quantities import bytes_text, duration
+from lengthwise.base.results import AnySize
+from lengthwise.base.score_rows import Row
+from lengthwise.base.types import Kind, UsageError
+from lengthwise.cli.console import foresee, measuring, say
+from lengthwise.cli.options import engine, jobs_of
+from lengthwise.experiment.data import check_problems
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.resources import of_measuring
+from lengthwise.experiment.stopping import Stopping
+from lengthwise.jobs.launchers import Local
+from lengthwise.jobs.ray_cluster import Ray
+from lengthwise.jobs.slurm import Slurm
+from lengthwise.report.sheet import Sheet
+from lengthwise.run import Run
+from lengthwise.training.cost import Cost, cost, gpu_step_seconds, known_cost
+
+SOURCES = {  # of the numbers
+    "measured": "steps were run here just now; within a factor of two beside like work",
+    "stored": "steps were run on another machine when this version was made; --measure runs some here",
+    "estimated": "from the sizes of model and rows, to within a few times",
+}
+
+
+def foresee_scores(
+    recipe: Recipe, sizes: Sequence[AnySize], samples: int, rules: Sequence[Stopping], kind: Kind = "uniform"
+) -> None:
+    """Say how long exact match at these sizes takes, if that is long. UsageError where this machine cannot hold it, or
+    there are no such problems."""
+    what, demand = measuring(sizes), of_measuring(recipe, sizes, samples, rules)
+    demand.check(what)  # before a problem of each size is drawn, which may be a huge one
+    check_problems(recipe, sizes, kind)
+    foresee(what, demand)
+
+
+def forecast(args: argparse.Namespace, plan: Sequence[Sequence[Recipe]], title: str, rows: int | None = None) -> int:
+    """Print what a plan takes, of which each part is a recipe with all its seeds: at once, from stored costs and
+    estimates; with ``--measure`` from steps that are run on one thread of this machine, and on its GPU if it has one,
+    with batches of ``rows`` if given."""
+    gpu = args.measure and torch.cuda.is_available()
+    table = Sheet("recipe", "seeds", "to train", "operations", "memory", "CPU each", *["GPU each"] * gpu, title=title)
+    found = []
+    for seeds in _shown(plan, args.quiet or not args.measure):
+        price = cost(seeds[0], moments=2, rows=rows) if args.measure else known_cost(seeds[0])
+        faster = gpu_step_seconds(seeds[0], 2, matmul=args.matmul, compile=args.compile) if gpu else None
+        row = _row(seeds, price, faster)
+        found.append(row)
+        minutes = [row[name] for name in ("minutes_each", *["gpu_minutes_each"] * gpu)]
+        times = ["–" if each is None else duration(each * 60) for each in minutes]
+        size = f"{row['operations_each']:.1e}", bytes_text(row["memory"])
+        table.add_row(row["recipe"], str(row["seeds"]), str(row["missing"]), *size, *times)
+    engines = _engines(args, found)
+    return say(
+        args, {"recipes": found, "engines": engines}, table, "\n".join([*map(_told, engines), *_notes(found, gpu)])
+    )
+
+
+def _notes(found: Sequence[Row], gpu: bool) -> list[str]:
+    """Where the numbers come from, and what they leave out."""
+    there = (
+        "its times: with --measure"
+        if torch.cuda.is_available()
+        else "unknown here, where there is none; `make gpu` measures one"
+    )
+    counts = {source: sum(row["source"] == source for row in found) for source in SOURCES}
+    of = {source: f" ({count} of {len(found)})" * (count < len(found)) for source, count in counts.items() if count}
+    said = [f"{source}{some}: {SOURCES[source]}" for source, some in of.items()]
+    return [*["GPU: " + there] * (not gpu), *said, "evaluation is not counted"]
+
+
+def _shown(plan: Sequence[Sequence[Recipe]], quiet: bool) -> Iterator[Sequence[Recipe]]:
+    with Progress(quiet=quiet) as progress:
+        line = progress.line("what each would cost", len(plan))
+        for number, seeds in enumerate(plan):
+            line.show(number, seeds[0].name)
+            yield seeds
+
+
+def _row(seeds: Sequence[Recipe], price: Cost, faster: float | None) -> Row:
+    return {
+        "recipe": seeds[0].name,
+        "seeds": len(seeds),
+        "missing": sum(not Run.expected(one).done for one in seeds),
+        "operations_each": price.operations * price.steps,
+        "memory": price.memory,
+        "minutes_each": price.minutes,
+        "source": price.source,
+        "gpu_minutes_each": None if faster is None else price.steps * faster / 60,
+    }
+
+
+def _engines(args: argparse.Namespace, found: Sequence[Row]) -> list[dict[str, Any]]:
+    """How long all of it takes on each engine at hand, on CPUs: the one asked for, and the others."""
+    asked, rows = engine(args), []
+    total = sum(row["missing"] * row["minutes_each"] for row in found)
+    longest = max((row["minutes_each"] for row in found if row["missing"]), default=0.0)
+    for one in (asked, *(kind() for kind in (Local, Slurm, Ray) if not isinstance(asked, kind))):
+        try:
+            at_once = one.at_once(jobs_of(args))
+        except UsageError:
+            at_once = 0
+        minutes = max(total / at_once, longest) if at_once else None
+        rows.append(
+            {"engine": type(one).__name__.lower(), "at_once": at_once, "minutes": minutes, "asked": one is asked}
+        )
+    # The same processor time everywhere: the cheapest is the machine that is here anyway.
+    for name, best in (("cheapest", "local"), ("fastest", min(rows, key=_minutes)["engine"])):
+        for row in rows:
+            row[name] = row["engine"] == best
+    return rows
+
+
+def _minutes(row: dict[str, Any]) -> float:
+    return float("inf") if row["minutes"] is None else row["minutes"]
+
+
+def _told(row: dict[str, Any]) -> str:
+    if row["minutes"] is None:
+        return f"--on {row['engine']}: not at hand"
+    marks = [name for name in ("cheapest", "fastest") if row[name]]
+    most = f", {os.cpu_count()} cores" if row["engine"] == "local" else ""
+    said = f"--on {row['engine']}: about {duration(row['minutes'] * 60)}, {row['at_once']} at a time{most}"
+    return said + (f" ({' and '.join(marks)})" if marks else "")

@@ -1,0 +1,45 @@
+"""Sending a run's weights to the Hub."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+import torch
+
+from lengthwise.base.rng import stream
+from lengthwise.base.types import UsageError
+from lengthwise.cli.console import say
+from lengthwise.evaluation.attack import prompts
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.hub import place, push
+from lengthwise.report.model_card import model_card
+from lengthwise.run import load, weights_folder
+from lengthwise.runs.folder import RunFolder, run_path
+
+
+def run(args: argparse.Namespace) -> int:
+    """Send weights, with a card; or print the card."""
+    where = place(args.repository)
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,40}", args.license):
+        raise UsageError(f"--license: {args.license!r} is no licence as the Hub writes them, e.g. apache-2.0 or mit")
+    folder: Path = weights_folder(args.weights)
+    weights = load(folder)
+    controls = [RunFolder(run_path(name)) for name in args.controls]
+    options = {"license_": args.license, "example": _example(weights.recipe), "controls": controls}
+    card = model_card(RunFolder(folder), where.repository, **options)
+    if args.dry_run:
+        if not args.json:
+            print(card)  # as it is: the terminal breaks no line of it
+        return say(args, {"card": card})
+    address = push(folder, str(where), card, private=args.private)
+    return say(args, {"repository": where.repository, "commit": address}, address)
+
+
+def _example(recipe: Recipe) -> str:
+    """A prompt beyond the training lengths, where the task has one."""
+    task = recipe.task
+    size = min(recipe.lengths.top + 2, task.largest or recipe.lengths.top + 2)
+    (prompt,) = prompts(task, task.sample(torch.tensor([list(recipe.sizes(size))]), stream(0, "card")))
+    return prompt

@@ -1,0 +1,66 @@
+"""The command ``rasp``: runs n-RASP-L programs and shows their states."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from lengthwise import catalog
+from lengthwise.base import fields
+from lengthwise.base.errors import clean
+from lengthwise.base.progress import Progress
+from lengthwise.base.types import UsageError
+from lengthwise.cli.console import err, out, say
+from lengthwise.rasp.program import answer, execute, rounds_shown, shown
+from lengthwise.rasp.programs import PUBLISHED, program
+from lengthwise.tasks import Task
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print a program's state after each round; without a task, list the programs."""
+    tasks: dict[str, Task] = {task.name: task for task in PUBLISHED}
+    if args.task is None:
+        return _list(args, tasks)
+    if args.prompt is None:
+        raise UsageError(f"rasp: give the program of {args.task} a prompt, for example: rasp parity 10110")
+    task = fields.override(tasks.get(args.task) or catalog.task(args.task), args.changes)
+    with Progress(console=err) as progress:
+        line = progress.line(f"{task.name}: rounds")
+
+        def seen(done: int, count: int) -> None:
+            line.total = count
+            line.show(done)
+
+        ran = execute(program(task), task.parse(args.prompt), seen)
+        row, rounds, answered = shown(ran.row), rounds_shown(ran), answer(ran, task)
+    result = {"prompt": args.prompt, "row": row, "rounds": rounds, "answer": answered}
+    if args.json:
+        return say(args, result)
+    # Printed without rich, which takes a minute for the states of thousands of symbols.
+    print(
+        "\n".join(line if line.isprintable() else clean(line) for line in [*_beside(row, rounds), f"answer {answered}"])
+    )
+    return 0
+
+
+def _list(args: argparse.Namespace, tasks: dict[str, Task]) -> int:
+    known = {name: catalog.summary_of(type(program(task))) for name, task in tasks.items()}
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, text in known.items():
+        table.add_row(Text(name, "bold"), text)
+    return say(args, known, table)
+
+
+def _beside(row: str, rounds: Sequence[dict[str, str]]) -> list[str]:
+    """A column per part of the state and a line per round; parts below each other if the terminal is too narrow."""
+    width = max(len(row), *map(len, rounds[0])) + 2
+    groups = [list(rounds[0])] if 6 + width * len(rounds[0]) <= out.width else [[name] for name in rounds[0]]
+    lines = []
+    for names in groups:
+        lines += ["round " + "".join(name.ljust(width) for name in names)]
+        lines += ["      " + "".join(row.ljust(width) for _ in names)]
+        lines += [f"{i:>5} " + "".join(state[name].ljust(width) for name in names) for i, state in enumerate(rounds)]
+    return [line.rstrip() for line in lines]

@@ -1,0 +1,245 @@
+"""Tables and figures of runs; or what more loops do to them."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lengthwise.base.errors import UsageError, shown
+from lengthwise.base.files import check_file, inside, is_folder
+from lengthwise.base.progress import Progress
+from lengthwise.cli import console
+from lengthwise.cli.console import code_changed, doing, foresee, say, say_page
+from lengthwise.report import all_curves, once
+from lengthwise.report.card import card_table, score_card
+from lengthwise.report.publish import publish, publish_depth, redraw
+from lengthwise.report.published import inquiries, is_published, published, told
+from lengthwise.report.style import FORMATS, KNOWN_FORMATS
+from lengthwise.report.tables import depth_rows, row_table, score_table
+from lengthwise.runs.folder import (
+    SHIPPED,
+    InquiryFolder,
+    RunFolder,
+    inquiry_path,
+    known_operations,
+    run_path,
+    runs_folder,
+    shipped,
+)
+
+if TYPE_CHECKING:  # what takes torch is imported where it is needed: a report of finished runs is not
+    from lengthwise.ask.folder import Asked
+    from lengthwise.run import Run
+
+SAMPLES = 512  # problems per length, with --stopping
+
+
+def run(args: argparse.Namespace) -> int:
+    """Tables and figures of runs; or what more loops do to them."""
+    _check_options(args)
+    args.width, args.formats = args.width or "page", _formats(args.formats)
+    args.runs = _runs_among(args.runs)
+    folders = [Path(name) for name in args.runs if is_published(Path(name))]
+    if folders and args.html:
+        return _page_of_results(args, folders)
+    if folders:
+        return _redraw(args, folders)
+    found = [_asked(name) or _run(name) for name in args.runs]
+    runs = once(one for one in found if isinstance(one, RunFolder))
+    asked = once(one for one in found if isinstance(one, InquiryFolder))
+    if args.html:
+        return _page(args, _opened(runs), asked)
+    if args.stopping:
+        if asked:
+            raise UsageError(f"{asked[0].folder}: a language model that was asked has no loops to look at")
+        return _report_stopping(args, _opened(runs))
+    with _uncollected():
+        return _report(args, runs, asked)
+
+
+def _formats(text: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """Return the formats of figures. UsageError for one that is not known."""
+    formats = tuple(dict.fromkeys(text.split(","))) if isinstance(text, str) else text or FORMATS
+    if wrong := [name for name in formats if name not in KNOWN_FORMATS]:
+        raise UsageError(f"--formats: {shown(wrong[0])} is not one of {', '.join(KNOWN_FORMATS)}")
+    return formats
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    """UsageError for options that would do nothing."""
+    measured = {"--lengths": args.lengths, "--samples": args.samples, "--device": args.device}
+    drawn = {
+        "--stopping": args.stopping,
+        **measured,
+        "--width": args.width,
+        "--formats": args.formats,
+        "--out": args.out,
+    }
+    given = [name for name, value in drawn.items() if value is not None and value is not False]
+    if args.html and given:
+        raise UsageError(f"--html writes one page of what was measured: leave {' and '.join(given)} out")
+    if not args.stopping and (given := [name for name, value in measured.items() if value is not None]):
+        raise UsageError(
+            f"{' and '.join(given)}: only with --stopping; `lengthwise evaluate` measures further lengths, and more"
+        )
+
+
+def _runs_among(names: Sequence[str]) -> list[str]:
+    """Of several names, as of ``runs/*``, those that are no sweep's folder, nor results that stand among runs (of
+    ``demo``); what is left out is said."""
+    among = [name for name in names if (Path(name) / "sweep.json").exists() or _results_among_runs(Path(name))]
+    if len(among) in (0, len(names)):
+        return list(names)
+    console.err.print(f"left out, as no runs: {', '.join(among)}", highlight=False, markup=False, soft_wrap=True)
+    return [name for name in names if name not in among]
+
+
+def _results_among_runs(folder: Path) -> bool:
+    return is_published(folder) and folder.resolve().parent == runs_folder().resolve()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without garbage collection, which would go through a hundred thousand rows again and again."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
+
+
+def _run(name: str) -> RunFolder:
+    """A run's folder, or that of shipped weights; its recipe is not read, which would take a while."""
+    path = SHIPPED / name if not is_folder(Path(name)) and name in shipped() else run_path(name)
+    if not (path / "config.json").exists() and any(path.glob("*/config.json")):
+        raise UsageError(f"{name}: a folder of runs; name the runs, as {name.rstrip('/')}/* does")
+    return RunFolder(path)
+
+
+def _asked(name: str) -> Asked | None:
+    """The folder of a language model that was asked, if it is one."""
+    if not (path := inquiry_path(name)):
+        return None
+    from lengthwise.ask.folder import Asked
+
+    return Asked.open(path)
+
+
+def _opened(runs: Sequence[RunFolder]) -> list[Run]:
+    """Open run folders as runs, with their recipes."""
+    from lengthwise.run import Run
+
+    return [Run.open(one.folder) for one in runs]
+
+
+def _report(args: argparse.Namespace, runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> int:
+    price = _operations(args, runs)
+    with doing("figures", quiet=args.quiet):
+        files = publish(
+            runs, Path(args.out or "figures"), asked=asked, operations=price, width=args.width, formats=args.formats
+        )
+    scores, replied = ([row for one in group for row in one.rows("scores")] for group in (runs, asked))
+    cards = score_card(runs, price) if runs else []
+    lines = all_curves(runs, asked)
+    shown = [score_table(lines) if lines else "no scores yet: `lengthwise evaluate RUN` measures a run"]
+    shown += ["", card_table(cards)] if scores else []
+    result = {"files": [str(file) for file in files], "scores": scores + replied, "cards": cards}
+    return say(args, result, *shown, "\n".join(map(str, files)))
+
+
+def _operations(args: argparse.Namespace, runs: Sequence[RunFolder]) -> dict[str, float]:
+    """Operations of a step, by a recipe's id without seeds: as they are kept, else measured. Where a recipe cannot be
+    built any more, as from a module that was given from Python, they are not known, and all else is reported."""
+    one_of_each = {one.outline.seedless_id: one for one in runs}
+    found = {key: steps for key, steps in known_operations().items() if key in one_of_each}
+    missing = [one for key, one in one_of_each.items() if key not in found]
+    if not missing:
+        return found
+    from lengthwise.training.cost import operations_by_id
+
+    with Progress(quiet=args.quiet) as progress:
+        for one in missing:
+            try:
+                found |= operations_by_id([run.recipe for run in _opened([one])], progress)
+            except UsageError as error:
+                progress.note(f"{one.folder.name}: its operations are not known: {error}")
+    return found
+
+
+def _page(args: argparse.Namespace, runs: Sequence[Run], asked: Sequence[InquiryFolder]) -> int:
+    """One page of all that these runs have shown, in which models think that fit."""
+    from lengthwise.viewer.report import report_page, thinkers
+
+    check_file("--html", Path(args.html))
+    price = _operations(args, runs)
+    with doing("a page: examples, and a search for failures", quiet=args.quiet):
+        page = report_page(runs, asked, made=_again(args), operations=price, models=thinkers(runs))
+    return say_page(args, page)
+
+
+def _page_of_results(args: argparse.Namespace, folders: Sequence[Path]) -> int:
+    """Write the report of folders of results, which hold no weights."""
+    if len(folders) < len(args.runs):
+        raise UsageError("a page of folders of results: name no runs beside them")
+    runs = [run for folder in folders for run in published(folder)]
+    asked = [one for folder in folders for one in inquiries(folder)]
+    if not runs and not asked:
+        raise UsageError(f"{folders[0]}: there are no runs in this folder of results")
+    from lengthwise.viewer.report import report_page
+
+    title = told(folders[0]).get("title") if len(folders) == 1 else None
+    return say_page(args, report_page(runs, asked, title=title, made=_again(args)))
+
+
+def _again(args: argparse.Namespace) -> str:
+    return shlex.join(["lengthwise", "report", *args.runs, "--html", args.html])
+
+
+def _redraw(args: argparse.Namespace, folders: Sequence[Path]) -> int:
+    """Figures of folders of results again: in their places, or in a folder each of ``--out``."""
+    if len(folders) < len(args.runs) or args.stopping:
+        raise UsageError("a folder of results is drawn again by itself: name no runs beside it, and no --stopping")
+    targets = [inside(Path(args.out), folder.name) if args.out else folder for folder in folders]
+    if len(set(targets)) < len(targets):
+        raise UsageError("folders of results with one name would overwrite each other: give them one at a time")
+    files = [
+        file
+        for pair in zip(folders, targets, strict=True)
+        for file in redraw(*pair, width=args.width, formats=args.formats)
+    ]
+    return say(args, {"files": list(map(str, files))}, "\n".join(map(str, files)))
+
+
+def _report_stopping(args: argparse.Namespace, runs: Sequence[Run]) -> int:
+    from lengthwise.cli.options import parse_sizes
+    from lengthwise.evaluation.depth import depths
+    from lengthwise.experiment.resources import of_measuring
+    from lengthwise.experiment.stopping import MaxConfidence
+    from lengthwise.run import choose_device
+    from lengthwise.training.arithmetic import computing
+
+    if len({one.folder.name for one in runs}) < len(runs):
+        raise UsageError("figures of runs whose folders have one name would overwrite each other: one run at a time")
+    files: list[Path] = []
+    found: list[dict[str, Any]] = []
+    for one in runs:
+        top = one.recipe.lengths.top
+        sizes = parse_sizes(args.lengths) if args.lengths else [top, 2 * top]
+        samples = SAMPLES if args.samples is None else args.samples
+        foresee(f"{one.recipe.name}: every loop", of_measuring(one.recipe, sizes, samples, [MaxConfidence()]))
+        code_changed(one)
+        alone = one.locked(wait=True) if one.trained_here else nullcontext()
+        with alone, computing(1), Progress(quiet=args.quiet) as progress:
+            rows = depths(one, sizes, samples, progress, device=choose_device(args.device or "auto"))
+        path = Path(args.out or "figures") / f"stopping-{one.folder.name}"
+        files += publish_depth(rows, path, width=args.width, formats=args.formats)
+        found += [{"recipe": one.recipe.name} | row for row in depth_rows(rows)]
+    result = {"files": [str(file) for file in files], "loops": found}
+    return say(args, result, row_table(found), "\n".join(map(str, files)))

@@ -1,0 +1,187 @@
+"""Studies: train and measure what one still lacks, then publish it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from itertools import chain, count, takewhile
+from pathlib import Path
+
+import torch
+
+from lengthwise import catalog
+from lengthwise.base.files import inside
+from lengthwise.base.progress import Progress
+from lengthwise.base.score_rows import Row
+from lengthwise.cli.console import doing, err, say
+from lengthwise.cli.forecast import forecast
+from lengthwise.cli.options import at_hand, check_stack, engine, jobs_of, passed_on, seeds_of
+from lengthwise.evaluation.depth import depths
+from lengthwise.evaluation.families import samples_of_family
+from lengthwise.evaluation.sealed import seal
+from lengthwise.experiment.data import fixed_set
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.source import Finite
+from lengthwise.jobs.live import follow
+from lengthwise.jobs.pool import Fleet
+from lengthwise.report import curves
+from lengthwise.report.card import card_table, score_card
+from lengthwise.report.csv_files import write_csv
+from lengthwise.report.publish import publish, publish_depth, publish_distribution, publish_overview, publish_parameters
+from lengthwise.report.tables import score_table, summary, summary_table
+from lengthwise.run import Run
+from lengthwise.studies import Panel, Study
+from lengthwise.training.arithmetic import check_matmul, computing
+from lengthwise.training.cost import operations_by_id
+from lengthwise.training.stacked import check_alike, rehearse_stacked
+
+DEPTH_SAMPLES = 512  # problems on which every loop is looked at: the published code's batch
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train and measure what a study still lacks, then publish it; or say what that would cost."""
+    check_stack(args)
+    options = {name: getattr(args, name) for name in ("tasks", "methods", "sizes", "scale")}
+    study = catalog.study(args.study, **{name: value for name, value in options.items() if value is not None})
+    if args.dry_run:
+        return _dry_run(args, study)
+    engine(args).check()
+    device, matmul = at_hand(args)
+    check_matmul(matmul, device)
+    if args.samples is None:
+        args.samples = study.samples
+    if args.stack:
+        _check_stacks(study, args.seeds)
+    folder = Path(args.out) if args.out else inside(Path("results"), args.study)
+    for panel in study.panels:  # now, and not after hours of training
+        inside(folder, panel.name)
+    runs = {panel.title: _runs(args, panel) for panel in study.panels}
+    fleet = _train(args, study, runs)
+    runs = {
+        title: [run for run in group if run.folder not in fleet.failed or run.diverged]  # which is a result too
+        for title, group in runs.items()
+    }
+    if not any(run.done for group in runs.values() for run in group):
+        fleet.check()
+    if args.publish:
+        _seal(args, study, runs)
+    _publish(args, study, runs, folder)
+    fleet.check()  # those that failed stop no other
+    return 0
+
+
+def _check_stacks(study: Study, seeds: int) -> None:
+    """Raise UsageError, before anything is written, where the seeds of a recipe cannot be stacked."""
+    for recipe in study.recipes:
+        recipes = seeds_of(recipe, 0, seeds)
+        check_alike(recipes)
+        if not all(Run.expected(one).done for one in recipes):
+            rehearse_stacked(recipes, torch.device("cpu"))
+
+
+def _runs(args: argparse.Namespace, panel: Panel) -> list[Run]:
+    """The seeds asked for, and those that follow them where they are trained already."""
+    runs = []
+    for recipe in panel.recipes:
+        runs += [Run.of(one) for one in seeds_of(recipe, 0, args.seeds)]
+        following = (Run.expected(one) for seed in count(args.seeds) for one in seeds_of(recipe, seed, 1))
+        runs += takewhile(lambda run: run.done, following)
+    return runs
+
+
+def _train(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[Run]]) -> Fleet:
+    """Train and measure, in processes; the fleet knows which failed."""
+    options = {
+        one.folder: [*passed_on(args), *_measured_on(args, panel, one)]
+        for panel in study.panels
+        for one in runs[panel.title]
+    }
+    together = list(chain(*runs.values()))
+    how = {"jobs": jobs_of(args), "on": engine(args), "stack": args.stack}
+    with Fleet(together, lambda one: options[one.folder], **how) as fleet:
+        follow(fleet, together, err, quiet=args.quiet)
+    return fleet
+
+
+def _seal(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[Run]]) -> None:
+    """Measure every run once on problems of its own sealed seed."""
+    device, _ = at_hand(args)
+    for panel in study.panels:
+        kinds = ["uniform", *(["hard"] if panel.hard else []), *(["natural"] if panel.natural else [])]
+        for run in (run for run in runs[panel.title] if run.done):
+            what = f"{run.recipe.name}: sealed problems"
+            with computing(1), doing(what, quiet=args.quiet), run.locked(wait=True):
+                few, rules = samples_of_family(args.samples), panel.rules(run.recipe)
+                seal(run, panel.sizes, samples=args.samples, structured=few, rules=rules, kinds=kinds, device=device)
+
+
+def _measured_on(args: argparse.Namespace, panel: Panel, run: Run) -> list[str]:
+    """What a run is measured on, as options of ``train``."""
+    sizes = [*map(str, panel.sizes), *(["x".join(f"1-{top}" for top in panel.grid)] if panel.grid else [])]
+    options = ["--lengths", ",".join(sizes), "--samples", str(args.samples)]
+    if panel.curve:
+        options += ["--curve", ",".join(map(str, panel.curve)), "--curve-samples", str(args.curve_samples)]
+    for rule in panel.rules(run.recipe):
+        options += ["--stopping", rule.name]
+    return options + ["--hard"] * panel.hard + ["--natural"] * panel.natural + ["--families"]
+
+
+def _dry_run(args: argparse.Namespace, study: Study) -> int:
+    plan = [seeds_of(recipe, 0, args.seeds) for recipe in study.recipes]
+    return forecast(args, plan, study.title, rows=4 if args.scale == "paper" else None)
+
+
+# Publishing
+
+
+def _publish(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[Run]], folder: Path) -> int:
+    every = list(chain(*runs.values()))
+    files: list[Path] = []
+    rows: list[Row] = []
+    prices: dict[str, float] = {}
+    for panel in study.panels:
+        group, place = runs[panel.title], inside(folder, panel.name)
+        if not any(run.done for run in group):
+            continue
+        with Progress(quiet=args.quiet) as shown:
+            prices |= operations_by_id((one.recipe for one in group), shown)
+        files += _publish_panel(args, panel, group, place, prices)
+        if panel.claims or panel.also:
+            found = summary(panel.title, curves(group), panel.sizes, panel.claims)
+            write_csv(place / "summary.csv", found)
+            files, rows = [*files, place / "summary.csv"], rows + found
+    if study.strong:
+        shown = [panel.name for panel in study.panels if any(run.done for run in runs[panel.title])]
+        files += publish_overview(shown, folder, title=study.title, strong=study.strong)
+    claims = dict.fromkeys(claim for panel in study.panels for claim in panel.claims)
+    files += publish_parameters(every, list(claims), folder)
+    table = summary_table(rows) if rows else score_table(curves(every))
+    cards, scores = score_card(every, prices), [row for one in every for row in one.rows("scores")]
+    result = {"files": list(map(str, files)), "summary": rows, "scores": scores, "cards": cards}
+    return say(args, result, table, "", card_table(cards), study.notes, "\n".join(map(str, files)))
+
+
+def _publish_panel(
+    args: argparse.Namespace, panel: Panel, runs: Sequence[Run], folder: Path, prices: Mapping[str, float]
+) -> list[Path]:
+    """A panel's scores and figures; what loops do to adaptive recipes, and how long the problems of a set are."""
+    files = publish(runs, folder, title=panel.title, operations=prices, strong=panel.strong)
+    for one in runs:
+        if panel.also and one.recipe.seed == 0 and one.recipe.loops.adapts and one.done:
+            with computing(1), Progress(quiet=args.quiet) as shown, one.locked(wait=True):
+                sizes = [one.recipe.lengths.top, *panel.sizes]
+                rows = depths(one, sizes, DEPTH_SAMPLES, shown, at_hand(args)[0])
+            files += publish_depth(rows, folder / f"stopping-{one.recipe.name}")
+    if panel.natural:
+        files += _publish_set(runs[0].recipe, folder / "distribution", quiet=args.quiet)
+    return files
+
+
+def _publish_set(recipe: Recipe, path: Path, *, quiet: bool) -> list[Path]:
+    """How long the problems of a fixed set are; nothing where there is none."""
+    if not isinstance(recipe.source, Finite):
+        return []
+    with doing(f"{recipe.name}: its set", quiet=quiet):
+        sizes = fixed_set(recipe.task, recipe.lengths, recipe.source).sizes.amax(1)
+    counts = {size: count for size, count in enumerate(sizes.bincount().tolist()) if count}
+    return publish_distribution(counts, path)

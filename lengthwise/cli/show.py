@@ -1,0 +1,198 @@
+"""A recipe and what it costs; or a part or a field: what it means, what it may hold, where it is defined; or a page on
+which a trained model thinks."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from lengthwise.base import fields
+from lengthwise.base.errors import UsageError
+from lengthwise.base.files import check_file
+from lengthwise.base.ranges import spelled
+from lengthwise.cli.console import columns, doing, say, say_page
+from lengthwise.registry import sources
+
+EACH = "on 1,000 problems of each default length"
+
+
+def run(args: argparse.Namespace) -> int:
+    """A recipe, and what it costs; or a part, or a field; or, with ``--html``, a page of weights."""
+    if args.html:
+        return _page(args)
+    if re.fullmatch(r"[A-Z]\w*", args.recipe) and not args.changes:
+        return _part(args)
+    if path := _field_path(args.recipe):
+        return _field(args, path)
+    if args.recipe in sources.BASES:
+        args.recipe = sources.BASES[args.recipe]
+        return _part(args)
+    return _recipe(args)
+
+
+# Pages
+
+
+def _page(args: argparse.Namespace) -> int:
+    """Write the page on which weights think, loop by loop; the weights after the first are to compare it with."""
+    from lengthwise.run import load
+    from lengthwise.viewer.viewer import viewer_page
+
+    if args.all or args.measure:
+        raise UsageError("show --html writes a page of weights; --all and --measure go with a recipe")
+    if fields_given := [word for word in args.changes if "=" in word]:
+        raise UsageError(f"show --html takes weights, which have their recipe already: leave {fields_given[0]} out")
+    names = [args.recipe, *args.changes]
+    models = [load(name) for name in names]
+    check_file("--html", Path(args.html))
+    with doing(f"{', '.join(model.name for model in models)}: examples, and a search for failures"):
+        page = viewer_page(models)
+    return say_page(args, page, models=names)
+
+
+# Recipes
+
+
+def _recipe(args: argparse.Namespace) -> int:
+    # Here, as they import torch, for which parts need not wait.
+    from lengthwise.cli.forecast import SOURCES
+    from lengthwise.cli.options import recipe_of
+    from lengthwise.runners import cpu
+    from lengthwise.training.cost import PATIENCE, cost, evaluation_seconds, known_cost
+
+    recipe, evaluation = recipe_of(args.recipe, args.changes), None
+    if args.measure:
+        with doing(f"{recipe.name}: some steps, to see what they cost"):
+            price = cost(recipe)
+            evaluation = evaluation_seconds(recipe) / 60 if price.source == "measured" else None
+    else:
+        price = known_cost(recipe)
+    runner = cpu.described(recipe.build()) if price.seconds <= PATIENCE else "not looked at: a step takes too long"
+    result = {
+        "recipe": fields.encode(recipe),
+        "id": recipe.id,
+        "parameters": price.parameters,
+        "operations_per_step": price.operations,
+        "seconds_per_step": price.seconds,
+        "minutes": price.minutes,
+        "source": price.source,
+        "evaluation_minutes": evaluation,
+        "runner": runner,
+    }
+    rows = _all_fields(recipe) if args.all else _changed_fields(recipe)
+    rows += [
+        ("parameters", Text(f"{price.parameters:,}")),
+        ("operations", Text(f"{price.operations / 1e9:.2f} GFLOP per step, forward and backward")),
+        ("training", Text(f"about {price.minutes:,.1f} min of processor time on one thread")),
+        *([] if evaluation is None else [("evaluation", Text(f"about {evaluation:.1f} min more, {EACH}"))]),
+        ("numbers", Text(f"{price.source}: {SOURCES[price.source]}")),
+        ("runner", Text(runner)),
+    ]
+    return say(args, result, columns(Text(f"{recipe.name}  {recipe.id}", "bold"), rows))
+
+
+def _changed_fields(recipe: Any) -> list[tuple[str, Text]]:
+    """Every field of a recipe; parts without their defaults."""
+    return [(name, Text(text)) for name, text in fields.lines(recipe) if name != "name"]
+
+
+def _all_fields(part: Any, path: str = "") -> list[tuple[str, Text]]:
+    """Every field of a part and of its parts, with what it means; what is not the default stands out."""
+    rows, usual = [], {field.name: field.default for field in dataclasses.fields(part)}
+    for field in _declared(type(part).__name__).fields:
+        value, name = getattr(part, field.name), f"{path}{field.name}"
+        style = "" if value == usual[field.name] else "bold"
+        rows.append((name, Text.assemble((fields.text(value), style), (f"  {field.about}", "dim"))))
+        if sources.find(type(value).__name__):
+            rows += _all_fields(value, f"{name}.")
+    return rows
+
+
+# Parts
+
+
+def _declared(name: str) -> sources.Declared:
+    if found := sources.find(name):
+        return found
+    known = [kind for kinds in sources.parts().values() for kind in kinds]
+    raise UsageError(
+        f"show: there is no part {name}; `lengthwise list` shows those there are{fields.suggest(name, known)}"
+    )
+
+
+def _check_alone(args: argparse.Namespace) -> None:
+    """UsageError for what goes with a recipe alone."""
+    if args.all or args.measure or args.changes:
+        raise UsageError(f"show {args.recipe}: --all, --measure and changes go with a recipe")
+
+
+def _part(args: argparse.Namespace) -> int:
+    """A part's fields, with their defaults and what they mean."""
+    _check_alone(args)
+    part = _declared(args.recipe)
+    kinds = [kind for kind, base in sources.BASES.items() if base == part.name]
+    result = {
+        "part": part.name,
+        "about": part.about,
+        "fields": [vars(field) for field in part.fields],
+        "source": part.where,
+        "kinds": list(sources.parts()[kinds[0]]) if kinds else [],
+    }
+    shown: list[RenderableType] = [
+        Text.assemble((part.name, "bold"), f"  {part.where}"),
+        Text(_paragraphs(part.about)),
+        "",
+    ]
+    if part.fields:
+        shown.append(columns(Text("fields", "bold"), [(field.name, _about(field)) for field in part.fields]))
+    elif kinds:
+        shown.append(_kinds(kinds[0]))
+    return say(args, result, *shown)
+
+
+def _paragraphs(about: str) -> str:
+    """A docstring whose paragraphs the terminal may break where it likes, without marks of code."""
+    joined = re.sub(r"(?<=[^\n])\n(?=[^\n\s-])(?!- )", " ", about)
+    return re.sub(r"(?<=[^\n])\n +", " ", joined).replace("``", "")
+
+
+def _about(field: sources.Field) -> Text:
+    """A field's type, its default, and what it means."""
+    given = "must be given" if field.default is None else f"= {field.default}"
+    return Text.assemble(f"{spelled(field.type)} {given}", "\n" * bool(field.about), (field.about, "dim"))
+
+
+def _kinds(kind: str) -> RenderableType:
+    """The parts of one kind, with a sentence each."""
+    rows = [(name, Text(one.summary)) for name, one in sources.parts()[kind].items()]
+    return columns(Text("one of", "bold"), rows)
+
+
+# Fields
+
+
+def _field_path(name: str) -> list[tuple[sources.Declared, sources.Field]] | None:
+    """Where a path such as ``model.positions`` leads: the classes that have such a field; None if it is no path."""
+    *parents, last = name.split(".")
+    owners = [sources.find("Recipe")]
+    for step in parents:
+        types = [field.type for owner in owners if owner for field in owner.fields if field.name == step]
+        owners = [one for text in types for one in sources.may_hold(text)]
+    return [(one, field) for one in owners if one for field in one.fields if field.name == last] or None
+
+
+def _field(args: argparse.Namespace, owners: list[tuple[sources.Declared, sources.Field]]) -> int:
+    """What a field means in every part that has it, and what may stand there."""
+    _check_alone(args)
+    result = [vars(field) | {"of": owner.name, "source": owner.where} for owner, field in owners]
+    rows = [(f"{owner.name}.{field.name}", _about(field)) for owner, field in owners]
+    words = set(re.findall(r"\w+", " ".join(field.type for _, field in owners)))
+    kinds = [kind for kind, base in sources.BASES.items() if base in words]
+    head = Text(f"{args.recipe}  {owners[0][0].where}", "bold")
+    return say(args, result, Group(columns(head, rows), *(_kinds(kind) for kind in kinds)))

@@ -1,0 +1,45 @@
+"""The command ``solve``: answers prompts with trained weights."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+
+from lengthwise.base.files import json_text
+from lengthwise.base.streams import results
+from lengthwise.base.types import UsageError
+from lengthwise.cli.console import waiting
+from lengthwise.cli.options import only_rule
+from lengthwise.evaluation.solver import Solver
+from lengthwise.experiment.recipe import check_stopping
+from lengthwise.run import choose_device, load
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print an answer per prompt; return 1 if some prompts could not be parsed, else 0."""
+    solver = Solver(load(args.weights, choose_device(args.device)))
+    if (stopping := only_rule(args)) is not None:
+        check_stopping(solver.weights.recipe.layout, stopping)
+    count = bad = 0
+    for count, prompt in enumerate(_prompts(args), 1):
+        try:
+            with waiting(f"prompt {count}", solver.demand(prompt, stopping)):
+                solved = solver.solve(prompt, stopping)
+            print(json_text(vars(solved)) if args.json else solved.text, file=results(), flush=True)
+        except UsageError as error:
+            bad += 1
+            print(json_text({"prompt": prompt, "error": str(error)}) if args.json else "", file=results(), flush=True)
+            print(f"lengthwise: prompt {count}: {error}", file=sys.stderr)
+    if not count:
+        raise UsageError("solve: standard input was empty: write one prompt a line")
+    return 1 if bad else 0
+
+
+def _prompts(args: argparse.Namespace) -> Iterable[str]:
+    """The prompts given as arguments, else the lines of standard input."""
+    if args.prompts:
+        return args.prompts
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UsageError("solve: no prompt: give some as arguments, or one a line on standard input")
+    return (line.rstrip("\n") for line in sys.stdin)

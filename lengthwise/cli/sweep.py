@@ -1,0 +1,249 @@
+"""Sweeps: train a recipe with several values of its fields, and choose the best near the training lengths."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lengthwise.base import fields
+from lengthwise.base.errors import UsageError
+from lengthwise.base.files import inside, json_text, read_tree, write, write_json
+from lengthwise.base.results import AnySize
+from lengthwise.base.score_rows import Row, latest, size_text
+from lengthwise.cli.console import err, foresee, measuring, say
+from lengthwise.cli.forecast import forecast
+from lengthwise.cli.options import at_hand, check_seeds, engine, jobs_of, parse_sizes, passed_on, recipe_of, seeds_of
+from lengthwise.experiment.axes import Axis, Point, changed, check_sizes, furthest, grid, parse
+from lengthwise.experiment.recipe import ChosenOn, Recipe
+from lengthwise.experiment.resources import of_measuring
+from lengthwise.jobs.live import follow
+from lengthwise.jobs.pool import Fleet
+from lengthwise.jobs.search import Search, check_search
+from lengthwise.report.csv_files import write_csv
+from lengthwise.report.style import save
+from lengthwise.report.sweep import mattered, mattered_table, ranked, sweep_figure, trials_table
+from lengthwise.run import Run
+from lengthwise.runs.folder import Folder, runs_folder
+from lengthwise.training.trainer import rehearse
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is tried, and by what it is compared."""
+
+    recipe: Recipe
+    axes: tuple[Axis, ...]
+    sizes: tuple[AnySize, ...]
+    samples: int
+    seeds: int
+    trials: int | None  # None: the whole grid
+
+    def plain(self) -> dict[str, Any]:
+        """It as plain values, the same whenever it is asked for again; more trials go on with what is there."""
+        axes = [vars(axis) | {"values": list(axis.values)} for axis in self.axes]
+        told = {"recipe": fields.encode(self.recipe), "axes": axes, "sizes": [*map(self.recipe.sizes, self.sizes)]}
+        return told | {"samples": self.samples, "seeds": self.seeds, "search": self.trials is not None}
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train a recipe at every point of a grid, or where a search leads; tell what mattered, and keep the best."""
+    sweep = _asked(args)
+    if args.dry_run:
+        return _dry_run(args, sweep)
+    engine(args).check()
+    text = json_text(sweep.plain())
+    digest = hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
+    folder = Path(args.out) if args.out else inside(runs_folder(), f"sweep-{sweep.recipe.name}-{digest}")
+    if sweep.trials is not None:
+        check_search()
+    _keep(folder, text)
+    with Folder(folder).locked(what="sweep"):
+        trials, faults = (_grid if sweep.trials is None else _search)(args, sweep, folder)
+        if not trials:
+            raise UsageError("; ".join(faults) or "no trial has ended")
+        status = _tell(args, sweep, folder, trials)
+    if faults:
+        raise UsageError(f"{len(faults)} runs failed: {'; '.join(faults)}")
+    return status
+
+
+def _asked(args: argparse.Namespace) -> Sweep:
+    """UsageError for what cannot work, before anything is trained."""
+    axes, changes = parse(args.changes)
+    recipe = recipe_of(args.recipe, changes)
+    check_seeds(recipe)
+    recipe = recipe.seeded(recipe.seed)  # as all that is trained is
+    limit = furthest(recipe)
+    sizes = parse_sizes(args.lengths) if args.lengths else [recipe.lengths.top, limit]
+    check_sizes(recipe, sizes)
+    foresee(measuring(sizes), of_measuring(recipe, sizes, args.samples, [recipe.stopping]))
+    if args.trials is None:
+        points = [changed(recipe, point) for point in grid(axes)]
+        rehearse(points[0], *at_hand(args))
+    return Sweep(recipe, tuple(axes), tuple(sizes), args.samples, args.seeds, args.trials)
+
+
+def _dry_run(args: argparse.Namespace, sweep: Sweep) -> int:
+    """What a grid takes; of a search, what its trials would take at most if all were as the recipe is."""
+    if sweep.trials is None:
+        plan = [_seeds(changed(sweep.recipe, point), sweep.seeds) for point in grid(sweep.axes)]
+        return forecast(args, plan, f"{len(plan)} trials: nothing is trained")
+    plan = [_seeds(sweep.recipe, sweep.seeds * sweep.trials)]
+    return forecast(args, plan, f"at most {sweep.trials} trials, as {sweep.recipe.name}: nothing is trained")
+
+
+def _keep(folder: Path, text: str) -> None:
+    """Say in the folder what is swept. UsageError if it holds another sweep."""
+    path = folder / "sweep.json"
+    if path.exists() and json_text(read_tree(path)) != text:
+        raise UsageError(f"{folder}: holds another sweep; name another folder")
+    write(path, (text + "\n").encode())
+
+
+# Trials
+
+
+def _grid(args: argparse.Namespace, sweep: Sweep, folder: Path) -> tuple[list[Row], list[str]]:
+    points = list(grid(sweep.axes))
+    groups = [_runs(changed(sweep.recipe, point), sweep.seeds) for point in points]
+    faults = _train(args, sweep, [one for group in groups for one in group])
+    rows = [_row(sweep, point, group) for point, group in zip(points, groups, strict=True)]
+    return [row for row in rows if row["seeds"]], faults
+
+
+def _search(args: argparse.Namespace, sweep: Sweep, folder: Path) -> tuple[list[Row], list[str]]:
+    """As many trials at a time as there are jobs, seed by seed: a trial below the median gets no further seed."""
+    assert sweep.trials is not None
+    search, faults = Search(folder, sweep.axes, sweep.recipe.seed), []
+    waiting = search.begun()
+    again = {trial.number for trial in waiting}
+    while waiting or search.ended() < sweep.trials:
+        left = sweep.trials - search.ended() - len(waiting)
+        active = waiting + [search.ask() for _ in range(min(left, max(0, jobs_of(args) - len(waiting))))]
+        found, lost = _stage(args, sweep, search, active)
+        faults, waiting = faults + found, []
+        # A disk may have been full, or a run another's: such a trial is tried again by the next call, once.
+        for trial in lost:
+            if trial.number in again:
+                search.tell(trial, None)
+        if lost:
+            break
+    points = search.points()
+    rows = [_row(sweep, point, _expected(sweep, point)) for point in points]
+    return [row for row in rows if row["seeds"]], faults
+
+
+def _stage(
+    args: argparse.Namespace, sweep: Sweep, search: Search, active: Sequence[Any]
+) -> tuple[list[str], list[Any]]:
+    """Take these trials to their ends; what went wrong, and the trials whose training failed."""
+    faults: list[str] = []
+    lost: list[Any] = []
+    trials = {trial.number: (trial, search.point(trial)) for trial in active}
+    for seed in range(sweep.seeds):
+        runs = {}
+        for number, (trial, point) in [*trials.items()]:
+            try:
+                runs[number] = Run.of(_seeds(changed(sweep.recipe, point), sweep.seeds)[seed])
+            except UsageError as error:  # values that do not go together
+                faults.append(str(error))
+                search.tell(trial, None)
+                trials.pop(number)
+        faults += _train(args, sweep, list(runs.values()))
+        for number, (trial, point) in [*trials.items()]:
+            row = _row(sweep, point, _expected(sweep, point)[: seed + 1])
+            if row["seeds"] <= seed:
+                lost.append(trial)
+            elif seed + 1 == sweep.seeds or not search.goes_on(trial, seed, row["exact"]):
+                search.tell(trial, row["exact"])
+            else:
+                continue
+            trials.pop(number)
+    return faults, lost
+
+
+def _seeds(recipe: Recipe, count: int) -> list[Recipe]:
+    return seeds_of(recipe, recipe.seed, count)
+
+
+def _runs(recipe: Recipe, count: int) -> list[Run]:
+    return [Run.of(one) for one in _seeds(recipe, count)]
+
+
+def _expected(sweep: Sweep, point: Point) -> list[Run]:
+    try:
+        return [Run.expected(one) for one in _seeds(changed(sweep.recipe, point), sweep.seeds)]
+    except UsageError:
+        return []
+
+
+def _train(args: argparse.Namespace, sweep: Sweep, runs: Sequence[Run]) -> list[str]:
+    """Train and measure what is missing; what went wrong, a line each."""
+    # A search may try one point twice.
+    missing = list({one.folder: one for one in runs if _exact(sweep, one) is None}.values())
+    sizes = ",".join(size_text(s) if isinstance(s, tuple) else str(s) for s in sweep.sizes)
+    options = [*passed_on(args), "--lengths", sizes, "--samples", str(sweep.samples)]
+    with Fleet(missing, lambda _: options, jobs=jobs_of(args), on=engine(args)) as fleet:
+        follow(fleet, missing, err, quiet=args.quiet)
+    return [f"{where}: {why}" for where, why in fleet.failed.items() if not Run.open(where).diverged]
+
+
+def _exact(sweep: Sweep, run: Run) -> float | None:
+    """Mean exact match over the sizes; 0 of a run that diverged, None of one that is not measured."""
+    if run.folder.exists() and run.diverged:
+        return 0.0
+    wanted = {run.recipe.sizes(size) for size in sweep.sizes}
+    found = {
+        tuple(row["sizes"]): row["exact"]
+        for row in latest(row for row in run.rows("scores") if "sealed" not in row)  # which choose nothing
+        if row["problems"] == "uniform"
+        and row["stopping"] == run.recipe.stopping.name
+        and row["count"] >= sweep.samples
+    }
+    return statistics.fmean(found[size] for size in wanted) if wanted <= found.keys() else None
+
+
+def _row(sweep: Sweep, point: Point, runs: Sequence[Run]) -> Row:
+    exact = [share for one in runs if (share := _exact(sweep, one)) is not None]
+    sizes = [about["parameters"] for one in runs if one.done and (about := one.about())]
+    return {
+        "values": point,
+        "exact": statistics.fmean(exact) if exact else 0.0,
+        "worst": min(exact, default=0.0),
+        "seeds": len(exact),
+        "parameters": sizes[0] if sizes else None,
+    }
+
+
+# What it found
+
+
+def _tell(args: argparse.Namespace, sweep: Sweep, folder: Path, trials: Sequence[Row]) -> int:
+    ranges = {axis.path: axis.log for axis in sweep.axes if not axis.values}
+    best, parts = ranked(trials)[0], mattered(trials, list(ranges))
+    chosen = _chosen(sweep, best["values"])
+    write_csv(
+        folder / "trials.csv", [row["values"] | {n: v for n, v in row.items() if n != "values"} for row in trials]
+    )
+    write_json(folder / "mattered.json", {"fields": parts})
+    write(folder / "best.json", (chosen.json() + "\n").encode())
+    title = f"{sweep.recipe.name}: {len(trials)} trials, chosen on {', '.join(map(str, sweep.sizes))}"
+    files = save(sweep_figure(trials, ranges, title), folder / "sweep")
+    files += [folder / name for name in ("trials.csv", "mattered.json", "best.json")]
+    result = {"best": fields.encode(chosen), "trials": trials, "mattered": parts, "files": [*map(str, files)]}
+    how = " ".join(f"{path}={value}" for path, value in best["values"].items())
+    note = f"best: {how}  (lengthwise train {folder / 'best.json'})"
+    return say(args, result, trials_table(trials), "", mattered_table(parts), note, "\n".join(map(str, files)))
+
+
+def _chosen(sweep: Sweep, point: Point) -> Recipe:
+    """The recipe at a point, which says by what it was chosen."""
+    recipe = changed(sweep.recipe, point)
+    sizes = {max(recipe.sizes(size)) for size in sweep.sizes}
+    before = sweep.recipe.chosen_on  # what was looked at before stays looked at
+    return replace(recipe, chosen_on=ChosenOn(tuple(sorted({*before.sizes, *sizes})), before.problems))

@@ -1,0 +1,242 @@
+"""Training a recipe, then measuring it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.text import Text
+
+from lengthwise.base.errors import Diverged
+from lengthwise.base.files import is_folder
+from lengthwise.base.progress import Progress
+from lengthwise.base.quantities import duration
+from lengthwise.base.results import AnySize
+from lengthwise.base.types import Kind, UsageError
+from lengthwise.cli import console
+from lengthwise.cli.console import say
+from lengthwise.cli.families import after_training
+from lengthwise.cli.forecast import forecast, foresee_scores
+from lengthwise.cli.options import (
+    at_hand,
+    check_stack,
+    engine,
+    further_kinds,
+    jobs_of,
+    parse_sizes,
+    passed_on,
+    recipe_of,
+    rules_of,
+    seeds_of,
+)
+from lengthwise.evaluation.curves import followed
+from lengthwise.evaluation.scores import default_sizes, evaluate
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.stopping import Stopping
+from lengthwise.jobs.launchers import Engine, Local
+from lengthwise.jobs.live import follow
+from lengthwise.jobs.pool import Fleet
+from lengthwise.report import curves
+from lengthwise.report.tables import score_table
+from lengthwise.run import Run, choose_device
+from lengthwise.runs.folder import DIVERGED
+from lengthwise.tracking import check, tracked
+from lengthwise.training.arithmetic import computing
+from lengthwise.training.loop import train
+from lengthwise.training.processes import follows, process_count
+from lengthwise.training.stacked import train_stacked
+from lengthwise.training.trainer import Trainee, rehearse
+
+FURTHER = 1000  # problems per size, at most, for stopping rules after the first: those look at many more loops
+
+
+class Measurement(NamedTuple):
+    """What to measure: sizes, how many problems per size, of which kind, and by which stopping rules."""
+
+    sizes: Sequence[AnySize]
+    samples: int
+    kind: Kind
+    rules: Sequence[Stopping]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train a recipe, with one seed or several; then measure it."""
+    recipe = recipe_of(args.recipe, args.changes)
+    check(args.track)
+    check_stack(args)
+    on = engine(args)
+    plan = _plan(args, recipe)
+    recipes = seeds_of(recipe, args.seed, args.seeds)
+    if args.dry_run:
+        return forecast(args, [recipes], f"{recipe.name}: nothing is trained")
+    if not args.stack:  # which has a word of its own on engines
+        on.check()
+    itself = is_folder(Path(args.recipe)) and [one.id for one in recipes] == [recipe.id]  # is it a run's folder?
+    own_folder = Path(args.recipe) if itself and not args.changes else None
+    if len(recipes) > 1 and process_count() > 1:
+        raise UsageError(f"{process_count()} processes train one run together: leave --seeds out, or torchrun")
+    if args.changes and is_folder(Path(args.recipe)) and not follows():
+        _say_that_it_is_new(Path(args.recipe), recipes)
+    if follows():
+        _train(args, Run.expected(recipes[0]) if own_folder is None else Run(own_folder, recipe), Progress(quiet=True))
+        return 0
+    if args.stack:
+        _train_stacked(args, recipes, on)
+    elif own_folder is None and not (Run.expected(recipes[0]).folder / "config.json").exists():
+        _rehearse(args, recipe)
+    runs = [Run.of(recipe, own_folder) for recipe in recipes]
+    if not args.stack and ((len(runs) > 1 and jobs_of(args) > 1) or not isinstance(on, Local)):
+        return _apart(args, runs, on)
+    lost = [one for one in runs if args.stack and not one.done]
+    for one in runs:
+        if one not in lost:
+            try:
+                _here(args, one, plan)
+            except Diverged:
+                if len(runs) == 1:
+                    raise
+                lost.append(one)
+    if len(lost) < len(runs):
+        _say(args, runs)
+    if lost:
+        raise Diverged(f"{len(lost)} of {len(runs)} seeds diverged: {', '.join(str(one.folder) for one in lost)}")
+    return 0
+
+
+def _say_that_it_is_new(folder: Path, recipes: Sequence[Recipe]) -> None:
+    """Say that a run's recipe with changes is another run, which does not start from that run's weights."""
+    old = Run.open(folder)
+    new = [Run.expected(one).folder for one in recipes if one.id != old.recipe.id]
+    new = [path for path in new if not (path / "config.json").exists()]
+    if not new:
+        return
+    rest = "training cannot go on from its weights"
+    if not old.done:
+        rest = f"to finish it, leave the changes out: lengthwise train {folder}"
+    console.err.print(
+        f"lengthwise: with these changes {folder} is another recipe, trained from step 0 in {new[0]}"
+        f"{', …' * (len(new) > 1)}; {folder} stays as it is: {rest}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _apart(args: argparse.Namespace, runs: Sequence[Run], on: Engine) -> int:
+    """Train and measure in processes of their own, here or elsewhere."""
+    options = [*passed_on(args), *_own_options(args)]
+    with Fleet(runs, lambda _: options, jobs=jobs_of(args), on=on) as fleet:
+        follow(fleet, runs, console.err, quiet=args.quiet)
+    left = [one for one in runs if one.folder not in fleet.failed or one.diverged]
+    if any(one.done for one in left) or not fleet.failed:
+        _say(args, left)
+    fleet.check()
+    return 0
+
+
+def _here(args: argparse.Namespace, run: Run, plan: Sequence[Measurement]) -> None:
+    """Train and measure in this process what is missing."""
+    with run.locked(wait=args.wait), Progress(quiet=args.quiet) as progress:
+        _train(args, run, progress)
+        with tracked(run, args.track, progress.note):
+            _measure(args, run, plan, progress)
+            if args.families:
+                after_training(args, run, plan[0].sizes, plan[0].rules, progress)
+        run.forgive()
+
+
+def _say(args: argparse.Namespace, runs: Sequence[Run]) -> None:
+    result = [{"run": str(run.folder), "about": run.about(), "scores": run.rows("scores")} for run in runs]
+    where = [Text.assemble((str(run.folder), "dim"), f"  {_time(run)}") for run in runs]
+    say(args, result, score_table(curves(runs)), *where)
+
+
+def _time(run: Run) -> str:
+    if not run.done:
+        return DIVERGED
+    about = run.about()
+    matmul = about.get("matmul", "fp32")
+    seconds = duration(about["wall_s"]) if "wall_s" in about else "nobody knows in what time"
+    return seconds + ("" if matmul == "fp32" else f", products in {matmul}")
+
+
+def _plan(args: argparse.Namespace, recipe: Recipe) -> list[Measurement]:
+    """All that will be measured. UsageError for a wrong option now, not after hours of training."""
+    rules = rules_of(args, recipe)
+    sizes = parse_sizes(args.lengths) if args.lengths else default_sizes(recipe)
+    kinds: list[Kind] = ["uniform", *further_kinds(args)]
+    plan = [Measurement(sizes, args.samples, kind, rules) for kind in kinds]
+    if args.curve:
+        only = rules if args.curve_samples == args.samples else rules[:1]
+        plan.append(Measurement(parse_sizes(args.curve), args.curve_samples, "uniform", only))
+    for part in plan:
+        foresee_scores(recipe, part.sizes, part.samples, part.rules, part.kind)
+    return plan
+
+
+def _own_options(args: argparse.Namespace) -> list[str]:
+    """The options of ``train`` that its processes are given too."""
+    options = []
+    for name in ("lengths", "samples", "curve", "curve_samples", "threads", "save_every"):
+        if getattr(args, name) is not None:
+            options += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
+    for name in ("stopping", "track"):
+        options += [word for given in getattr(args, name) for word in (f"--{name}", given)]
+    options += [f"--{kind}" for kind in further_kinds(args)]
+    return options + ["--families"] * args.families + ["--wait"] * args.wait
+
+
+def _rehearse(args: argparse.Namespace, recipe: Recipe) -> None:
+    """UsageError for what cannot work, before anything is written."""
+    device, matmul = at_hand(args)
+    rehearse(recipe, device, matmul)
+    if args.compile and isinstance(engine(args), Local):
+        with Progress(quiet=args.quiet) as progress, computing(args.threads):
+            Trainee(recipe, device, matmul=args.matmul, compile=True).compile_first(progress)
+
+
+def _train(args: argparse.Namespace, run: Run, progress: Progress) -> None:
+    train(run.recipe, run.folder, progress=progress, compile=args.compile, **_how(args))
+
+
+def _train_stacked(args: argparse.Namespace, recipes: Sequence[Recipe], on: Engine) -> None:
+    if args.jobs is not None or not isinstance(on, Local):
+        raise UsageError("--stack trains all seeds in this process: leave --jobs and --on out")
+    with Progress(quiet=args.quiet) as progress:
+        train_stacked(recipes, progress=progress, wait=args.wait, **_how(args))
+
+
+def _how(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of training that are no part of a recipe."""
+    names = ("device", "threads", "save_every", "allow_divergence", "matmul", "track")
+    return {name: getattr(args, name) for name in names}
+
+
+def _measure(args: argparse.Namespace, run: Run, plan: Sequence[Measurement], progress: Progress) -> None:
+    """Evaluate a run where it has not been, so that a command given again goes on where it was cut."""
+    weights = run.weights(choose_device(args.device))
+    for asked in plan:
+        for sizes, samples, rules in _missing(run, asked):
+            what = f"{run.recipe.name}: exact match, {asked.kind}"
+            with computing(args.threads):
+                scores = evaluate(weights, sizes, samples=samples, stopping=rules, kind=asked.kind)
+                for score in followed(scores, progress, run.recipe, sizes, what=what, rules=len(rules)):
+                    run.append("scores", score.row() | {"seed": 0})
+
+
+def _missing(run: Run, asked: Measurement) -> Iterator[tuple[list[tuple[int, ...]], int, Sequence[Stopping]]]:
+    """What the run's scores lack of a measurement; rules on equally many problems share a run of the model."""
+    known = run.measured()
+    missing: dict[tuple[tuple[Stopping, ...], int], list[tuple[int, ...]]] = {}
+    for at in dict.fromkeys(run.recipe.sizes(size) for size in asked.sizes):
+        lacking: dict[int, tuple[Stopping, ...]] = {}
+        for rule in asked.rules:
+            count = asked.samples if rule is asked.rules[0] else min(asked.samples, FURTHER)
+            if known.get((at, asked.kind, rule.name), 0) < count:
+                lacking[count] = (*lacking.get(count, ()), rule)
+        for count, rules in lacking.items():
+            missing.setdefault((rules, count), []).append(at)
+    for (rules, count), sizes in missing.items():
+        yield sizes, count, rules

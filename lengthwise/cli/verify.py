@@ -1,0 +1,82 @@
+"""Somebody else's weights, measured."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from lengthwise.base.files import check_file, write_json
+from lengthwise.base.progress import Progress
+from lengthwise.base.types import UsageError
+from lengthwise.cli.console import say
+from lengthwise.cli.options import parse_sizes
+from lengthwise.hub import NEEDED
+from lengthwise.report.families import worst_table
+from lengthwise.report.sheet import Sheet
+from lengthwise.run import choose_device, load, name_of, weights_folder
+from lengthwise.training.arithmetic import computing
+from lengthwise.verify.claims import claims_of
+from lengthwise.verify.retraining import retrained
+from lengthwise.verify.verification import file_digest, passed, read, sign, verify
+
+STYLES = {"passed": "green", "exposed": "bold red", "open": "yellow"}
+
+
+def run(args: argparse.Namespace) -> int:
+    """Verify weights, or a record of an earlier verification; 1 if something is exposed."""
+    if args.weights.endswith(".json"):
+        return _read(args)
+    folder = weights_folder(args.weights)
+    weights, claims = load(folder, choose_device(args.device)), claims_of(folder)
+    weights = replace(weights, name=name_of(args.weights, folder))
+    files = {name: file_digest(folder / name) for name in NEEDED}
+    sizes = parse_sizes(args.lengths) if args.lengths else None
+    out = Path(args.out or f"{weights.name.replace('/', '-')}.verified.json")
+    check_file("--out", out)
+    asked: dict[str, Any] = {"seed": args.seed, "samples": args.samples, "seconds": args.seconds}
+    with computing(args.threads), Progress(quiet=args.quiet) as progress:
+        record = verify(weights, claims, sizes, minutes=args.minutes, files=files, progress=progress, **asked)
+        if args.retrain:
+            write_json(out, sign(record))  # what is known so far: training takes long, and may be stopped
+            how = {"device": args.device, "threads": args.threads}
+            again = retrained(weights, record["scores"], record["about"]["seed"], progress, **how)
+            record["checks"].append(asdict(again))
+    record = sign(record)
+    write_json(out, record)
+    return _say(args, record, f"written to {out}")
+
+
+def _read(args: argparse.Namespace) -> int:
+    """A record read back."""
+    path = Path(args.weights)
+    if not path.exists():
+        raise UsageError(f"{path}: no such record; `lengthwise verify WEIGHTS` writes one")
+    return _say(args, read(path), f"{path}: as it was written")
+
+
+def _say(args: argparse.Namespace, record: dict[str, Any], where: str) -> int:
+    about = record["about"]
+    table = Sheet(title=f"{about['name']}: {about['task']}, trained to {about['trained_to']}")
+    for heading in ("check", "verdict", "found"):
+        table.add_column(heading)
+    for check in record["checks"]:
+        table.add_row(check["name"], Text(check["verdict"], STYLES[check["verdict"]]), Text(check["told"]))
+    say(args, record, table, "", _scores(record), "", _longest(record), Text(where, "dim"))
+    return 0 if passed(record) else 1
+
+
+def _scores(record: dict[str, Any]) -> Table:
+    tops = tuple(map(int, record["about"]["trained_to"].split("x")))
+    return worst_table(record["scores"], tops)
+
+
+def _longest(record: dict[str, Any]) -> Text:
+    """The score, and how much of it families take away."""
+    said = f"longest: {record['longest'] or 'none'}; of uniform problems alone: {record['longest_uniform'] or 'none'}"
+    left = f"; for want of time not measured: {', '.join(record['left_out'])} (--minutes)" if record["left_out"] else ""
+    return Text(said + left)

@@ -1,0 +1,131 @@
+"""What a sweep varies: fields of a recipe, each over some values or a range; and where it may look to choose."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from lengthwise.base.errors import UsageError
+from lengthwise.base.results import AnySize
+from lengthwise.experiment.recipe import Recipe
+
+SHORT = 1.3  # times the training length: as far as a recipe may be chosen
+NUMBER = r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
+CHANCE = {  # fields that make no other recipe: the best of them is chosen by luck
+    "name": "a name changes nothing that could be compared",
+    "seed": "a seed is not chosen: --seeds 3 compares recipes by the mean of three",
+    "data_seed": "a seed is not chosen: --seeds 3 compares recipes by the mean of three",
+}
+Point = dict[str, str]  # a field's path → its value, as a user would type it
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A field and its values, as texts; or a range, ``low`` to ``high``, which is searched or of which ``count`` points
+    are taken."""
+
+    path: str
+    values: tuple[str, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+    whole: bool = False  # whole numbers only
+
+    @staticmethod
+    def parse(word: str) -> Axis | None:
+        """``path=a,b,c``, or ``path=low..high`` with ``:log`` and ``:count`` behind it; None if it is one value.
+        UsageError for an empty range."""
+        path, _, text = word.partition("=")
+        if match := re.fullmatch(rf"({NUMBER})\.\.({NUMBER})(:log)?(?::(\d+))?", text):
+            low, high, log = float(match[1]), float(match[2]), bool(match[3])
+            if not low < high or (log and low <= 0):
+                raise UsageError(f"{path}: a range goes up, and a log range starts above 0, not {text}")
+            whole = all(re.fullmatch(r"[-+]?\d+", match[n]) for n in (1, 2))
+            axis = Axis(path, (), low, high, log, whole)
+            return Axis(path, axis.points(int(match[4]))) if match[4] else axis
+        values = tuple(part.strip() for part in _apart(text))
+        return Axis(path, tuple(dict.fromkeys(values))) if len(values) > 1 else None
+
+    def points(self, count: int) -> tuple[str, ...]:
+        """So many values from one end of the range to the other, evenly spaced."""
+        if count < 2:
+            raise UsageError(f"{self.path}: a range has 2 points or more, not {count}")
+        low, high = (math.log(end) if self.log else end for end in (self.low, self.high))
+        spaced = (low + (high - low) * i / (count - 1) for i in range(1, count - 1))
+        between = (self.text(math.exp(one) if self.log else one) for one in spaced)
+        return tuple(dict.fromkeys((self._end(self.low), *between, self._end(self.high))))
+
+    def text(self, value: float) -> str:
+        """A value of the range as it is typed: in four digits, unless that leaves the range."""
+        short = self._end(value) if self.whole else f"{value:.4g}"
+        return short if self.low <= float(short) <= self.high else self._end(min(max(value, self.low), self.high))
+
+    def _end(self, value: float) -> str:
+        return str(round(value)) if self.whole else repr(value).removesuffix(".0")
+
+
+def _apart(text: str) -> list[str]:
+    """The parts between commas that stand in no parentheses or brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([") - (letter in ")]")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
+def parse(words: Iterable[str]) -> tuple[list[Axis], list[str]]:
+    """The axes, and the words that change one field for all. UsageError if there is no axis."""
+    found = [(word, Axis.parse(word)) for word in words]
+    axes = [axis for _, axis in found if axis]
+    if not axes:
+        raise UsageError(
+            "nothing varies: write several values, model.width=32,64, or a range, optimizer.rate=1e-3..1e-2:log"
+        )
+    if len({axis.path for axis in axes}) < len(axes):
+        raise UsageError("a field is varied once")
+    for axis in axes:
+        if axis.path in CHANCE:
+            raise UsageError(f"{axis.path}: {CHANCE[axis.path]}")
+    return axes, [word for word, axis in found if not axis]
+
+
+def grid(axes: Sequence[Axis]) -> Iterator[Point]:
+    """Every combination of values. UsageError for a range without points."""
+    for axis in axes:
+        if not axis.values:
+            raise UsageError(f"{axis.path}: a grid takes points of a range, {axis.path}=…:4; or search it: --trials 20")
+    for values in product(*(axis.values for axis in axes)):
+        yield {axis.path: value for axis, value in zip(axes, values, strict=True)}
+
+
+def changed(recipe: Recipe, point: Point) -> Recipe:
+    """The recipe at a point of the sweep. UsageError where it has another task or training length: what is right at one
+    size can then not be compared."""
+    found = recipe.change(f"{path}={value}" for path, value in point.items())
+    if (found.task, found.lengths.top) != (recipe.task, recipe.lengths.top):
+        told = ", ".join(f"{path}={value}" for path, value in point.items())
+        raise UsageError(f"{told}: recipes are compared on one task at one training length, {recipe.lengths.top} here")
+    return found
+
+
+def furthest(recipe: Recipe) -> int:
+    """The largest size at which a recipe may be chosen: a short step beyond its training lengths."""
+    top = recipe.lengths.top
+    return max(top + 1, int(SHORT * top))
+
+
+def check_sizes(recipe: Recipe, sizes: Iterable[AnySize]) -> None:
+    """UsageError for a size that is there to test: what chose a recipe is no test of it."""
+    most = furthest(recipe)
+    for size in sizes:
+        if max(recipe.sizes(size)) > most:
+            raise UsageError(
+                f"a recipe is chosen near its training lengths, up to {most} here: {size} is a test; "
+                "measure it afterwards, with `lengthwise evaluate`"
+            )

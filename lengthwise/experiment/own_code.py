@@ -1,0 +1,146 @@
+"""Which code of a user's own a recipe runs: a run keeps names of parts, and what they do may change between calls."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sysconfig
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from torch import nn
+
+from lengthwise.base import rng
+from lengthwise.base.errors import UsageError
+from lengthwise.base.fields import parts_in
+from lengthwise.base.files import one_line
+from lengthwise.base.origin import file_of, foreign, own
+from lengthwise.experiment.recipe import Recipe
+
+PACKAGE = Path(__file__).parents[1]
+STANDARD = Path(sysconfig.get_path("stdlib"))
+
+
+def own_code(recipe: Recipe, model: nn.Module) -> dict[str, str]:
+    """Ten hexadecimal digits for each class of a user's own that the recipe's parts or the model's modules are of, by
+    its module and name. They change with its code, and with what that names in its file; not with comments, docstrings
+    and layout, nor with other modules."""
+    used = {type(part) for part in parts_in(recipe)} | {type(module) for module in model.modules()}
+    return {f"{_module(cls)}.{cls.__qualname__}": _digest(cls) for cls in _own(used)}
+
+
+def changed_classes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """The names of classes whose code differs between two results of ``own_code``. The module does not count: a file
+    may be run as a script or imported, by itself or within its package."""
+    known, found = ({(name.rpartition(".")[2], code) for name, code in one.items()} for one in (before, now))
+    named = [*before.items(), *now.items()]
+    return sorted({name for name, code in named if (name.rpartition(".")[2], code) not in known & found})
+
+
+def runs_foreign_code(recipe: Recipe, model: nn.Module) -> bool:
+    """Is a part of the recipe, or a module of the model, neither the package's nor torch's?"""
+    return any(foreign(type(part)) for part in (*parts_in(recipe), *model.modules()))
+
+
+@contextmanager
+def told_of_own(recipe: Recipe) -> Iterator[None]:
+    """UsageError, in one line, for any error of a recipe that has parts of a user's own, which are then named; the
+    error itself is its cause. For a ``SystemExit`` and its like too, with which a module would end the process."""
+    try:
+        yield
+    except (UsageError, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        names = [cls.__name__ for cls in _own({type(part) for part in parts_in(recipe)})]
+        if not names and isinstance(error, Exception):
+            raise
+        parts = f"; it has parts of your own: {', '.join(names)}" if names else ""
+        raise UsageError(f"{recipe.name}: {told_with_place(error)}{parts}") from error
+
+
+@contextmanager
+def running_foreign_code(recipe: Recipe) -> Iterator[None]:
+    """A context in which code of others computes: it may draw from global generators, and fail in any way."""
+    with rng.undisturbed(), told_of_own(recipe):
+        yield
+
+
+def told_with_place(error: BaseException) -> str:
+    """An error in a line, and where it came from in code that is no package's."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _packaged(Path(frame.filename))]
+    where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{where}: {one_line(error)}"
+
+
+def _packaged(path: Path) -> bool:
+    ours = any(path.is_relative_to(folder) for folder in (PACKAGE, STANDARD))
+    return ours or "site-packages" in path.parts or not path.is_file()
+
+
+def _module(cls: type) -> str:
+    """The module of a class; of a script, by the name under which its file is imported."""
+    path = file_of(cls) if cls.__module__ == "__main__" else None
+    return path.stem if path else cls.__module__
+
+
+def _own(used: Iterable[type]) -> list[type]:
+    return sorted({cls for each in used for cls in each.__mro__ if own(cls)}, key=str)
+
+
+def _digest(cls: type) -> str:
+    path, outermost = file_of(cls), cls.__qualname__.partition(".")[0]
+    known = _defined(path, path.stat().st_mtime_ns) if path else {}
+    text = _with_what_it_names(outermost, known) if outermost in known else repr(_compiled(cls))
+    return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
+
+
+@lru_cache(maxsize=64)
+def _defined(path: Path, changed: int) -> dict[str, ast.stmt]:
+    """What a file defines on its top level, by name."""
+    found: dict[str, ast.stmt] = {}
+    for node in ast.parse(path.read_bytes()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {name.id: node for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    return found
+
+
+def _with_what_it_names(name: str, known: dict[str, ast.stmt]) -> str:
+    """The code of a definition and of all that it names, directly or not, in the same file."""
+    reached, ahead = {name}, [name]
+    while ahead:
+        named = {part.id for part in ast.walk(known[ahead.pop()]) if isinstance(part, ast.Name)}
+        new = (named & known.keys()) - reached
+        reached |= new
+        ahead += new
+    return "\n".join(ast.dump(_said_nothing(known[one])) for one in sorted(reached))
+
+
+def _said_nothing(node: ast.stmt) -> ast.AST:
+    """A copy without docstrings."""
+    copy = ast.parse(ast.unparse(node))
+    for part in ast.walk(copy):
+        if isinstance(part, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(part) is not None:
+            part.body = part.body[1:]
+    return copy
+
+
+def _compiled(thing: Any) -> Any:
+    """What is left of a class that stands in no file, as in a notebook: its functions' bytecode."""
+    if isinstance(thing, CodeType):
+        return thing.co_code, thing.co_names, [_compiled(one) for one in thing.co_consts]
+    if isinstance(thing, frozenset):  # in no order that another process would have
+        return sorted(repr(_compiled(one)) for one in thing)
+    if isinstance(thing, tuple):
+        return [_compiled(one) for one in thing]
+    if isinstance(thing, type):
+        functions = {name: getattr(one, "__func__", getattr(one, "fget", one)) for name, one in vars(thing).items()}
+        return [(name, _compiled(one.__code__)) for name, one in sorted(functions.items()) if hasattr(one, "__code__")]
+    return repr(thing)

@@ -1,0 +1,254 @@
+"""A recipe: everything that decides how a model comes out of training, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import json
+import pkgutil
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from torch import nn
+
+from lengthwise.base import fields, rng
+from lengthwise.base.errors import NotImported, UnknownPart
+from lengthwise.base.formatting import as_html, as_text
+from lengthwise.base.ranges import Count, Decay, Extra, Fraction, Name, Positive, Seed, Size, Whole
+from lengthwise.base.results import AnySize
+from lengthwise.base.types import UsageError
+from lengthwise.experiment.layout import Layout
+from lengthwise.experiment.lengths import Growing, Lengths, Natural
+from lengthwise.experiment.loops import Loops
+from lengthwise.experiment.optim import AdamW, Optimizer, Schedule
+from lengthwise.experiment.source import Finite, Fresh, Source
+from lengthwise.experiment.stopping import Oracle, Stopping
+from lengthwise.models import Model, ModelSpec, Once
+from lengthwise.objectives import Objective
+from lengthwise.registry import sources
+from lengthwise.tasks import Task
+from lengthwise.tasks.family import chosen
+
+
+@dataclass(frozen=True)
+class Watch(fields.Part):
+    """What is measured while training, every so many steps: exact match on ``count`` fresh problems at each size, the
+    loss of ``validation`` problems like those trained on, and the perplexity of the right answer to each of the
+    ``probes``, prompts as a person types them.
+
+    With ``keep="best"`` exact match also chooses the weights, so sizes should stay near the training lengths: report
+    far beyond, never choose.
+    """
+
+    every: Whole = 0  # steps; 0: never
+    sizes: tuple[Size, ...] = ()  # exact match is measured at these
+    count: Size = 200  # fresh problems per size
+    probes: tuple[str, ...] = ()  # prompts whose right answer's perplexity is measured
+    validation: Extra = 0  # problems of the validation loss; 0: none
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.every and not (self.sizes or self.validation):
+            raise UsageError("watch.every is set, so watch.sizes must name a size, e.g. watch.sizes=(8,12)")
+
+
+@dataclass(frozen=True)
+class ChosenOn(fields.Part):
+    """What was looked at while a recipe was chosen: sizes, and sets of problems. Scores there are no surprise."""
+
+    sizes: tuple[Size, ...] = ()  # sizes that were looked at
+    problems: tuple[str, ...] = ("uniform",)  # sets of problems that were looked at
+
+
+@dataclass(frozen=True, repr=False)
+class Recipe(fields.Part):
+    """One run of training. Vary it with ``dataclasses.replace`` or ``change``."""
+
+    name: Name  # what it is called; the run's folder begins with it
+    task: Task  # the problems
+    layout: Layout  # how a problem is written as a row of tokens
+    lengths: Lengths  # sizes of the training problems
+    loops: Loops  # how often each row passes through the model
+    model: ModelSpec  # what one loop computes
+    objective: Objective  # the loss
+    steps: Count  # optimizer steps
+    batch: Size = 64  # rows per step
+    optimizer: Optimizer = AdamW()  # how the loss is descended
+    schedule: Schedule = Schedule()  # the learning rate over the run
+    clip: Positive | None = 1.0  # the gradient's largest norm
+    ema: Decay = 0.0  # decay of the weights' moving average, which is then what is evaluated; 0: none
+    ema_start: Whole = 0  # the step from which it averages
+    source: Source = Fresh()  # new problems in every batch, or a fixed set
+    hard: Fraction = 0.0  # fraction of every training batch drawn from the task's harder set
+    families: Fraction = 0.0  # fraction of every training batch drawn from the task's families of structured problems
+    family_names: tuple[str, ...] = ()  # from these of them; none: from all
+    stopping: Stopping = Oracle()  # the rule by which its weights answer, unless another is asked for
+    watch: Watch = Watch()  # what is measured while training
+    # Which weights come out: of the last step; or of those that `watch` saw, those of the best exact match (the mean
+    # over its sizes), or of the lowest validation loss.
+    keep: Literal["last", "best", "lowest-loss"] = "last"
+    seed: Seed = 0  # initial weights, dropout, loops
+    data_seed: Seed = 0  # problems
+    # What chose it; no part of its id, as it changes nothing of what is trained.
+    chosen_on: ChosenOn = field(default=ChosenOn(), metadata={"identity": False})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        needed = {"best": ("sizes", self.watch.sizes), "lowest-loss": ("validation", self.watch.validation)}
+        if self.keep != "last" and not (self.watch.every and needed[self.keep][1]):
+            raise UsageError(
+                f"keep={self.keep} needs watch.every and watch.{needed[self.keep][0]}, to know which weights are best"
+            )
+        self._check_source()
+        self.layout.check(self.task)
+        self._check_families()
+        for probe in self.watch.probes:
+            self.task.parse(probe)
+        _ = self.tops  # raises where the lengths do not fit the axes
+        check_stopping(self.layout, self.stopping)
+        _check_end(self.layout, self.objective)
+
+    def _check_families(self) -> None:
+        if self.hard and not self.task.has_harder:
+            raise UsageError(f"{self.task.name} has no harder set of problems: leave hard at 0")
+        if self.families + self.hard > 1:
+            raise UsageError(
+                f"families={self.families} and hard={self.hard} are fractions of a batch: 1 together at most"
+            )
+        named = chosen(self.task.families, self.family_names, f"family_names: {self.task.name}")
+        least, top = min((family.smallest for family in named), default=0), self.tops[0]
+        if least > top:
+            raise UsageError(f"family_names: these start at size {least}, and training ends at {top}")
+        if self.families and not self.task.families:
+            raise UsageError(f"{self.task.name} has no families of problems: leave `families` at 0")
+
+    def _check_source(self) -> None:
+        if isinstance(self.lengths, Natural) and self.hard:
+            raise UsageError("hard must be 0 with Natural lengths: a task's own distribution has no harder half")
+        if not isinstance(self.source, Finite):
+            return
+        if isinstance(self.lengths, Growing) or self.hard or self.families:
+            raise UsageError(
+                "source: a fixed set is made before training: lengths must not grow, hard must be 0, and families too"
+            )
+        if self.source.rows < self.batch:
+            raise UsageError(f"source: a set of {self.source.rows} rows has no whole batch of {self.batch}")
+
+    @property
+    def id(self) -> str:
+        """Ten hexadecimal digits that differ wherever the recipe does. Fields at their defaults do not enter: so a
+        field that a later version adds leaves the runs of before where they are found."""
+        return hashlib.blake2b(json.dumps(fields.essence(self)).encode(), digest_size=5).hexdigest()
+
+    @property
+    def seedless_id(self) -> str:
+        """The id with both seeds 0: recipes that differ only in their seeds share it."""
+        return self.seeded(0).id
+
+    def seeded(self, seed: int) -> Recipe:
+        """A replicate with this seed for weights and problems, which shares neither."""
+        return replace(self, seed=seed, data_seed=seed)
+
+    def __str__(self) -> str:
+        """A readable block: each field that is not the default, as a user would type it."""
+        return as_text(f"Recipe {self.name} ({self.id})", fields.lines(self))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return as_html(f"Recipe {self.name} ({self.id})", fields.lines(self))
+
+    def json(self) -> str:
+        """All of it, for a file; ``read`` is its inverse. UsageError where a field holds what it may not."""
+        tree = fields.encode(self)
+        fields.decode(Recipe, tree)  # what cannot be read back is not written
+        return json.dumps(tree, indent=1)
+
+    @staticmethod
+    def read(text: str) -> Recipe:
+        """A recipe from JSON. UsageError says what is wrong."""
+        try:
+            tree = json.loads(fields.conform(str, text, "a recipe in JSON"))
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"this is not a recipe in JSON: {error}") from None
+        import_parts()
+        try:
+            return fields.decode(Recipe, tree)
+        except UnknownPart as error:
+            raise NotImported(f"{error}; if it is your own, import its module first") from None
+
+    def change(self, changes: Iterable[str] = (), **values: Any) -> Recipe:
+        """A copy with ``name=value`` texts applied, then keyword values. UsageError where a name, a type or a value is
+        wrong; names that others use (``lr=…``) are answered with the field's path."""
+        import_parts()
+        changes = list(changes)
+        known = {field.name for field in dataclasses.fields(self)}
+        for change in changes:
+            name, _, value = fields.conform(str, change, "a change").partition("=")
+            if "." not in name and name not in known and (path := sources.field_path(name)):
+                raise UsageError(f"{name}: a recipe has no such field; write {path}={value}")
+        for name in values:
+            if name not in known:
+                raise UsageError(f"{name}: a recipe has no such field{fields.suggest(name, known)}")
+        changed = replace(fields.override(self, changes), **values)
+        return changed if changed.chosen_on != self.chosen_on else changed._unchosen(self)
+
+    def _unchosen(self, before: Recipe) -> Recipe:
+        """Where another task, model or range is trained, nobody has looked at anything yet."""
+        same = (self.task, self.model, self.lengths) == (before.task, before.model, before.lengths)
+        return self if same else replace(self, chosen_on=ChosenOn())
+
+    @property
+    def tops(self) -> tuple[int, ...]:
+        """The training length on each of the task's axes."""
+        return self.lengths.tops(len(self.task.axes))
+
+    def sizes(self, size: AnySize) -> tuple[int, ...]:
+        """A size on each of the task's axes. A bare number stands for all, short of an axis that is kept short."""
+        if isinstance(size, tuple):
+            return size
+        top = self.lengths.top
+        return tuple(min(size, cap) if cap < top else size for cap in self.tops)
+
+    @property
+    def looked_at(self) -> tuple[int, ...]:
+        """Sizes that may have chosen something: those it states, and those that ``watch`` looks at."""
+        watched = self.watch.sizes if self.watch.every else ()
+        return tuple(sorted({*self.chosen_on.sizes, *watched}))
+
+    def build(self) -> Model:
+        """A new model with its initial weights, on the CPU; the global generator is left as it was."""
+        reads, writes = self.layout.vocabs(self.task)
+        with rng.undisturbed():
+            rng.seed_torch(rng.address(self.seed, "weights"))
+            module = self.model.build(reads, writes, causal=self.layout.causal)
+        if not isinstance(module, nn.Module):
+            raise UsageError(f"model: {type(self.model).__name__}.build must return a torch module, not {module!r}")
+        return module if isinstance(module, Model) else Once(module)
+
+
+def import_parts() -> None:
+    """Import every shipped task, position, model and objective, so that their kinds can be named."""
+    for name in ("tasks", "nn", "models", "objectives"):
+        package = importlib.import_module(f"lengthwise.{name}")
+        for module in pkgutil.iter_modules(package.__path__):
+            importlib.import_module(f"{package.__name__}.{module.name}")
+
+
+def check_stopping(layout: Layout, stopping: Stopping) -> None:
+    """UsageError where a rule looks at answers that the layout feeds in: they would be the right ones; or where it
+    waits for an answer that is not empty, and none can be."""
+    _check_end(layout, stopping)
+    if layout.decodes and stopping.reads_output:
+        raise UsageError(
+            f"{type(stopping).__name__} looks at the model's own answer, which {type(layout).__name__} "
+            "replaces by the right one: use Oracle or After"
+        )
+
+
+def _check_end(layout: Layout, part: Objective | Stopping) -> None:
+    if part.needs_end and not layout.ends:
+        kind, rows = type(part).__name__, type(layout).__name__
+        raise UsageError(f"{kind} tells empty answers from others, and with {rows} no answer is empty: use FullOutput")

@@ -1,0 +1,177 @@
+"""What a recipe, or a measurement, would take: memory and time, known before either is spent.
+
+These are estimates to within a few times. They are there to refuse what no waiting helps, and to say how long the rest
+takes; ``training.cost`` measures.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lengthwise.base.quantities import YEAR, bytes_text, duration
+from lengthwise.base.results import AnySize
+from lengthwise.base.rng import stream
+from lengthwise.base.types import UsageError
+from lengthwise.experiment.own_code import told_of_own
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.stopping import Stopping, limit_of
+from lengthwise.nn.window import Local
+
+SPEED = 1e10  # multiplications and additions per second, of one thread
+KEPT = 7  # numbers per parameter in training: itself, gradient, two moments, average, best, checkpoint
+SURELY = 10**7  # a model whose numbers multiply to less than this, the largest twice, fits any machine
+LARGE = 64  # a size from which on rows are not drawn
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What something takes."""
+
+    memory: float  # bytes
+    seconds: float  # of one thread
+
+    def check(self, what: str) -> None:
+        """Raises UsageError if this machine cannot hold it, or nobody would live to see it."""
+        if self.memory > (most := memory()):
+            raise UsageError(
+                f"{what} takes about {bytes_text(self.memory)} of memory; this machine has {bytes_text(most)}"
+            )
+        if self.seconds > 100 * YEAR:
+            raise UsageError(f"{what} takes about {duration(self.seconds)}")
+
+
+def memory() -> float:
+    """Bytes of memory that this process may take, as far as the system says so."""
+    try:
+        most = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        return math.inf
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text(encoding="utf-8").strip() if limit.is_file() else ""
+    return min(most, float(text)) if text.isdigit() else most
+
+
+def of_sizes(count: int) -> Demand:
+    """Estimate a list of sizes, each with a row of scores."""
+    return Demand(2000.0 * count, 0)
+
+
+def of_problems(count: int, size: Sequence[int]) -> Demand:
+    """Estimate so many problems, and their text."""
+    return Demand(count * (500.0 + 100.0 * sum(size)), 0)
+
+
+def of_model(recipe: Recipe, numbers: int = 1) -> Demand:
+    """Estimate a model's weights, with so many numbers per parameter."""
+    return Demand(0.0 if surely_small(recipe.model) else 4.0 * numbers * parameters(recipe), 0)
+
+
+def of_training(recipe: Recipe) -> Demand:
+    """Estimate training: weights and what is kept beside them, and what backpropagation keeps of a batch."""
+    positions, rounds = _row(recipe, recipe.tops)
+    loops = int(recipe.loops.planned(torch.tensor([round(rounds)])))
+    rows, weights = recipe.batch * positions, parameters(recipe)
+    held = 4 * KEPT * weights + rows * (100 + 4 * _numbers_per_position(recipe) * loops)
+    return Demand(held, 6 * weights * rows * loops * recipe.steps / SPEED / 2)  # mean sizes are half of the largest
+
+
+def of_measuring(recipe: Recipe, sizes: Sequence[AnySize], samples: int, rules: Sequence[Stopping]) -> Demand:
+    """Estimate exact match on so many problems per size: memory of the largest, time of all."""
+    shown = sizes[:: max(1, len(sizes) // 32)]  # of many sizes some stand for all
+    each = [_measuring(recipe, recipe.sizes(size), samples, rules) for size in shown]
+    seconds = sum(one.seconds for one in each) * len(sizes) / len(shown)
+    return Demand(max(one.memory for one in each), seconds)
+
+
+def _measuring(recipe: Recipe, size: tuple[int, ...], samples: int, rules: Sequence[Stopping]) -> Demand:
+    positions, rounds = _row(recipe, size)
+    planned = recipe.loops.planned(torch.tensor([round(rounds)]))
+    loops = max(int(limit_of(rule, planned)) for rule in rules)
+    problems = samples * positions * 20
+    weights = parameters(recipe)
+    together = max(positions, 32_768)
+    seen = 8 * getattr(recipe.model, "heads", 0) * positions**2 * _sees_all(recipe)
+    traced = 8.0 * loops * together if len(rules) > 1 or any(rule.reads_output for rule in rules) else 0
+    held = 4 * weights + problems + 4 * _numbers_per_position(recipe) * together + traced + seen
+    return Demand(held, 2 * weights * samples * positions * loops / SPEED)
+
+
+@lru_cache(maxsize=256)
+def _row(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
+    """Positions of a row of this size, and T(n). Of large problems they follow from two small ones: the first grows
+    linearly, the second by a power."""
+    largest = max(size)
+    if largest <= LARGE:
+        return _drawn(recipe, size)
+    small = (tuple(max(1, part * n // largest) for part in size) for n in (LARGE // 2, LARGE))
+    (_, first), (positions, second) = (_drawn(recipe, one) for one in small)
+    power = math.log2(max(second, 1) / max(first, 1))
+    times = largest / LARGE
+    return positions * times, max(second, 1) * times ** max(power, 0)
+
+
+def _drawn(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
+    try:
+        problems = recipe.task.sample(torch.tensor([size]), stream(0, "demand"))
+    except UsageError:  # the task has no such size, which will be said elsewhere
+        return 3.0 * max(size), float(max(size))
+    batch = recipe.layout.write(problems, recipe.task)
+    return float(batch.targets.shape[1]), float(batch.rounds[0])
+
+
+def _sees_all(recipe: Recipe) -> bool:
+    """Does attention look at every pair of positions?"""
+    return not any(isinstance(position, Local) for position in getattr(recipe.model, "positions", ()))
+
+
+def _numbers_per_position(recipe: Recipe) -> float:
+    """Numbers that a loop computes for each position and backpropagation keeps: some per unit of width and layer."""
+    width = getattr(recipe.model, "width", getattr(recipe.model, "hidden", 64))
+    return 16.0 * width * getattr(recipe.model, "layers", 1)
+
+
+@lru_cache(maxsize=64)
+def parameters(recipe: Recipe) -> int:
+    """The number of a model's parameters; a large one is made without memory, where it can be."""
+    if surely_small(recipe.model):
+        with told_of_own(recipe):
+            return _counted(recipe)
+    spec, layers = recipe.model, getattr(recipe.model, "layers", 1)
+    if layers > 2:  # all alike but for what stands around them
+        one, two = (parameters(replace(recipe, model=replace(spec, layers=n))) for n in (1, 2))  # type: ignore[call-arg]
+        return one + (layers - 1) * (two - one)
+    with told_of_own(recipe):
+        # One of a user's own may look at its numbers while it is built, or have a slip.
+        with suppress(Exception), torch.device("meta"):
+            return _counted(recipe)
+        return _counted(recipe)
+
+
+def _counted(recipe: Recipe) -> int:
+    return sum(parameter.numel() for parameter in recipe.build().parameters())
+
+
+def surely_small(spec: Any) -> bool:
+    """Can it be told from its fields alone that any machine holds a model?"""
+    numbers = [*_whole_numbers(spec), 1]
+    return math.prod(numbers) * max(numbers) < SURELY  # a width's matrices have its square
+
+
+def _whole_numbers(spec: Any) -> Iterable[int]:
+    if isinstance(spec, int):
+        yield max(1, spec)
+    elif isinstance(spec, tuple):
+        for part in spec:
+            yield from _whole_numbers(part)
+    elif is_dataclass(spec):
+        for field in fields(spec):
+            yield from _whole_numbers(getattr(spec, field.name))

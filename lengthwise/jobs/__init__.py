@@ -1,0 +1,1 @@
+"""Several trainings at once: a local pool, Slurm, Ray, sweeps."""

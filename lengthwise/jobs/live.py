@@ -1,0 +1,89 @@
+"""Shows the progress of runs that train in other processes, read from their folders."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from lengthwise.base.progress import EVERY
+from lengthwise.base.quantities import duration
+from lengthwise.base.score_rows import share_text
+from lengthwise.jobs.pool import Fleet
+from lengthwise.run import Run
+from lengthwise.training.progress import loss_text
+
+MOST = 24  # runs that are shown one by one
+SHARE = 0.05  # of the time, at most, goes into pictures: rows of long trainings take a while to read
+
+
+def follow(
+    fleet: Fleet,
+    runs: Sequence[Run],
+    console: Console,
+    *,
+    quiet: bool = False,
+    extra: Callable[[], RenderableType] | None = None,
+) -> None:
+    """Poll the fleet until all runs are done, and show their progress, with ``extra`` below if given. If the output is
+    not a terminal, the status is printed every ``EVERY`` seconds."""
+
+    def picture() -> RenderableType:
+        return Group(overview(fleet, runs), extra()) if extra else overview(fleet, runs)
+
+    least = 0.0 if console.is_terminal else EVERY  # seconds between pictures
+    due = time.monotonic() + least
+    with Live(console=console, auto_refresh=False, transient=True) if not quiet else nullcontext() as live:
+        while fleet.poll():
+            began = time.monotonic()
+            if live and began >= due:
+                if console.is_terminal:
+                    live.update(picture(), refresh=True)
+                else:
+                    console.print(overview(fleet, runs))
+                due = began + max(least, (time.monotonic() - began) / SHARE)
+            time.sleep(0.25)
+
+
+def overview(fleet: Fleet, runs: Sequence[Run]) -> RenderableType:
+    """``status`` of all runs; of many, how many there are of each kind, and ``status`` of some that have begun."""
+    if len(runs) <= MOST:
+        return status(runs)
+    running = [run for together, _ in fleet.running for run in together]
+    counts = {"failed": len(fleet.failed), "submitted": len(running), "waiting": sum(map(len, fleet.waiting))}
+    counts = {"done": len(runs) - sum(counts.values())} | counts
+    said = f"{len(runs):,} runs: {', '.join(f'{count:,} {name}' for name, count in counts.items())}"
+    return Group(said, status(running[:MOST]))
+
+
+def status(runs: Sequence[Run]) -> Table:
+    """A table with a line per run: steps, loss, exact match at the watched sizes, time left."""
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    several = len({run.recipe.name for run in runs}) < len(runs)
+    for run in runs:
+        name = f"{run.recipe.name} {run.recipe.seed}" if several else run.recipe.name
+        steps, note = _progress(run)
+        table.add_row(name, ProgressBar(total=run.recipe.steps, completed=steps, width=12), str(steps), note)
+    return table
+
+
+def _progress(run: Run) -> tuple[int, str]:
+    """The number of steps done, and a note with exact match, loss and time."""
+    rows = run.rows("metrics")
+    taken = [row for row in rows if "rate" in row]  # rows of steps; the others are of what was watched
+    watched = [row["exact"] for row in rows if row.get("exact")]
+    if not taken:
+        return 0, "waiting"
+    last, total = taken[-1], run.recipe.steps
+    steps, seconds = last["step"], last.get("wall_s", 0.0)
+    exact = "  ".join(f"{size}: {share_text(share)}" for size, share in watched[-1].items()) if watched else ""
+    if run.done:
+        return steps, f"{exact}  trained in {duration(seconds)}, {len(run.rows('scores'))} scores"
+    length = f"length {last['length']}" if "length" in last else ""
+    left = f"{duration((total - steps) * seconds / steps)} left"
+    return steps, "  ".join(filter(None, [exact, length, loss_text(last), left]))

@@ -1,0 +1,118 @@
+"""Search through a sweep's ranges with Optuna, an extra. Its trials are in a file, so that a search goes on."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from lengthwise.base.errors import UsageError
+from lengthwise.base.extras import library
+from lengthwise.base.files import append, check_no_link, disk, one_line, parsed, read_bytes
+from lengthwise.base.rng import address
+from lengthwise.experiment.axes import Axis, Point
+
+STARTUP = 4  # trials before one is given up
+
+
+def _library() -> Any:
+    optuna = library("optuna", "sweep", "--trials searches with Optuna, which is not here")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
+
+
+def check_search() -> None:
+    """UsageError where Optuna is not here."""
+    _library()
+
+
+class _Journal:
+    """The file in which Optuna keeps a study, an entry per line, as Optuna's own backend writes it. The sweep's folder
+    is locked, so no other process writes to it; an incomplete last line is left out, as of all files of rows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with disk(path.parent):
+            lines = read_bytes(path).split(b"\n")[:-1] if path.exists() else []
+        self.entries = [parsed(line, f"{path}: line {number}") for number, line in enumerate(lines, 1)]
+
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
+        """Return the entries from this number on."""
+        return iter(self.entries[log_number_from:])
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Keep further entries, all or none."""
+        lines = [json.dumps(log, separators=(",", ":")) + "\n" for log in logs]
+        with disk(self.path.parent):
+            append(self.path, "".join(lines).encode())
+        self.entries += map(json.loads, lines)
+
+
+class Search:
+    """Trials of an Optuna study, kept in ``optuna.log``. Suggestions are drawn from ``seed``. Raises UsageError if the
+    log is damaged, other than that its last bytes are lost."""
+
+    def __init__(self, folder: Path, axes: Sequence[Axis], seed: int) -> None:
+        self.library, self.axes, path = _library(), axes, folder / "optuna.log"
+        check_no_link(path)
+        try:
+            self.study = self._study(_Journal(path))
+            trials = len(self.study.trials)
+        except Exception as error:  # Optuna applies entries unchecked
+            what = f"{path}: Optuna cannot read it ({type(error).__name__}: {one_line(error)})"
+            reason = error if isinstance(error, UsageError) else what
+            raise UsageError(f"{reason}; delete {path.name} to search anew: trained runs stay") from None
+        # A search that goes on must not suggest its first trials again.
+        self.study.sampler = self.library.samplers.TPESampler(seed=address(seed, trials) % 2**32)
+
+    def _study(self, journal: _Journal) -> Any:
+        with warnings.catch_warnings(action="ignore"):  # some of its parts call themselves experimental
+            return self.library.create_study(
+                storage=self.library.storages.JournalStorage(journal),
+                study_name="sweep",
+                direction="maximize",
+                pruner=self.library.pruners.MedianPruner(n_startup_trials=STARTUP),
+                load_if_exists=True,
+            )
+
+    def ended(self) -> int:
+        """How many trials have come to an end."""
+        return sum(trial.state.is_finished() for trial in self.study.trials)
+
+    def begun(self) -> list[Any]:
+        """Trials that an earlier call began and did not end."""
+        states = [self.library.trial.TrialState.RUNNING]
+        return [self.library.trial.Trial(self.study, one._trial_id) for one in self.study.get_trials(states=states)]
+
+    def ask(self) -> Any:
+        """A further trial."""
+        return self.study.ask()
+
+    def point(self, trial: Any) -> Point:
+        """What a trial tries."""
+        return {axis.path: self._suggested(trial, axis) for axis in self.axes}
+
+    def points(self) -> list[Point]:
+        """What all trials tried, from the first on, each once."""
+        tried = [self.point(self.library.trial.FixedTrial(one.params)) for one in self.study.trials if one.params]
+        return [point for number, point in enumerate(tried) if point not in tried[:number]]
+
+    def _suggested(self, trial: Any, axis: Axis) -> str:
+        if axis.values:
+            return trial.suggest_categorical(axis.path, axis.values)
+        if axis.whole:
+            return str(trial.suggest_int(axis.path, int(axis.low), int(axis.high), log=axis.log))
+        return axis.text(trial.suggest_float(axis.path, axis.low, axis.high, log=axis.log))
+
+    def goes_on(self, trial: Any, seeds: int, exact: float) -> bool:
+        """Is a trial worth a further seed, now that seed ``seeds`` has this exact match? Not below the median."""
+        with warnings.catch_warnings(action="ignore"):  # an earlier call, which was killed, may have reported it
+            trial.report(exact, seeds)
+        return not trial.should_prune()
+
+    def tell(self, trial: Any, exact: float | None) -> None:
+        """End a trial; None if it cannot be trained."""
+        failed = self.library.trial.TrialState.FAIL
+        self.study.tell(trial, exact, state=failed if exact is None else None)

@@ -1,0 +1,186 @@
+"""Trainings as jobs of a Slurm cluster, through submitit, an extra. Runs are in a folder that all nodes share.
+
+A job that is preempted, runs out of its time, or loses its node is queued again, and goes on from the run's checkpoint;
+so is one that is lost otherwise, some times.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any
+
+from lengthwise.base.errors import UsageError
+from lengthwise.base.extras import library
+from lengthwise.base.files import check_tree, inside
+from lengthwise.base.ranges import Extra, OneLine, Range, Size
+from lengthwise.jobs.launchers import COMMAND, Engine, Executor, Job, last_line
+from lengthwise.runs.folder import runs_folder
+
+MOST = 1000  # jobs of an array
+LOOK = 5.0  # seconds between two looks at the queue
+WARNING = 90  # seconds between the signal that a job's time is over and its end
+AGAIN = 1000  # times a job may run out of its time
+LOST = 3  # times a job may be lost, as when its memory does not suffice
+
+
+@dataclass(frozen=True)
+class Slurm(Engine):
+    """Jobs of a Slurm cluster, as one array."""
+
+    partition: OneLine = ""  # empty: the cluster's own default
+    minutes: Annotated[int, Range(5)] = 60  # of a job, the last for saving; a longer training goes on in the next
+    gpus: Extra = 0  # per training
+    cpus: Size = 1  # per training
+    memory: OneLine = ""  # per training, e.g. 4GB; empty: the cluster's own default
+    at_a_time: Size = 100  # trainings of an array that run at a time
+    leave: bool = False  # let jobs go on when who watches them stops; else they are cancelled
+
+    def check(self) -> None:
+        _library()
+        if not shutil.which("sbatch") or not shutil.which("srun"):
+            raise UsageError("Slurm's commands are not here: there is no sbatch or srun")
+
+    def executor(self, jobs: int) -> Executor:
+        self.check()
+        return _Slurm(self)
+
+    def at_once(self, jobs: int) -> int:
+        if not shutil.which("sinfo"):
+            return 0
+        where = ["--partition", self.partition] if self.partition else []
+        found = subprocess.run(["sinfo", "--noheader", "--format", "%C", *where], capture_output=True, text=True)
+        usable = [line.split("/") for line in found.stdout.split()]  # allocated, idle, other, in all
+        return min(self.at_a_time, sum(int(cores[0]) + int(cores[1]) for cores in usable) // self.cpus)
+
+
+def _library() -> Any:
+    return library("submitit", "slurm", "Slurm takes submitit, which is not here")
+
+
+class _Slurm(Executor):
+    def __init__(self, engine: Slurm) -> None:
+        submitit = _library()
+        self.engine = engine
+        folder = check_tree(inside(runs_folder().absolute(), ".slurm"))
+        self.executor = submitit.SlurmExecutor(folder=folder, max_num_timeout=AGAIN)
+        given: dict[str, Any] = {"partition": engine.partition or None, "mem": engine.memory or None}
+        self.executor.update_parameters(
+            **{name: value for name, value in given.items() if value},
+            **({"gpus_per_node": engine.gpus} if engine.gpus else {}),
+            job_name="lengthwise",
+            time=engine.minutes,
+            cpus_per_task=engine.cpus,
+            array_parallelism=engine.at_a_time,
+            signal_delay_s=WARNING,
+            additional_parameters={"requeue": True},
+        )
+        self.queue = _Queue()
+
+    def room(self, running: int) -> int:
+        return MOST if running < self.engine.at_a_time else 0  # the next array, when this one runs dry
+
+    def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
+        trainings = [Training([*COMMAND, *words, "--wait"]) for words in commands]
+        jobs = zip(self._submitted(trainings), trainings, strict=True)
+        return [_Job(job, self.queue, partial(self._submitted, [training])) for job, training in jobs]
+
+    def _submitted(self, trainings: Sequence[Training]) -> list[Any]:
+        try:
+            with self.executor.batch():
+                return [self.executor.submit(training) for training in trainings]
+        except Exception as error:  # whatever Slurm says of the settings
+            raise UsageError(f"Slurm takes no job: {error}") from None
+
+    def shutdown(self, running: Sequence[Job]) -> None:
+        numbers = [job.job.job_id for job in running if isinstance(job, _Job)]
+        if numbers and not self.engine.leave:
+            subprocess.run(["scancel", *numbers])
+
+
+class Training:
+    """What a job does: it runs a command, and when its time is over lets it write a checkpoint, and runs it again."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.command = command
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __call__(self) -> str:
+        """Why the command failed; empty if it did not."""
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+        self.process = subprocess.Popen(self.command, env=environment, **pipes)
+        _, errors = self.process.communicate()
+        return last_line(errors, self.process.returncode)
+
+    def checkpoint(self) -> Any:
+        """What submitit calls when the job's time is over, or when it is preempted: the job that goes on."""
+        if self.process:
+            self.process.terminate()
+            self.process.wait()
+        return _library().helpers.DelayedSubmission(Training(self.command))
+
+
+@dataclass
+class _Queue:
+    """The jobs that Slurm knows, looked at now and then. Accounting, which many clusters lack, is not needed."""
+
+    alive: set[str] = field(default_factory=set)
+    looked: float = -LOOK
+
+    def has(self, job: str) -> bool:
+        if time.monotonic() - self.looked >= LOOK:
+            listed = ["squeue", "--noheader", "--array", "--me", "--format", "%F_%K %F", "--states"]
+            states = "PENDING,RUNNING,REQUEUED,COMPLETING,CONFIGURING,SUSPENDED,PREEMPTED,REQUEUE_HOLD,RESIZING,STOPPED"
+            found = subprocess.run([*listed, states], capture_output=True, text=True)
+            self.looked = time.monotonic()
+            if found.returncode:  # the controller does not answer: nothing is known to have ended
+                return True
+            self.alive = {*found.stdout.split()}
+        return job in self.alive
+
+
+@dataclass
+class _Job(Job):
+    """A job; where it is lost without having been cancelled, another one goes on."""
+
+    job: Any  # submitit's
+    queue: _Queue
+    submit: Callable[[], list[Any]]  # the same again
+    missed: float | None = None  # since when Slurm does not know it
+    lost: int = 0  # times
+
+    def done(self) -> bool:
+        if self.queue.has(self.job.job_id):  # first: of a thousand jobs no file is looked for
+            self.missed = None
+            return False
+        if self.job.paths.result_pickle.exists():
+            return True
+        self.missed = self.missed or time.monotonic()
+        if time.monotonic() - self.missed < 2 * LOOK:  # a shared file system may show the result late
+            return False
+        if self.lost == LOST or _cancelled(self.job.job_id):
+            return True
+        self.lost, self.missed = self.lost + 1, None
+        (self.job,) = self.submit()
+        self.queue.looked = -LOOK
+        return False
+
+    def failure(self) -> str:
+        if not self.job.paths.result_pickle.exists():
+            return f"job {self.job.job_id} was lost or cancelled: see {self.job.paths.stderr}"
+        try:
+            return self.job.result()
+        except Exception as error:
+            return f"job {self.job.job_id}: {str(error).strip().splitlines()[-1]}"
+
+
+def _cancelled(job: str) -> bool:
+    """Was a job taken back? As far as Slurm still knows it."""
+    found = subprocess.run(["scontrol", "--oneliner", "show", "job", job], capture_output=True, text=True)
+    return "JobState=CANCELLED" in found.stdout

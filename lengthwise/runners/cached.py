@@ -1,0 +1,150 @@
+"""Decoding with a cache.
+
+Claims the models that the faster runners claim, if they are causal. Each position is computed once instead of again for
+every new token. Results are equal because a causal model's states do not depend on later positions, and because the
+models' own modules, or the runner that claims them, compute them: a transformer's keys and values, a recurrent model's
+states, are kept per loop.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lengthwise.base.types import Inputs
+from lengthwise.models import Model
+from lengthwise.models.lstm import LSTMModel
+from lengthwise.models.retran import ReTranModel
+from lengthwise.models.transformer import TransformerContext, TransformerModel
+from lengthwise.nn.attention_context import Sight
+from lengthwise.nn.lstm import States
+from lengthwise.runners.cpu.lstm import PackedLSTM
+from lengthwise.runners.cpu.retran import Pass, Wave
+from lengthwise.runners.cpu.transformer import PackedTransformer
+
+
+class Reader(ABC):
+    """Computes the logits of a batch's next positions, given those before. All rows take the same number of loops."""
+
+    def __init__(self, model: Model, inputs: Inputs) -> None:
+        self.model, self.inputs, self.seen = model, inputs, 0
+
+    @abstractmethod
+    def advance(self, state: Float[Tensor, "b t d"], loop: int) -> Float[Tensor, "b t d"]:
+        """Compute one loop, number ``loop`` from 0, at the new positions."""
+
+    def read(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
+        """The logits of the next positions, the columns ``inputs``, after ``loops`` loops."""
+        state = self.start(inputs)
+        self.seen += inputs.tokens.shape[1]
+        for loop in range(loops):
+            state = self.advance(state, loop)
+        return self.model.read(state)
+
+    def start(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
+        """The state of the new positions before the first loop."""
+        return self.model.start(self.model.embed(inputs))
+
+
+class Cache:
+    """A key–value cache with a pair of tensors for each call of attention, i.e. for each layer in each loop. Calls are
+    identified by their order."""
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[Tensor, Tensor]] = []
+        self.turn = 0
+
+    def rewind(self) -> None:
+        """Start again with the first call; to be called before each group of new positions."""
+        self.turn = 0
+
+    def extend(self, key: Float[Tensor, "b h t e"], value: Float[Tensor, "b h t e"]) -> tuple[Tensor, Tensor]:
+        """Append new keys and values; return all of this call of attention."""
+        if self.turn == len(self.pairs):
+            self.pairs.append((key, value))
+        else:
+            before = self.pairs[self.turn]
+            self.pairs[self.turn] = torch.cat([before[0], key], 2), torch.cat([before[1], value], 2)
+        self.turn += 1
+        return self.pairs[self.turn - 1]
+
+
+class CachedTransformer(Reader):
+    """For causal transformers. Positional terms and the attention bias are computed once for the full row."""
+
+    def __init__(self, model: TransformerModel, inputs: Inputs) -> None:
+        super().__init__(model, inputs)
+        self.sight = Sight.of(model.encodings, inputs, causal=True)
+        self.vectors, self.cache = model.vectors(inputs), Cache()
+
+    def start(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
+        model, start = cast(TransformerModel, self.model), self.seen
+        stop = start + inputs.tokens.shape[1]
+        self.cache.rewind()
+        embedded = model.embedded(inputs.tokens, [vectors[:, start:stop] for vectors in self.vectors])
+        self.context = TransformerContext(embedded, piece(self.sight, start, stop), self.cache)
+        return model.start(self.context)
+
+    def advance(self, state: Float[Tensor, "b t d"], loop: int) -> Float[Tensor, "b t d"]:
+        return self.model.advance(state, self.context)
+
+
+def piece(sight: Sight, start: int, stop: int) -> Sight:
+    """The sight of queries at positions ``start`` to ``stop`` − 1 and keys at positions 0 to ``stop`` − 1."""
+    angles, keys = (None if part is None else part[:, start:stop] for part in (sight.angles, sight.keys))
+    device = sight.padding_mask.device
+    seen = torch.arange(stop, device=device)
+    if sight.bias is None:
+        bias = torch.zeros(1, 1, stop - start, stop, device=device).masked_fill(seen > seen[start:, None], -torch.inf)
+    else:
+        if sight.bias.shape[-1] > sight.bias.shape[-2]:  # the blank is the last column
+            seen = torch.cat([seen, seen.new_tensor([sight.bias.shape[-1] - 1])])
+        bias = sight.bias[..., start:stop, :][..., seen]
+    return Sight(sight.padding_mask[:, start:stop], True, bias, angles, keys)
+
+
+class CachedLSTM(Reader):
+    """For stacks of LSTM cells; keeps each cell's states, per loop."""
+
+    def __init__(self, model: LSTMModel, inputs: Inputs) -> None:
+        super().__init__(model, inputs)
+        self.states: dict[tuple[int, int], States] = {}
+
+    def advance(self, state: Float[Tensor, "b t d"], loop: int) -> Float[Tensor, "b t d"]:
+        for number, cell in enumerate(cast(LSTMModel, self.model).cells):
+            states = self.states.get((loop, number)) or cell.start(len(state))
+            state, self.states[loop, number] = cell(state, states)
+        return state
+
+
+class CachedReTran(Reader):
+    """For ReTran; keeps a pass over the positions, per loop."""
+
+    def __init__(self, model: ReTranModel, inputs: Inputs) -> None:
+        super().__init__(model, inputs)
+        self.passes: dict[int, Pass] = {}
+
+    def advance(self, state: Float[Tensor, "b t d"], loop: int) -> Float[Tensor, "b t d"]:
+        x = state.transpose(0, 1)
+        if loop not in self.passes:
+            self.passes[loop] = Pass(cast(ReTranModel, self.model), x, self.inputs.tokens.shape[1])
+        return torch.stack(self.passes[loop].run(x, [len(state)] * len(x)), 1)
+
+
+READERS: tuple[tuple[Any, Any], ...] = (
+    (PackedTransformer, CachedTransformer),
+    (PackedLSTM, CachedLSTM),
+    (Wave, CachedReTran),
+)
+
+
+def reader_of(model: Model, inputs: Inputs) -> Reader | None:
+    """The reader for a model, or None. ``inputs`` must be complete except for the answer's tokens."""
+    for runner, kind in READERS:
+        if runner.declines(model) is None:
+            return kind(model, inputs) if getattr(model, "causal", True) else None
+    return None

@@ -1,0 +1,103 @@
+"""The runner of transformers that torch compiles (``torch.compile``), used only where it is asked for.
+
+On a GPU the host takes longer to ask for an operation of a small model than the GPU to do it. So one loop is compiled
+into few kernels. Compiling takes 5 to 50 s per shape, so shapes have to recur: rows are padded to a multiple of
+``BUCKET`` positions, and all rows run as many loops as the one that needs most; one whose loops are over keeps its
+state. One compiled loop then serves all loops and all steps of a bucket. Neither padding nor other rows change a logit,
+so values and gradients equal those of the plain runner up to rounding.
+
+It pays where operations take less time than asking for them. Elsewhere it costs: it computes padding and finished rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lengthwise.base.types import Inputs, sent
+from lengthwise.models import Model, device_of
+from lengthwise.models.transformer import TransformerContext, TransformerModel
+from lengthwise.nn.attention import SoftmaxAttention
+from lengthwise.nn.position import LearnedEncoding
+from lengthwise.runners.cpu import claims
+from lengthwise.runners.cpu.transformer import PARTS
+from lengthwise.runners.plain import picked
+
+BACKEND = "inductor"  # the compiler of torch; tests take "eager", which only looks at what would be compiled
+BUCKET = 16  # positions
+SHAPES = 1000  # at most; torch's own limit is 8
+
+
+class Compiled(claims.Claiming):
+    """The runner of ``TransformerModel``, compiled. It advances all rows, at all positions, at shapes that recur."""
+
+    model: TransformerModel
+    kind, parts, devices = TransformerModel, PARTS, ("cpu", "cuda")
+
+    @classmethod
+    def declines(cls, model: Model) -> str | None:
+        return super().declines(model) or _random(model)
+
+    def last(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
+    ) -> Float[Tensor, "n v"]:
+        *_, state = self._states(inputs, loops, untracked)
+        return self.model.readout(picked(state, *at.nonzero(as_tuple=True)))
+
+    def each(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
+    ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
+        for k, state in enumerate(self._states(inputs, loops, 0), 1):
+            rows = (loops >= k).nonzero()[:, 0]
+            row, position = at[rows].nonzero(as_tuple=True)
+            yield k, rows, self.model.readout(picked(state, rows[row], position))
+
+    def _states(self, inputs: Inputs, loops: Int[Tensor, " b"], untracked: int) -> Iterator[Float[Tensor, "b t d"]]:
+        """The state after each loop, of all rows; of those whose loops are over, their last one."""
+        model, device = self.model, device_of(self.model)
+        running = sent((loops > torch.arange(int(loops.max()))[:, None])[..., None, None], device)
+        context, advance = model.embed(_padded(model, inputs).to(device)), _compiled(BACKEND)
+        state = model.start(context)
+        for k, runs in enumerate(running):
+            with torch.set_grad_enabled(torch.is_grad_enabled() and k >= untracked):
+                if torch.is_grad_enabled() and not state.requires_grad:
+                    state = state.detach().requires_grad_()  # as in later loops, for which it is compiled too
+                state = advance(model, state, context, runs)
+            yield state
+
+
+def _random(model: Model) -> str | None:
+    """What is random in a model's training: numbers for other shapes would be others."""
+    drops = any(isinstance(part, nn.Dropout) and part.p for part in model.modules())
+    if drops or any(isinstance(part, SoftmaxAttention) and part.dropout for part in model.modules()):
+        return "it has dropout"
+    return "its first state is random in training" if isinstance(model, TransformerModel) and model.noise else None
+
+
+def _padded(model: TransformerModel, inputs: Inputs) -> Inputs:
+    """The inputs, padded to the width of their bucket; at most to that of a table of positions."""
+    width = inputs.tokens.shape[1]
+    tables = [part.table.num_embeddings for part in model.modules() if isinstance(part, LearnedEncoding)]
+    more = max(0, min([-(-width // BUCKET) * BUCKET, *tables]) - width)
+    return inputs._map(lambda value: F.pad(value, (0, more)))
+
+
+def _advance(
+    model: TransformerModel, state: Float[Tensor, "b t d"], context: TransformerContext, runs: Bool[Tensor, "b 1 1"]
+) -> Float[Tensor, "b t d"]:
+    """One loop of the rows that run."""
+    return torch.where(runs, model.advance(state, context), state)
+
+
+@cache
+def _compiled(backend: str) -> Callable[..., Tensor]:
+    """``_advance``, compiled when it is first called with a shape."""
+    from torch._dynamo import config  # here because it takes seconds, and nobody else needs it
+
+    config.recompile_limit = config.accumulated_recompile_limit = SHAPES
+    return torch.compile(_advance, backend=backend, fullgraph=True, dynamic=False)

@@ -1,0 +1,71 @@
+"""Faster runners, and the only code that chooses between them and the plain runner.
+
+Each runner claims exactly the models it knows: known types of all parts, no hooks, no overridden methods, float32 or
+float64 (see ``claims``). Any other model runs plainly. A runner's values and gradients equal the plain runner's up to
+rounding. ``LENGTHWISE_PLAIN=1`` in the environment, or ``with lengthwise.plain():``, turns all of them off.
+
+``RUNNERS`` are for a CPU. ``Compiled`` is for any device, where it is asked for: compiling costs 5 to 50 s per shape.
+
+In hand-written backward passes, ``to_x`` is the gradient of the loss with respect to ``x``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from lengthwise.base.types import Inputs
+from lengthwise.models import Model
+from lengthwise.runners import Runner
+from lengthwise.runners.cached import Reader, reader_of
+from lengthwise.runners.compiled import Compiled
+from lengthwise.runners.cpu.claims import Claiming
+from lengthwise.runners.cpu.lstm import PackedLSTM
+from lengthwise.runners.cpu.retran import Wave
+from lengthwise.runners.cpu.timed import Twice
+from lengthwise.runners.cpu.transformer import PackedTransformer
+from lengthwise.runners.plain import Plain
+
+RunnerType = type[Claiming]
+RUNNERS: tuple[RunnerType, ...] = (PackedTransformer, Twice, Wave, PackedLSTM)
+# Of each thread: one that trains plainly must not change the last bits of another.
+_OFF = ContextVar("off", default=os.environ.get("LENGTHWISE_PLAIN", "") not in ("", "0"))
+
+
+@contextmanager
+def plain() -> Iterator[None]:
+    """A context in which every model that this thread runs uses the plain runner. As with ``torch.no_grad``, a thread
+    that is started in it needs its own."""
+    before = _OFF.set(True)
+    try:
+        yield
+    finally:
+        _OFF.reset(before)
+
+
+def choose(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> Runner:
+    """The runner for a model in its present state, the first of these kinds that claims it. Call it again after setting
+    hooks."""
+    return next((kind(model) for kind in kinds if not _OFF.get() and kind.declines(model) is None), Plain(model))
+
+
+def described(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> str:
+    """The name of the chosen runner; for the plain runner also the reason why no faster one was chosen."""
+    if _OFF.get():
+        return "Plain: others are turned off"
+    reasons = {kind: kind.declines(model) for kind in kinds}
+    chosen = next((kind.__name__ for kind, reason in reasons.items() if reason is None), None)
+    meant = (reason for kind, reason in reasons.items() if kind.meant(model))
+    return chosen or f"Plain: {next(meant, 'no faster one knows such a model')}"
+
+
+def uncompiled(model: Model) -> str | None:
+    """The reason why a model is not compiled even if that is asked for; None if it is."""
+    return "others than the plain runner are turned off" if _OFF.get() else Compiled.declines(model)
+
+
+def reader(model: Model, inputs: Inputs) -> Reader | None:
+    """A reader that decodes with a key–value cache; None if there is none for this model."""
+    return None if _OFF.get() else reader_of(model, inputs)

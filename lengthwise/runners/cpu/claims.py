@@ -1,0 +1,148 @@
+"""Decides whether a faster runner may claim a model.
+
+Every module must have an exactly known type, parts of the types that it was written with, and an unpatched
+``forward``, without hooks, parametrisations or methods set on the instance; parameters must be float32 or float64 on
+the runner's device; autocast must be off. Then the runner's formulas are those of the modules; otherwise the model runs
+plainly.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torch.nn.modules import module as hooks
+
+import lengthwise.nn as package
+from lengthwise.models import Model
+from lengthwise.nn.position import Encoding
+from lengthwise.runners import Runner
+
+# What the package calls of encodings; of other modules it calls ``forward`` and what their classes define.
+ENCODING = {"vectors", "angles", "keys", "attention_bias", "blank"}
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+GLOBAL_HOOKS = tuple(f"_global{name}" for name in HOOKS)
+DTYPES = (torch.float32, torch.float64)
+COMMON = (nn.Embedding, nn.LayerNorm, nn.Linear, nn.Identity, nn.Dropout, nn.ModuleList, nn.Sequential)
+
+Slots = Mapping[str, tuple[type, ...] | list[type]]  # of which types a module's parts may be; or each of such a list
+Known = dict[type, Slots]
+
+
+class Claiming(Runner):
+    """A runner that knows some models."""
+
+    kind: ClassVar[type[Model]]  # of models that it is for
+    parts: ClassVar[Known]  # what these may be made of
+    devices: ClassVar[Sequence[str]] = ("cpu",)
+
+    @classmethod
+    def meant(cls, model: Model) -> bool:
+        """Whether this runner is for models of this type."""
+        return isinstance(model, cls.kind)
+
+    @classmethod
+    def declines(cls, model: Model) -> str | None:
+        """The reason why the model is not claimed; None if it is."""
+        return declined(model, cls.parts, cls.devices)
+
+
+_WRITTEN: dict[type, dict[str, Any]] = {}  # the methods of classes before anybody could patch them
+
+
+def known(kinds: Known) -> Known:
+    """These module types and common ones; what they define is noted, so that a later patch of a class is noticed."""
+    found: Known = {kind: {} for kind in COMMON} | kinds
+    for kind in found:
+        _note(kind)
+    return found
+
+
+def _note(kind: type) -> None:
+    for one in kind.__mro__[: kind.__mro__.index(nn.Module)]:
+        _WRITTEN.setdefault(one, {name: part for name, part in vars(one).items() if inspect.isroutine(part)})
+
+
+def declined(model: nn.Module, parts: Known, devices: Sequence[str] = ("cpu",)) -> str | None:
+    """The reason why a model on one of these kinds of devices is not claimed, in a few words; None if it is claimed.
+
+    All encodings of the package are accepted, because runners call their methods. This runs once per training step.
+    """
+    if any(getattr(hooks, name, None) for name in GLOBAL_HOOKS):
+        return "hooks are set on all modules"
+    kinds: dict[type, None] = {}  # in order, so that the same reason is given again
+    for module in model.modules():
+        if (reason := _changed(module, parts, devices)) is not None:
+            name = next(name for name, part in model.named_modules() if part is module)
+            return f"{name or 'the model'} {reason}"
+        kinds[type(module)] = None
+    for one in dict.fromkeys(base for kind in kinds for base in _lineage(kind)):
+        own = vars(one)
+        for name, method in _WRITTEN[one].items():
+            if own.get(name) is not method:
+                return f"{one.__name__}.{name} was replaced"
+    return "autocast is on" if any(map(torch.is_autocast_enabled, devices)) else None
+
+
+def _changed(module: nn.Module, parts: Known, devices: Sequence[str]) -> str | None:
+    """What a module itself, without its parts, has that the formulas do not know."""
+    own, kind = vars(module), type(module)
+    if kind in parts:
+        methods, slots = _WRITTEN[kind], parts[kind]
+    elif _is_ours(kind):
+        methods, slots = ENCODING, {}
+    else:
+        return f"is of an unknown type, {kind.__name__}"
+    if (reason := next(filter(None, (_filled(own, *slot) for slot in slots.items())), None)) is not None:
+        return reason
+    if isinstance(module, nn.GELU) and module.approximate != "tanh":
+        return "is an exact GELU"
+    if isinstance(module, nn.LayerNorm) and (module.weight is None or module.bias is None):
+        return "is a norm without weights or without biases"
+    if any(own[hook] for hook in HOOKS) or "forward" in own or not own.keys().isdisjoint(methods):
+        return "has hooks or methods of its own"
+    for parameter in own["_parameters"].values():
+        if parameter is not None and (parameter.device.type not in devices or parameter.dtype not in DTYPES):
+            return f"has parameters of {parameter.dtype} on {parameter.device.type}"
+    return None
+
+
+def _filled(own: dict[str, Any], name: str, kinds: tuple[type, ...] | list[type]) -> str | None:
+    """What a place of a module holds that is not meant for it."""
+    if name in own:
+        return f"has a {name} that is no module"
+    part = own["_modules"].get(name)
+    if isinstance(kinds, list) and type(part) is nn.ModuleList and len(part):
+        return next((f"has a {type(one).__name__} among its {name}" for one in part if type(one) not in kinds), None)
+    known = part is None or (type(part) in kinds and not isinstance(kinds, list))
+    return None if known else f"has a {type(part).__name__} as its {name}"
+
+
+@cache
+def _lineage(kind: type) -> tuple[type, ...]:
+    """The classes that define what a module of this type does."""
+    return tuple(one for one in kind.__mro__ if one in _WRITTEN)
+
+
+def _encodings(kind: type = Encoding) -> Iterator[type]:
+    """The package's encodings."""
+    for one in kind.__subclasses__():
+        yield one
+        yield from _encodings(one)
+
+
+@cache
+def _is_ours(kind: type) -> bool:
+    return issubclass(kind, Encoding) and kind.__module__.startswith("lengthwise.nn.")
+
+
+for _found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):  # all that may define encodings
+    importlib.import_module(_found.name)
+for _kind in filter(_is_ours, _encodings()):
+    _note(_kind)

@@ -1,0 +1,398 @@
+"""All loops of a batch as one autograd function, for a CPU.
+
+Used by ``transformer`` for pre-norm blocks with small heads, an ungated MLP and no dropout (``possible``).
+
+In a small model autograd takes about as long as the arithmetic: it records every operation, pads the gradients of rows
+that have halted with zeros, and computes the gradients of shared weights separately in each loop before adding them up.
+Here forward and backward passes are written by hand: rows that halt are cut off by a slice, and gradients are
+accumulated in place. In a causal model, positions with equal tokens and equal prefixes have equal states, so they are
+computed once (``alike``), and their gradients are added. The formulas are those of the modules, so values and gradients
+are equal up to rounding. See bench/step.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, islice
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from lengthwise.nn.block import Block
+from lengthwise.runners.cpu import gelu, small
+from lengthwise.runners.cpu.pattern import attention_of, dropped
+from lengthwise.runners.cpu.ragged import picked_once
+
+MOST_DISTINCT = 0.9  # if a larger fraction of positions is distinct, merging equal ones costs more than it saves
+
+
+class Loop(NamedTuple):
+    """One loop. Distinct positions are ordered row by row, rows with the most loops first."""
+
+    positions: int  # number of distinct positions in this loop
+    views: list[AttentionView]  # attention among them, one view per group of rows
+    wanted: Int[Tensor, " m"] | None  # positions whose state a later loop or the loss reads; None: all
+    going: int  # how many of the wanted ones take part in the next loop: the first ones
+    done: Int[Tensor, " l"]  # which of the wanted ones the loss reads after this loop
+
+
+def distinct(
+    x: Float[Tensor, "n d"], tokens: Int[Tensor, "b t"], ends: Sequence[int], plans: list[small.AttentionPlan]
+) -> Int[Tensor, " n"] | None:
+    """For each position of a causal model, the number of the distinct position it equals; see ``alike``.
+
+    None if positions may differ although their tokens and prefixes are equal, or if too few are equal to pay.
+    """
+    if any(len(part.bias) > 1 for part in plans):
+        return None  # rows may differ
+    which = alike(tokens, ends, [part.padded.rows for part in plans])
+    first = _first(which)
+    if len(first) > MOST_DISTINCT * len(which):
+        return None
+    # Positional vectors make inputs differ although tokens and prefixes are equal.
+    return which if torch.equal(x.detach()[first[which]], x.detach()) else None
+
+
+def _first(which: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
+    """The indices at which each number occurs for the first time."""
+    return newcomers(which).nonzero()[:, 0]
+
+
+def newcomers(which: Int[Tensor, " n"]) -> Bool[Tensor, " n"]:
+    """True where a number occurs for the first time."""
+    return which.cummax(0).values.diff(prepend=which.new_tensor([-1])) > 0
+
+
+def alike(tokens: Int[Tensor, "b t"], ends: Sequence[int], parts: Sequence[int]) -> Int[Tensor, " n"]:
+    """Number the positions of packed rows such that those with equal tokens and equal prefixes share a number.
+
+    A causal model without positional vectors has equal states there. Numbers count up from 0 in order of first
+    occurrence. Rows in different ``parts`` (given by their numbers of rows) never share numbers.
+    """
+    found, count, start = [], 0, 0
+    starts = set(accumulate(parts))
+    known: dict[tuple[int, int], int] = {}
+    for number, (row, end) in enumerate(zip(tokens.tolist(), ends, strict=True)):
+        if number in starts:
+            known = {}
+        own = -1
+        for token in row[: end - start]:
+            own = known.setdefault((own, token), count)
+            count += own == count
+            found.append(own)
+        start = end
+    return torch.tensor(found)
+
+
+def plan(
+    plans: list[list[small.AttentionPlan]],
+    ends: Sequence[int],
+    running: list[int],
+    until: Int[Tensor, " n"],
+    which: Int[Tensor, " n"] | None,
+) -> list[Loop]:
+    """Plan all loops of packed rows that end at ``ends``, of which the first ``running[k]`` take part in loop k + 1.
+
+    ``plans[k]`` describes attention in that loop, ``until`` is the last loop after which each position's state is read
+    (see ``transformer._needed_until``), and positions with equal numbers in ``which`` are computed once.
+    """
+    which = torch.arange(len(until)) if which is None else which
+    new = newcomers(which)
+    counts = [0, *new.cumsum(0).tolist()]  # number of distinct positions before each position
+    last = until.new_zeros(counts[-1]).scatter_reduce_(0, which, until, "amax")  # a merged state serves all its rows
+    found = []
+    for k, (rows, seen) in enumerate(zip(running, plans, strict=True), 1):
+        stay = ends[running[k] - 1] if k < len(running) else 0
+        positions = counts[ends[rows - 1]]
+        wanted = last[:positions] >= k
+        leaving = which[stay : ends[rows - 1]][until[stay : ends[rows - 1]] == k]
+        at = None
+        if not bool(wanted.all()):
+            at, leaving = wanted.nonzero()[:, 0], (wanted.cumsum(0) - 1)[leaving]
+        found.append(Loop(positions, _views(seen, which, new), at, counts[stay], leaving))
+    return found
+
+
+class AttentionView(NamedTuple):
+    """Attention among the distinct positions of one group of rows, which is computed in padded rows."""
+
+    spread: Int[Tensor, " p"]  # for each padded position, the distinct position it holds; 0 for padding
+    at: Int[Tensor, " n"]  # for each distinct position, the first padded position that holds it
+    again: tuple[Int[Tensor, " m"], Int[Tensor, " m"]] | None  # further padded positions, and what they hold
+    real: Float[Tensor, "rows width"]  # 1 at the padded positions ``at``, else 0
+    bias: Float[Tensor, "#r #k #k"]  # attention bias, all rows of the first head, then those of the next
+
+
+def _views(plans: list[small.AttentionPlan], which: Int[Tensor, " n"], new: Bool[Tensor, " n"]) -> list[AttentionView]:
+    """Build the views of groups of rows, given the number of each position and whether it is new."""
+    found, start = [], 0
+    for part in plans:
+        layout = part.padded
+        padded = layout.rows * layout.width
+        at = torch.arange(padded) if layout.at is None else layout.at
+        own = slice(start, start + len(at))
+        here, number = new[own], which[own] - which[start]
+        spread = number.new_zeros(padded).index_copy_(0, at, number)
+        again = None if bool(here.all()) else (at[~here], number[~here])
+        at = at[here]
+        real = part.bias.new_zeros(padded).index_fill_(0, at, 1.0).view(layout.rows, layout.width)
+        bias = part.bias
+        if len(bias) > 1:
+            bias = bias.unflatten(0, (layout.rows, part.heads)).transpose(0, 1).flatten(0, 1)
+        found.append(AttentionView(spread, at, again, real, bias))
+        start = own.stop
+    return found
+
+
+def possible(blocks: Sequence[Block], norm: nn.LayerNorm | None) -> bool:
+    """Whether this module can run such blocks: they must differ in their weights alone, and all norms have one ε."""
+    kinds = {(one.post, one.mlp.gated, type(one.mlp.act), attention_of(one).heads) for one in blocks}
+    norms = [*(part for one in blocks for part in (one.norm_mixer, one.norm_mlp)), *([norm] if norm else [])]
+    drops = any((one.drop.training and one.drop.p) or dropped(attention_of(one)) for one in blocks)
+    same = len(kinds) == 1 and len({part.eps for part in norms}) == 1
+    return same and not (blocks[0].post or blocks[0].mlp.gated or drops)
+
+
+def run(
+    x: Float[Tensor, "n d"],
+    which: Int[Tensor, " n"] | None,
+    loops: list[Loop],
+    blocks: Sequence[Block],
+    norm: nn.LayerNorm | None,
+    *,
+    again: bool,
+) -> Float[Tensor, "m d"]:
+    """The states that the loss reads, loop by loop. A loop is all blocks and ``norm``; the first loop's input is x, and
+    with ``again``, x is added to the state before each further loop. Blocks must differ in their weights only."""
+    x = x if which is None else picked_once(x, _first(which))
+    block = blocks[0]
+    relu, eps = isinstance(block.mlp.act, nn.ReLU), block.norm_mixer.eps
+    settings = _Settings(loops, len(blocks), attention_of(block).heads, eps, relu, again)
+    parameters = [parameter for block in blocks for parameter in _Layer.of(block)]
+    last = (None, None) if norm is None else (norm.weight, norm.bias)
+    return _AllLoops.apply(x, settings, *parameters, *last)
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The arguments of ``_AllLoops`` that are no tensors."""
+
+    loops: list[Loop]
+    layers: int
+    heads: int
+    eps: float
+    relu: bool
+    again: bool
+
+    def split(self, tensors: Sequence[Any]) -> tuple[list[_Layer], Sequence[Any]]:
+        """Split parameters, or their gradients, into those of each layer and those of the final norm."""
+        size, end = len(_Layer._fields), len(tensors) - 2
+        return [_Layer(*tensors[start : start + size]) for start in range(0, end, size)], tensors[end:]
+
+
+class _Layer(NamedTuple):
+    """The parameters of a block, or their gradients. A bias is None if the layer has none."""
+
+    norm_attention: Tensor
+    norm_attention_bias: Tensor
+    project: Tensor
+    project_bias: Tensor | None
+    out: Tensor
+    out_bias: Tensor | None
+    norm_mlp: Tensor
+    norm_mlp_bias: Tensor
+    widen: Tensor
+    widen_bias: Tensor | None
+    narrow: Tensor
+    narrow_bias: Tensor | None
+
+    @staticmethod
+    def of(block: Block) -> _Layer:
+        """A block's parameters, in the order (coordinate, head) instead of (head, coordinate): then a head's positions
+        can be the last axis without a copy."""
+        attention, mlp = attention_of(block), block.mlp
+        parts = block.norm_mixer, attention.project, attention.out, block.norm_mlp, mlp.widen, mlp.narrow
+        layer = _Layer(*(parameter for part in parts for parameter in (part.weight, part.bias)))
+        bias = None if layer.project_bias is None else _turned(layer.project_bias, (3, attention.heads))
+        out = _turned(layer.out.T, (1, attention.heads)).T
+        return layer._replace(project=_turned(layer.project, (3, attention.heads)), project_bias=bias, out=out)
+
+
+def _turned(x: Float[Tensor, "c ..."], parts: tuple[int, int]) -> Float[Tensor, "c ..."]:
+    """Reorder the first axis from (part, head, coordinate) to (part, coordinate, head)."""
+    return x.unflatten(0, (*parts, -1)).transpose(1, 2).flatten(0, 2)
+
+
+class _AllLoops(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, settings: _Settings, *parameters: Tensor | None) -> Tensor:
+        layers, norm = settings.split(parameters)
+        state, done, kept = x, [], []
+        for number, loop in enumerate(settings.loops):
+            if number:
+                state = state[: loop.positions]
+                state = state + x[: loop.positions] if settings.again else state
+            for layer in layers:
+                state, saved = _layer(state, layer, loop, settings, last=layer is layers[-1])
+                kept.append(saved)
+            if norm[0] is not None:
+                before = state
+                state, *normed = _norm(before, norm[0], norm[1], settings.eps)
+                kept.append([before, *normed])
+            done.append(state.index_select(0, loop.done))
+        ctx.settings, ctx.sizes = settings, [len(saved) for saved in kept]
+        ctx.save_for_backward(*parameters, *(tensor for saved in kept for tensor in saved))
+        return torch.cat(done)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, to_done: Tensor) -> tuple[Tensor | None, ...]:
+        settings, tensors = ctx.settings, ctx.saved_tensors  # under checkpointing they can be read once
+        saved = iter(tensors)
+        parameters = list(islice(saved, len(tensors) - sum(ctx.sizes)))
+        kept = [list(islice(saved, size)) for size in ctx.sizes]
+        to = [None if parameter is None else torch.zeros_like(parameter) for parameter in parameters]
+        layers, norm = settings.split(list(zip(parameters, to, strict=True)))
+        to_x, to_state = to_done.new_zeros(settings.loops[0].positions, to_done.shape[1]), to_done[:0]
+        lefts = to_done.split([len(loop.done) for loop in settings.loops])
+        for number, loop in reversed(list(enumerate(settings.loops))):
+            count = loop.positions if loop.wanted is None else len(loop.wanted)
+            to_state = torch.cat([to_state, to_state.new_zeros(count - loop.going, to_state.shape[1])])
+            to_state.index_add_(0, loop.done, lefts[number])
+            if norm[0][0] is not None:
+                to_state = _norm_back(to_state, *kept.pop(), *norm)
+            for layer in reversed(layers):
+                to_state = _layer_back(to_state, kept.pop(), layer, loop, settings, last=layer is layers[-1])
+            if settings.again or not number:  # x enters this loop
+                to_x[: loop.positions].add_(to_state)
+        return to_x, None, *to
+
+
+def _layer(
+    x: Float[Tensor, "n d"], layer: _Layer, loop: Loop, settings: _Settings, *, last: bool
+) -> tuple[Float[Tensor, "m d"], list[Any]]:
+    """One block, and what its backward pass needs. After attention, a loop's last block computes only the states that a
+    later loop or the loss reads."""
+    wanted = loop.wanted if last else None
+    seen, *normed = _norm(x, layer.norm_attention, layer.norm_attention_bias, settings.eps)
+    projected = layer.project @ seen.T
+    if layer.project_bias is not None:
+        projected.add_(layer.project_bias[:, None])
+    found, attended = _attend(projected, loop.views, settings.heads)
+    found, rest = (found, x) if wanted is None else (found.index_select(1, wanted), x.index_select(0, wanted))
+    middle = F.linear(found.T, layer.out, layer.out_bias).add_(rest)
+    read, *normed_again = _norm(middle, layer.norm_mlp, layer.norm_mlp_bias, settings.eps)
+    wide = F.linear(read, layer.widen, layer.widen_bias)
+    active, gate = (wide.relu(), None) if settings.relu else gelu.activate(wide)
+    state = F.linear(active, layer.narrow, layer.narrow_bias).add_(middle)
+    wide = None if settings.relu else wide
+    return state, [x, *normed, seen, found, middle, *normed_again, read, wide, gate, active, *attended]
+
+
+def _layer_back(
+    gradient: Float[Tensor, "m d"],
+    saved: list[Any],
+    layer: Any,
+    loop: Loop,
+    settings: _Settings,
+    *,
+    last: bool,
+) -> Float[Tensor, "n d"]:
+    """The gradient of a block's input. Each field of ``layer`` is a parameter and its accumulated gradient."""
+    x, mean, scale, seen, found, middle, mean_again, scale_again, read, wide, gate, active, *attended = saved
+    wanted = loop.wanted if last else None
+    _add_up(gradient, active, layer.narrow, layer.narrow_bias)
+    to_wide = gradient @ layer.narrow[0]
+    if settings.relu:
+        to_wide = torch.ops.aten.threshold_backward(to_wide, active, 0)
+    else:
+        to_wide = gelu.activate_back(to_wide, wide, gate)
+    _add_up(to_wide, read, layer.widen, layer.widen_bias)
+    to_read = to_wide @ layer.widen[0]
+    to_middle = _norm_back(to_read, middle, mean_again, scale_again, layer.norm_mlp, layer.norm_mlp_bias).add_(gradient)
+    _add_up(to_middle, found.T, layer.out, layer.out_bias)
+    to_found = layer.out[0].T @ to_middle.T
+    if wanted is not None:
+        to_found = to_found.new_zeros(len(to_found), len(x)).index_copy_(1, wanted, to_found)
+    to_projected = _attend_back(to_found, attended, loop.views, settings.heads).T
+    _add_up(to_projected, seen, layer.project, layer.project_bias)
+    to_seen = to_projected @ layer.project[0]
+    to_x = _norm_back(to_seen, x, mean, scale, layer.norm_attention, layer.norm_attention_bias)
+    return to_x.add_(to_middle) if wanted is None else to_x.index_add_(0, wanted, to_middle)
+
+
+def _attend(
+    projected: Float[Tensor, "c n"], views: list[AttentionView], heads: int
+) -> tuple[Float[Tensor, "d n"], list[Tensor]]:
+    """Attention, and what its backward pass needs. Inside, r are the heads of all rows, e a head's coordinates."""
+    parts, saved = [], []
+    for part, view in zip(projected.split([len(view.at) for view in views], 1), views, strict=True):
+        rows, width = view.real.shape
+        query, key, value = part.index_select(1, view.spread).view(3, -1, heads * rows, width).transpose(1, 2)
+        weights, inverse_sums = small.attention_weights(query, key, view.bias)
+        inverse_sums.view(heads, rows, width).mul_(view.real)
+        found = torch.bmm(value, weights.mT).transpose(0, 1)
+        # With ``out``, the result is "e r t" in memory too.
+        found = torch.mul(found, inverse_sums[:, 0], out=torch.empty(found.shape, dtype=found.dtype))
+        parts.append(found.view(-1, rows * width).index_select(1, view.at))
+        saved += [query, key, value, weights, inverse_sums, found]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1), saved
+
+
+def _attend_back(
+    gradient: Float[Tensor, "d n"], saved: list[Any], views: list[AttentionView], heads: int
+) -> Float[Tensor, "c n"]:
+    """The gradient of the projections."""
+    parts, rest = [], iter(saved)
+    for part, view in zip(gradient.split([len(view.at) for view in views], 1), views, strict=True):
+        query, key, value, weights, inverse_sums, found = islice(rest, 6)
+        to_found = part.index_select(1, view.spread).view(found.shape).mul_(inverse_sums[:, 0])
+        mean = (to_found * found).sum(0)[:, :, None]
+        to_found = to_found.transpose(0, 1)
+        to_parts, _ = small.attention_gradients(to_found, query, key, value, weights, weights, None, mean)
+        to_parts = to_parts.transpose(1, 2).reshape(3 * len(gradient), -1)
+        to_part = to_parts.index_select(1, view.at)
+        if view.again is not None:
+            at, which = view.again
+            to_part.index_add_(1, which, to_parts.index_select(1, at))
+        parts.append(to_part)
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+
+def _norm(x: Float[Tensor, "n d"], weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Layer norm: the result, means and inverse standard deviations."""
+    return torch.native_layer_norm(x, x.shape[1:], weight, bias, eps)
+
+
+def _norm_back(
+    gradient: Float[Tensor, "n d"],
+    x: Float[Tensor, "n d"],
+    mean: Tensor,
+    scale: Tensor,
+    weight: tuple[Tensor, Tensor],
+    bias: tuple[Tensor, Tensor],
+) -> Float[Tensor, "n d"]:
+    """The gradient of a layer norm's input; adds to the gradients of its parameters, the second of each pair."""
+    to_x, to_weight, to_bias = torch.ops.aten.native_layer_norm_backward(
+        gradient, x, x.shape[1:], mean, scale, weight[0], bias[0], [True, True, True]
+    )
+    weight[1].add_(to_weight)
+    bias[1].add_(to_bias)
+    return to_x
+
+
+def _add_up(
+    gradient: Float[Tensor, "n o"],
+    x: Float[Tensor, "n i"],
+    weight: tuple[Tensor, Tensor],
+    bias: tuple[Tensor | None, Tensor | None],
+) -> None:
+    """Add to the gradients of a linear layer's parameters, the second of each pair."""
+    torch.addmm(weight[1], gradient.T, x, out=weight[1])  # torch's FLOP counter does not count ``addmm_``
+    if bias[1] is not None:
+        bias[1].add_(gradient.sum(0))

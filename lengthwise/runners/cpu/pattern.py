@@ -1,0 +1,184 @@
+"""Chooses how a packed batch computes attention, for a CPU.
+
+``Band`` if all heads see only neighbours (``Local``): cost linear in the row's length. ``Few`` if every head sees few
+positions. Otherwise ``PaddedGroups``: groups of rows of about equal length with an attention bias for each, computed by
+``small`` if heads are small, else by ``SoftmaxAttention.mix``. All three are the same softmax over the visible keys, so
+results are equal up to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from lengthwise.base.types import Inputs
+from lengthwise.nn.attention import SoftmaxAttention
+from lengthwise.nn.attention_context import Sight
+from lengthwise.nn.block import Block
+from lengthwise.nn.position import Encoding
+from lengthwise.nn.window import CoupledHeadsEncoding, LocalEncoding, LocalHeadsEncoding
+from lengthwise.runners.cpu import small, sparse_keys
+from lengthwise.runners.cpu.dropout import dropout
+from lengthwise.runners.cpu.ragged import Packed, Ragged
+from lengthwise.runners.cpu.softmax import softmax
+from lengthwise.runners.cpu.sparse_keys import Few
+from lengthwise.runners.plain import first
+
+# At most so many groups, each with at least so many rows, and so many heads summed over its rows.
+MOST_GROUPS, ROWS, HEADS = 4, 8, 512
+DENSE = 0.9  # where more of the positions are real, computing padding costs less than a further group
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """All heads see only neighbours: the attention bias "n h w" of the w nearest positions, −inf if there is none."""
+
+    bias: Packed
+
+    def take(self, rows: slice) -> Band:
+        return Band(self.bias.take(rows))
+
+    def keep(self, at: Int[Tensor, " m"]) -> Band:
+        """Select positions, in increasing order."""
+        return Band(self.bias.keep(at))
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedGroups:
+    """Groups of rows of about equal length, each padded to its longest row, with its ``Sight``."""
+
+    each: list[tuple[Ragged, Sight]]
+
+    def take(self, rows: slice) -> PaddedGroups:
+        """Select the first rows."""
+        left, parts = rows.stop, []
+        for ragged, sight in self.each:
+            count = min(left, len(ragged.ends))
+            if count:
+                parts.append((ragged.take(slice(count)), first(sight, count)))
+            left -= count
+        return PaddedGroups(parts)
+
+
+Pattern = Band | Few | PaddedGroups  # each can ``take`` its first rows
+
+
+def pattern_of(encodings: Sequence[Encoding], inputs: Inputs, causal: bool, attention: SoftmaxAttention) -> Pattern:
+    """Choose the pattern of a batch, whose rows should be sorted by length."""
+    ragged = Ragged.of(inputs.padding_mask)
+    kinds = [type(encoding) for encoding in encodings if encoding.attends]
+    if kinds == [LocalEncoding]:
+        (local,) = (encoding for encoding in encodings if isinstance(encoding, LocalEncoding))
+        return Band(_band(local.bias, inputs.padding_mask, ragged, causal=causal))
+    width = attention.out.in_features // attention.heads
+    if sparse_keys.pays(width) and not attention.dropout and _few_are_seen(encodings):
+        bias = Sight.of(encodings, inputs, causal=causal).bias
+        found = None if bias is None else Few.of(bias.expand(-1, attention.heads, -1, -1), ragged)
+        if found is not None:
+            return found
+    return PaddedGroups([_part(encodings, inputs, rows, ragged, causal) for rows in _groups(ragged, attention.heads)])
+
+
+def _part(
+    encodings: Sequence[Encoding], inputs: Inputs, rows: slice, ragged: Ragged, causal: bool
+) -> tuple[Ragged, Sight]:
+    own = inputs.take(rows).columns(0, ragged.longest(rows))
+    part, sight = Ragged.of(own.padding_mask), Sight.of(encodings, own, causal=causal)
+    # Without padding, causality and positional terms, every query sees every key: the bias would be all zeros.
+    alone = part.full and not causal and not any(encoding.attends for encoding in encodings)
+    return part, sight._replace(bias=None) if alone else sight
+
+
+def _few_are_seen(encodings: Sequence[Encoding]) -> bool:
+    """True if every head has a window."""
+    windows = [encoding for encoding in encodings if isinstance(encoding, (LocalHeadsEncoding, CoupledHeadsEncoding))]
+    if not windows or any(encoding.attends and encoding not in windows for encoding in encodings):
+        return False
+    return bool(torch.stack([window.chosen for window in windows]).any(0).all())
+
+
+def _groups(ragged: Ragged, heads: int) -> list[slice]:
+    """Split rows into at most ``MOST_GROUPS`` groups of equally many rows; one group if all have about one length."""
+    rows = len(ragged.ends)
+    dense = ragged.ends[-1] >= DENSE * rows * ragged.width
+    most = rows if dense else max(ROWS, HEADS // heads, -(-rows // MOST_GROUPS))
+    return [slice(start, min(start + most, rows)) for start in range(0, rows, most)]
+
+
+def _band(bias: Float[Tensor, "h w"], padding_mask: Bool[Tensor, "b t"], ragged: Ragged, *, causal: bool) -> Packed:
+    """The attention bias of each position's neighbours. A position always sees itself, as a softmax needs a key."""
+    reach = bias.shape[1] // 2
+    seen = F.pad(padding_mask, (reach, reach)).unfold(1, 2 * reach + 1, 1).clone()
+    seen[..., reach] = True
+    if causal:
+        seen[..., reach + 1 :] = False
+    return Packed(bias.masked_fill(~ragged.pack(seen)[:, None], -torch.inf), ragged)
+
+
+def mixed(attention: SoftmaxAttention, projected: Float[Tensor, "n 3 h e"], pattern: Pattern) -> Tensor:
+    """Softmax attention "n h e" of every query over the keys it may see."""
+    if isinstance(pattern, Few):
+        return sparse_keys.attend(projected, pattern)
+    if isinstance(pattern, Band):
+        return _local(attention, projected, pattern.bias.value)
+    groups = projected.split([ragged.ends[-1] for ragged, _ in pattern.each])
+    found = [_by_part(attention, group, *part) for group, part in zip(groups, pattern.each, strict=True)]
+    return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def _by_part(
+    attention: SoftmaxAttention, projected: Float[Tensor, "n 3 h e"], ragged: Ragged, sight: Sight
+) -> Float[Tensor, "n h e"]:
+    heads, size = projected.shape[2:]
+    probability = dropped(attention)
+    if sight.keys is None and small.pays((len(ragged.ends), ragged.width, heads, size), probability):
+        bias = None if sight.bias is None else sight.bias.to(projected.dtype)
+        causal = sight.causal and bias is None
+        return small.attend(projected, bias, sight.angles, causal=causal, probability=probability, ragged=ragged)
+    return ragged.pack(attention.mix(ragged.unpack(projected), sight))
+
+
+def attention_plans(attention: SoftmaxAttention, like: Tensor, pattern: Pattern) -> list[small.AttentionPlan] | None:
+    """The plans for ``small``'s attention, one per group; None if the pattern is no ``PaddedGroups``, or has rotations,
+    added keys, a blank, or a learned bias."""
+    if not isinstance(pattern, PaddedGroups):
+        return None
+    found = []
+    for ragged, (_, causal, bias, angles, keys) in pattern.each:
+        learned = bias is not None and (bias.requires_grad or bias.shape[-1] > ragged.width)
+        if angles is not None or keys is not None or learned:
+            return None
+        bias = None if bias is None else bias.to(like.dtype)
+        found.append(small.AttentionPlan.of(like, attention.heads, ragged, bias, None, causal=causal and bias is None))
+    return found
+
+
+def attention_of(block: Block) -> SoftmaxAttention:
+    """The attention of a claimed block, typed."""
+    return cast(SoftmaxAttention, block.mixer)
+
+
+def dropped(attention: SoftmaxAttention) -> float:
+    """The probability of dropping an attention weight in the present mode; 0 at test."""
+    return attention.dropout if attention.training else 0.0
+
+
+def _local(
+    attention: SoftmaxAttention, projected: Float[Tensor, "n 3 h e"], band: Float[Tensor, "n h w"]
+) -> Float[Tensor, "n h e"]:
+    """Attention over neighbours. At a row's ends these include positions of the next row, which ``band`` hides."""
+    query, key, value = projected.unbind(1)
+    positions, offsets = len(query), band.shape[-1]
+    query = query * query.shape[-1] ** -0.5
+    reach = offsets // 2
+    key, value = (F.pad(part, (0, 0, 0, 0, reach, reach)) for part in (key, value))
+    scores = torch.stack([(query * key.narrow(0, i, positions)).sum(-1) for i in range(offsets)], -1)
+    weights = dropout(softmax(scores + band), dropped(attention))
+    found = [weights[..., i, None] * value.narrow(0, i, positions) for i in range(offsets)]
+    return sum(found[1:], found[0])

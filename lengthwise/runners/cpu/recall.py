@@ -1,0 +1,120 @@
+"""Attention of one position to earlier ones, step by step, over keys and values in one preallocated tensor.
+
+Used by ReTran's runner. With a Python list, autograd would stack all keys at every step and add up one gradient per
+pair of steps: quadratic copies. Here each key and value is written once to its slot, and its gradient is accumulated
+in place (see ``Recall``). The attention is the softmax of ``models.retran``, so results are equal up to rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lengthwise.runners.cpu import dropout
+
+
+class Recall:
+    """Keys and values of ``layers`` layers in ``slots`` slots. Rows may end, the last ones first.
+
+    ``store`` and ``attend`` are differentiable. Gradients are accumulated in a tensor that autograd does not see. A
+    token fixes the order: each ``store`` takes the token of the ``store`` before it, and each ``attend`` takes the
+    latest one, so the backward pass of a ``store`` runs only after those of all ``attend`` calls that read its slot.
+    """
+
+    def __init__(self, shape: tuple[int, int, int, int], heads: int, *, probability: float, like: Tensor) -> None:
+        """``shape`` is (layers, slots, width, rows); rows are last, so that small heads are fast too."""
+        self.kept = _Kept(like.new_zeros(shape), like.new_zeros(shape), heads, probability)
+        self.token = like.new_zeros(()).requires_grad_(torch.is_grad_enabled())
+
+    def store(self, key: Float[Tensor, "l r d"], value: Float[Tensor, "l r d"], layer: int, slot: int) -> None:
+        """Write keys and values of l layers, from ``layer`` on, to a slot of the first r rows."""
+        self.token = _Store.apply(key, value, self.token, self.kept, layer, slot)
+
+    def attend(
+        self, query: Float[Tensor, "l r d"], layer: int, slots: slice, hidden: Bool[Tensor, "l s"] | None
+    ) -> Float[Tensor, "l r d"]:
+        """Attention of each row's query over ``slots``, in l layers from ``layer`` on; ``hidden`` is True for slots
+        that a layer does not see. A head's coordinates are contiguous."""
+        return _AttendSlots.apply(query, self.token, self.kept, layer, slots, hidden)
+
+
+class _Kept:
+    """What all steps share. It must not hold the token, whose graph refers to it: the cycle would never be freed."""
+
+    def __init__(self, keys: Tensor, values: Tensor, heads: int, probability: float) -> None:
+        self.keys, self.values, self.heads, self.probability = keys, values, heads, probability
+        self._gradients: tuple[Tensor, Tensor] | None = None
+        self._pass = -1
+
+    def gradients(self) -> tuple[Tensor, Tensor]:
+        """The gradients of all keys and values, as accumulated so far in this backward pass."""
+        # A graph that is kept may be walked again: each backward pass needs new zeros.
+        if self._pass != (now := torch._C._current_graph_task_id()) or self._gradients is None:
+            self._gradients, self._pass = (torch.zeros_like(self.keys), torch.zeros_like(self.values)), now
+        return self._gradients
+
+
+class _Store(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, key: Tensor, value: Tensor, token: Tensor, kept: _Kept, layer: int, slot: int) -> Tensor:
+        layers, rows, _ = key.shape
+        ctx.kept, ctx.where = kept, (slice(layer, layer + layers), slot, slice(None), slice(rows))
+        kept.keys[ctx.where], kept.values[ctx.where] = key.mT, value.mT
+        return token.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, token: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        keys, values = (gradient[ctx.where].mT.contiguous() for gradient in ctx.kept.gradients())
+        return keys, values, token, None, None, None
+
+
+class _AttendSlots(torch.autograd.Function):
+    """The softmax attention of ``Recall.attend``. Inside, s are slots and e a head's coordinates."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, token: Tensor, kept: _Kept, layer: int, slots: slice, hidden: Tensor | None
+    ) -> Tensor:
+        layers, rows, width = query.shape
+        ctx.kept, ctx.where = kept, (slice(layer, layer + layers), slots, slice(None), slice(rows))
+        keys, values = (_by_head(part[ctx.where], kept.heads) for part in (kept.keys, kept.values))  # "l s h e r"
+        ctx.scale = math.sqrt(kept.heads / width)
+        query = _by_head((query * ctx.scale).mT.contiguous()[:, None], kept.heads)
+        scores = (keys * query).sum(3)
+        if hidden is not None:
+            scores.masked_fill_(hidden[:, :, None, None], -torch.inf)
+        weights = scores.softmax(1)  # "l s h r"
+        dropout_mask = dropout.kept(weights, kept.probability) if kept.probability else None
+        ctx.save_for_backward(query, weights, dropout_mask)
+        mixed = (_times(weights, dropout_mask)[:, :, :, None] * values).sum(1)
+        return mixed.flatten(1, 2).mT.contiguous()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, mixed: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        query, weights, dropout_mask = ctx.saved_tensors
+        kept = ctx.kept
+        keys, values, to_keys, to_values = (
+            _by_head(part[ctx.where], kept.heads) for part in (kept.keys, kept.values, *kept.gradients())
+        )
+        mixed = _by_head(mixed.mT.contiguous()[:, None], kept.heads)
+        to_values.addcmul_(_times(weights, dropout_mask)[:, :, :, None], mixed)
+        to_weights = _times((values * mixed).sum(3), dropout_mask).mul_(weights)
+        to_scores = to_weights.addcmul_(weights, to_weights.sum(1, keepdim=True), value=-1)[:, :, :, None]
+        to_keys.addcmul_(to_scores, query)
+        to_query = (to_scores * keys).sum(1).flatten(1, 2).mT * ctx.scale
+        return to_query, torch.zeros_like(mixed[0, 0, 0, 0, 0]), None, None, None, None
+
+
+def _by_head(x: Float[Tensor, "l s d r"], heads: int) -> Float[Tensor, "l s h e r"]:
+    return x.unflatten(2, (heads, -1))
+
+
+def _times(weights: Tensor, dropout_mask: Tensor | None) -> Tensor:
+    return weights if dropout_mask is None else weights * dropout_mask

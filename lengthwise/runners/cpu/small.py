@@ -1,0 +1,243 @@
+"""Softmax attention of small heads over short rows, for a CPU.
+
+Used where ``pays`` says so: heads of at most 8 coordinates, many of them, or dropout. Torch's fused kernel computes
+heads one at a time, and not with dropout on a CPU. Here positions, not coordinates, are the last axis, which makes each
+of a step's six matrix products two to four times as fast; and the softmax uses powers of 2, in half the time. Since
+exp(s) = 2^(s log₂ e), weights are equal up to rounding; if their sums leave a safe range, torch's softmax is used. See
+bench/heads.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from lengthwise.nn.position import turned
+from lengthwise.runners.cpu.dropout import kept
+from lengthwise.runners.cpu.ragged import Ragged
+
+# With wider heads, fewer heads over all rows, or fewer positions, torch is at least as fast.
+LARGEST, LEAST_HEADS, FEWEST = 8, 64, 10
+ONE_STEP_HEADS = 8  # replaces LEAST_HEADS in ``one_step``, which saves more
+LOG2E = 1 / math.log(2)
+SAFE_SUMS = 2.0**-60, 2.0**60  # range of a query's sum of weights in which dividing by it late loses no precision
+
+
+def pays(shape: tuple[int, int, int, int], probability: float, least: int = LEAST_HEADS) -> bool:
+    """Whether this module is faster than torch for a ``shape`` (rows, positions, heads, width of a head). Always with
+    dropout."""
+    rows, positions, heads, size = shape
+    return probability > 0 or (size <= LARGEST and rows * heads >= least and positions >= FEWEST)
+
+
+def attend(
+    projected: Float[Tensor, "*b 3 h e"],
+    mask: Float[Tensor, "*h #t k"] | Bool[Tensor, "*h #t k"] | None,
+    angles: Float[Tensor, "b t half"] | None,
+    *,
+    causal: bool,
+    probability: float,
+    ragged: Ragged | None = None,
+) -> Float[Tensor, "*b h e"]:
+    """softmax(q kᵀ / √e + mask) v, with queries and keys rotated by ``angles`` and attention weights dropped with
+    ``probability``. ``projected`` has rows "b t" or, with ``ragged``, packed positions "n".
+
+    A Boolean mask is True at visible keys. A mask may have one more key than there are positions: the blank, a key and
+    value of zeros. ``causal`` requires no mask: no position sees a later one.
+    """
+    flat = projected.flatten(0, -4)
+    plan = AttentionPlan.of(flat, flat.shape[-2], ragged or projected.shape[:2], mask, angles, causal=causal)
+    return _AttendSmall.apply(flat, plan.padded, probability, plan.bias, *plan.turn).view(
+        *projected.shape[:-3], *flat.shape[-2:]
+    )
+
+
+class PaddedRows(NamedTuple):
+    """Maps given positions, row after row, to padded rows of one width, in which attention is computed."""
+
+    rows: int
+    width: int
+    at: Int[Tensor, " n"] | None  # index of each given position in the flattened padded rows; None: there is no padding
+
+    def spread(self, x: Float[Tensor, "n ..."]) -> Float[Tensor, "rows width ..."]:
+        """Pad with zeros."""
+        if self.at is not None:
+            x = x.new_zeros(self.rows * self.width, *x.shape[1:]).index_copy_(0, self.at, x)
+        return x.view(self.rows, self.width, *x.shape[1:])
+
+    def gather(self, x: Float[Tensor, "rows width ..."]) -> Float[Tensor, "n ..."]:
+        """The inverse of ``spread``."""
+        x = x.reshape(self.rows * self.width, *x.shape[2:])
+        return x if self.at is None else x.index_select(0, self.at)
+
+
+class AttentionPlan(NamedTuple):
+    """All of an attention's arguments that do not depend on queries, keys and values: the same in every layer."""
+
+    heads: int
+    padded: PaddedRows
+    bias: Float[Tensor, "#r #k #k"]  # attention bias times log₂ e
+    turn: tuple[Tensor, ...]  # cosines and sines of the angles, if any, positions last
+
+    @staticmethod
+    def of(
+        like: Tensor,
+        heads: int,
+        shape: Ragged | Sequence[int],
+        mask: Float[Tensor, "*h #t k"] | Bool[Tensor, "*h #t k"] | None,
+        angles: Float[Tensor, "b t half"] | None,
+        *,
+        causal: bool,
+    ) -> AttentionPlan:
+        """Build the plan for a ``shape`` (rows, positions) or packed rows; other arguments are those of ``attend``."""
+        if isinstance(shape, Ragged):
+            rows, positions, at = len(shape.ends), shape.width, None if shape.full else shape.at
+        else:
+            (rows, positions), at = shape, None
+        width = positions if mask is None else mask.shape[-1]
+        if width > positions:  # the blank: each padded row is one longer, and its last key and value stay 0
+            at = torch.arange(rows * positions) if at is None else at
+            at = at + at // positions * (width - positions)
+        if mask is not None:
+            bias = _bias(mask, heads, rows, width, like)
+        else:
+            bias = _future(width, like.dtype) if causal else like.new_zeros(1, 1, 1)
+        return AttentionPlan(heads, PaddedRows(rows, width, at), bias, () if angles is None else _turn(angles, width))
+
+
+@lru_cache(maxsize=64)
+def _future(positions: int, dtype: torch.dtype) -> Float[Tensor, "1 t t"]:
+    """The causal bias: −∞ where the key is later than the query, else 0."""
+    return torch.full((1, positions, positions), -torch.inf, dtype=dtype).triu(1)
+
+
+def _bias(
+    mask: Float[Tensor, "*h #t k"] | Bool[Tensor, "*h #t k"], heads: int, rows: int, width: int, like: Tensor
+) -> Float[Tensor, "#r k k"]:
+    if mask.dtype == torch.bool:
+        mask = like.new_zeros(mask.shape).masked_fill(~mask, -torch.inf)
+    if (positions := mask.shape[-2]) > 1:
+        mask = F.pad(mask, (0, 0, 0, width - positions))
+    # Padding may see no key at all; let it see every key, to avoid NaN. Its results are not used.
+    mask = (mask * LOG2E).masked_fill((mask == -torch.inf).all(-1, keepdim=True), 0.0)
+    return mask.expand(rows, heads, width, width).flatten(0, 1)
+
+
+def _turn(angles: Float[Tensor, "b t half"], width: int) -> tuple[Tensor, Tensor]:
+    angles = F.pad(angles, (0, 0, 0, width - angles.shape[1]))
+    return angles.cos().mT[:, None], angles.sin().mT[:, None]
+
+
+class _AttendSmall(torch.autograd.Function):
+    """``attend``, given a plan."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, projected: Tensor, padded: PaddedRows, probability: float, bias: Tensor, *turn: Tensor
+    ) -> Tensor:
+        found, saved = _attend_forward(projected, padded, probability, bias, *turn)
+        ctx.save_for_backward(*saved)
+        ctx.padded, ctx.bias = padded, bias.shape if bias.requires_grad else None
+        return padded.gather(found)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors  # under checkpointing they can be read once
+        projected, bias = _attend_backward(ctx.padded.spread(gradient), saved, ctx.bias)
+        return ctx.padded.gather(projected), None, None, bias, *(None for _ in saved[SAVED:])
+
+
+SAVED = 8  # number of tensors that ``_attend_forward`` saves, without those of ``turn``
+
+
+def _attend_forward(
+    projected: Float[Tensor, "n 3 h e"],
+    padded: PaddedRows,
+    probability: float,
+    bias: Float[Tensor, "#r k k"],
+    *turn: Tensor,
+) -> tuple[Float[Tensor, "b t h e"], tuple[Tensor | None, ...]]:
+    """Attention, and what its backward pass needs. Inside, r are the heads of all rows."""
+    parts = padded.spread(projected).permute(2, 0, 3, 4, 1).contiguous()  # "3 b h e t"
+    turns = turned(parts[:2], *turn, axis=-2) if turn else parts[:2]
+    query, key, value = (part.flatten(0, 1) for part in (*turns, parts[2]))  # "r e t"
+    weights, inverse_sums = attention_weights(query, key, bias)
+    dropout_mask = kept(weights, probability) if probability else None
+    used = weights if dropout_mask is None else weights * dropout_mask
+    found = torch.bmm(value, used.mT).mul_(inverse_sums)
+    saved = query, key, value, weights, used, dropout_mask, inverse_sums, found, *turn
+    return found.view(parts.shape[1:]).permute(0, 3, 1, 2), saved
+
+
+def attention_weights(
+    query: Float[Tensor, "r e t"], key: Float[Tensor, "r e t"], bias: Float[Tensor, "#r k k"]
+) -> tuple[Float[Tensor, "r t t"], Float[Tensor, "r 1 t"]]:
+    """Unnormalised attention weights of every query, and the factors that give them a sum of 1.
+
+    The factors are applied to the attention's output, which is smaller than the weights. Powers of 2 take a third of
+    the time of powers of e. The largest score is not subtracted first, which would take as long as all the rest; if
+    sums become too large or too small, torch's softmax is used instead.
+    """
+    scale = LOG2E * query.shape[1] ** -0.5
+    weights = torch.baddbmm(bias, query.mT, key, alpha=scale).exp2_()
+    sums = weights.sum(-1)
+    least, most = sums.aminmax()
+    if not (float(least) > SAFE_SUMS[0] and float(most) < SAFE_SUMS[1]):
+        weights = torch.baddbmm(bias, query.mT, key, alpha=scale).div_(LOG2E).softmax(-1)
+        sums = torch.ones_like(sums)
+    return weights, sums.reciprocal_()[:, None]
+
+
+def _attend_backward(
+    gradient: Float[Tensor, "b t h e"], saved: Sequence[Any], bias: torch.Size | None
+) -> tuple[Float[Tensor, "b t 3 h e"], Tensor | None]:
+    """The gradients of the projections, and of a bias of the shape ``bias``, if given."""
+    query, key, value, weights, used, dropout_mask, inverse_sums, found, *turn = saved
+    rows, _, heads, _ = gradient.shape
+    gradient = gradient.permute(0, 2, 3, 1).flatten(0, 1) * inverse_sums
+    # Softmax needs Σ_k weight · gradient of the weight, which equals output · gradient of the output.
+    mean = (gradient * found).sum(1)[:, :, None]
+    to_parts, scores = attention_gradients(gradient, query, key, value, weights, used, dropout_mask, mean)
+    to_parts = to_parts.unflatten(1, (rows, heads))
+    if turn:
+        cos, sin = turn
+        to_parts[:2] = turned(to_parts[:2], cos, -sin, axis=-2)
+    to_bias = None if bias is None else scores.sum_to_size(bias) / LOG2E
+    return to_parts.permute(1, 4, 0, 2, 3), to_bias
+
+
+def attention_gradients(
+    gradient: Float[Tensor, "r e t"],
+    query: Float[Tensor, "r e t"],
+    key: Float[Tensor, "r e t"],
+    value: Float[Tensor, "r e t"],
+    weights: Float[Tensor, "r t t"],
+    used: Float[Tensor, "r t t"],
+    dropout_mask: Tensor | None,
+    mean: Float[Tensor, "r t 1"],
+) -> tuple[Float[Tensor, "3 r e t"], Float[Tensor, "r t t"]]:
+    """The gradients of query, key and value, and of the scores.
+
+    ``weights`` are unnormalised, ``used`` are those after dropout. ``gradient`` is that of the output times the
+    normalising factors of ``attention_weights``, and ``mean`` is Σ_e output · ``gradient``.
+    """
+    to_parts = value.new_empty(3, *value.shape)
+    to_query, to_key, to_value = to_parts
+    scale = value.shape[1] ** -0.5
+    if dropout_mask is None:
+        scores = torch.baddbmm(mean, gradient.mT, value, beta=-1).mul_(weights)
+    else:
+        scores = torch.bmm(gradient.mT, value).mul_(dropout_mask).sub_(mean).mul_(weights)
+    torch.baddbmm(to_query, key, scores.mT, beta=0, alpha=scale, out=to_query)
+    torch.baddbmm(to_key, query, scores, beta=0, alpha=scale, out=to_key)
+    torch.bmm(gradient, used, out=to_value)
+    return to_parts, scores

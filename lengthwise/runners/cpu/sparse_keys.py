@@ -1,0 +1,137 @@
+"""Attention with at most 8 visible keys per query, for packed sequences on a CPU.
+
+Used if every head of every position sees, and is seen by, at most ``MOST_KEYS`` positions, wherever they are in the row
+(e.g. ``LocalHeads`` and ``CoupledHeads`` together). Each query gathers its keys by index, so the cost is linear in the
+row's length instead of quadratic. The softmax runs over the same scores as with a full attention bias, whose hidden
+keys have weight 0, so results are equal up to rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from lengthwise.runners.cpu.ragged import Ragged
+from lengthwise.runners.cpu.softmax import softmax
+
+MOST_KEYS = 8  # with more keys, full matrix products are faster
+MOST_WIDTH = 16  # of a head, where no gradient is needed: of wider ones, torch's product of all keys is faster
+
+
+def pays(width: int) -> bool:
+    """Whether it may be faster than attention over all keys, for heads of this width."""
+    return torch.is_grad_enabled() or width <= MOST_WIDTH
+
+
+@dataclass(frozen=True, slots=True)
+class Few:
+    """Index lists: for each head and position, the k keys that its query sees, and the k queries that see its key.
+
+    ``keys`` and ``askers`` are indices into the first three axes of the projections "n 3 h e", flattened, of the query
+    (index 0 of 3); keys and values are at + h and + 2 h.
+    """
+
+    ragged: Ragged
+    keys: Int[Tensor, "n h k"]  # the positions that this query sees
+    bias: Float[Tensor, "n h k"]  # attention bias; −inf if the query sees fewer than k
+    askers: Int[Tensor, "n h k"]  # the queries that see this key
+    rows: Int[Tensor, "n h k"]  # the same queries, as indices into "n h"
+    turns: Int[Tensor, "n h k"]  # index of this key in the lists ``keys`` of these queries, flattened
+    real: Float[Tensor, "n h k"]  # 1, or 0 if fewer than k queries see this key
+
+    @staticmethod
+    def of(bias: Float[Tensor, "#b h t t"], ragged: Ragged) -> Few | None:
+        """Build the lists from an attention bias, −inf for hidden keys. None if a query sees, or a key is seen by, more
+        than ``MOST_KEYS`` positions."""
+        number = ragged.unpack(torch.arange(1, len(ragged.at) + 1)) - 1  # index among all positions; −1: padding
+        padding_mask = number >= 0
+        seen = (bias > -torch.inf) & padding_mask[:, None, :, None] & padding_mask[:, None, None]
+        most = int(torch.maximum(seen.sum(-1).max(), seen.sum(-2).max()))
+        if most > MOST_KEYS:
+            return None
+        shape = len(ragged.at), seen.shape[1], most
+        # One entry per visible pair. ``at`` is its index in the lists by query, ``back`` in the lists by key.
+        row, head, position, key = seen.nonzero().unbind(1)
+        asker, asked = number[row, position], number[row, key]
+        in_row, in_key = asker * shape[1] + head, asked * shape[1] + head
+        at, back = (asker, head, _ranks(in_row)), (asked, head, _ranks(in_key))
+
+        def listed(where: tuple[Tensor, ...], values: Tensor) -> Int[Tensor, "n h k"]:
+            return torch.zeros(shape, dtype=torch.long).index_put(where, values)
+
+        values = bias.expand(seen.shape)[row, head, position, key]
+        return Few(
+            ragged,
+            keys=listed(at, in_key + 2 * shape[1] * asked),
+            bias=bias.new_full(shape, -torch.inf).index_put(at, values),
+            askers=listed(back, in_row + 2 * shape[1] * asker),
+            rows=listed(back, in_row),
+            turns=listed(back, in_row * most + at[2]),
+            real=bias.new_zeros(shape).index_put(back, torch.ones_like(values)),
+        )
+
+    def take(self, rows: slice) -> Few:
+        """Select the first rows."""
+        positions = self.ragged.positions(rows)
+        parts = (self.keys, self.bias, self.askers, self.rows, self.turns, self.real)
+        return Few(self.ragged.take(rows), *(part[positions] for part in parts))
+
+
+def _ranks(rows: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """For each entry, the number of equal entries before it."""
+    order = rows.argsort(stable=True)
+    sizes = torch.bincount(rows)
+    first = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+    return torch.empty_like(rows).index_copy(0, order, torch.arange(len(rows)) - first)
+
+
+def attend(projected: Float[Tensor, "n 3 h e"], few: Few) -> Float[Tensor, "n h e"]:
+    """softmax(q kᵀ / √e + bias) v, over the keys that each query sees."""
+    return _AttendFew.apply(projected, few.bias, few)
+
+
+class _AttendFew(torch.autograd.Function):
+    """Gathers, weights and sums in one operation per step. The gradient of a key is gathered from the queries that see
+    it, which is faster than scattering."""
+
+    @staticmethod
+    def forward(ctx: Any, projected: Float[Tensor, "n 3 h e"], bias: Tensor, few: Few) -> Float[Tensor, "n h e"]:
+        heads, scale = projected.shape[2], projected.shape[-1] ** -0.5
+        table = projected.flatten(0, 2)
+        weights = softmax(_dots(projected[:, 0] * scale, table, few.keys + heads) + bias)
+        ctx.few = few
+        ctx.save_for_backward(projected, weights)
+        return _sums(table, few.keys + 2 * heads, weights)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Float[Tensor, "n h e"]) -> tuple[Tensor, Tensor, None]:
+        (projected, weights), few = ctx.saved_tensors, ctx.few
+        heads, scale = projected.shape[2], projected.shape[-1] ** -0.5
+        table, gradient = projected.flatten(0, 2), gradient.contiguous()
+        # The gradient of the scores: weight · (gradient of the weight − its mean under the weights).
+        scores = _dots(gradient, table, few.keys + 2 * heads) * weights
+        scores = scores - weights * scores.sum(-1, keepdim=True)
+        to_query = _sums(table, few.keys + heads, scores * scale)
+        to_key = _sums(table, few.askers, scores.take(few.turns) * few.real * scale)
+        to_value = _sums(gradient.flatten(0, 1), few.rows, weights.take(few.turns) * few.real)
+        return torch.stack([to_query, to_key, to_value], 1), scores, None
+
+
+def _dots(
+    one: Float[Tensor, "n h e"], table: Float[Tensor, "m e"], rows: Int[Tensor, "n h k"]
+) -> Float[Tensor, "n h k"]:
+    return (one[:, :, None] * F.embedding(rows, table)).sum(-1)
+
+
+def _sums(
+    table: Float[Tensor, "m e"], rows: Int[Tensor, "n h k"], weights: Float[Tensor, "n h k"]
+) -> Float[Tensor, "n h e"]:
+    found = F.embedding_bag(rows.flatten(0, 1), table, mode="sum", per_sample_weights=weights.flatten(0, 1))
+    return found.view(*rows.shape[:2], -1)

@@ -1,0 +1,53 @@
+"""The runner of models with a clock, for a CPU: the packed runner for each of the two, their logits joined by the
+model's own formula."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lengthwise.base.types import Inputs
+from lengthwise.models import Model
+from lengthwise.models.timed import TimedModel
+from lengthwise.models.transformer import TransformerModel
+from lengthwise.runners.cpu import claims
+from lengthwise.runners.cpu.transformer import PARTS, PackedTransformer, of_two_injections
+
+
+class Twice(claims.Claiming):
+    """The runner of ``TimedModel`` of two transformers."""
+
+    model: TimedModel
+    kind, parts = TimedModel, {**PARTS, **claims.known({TimedModel: {}})}
+
+    @classmethod
+    def declines(cls, model: Model) -> str | None:
+        if not isinstance(model, TimedModel):
+            return "it has no clock"
+        known = all(type(one) is TransformerModel for one in (model.answers, model.clock))
+        return (super().declines(model) or of_two_injections(model)) if known else "its parts are no transformers"
+
+    def __init__(self, model: TimedModel) -> None:
+        super().__init__(model)
+        self.answers, self.clock = PackedTransformer(model.answers), PackedTransformer(model.clock)
+
+    def _both(self, inputs: Inputs) -> Iterator[tuple[PackedTransformer, Inputs]]:
+        """The runner of each of the two, and what it reads."""
+        yield self.answers, inputs
+        yield self.clock, self.model.timed(inputs)
+
+    def last(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
+    ) -> Float[Tensor, "n v"]:
+        answers, clock = (one.last(read, loops, at, untracked=untracked) for one, read in self._both(inputs))
+        return self.model.joined(answers, clock, self.model.firsts(inputs)[at])
+
+    def each(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
+    ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
+        first = self.model.firsts(inputs)
+        both = (one.each(read, loops, at) for one, read in self._both(inputs))  # in the same order of rows
+        for (k, rows, answers), (_, _, clock) in zip(*both, strict=True):
+            yield k, rows, self.model.joined(answers, clock, first[rows][at[rows]])

@@ -1,0 +1,265 @@
+"""The runner of transformers, for a CPU.
+
+Claims ``TransformerModel`` of known parts with softmax attention. It skips padding (``ragged``), rows that have halted,
+and positions whose state neither a later loop nor the loss reads; chooses the fastest form of attention (``pattern``);
+and runs all loops as one autograd function where that pays (``one_step``). It skips only what no result depends on, and
+uses the formulas of the modules, so values and gradients are equal up to rounding; with dropout, in distribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from lengthwise.base.types import Inputs
+from lengthwise.models import Model
+from lengthwise.models.transformer import InputInjection, TransformerModel
+from lengthwise.nn.attention import SoftmaxAttention
+from lengthwise.nn.block import MLP, Block
+from lengthwise.nn.readin import Numbers
+from lengthwise.nn.readout import Scaled
+from lengthwise.runners.cpu import claims, fused_loops, small
+from lengthwise.runners.cpu.dropout import dropout
+from lengthwise.runners.cpu.gelu import gelu
+from lengthwise.runners.cpu.groups import by_length, in_order
+from lengthwise.runners.cpu.pattern import Band, Pattern, attention_of, attention_plans, dropped, mixed, pattern_of
+from lengthwise.runners.cpu.ragged import Packed, Ragged, picked_once
+
+GROUP_POSITIONS = 4096  # the fastest size of a group, about, in positions with padding: it fits in the cache
+MOST_NEEDED = 0.9  # if a larger fraction of positions is needed, skipping the others costs more than it saves
+
+LINEAR = (nn.Linear,)
+PARTS = claims.known(
+    {
+        TransformerModel: {
+            "embedding": (nn.Embedding, Numbers),
+            "norm_embedding": (nn.LayerNorm, nn.Identity),
+            "inject": (InputInjection,),
+            "blocks": [Block],
+            "norm": (nn.LayerNorm, nn.Identity),
+            "readout": (nn.Linear, Scaled, nn.Sequential),
+        },
+        InputInjection: {"join": LINEAR, "gate": LINEAR},
+        Numbers: {},
+        Block: {
+            "norm_mixer": (nn.LayerNorm,),
+            "mixer": (SoftmaxAttention,),
+            "norm_mlp": (nn.LayerNorm,),
+            "mlp": (MLP,),
+            "drop": (nn.Dropout,),
+        },
+        MLP: {"widen": LINEAR, "act": (nn.ReLU, nn.GELU), "narrow": LINEAR},
+        SoftmaxAttention: {"project": LINEAR, "out": LINEAR},
+        Scaled: {},
+        nn.ReLU: {},
+        nn.GELU: {},
+    }
+)
+
+
+class PackedTransformer(claims.Claiming):
+    """The runner of ``TransformerModel``."""
+
+    model: TransformerModel
+    kind, parts = TransformerModel, PARTS
+
+    @classmethod
+    def declines(cls, model: Model) -> str | None:
+        return super().declines(model) or of_two_injections(model)
+
+    def last(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
+    ) -> Float[Tensor, "n v"]:
+        rows, logits = [], []
+        for group in by_length(inputs, GROUP_POSITIONS):
+            part, wanted = inputs.take(group).narrow(), at[group]
+            order, state = _settled(self.model, part, loops[group], wanted[:, : part.tokens.shape[1]], untracked)
+            rows.append(group[order])
+            logits.append(self.model.readout(state))
+        return in_order(torch.cat(logits), torch.cat(rows), at)
+
+    def each(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
+    ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
+        for k, rows, state in _run(self.model, _Prepared.of(self.model, inputs, loops), 0, None):
+            yield k, rows, self.model.readout(state[at[rows]])
+
+
+def of_two_injections(model: nn.Module) -> str | None:
+    """A transformer says twice how the input is injected: the formulas ask either."""
+    differ = any(one.inject.how != one.injection for one in model.modules() if isinstance(one, TransformerModel))
+    return "the model and its injection differ in how that is done" if differ else None
+
+
+class _Prepared(NamedTuple):
+    """A batch before its first loop, with rows sorted by loops, then by length, most and longest first."""
+
+    rows: Int[Tensor, " b"]  # their indices in the batch
+    loops: Int[Tensor, " b"]
+    running: list[int]  # number of rows in each loop
+    inputs: Inputs
+    embedded: Packed
+    pattern: Pattern
+
+    @staticmethod
+    def of(model: TransformerModel, inputs: Inputs, loops: Int[Tensor, " b"]) -> _Prepared:
+        rows = (loops * (inputs.tokens.shape[1] + 1) + inputs.padding_mask.sum(1)).argsort(descending=True, stable=True)
+        running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
+        inputs = inputs.take(rows)
+        ragged, embedded = Ragged.of(inputs.padding_mask), model.embedded(inputs.tokens, model.vectors(inputs))
+        pattern = pattern_of(list(model.encodings), inputs, model.causal, attention_of(model.blocks[0]))
+        return _Prepared(rows, loops[rows], running, inputs, Packed(ragged.pack(embedded), ragged), pattern)
+
+
+def _settled(
+    model: TransformerModel, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], untracked: int
+) -> tuple[Int[Tensor, " b"], Float[Tensor, "n d"]]:
+    """Row indices in the order of halting, and their states at the positions ``at`` after their last loop."""
+    prepared = _Prepared.of(model, _filled(model, inputs), loops)
+    at = at[prepared.rows]
+    if not untracked and torch.is_grad_enabled() and (found := _in_one_step(model, prepared, at)) is not None:
+        finished = prepared.loops.argsort(stable=True)
+        return prepared.rows[finished], found
+    left = torch.bincount(loops, minlength=int(loops.max()) + 1).tolist()
+    ids, states = [], []
+    for k, rows, state in _run(model, prepared, untracked, at):
+        if left[k]:
+            done = slice(len(rows) - left[k], None)
+            ids.append(rows[done])
+            wanted = at[len(rows) - left[k] : len(rows)]
+            state = state if left[k] == len(rows) else state.take(done)
+            states.append(state[wanted])
+    return torch.cat(ids), states[0] if len(states) == 1 else torch.cat(states)
+
+
+def _filled(model: TransformerModel, inputs: Inputs) -> Inputs:
+    """Nearly full rows as if they were full: then no position has to be moved. No real token of a causal model sees the
+    padding behind it, unless through an encoding that reads the mask."""
+    mask, digits = inputs.padding_mask, inputs.digit_position
+    if not model.causal or int(mask.sum()) < MOST_NEEDED * mask.numel():
+        return inputs
+    if any(encoding.reads_padding for encoding in model.encodings):
+        return inputs
+    # The digit positions of padding may lie beyond an encoding's table.
+    digits = digits.clamp(max=int(digits.where(mask, 0).amax()))
+    return replace(inputs, padding_mask=torch.ones_like(mask), digit_position=digits)
+
+
+def _run(
+    model: TransformerModel, prepared: _Prepared, untracked: int, at: Bool[Tensor, "b t"] | None
+) -> Iterator[tuple[int, Int[Tensor, " r"], Packed]]:
+    """Run all loops, like ``depth.plain.unroll``. With ``at`` (in the order of ``prepared``), only the states at these
+    positions after a row's last loop are computed, and those they depend on."""
+    rows, loops, running, _, x, pattern = prepared
+    state = Packed(model.start_from(x.value), x.ragged)
+    radius = len(model.blocks) * (pattern.bias.value.shape[-1] // 2) if isinstance(pattern, Band) else None
+    until = None if at is None else Packed(x.ragged.pack(_needed_until(at, loops, radius)), x.ragged)
+    for k, count in enumerate(running, 1):
+        if count < len(rows):
+            some = slice(count)
+            rows, state, x, pattern = rows[some], state.take(some), x.take(some), pattern.take(some)
+            until = None if until is None else until.take(some)
+        wanted = None
+        # With a local window, a position that is needed no more can be dropped from all later loops. Otherwise it stays
+        # a key in this loop, and only the part of the last block after attention skips it.
+        if until is not None and radius and isinstance(pattern, Band):
+            kept = (until.value >= k - 1).nonzero()[:, 0]
+            if len(kept) < MOST_NEEDED * len(until.value):
+                state, x, until, pattern = state.keep(kept), x.keep(kept), until.keep(kept), pattern.keep(kept)
+        elif until is not None:
+            wanted = (until.value >= k).nonzero()[:, 0]
+            wanted = wanted if len(wanted) < MOST_NEEDED * len(until.value) else None
+        with torch.set_grad_enabled(torch.is_grad_enabled() and k > untracked):
+            value = _advance(model, state.value, x.value, pattern, wanted)
+        state = Packed(value, state.ragged if wanted is None else state.ragged.keep(wanted))
+        yield k, rows, state
+
+
+def _needed_until(at: Bool[Tensor, "b t"], loops: Int[Tensor, " b"], radius: int | None) -> Int[Tensor, "b t"]:
+    """The last loop after which each position's state is needed.
+
+    A selected position needs, one loop earlier, all positions within ``radius``, the receptive field of one loop, or of
+    its whole row if None or 0.
+    """
+    if not radius:
+        return loops[:, None] - (~at).long()
+    position = torch.arange(at.shape[1])
+    far = len(position) * int(loops.max()) * radius  # where there is no selected position: no number of loops covers it
+    before = position.where(at, -far).cummax(1).values
+    behind = position.where(at, 2 * far).flip(1).cummin(1).values.flip(1)
+    gap = torch.minimum(position - before, behind - position)  # to the nearest selected position
+    return loops[:, None] + -gap // radius
+
+
+def _in_one_step(model: TransformerModel, prepared: _Prepared, at: Bool[Tensor, "b t"]) -> Float[Tensor, "m d"] | None:
+    """The states at the positions ``at`` after their rows' last loops, in the order of halting, from ``one_step``; None
+    if it cannot run the model or is not faster."""
+    _, loops, running, inputs, x, pattern = prepared
+    blocks, ends = list(model.blocks), x.ragged.ends
+    attention = attention_of(blocks[0])
+    norm = model.norm if isinstance(model.norm, nn.LayerNorm) else None
+    known = model.injection in ("add", "once") and not (model.noise and model.training)
+    possible = known and fused_loops.possible(blocks, norm)
+    shape = len(ends), x.ragged.width, attention.heads, attention.out.in_features // attention.heads
+    if not possible or not small.pays(shape, dropped(attention), small.ONE_STEP_HEADS):
+        return None
+    each = []
+    for rows in running:
+        pattern = pattern.take(slice(rows))
+        if (found := attention_plans(attention, x.value, pattern)) is None:
+            return None
+        each.append(found)
+    which = fused_loops.distinct(x.value, inputs.tokens, ends, each[0]) if model.causal else None
+    # Attention may read all positions, so before a row's last loop all its states are needed.
+    until = x.ragged.pack(loops[:, None] - (~at).long())
+    plan = fused_loops.plan(each, ends, running, until, which)
+    return fused_loops.run(x.value, which, plan, blocks, norm, again=model.injection == "add")
+
+
+def _advance(
+    model: TransformerModel, state: Float[Tensor, "n d"], x: Float[Tensor, "n d"], pattern: Pattern, at: Tensor | None
+) -> Float[Tensor, "m d"]:
+    """One loop; its result at the positions ``at`` only."""
+    state = model.inject(state, x)
+    last = model.blocks[-1]
+    for block in model.blocks:
+        if model.injection == "layers":
+            state = state + x
+        read = x if model.injection == "reads" else None
+        state = _through(block, state, pattern, read, at if block is last else None)
+    return model.norm(state)
+
+
+def _through(
+    block: Block, x: Float[Tensor, "n d"], pattern: Pattern, read: Tensor | None, at: Int[Tensor, " m"] | None
+) -> Float[Tensor, "m d"]:
+    """One block; after attention, at the positions ``at`` only."""
+    attention, probability = attention_of(block), block.drop.p if block.drop.training else 0.0
+    seen = _plus(x if block.post else block.norm_mixer(x), read)
+    projected = attention.project(seen).unflatten(-1, (3, attention.heads, -1))
+    found = mixed(attention, projected, pattern).flatten(1)
+    if at is not None:
+        found, x, read = picked_once(found, at), picked_once(x, at), None if read is None else picked_once(read, at)
+    x = x + dropout(attention.out(found), probability)
+    if block.post:
+        x = block.norm_mixer(x)
+        return block.norm_mlp(x + dropout(_mlp(block.mlp, _plus(x, read)), probability))
+    return x + dropout(_mlp(block.mlp, _plus(block.norm_mlp(x), read)), probability)
+
+
+def _mlp(mlp: MLP, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    act = gelu if isinstance(mlp.act, nn.GELU) else mlp.act
+    wide = mlp.widen(x)
+    if mlp.gated:
+        wide, gate = wide.chunk(2, -1)
+        return mlp.narrow(wide * act(gate))
+    return mlp.narrow(act(wide))
+
+
+def _plus(x: Float[Tensor, "n d"], read: Float[Tensor, "n d"] | None) -> Float[Tensor, "n d"]:
+    return x if read is None else x + read

@@ -1,0 +1,75 @@
+"""The plain runner, for any model on any device. Every faster runner must give equal values and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lengthwise.base.types import Inputs, sent
+from lengthwise.models import Model, State, device_of
+from lengthwise.runners import Runner
+
+
+def unroll(
+    model: Model, inputs: Inputs, loops: Int[Tensor, " b"], *, untracked: int = 0
+) -> Iterator[tuple[int, Int[Tensor, " r"], State]]:
+    """Advance each row for its own number of loops; yield, after each loop k = 1, 2, …: k, the rows still running (as
+    indices into ``inputs``), and their state.
+
+    ``inputs`` and ``loops`` are on the CPU, loops at least 1. Rows are sorted by loops, most first, so that the running
+    rows are always the first r; a row that is done is no longer computed. The first ``untracked`` loops run without
+    gradients.
+    """
+    order = loops.argsort(descending=True, stable=True)
+    running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
+    context = model.embed(inputs.take(order).to(device_of(model)))
+    state = model.start(context)
+    for k, count in enumerate(running, 1):
+        # Rows with fewer loops are last, so cutting them off is a slice, without a copy.
+        state, context = first((state, context), count)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and k > untracked):
+            state = model.advance(state, context)
+        yield k, order[:count], state
+
+
+def first(tree: Any, count: int) -> Any:
+    """The first ``count`` rows of all tensors in nested tuples. Tensors of one row and non-tensors stay unchanged."""
+    if isinstance(tree, Tensor):
+        return tree if len(tree) == 1 else tree[:count]
+    if isinstance(tree, tuple):
+        parts = [first(part, count) for part in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
+    return tree
+
+
+class Plain(Runner):
+    """Advances the running rows, at all positions, by calling the model's methods."""
+
+    def last(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
+    ) -> Float[Tensor, "n v"]:
+        left = torch.bincount(loops, minlength=int(loops.max()) + 1).tolist()  # rows that leave after each loop
+        ids, logits = [], []
+        for k, rows, state in unroll(self.model, inputs, loops, untracked=untracked):
+            if left[k]:
+                done = len(rows) - left[k]
+                ids.append(rows[done:])
+                logits.append(self.model.read(state)[done:])
+        # Rows were collected in the order of halting; restore the batch's order.
+        row, position = at.nonzero(as_tuple=True)
+        return picked(torch.cat(logits), torch.cat(ids).argsort()[row], position)
+
+    def each(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
+    ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
+        for k, rows, state in unroll(self.model, inputs, loops):
+            yield k, rows, picked(self.model.read(state), *at[rows].nonzero(as_tuple=True))
+
+
+def picked(values: Tensor, *index: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
+    """The values at indices from the CPU; a mask on a device would be read to know how many there are."""
+    return values[tuple(sent(one, values.device) for one in index)]

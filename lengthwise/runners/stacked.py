@@ -1,0 +1,199 @@
+"""Several models of one form at once: their weights are stacked, and torch.func computes what the plain runner would.
+
+Each model has rows of its own. They are padded to the widest, and every model runs as many loops as the one that needs
+most; a row whose loops are over keeps its state. Neither changes a logit, as padding and other rows never do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from lengthwise.base.types import Copied, Inputs, UsageError, sent
+from lengthwise.models import Model, device_of
+from lengthwise.runners import Runner
+from lengthwise.runners.plain import first, picked
+
+Answered = Any  # what ``last`` returns, or a list of what ``each`` yields
+
+
+@dataclass(frozen=True)
+class Query:
+    """What a runner is asked for: its arguments."""
+
+    inputs: Inputs
+    loops: Int[Tensor, " b"]
+    at: Bool[Tensor, "b t"]
+    untracked: int = 0
+    each: bool = False  # after every loop, not after the last
+
+    def equals(self, other: Query) -> bool:
+        """Would both get the same answer? The inputs are taken to be alike."""
+        ours, theirs = ((one.untracked, one.each, one.loops.tolist(), one.at.tolist()) for one in (self, other))
+        return ours == theirs
+
+
+class Recorder(Runner):
+    """Notes what it is asked for, and answers with zeros for each of ``symbols`` logits."""
+
+    def __init__(self, model: Model, symbols: int) -> None:
+        super().__init__(model)
+        self.symbols, self.asked = symbols, list[Query]()
+
+    def last(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
+    ) -> Float[Tensor, "n v"]:
+        self.asked.append(Query(inputs, loops, at, untracked))
+        return torch.zeros(int(at.sum()), self.symbols)
+
+    def each(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
+    ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
+        self.asked.append(Query(inputs, loops, at, each=True))
+        for k in range(1, int(loops.max()) + 1):
+            rows = (loops >= k).nonzero()[:, 0]
+            yield k, rows, torch.zeros(int(at[rows].sum()), self.symbols)
+
+
+class Replayer(Runner):
+    """Gives the answers to what a ``Recorder`` noted. Raises UsageError where it is asked for something else: an
+    objective whose questions depend on logits cannot know them before they are computed."""
+
+    def __init__(self, model: Model, asked: Sequence[Query], answers: Sequence[Answered]) -> None:
+        super().__init__(model)
+        self.known = iter([*zip(asked, answers, strict=True)])
+
+    def _answer(self, asked: Query) -> Answered:
+        known, answer = next(self.known, (None, None))
+        if known is None or not known.equals(asked):
+            raise UsageError("the objective asks for other logits when it has seen some")
+        return answer
+
+    def last(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
+    ) -> Float[Tensor, "n v"]:
+        return self._answer(Query(inputs, loops, at, untracked))
+
+    def each(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
+    ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
+        yield from self._answer(Query(inputs, loops, at, each=True))
+
+
+def answers(models: Sequence[Model], asked: Sequence[Query]) -> list[Answered]:
+    """What the plain runner of each model would answer to what it is asked, computed together. All are of one form, and
+    are asked in one way for equally many rows. Raises RuntimeError, as torch.func does, for a model that draws random
+    numbers or decides by its inputs, and UsageError for one that changes its buffers."""
+    plan, device = _Plan(asked), device_of(models[0])
+    named = [dict([*one.named_parameters(), *one.named_buffers()]) for one in models]
+    weights = {f"model.{name}": torch.stack([one[name] for one in named]) for name in named[0]}
+    before = [weight._version for weight in weights.values()]
+    given = {name: sent(value, device) for name, value in plan.given.items()}
+    unrolled = _Unrolled(models[0], plan)
+    # The fused kernels of attention have no stacked form: torch would call them for one model after the other.
+    with sdpa_kernel(SDPBackend.MATH):
+        found = vmap(lambda weights, given: functional_call(unrolled, weights, (given,)))(weights, given)
+    if before != [weight._version for weight in weights.values()]:
+        raise UsageError("the model changes its buffers while it computes")
+    return plan.after_each(found) if plan.each else plan.after_last(found)
+
+
+class _Unrolled(nn.Module):
+    """The loop over depth, as torch.func calls it: what one model of the stack computes."""
+
+    def __init__(self, model: Model, plan: _Plan) -> None:
+        super().__init__()
+        self.model, self.plan = model, plan
+
+    def forward(self, given: dict[str, Tensor]) -> tuple[Float[Tensor, "r t v"], ...]:
+        model, plan = self.model, self.plan
+        running, tracked, *inputs = given.values()
+        context = model.embed(Copied(*inputs, original=plan.host))
+        state, found = model.start(context), []
+        for k, count in enumerate(plan.most):
+            before, context, running = first((state, context, running), count)
+            with torch.set_grad_enabled(torch.is_grad_enabled() and k >= min(plan.untracked)):
+                state = model.advance(before, context)
+            if min(plan.counts[k]) < count:
+                state = _where(running[:, k], state, before)
+            if min(plan.untracked) <= k < max(plan.untracked):
+                state = _where(tracked[k], state, state)
+            if plan.least[k] < count:
+                found.append(model.read(state)[plan.least[k] :])
+        return tuple(found)
+
+
+def _where(chosen: Tensor, new: Any, old: Any) -> Any:
+    """``new`` where it is chosen, by row or at all, and ``old``, without gradients, elsewhere. Tensors of one row for
+    all rows are new."""
+    if isinstance(new, tuple):
+        parts = [_where(chosen, *both) for both in zip(new, old, strict=True)]
+        return type(new)(*parts) if hasattr(new, "_fields") else tuple(parts)
+    if not isinstance(new, Tensor) or (chosen.dim() and len(chosen) != len(new)):
+        return new
+    return torch.where(chosen.reshape(chosen.shape + (1,) * (new.dim() - chosen.dim())), new, old.detach())
+
+
+class _Plan:
+    """Which rows run in which loop, and which logits are read after it. In each model rows are sorted by their loops,
+    most first. All of it is on the CPU."""
+
+    def __init__(self, asked: Sequence[Query]) -> None:
+        self.asked, self.each, self.untracked = asked, asked[0].each, [one.untracked for one in asked]
+        self.loops = torch.stack([one.loops for one in asked])
+        self.order = self.loops.argsort(dim=1, descending=True, stable=True)
+        running = self.loops.gather(1, self.order)[..., None] > torch.arange(int(self.loops.max()))  # s b k
+        counts = running.sum(1)  # of running rows, s k
+        self.counts, self.most = counts.T.tolist(), counts.amax(0).tolist()
+        # Read are the rows from this one on: those that some model's loop is the last for, or all that run.
+        staying = F.pad(counts[:, 1:], (0, 1)).amin(0)
+        self.least = (torch.zeros_like(staying) if self.each else staying).tolist()
+        tracked = torch.arange(len(self.most)) >= torch.tensor(self.untracked)[:, None]  # s k
+        inputs = self._inputs()
+        self.host = Inputs(*(value.flatten(0, 1) for value in inputs))
+        names = ("running", "tracked", *(field.name for field in fields(Inputs)))
+        self.given = dict(zip(names, (running, tracked, *inputs), strict=True))
+
+    def _inputs(self) -> list[Int[Tensor, "s b t"] | Bool[Tensor, "s b t"]]:
+        """The fields of all models' inputs, rows in order, padded to the widest."""
+        width = max(one.at.shape[1] for one in self.asked)
+        rows = [one.inputs.take(order) for one, order in zip(self.asked, self.order, strict=True)]
+        padded = [[F.pad(getattr(one, field.name), (0, width - one.tokens.shape[1])) for one in rows]
+                  for field in fields(Inputs)]  # fmt: skip
+        return [torch.stack(parts) for parts in padded]
+
+    def after_last(self, found: Sequence[Float[Tensor, "s r t v"]]) -> list[Answered]:
+        """The logits at the positions asked for, after each row's last loop."""
+        read = torch.tensor(self.most) - torch.tensor(self.least)
+        offset = read.cumsum(0) - torch.tensor(self.most)  # from a row's number to its index among all that were read
+        order = offset[self.loops - 1] + self.order.argsort(dim=1)
+        at = [one.at.nonzero(as_tuple=True) for one in self.asked]
+        index = [(own[row], position) for own, (row, position) in zip(order, at, strict=True)]
+        return _picked(torch.cat([*found], 1), index)
+
+    def after_each(self, found: Sequence[Float[Tensor, "s r t v"]]) -> list[Answered]:
+        """The logits after every loop: for each model a list of the loop, the rows that ran, and their logits."""
+        answers: list[Answered] = [[] for _ in self.asked]
+        for k, logits in enumerate(found):
+            ran = [order[:count] for order, count in zip(self.order, self.counts[k], strict=True)]
+            index = [one.at[rows].nonzero(as_tuple=True) for one, rows in zip(self.asked, ran, strict=True)]
+            for answer, rows, own in zip(answers, ran, _picked(logits, index), strict=True):
+                answer += [(k + 1, rows, own)] if len(rows) else []
+        return answers
+
+
+def _picked(logits: Float[Tensor, "s r t v"], index: Sequence[tuple[Tensor, ...]]) -> list[Float[Tensor, "n v"]]:
+    """The logits of each model at its rows and positions."""
+    counts = [len(row) for row, _ in index]
+    model = torch.arange(len(index)).repeat_interleave(torch.tensor(counts))
+    row, position = (torch.cat(parts) for parts in zip(*index, strict=True))
+    # Losses are computed in 32 bits at least, whatever the products were.
+    return [*picked(logits, model, row, position).to(torch.promote_types(logits.dtype, torch.float32)).split(counts)]

@@ -1,0 +1,370 @@
+"""Folders of results as plain data: the only code that knows what is in them, except weights and checkpoints (``run``).
+
+A run is ``runs/<name>-<id>/`` (or under ``$LENGTHWISE_RUNS``):
+
+    config.json         the recipe             } together a folder of weights, in the Hugging Face layout
+    model.safetensors   the trained weights    } (written at the end of training)
+    metrics.jsonl       training metrics, a row per line
+    scores.jsonl        evaluation scores, a row per line
+    depth.jsonl         accuracy after every loop, a row per size
+    anatomy.jsonl       error analyses, a row per size
+    code.json           digests of a user's own classes that it was trained with, if there are any
+    state.pt            the checkpoint, until training ends
+    about.json          versions, commit, device, time; and the recipe's outline
+    tracked-*.json      how many rows a tracker was sent
+    failed.json         why training, or what follows it, failed the last time; and the verdict, if there is one
+
+A language model that was asked has ``runs/ask-<model>-<task>-<id>/``:
+
+    asked.json          the inquiry, and its outline
+    replies.jsonl       the replies, a row per prompt
+    scores.jsonl        exact match, a row per size for which every prompt has a reply
+
+Beside them, ``.operations.json`` keeps what a training step of recipes costs, which ``report`` measures once.
+
+No file can run code, and nothing is written through a link in a folder. This module does not import torch; ``run``
+loads recipes and weights.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lengthwise import __version__
+from lengthwise.base import fields
+from lengthwise.base.errors import UsageError, clean
+from lengthwise.base.files import (
+    append,
+    check_no_link,
+    disk,
+    is_folder,
+    path_of,
+    read_bytes,
+    read_rows,
+    read_text,
+    read_tree,
+    regular,
+    remove,
+    sweep,
+    write,
+    write_json,
+)
+from lengthwise.base.results import InquiryOutline, RunOutline
+from lengthwise.base.schemas import ROWS, About
+
+DIVERGED = "diverged"  # the verdict on a training whose loss is no number any more
+OPERATIONS = ".operations.json"
+LOCK_SECONDS = 10  # in which whoever makes a lock file has written in it who they are
+SHIPPED = Path(__file__).parents[1] / "weights"
+
+
+def runs_folder() -> Path:
+    """The folder of all runs."""
+    return Path(os.environ.get("LENGTHWISE_RUNS", "runs"))
+
+
+def run_path(name: str | Path) -> Path:
+    """The folder of an existing run, by its path or its name among the runs. Raises UsageError if there is none."""
+    for path in (path_of(name), runs_folder() / name):
+        if is_folder(path):
+            return path
+    raise UsageError(f"{name}: there is no such run; `lengthwise list` shows those that are there")
+
+
+def inquiry_path(name: str | Path) -> Path | None:
+    """The folder of a language model that was asked, by its path or its name among the runs; None if there is none."""
+    paths = (Path(name), runs_folder() / name)
+    return next((path for path in paths if is_folder(path) and (path / "asked.json").is_file()), None)
+
+
+def shipped() -> list[str]:
+    """The names of the weights that come with the package."""
+    return sorted(path.parent.name for path in SHIPPED.glob("*/config.json"))
+
+
+class Folder:
+    """A folder with JSON Lines files, one row per line, to which rows are appended."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._written: dict[str, int] = {}  # bytes that files had after the last append
+        # They are told of rows that were appended.
+        self.listeners: list[Callable[[str, Sequence[dict[str, Any]]], None]] = []
+        self._read: dict[str, tuple[_State, list[dict[str, Any]]]] = {}  # rows as they were read, and from which state
+        self._known: dict[str, tuple[_State | None, set[str]]] = {}  # rows that ``keep`` knows of, likewise
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.folder)!r})"
+
+    def append(self, name: str, *rows: dict[str, Any]) -> int:
+        """Append rows to ``<name>.jsonl``, all or none; an incomplete last line is removed first. Returns how many
+        bytes were written. Raises UsageError if the disk is full, or rows that were appended before have vanished."""
+        path = regular(self.folder / f"{name}.jsonl")
+        try:
+            text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
+        except ValueError:  # JSON knows neither infinity nor NaN
+            raise UsageError(f"{path}: a number that was measured is not finite: do the weights hold NaN?") from None
+        with disk(self.folder):
+            if self._written.get(name, 0) > (path.stat().st_size if path.exists() else 0):
+                raise UsageError(
+                    f"{path}: rows have vanished while others were added; put the file back, or go on without"
+                )
+            self._written[name] = append(path, text)
+        for hear in self.listeners:
+            hear(name, rows)
+        return len(text)
+
+    def keep(self, name: str, *rows: dict[str, Any]) -> None:
+        """Append those rows that are not there yet: what is measured again comes out the same."""
+        path = regular(self.folder / f"{name}.jsonl")
+        # A map of thousands of cells comes a row at a time: all that is there is not read for each.
+        now, (then, known) = _state(path), self._known.get(name, (None, set()))
+        if now is None or now != then:
+            known = {_key(row) for row in self.rows(name)}
+        if new := {key: row for row in rows if (key := _key(row)) not in known}:
+            size = self.append(name, *new.values()) + (now.size if now else 0)
+            known.update(new)
+            now = _state(path)
+            if now and now.size != size:  # another process appended meanwhile
+                now = None
+        self._known[name] = now, known
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """Whole rows of ``<name>.jsonl``; none without a file. Raises UsageError for one not as ``schemas`` has it, or
+        whose sizes are not those of the task."""
+        path = regular(self.folder / f"{name}.jsonl")
+        try:
+            now = _state(path)
+            if now and (name not in self._read or self._read[name][0] != now):
+                found = self._read_rows(name, path)
+                check_axes(found, self.axes, f"{path}: line")
+                self._read[name] = now, found
+            return [*self._read[name][1]] if now else []
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
+
+    def _read_rows(self, name: str, path: Path) -> list[dict[str, Any]]:
+        return read_rows(ROWS[name], path)
+
+    def axes(self) -> Sequence[str]:
+        """The axes of the task that rows are about; none where these are not known."""
+        with suppress(UsageError):  # damaged, or of a part that is not imported: who needs the outline is told so
+            outline: RunOutline | InquiryOutline | None = getattr(self, "outline", None)
+            return outline.axes if outline else ()
+        return ()
+
+    @contextmanager
+    def locked(self, *, wait: bool = False, what: str = "run") -> Iterator[None]:
+        """A context in which no other process works on this folder. UsageError where one does already, unless to
+        ``wait`` for it. The system frees the lock of a process that has ended, however it did; on a network file system
+        it reaches as far as that system's own locks do."""
+        from filelock import FileLock  # late: only training needs it
+
+        path, owner = self.folder / ".lock", self.folder / ".owner"
+        check_no_link(path)
+        check_no_link(owner)
+        lock = FileLock(path, is_singleton=True)
+        self._acquire(lock, wait, what)
+        try:
+            write(owner, f"process {os.getpid()} on {platform.node()}".encode())
+            with disk(self.folder):
+                sweep(self.folder)
+            yield
+        finally:
+            if lock.lock_counter == 1:  # the outermost of nested calls
+                remove(owner)
+            lock.release()
+
+    def _acquire(self, lock: Any, wait: bool, what: str) -> None:
+        from filelock import SoftFileLock, Timeout
+
+        path = self.folder / ".lock"
+        with disk(self.folder), warnings.catch_warnings(action="ignore"):  # it warns where the system has no locks
+            try:
+                lock.acquire(timeout=0)
+                return
+            except Timeout:
+                # Without locks of the system the file itself is the lock, and says who holds it. An empty one was left
+                # where there were such locks: there it stays for ever, and nobody holds it.
+                bare = isinstance(lock, SoftFileLock)
+                if bare and path.stat().st_size == 0 and time.time() - path.stat().st_mtime > LOCK_SECONDS:
+                    remove(path)
+            try:
+                lock.acquire(timeout=-1 if wait else 0)
+            except Timeout:
+                owner = self.folder / ".owner"
+                who = read_bytes(owner).decode(errors="replace") if owner.exists() else "another process"
+                how = "; --wait waits for it" if what == "run" else ""
+                left = f"; if that has ended, delete {path}: this disk has no locks" if bare else ""
+                raise UsageError(f"{self.folder}: {clean(who)} works on this {what}{how}{left}") from None
+
+    def forget(self) -> None:
+        """Read rows again when they are next asked for: who watches many runs has no room for all."""
+        self._read.clear()
+        self._known.clear()
+
+
+class _State(NamedTuple):
+    """What differs once a file is written to, or is another."""
+
+    node: int
+    size: int
+    changed: int
+
+
+def _state(path: Path) -> _State | None:
+    """None if there is no such file."""
+    try:
+        state = path.stat()
+    except FileNotFoundError:
+        return None
+    return _State(state.st_ino, state.st_size, state.st_mtime_ns)
+
+
+def check_axes(rows: Sequence[Mapping[str, Any]], axes: Callable[[], Sequence[str]], where: str) -> None:
+    """Raise UsageError, with ``where`` the rows stand, if one has not a size for each of the task's axes."""
+    sized = [(number, row["sizes"]) for number, row in enumerate(rows, 1) if "sizes" in row]
+    names = axes() if sized else ()
+    for number, sizes in sized if names else ():
+        if len(sizes) != len(names):
+            wanted = f"sizes must be {len(names)} ({', '.join(names)}), not {len(sizes)}"
+            raise UsageError(f"{where} {number}: {wanted}; take that line out")
+
+
+def _key(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, sort_keys=True)
+
+
+class RunFolder(Folder):
+    """A run's folder: rows of ``metrics``, ``scores``, ``depth`` and ``anatomy``, and the recipe as plain values."""
+
+    @property
+    def done(self) -> bool:
+        """True if training has ended."""
+        return (self.folder / "model.safetensors").exists()
+
+    def fail(self, reason: str, verdict: str = "") -> None:
+        """Keep why the run failed, and its ``verdict``: diverged, or none."""
+        write_json(self.folder / "failed.json", {"reason": reason, "verdict": verdict})
+
+    def forgive(self) -> None:
+        """Forget an earlier failure."""
+        remove(self.folder / "failed.json")
+
+    @property
+    def diverged(self) -> bool:
+        """True if training ended, or went on, with a loss that is no number."""
+        failed = self.folder / "failed.json"
+        return bool(self._about().get("diverged") or (failed.exists() and read_tree(failed).get("verdict") == DIVERGED))
+
+    @property
+    def trained_here(self) -> bool:
+        """Is it a run? What is measured of one is kept in its folder; one of weights alone, as shipped, is left as it
+        is."""
+        return (self.folder / "metrics.jsonl").exists()
+
+    def config(self) -> dict[str, Any]:
+        """The recipe as plain values. Raises UsageError if it cannot be read."""
+        return read_tree(self.folder / "config.json")
+
+    @cached_property
+    def outline(self) -> RunOutline:
+        """The facts of the recipe that a report shows, from about.json once the run is done."""
+        if kept := self._about().get("outline"):
+            return self._held(RunOutline, kept, "outline")
+        # For unfinished runs and folders of earlier versions, the recipe's classes compute them: they import torch.
+        from lengthwise.experiment.outline import outline
+        from lengthwise.experiment.recipe import Recipe
+
+        return outline(Recipe.read(read_text(self.folder / "config.json")))
+
+    def about(self) -> dict[str, Any]:
+        """Versions, commit, device and time of a finished run; empty before. Raises UsageError if it is damaged."""
+        about = {name: value for name, value in self._about().items() if name != "outline"}
+        return self._held(About, about, "it") if about else {}
+
+    def _held(self, kind: Any, value: Any, where: str) -> Any:
+        path = self.folder / "about.json"
+        try:
+            return fields.decode(kind, value, f"{path}: {where}")
+        except UsageError as error:
+            raise UsageError(f"{error}; delete {path.name}: a report does without it") from None
+
+    def describe(self, about: dict[str, Any]) -> None:
+        """Write about.json."""
+        write_json(self.folder / "about.json", about | {"outline": fields.encode(self.outline)})
+
+    def _about(self) -> dict[str, Any]:
+        path = self.folder / "about.json"
+        return read_tree(path) if path.exists() else {}
+
+    def cut(self, name: str, step: int) -> None:
+        """Remove the rows of steps after ``step``, which a resumed run will log again."""
+        rows = self.rows(name)
+        kept = [json.dumps(row) + "\n" for row in rows if row["step"] <= step]
+        self._written.pop(name, None)
+        write(self.folder / f"{name}.jsonl", "".join(kept).encode())
+
+
+class InquiryFolder(Folder):
+    """The folder of an asked language model: rows of ``replies`` and ``scores``, and the inquiry as plain values."""
+
+    _damaged: Sequence[UsageError] = ()
+
+    def config(self) -> dict[str, Any]:
+        """The inquiry as plain values. Raises UsageError if it cannot be read."""
+        return {name: value for name, value in self._asked().items() if name != "outline"}
+
+    @cached_property
+    def outline(self) -> InquiryOutline:
+        """The facts of the inquiry that a report shows. Raises UsageError if an earlier version wrote the folder."""
+        return fields.decode(InquiryOutline, self._asked().get("outline"), f"{self.folder / 'asked.json'}: outline")
+
+    def _asked(self) -> dict[str, Any]:
+        return read_tree(self.folder / "asked.json")
+
+    def damaged_replies(self) -> Sequence[UsageError]:
+        """Return an error for each damaged row of ``replies``. ``rows`` leaves them out, so that one does not make all
+        others, which were paid for, unreadable; they stay in the file."""
+        self.rows("replies")
+        return self._damaged
+
+    def _read_rows(self, name: str, path: Path) -> list[dict[str, Any]]:
+        if name != "replies":
+            return super()._read_rows(name, path)
+        damaged: list[UsageError] = []
+        rows, self._damaged = read_rows(ROWS[name], path, damaged), damaged
+        return rows
+
+
+# What a training step costs
+
+
+def known_operations() -> dict[str, float]:
+    """Operations of a step that this version has measured, by a recipe's id without seeds."""
+    try:
+        kept = read_tree(runs_folder() / OPERATIONS)
+        found = kept.get("operations") if kept.get("lengthwise") == __version__ else {}
+        return fields.decode(dict[str, float], found)
+    except UsageError:  # none are kept, or not whole
+        return {}
+
+
+def keep_operations(found: Mapping[str, float]) -> None:
+    """Keep further ones, where there is a folder of runs that can be written to."""
+    if not runs_folder().is_dir():
+        return
+    with suppress(UsageError):
+        operations = known_operations() | {**found}
+        write_json(runs_folder() / OPERATIONS, {"lengthwise": __version__, "operations": operations})

@@ -1,0 +1,1 @@
+"""Laws that every part keeps: what `check` and our own tests use."""

@@ -1,0 +1,134 @@
+"""Laws: what every part of a kind keeps. ``lengthwise check`` holds a user's own parts to them, tests the package's.
+
+A law is a public function of a ``laws_of_…`` module beside this one that takes one part and returns nothing. The type
+of that part says to which kind the law belongs, and its docstring says what holds. It raises ``Broken`` where it does
+not.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from lengthwise.base.errors import UsageError
+from lengthwise.base.fields import Part, text
+from lengthwise.base.files import one_line
+from lengthwise.base.formatting import as_html, as_text
+from lengthwise.experiment.own_code import told_with_place
+from lengthwise.models import ModelSpec
+from lengthwise.nn.mixer import MixerSpec
+from lengthwise.nn.position import Position
+from lengthwise.registry.sources import sentence
+from lengthwise.testing import laws_of_layouts, laws_of_models, laws_of_parts, laws_of_rules, laws_of_tasks
+from lengthwise.testing.laws_of_parts import Broken
+
+Law = Callable[[Any], None]
+MODULES: tuple[ModuleType, ...] = (laws_of_parts, laws_of_tasks, laws_of_layouts, laws_of_models, laws_of_rules)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Whether a part keeps a law."""
+
+    part: str
+    law: str  # what holds, in a sentence
+    holds: bool
+    told: str  # where it does not: in which case, in a line; else empty
+
+
+class Findings(list[Finding]):
+    """What was found of several parts and laws; it prints as a table."""
+
+    @property
+    def broken(self) -> list[Finding]:
+        """Those of laws that do not hold."""
+        return [one for one in self if not one.holds]
+
+    def lines(self) -> list[tuple[str, str, str]]:
+        """Part, law and what was found: a line per part that keeps all, else a line per law that it breaks."""
+        lines = []
+        for part in dict.fromkeys(one.part for one in self):
+            found = [one for one in self if one.part == part]
+            wrong = [(part, one.law, one.told) for one in found if not one.holds]
+            lines += wrong or [(part, f"all {len(found)}", "hold")]
+        return lines
+
+    @property
+    def told(self) -> str:
+        """How many are broken."""
+        return f"{len(self.broken)} of {len(self)} laws are broken"
+
+    def __str__(self) -> str:
+        return as_text(self.told, [(part, f"{law} {told}") for part, law, told in self.lines()])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return as_html(self.told, self.lines(), ("part", "law", "found"))
+
+
+@cache
+def laws_of(kind: type, *further: ModuleType) -> tuple[Law, ...]:
+    """The laws of things of this type, in the order of their modules, of which there may be ``further`` ones."""
+    found = []
+    for module in (*MODULES, *further):
+        for name, function in vars(module).items():
+            if name.startswith("_") or not inspect.isfunction(function) or function.__module__ != module.__name__:
+                continue
+            hints = typing.get_type_hints(function)
+            (takes, *more) = [hint for argument, hint in hints.items() if argument != "return"] or [None]
+            if not more and hints.get("return") is type(None) and isinstance(takes, type) and issubclass(kind, takes):
+                found.append(function)
+    return tuple(found)
+
+
+def held(part: Any, name: str, laws: Sequence[Law]) -> Findings:
+    """Whether a part keeps each of these laws; ``name`` is what it is called."""
+    return Findings(_held(part, name, law) for law in laws)
+
+
+def _held(part: Any, name: str, law: Law) -> Finding:
+    said = sentence(law.__doc__ or "")
+    try:
+        law(part)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a SystemExit is one of the law's too
+        return Finding(name, said, holds=False, told=_told(error))
+    return Finding(name, said, holds=True, told="")
+
+
+def _told(error: BaseException) -> str:
+    """What was found or, of an error in the part's own code, where it stands too."""
+    return one_line(error) if isinstance(error, (Broken, UsageError)) else told_with_place(error)
+
+
+def check_kinds(kinds: Iterable[type[Part]]) -> Findings:
+    """Hold each class, made without arguments, to the laws of its kind."""
+    found = Findings()
+    for kind in kinds:
+        try:
+            part = kind()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            law = "It can be made without arguments."
+            found.append(Finding(kind.__name__, law, holds=False, told=_told(error)))
+        else:
+            found += check_part(part, kind.__name__)
+    return found
+
+
+def check_part(part: Part, name: str = "") -> Findings:
+    """Hold a part to the laws of its kind."""
+    name = name or text(part)
+    found = held(part, name, laws_of(type(part)))
+    if isinstance(part, (Position, MixerSpec)):
+        of_models = [law for law in laws_of(ModelSpec) if law not in laws_of(Part)]
+        found += held(laws_of_models.small(part), name, of_models)
+    return found

@@ -1,0 +1,92 @@
+"""Laws of every recipe and every study; see ``evaluation/laws.py``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+
+from lengthwise.base.fields import Part
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.studies import Study
+from lengthwise.testing.laws import Findings, check_kinds, held, laws_of
+from lengthwise.testing.laws_of_parts import Broken
+from lengthwise.training.trainer import rehearse
+
+NEAR = 1.5  # times the training length: so far may lie what chooses weights
+
+
+def it_trains_and_is_measured(recipe: Recipe) -> None:
+    """Its first and last steps can be taken, and what it watches and its longest problems be measured."""
+    rehearse(recipe, torch.device("cpu"))
+
+
+def what_chooses_weights_stays_near(recipe: Recipe) -> None:
+    """What it watches stays within 1.5 times its training length: scores further out are no surprise otherwise."""
+    furthest = max(_watched(recipe), default=0)
+    if furthest > NEAR * recipe.lengths.top:
+        raise Broken(f"it trains to {recipe.lengths.top}, and watch.sizes names {furthest}")
+
+
+def it_reports_what_did_not_choose(study: Study) -> None:
+    """Each panel measures a size beyond those that its recipes watch or, where they watch none, train on."""
+    for panel in study.panels:
+        chosen = max((max(_watched(recipe), default=recipe.lengths.top) for recipe in panel.recipes), default=0)
+        if max((*panel.sizes, *panel.grid), default=0) <= chosen:
+            raise Broken(f"{panel.title}: chosen up to {chosen}, measured up to {max(panel.sizes, default=0)}")
+
+
+def its_recipes_have_names(study: Study) -> None:
+    """No two of its recipes share a name."""
+    names = [recipe.name for recipe in study.recipes]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise Broken(f"two recipes are called {twice[0]!r}")
+
+
+def _watched(recipe: Recipe) -> tuple[int, ...]:
+    return recipe.watch.sizes if recipe.watch.every else ()
+
+
+def check_recipes(recipes: Mapping[str, Callable[[], Recipe]]) -> Findings:
+    """Hold recipes, by the name they are called by, to their laws."""
+
+    def it_can_be_made(name: str) -> None:
+        """It can be made."""
+        recipes[name]()
+
+    def it_is_called_by_its_name(name: str) -> None:
+        """Its function, or its key among several recipes, has its name."""
+        if (other := recipes[name]().name) != name:
+            raise Broken(f"it is called {name}, and its name is {other}")
+
+    found = Findings()
+    for name, make in recipes.items():
+        found += held(name, name, (it_can_be_made,))
+        if found[-1].holds:
+            found += held(name, name, (it_is_called_by_its_name,))
+        if found[-1].holds:
+            found += held(make(), name, laws_of(Recipe, sys.modules[__name__]))
+    return found
+
+
+def check_studies(studies: Mapping[str, Callable[[], Study]]) -> Findings:
+    """Hold studies to their laws."""
+
+    def it_can_be_made(name: str) -> None:
+        """Without choices it is a study."""
+        studies[name]()
+
+    found = Findings()
+    for name, make in studies.items():
+        found += held(name, name, (it_can_be_made,))
+        if found[-1].holds:
+            found += held(make(), name, laws_of(Study, sys.modules[__name__]))
+    return found
+
+
+def check_all(
+    kinds: Iterable[type[Part]], recipes: Mapping[str, Callable[[], Recipe]], studies: Mapping[str, Callable[[], Study]]
+) -> Findings:
+    """Hold all that a module defines to its laws."""
+    return Findings([*check_kinds(kinds), *check_recipes(recipes), *check_studies(studies)])

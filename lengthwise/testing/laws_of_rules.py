@@ -1,0 +1,268 @@
+"""Laws of what decides while a model trains or answers: lengths, loops, objectives, sources of problems, optimizers and
+their schedules, stopping rules."""
+
+from __future__ import annotations
+
+import copy
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from lengthwise.base.rng import seed_torch, stream, undisturbed
+from lengthwise.base.types import Batch, Loss, Trace
+from lengthwise.experiment.layout import FullOutput
+from lengthwise.experiment.lengths import Lengths
+from lengthwise.experiment.loops import Loops
+from lengthwise.experiment.optim import Optimizer, Schedule
+from lengthwise.experiment.source import Purpose, Source
+from lengthwise.experiment.stopping import Stopping, chosen_by, limit_of
+from lengthwise.models import Model
+from lengthwise.objectives import Objective
+from lengthwise.runners.plain import Plain
+from lengthwise.tasks.addition import Addition
+from lengthwise.testing.laws_of_models import SMALL, away
+from lengthwise.testing.laws_of_parts import Broken
+
+TRACES = 100
+ROUNDS = torch.arange(1, 31).repeat(4)
+STEPS = (0, 1, 10, 1000, 100_000)
+TASK, LAYOUT = Addition(3), FullOutput()
+
+Example = tuple[Trace, Int[Tensor, " b"]]  # a trace, and the planned loops of its rows
+
+# Stopping rules
+
+
+def every_row_has_a_limit(rule: Stopping) -> None:
+    """``limit`` gives each row a whole number of loops, from 1 up."""
+    limit_of(rule, ROUNDS)
+
+
+def what_is_chosen_was_run(rule: Stopping) -> None:
+    """It names a loop that was run: from 1 to ``trace.loops`` if it looks at answers, else to its own limit."""
+    for trace, planned in traces():
+        was_run(rule, trace, planned)
+
+
+def what_was_not_run_does_not_matter(rule: Stopping) -> None:
+    """What a trace holds after a row's last loop, or after an answer's end, changes no choice."""
+    for trace, planned in traces():
+        unread(rule, trace, planned, rubbish=7)
+
+
+def a_row_chooses_for_itself(rule: Stopping) -> None:
+    """A row's choice does not depend on the rows beside it, unless the rule says ``together``."""
+    for trace, planned in traces() if rule.together == 1 else ():
+        alone(rule, trace, planned)
+
+
+def was_run(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]) -> None:
+    """Raise UsageError unless what is chosen was run."""
+    chosen_by(rule, trace, planned, trace.loops if rule.reads_output else limit_of(rule, planned))
+
+
+def unread(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"], rubbish: int) -> None:
+    """Raise Broken if rubbish in loops that were not run, or after answers' ends, changes a choice."""
+    changed = rule.choose(spoilt(trace, rubbish), planned)
+    if not torch.equal(chosen := rule.choose(trace, planned), changed):
+        raise Broken(f"rows that ran {trace.loops.tolist()} loops: {chosen.tolist()}, then {changed.tolist()}")
+
+
+def alone(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]) -> None:
+    """Raise Broken if a row's choice changes with its neighbours."""
+    found = rule.choose(trace, planned).tolist()
+    by_itself = [int(rule.choose(row_of(trace, i), planned[i : i + 1])) for i in range(len(planned))]
+    if found != by_itself:
+        raise Broken(f"rows that stop after {by_itself} loops alone stop after {found} beside each other")
+
+
+def traces() -> Iterator[Example]:
+    """Traces of 1 to 4 rows that ran 1 to 6 loops each; loops that were not run hold rubbish."""
+    draw = stream(0, "traces")
+
+    def some(low: int, high: int, *shape: int) -> Tensor:
+        return torch.randint(low, high + 1, shape, generator=draw)
+
+    for _ in range(TRACES):
+        rows, width = int(some(1, 4)), int(some(1, 3))
+        loops = some(1, 6, rows)
+        shape = int(loops.max()), rows
+        # Confidences are multiples of 1/4, so that some are equal.
+        trace = Trace(some(0, 1, *shape, width), some(1, width, *shape), some(-6, 0, *shape) / 4, loops)
+        yield trace, some(1, 6, rows)
+
+
+def spoilt(trace: Trace, rubbish: int) -> Trace:
+    """The same trace, with rubbish in loops that were not run and after answers' ends."""
+    longest, _, width = trace.predictions.shape
+    ran = torch.arange(longest)[:, None] < trace.loops
+    said = ran[..., None] & (torch.arange(width) < trace.ends[..., None])
+    ends, confidence = trace.ends.where(ran, rubbish), trace.confidence.where(ran, float(rubbish))
+    return Trace(trace.predictions.where(said, rubbish), ends, confidence, trace.loops)
+
+
+def row_of(trace: Trace, i: int) -> Trace:
+    """One row of a trace on its own."""
+    one = slice(i, i + 1)
+    return Trace(trace.predictions[:, one], trace.ends[:, one], trace.confidence[:, one], trace.loops[one])
+
+
+# Loops and lengths
+
+
+def every_row_has_a_loop(loops: Loops) -> None:
+    """Planned and drawn loops are whole numbers from 1 up, one per row."""
+    for name, found in (("planned", loops.planned(ROUNDS)), ("draw", loops.draw(ROUNDS, stream(0, "loops")))):
+        if found.dtype != torch.long or found.shape != ROUNDS.shape or int(found.min()) < 1:
+            raise Broken(f"{name} gives {tuple(found.shape)} of {found.dtype}, from {found.min()} up")
+
+
+def drawn_loops_come_from_the_generator(loops: Loops) -> None:
+    """The same generator draws the same loops."""
+    one, two = (loops.draw(ROUNDS, stream(0, "loops")) for _ in range(2))
+    if not torch.equal(one, two):
+        raise Broken(f"{one[:5].tolist()}, then {two[:5].tolist()}")
+
+
+def sizes_stay_in_the_range(lengths: Lengths) -> None:
+    """At every step there are as many problems as asked for, of sizes from ``bottom`` to ``top`` on each axis."""
+    axes = len(TASK.axes)
+    for step in STEPS:
+        sizes = lengths.problems(TASK, step, 50, stream(0, "lengths")).sizes
+        tops = torch.tensor(lengths.tops(axes))
+        if sizes.shape != (50, axes) or (sizes < lengths.bottom).any() or (sizes > tops).any():
+            raise Broken(f"step {step}: {len(sizes)} problems of sizes {sizes.min()} to {sizes.max()}")
+
+
+def drawn_problems_come_from_the_generator(lengths: Lengths) -> None:
+    """The same generator draws the same problems."""
+    one, two = (lengths.problems(TASK, 9, 50, stream(0, "lengths")).sizes for _ in range(2))
+    if not torch.equal(one, two):
+        raise Broken(f"sizes {one[:3].tolist()}, then {two[:3].tolist()}")
+
+
+# Objectives
+
+
+def the_loss_is_a_number(objective: Objective) -> None:
+    """The loss is one finite number above 0, logged as ``loss``; no log carries a gradient."""
+    model, batch = setting()
+    loss = _computed(objective, model, batch)
+    if loss.value.shape != () or not loss.value.isfinite() or not loss.value > 0:
+        raise Broken(f"the loss is {loss.value.tolist()}")
+    if "loss" not in loss.logs or any(value.requires_grad for value in loss.logs.values()):
+        raise Broken(f"the logs are {', '.join(loss.logs)}: `loss` must be there, and each detached")
+
+
+def only_what_is_asked_matters(objective: Objective) -> None:
+    """Targets outside the loss mask do not change the loss; those inside do."""
+    model, batch = setting()
+    one = _loss(objective, model, batch)
+    rubbish = torch.randint(3, batch.targets.shape, generator=stream(0, "rubbish"))
+    outside = replace(batch, targets=batch.targets.where(batch.loss_mask, rubbish))
+    if not torch.equal(one, _loss(objective, model, outside)):
+        raise Broken("other targets outside the loss mask change the loss")
+    if torch.equal(one, _loss(objective, model, replace(batch, targets=(batch.targets + 1) % 3))):
+        raise Broken("other targets inside the loss mask do not change the loss")
+
+
+def the_loss_can_be_descended(objective: Objective) -> None:
+    """Some parameter has a gradient, and all gradients are finite."""
+    model, batch = setting()
+    _computed(objective, model, batch).value.backward()
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    if not any(gradient.any() for gradient in gradients):
+        raise Broken("no parameter has a gradient")
+    if not all(gradient.isfinite().all() for gradient in gradients):
+        raise Broken("a gradient is not finite")
+
+
+def setting() -> tuple[Model, Batch]:
+    """A small transformer, and a batch of sums."""
+    with undisturbed():
+        seed_torch(0)
+        model = SMALL.build(*LAYOUT.vocabs(TASK), causal=LAYOUT.causal)
+    draw = stream(0, "setting")
+    sizes = torch.randint(1, 5, (6, len(TASK.axes)), generator=draw)
+    return away(model), LAYOUT.write(TASK.sample(sizes, draw), TASK)
+
+
+def _loss(objective: Objective, model: Model, batch: Batch) -> Tensor:
+    with torch.no_grad():
+        return _computed(objective, model, batch).value
+
+
+def _computed(objective: Objective, model: Model, batch: Batch) -> Loss:
+    return objective(Plain(model), batch, batch.rounds, stream(0, "objective"))
+
+
+# Sources, optimizers, schedules
+
+
+def a_problem_s_purpose_is_its_own(source: Source) -> None:
+    """Whether a problem is for training, validation or test depends on the problem alone, and some are for each."""
+    problems = TASK.sample(torch.full((200, len(TASK.axes)), 4), stream(0, "source"))
+    order = torch.randperm(len(problems), generator=stream(0, "order"))
+    for purpose in typing.get_args(Purpose):
+        chosen = source.of(purpose, problems)
+        alone = torch.cat([source.of(purpose, problems.take(slice(i, i + 1))) for i in range(len(problems))])
+        if chosen.dtype != torch.bool or not chosen.any():
+            raise Broken(f"of {len(problems)} problems none is for {purpose}: {chosen[:5].tolist()} …")
+        if not torch.equal(chosen, alone) or not torch.equal(chosen[order], source.of(purpose, problems.take(order))):
+            raise Broken(f"which problems are for {purpose} depends on those beside them")
+
+
+def its_rate_is_the_peak(optimizer: Optimizer) -> None:
+    """It starts at its ``rate``, which a schedule scales; at a rate of 0 no weight moves, at its own some do."""
+    weights = _weights()
+    built = optimizer.build(weights)
+    rates = [group["lr"] for group in built.param_groups]
+    if any(rate != optimizer.rate for rate in rates):
+        raise Broken(f"it is built with the rates {rates}, not {optimizer.rate}")
+    for rate, moves in ((0.0, False), (optimizer.rate or 1e-3, True)):
+        for group in built.param_groups:
+            group["lr"] = rate
+        before = [weight.detach().clone() for weight in weights]
+        _step(built, weights, 0)
+        if moves == all(map(torch.equal, before, weights)):
+            raise Broken(f"a step at a rate of {rate} moves {'no' if moves else 'a'} weight")
+
+
+def its_state_is_all_it_remembers(optimizer: Optimizer) -> None:
+    """Built anew and given the state of one that has taken some steps, it goes on to the bit."""
+    one, two = _weights(), _weights()
+    first, second = optimizer.build(one), optimizer.build(two)
+    for number in range(3):
+        _step(first, one, number)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    for here, there in zip(one, two, strict=True):
+        there.data.copy_(here.data)
+    for number in range(3, 6):
+        _step(first, one, number)
+        _step(second, two, number)
+    if not all(map(torch.equal, one, two)):
+        raise Broken("weights differ after a stop: something that it remembers is not in its state_dict")
+
+
+def the_rate_is_a_fraction_of_its_peak(schedule: Schedule) -> None:
+    """At each step of a run, however short, the factor of the rate lies between 0 and 1."""
+    for steps in (1, 2, 3, 10, 1000):
+        factors = [schedule.factor(step, steps) for step in range(steps)]
+        if not all(0 <= factor <= 1 for factor in factors):
+            raise Broken(f"in a run of {steps} steps factors go from {min(factors)} to {max(factors)}")
+
+
+def _weights() -> list[nn.Parameter]:
+    draw = stream(0, "weights")
+    return [nn.Parameter(torch.randn(shape, generator=draw)) for shape in ((4, 3), (5,))]
+
+
+def _step(optimizer: torch.optim.Optimizer, weights: Sequence[nn.Parameter], number: int) -> None:
+    draw = stream(number, "gradients")
+    for weight in weights:
+        weight.grad = torch.randn(weight.shape, generator=draw)
+    optimizer.step()

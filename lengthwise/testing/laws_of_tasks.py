@@ -1,0 +1,215 @@
+"""Laws of every task: each problem is right by the reference algorithm, and is what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from jaxtyping import Int
+from torch import Generator, Tensor
+
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Problems, UsageError
+from lengthwise.tasks import Task
+from lengthwise.testing.laws_of_parts import Broken
+
+SHORT = 5  # sizes on each axis, from the smallest on, at which every set of problems is looked at
+FURTHER = {1: 40, 2: 14}  # by the number of axes: so much beyond the smallest size lies the largest of a family
+ROWS = 64  # of each size, among which some answer fills its slots
+BETWEEN = 9  # sizes of a family's problems between its ends
+POOL, EVERY = 2000, 3000  # problems: of a pool; of a size that are listed
+SETS_OF_THEIR_OWN = ("uniform", "natural", "every")  # no family may be called so
+
+Sampler = Callable[[Int[Tensor, "b axes"], Generator], Problems]
+
+
+def every_answer_is_right(task: Task) -> None:
+    """Every answer is the one that ``reference`` gives."""
+    for name, problems in _drawn(task):
+        for prompt, answer in texts(task, problems):
+            if (right := task.reference(prompt)) != answer:
+                raise Broken(f"{name} problem {prompt!r} has the answer {answer!r}, where reference says {right!r}")
+
+
+def sizes_are_those_asked_for(task: Task) -> None:
+    """Problems have the sizes that were asked for, row by row."""
+    for name, sampler in _samplers(task):
+        sizes = asked(task, name)
+        problems = sampler(sizes, stream(0, "laws", name))
+        if problems.sizes.tolist() != sizes.tolist():
+            raise Broken(f"{name} problems of sizes {sizes[:3].tolist()} have {problems.sizes[:3].tolist()}")
+
+
+def rows_are_padded_with_zeros(task: Task) -> None:
+    """Prompts and answers hold one symbol or more, ids of ``symbols``, and zeros after their ends; the longest fills
+    the last column."""
+    for name, problems in _drawn(task):
+        for what, row, length in (
+            ("prompts", problems.prompt, problems.prompt_length),
+            ("answers", problems.answer, problems.answer_length),
+        ):
+            if int(length.min()) < 1:
+                raise Broken(f"{name} {what} have lengths from {length.min()}: each must hold one symbol or more")
+            if int(length.max()) != row.shape[1]:
+                said = f"{name} {what} of {row.shape[1]} columns have lengths {length.min()} to {length.max()}"
+                raise Broken(f"{said}: the longest must fill the last column, so cut columns that none reaches")
+            if row[torch.arange(row.shape[1]) >= length[:, None]].any():
+                raise Broken(f"{name} {what} hold other ids than 0 after their ends")
+            if int(row.min()) < 0 or int(row.max()) >= len(task.symbols):
+                raise Broken(f"{name} {what} hold ids from {row.min()} to {row.max()} of {len(task.symbols)} symbols")
+
+
+def answers_fit_their_slots(task: Task) -> None:
+    """No answer is longer than ``answer_slots`` says."""
+    for name, problems in _drawn(task):
+        if (long := problems.answer_length > task.answer_slots(problems.sizes)).any():
+            prompt, answer = texts(task, problems)[int(long.long().argmax())]
+            raise Broken(f"the answer to the {name} problem {prompt!r}, {answer!r}, does not fit")
+
+
+def some_answer_fills_its_slots(task: Task) -> None:
+    """At each small size some answer takes all of its slots: others would be computed for nothing."""
+    sizes = sizes_of(task, top=3, times=ROWS)
+    several = [sampler(sizes, stream(0, "laws", name)) for name, sampler in _samplers(task)]
+    for size in sizes.unique(dim=0):
+        at = (sizes == size).all(1)
+        longest = max(int(problems.answer_length[at].max()) for problems in several)
+        if longest < (slots := int(task.answer_slots(size[None])[0])):
+            raise Broken(f"at size {tuple(size.tolist())} there are {slots} slots, and no answer takes over {longest}")
+
+
+def rounds_are_whole_numbers(task: Task) -> None:
+    """T(n), the rounds of its algorithm, is a whole number from 1 up."""
+    for name, problems in _drawn(task):
+        if problems.rounds.dtype != torch.long or int(problems.rounds.min()) < 1:
+            raise Broken(f"{name} problems have rounds from {problems.rounds.min()} up, as {problems.rounds.dtype}")
+
+
+def the_generator_alone_decides(task: Task) -> None:
+    """The same generator gives the same problems, another one others."""
+    for name, sampler in _samplers(task):
+        sizes = asked(task, name)
+        first, again, other = (texts(task, sampler(sizes, stream(seed, "laws"))) for seed in (0, 0, 1))
+        if first != again:
+            raise Broken(f"{name} problems differ between two calls with the same generator")
+        if first == other and name in ("uniform", task.harder) and len(task.symbols) > 1:
+            raise Broken(f"{name} problems are the same whatever the generator")
+
+
+def what_is_typed_is_read(task: Task) -> None:
+    """``parse`` gives back the problem whose prompt was typed, its answer and its rounds."""
+    for name, problems in _drawn(task):
+        for (prompt, answer), rounds in zip(texts(task, problems), problems.rounds.tolist(), strict=True):
+            typed = task.typed(task.vocab.encode(prompt))
+            parsed = task.parse(typed)
+            if (read := texts(task, parsed)) != [(prompt, answer)] or parsed.rounds.tolist() != [rounds]:
+                said = f"{typed!r} typed, a {name} problem {prompt!r} → {answer!r} of {rounds} rounds,"
+                raise Broken(f"{said} is read as {read} of {parsed.rounds.tolist()}")
+
+
+def other_text_is_refused(task: Task) -> None:
+    """``parse`` refuses what is no problem by a UsageError of one line that has the task's name."""
+    for text in ("", "  ", "?", "1?0", "=", "$", "١"):
+        try:
+            task.parse(text)
+        except UsageError as error:
+            if task.name not in str(error) or "\n" in str(error):
+                raise Broken(f"{text!r} is refused by {str(error)!r}, without the name {task.name}") from None
+        else:
+            raise Broken(f"{text!r} is read as a problem")
+
+
+def it_says_what_is_asked(task: Task) -> None:
+    """``question`` says in a sentence what is to be done, for whoever has not read the class."""
+    asked = task.question
+    if len(asked) <= 10 or not asked.endswith(".") or "\n" in asked or "→" in asked:
+        raise Broken(
+            f"the question is {asked!r}; it must be a sentence on one line, of more than 10 characters, with a full "
+            "stop at its end and without →: the first sentence of the class's docstring, unless `question` is given"
+        )
+
+
+def a_pool_is_what_was_asked_for(task: Task) -> None:
+    """``pool`` draws as many problems as asked for, right ones, of all sizes in the range; the generator alone
+    decides."""
+    low, high = task.smallest + 1, task.smallest + 4
+    problems, again = (task.pool(POOL, low, high, stream(0, "pool")) for _ in range(2))
+    pairs = texts(task, problems)
+    if pairs != texts(task, again):
+        raise Broken("a pool differs between two calls with the same generator")
+    found = len(pairs), int(problems.sizes.min()), int(problems.sizes.max())
+    if found != (POOL, low, high):
+        raise Broken(f"{POOL} problems of sizes {low} to {high} are {found[0]} of sizes {found[1]} to {found[2]}")
+    for prompt, answer in pairs:
+        if (right := task.reference(prompt)) != answer:
+            raise Broken(f"a pool's problem {prompt!r} has the answer {answer!r}, where reference says {right!r}")
+
+
+def families_are_named(task: Task) -> None:
+    """Each family has a name of its own, in lower case with dashes, and a sentence that says what it is."""
+    names = [family.name for family in task.families]
+    for family in task.families:
+        wrong = family.name != family.name.lower() or " " in family.name or "_" in family.name
+        if wrong or names.count(family.name) > 1 or family.name in SETS_OF_THEIR_OWN:
+            raise Broken(f"a family is called {family.name!r}; a name is in lower case with dashes, and its own")
+        if not family.about.endswith(".") or "\n" in family.about or len(family.about) <= 8:
+            raise Broken(f"the family {family.name} says of itself {family.about!r}, which is no sentence in a line")
+
+
+def every_problem_is_there_once(task: Task) -> None:
+    """Where ``every`` gives all problems of a size, it gives each once, rightly, and all that can be drawn."""
+    size = [task.smallest] * len(task.axes)
+    if (problems := task.every(size, EVERY)) is None:
+        return
+    pairs = texts(task, problems)
+    if wrong := [(prompt, answer) for prompt, answer in pairs if task.reference(prompt) != answer]:
+        raise Broken(f"{wrong[0][0]!r} has the answer {wrong[0][1]!r}")
+    prompts = [prompt for prompt, _ in pairs]
+    drawn = {prompt for prompt, _ in texts(task, task.sample(torch.tensor([size] * POOL), stream(0, "every")))}
+    if len(set(prompts)) < len(prompts) or drawn - set(prompts):
+        raise Broken(f"of size {tuple(size)} there are {prompts[:5]} …, {len(prompts)} in all")
+
+
+# What is drawn
+
+
+def texts(task: Task, problems: Problems) -> list[tuple[str, str]]:
+    """Prompts and answers in the task's own symbols and order."""
+    symbols = task.symbols
+
+    def read(rows: Tensor, lengths: Tensor) -> list[str]:
+        both = zip(rows.tolist(), lengths.tolist(), strict=True)
+        return ["".join(symbols[i] for i in row[:length]) for row, length in both]
+
+    prompts = read(problems.prompt, problems.prompt_length)
+    return list(zip(prompts, read(problems.answer, problems.answer_length), strict=True))
+
+
+def sizes_of(task: Task, top: int = SHORT, times: int = 8) -> Int[Tensor, "b axes"]:
+    """The ``top`` smallest sizes, or all pairs of them, in no order that a task could lean on."""
+    sizes = torch.arange(task.smallest, task.smallest + top)
+    rows = torch.cartesian_prod(*[sizes] * len(task.axes)).view(-1, len(task.axes)).repeat(times, 1)
+    return rows[torch.randperm(len(rows), generator=stream(0, "order"))]
+
+
+def _samplers(task: Task) -> list[tuple[str, Sampler]]:
+    return [("uniform", task.sample), *((family.name, family.sample) for family in task.families)]
+
+
+def asked(task: Task, name: str) -> Int[Tensor, "b axes"]:
+    """Sizes of uniform problems, and of a family: all small ones several times; or few of them, the smallest and a
+    large one, and some between."""
+    small = sizes_of(task) if name in ("uniform", task.harder) else sizes_of(task, top=3, times=1)
+    if name == "uniform":
+        return small
+    low, axes = task.smallest, len(task.axes)
+    high = min(task.largest or low + FURTHER[axes], low + FURTHER[axes])
+    between = torch.randint(low, high + 1, (BETWEEN, axes), generator=stream(0, "sizes", name))
+    ends = torch.tensor([low, high])[:, None].expand(-1, axes)
+    return torch.cat([small, ends, between])
+
+
+def _drawn(task: Task) -> Iterator[tuple[str, Problems]]:
+    """Uniform problems, and those of every family, the harder set among them."""
+    for name, sampler in _samplers(task):
+        yield name, sampler(asked(task, name), stream(0, "laws", name))

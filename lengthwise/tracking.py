@@ -1,0 +1,191 @@
+"""Sends a run's rows to a tracker: TensorBoard, trackio or wandb. The run's own files stay the truth.
+
+A tracker is fed by what is appended to the run's files, each row once, however often the run is resumed: a file beside
+them counts the rows that were sent. A tracker that fails says so once, and is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from io import StringIO
+
+from lengthwise.base.errors import UsageError, clean
+from lengthwise.base.extras import library
+from lengthwise.base.fields import conform, suggest
+from lengthwise.base.files import check_tree, inside, read_tree, write_json
+from lengthwise.base.ranges import Whole
+from lengthwise.base.score_rows import Row, size_text
+from lengthwise.runs.folder import RunFolder
+
+PROJECT = "lengthwise"
+KINDS = ("metrics", "scores")  # of rows, in the order in which they come
+
+
+class Sink(ABC):
+    """Where values go."""
+
+    @abstractmethod
+    def log(self, axis: str, at: int, values: dict[str, float]) -> None:
+        """Keep values by name, at a step of training or, on the axis ``size``, at a size of problems."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nothing more will come."""
+
+
+class TensorBoard(Sink):
+    """Event files in the run's folder: ``tensorboard --logdir runs``."""
+
+    def __init__(self, run: RunFolder) -> None:
+        folder = check_tree(inside(run.folder, "tensorboard"))
+        self.writer = library("tensorboard.summary", "tensorboard").Writer(str(folder))
+
+    def log(self, axis: str, at: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, at)
+        self.writer.flush()
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class Wandb(Sink):
+    """A run of Weights & Biases. Without a key, and unless WANDB_MODE says otherwise, it is kept offline."""
+
+    def __init__(self, run: RunFolder) -> None:
+        check_tree(inside(run.folder, "wandb"))
+        wandb = library("wandb", "wandb")
+        mode = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
+        settings = wandb.Settings(silent=True, console="off", x_disable_stats=True, disable_git=True, disable_code=True)
+        named: Row = {"id": run.folder.name, "name": run.folder.name, "config": run.config(), "dir": str(run.folder)}
+        self.run = wandb.init(project=PROJECT, mode=mode, resume="allow", settings=settings, **named)
+        for axis, names in (("step", "*"), ("size", "exact match/*")):
+            self.run.define_metric(names, step_metric=axis)
+
+    def log(self, axis: str, at: int, values: dict[str, float]) -> None:
+        self.run.log({axis: at, **values})
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+class Trackio(Sink):
+    """A local database of trackio's: ``trackio show``."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self.library = library("trackio", "trackio")
+        options: Row = {"resume": "allow", "embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
+        self.run = self.library.init(project=PROJECT, name=run.folder.name, config=run.config(), **options)
+
+    def log(self, axis: str, at: int, values: dict[str, float]) -> None:
+        self.run.log(values, step=at)
+
+    def close(self) -> None:
+        self.library.finish()  # the run's own leaves it to be ended at exit again
+
+
+SINKS: dict[str, Callable[[RunFolder], Sink]] = {"tensorboard": TensorBoard, "trackio": Trackio, "wandb": Wandb}
+
+
+class Tracker:
+    """Sends the rows of one run to one sink."""
+
+    def __init__(self, run: RunFolder, name: str, note: Callable[[str], None]) -> None:
+        self.run, self.name, self.note = run, name, note
+        self.ledger = run.folder / f"tracked-{name}.json"
+        self.sent: dict[str, int] = {}  # rows, by their kind
+        self.seen: dict[str, int] = {}
+        self.sink: Sink | None = None
+        self.failed = False
+
+    def hear(self, kind: str, rows: Sequence[Row]) -> None:
+        """Rows that were just appended to the run's file of this kind."""
+        if kind not in KINDS or self.failed:
+            return
+        with self._harmless():
+            if kind not in self.seen:
+                rows, self.seen[kind] = self.run.rows(kind), 0
+                if self.ledger.exists():
+                    self.sent |= conform(dict[str, Whole], read_tree(self.ledger), str(self.ledger))
+            for row in rows:
+                self._send(kind, row)
+
+    def _send(self, kind: str, row: Row) -> None:
+        self.seen[kind] += 1
+        if self.seen[kind] <= self.sent.get(kind, 0):
+            return
+        self.sink = self.sink or SINKS[self.name](self.run)
+        self.sent[kind] = self.seen[kind]
+        write_json(self.ledger, self.sent)  # first: a process that is killed here sends a row too few, never one twice
+        axis, at = ("size", max(row["sizes"])) if kind == "scores" else ("step", row["step"])
+        if values := _scores(row, self.run) if kind == "scores" else dict(_numbers(row)):
+            try:
+                self.sink.log(axis, at, values)
+            except Exception:  # it was not sent: `lengthwise track` makes up for it
+                self.sent[kind] -= 1
+                write_json(self.ledger, self.sent)
+                raise
+
+    def close(self) -> None:
+        """Send what is missing, and end."""
+        for kind in KINDS:
+            if kind not in self.seen:
+                self.hear(kind, ())
+        if self.sink:
+            with self._harmless():
+                self.sink.close()
+
+    @contextmanager
+    def _harmless(self) -> Iterator[None]:
+        """A context in which whatever a library raises ends the tracking alone, and its chatter is not heard."""
+        try:
+            with redirect_stdout(StringIO()):
+                yield
+        except Exception as error:
+            if not self.failed:
+                reason = clean(str(error)) if isinstance(error, UsageError) else type(error).__name__
+                self.note(f"{self.name} tracks no more of {self.run.folder.name}: {reason}")
+            self.failed = True
+
+
+@contextmanager
+def tracked(run: RunFolder, names: Sequence[str], note: Callable[[str], None]) -> Iterator[list[Tracker]]:
+    """A context in which what is appended to a run is sent to the trackers of these names. ``note`` is told of those
+    that fail. Raises UsageError if there is none of a name."""
+    check(names)
+    trackers = [Tracker(run, name, note) for name in dict.fromkeys(names)]
+    with ExitStack() as stack:
+        for tracker in trackers:
+            stack.callback(tracker.close)
+            run.listeners.append(tracker.hear)
+            stack.callback(run.listeners.remove, tracker.hear)  # first of all: what is closed hears no more
+        yield trackers
+
+
+def check(names: Sequence[str]) -> None:
+    """Raise UsageError if there is no tracker of one of these names."""
+    for name in names:
+        if name not in SINKS:
+            raise UsageError(f"{name} is not one of the trackers: {', '.join(SINKS)}{suggest(name, SINKS)}")
+
+
+def _numbers(row: Row, path: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers of a row of metrics, by name: ``loss``, ``exact/8``."""
+    for name, value in row.items():
+        if isinstance(value, dict):
+            yield from _numbers(value, f"{path}{name}/")
+        elif isinstance(value, int | float) and path + name != "step":
+            yield path + name, float(value)
+
+
+def _scores(row: Row, run: RunFolder) -> dict[str, float]:
+    """Exact match, by what was asked; sizes on two axes that differ are named."""
+    name = "exact match/" + row["problems"]
+    if row["stopping"] != run.outline.stopping:
+        name += f" {row['stopping']}"
+    if len(set(row["sizes"])) > 1:
+        name += f" at {size_text(row['sizes'])}"
+    return {name: row["exact"]}

@@ -1,0 +1,63 @@
+"""What to do where a device's memory does not hold a training step: run the rows of its batch in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from lengthwise.base.types import Inputs
+from lengthwise.models import device_of
+from lengthwise.runners import Runner
+
+
+class InParts(Runner):
+    """Runs the rows of a batch in parts, one after the other, and computes each again for its gradients.
+
+    So memory holds what backpropagation keeps of one part, and of all parts the logits alone. Objectives see the whole
+    batch: losses and gradients are those of the runner that it uses, up to the order of sums.
+    """
+
+    def __init__(self, runner: Runner, parts: int) -> None:
+        super().__init__(runner.model)
+        self.runner, self.parts = runner, parts
+
+    def last(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, untracked: int = 0
+    ) -> Float[Tensor, "n v"]:
+        def logits(rows: slice) -> Float[Tensor, "m v"]:
+            return self.runner.last(inputs.take(rows), loops[rows], at[rows], untracked=untracked)
+
+        return torch.cat([self._again(logits, rows) for rows in self._rows(len(loops))])
+
+    def each(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
+    ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
+        found: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        for rows in self._rows(len(loops)):
+            order: list[tuple[int, Tensor]] = []
+
+            def logits(rows: slice = rows, order: list[tuple[int, Tensor]] = order) -> tuple[Tensor, ...]:
+                steps = [*self.runner.each(inputs.take(rows), loops[rows], at[rows])]
+                order[:] = [(k, ran + rows.start) for k, ran, _ in steps]
+                return tuple(own for *_, own in steps)
+
+            for own, (k, ran) in zip(self._again(logits), order, strict=True):
+                found.setdefault(k, []).append((ran, own))
+        for k, parts in found.items():
+            rows, own = zip(*parts, strict=True)
+            yield k, torch.cat(rows), torch.cat(own)
+
+    def _rows(self, count: int) -> Sequence[slice]:
+        size = -(-count // self.parts)
+        return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+    def _again(self, function: Callable[..., Any], *given: Any) -> Any:
+        """What the function gives; nothing else is kept, and it is called again for gradients."""
+        # A tensor of the device, so that dropout is drawn there as before: torch looks at arguments alone for devices.
+        there = torch.empty(0, device=device_of(self.model))
+        return checkpoint(lambda _, *rest: function(*rest), there, *given, use_reentrant=False)

@@ -1,0 +1,399 @@
+"""A model in training: one step, what is logged, and its checkpoint."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+
+from lengthwise.base import rng
+from lengthwise.base.errors import Diverged, UsageError, clean, is_out_of_memory, message_of
+from lengthwise.base.files import one_line
+from lengthwise.base.progress import Progress
+from lengthwise.base.streams import unwarned
+from lengthwise.base.types import Batch, Loss
+from lengthwise.evaluation import causality, scores
+from lengthwise.experiment import data
+from lengthwise.experiment.lengths import Growing, Mastery
+from lengthwise.experiment.own_code import running_foreign_code, runs_foreign_code, told_of_own
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.resources import KEPT, of_model, parameters, surely_small
+from lengthwise.experiment.source import Finite, Fresh
+from lengthwise.models import Model
+from lengthwise.run import Run, check_kept, commit, named_now, save
+from lengthwise.runners import Runner, cpu
+from lengthwise.runners.plain import Plain
+from lengthwise.training import checkpoint
+from lengthwise.training.arithmetic import Bf16, Clock, Matmul, check_matmul, stepping
+from lengthwise.training.ema import Average
+from lengthwise.training.micro_batches import InParts
+from lengthwise.training.processes import Alone, Divided, Processes
+from lengthwise.training.validation import Watching, finite
+
+DrawnBatch = tuple[Batch, Int[Tensor, " b"]]  # a batch, with its rows' loops
+
+LOG_EVERY = 10  # steps
+REHEARSED = 2  # rows
+
+
+class Trainee:
+    """A model in training, with the optimizer and everything else that a checkpoint holds."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        device: torch.device,
+        *,
+        allow_divergence: bool = False,
+        matmul: Matmul = "fp32",
+        compile: bool = False,
+        processes: Processes | None = None,
+        stacked: int = 0,
+    ) -> None:
+        self.recipe, self.device, self.allow_divergence = recipe, device, allow_divergence
+        self.matmul, self.compile, self.processes, self.stacked = matmul, compile, processes or Alone(), stacked
+        if not surely_small(recipe.model):
+            of_model(recipe, KEPT).check(f"{recipe.name}: training a model of {parameters(recipe):,} parameters")
+        self.model = recipe.build().to(device).train()  # a module that is given may not be in training
+        if recipe.model.offsets > 1:  # each is added to the others, and no table is as long as all may be together
+            raise UsageError(f"{recipe.name}: several parts add random offsets to digit positions: offset=1 adds none")
+        if not any(weight.requires_grad for weight in self.model.parameters()):
+            raise UsageError(f"{recipe.name}: there is nothing to train: the model has no weights that may change")
+        self.average = Average(self.model, recipe.ema) if recipe.ema else None
+        self.optimizer = recipe.optimizer.build(self.model.parameters())
+        self.draw: Callable[[int, int], DrawnBatch] = lambda step, passed: data.batch(recipe, step, passed=passed)
+        self.step = 0
+        self.passed = 0  # exams, with Mastery
+        self.parts = 1  # of a batch, where memory does not hold all of it
+        self.sums: dict[str, Tensor] = {}  # of logged values, since the last report
+        self.last = (0, math.nan)  # step and loss of the last report
+        self.diverged = 0  # the step at which that was found
+        self.resumed: list[dict[str, Any]] = []  # with what each change of versions or threads came
+        self.watching = Watching(recipe)
+        # Steps seed torch's global generators, for dropout; code of others may draw from Python's too.
+        self.borrowed = partial(running_foreign_code, recipe) if runs_foreign_code(recipe, self.model) else rng.borrowed
+        self.spent = {"wall_s": 0.0, "cpu_s": 0.0}
+        self.clock = Clock()
+
+    def advance(self) -> None:
+        """Take one optimizer step. Where memory does not hold it, take it again with twice as many parts of the batch,
+        and go on so. Raises UsageError where it does not hold a single row."""
+        batch, loops = self.batch(self.step)
+        with self.borrowed():
+            while (loss := self._backward(batch, loops)) is None:
+                if self.processes.count > 1 or self.parts >= len(loops):
+                    rows = f"{-(-len(loops) // self.parts)} of {len(loops)} rows"
+                    raise UsageError(f"{self.recipe.name}: memory does not hold {rows} at a time: reduce batch")
+                self.parts *= 2
+            self.processes.add_gradients(self.model)
+            self.descend(loss)
+
+    def _backward(self, batch: Batch, loops: Int[Tensor, " b"]) -> Loss | None:
+        """Compute the loss and its gradients. None if memory does not hold what that takes; all of it is free again."""
+        runner = self.runner()
+        try:
+            with stepping(self.matmul):
+                loss = self.loss(self.step, runner, batch, loops)
+                loss.value.backward()
+        except (MemoryError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                self.optimizer.zero_grad()
+                return None
+            if "once_differentiable" not in message_of(error) or type(runner) is Plain:
+                raise
+            raise UsageError(
+                "the objective takes gradients of gradients, which faster runners do not have: train it within "
+                "lw.plain(), or with LENGTHWISE_PLAIN=1"
+            ) from error
+        return loss
+
+    def batch(self, step: int) -> DrawnBatch:
+        """The batch of a step, with its rows' loops."""
+        return self.draw(step, self.passed)
+
+    def loss(self, step: int, runner: Runner, batch: Batch, loops: Int[Tensor, " b"]) -> Loss:
+        """The loss of that batch, computed by a runner."""
+        # Seeded per step, so that a resumed run draws the same dropout as an uninterrupted one.
+        rng.seed_torch(rng.address(self.recipe.seed, "dropout", step, *self.processes.address))
+        return self.recipe.objective(runner, batch, loops, rng.stream(self.recipe.seed, "objective", step))
+
+    def descend(self, loss: Loss) -> None:
+        """Change the weights by the gradient that they have, and count the step."""
+        recipe, step, logs = self.recipe, self.step, dict(loss.logs)
+        if recipe.clip:
+            logs["gradient_norm"] = clip_grad_norm_(self.model.parameters(), recipe.clip)
+        for group in self.optimizer.param_groups:
+            group["lr"] = recipe.optimizer.rate * recipe.schedule.factor(step, recipe.steps)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        if self.average and step >= recipe.ema_start:
+            self.average.update_parameters(self.model)
+        # Summed on the device: reading a number at every step would make a GPU wait.
+        self.sums = {name: self.sums.get(name, 0.0) + value.detach() for name, value in logs.items()}
+        self.step += 1
+
+    def runner(self) -> Runner:
+        """Chosen at every step: hooks may have been set since the last one."""
+        runner = cpu.choose(self.model, self._kinds())
+        runner = Bf16(runner) if self.matmul == "bf16" else runner
+        runner = InParts(runner, self.parts) if self.parts > 1 else runner
+        return Divided(runner, self.processes) if self.processes.divides else runner
+
+    def _kinds(self) -> Sequence[cpu.RunnerType]:
+        """The runners that may be chosen: the faster ones for a CPU know no bfloat16."""
+        return (cpu.Compiled,) * self.compile + (() if self.matmul == "bf16" else cpu.RUNNERS)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether a compiled runner is asked for and claims the model."""
+        return self.compile and cpu.uncompiled(self.model) is None
+
+    def compile_first(self, shown: Progress) -> None:
+        """Compile what the first step needs, if anything is compiled. Raises UsageError where torch cannot."""
+        if not self.compiled:
+            return
+        line = shown.line(f"{self.recipe.name}: compiling", 1.0)
+        try:
+            with unwarned(), self.borrowed():  # the compiler's warnings are for those who write kernels
+                self._backward(*self.batch(0))
+        except RuntimeError as error:
+            reason = clean(message_of(error).partition("Set TORCHDYNAMO")[0])[:200].strip()
+            raise UsageError(f"{self.recipe.name}: torch cannot compile here ({reason}); leave compile out") from None
+        self.optimizer.zero_grad()
+        line.show(1.0)
+
+    def examine(self) -> None:
+        """With ``Mastery``, let the model take its exam if one is due, and admit the next length if it passes."""
+        lengths = self.recipe.lengths
+        if not isinstance(lengths, Mastery) or self.step % lengths.every or self.length() == lengths.top:
+            return
+        passed = False
+        if self.processes.first:
+            size = self.recipe.sizes(self.length())
+            passed = scores.exact_match(self.model, self.recipe, size, lengths.count, step=self.step) >= lengths.least
+            self.model.train()
+        self.passed += self.processes.from_first(passed)
+
+    def length(self) -> int:
+        """The largest size at this step."""
+        lengths = self.recipe.lengths
+        return lengths.maximum(lengths.clock(self.step, self.passed)) if isinstance(lengths, Growing) else lengths.top
+
+    def evaluated(self) -> Model:
+        """The model to evaluate and save: the moving average if the recipe has one and it has started."""
+        averaged = self.average is not None and self.average.n_averaged > 0
+        return self.average.module if averaged else self.model  # type: ignore[return-value,union-attr]
+
+    def log(self, run: Run) -> list[dict[str, Any]]:
+        """Do what is due after a step, an exam, a report, a watch, and log it; the new rows of metrics."""
+        with self.borrowed():
+            self.examine()
+            rows = [self.report()] if self.reports() else []
+            if self.recipe.watch.every and self.step % self.recipe.watch.every == 0:
+                rows.append(self.watch())
+        for row in rows:
+            run.append("metrics", row)
+        return rows
+
+    def keep(self, run: Run) -> None:
+        """Write the checkpoint."""
+        self.check_finite()
+        run.save_state(self.state())
+
+    def end(self, run: Run) -> None:
+        """Write what is left of a training; the weights come last: their file marks the run as done."""
+        run.describe(self.about())
+        save(run.folder, self.recipe, self.watching.weights_of(self.evaluated()))
+        run.forget_state()
+
+    def reports(self) -> bool:
+        """Is a report due after this step?"""
+        return self.step % LOG_EVERY == 0 or self.step == self.recipe.steps
+
+    def report(self) -> dict[str, Any]:
+        """A row of metrics: means over the steps since the last report."""
+        self.check_finite()
+        steps = (self.step - 1) % LOG_EVERY + 1
+        means = {name: finite(float(value) / steps) for name, value in self.sums.items()}
+        self.sums = {}
+        if (loss := means.get("loss")) is not None:
+            self.last = (self.step, loss)
+        length = {"length": self.length()} if isinstance(self.recipe.lengths, Growing) else {}
+        return {"step": self.step, **means, "rate": self.optimizer.param_groups[0]["lr"], **length, **self.time()}
+
+    def check_finite(self) -> None:
+        """Diverged unless every weight, and every value logged since the last report, is a number; where that is
+        allowed, it is noted."""
+        weights = torch.stack([parameter.isfinite().all() for parameter in self.model.parameters()])
+        if weights.all() and all(math.isfinite(value) for value in self.sums.values()):
+            return
+        self.diverged = self.diverged or self.step
+        if self.allow_divergence:
+            return
+        step, loss = self.last
+        before = f"the last finite loss was {loss:.4g} at step {step}" if step else "it never was finite"
+        rate, clip = self.recipe.optimizer.rate, self.recipe.clip
+        advice = f"a lower optimizer.rate than {rate:g}" + ("" if clip else ", or clip=1")
+        raise Diverged(f"{self.recipe.name}: the loss is not finite at step {self.step}; {before}; try {advice}")
+
+    def watch(self) -> dict[str, Any]:
+        """Measure what the recipe watches, as a row of metrics."""
+        return self.watching.measure(self.evaluated(), self.step) | self.time()
+
+    def time(self) -> dict[str, float]:
+        """Wall and processor seconds so far, including earlier calls that trained this run. Of seeds that train
+        together each has an equal share of the processor's."""
+        now = self.clock.read()
+        now["cpu_s"] /= self.stacked or 1
+        return {name: round(self.spent[name] + value, 3) for name, value in now.items()}
+
+    def about(self) -> dict[str, Any]:
+        """The provenance of the results: versions, commit, device, runner, time."""
+        return {
+            "commit": commit(),
+            "python": platform.python_version(),
+            **self.surroundings(),
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            **({"parts": self.parts} if self.parts > 1 else {}),
+            "steps": self.step,
+            "kept_step": self.watching.best["step"] or self.step,
+            **({"diverged": self.diverged} if self.diverged else {}),
+            **({"resumed": self.resumed} if self.resumed else {}),
+            **self.time(),
+        }
+
+    def _runner_name(self) -> str:
+        if self.stacked:
+            return "Stacked"
+        name = cpu.described(self.model, self._kinds())
+        return name if self.matmul != "bf16" else "Bf16, Compiled" if name == "Compiled" else "Bf16"
+
+    def surroundings(self) -> dict[str, Any]:
+        """What the last bits of the weights may depend on, beside the recipe."""
+        from lengthwise import __version__
+
+        versions = {"lengthwise": __version__, "torch": str(torch.__version__)}
+        machine = {"device": self.device.type, "processes": self.processes.count, "stacked": self.stacked or 1}
+        how = {"matmul": self.matmul, "compiled": self.compiled, "runner": self._runner_name()}
+        return {**versions, **machine, "threads": torch.get_num_threads(), **how}
+
+    def state(self) -> dict[str, Any]:
+        """The checkpoint: everything that resuming needs."""
+        return {
+            "step": self.step,
+            "passed": self.passed,
+            "parts": self.parts,
+            "model": self.model.state_dict(),
+            "average": self.average.state_dict() if self.average else None,
+            "optimizer": self.optimizer.state_dict(),
+            "sums": self.sums,
+            "best": self.watching.best,
+            "spent": self.time(),
+            "surroundings": self.surroundings(),
+            "resumed": self.resumed,
+            "diverged": self.diverged,
+        }
+
+    def restore(self, run: Run) -> list[str]:
+        """Load the run's checkpoint, if there is one, and drop metrics that were logged after it; what a user should
+        know of that, a line each. Raises UsageError if the checkpoint does not fit this recipe."""
+        state, before = run.state(), self.surroundings()
+        if state:
+            known = rehearse(self.recipe, self.device, self.matmul).all_kept()  # what fails here is the recipe's fault
+            try:
+                self._resume(state, known)
+                before |= checkpoint.UNSAID | state.get("surroundings", {})  # an older version has not kept them
+            except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+                fault = f"not a checkpoint of this recipe ({one_line(error)}); delete it to start over"
+                raise UsageError(f"{run.folder / 'state.pt'}: {fault}") from None
+        run.cut("metrics", self.step)
+        rows = run.rows("metrics")
+        losses = [(row["step"], row["loss"]) for row in rows if row.get("loss") is not None]
+        self.last = losses[-1] if losses else self.last
+        if not state or self.step == self.recipe.steps:  # nothing is computed any more
+            return []
+        changes = checkpoint.changed(before, self.surroundings())
+        self.resumed += [{"step": self.step, **changes}] if changes else []
+        said = [
+            checkpoint.told(changes, self.surroundings(), self.step),
+            checkpoint.lost(rows, self.step // LOG_EVERY),
+        ]
+        return [f"{self.recipe.name}: {text}" for text in said if text]
+
+    def _resume(self, state: dict[str, Any], known: dict[str, Any]) -> None:
+        for name in ("model", "average"):
+            if isinstance(state.get(name), dict):
+                state[name] = named_now(state[name])
+        if isinstance(best := state.get("best"), dict) and isinstance(best.get("weights"), dict):
+            best["weights"] = named_now(best["weights"])
+        checkpoint.check(state, known)
+        self.adopt(state)
+
+    def all_kept(self) -> dict[str, Any]:
+        """A checkpoint in which the optimizer keeps something of every parameter, of those without a gradient too: a
+        model of one's own may use some of them at some steps alone."""
+        for parameter in self.model.parameters():
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+        self.optimizer.step()
+        return self.state()
+
+    def adopt(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint of this recipe."""
+        self.model.load_state_dict(state["model"])
+        if self.average:
+            self.average.load_state_dict(state["average"])
+        checkpoint.restored(self.optimizer, state["optimizer"])
+        self.step, self.watching.best, self.spent = (state[k] for k in ("step", "best", "spent"))
+        self.sums = {name: value.to(self.device) for name, value in state["sums"].items()}
+        self.passed, self.diverged = state.get("passed", 0), state.get("diverged", 0)
+        self.parts = state.get("parts", 1)
+        self.resumed = [*state.get("resumed", [])]
+
+
+def rehearse(recipe: Recipe, device: torch.device, matmul: Matmul = "fp32") -> Trainee:
+    """Train on a few rows at the first step and at the last, and measure what the recipe watches and its longest
+    problems on a few: what cannot work raises UsageError here, before anything is written or hours have passed."""
+    check_matmul(matmul, device)
+    with told_of_own(recipe), rng.undisturbed():
+        return _rehearsed(recipe, device, matmul)
+
+
+def _rehearsed(recipe: Recipe, device: torch.device, matmul: Matmul) -> Trainee:
+    trainee = Trainee(small(recipe), device, matmul=matmul)
+    causality.check(trainee.model, recipe)
+    _rehearse_problems(recipe)
+    check_kept(trainee.model.state_dict())
+    trainee.advance()
+    trainee.step, trainee.passed = recipe.steps - 1, recipe.lengths.top
+    trainee.advance()
+    if recipe.watch.every:
+        trainee.watch()
+    scores.exact_match(trainee.model, trainee.recipe, recipe.sizes(recipe.lengths.top), 1)
+    return trainee
+
+
+def _rehearse_problems(recipe: Recipe) -> None:
+    """Draw what a step may not find, hours later: problems beside a fixed set, and positions of the longest."""
+    if isinstance(recipe.source, Finite):
+        data.fixed_set(recipe.task, recipe.lengths, recipe.source)
+        for size in recipe.watch.sizes if recipe.watch.every else ():
+            data.unseen(recipe, size, recipe.watch.count, seed=recipe.data_seed, step=0)
+        if recipe.watch.every and recipe.watch.validation:
+            data.held_out(recipe, recipe.watch.validation)
+    longest = data.unseen(replace(recipe, source=Fresh()), recipe.lengths.top, 1, seed=recipe.data_seed)
+    inputs = recipe.layout.write_training(longest, recipe.task).inputs
+    recipe.model.vary(inputs, rng.stream(recipe.seed, "rehearsal"))
+
+
+def small(recipe: Recipe) -> Recipe:
+    """A recipe with a few rows of every batch and measurement, to be rehearsed."""
+    watch = replace(recipe.watch, count=1, validation=min(recipe.watch.validation, REHEARSED))
+    return replace(recipe, batch=min(recipe.batch, REHEARSED), watch=watch, source=Fresh())

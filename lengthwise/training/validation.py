@@ -1,0 +1,67 @@
+"""What is measured while a model trains, and the best weights that were seen."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from lengthwise.base.types import Problems
+from lengthwise.evaluation import scores
+from lengthwise.experiment import data
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.models import Model
+
+
+class Watching:
+    """Measures what a recipe's ``watch`` names. ``best`` are the weights of the highest merit, at the first step that
+    had it: the highest exact match, or the lowest validation loss, as the recipe's ``keep`` says; or none."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.best: dict[str, Any] = {"merit": -math.inf, "step": 0, "weights": {}}
+
+    def measure(self, model: Model, step: int) -> dict[str, Any]:
+        """Measure a model after a step, as a row of metrics, and remember its weights if they are the best."""
+        recipe, watch = self.recipe, self.recipe.watch
+        exact = {}
+        for size in dict.fromkeys(watch.sizes):  # without repeated sizes
+            exact[str(size)] = scores.exact_match(model, recipe, recipe.sizes(size), watch.count, step=step)
+        row: dict[str, Any] = {"step": step, "exact": exact}
+        if watch.probes:
+            row["perplexity"] = {probe: self._perplexity(model, probe) for probe in watch.probes}
+        if watch.validation:
+            row["validation_loss"] = finite(scores.loss(model, recipe, self.held_out))
+        model.train()
+        if recipe.keep != "last" and (merit := self._merit(row)) > self.best["merit"]:
+            weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
+            self.best = {"merit": merit, "step": step, "weights": weights}
+        return row
+
+    def weights_of(self, model: Model) -> dict[str, Tensor]:
+        """The weights to save: the best, or those of the model, which are the last."""
+        return self.best["weights"] or model.state_dict()
+
+    @cached_property
+    def held_out(self) -> Problems:
+        """The problems of the validation loss."""
+        return data.held_out(self.recipe, self.recipe.watch.validation)
+
+    def _merit(self, row: dict[str, Any]) -> float:
+        if self.recipe.keep == "best":
+            return sum(row["exact"].values()) / len(row["exact"])
+        loss = row["validation_loss"]
+        return -math.inf if loss is None else -loss  # a loss that is no number is the worst, one of 0 the best
+
+    def _perplexity(self, model: Model, probe: str) -> float | None:
+        recipe = self.recipe
+        batch = recipe.layout.write(recipe.task.parse(probe), recipe.task)
+        loops = scores.answer(model, recipe, batch, recipe.stopping).loops
+        return finite(float(scores.perplexity(model, batch, loops, recipe.layout.end(recipe.task))))
+
+
+def finite(value: float) -> float | None:
+    """The value if it is finite, for JSON."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,1 @@
+"""Weights from elsewhere: are they what they are said to be?"""

@@ -1,0 +1,45 @@
+"""Training a recipe again, to see whether weights are what it gives."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lengthwise.base.errors import Diverged
+from lengthwise.base.progress import Progress
+from lengthwise.evaluation.scores import evaluate
+from lengthwise.evaluation.sealed import digest
+from lengthwise.models import device_of
+from lengthwise.run import Weights
+from lengthwise.training.loop import train
+from lengthwise.verify.claims import Claims, refuted
+from lengthwise.verify.verification import Check
+
+SAMPLES = 400  # problems per size
+
+
+def retrained(
+    weights: Weights, rows: Sequence[dict[str, Any]], seed: int, progress: Progress | None = None, **how: Any
+) -> Check:
+    """Train the recipe of these weights, and compare: are they the same, or at least no better at what ``rows`` of
+    scores measured on uniform problems? Another processor or version of torch may give other last bits. ``how`` are
+    further arguments of ``train``, such as ``threads``."""
+    name = "trained again"
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            run = train(weights.recipe, Path(folder) / "run", progress=progress, **how)
+            again = run.weights(device_of(weights.model))
+        except Diverged as error:
+            return Check(name, "exposed", f"its recipe gives no weights: {error}")
+    if digest(again.model.state_dict()) == digest(weights.model.state_dict()):
+        return Check(name, "passed", "its recipe gives these weights, to the bit")
+    uniform = [row for row in rows if row["problems"] == "uniform"]
+    again = replace(again, name=weights.name)
+    sizes = [tuple(row["sizes"]) for row in uniform]
+    measured = [score.row() for score in evaluate(again, sizes, samples=SAMPLES, seed=seed)]
+    wrong, count = refuted(Claims(uniform), measured, again, seed)
+    told = f"other weights; {len(wrong)} of {count} sizes are solved worse by what its recipe gives"
+    return Check(name, "exposed" if wrong else "passed", "; ".join([told, *wrong[:3]]))

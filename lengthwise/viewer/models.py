@@ -1,0 +1,148 @@
+"""A trained model as data: what a page needs to compute it, weights included."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+
+from lengthwise.base import fields
+from lengthwise.base.score_rows import size_text
+from lengthwise.base.types import UsageError
+from lengthwise.experiment.layout import FullOutput, NextToken, Pairs
+from lengthwise.experiment.loops import AnyLoops, Constant, ExtraLoops, PerRound
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle
+from lengthwise.models import ModelSpec
+from lengthwise.models.timed import Timed
+from lengthwise.models.transformer import Transformer
+from lengthwise.nn.attention import Attention
+from lengthwise.nn.digit_position import Abacus, Coupling
+from lengthwise.nn.position import Learned, Mark, NoPE, Position
+from lengthwise.nn.window import Blank, CoupledHeads, EarlierHeads, Local, LocalHeads
+from lengthwise.rasp.graph import graph
+from lengthwise.rasp.programs import program
+from lengthwise.run import Weights
+from lengthwise.tasks import Task
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.binary_sum import BinarySum
+from lengthwise.tasks.bitwise_or import BitwiseOr
+from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.flipped_copy import FlippedCopy
+from lengthwise.tasks.multiplication import Multiplication
+from lengthwise.tasks.parity import Parity
+from lengthwise.tasks.sorting import Sorting
+from lengthwise.tasks.unique_set import UniqueSet
+
+MOST = 1_000_000  # parameters that travel inside a page
+
+# What js/ computes. Exact types: a subclass may compute something else.
+TASKS = Parity, Copy, FlippedCopy, BitwiseOr, BinarySum, UniqueSet, Addition, Multiplication, Sorting
+LAYOUTS = Pairs, FullOutput, NextToken
+LOOPS = Constant, PerRound, ExtraLoops, AnyLoops
+RULES = Oracle, After, MaxConfidence, Halted, Converged
+POSITIONS = NoPE, Mark, Learned, Local, LocalHeads, CoupledHeads, EarlierHeads, Blank, Abacus, Coupling
+FIXED: dict[str, Any] = {
+    "norm": "pre",
+    "read_in": "table",
+    "embedding_norm": False,
+    "gated": False,
+    "biases": True,
+    "readout": "linear",
+    "mixer": Attention(),
+}
+ONE_OF = {"final_norm": ("loop", "none"), "injection": ("add", "once")}
+
+
+def exported(weights: Weights) -> dict[str, Any]:
+    """A model with its recipe's facts as plain values: ``weights`` is base64 of little-endian float32, ``tensors`` says
+    what lies where. Raises UsageError, in one line, for a model that a page cannot compute."""
+    recipe, spec = weights.recipe, weights.recipe.model
+    parameters = sum(part.numel() for part in weights.model.parameters())
+    check(recipe, parameters)
+    reads, writes = recipe.layout.vocabs(recipe.task)
+    tensors = {name: part.detach().cpu().float().numpy().ravel() for name, part in weights.model.state_dict().items()}
+    starts = np.cumsum([0, *map(len, tensors.values())]).tolist()
+    return {
+        "name": weights.name,
+        "recipe": recipe.name,
+        "parameters": parameters,
+        "trained": size_text(recipe.tops),
+        "task": _task(recipe.task),
+        "layout": {"framed": False, "pauses": 0} | fields.encode(recipe.layout),
+        "loops": fields.encode(recipe.loops),
+        "stopping": fields.encode(recipe.stopping),
+        "model": fields.encode(spec),
+        "causal": recipe.layout.causal,
+        "decodes": recipe.layout.decodes,
+        "reads": reads.symbols,
+        "writes": writes.symbols,
+        "program": _program(recipe.task),
+        "tensors": [[name, start, len(part)] for (name, part), start in zip(tensors.items(), starts, strict=False)],
+        "weights": base64.b64encode(np.concatenate(list(tensors.values())).astype("<f4").tobytes()).decode(),
+    }
+
+
+def check(recipe: Recipe, parameters: int) -> None:
+    """Raise UsageError unless a page can compute models of this recipe."""
+    if reason := _unknown(recipe) or (f"{parameters:,} parameters are more than {MOST:,}" if parameters > MOST else ""):
+        raise UsageError(f"{recipe.name}: no page can run this model: {reason}")
+
+
+def _unknown(recipe: Recipe) -> str:
+    """The first part that ``js`` does not compute; empty if there is none."""
+    spec = recipe.model
+    parts = ((recipe.task, TASKS), (recipe.layout, LAYOUTS), (recipe.loops, LOOPS), (recipe.stopping, RULES))
+    for part, known in (*parts, (spec, (Transformer, Timed))):
+        if type(part) not in known:
+            return f"it knows no {type(part).__name__}, only {', '.join(kind.__name__ for kind in known)}"
+    both = (spec.answers, spec.clock) if isinstance(spec, Timed) else (spec,)
+    return next((said for one in both if (said := _unknown_model(one))), "")
+
+
+def _unknown_model(spec: ModelSpec) -> str:
+    if type(spec) is not Transformer:
+        return f"it knows no {type(spec).__name__} in another model, only Transformer"
+    for name, value in FIXED.items():
+        if getattr(spec, name) != value:
+            return f"it takes model.{name}={fields.text(value)} only"
+    for name, values in ONE_OF.items():
+        if getattr(spec, name) not in values:
+            return f"it takes model.{name}={' or '.join(values)} only"
+    return next((said for position in spec.positions if (said := _unknown_position(position))), "")
+
+
+def _unknown_position(position: Position) -> str:
+    if type(position) not in POSITIONS:
+        return f"it knows no {type(position).__name__}, only {', '.join(kind.__name__ for kind in POSITIONS)}"
+    return "it adds digit positions to the input only" if getattr(position, "at", "input") != "input" else ""
+
+
+def _task(task: Task) -> dict[str, Any]:
+    question = task.question
+    if isinstance(task, (Addition, Multiplication)):
+        question = f"Two numbers in base {task.base} and one {task.signs[0]} between them."
+    facts = {"symbols": task.symbols, "signs": task.signs, "mirrored": task.mirrored, "question": question}
+    return fields.encode(task) | facts | {"name": task.name, "example": _EXAMPLES[type(task)]}
+
+
+_EXAMPLES: dict[type[Task], str] = {
+    Parity: "1011",
+    Copy: "1011",
+    FlippedCopy: "1011",
+    BitwiseOr: "101|10",
+    BinarySum: "1011",
+    UniqueSet: "abac",
+    Addition: "101+11",
+    Multiplication: "11*101",
+    Sorting: "A:321,B:54",
+}
+
+
+def _program(task: Task) -> dict[str, Any] | None:
+    """The n-RASP-L program of the task as data; None where there is none."""
+    try:
+        return graph(program(task))
+    except UsageError:
+        return None

@@ -1,0 +1,85 @@
+"""Problems that a page offers: typical ones, hard ones, and those that the model is known to get wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lengthwise.base.rng import stream
+from lengthwise.base.score_rows import size_text
+from lengthwise.base.types import UsageError
+from lengthwise.evaluation.attack import attack, prompts
+from lengthwise.evaluation.sealed import digest
+from lengthwise.evaluation.solver import Solver
+from lengthwise.experiment.data import sampler
+from lengthwise.run import Weights
+
+TRIES = 1500  # of an attack on a model whose failures are not known: some seconds
+FAILURES = 4  # that are offered
+HARD = 3  # structured problems that are offered
+
+
+def offered(weights: Weights, tries: int | None = None) -> dict[str, Any]:
+    """``examples``: problems with what the model says to each, by where they come from; and what a search for failures
+    came to. Every answer is given by the model itself, so that none is called right that is not."""
+    failing, searched = _failures(weights, tries or TRIES)
+    solver, found = Solver(weights), []
+    for prompt, origin in dict([*_drawn(weights), *((prompt, "attack") for prompt in failing)]).items():
+        try:
+            answer = solver.solve(prompt)
+        except UsageError:  # longer than its table of positions
+            continue
+        found.append({"prompt": prompt, "origin": origin, "right": answer.correct})
+    return {"examples": found, "searched": searched}
+
+
+def _drawn(weights: Weights) -> list[tuple[str, str]]:
+    """Draw a problem of the harder set, if there is one, at twice the training length; uniform ones at the training
+    length and at twice it; and one each of some families."""
+    recipe, draw = weights.recipe, stream(0, "page", weights.recipe.task.name)
+    top = recipe.lengths.top
+    names = [family.name for family in recipe.task.families if recipe.sizes(top)[0] >= family.smallest]
+    structured = [(top, name) for name in names[:: max(1, len(names) // HARD)][:HARD]]
+    hard = [(2 * top, recipe.task.harder)] if recipe.task.has_harder else []
+    wanted = [*hard, (top, "uniform"), (2 * top, "uniform"), *structured]
+    found = []
+    for length, origin in wanted:
+        try:
+            size = torch.tensor([list(recipe.sizes(length))])
+            (prompt,) = prompts(recipe.task, sampler(recipe.task, origin)(size, draw))
+        except UsageError:  # beyond what the task draws
+            continue
+        found.append((prompt, f"{origin}, {size_text(size[0].tolist())}"))
+    return found
+
+
+def _failures(weights: Weights, tries: int) -> tuple[list[str], str]:
+    """Problems that the model gets wrong, and how they were looked for."""
+    known = _known().get(weights.name)
+    if known and known["weights"] == digest(weights.model.state_dict()):
+        also = f"; {known['also']}" if "also" in known else ""
+        return known["prompts"], f"lengthwise attack {weights.name} {known['options']} {found_by(known)}{also}"
+    try:
+        ran = attack(weights, tries=tries)
+    except UsageError as error:  # a rule that looks at many problems, or a table of positions that ends too soon
+        return [], f"no search for failures: {error}"
+    return [row["prompt"] for row in ran["shortest"][:FAILURES]], f"a search for failures {found_by(ran)}"
+
+
+def found_by(search: Mapping[str, Any]) -> str:
+    """What a search found, given how many problems were tried and how many failed."""
+    if not search["failed"]:
+        return f"found no wrong answer in {search['tries']:,} tries, which proves nothing"
+    return f"found {search['failed']:,} wrong answer{'s' * (search['failed'] > 1)} in {search['tries']:,} tries"
+
+
+@cache
+def _known() -> dict[str, dict[str, Any]]:
+    """The longest searches for failures of shipped weights: with which ``options`` of ``attack``, what they found, and
+    some of it; of these very weights, told by their digest."""
+    return json.loads((Path(__file__).parent / "failures.json").read_text(encoding="utf-8"))

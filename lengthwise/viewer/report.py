@@ -1,0 +1,126 @@
+"""The report page: curves, maps, score cards and tables of a study, in one file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lengthwise import __version__
+from lengthwise.base.errors import UsageError
+from lengthwise.report import by_recipe
+from lengthwise.report.card import HEADINGS, SURE, card_cells
+from lengthwise.report.length_figure import usual_title
+from lengthwise.run import Run, Weights
+from lengthwise.runs.folder import InquiryFolder, RunFolder
+from lengthwise.viewer.document import document, scripts, text, vendored
+from lengthwise.viewer.models import check
+from lengthwise.viewer.rows import cards, drawn, packed, tables
+from lengthwise.viewer.viewer import SCRIPTS as VIEWER
+from lengthwise.viewer.viewer import thinking
+
+MOST = 3_000_000  # bytes of a page; models that do not fit are left out
+LIBRARIES = "vega", "vega-lite", "vega-embed"
+TRIES = 300  # of the search for failures of each model
+
+
+def report_page(
+    runs: Sequence[RunFolder],
+    asked: Sequence[InquiryFolder] = (),
+    *,
+    title: str | None = None,
+    made: str = "",
+    operations: Mapping[str, float] | None = None,
+    models: Sequence[Weights] = (),
+) -> str:
+    """The page of these runs, and of language models that were ``asked``, as HTML. ``made`` is the command that makes
+    it again, ``operations`` are as in ``report.card``; ``models`` think in the page, as many of them as fit."""
+    title = title or usual_title([one.outline for one in [*runs, *asked]])
+    held = {
+        "made": made,
+        "charts": drawn(runs, asked),
+        "tables": {name: packed(rows) for name, rows in tables(runs, asked, operations).items()},
+        "recipes": {label: group[0].config() for label, group in (by_recipe(runs) if runs else {}).items()},
+    }
+    body = _body(title, runs, asked, cards(runs, operations), made)
+    page, chosen = _page(title, body, held, []), []
+    for model in models:
+        if len(page) + _weight(model) < MOST:
+            chosen.append(thinking(model, TRIES))
+            page = _page(title, body, held, chosen)
+    return page
+
+
+def thinkers(runs: Sequence[Run]) -> list[Weights]:
+    """The weights of each recipe's first trained run, if a page can compute them."""
+    found = []
+    for group in by_recipe(runs).values() if runs else ():
+        run = next((run for run in group if run.about() and not run.diverged), None)
+        if isinstance(run, Run):
+            try:
+                check(run.recipe, run.about()["parameters"])
+            except UsageError:
+                continue
+            found.append(run.weights())
+    return found
+
+
+def _weight(model: Weights) -> int:
+    """The bytes that a model adds to a page, about: its parameters in base64, and the program beside it."""
+    return sum(part.numel() for part in model.model.parameters()) * 16 // 3 + 100_000
+
+
+def _page(title: str, body: str, held: dict[str, Any], models: list[dict[str, Any]]) -> str:
+    data, code = {"report": held}, scripts("dom", "csv", "charts", "report")
+    if models:
+        body = body.replace(_THINKING, _VIEWER)
+        data["models"], code = {"models": models}, code + "\n" + scripts(*VIEWER)
+    return document(title, body.replace(_THINKING, ""), code, data, libraries=vendored(*LIBRARIES), small=("report",))
+
+
+_THINKING = "<!-- thinking -->"
+_VIEWER = """<section id="thinking" aria-labelledby="thinking-title"><h2 id="thinking-title">Watch it think</h2>
+<p>The model itself runs here: its weights are in this file. Type a problem, and see what each loop makes of it.</p>
+<div data-viewer="models"></div></section>"""
+
+
+def _body(
+    title: str, runs: Sequence[RunFolder], asked: Sequence[InquiryFolder], card: Sequence[dict[str, Any]], made: str
+) -> str:
+    """What stands without a script: the title, the score card, and how the page is made again."""
+    count = f"{len(runs)} run{'s' * (len(runs) != 1)}" + (f", {len(asked)} asked" if asked else "")
+    again = f"<p>To make this page again: <code>{text(made)}</code></p>" if made else ""
+    return f"""<a class="skip" href="#charts">to the charts</a>
+<header><h1>{text(title)}</h1><p class="soft">{count}; Lengthwise {text(__version__)}</p></header>
+<main>
+<section aria-labelledby="card-title"><h2 id="card-title">Score card</h2>
+{_card(card) if card else "<p>Nothing is measured yet.</p>"}
+</section>
+<div id="charts" data-report="report"></div>
+{_THINKING}
+<section aria-labelledby="again-title"><h2 id="again-title">Again</h2>
+{again}
+<p>To train a recipe again: save it below, then <code>lengthwise train recipe.json --seeds {_seeds(runs)}</code></p>
+<div id="recipes"></div></section>
+<noscript><p>Charts, tables and the model need JavaScript, which is switched off here.</p></noscript>
+</main>"""
+
+
+def _seeds(runs: Sequence[RunFolder]) -> int:
+    return max((len(group) for group in by_recipe(runs).values()), default=1) if runs else 1
+
+
+def _card(rows: Sequence[dict[str, Any]]) -> str:
+    head = "".join(f'<th scope="col">{text(name)}</th>' for name in HEADINGS)
+    lines = [
+        f'<tr><th scope="row">{text(cells[0])}</th>' + "".join(f"<td>{text(cell)}</td>" for cell in cells[1:]) + "</tr>"
+        for cells in map(card_cells, rows)
+    ]
+    about = (
+        f"Longest: where exact match is surely 0.99 or more (95 % interval; it takes {SURE} problems), for each "
+        "seed, and 0.99 on every family of structured problems. Seeds beyond: those that solve a size longer than they "
+        "were trained on. Operations and processor minutes: of the whole training."
+    )
+    return (
+        f'<div class="wide" tabindex="0" role="region" aria-label="score card"><table><thead><tr>{head}</tr></thead>'
+        f'<tbody>{"".join(lines)}</tbody></table></div><p class="soft">{about}</p>'
+    )

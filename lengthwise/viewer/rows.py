@@ -1,0 +1,229 @@
+"""What a report page draws, and its tables: plain rows, made of what reports compute."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from lengthwise.base.score_rows import ALONE, Row, latest, size_text
+from lengthwise.report import all_curves, asked_curves, by_recipe, names
+from lengthwise.report.anatomy_figure import by_size, together
+from lengthwise.report.card import listed, score_card
+from lengthwise.report.csv_files import flattened
+from lengthwise.report.lines import look
+from lengthwise.report.loss_figure import running_mean
+from lengthwise.report.publish import anatomies_of, metrics_of, scores_of
+from lengthwise.report.tables import depth_rows
+from lengthwise.runs.folder import InquiryFolder, RunFolder
+
+LOSSES = 250  # of a run that are drawn, about
+SHAPES = {
+    "o": "circle",
+    "s": "square",
+    "^": "triangle-up",
+    "D": "diamond",
+    "v": "triangle-down",
+    "P": "cross",
+    "X": "stroke",
+}
+SEEDS = {"seed", "data_seed", "name"}  # fields of a recipe that tell no recipes apart
+
+
+def drawn(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> dict[str, list[Row]]:
+    """The rows of every chart, by the chart's name; empty where there is nothing to draw."""
+    groups = by_recipe(runs) if runs else {}
+    return {
+        "methods": _methods([*groups, *(curve.label for curve in asked_curves(asked))]),
+        "lengths": _lengths(runs, asked),
+        "maps": [row for label, group in groups.items() for row in _map(label, group)],
+        "loops": [row for label, group in groups.items() for row in _loops(label, group)],
+        "stops": [row for label, group in groups.items() for row in _stops(label, group)],
+        "loss": [row for label, group in groups.items() for row in _loss(label, group)],
+        "watched": [row for label, group in groups.items() for row in _watched(label, group)],
+        "wrong": [row for label, group in groups.items() for row in _wrong(label, group)],
+        "traits": [row for label, group in groups.items() for row in _traits(label, group)],
+    }
+
+
+def tables(
+    runs: Sequence[RunFolder], asked: Sequence[InquiryFolder], operations: Mapping[str, float] | None
+) -> dict[str, list[Row]]:
+    """Every table, by its name; those without rows are left out."""
+    groups = by_recipe(runs) if runs else {}
+    found = {
+        "scores": scores_of(runs, asked),
+        "curves": [{**row, "families": " ".join(row["families"])} for row in _lengths(runs, asked)],
+        "card": [_listed(row) for row in cards(runs, operations)],
+        "metrics": metrics_of(runs),
+        "stopping": [{"recipe": label} | row for label, group in groups.items() for row in depth_rows(_depths(group))],
+        "anatomy": [{"recipe": label} | row for label, group in groups.items() for row in anatomies_of(group)],
+        "differences": differences(groups),
+    }
+    return {name: rows for name, rows in found.items() if rows}
+
+
+def cards(runs: Sequence[RunFolder], operations: Mapping[str, float] | None) -> list[Row]:
+    """The score card; none where nothing was measured."""
+    return score_card(runs, operations) if any(run.rows("scores") for run in runs) else []
+
+
+def _listed(row: Row) -> Row:
+    """A row of the card whose lists are words: they are of sizes, and no sizes themselves."""
+    return {name: listed(value) if isinstance(value, list) else value for name, value in row.items()}
+
+
+def packed(rows: Iterable[Row]) -> dict[str, Any]:
+    """A table with its columns named once."""
+    columns, flat = flattened(rows)
+    return {"columns": columns, "rows": [[row.get(name) for name in columns] for row in flat]}
+
+
+def _methods(labels: Iterable[str]) -> list[Row]:
+    """How each recipe looks: as in figures."""
+    looks = {label: look(number, name=label) for number, label in enumerate(dict.fromkeys(labels))}
+    return [{"label": label, "colour": one.colour, "shape": SHAPES[one.marker]} for label, one in looks.items()]
+
+
+def _lengths(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[Row]:
+    """Exact match against length: a row per curve and size."""
+    found = all_curves(runs, asked)
+    rows = []
+    for curve, name in zip(found, names(found), strict=True):
+        line = {point.sizes for point in curve.diagonal()}
+        for point in curve.points():
+            rows.append(
+                {
+                    "label": curve.label,
+                    "name": name,
+                    "problems": curve.problems,
+                    "stopping": curve.stopping,
+                    "own": curve.stopping in ("", curve.own_rule),
+                    "trained": curve.top,
+                    "size": point.length,
+                    "sizes": size_text(point.sizes),
+                    "along": point.sizes in line,
+                    "mean": round(point.mean, 6),
+                    "low": round(point.low, 6),
+                    "high": round(point.high, 6),
+                    "seeds": point.seeds,
+                    "count": point.count,
+                    "families": list(point.families),
+                }
+            )
+    return rows
+
+
+def _map(label: str, group: Sequence[RunFolder]) -> list[Row]:
+    """Exact match on two sizes, the mean over seeds; none where no pair of different sizes was measured."""
+    cells: dict[tuple[str, str, int, int], list[float]] = {}
+    for run in group:
+        for row in latest(run.rows("scores")):
+            if row["problems"] in ALONE and len(row["sizes"]) == 2:
+                cells.setdefault((row["problems"], row["stopping"], *row["sizes"]), []).append(row["exact"])
+    if all(first == second for _, _, first, second in cells):
+        return []
+    names = ("problems", "stopping", "first", "second")
+    return [
+        {"label": label, **dict(zip(names, key, strict=True)), "exact": round(statistics.fmean(shares), 6)}
+        for key, shares in cells.items()
+    ]
+
+
+def _depths(group: Sequence[RunFolder]) -> list[Row]:
+    """What loops do in the first run in which that was measured: a row per size, that of the most problems."""
+    rows = next((rows for run in group if (rows := run.rows("depth"))), [])
+    return list({tuple(row["sizes"]): row for row in sorted(rows, key=lambda row: row["count"])}.values())
+
+
+def _loops(label: str, group: Sequence[RunFolder]) -> list[Row]:
+    """Accuracy and confidence after each loop."""
+    return [
+        {"label": label, "size": size_text(row["sizes"]), "loop": loop, "exact": exact, "confidence": sure}
+        for row in _depths(group)
+        for loop, (exact, sure) in enumerate(zip(row["exact"], row["confidence"], strict=True), 1)
+    ]
+
+
+def _stops(label: str, group: Sequence[RunFolder]) -> list[Row]:
+    """Where the stopping rules stop, the mean over problems."""
+    return [
+        {"label": label, "size": size_text(row["sizes"]), "rule": name, "loop": round(chosen["mean"], 2)} | chosen
+        for row in _depths(group)
+        for name, chosen in row["chosen"].items()
+    ]
+
+
+def _seeds(group: Sequence[RunFolder]) -> dict[RunFolder, int | str]:
+    """What a chart calls each run: its seed or, where some differ in the seed of their problems only, both."""
+    same, outlines = Counter(run.outline.seed for run in group), {run: run.outline for run in group}
+    return {
+        run: one.seed if same[one.seed] == 1 else f"{one.seed}, problems {one.data_seed}"
+        for run, one in outlines.items()
+    }
+
+
+def _loss(label: str, group: Sequence[RunFolder]) -> list[Row]:
+    rows = []
+    for run, seed in _seeds(group).items():
+        logged = [(row["step"], row["loss"]) for row in run.rows("metrics") if (row.get("loss") or 0) > 0]
+        smooth = running_mean([loss for _, loss in logged]) if logged else []
+        every = max(1, len(logged) // LOSSES)
+        for (step, _), loss in list(zip(logged, smooth, strict=True))[::every]:
+            rows.append({"label": label, "seed": seed, "step": step, "loss": float(f"{loss:.4g}")})
+    return rows
+
+
+def _watched(label: str, group: Sequence[RunFolder]) -> list[Row]:
+    """Exact match measured while training."""
+    return [
+        {"label": label, "seed": seed, "size": size, "step": row["step"], "exact": share}
+        for run, seed in _seeds(group).items()
+        for row in run.rows("metrics")
+        for size, share in row.get("exact", {}).items()
+    ]
+
+
+def _wrong(label: str, group: Sequence[RunFolder]) -> list[Row]:
+    """Where wrong answers first go wrong, all seeds together."""
+    return [
+        {"label": label, "size": size, "position": position, "answers": count}
+        for size, rows in by_size(anatomies_of(group)).items()
+        for position, count in sorted(together(rows)["first_wrong"].items())
+    ]
+
+
+def _traits(label: str, group: Sequence[RunFolder]) -> list[Row]:
+    """Exact match against what may make a problem hard; of a size that was looked at twice, that on more problems."""
+    return [
+        {"label": label, "seed": seed, "size": size_text(row["sizes"]), "trait": trait}
+        | {"middle": (part["low"] + part["high"]) / 2, "exact": part["exact"], "count": part["count"]}
+        for run, seed in _seeds(group).items()
+        for row in latest(anatomies_of([run]))
+        for trait, parts in row["by"].items()
+        for part in parts
+    ]
+
+
+# Recipes
+
+
+def differences(groups: Mapping[str, Sequence[RunFolder]]) -> list[Row]:
+    """A row per field in which recipes differ, a column per recipe; seeds and names aside."""
+    flat = {label: fields_of(group[0].config()) for label, group in groups.items()}
+    paths = dict.fromkeys(path for one in flat.values() for path in one if path not in SEEDS)
+    rows = [{"field": path} | {label: one.get(path, "–") for label, one in flat.items()} for path in paths]
+    return [row for row in rows if len({str(value) for name, value in row.items() if name != "field"}) > 1]
+
+
+def fields_of(tree: Any, path: str = "") -> dict[str, Any]:
+    """A recipe's fields by their paths: ``model.width``; what a part is stands at the part's own path."""
+    if isinstance(tree, dict):
+        inside = [fields_of(part, f"{path}.{name}".lstrip(".")) for name, part in tree.items() if name != "kind"]
+        own = {path: tree["kind"]} if path and "kind" in tree else {}
+        return own | {name: value for part in inside for name, value in part.items()}
+    if isinstance(tree, list) and any(isinstance(part, dict) for part in tree):
+        numbered = [fields_of(part, f"{path}.{number}") for number, part in enumerate(tree, 1)]
+        return {name: value for part in numbered for name, value in part.items()}
+    return {path: " ".join(map(str, tree)) if isinstance(tree, list) else tree}

@@ -1,0 +1,36 @@
+"""The page on which models think: type a problem, and see what each loop makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lengthwise.base.types import UsageError
+from lengthwise.run import Weights
+from lengthwise.viewer.document import document, scripts, text
+from lengthwise.viewer.models import exported
+from lengthwise.viewer.offered import offered
+
+NETWORK = "tensors", "tasks", "layouts", "network", "timed", "trace", "rasp"  # what computes
+SCRIPTS = *NETWORK, "dom", "draw", "panel", "viewer"
+
+
+def viewer_page(models: Sequence[Weights]) -> str:
+    """The page of these models, as HTML. Raises UsageError if one of them cannot be computed in a page, or two share a
+    name."""
+    if len({model.name for model in models}) < len(models):
+        raise UsageError("models of one name cannot be told apart on a page: name each once")
+    held = {"models": [thinking(model) for model in models]}
+    names = " and ".join(model.name for model in models)
+    body = f"""<a class="skip" href="#thinking">to the problem</a>
+<h1>{text(names)}: loop by loop</h1>
+<main id="thinking" data-viewer="models"></main>
+<p>The model itself runs in this page: its weights are in the file, and nothing is sent anywhere. Type a problem and
+see what it would answer after every loop, how sure it is, where its heads look, and where it would stop.</p>
+<noscript><p>This page computes with JavaScript, which is switched off here.</p></noscript>"""
+    return document(f"{names}: loop by loop", body, scripts(*SCRIPTS), {"models": held})
+
+
+def thinking(model: Weights, tries: int | None = None) -> dict[str, Any]:
+    """What the viewer needs of one model; ``tries`` of a search for its failures, see ``offered``."""
+    return exported(model) | offered(model, tries)

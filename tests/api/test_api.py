@@ -1,0 +1,432 @@
+"""``import lengthwise as lw``: what it takes, what it hands out, and what it says of what it cannot take."""
+
+import copy
+import inspect
+import itertools
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.text import Text
+from torch import nn
+
+import lengthwise as lw
+from lengthwise import catalog
+from lengthwise.base.results import Score
+from lengthwise.cli.entry import main
+from lengthwise.report.scored import newcombe
+from lengthwise.run import Run, load
+
+ROOT = Path(__file__).parents[2]
+FEW = {"steps": 3, "batch": 4, "lengths": 3, "quiet": True}
+
+
+class Gru(nn.Module):
+    """A stranger's module."""
+
+    def __init__(self, reads=4, writes=4, wrapped=False):
+        super().__init__()
+        self.embedding, self.cell, self.head = (
+            nn.Embedding(reads, 8),
+            nn.GRU(8, 8, batch_first=True),
+            nn.Linear(8, writes),
+        )
+        self.wrapped = wrapped
+
+    def forward(self, tokens):
+        logits = self.head(self.cell(self.embedding(tokens))[0])
+        return {"logits": logits} if self.wrapped else logits
+
+
+class Unprintable:
+    """An object that cannot be shown."""
+
+    def __repr__(self):
+        raise RuntimeError
+
+
+class Loose(lw.ModelSpec):
+    """A configuration that nobody froze."""
+
+    def build(self, reads, writes, *, causal):
+        return Gru()
+
+
+@dataclass(frozen=True)
+class Frozen(lw.ModelSpec):
+    """One that is as it must be."""
+
+    width: int = 8  # numbers per position
+
+    def build(self, reads, writes, *, causal):
+        return Gru(len(reads), len(writes))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("api")
+
+
+@pytest.fixture(scope="module")
+def run(folder):
+    run = lw.train(lw.Transformer(width=8, heads=2), task="parity", folder=folder / "transformer", **FEW)
+    run.append("scores", *(score.row() | {"seed": 0} for score in lw.evaluate(run, [2, 3, 6], samples=10, quiet=True)))
+    return run
+
+
+def test_a_recipe_takes_another_model_of_which_nobody_looked_at_anything(folder):
+    own = lw.Transformer(width=8, heads=2)
+    run = lw.train("looped-parity", "watch.every=0", model=own, folder=folder / "other", **FEW)
+    assert run.recipe.model == own and run.recipe.chosen_on.sizes == ()
+    with pytest.raises(lw.UsageError, match=r"^model: there is one already, Transformer; give one of the two$"):
+        lw.train(own, task="parity", model=own, **FEW)
+
+
+# What it takes
+
+
+def test_any_module_is_measured():
+    module = Gru().train()
+    scores = lw.evaluate(module, [2, 5], task="parity", samples=10, trained_to=4, quiet=True)
+    assert [(score.sizes, score.count) for score in scores] == [((2,), 10), ((5,), 10)]
+    assert (scores.outline.name, scores.outline.top) == ("Gru", 4)
+    assert module.training  # as it was
+
+
+def test_how_far_a_module_was_trained_is_not_said_unless_it_is_known():
+    pair = {"task": "addition", "samples": 3, "quiet": True}
+    for tops, told in (({}, False), ({"trained_to": 4}, True)):
+        scores = lw.evaluate(Gru(13, 13), [(2, 2), (2, 3), (3, 2)], **pair, **tops)
+        drawn = " ".join(text.get_text() for text in scores.plot().findobj(Text))
+        assert all(("trained" in text) == told for text in (str(scores), scores._repr_html_(), drawn))
+    assert "trained" not in str(lw.evaluate(Gru(), [2, 5], task="parity", samples=3, quiet=True))
+
+
+def test_a_module_is_measured_as_its_answers_are():
+    """One that answers parity by counting is right at every length."""
+
+    class Counts(nn.Module):
+        def forward(self, tokens):
+            ones = (tokens == 1).cumsum(1)
+            said = nn.functional.one_hot(ones % 2, 4).float()
+            after = (tokens == 2).cumsum(1) - (tokens == 2).long() > 0  # behind the equals sign comes the end
+            return torch.where(after[..., None], torch.tensor([0.0, 0.0, 0.0, 1.0]), said)
+
+    scores = lw.evaluate(Counts(), [1, 9], task="parity", samples=20, quiet=True)
+    assert [score.exact for score in scores] == [1.0, 1.0]
+
+
+def test_a_module_is_trained_and_holds_the_weights(folder):
+    module = Gru()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    run = lw.train(module, task="parity", folder=folder / "gru", **FEW)
+    after = module.state_dict()
+    assert any((after[name] != before[name]).any() for name in before)
+    assert all((run.model.module.state_dict()[name] == after[name]).all() for name in after)
+    assert run.recipe.model.name == "Gru"
+    lw.models.external.Given.of(module)  # another module, with other weights, is another model
+    assert lw.models.external.Given.of(module) != run.recipe.model
+
+
+def test_tied_weights_are_kept(folder):
+    """The format of weights refuses tensors that share memory: each is written by itself."""
+    module = Gru()
+    module.head.weight = module.embedding.weight
+    run = lw.train(module, task="parity", folder=folder / "tied", **FEW)
+    assert run.done and module.head.weight is module.embedding.weight
+    again = load(run.folder).model.module
+    assert torch.equal(again.head.weight, module.head.weight)
+
+
+def test_a_module_with_frozen_weights_is_another_one_and_keeps_them(folder):
+    module = Gru()
+    frozen = copy.deepcopy(module)
+    frozen.embedding.weight.requires_grad_(False)
+    before = frozen.embedding.weight.clone()
+    runs = [lw.train(one, task="parity", **FEW) for one in (module, frozen)]
+    assert runs[0].folder != runs[1].folder
+    assert torch.equal(frozen.embedding.weight, before) and not torch.equal(module.embedding.weight, before)
+
+
+def test_training_leaves_the_global_generator_as_it_was(folder):
+    torch.manual_seed(7)
+    want = torch.rand(2)
+    torch.manual_seed(7)
+    lw.train("looped-parity", "watch.every=0", "model.width=8", folder=folder / "drawn", **FEW)
+    assert torch.equal(torch.rand(2), want)
+
+
+def test_a_run_that_cannot_be_built_is_reported_all_the_same(folder, monkeypatch, capsys):
+    run = lw.train(Gru(), task="parity", **FEW)
+    monkeypatch.setattr("lengthwise.models.external._MODULES", {})
+    with pytest.raises(SystemExit) as stopped:
+        main(["report", str(run.folder), "--out", str(folder / "out"), "--quiet"])
+    said = capsys.readouterr()
+    assert stopped.value.code == 0 and "runs.json" in said.out
+    assert f"{run.folder.name}: its operations are not known" in said.err and said.err.count("\n") == 1
+
+
+def test_a_module_of_another_process_cannot_be_built(folder, monkeypatch):
+    monkeypatch.setattr("lengthwise.models.external._MODULES", {})
+    with pytest.raises(lw.UsageError, match="which no file can build"):
+        lw.models.external.Given("Gru", "0" * 10).build(lw.Vocab(("a",)), lw.Vocab(("a",)), causal=True)
+
+
+def test_a_largest_size_alone_is_from_the_task_s_smallest_on(folder):
+    run = lw.train(Gru(32, 32), "name=expressions", task="expression", **FEW | {"lengths": 9})
+    assert run.recipe.lengths == lw.Uniform(9, run.recipe.task.smallest)
+
+
+def test_fields_of_a_recipe_are_keywords(folder):
+    run = lw.train("looped-parity", "watch.every=0", "model.width=8", folder=folder / "looped", **FEW, seed=5)
+    recipe = run.recipe
+    assert (recipe.steps, recipe.batch, recipe.seed, recipe.data_seed, recipe.lengths) == (
+        3,
+        4,
+        5,
+        5,
+        lw.Uniform(top=3),
+    )
+    spec = lw.train(Frozen(), task=lw.Copy(), folder=folder / "frozen", **FEW)
+    assert spec.recipe.name == "frozen-copy"
+
+
+def test_every_argument_is_explained():
+    for name in dir(lw):
+        function = getattr(lw, name)
+        if inspect.isfunction(function) and function.__module__ == "lengthwise.api":
+            for parameter in inspect.signature(function).parameters:
+                assert f"``{parameter}``" in function.__doc__, f"help(lw.{name}) does not explain {parameter}"
+
+
+# What it hands out
+
+
+def test_a_run_has_all_that_belongs_to_it(run):
+    assert [score.sizes for score in run.scores] == [(2,), (3,), (6,)]
+    assert isinstance(run.model, lw.Model)
+    assert run.plot().axes  # exact match against length
+    assert "exact match" in str(run) and run.recipe.name in str(run)
+
+
+def test_a_run_is_found_by_its_name_among_the_runs(run, monkeypatch):
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(run.folder.parent))
+    assert lw.load(run.folder.name).solve("101").prompt == "101"
+    assert lw.evaluate(run.folder.name, [2], samples=2, quiet=True)[0].weights == run.folder.name
+
+
+def test_a_run_that_is_not_measured_draws_its_loss(folder):
+    run = lw.train(lw.Transformer(width=8, heads=2), task="copy", folder=folder / "unmeasured", **FEW)
+    assert not run.scores
+    assert run.plot().axes[0].get_yscale() == "log"
+
+
+def test_scores_are_rows_frames_and_pictures(run):
+    scores = lw.evaluate("looped-multiplication", [(1, 2), (2, 2)], samples=4, quiet=True)
+    frame = scores.frame()
+    assert list(frame.columns[:2]) == ["first", "second"] and "sizes" not in frame
+    assert frame["exact"].tolist() == [score.exact for score in scores]
+    assert run.scores.plot().axes
+    assert "6" in str(run.scores)
+
+
+def test_scores_are_compared(run):
+    other = lw.evaluate("looped-parity", [6, 2, 7], samples=10, quiet=True)
+    both = lw.compare(run, other)
+    assert [row["size"] for row in both.rows()] == ["2", "6"]
+    assert run.scores.compare(other).rows() == both.rows()
+    row = both.rows()[1]
+    assert row["difference"] == row["looped-parity"] - row[run.recipe.name]
+    assert row["low"] <= row["difference"] <= row["high"]
+    assert both.plot().axes and len(both.frame()) == 2
+    with pytest.raises(lw.UsageError, match="no size and set of problems is in all of them: 2, 3, 6; 7"):
+        lw.compare(run, lw.evaluate("looped-parity", 7, samples=2, quiet=True))
+    with pytest.raises(lw.UsageError, match="two runs or scores"):
+        lw.compare(run)
+    assert list(lw.compare(run, run).rows()[0])[2:4] == [f"{run.recipe.name} 0 (1)", f"{run.recipe.name} 0 (2)"]
+    sums = lw.evaluate("looped-pairs", 6, samples=2, quiet=True)
+    with pytest.raises(lw.UsageError, match="parity and addition are different tasks"):
+        lw.compare(run, sums)
+
+
+def test_what_is_compared_has_a_line_each(run):
+    """Also two scores of one recipe: here by two stopping rules, of which one cannot be right."""
+    early = lw.evaluate("looped-parity", [8], samples=20, stopping="After(loops=1)", quiet=True)
+    both = lw.compare(lw.evaluate("looped-parity", [8], samples=20, quiet=True), early)
+    assert both.names == ["looped-parity Oracle", "looped-parity After(loops=1)"]
+    assert [line.get_ydata()[0] for line in both.plot().axes[0].lines if len(line.get_ydata()) == 1] == [
+        row[name] for row in both.rows() for name in both.names
+    ]
+
+
+def test_scores_by_several_rules_say_by_which(run):
+    rules = ["After(loops=1)", "Oracle"]
+    both = lw.evaluate("looped-parity", [8], samples=20, stopping=rules, quiet=True)
+    assert both.rules == rules and all(rule in str(both) and rule in both._repr_html_() for rule in rules)
+    assert "Oracle" not in str(lw.evaluate("looped-parity", [8], samples=20, quiet=True))
+    (row,) = lw.compare(both, both).rows()  # the recipe's own rule
+    assert [row["looped-parity 0 (1)"], row["looped-parity 0 (2)"]] == [both[1].exact] * 2
+    with pytest.raises(lw.UsageError, match=r"After\(loops=1\) and After\(loops=2\): evaluate it by one rule"):
+        lw.compare(both, lw.evaluate("looped-parity", 8, samples=2, stopping=[rules[0], "After(loops=2)"], quiet=True))
+
+
+def test_a_run_shows_what_its_own_rule_scores(folder):
+    words = ["train", "looped-parity", "model.width=8", "watch.every=0", "steps=2", "batch=2", "lengths.top=4"]
+    run = Run.expected(lw.find(*words[1:]))
+    for rule, said in (("After(loops=1)", "exact match, After(loops=1)"), ("Oracle", "exact match ")):
+        with pytest.raises(SystemExit) as stopped:
+            main([*words, "--lengths", "3", "--samples", "10", "--stopping", rule, "--quiet"])
+        assert stopped.value.code == 0
+        assert said in str(run) and str(run).count("3: ") == 1
+    assert run.scores.rules == ["After(loops=1)", "Oracle"]
+
+
+def test_runs_are_compared_by_their_folders(run):
+    assert lw.compare(str(run.folder), run).rows() == lw.compare(run, run).rows()
+    with pytest.raises(
+        lw.UsageError, match="compare takes scores, as evaluate gives them, runs or their folders, not 3"
+    ):
+        lw.compare(run, 3)
+
+
+def test_the_difference_has_newcombe_s_interval():
+    """Newcombe (1998), Statistics in Medicine 17, 873–890, table II, method 10: 56/70 − 48/80."""
+
+    def score(share, count):
+        return Score("", "", "", "", (1,), count, share, share, share, 1.0)
+
+    assert newcombe(score(48 / 80, 80), score(56 / 70, 70)) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
+
+
+SHOWN = ["run", "recipe", "scores", "answer", "comparison", "list"]
+
+
+@pytest.fixture
+def shown(run):
+    answer = lw.Answer("<b>1+1", "2", "2", True, 3, 0.5, 1.5)
+    both = lw.compare(run, run)
+    return dict(zip(SHOWN, [run, run.recipe, run.scores, answer, both, lw.tasks()], strict=True))
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_notebook_shows_it(shown, name):
+    page = shown[name]._repr_html_()
+    assert page.count("<tr>") == page.count("</tr>") > 1
+    assert "<b>1+1" not in page
+
+
+def test_a_recipe_prints_as_a_block(run):
+    lines = str(lw.find("looped-pairs")).splitlines()
+    assert len(lines) > 10 and max(map(len, lines)) <= 100
+    assert any(re.match(r"  model +Transformer\(", line) for line in lines)
+    assert repr(run.recipe) == str(run.recipe)
+
+
+def test_lists_have_a_sentence_each_and_are_filtered():
+    for found, known in ((lw.recipes(), catalog.recipes()), (lw.models(), catalog.parts()["models"])):
+        assert set(found) == set(known) and all(found.values())
+    assert list(lw.tasks("ones", "binary")) == ["binary-sum"]
+    assert "looped-parity" in lw.recipes("PARITY") and "looped-copy" not in lw.recipes("parity")
+    assert lw.tasks.__name__ == "lengthwise.tasks"  # it is the folder too
+    assert "binary-sum" in str(lw.tasks())
+
+
+# What it cannot take
+
+WRONG = [
+    (lambda: lw.evaluate("looped-pairs", [8.5]), "lengths: 8.5 is no size"),
+    (lambda: lw.evaluate("retran-small", [30, 200]), "those that are drawn have at most 128 characters, not 200"),
+    (lambda: lw.evaluate("looped-pairs", [True]), "lengths: True is no size"),
+    (lambda: lw.evaluate("looped-pairs", 0), "lengths: 0 is no size"),
+    (lambda: lw.evaluate("looped-pairs", []), "lengths: there is none"),
+    (lambda: lw.evaluate("looped-pairs", "8,12"), r"'8,12' is text; write \[8, 12\]"),
+    (lambda: lw.evaluate("looped-pairs", torch.tensor(8)), r"lengths: tensor\(8\) is a tensor; give numbers"),
+    (lambda: lw.evaluate("looped-pairs", torch.tensor([8, 9])), r"lengths: tensor\(\[8, 9\]\) is a tensor"),
+    (lambda: lw.evaluate("looped-pairs", np.array(8)), r"lengths: array\(8\) is neither a size nor several"),
+    (lambda: lw.evaluate("looped-pairs", itertools.repeat(8)), "more than 10,000 sizes, or never end"),
+    (lambda: lw.evaluate("looped-pairs", itertools.count(1)), "more than 10,000 sizes, or never end"),
+    (lambda: lw.evaluate("looped-pairs", [Unprintable()]), "lengths: a Unprintable is no size"),
+    (lambda: lw.train("looped-parity", track=5), "track: 5 is neither a text nor a list of texts"),
+    (lambda: lw.train("looped-parity", track=[["wandb"]]), "track: .* is neither a text nor a list of texts"),
+    (lambda: lw.train("looped-parity", track=itertools.repeat("wandb")), "track: .* is neither a text nor"),
+    (lambda: lw.train("looped-parity", folder=5), "a name or a folder is needed, not 5"),
+    (lambda: lw.recipes(5), "words: .*5.* is neither a text nor a list of texts"),
+    (lambda: lw.tasks(["parity"]), "words: .* is neither a text nor"),
+    (lambda: lw.models(b"lstm"), "words: .* is neither a text nor"),
+    (lambda: lw.style(["page"]).__enter__(), r"width is 'column' or 'page', not \['page'\]"),
+    (lambda: lw.evaluate("looped-pairs", 3.5), "lengths: 3.5 is neither a size nor several"),
+    (lambda: lw.evaluate("looped-pairs", 8, samples=2.5), "samples: 2.5 is not a whole number"),
+    (lambda: lw.evaluate("looped-pairs", 8, samples=0), "samples must be 1 or more"),
+    (lambda: lw.evaluate("looped-pairs", 8, stopping="Orcale"), "did you mean Oracle"),
+    (lambda: lw.evaluate("looped-pairs", 8, kind="hrad"), "did you mean hard"),
+    (lambda: lw.evaluate("looped-pairs", 8, task="parity"), "are for a module"),
+    (lambda: lw.evaluate("loped-pairs", 8), "did you mean looped-pairs"),
+    (lambda: lw.evaluate(7, 8), "evaluate takes a run, weights, a name, a folder or a torch module, not 7"),
+    (lambda: lw.evaluate(Gru(), 2), "Gru: name the task"),
+    (lambda: lw.evaluate(Gru(), 2, task="partiy"), "did you mean parity"),
+    (lambda: lw.evaluate(Gru(), 2, task=3), "task: 3 is neither a task nor the name of one"),
+    (lambda: lw.evaluate(Gru(wrapped=True), 2, task="parity"), "but Gru gave dict"),
+    (lambda: lw.evaluate(Gru(reads=3), 2, task="parity"), "Gru does not know all 4 symbols of parity in NextToken"),
+    (lambda: lw.evaluate(Gru(writes=3), 2, task="parity"), "Gru gives 3 logits a position.* 4 symbols: 0 1 = "),
+    (lambda: lw.train(Loose(), task="parity"), "Loose is no frozen dataclass"),
+    (lambda: lw.train(Frozen()), "Frozen: name the task"),
+    (lambda: lw.train(5), "train takes a recipe, its name, a model's configuration or a torch module, not 5"),
+    (lambda: lw.train("looped-party"), "did you mean looped-parity"),
+    (lambda: lw.train("looped-parity", "lr=3"), "write optimizer.rate=3"),
+    (lambda: lw.train("looped-parity", steps=0), "steps must be 1 or more"),
+    (lambda: lw.load("looped-pairs").solve(["1+1"]), "solve takes one prompt as text, not a list"),
+    (lambda: lw.load(10**5000), "weights are named by a folder or a name, not by a number of thousands of digits"),
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize(("call", "said"), WRONG, ids=[said for _, said in WRONG])
+def test_wrong_arguments_are_answered_in_one_line(call, said):
+    with pytest.raises(lw.UsageError, match=said) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+SCRIPT = """
+import lengthwise as lw
+
+run = lw.train("looped-parity", seed=1, {word}=True)
+scores: lw.Scores = lw.evaluate(run, [8, 16], stopping=lw.Oracle())
+print(scores.plot(), scores.compare(lw.evaluate("looped-pairs", 8)), run.model, lw.ALiBi(), lw.tasks("sum"))
+"""
+
+
+def test_a_misspelt_keyword_fails_in_a_type_checker(tmp_path):
+    """The package is typed, for whoever has it installed."""
+    assert (ROOT / "lengthwise" / "py.typed").exists()
+    for word, wrong in (("quiet", 0), ("quite", 1)):
+        (tmp_path / f"{word}.py").write_text(SCRIPT.format(word=word))
+        command = [
+            Path(sys.executable).with_name("pyrefly"),
+            "check",
+            f"{word}.py",
+            "--python-interpreter-path",
+            sys.executable,
+        ]
+        done = subprocess.run(
+            [*command, "--search-path", ROOT], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == wrong, done.stdout
+        assert ("quite" in done.stdout) == bool(wrong)
+
+
+@pytest.mark.parametrize("train", [lw.train, lambda *words, **more: lw.train_stacked(*words, seeds=2, **more)])
+def test_an_arithmetic_that_there_is_not_is_refused(train):
+    with pytest.raises(lw.UsageError, match="matmul: 'bfloat16' is not one of: fp32, tf32, bf16"):
+        train("looped-parity", "steps=1", matmul="bfloat16", quiet=True)
+
+
+def test_families_of_a_task_take_changes():
+    with pytest.raises(lw.UsageError, match="nonsense"):
+        lw.families(lw.Addition(), "nonsense=2")
+    assert lw.families(lw.Addition(), "base=2").keys() == lw.families("addition", "base=2").keys()

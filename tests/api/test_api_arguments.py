@@ -1,0 +1,318 @@
+"""Edges that readers of the code have found: of scores, of sweeps, of what is kept."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import command
+
+import lengthwise as lw
+from lengthwise import catalog
+from lengthwise.ask.folder import Asked
+from lengthwise.ask.inquiry import Inquiry
+from lengthwise.ask.scoring import lenient
+from lengthwise.base.types import UsageError
+from lengthwise.cli import entry
+from lengthwise.cli.entry import main
+from lengthwise.cli.options import parse_sizes
+from lengthwise.evaluation import anatomy as anatomies
+from lengthwise.evaluation.attack import attack
+from lengthwise.evaluation.families import evaluate_families
+from lengthwise.evaluation.scores import answers
+from lengthwise.experiment import data
+from lengthwise.experiment.axes import Axis
+from lengthwise.experiment.lengths import Uniform
+from lengthwise.experiment.source import Finite
+from lengthwise.experiment.stopping import MaxConfidence
+from lengthwise.jobs import pool
+from lengthwise.run import Run, Weights, load
+from lengthwise.training.arithmetic import Clock
+from lengthwise.training.loop import train
+from lengthwise.training.stacked import train_stacked
+from lengthwise.training.trainer import Trainee
+from lengthwise.training.validation import Watching
+
+
+@pytest.mark.parametrize("name", ["looped-parity", "half-fop-loop-adaptive-copy", "gpt-small"])
+def test_a_validation_set_has_all_training_lengths(name):
+    recipe = catalog.recipe(name)
+    assert int(data.held_out(recipe, 300).sizes.max()) == recipe.lengths.top
+
+
+def test_a_validation_set_has_structured_problems_as_training_has():
+    recipe = catalog.recipe("looped-addition").change(["families=0.5", "family_names=all-highest"])
+    problems = data.held_out(recipe, 100)
+    within = torch.arange(problems.prompt.shape[1]) < problems.prompt_length[:, None]
+    assert int(((problems.prompt > 0) == within).all(1).sum()) >= 50  # a prompt of ones, and zeros behind it
+
+
+def test_natural_problems_have_one_range_on_all_axes():
+    recipe = catalog.recipe("looped-multiplication")
+    with pytest.raises(UsageError, match="as long on every axis: 3, not 2x3"):
+        data.unseen(recipe, (2, 3), 10, seed=0, kind="natural")
+    assert int(data.unseen(recipe, (3, 3), 50, seed=0, kind="natural").sizes.max()) == 3
+
+
+def test_no_problems_are_no_question():
+    with pytest.raises(UsageError, match="one problem or more"):
+        data.unseen(catalog.recipe("looped-parity"), 4, 0, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("task", "said", "right", "counts"),
+    [
+        ("copy", "011", "0011", False),
+        ("bitwise-or", "1", "0001", False),
+        ("copy", "**0011**", "0011", True),
+        ("multiplication base=10 order=most product=most", "The answer is **15**", "15", True),
+        ("multiplication base=10 order=most product=most", "1,015", "1015", True),
+        ("multiplication", "the answer is **110**.", "110", True),
+        ("multiplication", "11", "110", False),
+        ("multiplication", "011", "11", True),
+        ("expression", r"\(20\)", "20", True),
+        ("expression", "it is -20.", "-20", True),
+        ("addition order=least", "012", "12", True),  # written as it is read, whatever the model reads
+    ],
+)
+def test_zeros_in_front_are_nothing_of_numbers_alone(task, said, right, counts):
+    name, *fields = task.split()
+    assert lenient(catalog.task(name, fields), said, right) == counts
+
+
+def test_families_that_a_fixed_set_has_used_up_are_left_out():
+    recipe = replace(catalog.recipe("looped-parity"), lengths=Uniform(20), source=Finite(rows=2000))
+    weights = Weights("untrained", recipe, recipe.build().eval())
+    found = {score.problems for score in evaluate_families(weights, [12], samples=10)}
+    assert "odd-one-out" in found
+    with pytest.raises(UsageError, match="hardly any problem"):
+        list(evaluate_families(weights, [20], samples=10, names=["one-symbol"]))
+
+
+def test_a_size_given_twice_is_measured_once():
+    assert parse_sizes("5,5,3-5") == [5, 3, 4]
+    assert parse_sizes("1x2,1x2") == [(1, 2)]
+    assert parse_sizes("1-2x1,1x1-2") == [(1, 1), (2, 1), (1, 2)]
+
+
+def test_commas_in_parentheses_are_no_axis():
+    assert Axis.parse("lengths=Curriculum(top=11,every=10,most=(2,11))") is None
+    both = Axis.parse("optimizer=AdamW(rate=1e-3,betas=(0.9,0.99)),AdamW")
+    assert both is not None
+    assert both.values == ("AdamW(rate=1e-3,betas=(0.9,0.99))", "AdamW")
+
+
+def test_a_rule_for_many_problems_is_not_attacked():
+    recipe = catalog.recipe("looped-parity")
+    weights = Weights("untrained", recipe, recipe.build().eval())
+    with pytest.raises(UsageError, match="per=example"):
+        attack(weights, [4], tries=1, stopping=MaxConfidence(per="batch"))
+
+
+def test_no_loss_at_all_is_the_lowest_and_one_that_is_no_number_the_highest():
+    recipe = catalog.recipe("looped-parity", ["keep=lowest-loss", "watch.validation=4", "watch.every=1"])
+    merits = [Watching(recipe)._merit({"validation_loss": loss}) for loss in (0.0, 0.5, None)]
+    assert merits == sorted(merits, reverse=True) and merits[0] == 0.0
+
+
+def test_a_clock_forgets_what_it_is_told_to(monkeypatch):
+    now = iter([0.0, 10.0, 15.0, 20.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(now))
+    monkeypatch.setattr("time.process_time", lambda: 0.0)
+    clock = Clock()
+    with clock.forget():
+        pass
+    assert clock.read() == {"wall_s": 15.0, "cpu_s": 0.0}
+
+
+def test_the_best_weights_of_an_old_checkpoint_have_their_names_of_today():
+    recipe = catalog.recipe("looped-parity").change(["keep=best", "watch.every=10", "model.width=16"])
+    one, other = (Trainee(recipe, torch.device("cpu")) for _ in range(2))
+    one.watching.best = {"merit": 1.0, "step": 0, "weights": dict(one.model.state_dict())}
+    state = one.state()
+    for part in (state["model"], state["average"], state["best"]["weights"]):
+        for name in [name for name in part if ".mixer." in name]:
+            part[name.replace(".mixer.", ".attention.")] = part.pop(name)
+    other._resume(state, one.all_kept())
+    assert set(other.watching.best["weights"]) == set(one.model.state_dict())
+
+
+@pytest.fixture
+def trained(runs):
+    """A run of two steps."""
+    done = command("train", "looped-parity", "steps=2", "--lengths", "2", "--samples", "2")
+    assert done.returncode == 0, done.stderr
+    (folder,) = runs.iterdir()
+    return folder
+
+
+def test_a_run_counts_once_however_often_it_is_named(trained, tmp_path):
+    other = shutil.copytree(trained, tmp_path / "other")
+    twice = command("report", trained, trained, "--out", tmp_path / "out")
+    assert twice.returncode == 0, twice.stderr
+    assert "0 of 1" in " ".join(twice.stdout.split())
+    copied = command("report", trained, other, "--out", tmp_path / "out")
+    assert copied.returncode == 2
+    assert copied.stderr.count("\n") == 1
+    assert "is the same run" in copied.stderr
+
+
+def test_a_folder_without_its_times_says_so(trained):
+    (trained / "about.json").unlink()
+    again = command("train", trained, "--lengths", "2", "--samples", "2")
+    assert again.returncode == 0, again.stderr
+    assert "nobody knows in what time" in " ".join(again.stdout.split())
+
+
+def test_opposite_options_are_refused():
+    done = command("evaluate", "looped-pairs", "--families", "--uniform-only", "--lengths", "2")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "not both" in done.stderr
+
+
+@pytest.mark.parametrize(("words", "kept"), [(["solve", "looped-pairs", "1+1"], False), (["train", "pairs"], True)])
+def test_only_what_keeps_something_promises_to_go_on(monkeypatch, words, kept):
+    def stopped(args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(entry, "_work", stopped)
+    done = command(*words)
+    assert done.returncode == 130
+    assert ("goes on from here" in done.stderr) == kept
+
+
+def test_a_missing_recipe_is_all_that_is_missing():
+    done = command("train")
+    assert done.returncode == 2
+    assert "required: RECIPE;" in done.stderr
+
+
+def test_an_anatomy_looks_at_as_many_together_as_its_rule(monkeypatch):
+    recipe = catalog.recipe("looped-parity", ["model.width=16"])
+    seen = []
+
+    def spied(model, recipe, batch, rules):
+        seen.append(len(batch))
+        return answers(model, recipe, batch, rules)
+
+    monkeypatch.setattr(anatomies, "answers", spied)
+    weights = Weights("untrained", recipe, recipe.build().eval())
+    anatomies.anatomy(weights, 3, samples=600, stopping=MaxConfidence(per="batch"))
+    assert seen == [512, 88]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("train", "parity"), "'parity' is not one of the"),
+        (("train", "parity"), "it is a task, of which there are halting-parity, looped-parity, ntp-parity"),
+        (("list", "--import", "own_task.py"), "name a module, as --import own_task; give it once for each"),
+        (("list", "--import", "one,two"), "name a module, as --import one; give it once for each"),
+        (("solve", "looped-pairs", "1+1", "--device", "tpu"), "there are: auto, cpu"),
+    ],
+)
+def test_what_was_meant_is_said(words, message):
+    assert message in command(*words).stderr
+
+
+def test_shipped_weights_are_reported_and_a_folder_of_runs_is_not_taken_for_one(tmp_path):
+    assert command("report", "looped-parity", "--out", tmp_path / "figures").returncode == 0
+    (tmp_path / "some" / "one").mkdir(parents=True)
+    (tmp_path / "some" / "one" / "config.json").write_text("{}")
+    assert f"a folder of runs; name the runs, as {tmp_path}/some/* does" in command("report", tmp_path / "some").stderr
+
+
+def test_a_closed_output_is_said():
+    line = f"{sys.executable} -m lengthwise solve looped-pairs 1+2 >&-"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "standard output is closed" in done.stderr
+
+
+def test_a_run_is_trained_again_with_another_seed_by_its_folder(runs, capsys):
+    few = ["steps=1", "batch=2", "lengths=Uniform(top=3)", "watch.every=0", "keep=last"]
+    main_of(capsys, "train", "looped-parity", *few, "--lengths", "3", "--samples", "2", "--quiet")
+    (first,) = runs.glob("looped-parity-*")
+    main_of(capsys, "train", str(first), "--seed", "3", "--lengths", "3", "--samples", "2", "--quiet")
+    assert sorted(Run.open(one).recipe.seed for one in runs.glob("looped-parity-*")) == [0, 3]
+
+
+def test_several_seeds_draw_problems_of_their_own(capsys, runs):
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", "looped-parity", "data_seed=7", "--seeds", "2"])
+    assert stopped.value.code == 2 and "problems of its own" in capsys.readouterr().err and not runs.exists()
+
+
+def test_an_arithmetic_that_is_not_here_is_refused_before_anything_is_written(capsys, runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words in (["train", "looped-parity"], ["sweep", "looped-parity", "model.width=8,16"],
+                  ["reproduce", "looped", "--tasks", "parity"]):  # fmt: skip
+        with pytest.raises(SystemExit) as stopped:
+            main([*words, "--matmul", "tf32", "--device", "cpu"])
+        assert stopped.value.code == 2 and "tf32" in capsys.readouterr().err
+    assert not runs.exists() and not [*tmp_path.iterdir()]
+
+
+def test_a_run_that_another_process_trains_is_not_called_failed(runs, monkeypatch):
+    run = Run.of(catalog.recipe("looped-parity"))
+
+    def held(*_, **__):
+        raise UsageError("process 1 on a machine works on this run")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "locked", held)
+        pool._keep(run, "it was locked")
+    assert not (run.folder / "failed.json").exists()
+    pool._keep(run, "it was lost")
+    assert (run.folder / "failed.json").exists()
+
+
+def test_a_rule_that_suits_no_prompt_is_refused_once(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["solve", "gpt-small", "--stopping", "MaxConfidence", "1+2", "2+2"])
+    out, err = capsys.readouterr()
+    assert (stopped.value.code, out, len(err.splitlines())) == (2, "", 1)
+
+
+@pytest.mark.parametrize("words", [["RoPE", "--all"], ["model.positions", "--all"], ["model.positions", "steps=3"]])
+def test_show_takes_no_option_that_does_nothing(words, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["show", *words])
+    assert stopped.value.code == 2 and "go with a recipe" in capsys.readouterr().err
+
+
+def test_what_is_no_run_is_not_tracked(capsys, tmp_path):
+    with pytest.raises(SystemExit) as stopped:
+        main(["track", str(tmp_path), "--to", "tensorboard"])
+    assert stopped.value.code == 2 and len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_many_inquiries_are_counted_as_such(runs, capsys):
+    for number in range(6):
+        Asked.of(Inquiry.of("http://localhost", f"model-{number}", lw.find("looped-parity").task))
+    text = " ".join(main_of(capsys, "list").split())  # however its lines are broken
+    assert "6 in" in text and "lengthwise list asked" in text and "begun" not in text
+
+
+def main_of(capsys, *words):
+    with pytest.raises(SystemExit):
+        main([*words])
+    return capsys.readouterr().out
+
+
+def test_scores_from_python_are_where_and_of_what_they_are_asked():
+    weights = load("looped-parity")
+    assert lw.evaluate(weights, np.int64(4), samples=2)[0].sizes == (4,)
+    with pytest.raises(UsageError, match="nonsense"):
+        lw.evaluate(weights, 4, samples=2, device="nonsense")
+
+
+def test_the_last_of_a_stack_is_still_one_of_it(runs):
+    recipe = catalog.recipe("looped-parity", ["steps=1", "batch=2", "lengths=Uniform(top=3)", "watch.every=0"])
+    train(recipe.seeded(0))
+    lone = train_stacked([recipe.seeded(0), recipe.seeded(1)])[1]
+    assert (lone.about()["runner"], lone.about()["stacked"]) == ("Stacked", 1)

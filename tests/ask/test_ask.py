@@ -1,0 +1,1081 @@
+"""Asking a language model, over real HTTP: a server on this machine answers, and misbehaves as endpoints do."""
+
+import asyncio
+import contextlib
+import encodings
+import json
+import os
+import pkgutil
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from lengthwise import ask, catalog
+from lengthwise.ask import asking, client
+from lengthwise.ask.client import read_reply
+from lengthwise.ask.folder import Asked
+from lengthwise.ask.inquiry import ALONE, Inquiry, items
+from lengthwise.ask.key import Key
+from lengthwise.ask.scoring import judged, lenient
+from lengthwise.base import signals
+from lengthwise.base.fields import kinds
+from lengthwise.base.types import UsageError, wilson
+from lengthwise.cli import ask as ask_verb
+from lengthwise.cli.entry import main, parse
+from lengthwise.evaluation.scores import default_sizes
+from lengthwise.experiment.data import fresh_problems, unseen
+from lengthwise.experiment.recipe import import_parts
+from lengthwise.experiment.source import Finite
+from lengthwise.tasks import Task, kebab
+
+KEY = "sk-proj-Aa0Bb1Cc2Dd3Ee4Ff5Gg6"
+import_parts()
+
+
+# The endpoint
+
+
+class Endpoint(ThreadingHTTPServer):
+    """Answers each prompt by ``script(prompt, n)``, n = 1 when it is asked for the first time: a text is a reply, a
+    function does what it likes with the handler."""
+
+    daemon_threads = True
+    request_queue_size = 64  # more than ask at a time: the usual five refuse some where the machine is busy
+
+    def __init__(self, script):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.script, self.lock, self.gone = script, threading.Lock(), threading.Event()
+        self.asked, self.times, self.bodies, self.headers, self.running, self.most = Counter(), [], [], [], 0, 0
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+    def handle_error(self, request, client_address):
+        pass  # whoever asked has gone
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        server, body = self.server, json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        prompt = body["messages"][-1]["content"].split("\n\n")[-1]
+        with server.lock:
+            server.asked[prompt] += 1
+            count = server.asked[prompt]
+            server.times.append(time.monotonic())
+            server.bodies.append(body | {"path": self.path})
+            server.headers.append(self.headers)
+            server.running += 1
+            server.most = max(server.most, server.running)
+        try:
+            said = server.script(prompt, count)
+            said(self) if callable(said) else self.reply(said)
+        finally:
+            with server.lock:
+                server.running -= 1
+
+    def reply(self, said, **more):
+        usage = {"prompt_tokens": 30, "completion_tokens": 2, "total_tokens": 32}
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": said}}
+        self.send(200, json.dumps({"model": "served-1", "choices": [choice], "usage": usage} | more))
+
+    def send(self, status, text, kind="application/json", **headers):
+        body = text.encode()
+        self.send_response(status)
+        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def fail(self, status, message="trouble", **headers):
+        self.send(status, json.dumps({"error": {"message": message, "type": "x", "code": "y"}}), **headers)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def endpoint(monkeypatch, tmp_path):
+    """A function that starts an endpoint with a script. Nothing here is encrypted: no certificates are read, which
+    would take longer than most tests."""
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
+    started = []
+
+    def start(script):
+        server = Endpoint(script)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        started.append((server, thread))
+        return server
+
+    yield start
+    for server, thread in started:
+        server.gone.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch):
+    """The key that these tests use; whoever runs them has others, which must not be sent anywhere."""
+    for name in [name for name in os.environ if name.startswith("OPENAI_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+
+def sum_of(prompt):
+    return str(sum(map(int, prompt.split("+"))))
+
+
+def right(prompt, _):
+    return sum_of(prompt)
+
+
+def words(url, *more, task="addition"):
+    return ["ask", task, "--endpoint", url, "--model", "org/a model", "--backoff", "0.01", *map(str, more)]
+
+
+@pytest.fixture
+def told(capsys):
+    """A function that runs a command in this process: its exit status, standard output and standard error."""
+
+    def run(*given):
+        with pytest.raises(SystemExit) as stopped:
+            main([*map(str, given)])
+        said = capsys.readouterr()
+        return stopped.value.code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def asked(told):
+    """The same with --json and all that must hold of what went well."""
+
+    def run(*given, code=0):
+        status, out, err = told(*given, "--json")
+        assert status == code, err
+        assert len(err.splitlines()) == (code != 0), err
+        return json.loads(out)
+
+    return run
+
+
+def one_line(told, *given, code=2):
+    """The one line on standard error of a command that fails, with nothing on standard output."""
+    status, out, err = told(*given)
+    assert (status, out, len(err.splitlines())) == (code, "", 1), (status, out, err)
+    assert err.startswith("lengthwise: ")
+    return err
+
+
+def replies_in(result):
+    path = Path(result["run"]) / "replies.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+# What is asked, and how it is scored
+
+
+def test_rows_are_scores_on_the_problems_that_evaluate_takes(endpoint, asked, runs):
+    wrong = {1: "0", 2: "1", 3: "The answer is 5."}
+    server = endpoint(lambda prompt, _: wrong.get(len(server.asked), sum_of(prompt)))
+    result = asked(*words(server.url, "--lengths", "3,5", "--samples", 20, "--seed", 7, "--concurrency", 1))
+    assert [row["sizes"] for row in result["scores"]] == [[3, 3], [5, 5]]
+    task = catalog.task("addition")
+    for row in result["scores"]:
+        problems = fresh_problems(task, row["sizes"], 20, seed=7)
+        for prompt, length in zip(problems.prompt, problems.prompt_length.tolist(), strict=True):
+            assert server.asked[task.vocab.decode(prompt[:length])] == 1
+    assert sum(server.asked.values()) == 40 == result["requests"]
+    first, second = result["scores"]
+    assert (first["exact"], first["count"], first["asked"], first["chatter"]) == (0.85, 20, 20, 1)
+    assert (first["low"], first["high"]) == wilson(0.85, 20)
+    assert (first["task"], first["weights"], first["problems"], first["seed"]) == (
+        "addition", "org/a model", "uniform", 7
+    )  # fmt: skip
+    assert second["exact"] == second["token_accuracy"] == second["whole_row"] == 1
+    assert 0.8 < first["token_accuracy"] < 1
+    assert result["tokens"] == result["tokens_of_this_call"] == {"prompt_tokens": 1200, "completion_tokens": 80}
+    folder = Path(result["run"])
+    assert folder.parent == runs and re.fullmatch("ask-org-a-model-addition-[0-9a-f]{10}", folder.name)
+    assert sorted(path.name for path in folder.glob("[!.]*")) == ["asked.json", "replies.jsonl", "scores.jsonl"]
+    assert [json.loads(line) for line in (folder / "scores.jsonl").read_text().splitlines()] == result["scores"]
+
+
+def test_what_models_of_a_recipe_are_measured_on_can_be_asked(endpoint, asked, told, tmp_path):
+    """Sizes on the recipe's axes, its own distribution over them, and problems that no fixed training set holds."""
+    changes = ["task=Multiplication(base=10)", "lengths=Natural(top=4,bottom=2)", "source=Finite(rows=64)"]
+    path = tmp_path / "recipe.json"
+    recipe = catalog.recipe("fop-parity", changes)
+    path.write_text(recipe.json())
+
+    def product(prompt, _):
+        first, second = prompt.split("*")
+        return str(int(first) * int(second))
+
+    server = endpoint(product)
+    given = words(server.url, "--like", path, "--samples", 12, "--natural", task="multiplication")
+    result = asked(*given, "--lengths", "3")
+    (row,) = result["scores"]
+    assert (row["sizes"], row["problems"], row["exact"]) == ([3, 3], "natural", 1)
+    problems = unseen(recipe, 3, 12, seed=0, kind="natural")
+    typed = [
+        recipe.task.typed(prompt[:length])
+        for prompt, length in zip(problems.prompt, problems.prompt_length, strict=True)
+    ]
+    assert set(typed) == set(server.asked)
+    assert [row["sizes"] for row in asked(*given)["scores"]] == [[size] * 2 for size in default_sizes(recipe)]
+    for other in (["addition"], ["multiplication", "base=10"]):
+        line = one_line(told, *words(server.url, "--like", path, *other[1:], task=other[0]))
+        assert "ask multiplication, without changes" in line
+    assert "not both" in one_line(told, *given, "--hard")
+
+
+def test_a_request_is_greedy_and_says_what_is_asked(endpoint, asked):
+    server = endpoint(right)
+    asked(*words(server.url, "--lengths", "2", "--samples", 1))
+    (body,), (headers,) = server.bodies, server.headers
+    (prompt,) = server.asked
+    assert body["path"] == "/v1/chat/completions"
+    assert (body["model"], body["temperature"], body.get("stream", False)) == ("org/a model", 0, False)
+    assert body["messages"] == [{"role": "user", "content": f"Answer the math question. {ALONE}\n\n{prompt}"}]
+    assert headers["Authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize("name", [kebab(kind) for kind in kinds(Task)])
+def test_any_task_can_be_asked_in_the_order_in_which_people_write(endpoint, asked, name):
+    """Whoever reads a prompt as a person does, and answers as a person does, is right."""
+    task = catalog.task(name)
+
+    def solve(prompt, _):
+        problems = task.parse(prompt)
+        return task.format(problems.answer[0, : int(problems.answer_length)])
+
+    lengths = f"{task.smallest},{task.smallest + 4}"
+    result = asked(*words(endpoint(solve).url, "--lengths", lengths, "--samples", 5, task=name))
+    assert [row["exact"] for row in result["scores"]] == [1, 1]
+
+
+def test_a_task_alone_is_asked_at_lengths_that_it_has(endpoint, asked):
+    task = catalog.task("expression")
+    server = endpoint(lambda prompt, _: task.reference(prompt))
+    result = asked("ask", "--endpoint", server.url, "--model", "m", "--samples", 8, "expression")
+    assert [(row["sizes"], row["exact"]) for row in result["scores"]] == [([4], 1), ([8], 1), ([16], 1)]
+    rows = replies_in(result)
+    assert any(row["right"].startswith("-") for row in rows) and all(row["answer"] == row["right"] for row in rows)
+    assert server.bodies[0]["messages"][0]["content"].startswith("Answer the math question. Reply")
+
+
+def test_numbers_written_least_digit_first_are_asked_most_digit_first(endpoint, asked):
+    server = endpoint(right)
+    words_ = words(server.url, "order=least", "--lengths", "3,1-3x1-4", "--samples", 4, "--hard")
+    result = asked(*words_)
+    assert {row["exact"] for row in result["scores"]} == {1}
+    pairs = [[i, j] for i in (1, 2, 3) for j in (1, 2, 3, 4)]
+    assert [row["sizes"] for row in result["scores"]] == [[3, 3], *(pair for pair in pairs if pair != [3, 3])]
+
+
+@pytest.mark.parametrize(
+    ("said", "answer", "correct"),
+    [
+        ("42", "42", True),
+        (" 42\n", "42", True),
+        ("43", "43", False),
+        ("042", "042", False),
+        ("+42", "+42", False),
+        ("42.", None, False),
+        ("4,2", None, False),
+        ("4 2", None, False),
+        ("-42", None, False),
+        ("４２", None, False),
+        ("The answer is 42", None, False),
+        ("40 + 2 = 42", None, False),
+        ("\\boxed{42}", None, False),
+        ("", None, False),
+    ],
+)
+def test_only_the_whole_answer_is_right(said, answer, correct):
+    row = judged(catalog.task("addition"), said, "42")
+    assert row == {"said": said, "answer": answer, "correct": correct}
+
+
+@pytest.mark.parametrize(
+    ("said", "right", "counts"),
+    [
+        ("The answer is **137**.", "137", True),
+        ("128+9 = 137", "137", True),
+        ("\\boxed{137}", "137", True),
+        ("1,234,567", "1234567", True),
+        ("+137", "137", True),
+        ("0137", "137", True),
+        ("137", "137", True),
+        ("First 137, or rather 138", "137", False),
+        ("The answer is 13.7", "137", False),
+        ("I cannot add.", "137", False),
+        ("", "137", False),
+    ],
+)
+def test_a_lenient_score_takes_the_last_thing_that_could_be_an_answer(said, right, counts):
+    assert lenient(catalog.task("addition"), said, right) == counts
+
+
+@pytest.mark.parametrize("size", [2, 4, 7])
+def test_natural_problems_of_a_recipe_start_where_its_own_do(monkeypatch, size):
+    """Beyond training where training ends: else a language model is asked what is easier."""
+    recipe = catalog.recipe("fop-parity", ["lengths=Natural(top=4,bottom=2)"])
+    monkeypatch.setattr("lengthwise.cli.ask.recipe_of", lambda *_: recipe)
+    inquiry, _ = ask_verb._inquiry(parse(words("http://x/v1", "--like", "fop-parity", "--natural", task="parity")))
+    problems = unseen(recipe, (size,), 50, seed=0, kind="natural")
+    shown = [recipe.task.typed(row[:end]) for row, end in zip(problems.prompt, problems.prompt_length, strict=True)]
+    assert [item.prompt for item in items(inquiry, [(size,)], 50)] == shown
+    assert min(map(len, shown)) >= (5 if size > 4 else 2)
+
+
+def test_another_question_in_the_same_folder_is_refused_by_a_dry_run_too(endpoint, asked, told, tmp_path):
+    given = [*words(endpoint(right).url, "--lengths", "2", "--samples", 2), "--out", tmp_path / "a"]
+    asked(*given)
+    assert "something else was asked there" in one_line(told, *given, "--seed", 1, "--dry-run")
+
+
+@pytest.mark.parametrize(
+    ("task", "said", "right"),
+    [
+        (catalog.task("multiplication"), "It is 0110.", "110"),
+        (catalog.task("multiplication", ["base=10"]), "9,801", "9801"),
+        (catalog.task("addition", ["order=least"]), "So 1,004", "1004"),
+        (catalog.task("binary-sum"), "**0100**", "100"),
+    ],
+)
+def test_a_lenient_score_takes_numbers_as_people_write_them(task, said, right):
+    assert lenient(task, said, right)
+    assert not lenient(task, said + "1", right)
+
+
+def test_a_lenient_score_knows_signs_and_lists():
+    assert lenient(catalog.task("expression"), "It is \N{MINUS SIGN}12.", "-12")
+    assert lenient(catalog.task("addition"), "$1{,}234$", "1234")
+    assert lenient(catalog.task("expression"), "It is -3.", "-3")
+    assert not lenient(catalog.task("expression"), "It is 3.", "-3")
+    assert lenient(catalog.task("sorting"), "In ascending order: B,A.", "B,A")
+    assert not lenient(catalog.task("sorting"), "In ascending order: A,B.", "B,A")
+    assert lenient(catalog.task("parity"), "There are 2 ones, so: 0", "0")
+
+
+def test_strict_and_lenient_scores_stand_side_by_side(endpoint, asked, told):
+    server = endpoint(lambda prompt, _: f"The answer is **{sum_of(prompt)}**.")
+    (row,) = asked(*words(server.url, "--lengths", "3", "--samples", 4))["scores"]
+    assert (row["exact"], row["lenient"], row["chatter"]) == (0, 1, 4)
+    assert "lenient" in told(*words(server.url, "--lengths", "3", "--samples", 4))[1]
+
+
+def test_a_dry_run_sends_nothing_and_makes_nothing(endpoint, asked, told, runs):
+    server = endpoint(right)
+    given = words(server.url, "--lengths", "2,4", "--samples", 10)
+    plan = asked(*given, "--dry-run")
+    assert (plan["requests"], server.asked.total(), runs.exists()) == (20, 0, False)
+    assert plan["prompt_tokens"] > 20 * 20 and plan["completion_tokens"] >= 40
+    assert asked(*given, "--dry-run", "--limit", 5)["requests"] == 5
+    told_of = told(*given, "--dry-run", "--max-tokens", 7)[1]
+    assert "20 requests, about" in told_of and "at most 140 out" in told_of
+    asked(*words(server.url, "--lengths", "2", "--samples", 10))
+    after = asked(*given, "--dry-run")  # 30 in and 2 out each, says the endpoint
+    assert after["requests"] == 10 and after["prompt_tokens"] == pytest.approx(300, rel=0.1)
+
+
+def test_requests_say_what_was_chosen(endpoint, asked, told):
+    server = endpoint(right)
+    one = ["--lengths", "2", "--samples", 1]
+    asked(*words(server.url, *one))
+    asked(*words(server.url, *one, "--no-temperature", "--max-tokens", 9))
+    asked(*words(server.url, *one, "--examples", 2))
+    plain, free, shown = server.bodies
+    assert (plain["temperature"], "max_tokens" in plain) == (0, False)
+    assert ("temperature" in free, free["max_tokens"]) == (False, 9)
+    assert [message["role"] for message in shown["messages"]] == ["user", "assistant", "user", "assistant", "user"]
+    for asked_of, answer in zip(shown["messages"][:-1:2], shown["messages"][1::2], strict=True):
+        assert sum_of(asked_of["content"].split("\n\n")[-1]) == answer["content"]
+    assert [message["content"] for message in plain["messages"]] == [shown["messages"][-1]["content"]]
+    assert "--max-tokens must be 1 or more" in one_line(told, *words(server.url, "--max-tokens", 0))
+    assert "--examples must be 0 or more" in one_line(told, *words(server.url, "--examples", -1))
+
+
+def test_an_answer_below_zero_is_one_too():
+    assert judged(catalog.task("addition"), "-3\n", "-3") == {"said": "-3\n", "answer": "-3", "correct": True}
+
+
+def test_a_model_that_says_nothing_is_wrong(endpoint, asked):
+    silent = '{"choices": [{"message": {"role": "assistant"}, "finish_reason": "length"}]}'
+    server = endpoint(lambda *_: (lambda handler: handler.send(200, silent)) if len(server.asked) == 1 else None)
+    result = asked(*words(server.url, "--lengths", "2", "--samples", 3, "--concurrency", 1))
+    assert [row["finish"] for row in replies_in(result)] == ["length", "stop", "stop"]
+    assert (result["scores"][0]["exact"], result["scores"][0]["chatter"]) == (0, 3)
+    assert [row["said"] for row in replies_in(result)] == [""] * 3
+
+
+def test_a_prompt_that_occurs_twice_is_asked_once_and_counts_twice(endpoint, asked):
+    server = endpoint(lambda prompt, _: "1" if prompt == "01" else "x")
+    result = asked(*words(server.url, "--lengths", "2", "--samples", 50, task="parity"))
+    assert server.asked == dict.fromkeys(["00", "01", "10", "11"], 1)
+    problems = fresh_problems(catalog.task("parity"), [2], 50, seed=0)
+    assert result["scores"][0]["exact"] == problems.prompt.tolist().count([0, 1]) / 50
+
+
+def test_for_people_there_is_a_table(endpoint, told):
+    server = endpoint(lambda prompt, n: sum_of(prompt) if prompt[0] < "5" else "hm")
+    status, out, err = told(*words(server.url, "--lengths", "2,3", "--samples", 10))
+    assert (status, err) == (0, "")
+    for part in ("95 % interval", "2x2", "3x3", "chatter", "20 requests", "600 + 40", "org/a model, addition", "ask-"):
+        assert part in out
+
+
+def test_options_may_stand_anywhere():
+    for given in (
+        ["--endpoint", "u", "--model", "m", "expression"],
+        ["expression", "--endpoint", "u", "--model", "m", "base=2"],
+        ["--endpoint", "u", "expression", "--model", "m", "base=2", "--limit", "3"],
+        ["expression", "base=2", "--model", "m", "--endpoint", "u"],
+    ):
+        args = parse(["ask", *given])
+        assert (args.task, args.endpoint, args.model) == ("expression", "u", "m")
+        assert args.changes == ["base=2"] * ("base=2" in given)
+
+
+# What goes wrong once
+
+
+def slowly(handler):
+    handler.server.gone.wait(1.5)
+    handler.reply("late")
+
+
+def in_drops(handler):
+    """Each piece comes in time; the whole does not."""
+    end = b'{"choices": [{"message": {"content": "late"}}]}'
+    handler.send_response(200)
+    handler.send_header("Content-Length", str(40 + len(end)))
+    handler.end_headers()
+    for _ in range(40):
+        handler.server.gone.wait(0.05)
+        handler.wfile.write(b" ")
+    handler.wfile.write(end)
+
+
+def hung_up(handler):
+    handler.close_connection = True
+    handler.connection.shutdown(2)
+
+
+def cut_short(handler):
+    handler.send_response(200)
+    handler.send_header("Content-Length", "1000")
+    handler.end_headers()
+    handler.wfile.write(b'{"choices": [')
+    handler.close_connection = True
+
+
+def no_http(handler):
+    handler.wfile.write(b"\x00\x01 hello\r\n\r\n")
+    handler.close_connection = True
+
+
+def bad_gzip(handler):
+    handler.send(200, "no gzip", Content_Encoding="gzip")
+
+
+TROUBLES = {
+    "500": lambda handler: handler.fail(500),
+    "503, a page": lambda handler: handler.send(503, "<html>busy</html>", "text/html"),
+    "408": lambda handler: handler.fail(408),
+    "429": lambda handler: handler.fail(429),
+    "slow": slowly,
+    "slower": in_drops,
+    "hung up": hung_up,
+    "cut short": cut_short,
+    "no HTTP": no_http,
+    "bad gzip": bad_gzip,
+    "garbage": lambda handler: handler.send(200, '{"choices": [{"mess'),
+    "a page": lambda handler: handler.send(200, "<html>hello</html>", "text/html"),
+    "nothing": lambda handler: handler.send(200, ""),
+    "a list": lambda handler: handler.send(200, "[1]"),
+    "deep": lambda handler: handler.send(200, "[" * 100_000),
+    "no choices": lambda handler: handler.send(200, '{"choices": []}'),
+    "no message": lambda handler: handler.send(200, '{"choices": [{"message": "5"}]}'),
+    "choices of null": lambda handler: handler.send(200, '{"choices": null, "error": "x"}'),
+    "no text": lambda handler: handler.reply(["parts"]),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_what_goes_wrong_once_is_asked_again(endpoint, asked, trouble):
+    server = endpoint(lambda prompt, n: TROUBLES[trouble] if n == 1 else sum_of(prompt))
+    late = trouble in {"slow", "slower"}
+    result = asked(*words(server.url, "--lengths", "3", "--samples", 3, "--timeout", 0.5 if late else 30))
+    assert result["scores"][0]["exact"] == 1
+    tries = [row["tries"] for row in replies_in(result)]
+    # A busy machine may answer late by itself, and is asked once more.
+    assert min(tries) == 2 if late else set(tries) == {2}
+    assert sorted(server.asked.values()) == sorted(tries) and result["requests"] == sum(tries)
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Retry_After": "1"}, {"retry_after_ms": "400"}, {"Retry_After": "date"}], ids=lambda h: next(iter(h))
+)
+def test_an_endpoint_says_how_long_to_wait(endpoint, asked, headers):
+    def later(handler):
+        when = format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)  # of whole seconds
+        handler.fail(429, **{name: value.replace("date", when) for name, value in headers.items()})
+
+    server = endpoint(lambda prompt, n: later if n == 1 else sum_of(prompt))
+    asked(*words(server.url, "--lengths", "3", "--samples", 1))
+    first, second = server.times
+    assert (0.35 if "retry_after_ms" in headers else 0.85) < second - first < 10
+
+
+def test_who_is_told_to_wait_holds_the_others_back(endpoint, asked):
+    first = []
+
+    def script(prompt, _):
+        if not first:
+            first.append(prompt)
+            return lambda handler: handler.fail(429, retry_after_ms="600")
+        time.sleep(0.1)
+        return sum_of(prompt)
+
+    server = endpoint(script)
+    asked(*words(server.url, "--lengths", "3", "--samples", 4, "--concurrency", 2))
+    assert sum(moment - server.times[0] < 0.55 for moment in server.times) == 2
+
+
+def test_waits_grow_and_vary(monkeypatch):
+    seen, drawn = [], []
+    monkeypatch.setattr(asking.random, "uniform", lambda *ends: drawn.append(ends) or 2.0)
+
+    class Asker(asking._Asker):
+        def __init__(self):
+            self.manner = asking.Manner(Key("X"), backoff=0.02)
+            self.rest_until, self.closed = 0.0, asking.asyncio.Event()
+
+        async def all(self):
+            for attempt in (0, 1, 2, 3):
+                start = time.monotonic()
+                await self._rest(attempt)
+                seen.append(time.monotonic() - start)
+
+    asking.asyncio.run(Asker().all())
+    assert drawn == [(0.5, 1)] * 3
+    for wait, least in zip(seen, (0.0, 0.04, 0.08, 0.16), strict=True):
+        assert least <= wait < least + 1
+
+
+# What goes wrong for good
+
+
+def test_what_stays_without_a_reply_is_said_and_asked_again_by_the_same_command(endpoint, asked, told):
+    healed = False
+    bad = lambda prompt: prompt[0] in "123" and not healed  # noqa: E731
+    server = endpoint(lambda prompt, _: TROUBLES["500"] if bad(prompt) else sum_of(prompt))
+    given = words(server.url, "--lengths", "3", "--samples", 20, "--concurrency", 20)
+    status, out, err = told(*given)
+    left = sum(bad(prompt) for prompt in server.asked)
+    assert status == 1 and 0 < left < 20
+    assert re.fullmatch(
+        rf"lengthwise: {left} of 20 prompts have no reply \(.*500: trouble\); the same command goes on .*\n", err
+    )
+    assert f"{20 - left} of 20" in out
+    (folder,) = Path(os.environ["LENGTHWISE_RUNS"]).iterdir()
+    assert not (folder / "scores.jsonl").exists()  # half measured
+    before, healed = Counter(server.asked), True
+    assert set((before - Counter(dict.fromkeys(before, 1))).values()) == {asking.TRIES - 1}
+    result = asked(*given)
+    assert result["requests"] == left and result["scores"][0]["exact"] == 1
+    assert sum((server.asked - before).values()) == left
+    again = asked(*given)
+    assert again["requests"] == 0 and again["scores"] == result["scores"]
+    assert len((folder / "scores.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_dead_endpoint_is_given_up(endpoint, told):
+    server = endpoint(lambda *_: TROUBLES["500"])
+    status, _, err = told(*words(server.url, "--lengths", "4", "--samples", 50, "--concurrency", 2))
+    assert status == 1 and len(err.splitlines()) == 1 and "50 of 50" in err
+    assert sum(server.asked.values()) <= 4 * asking.TRIES
+    url = server.url
+    server.shutdown()
+    server.server_close()
+    status, out, err = told(*words(url, "--lengths", "4", "--samples", 50, "--json"))
+    assert status == 1 and len(err.splitlines()) == 1 and "onnect" in err
+    assert json.loads(out)["requests"] < 3 * 8  # eight at a time: two of each in vain, others under way
+
+
+def test_a_quota_that_is_used_up_stops_at_once(endpoint, told):
+    body = {"error": {"message": "pay", "type": "insufficient_quota", "code": "insufficient_quota"}}
+    server = endpoint(lambda *_: lambda handler: handler.send(429, json.dumps(body)))
+    assert "the quota is used up (429: pay)" in one_line(
+        told, *words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 1)
+    )
+    assert sum(server.asked.values()) == 1
+
+
+def test_a_response_without_end_is_not_read_to_its_end(endpoint, told, monkeypatch):
+    monkeypatch.setattr(client, "LARGEST", 2**16)
+    server = endpoint(lambda *_: "0" * 2**17)
+    line = one_line(told, *words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 1))
+    assert "the endpoint's response is larger than" in line
+    assert sum(server.asked.values()) == 1
+
+
+CODECS = sorted({module.name for module in pkgutil.iter_modules(encodings.__path__)} - {"aliases"})
+
+
+@pytest.mark.parametrize("codecs", [CODECS, ["punycode"], ["idna"]], ids=["all", "punycode", "idna"])
+def test_a_response_is_utf_8_whatever_charset_its_header_names(endpoint, asked, codecs):
+    """Long ones too: to decode them as punycode takes minutes, in which no signal is heard."""
+    padding = "-" + "a" * (600_000 if len(codecs) == 1 else 0)
+
+    def say(handler, status, tree):
+        with server.lock:
+            kind = f"application/json; charset={codecs[sum(server.asked.values()) % len(codecs)]}"
+        handler.send(status, json.dumps(tree | {"padding": padding}), kind)
+
+    def script(prompt, count):
+        choice = {"message": {"content": sum_of(prompt)}}
+        if count == 1:
+            return lambda handler: say(handler, 500, {"error": {"message": "trouble"}})
+        return lambda handler: say(handler, 200, {"choices": [choice]})
+
+    server = endpoint(script)
+    given = words(server.url, "--lengths", "9", "--samples", len(codecs), "--backoff", 0, "--timeout", 30)
+    result = asked(*given)
+    assert result["scores"][0]["exact"] == 1 and result["requests"] == 2 * len(codecs)
+    assert {row["tries"] for row in replies_in(result)} == {2}
+
+
+def test_who_asks_for_hours_is_left_alone(endpoint, told):
+    server = endpoint(lambda *_: lambda handler: handler.fail(429, "quota", Retry_After="7200"))
+    start = time.monotonic()
+    status, _, err = told(*words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 2))
+    assert time.monotonic() - start < 30
+    assert status == 1 and "quota (it asks to wait 7200 s)" in err
+    assert sum(server.asked.values()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("status", "part"),
+    [
+        (401, "the key in OPENAI_API_KEY is refused"),
+        (402, "paid"),
+        (403, "forbids"),
+        (404, "no model org/a model"),
+        (308, "moved"),
+        (400, "no temperature, please"),
+        (422, "no temperature, please"),
+    ],
+)
+def test_what_cannot_get_better_stops_at_once(endpoint, told, status, part):
+    elsewhere = endpoint(right)
+    server = endpoint(
+        lambda *_: lambda handler: handler.fail(status, "no temperature, please", Location=f"{elsewhere.url}/x")
+    )
+    line = one_line(told, *words(server.url, "--lengths", "4", "--samples", 50, "--concurrency", 4))
+    assert part in line and str(status) in line
+    assert sum(server.asked.values()) <= 4 and not elsewhere.asked
+
+
+def test_a_prompt_that_is_refused_keeps_nobody_else_from_a_reply(endpoint, asked):
+    server = endpoint(lambda prompt, _: TROUBLES["400"] if len(server.asked) in (3, 4, 5, 6) else sum_of(prompt))
+    TROUBLES["400"] = lambda handler: handler.fail(400, "filtered")
+    try:
+        result = asked(*words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 1), code=1)
+    finally:
+        del TROUBLES["400"]
+    assert (result["unfinished"], result["requests"]) == (4, 20)
+
+
+def test_without_a_key_the_endpoint_s_wish_for_one_is_told(endpoint, told, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY")
+    server = endpoint(lambda *_: lambda handler: handler.fail(401))
+    assert "set OPENAI_API_KEY, or name another" in one_line(told, *words(server.url, "--lengths", "4"))
+
+
+def test_a_local_endpoint_needs_no_key(endpoint, asked, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY")
+    server = endpoint(right)
+    assert asked(*words(server.url, "--lengths", "3", "--samples", 3))["scores"][0]["exact"] == 1
+    assert {headers["Authorization"] for headers in server.headers} == {"Bearer none"}
+
+
+def test_another_variable_may_hold_the_key(endpoint, asked, told, monkeypatch):
+    server = endpoint(right)
+    given = words(server.url, "--lengths", "3", "--samples", 3, "--key-variable", "MINE")
+    assert "no MINE" in one_line(told, *given)
+    monkeypatch.setenv("MINE", "mine-0123456789\n")
+    asked(*given)
+    assert {headers["Authorization"] for headers in server.headers} == {"Bearer mine-0123456789"}
+
+
+# What the user gets wrong
+
+
+def test_mistakes_are_told_in_one_line_before_anything_is_sent_or_made(endpoint, told, monkeypatch, runs):
+    server = endpoint(right)
+
+    def refused(*more, **kw):
+        line = one_line(told, *words(server.url, *more, **kw))
+        assert not server.asked and not runs.exists()
+        return line
+
+    assert "did you mean addition" in refused(task="additon")
+    assert "there is no such field as bass" in refused("bass=2") or "bass" in refused("bass=2")
+    assert "--limit" in refused("--limit", -1)
+    assert "--concurrency" in refused("--concurrency", 0)
+    assert "--timeout" in refused("--timeout", "nan")
+    assert "--backoff" in refused("--backoff", "inf")
+    assert "--samples" in refused("--samples", 0)
+    assert "sizes" in refused("--lengths", "none")
+    assert "axes" in refused("--lengths", "2x2", task="parity")
+    assert "no harder set" in refused("--hard", task="parity")
+    assert "--model" in refused("--model", " ")
+    for url in (
+        "localhost:8000",
+        "ftp://x/v1",
+        "http://",
+        "http://x:port/v1",
+        "https://me:pass@x/v1",
+        "http://x/?key=pass",
+    ):
+        line = refused("--endpoint", url)
+        assert "--endpoint: an address such as http://localhost:8000/v1" in line and "pass@" not in line
+        assert "key=" not in line
+    for name in ("sk-proj-abc123", "gsk_9aB8cD7eF6", "AKIA0123456789ABCDEF"):
+        assert name not in (line := refused("--key-variable", name)) and "it takes a name, no key" in line
+    assert "MY_KEY" in refused("--key-variable", "MY_KEY")
+    monkeypatch.setitem(sys.modules, "openai", None)
+    assert "pip install" in refused()
+
+
+def test_a_folder_holds_one_inquiry(endpoint, asked, told, tmp_path):
+    server = endpoint(right)
+    position = tmp_path / "place"
+    given = ["--lengths", "3", "--samples", "3"]
+    assert asked(*words(server.url, *given, "--out", position))["run"] == str(position)
+    for change in (["--seed", 1], ["--model", "other"], ["base=3"], ["--question", "Well?"], ["--hard"]):
+        assert "something else was asked there" in one_line(
+            told, *words(server.url, *given, "--out", position, *change)
+        )
+        assert asked(*words(server.url, *given, *change))["requests"] == 3  # in a folder of its own
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text("{}")
+    assert "other files" in one_line(told, *words(server.url, *given, "--out", run))
+    assert [path.name for path in run.iterdir()] == ["config.json"]
+
+
+def test_further_lengths_and_problems_join_the_folder(endpoint, asked):
+    server = endpoint(right)
+    first = asked(*words(server.url, "--lengths", "3", "--samples", 3))
+    second = asked(*words(server.url + "/", "--lengths", "3,4", "--samples", 3))
+    assert first["run"] == second["run"] and second["requests"] == 3
+    assert second["tokens"] == {"prompt_tokens": 180, "completion_tokens": 12}
+    assert second["tokens_of_this_call"] == {"prompt_tokens": 90, "completion_tokens": 6}
+
+
+# Limits
+
+
+def test_no_more_requests_are_sent_than_allowed(endpoint, asked, told):
+    server = endpoint(lambda prompt, n: TROUBLES["500"] if n == 1 else sum_of(prompt))
+    given = words(server.url, "--lengths", "4", "--samples", 20)
+    result = asked(*given, "--limit", 0, code=1)
+    assert (result["requests"], result["unfinished"], result["scores"]) == (0, 20, [])
+    result = asked(*given, "--limit", 7, code=1)
+    assert sum(server.asked.values()) == 7 == result["requests"]
+    assert result["unfinished"] == 20 - len(replies_in(result))
+    status, _, err = told(*given, "--limit", 9)
+    assert status == 1 and "--limit 9 is reached" in err and "of 20 prompts have no reply" in err
+    assert sum(server.asked.values()) == 16
+    result = asked(*given, "--limit", 100)
+    assert result["unfinished"] == 0 and result["scores"][0]["exact"] == 1
+
+
+def test_so_many_are_asked_at_a_time(endpoint, asked):
+    meeting = threading.Barrier(5, timeout=5)  # a fifth would be needed for each to go on
+
+    def script(prompt, _):
+        meeting.wait()
+        return sum_of(prompt)
+
+    server = endpoint(script)
+    result = asked(*words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 5))
+    assert result["scores"][0]["exact"] == 1 and server.most == 5
+    server = endpoint(lambda prompt, _: (time.sleep(0.01), sum_of(prompt))[1])
+    asked(*words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 2))
+    assert server.most == 2
+
+
+# Killed, and going on
+
+
+def lengthwise(*given):
+    return subprocess.Popen(
+        [sys.executable, "-m", "lengthwise", *map(str, given)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OPENAI_LOG": "debug"},
+    )
+
+
+def test_killed_and_given_again_nothing_is_lost_or_asked_twice(endpoint, asked, runs):
+    """A process is killed with some replies kept and others on their way; the same command asks what is missing. What
+    the process logs is all that the client library will log, and the key is in none of it."""
+    gate, reached = threading.Event(), threading.Event()
+
+    def script(prompt, _):
+        if len(server.asked) > 12:
+            reached.set()
+            gate.wait(10)
+        return sum_of(prompt)
+
+    server = endpoint(script)
+    given = words(server.url, "--lengths", "5", "--samples", 30, "--concurrency", 4, "--quiet")
+    process = lengthwise(*given)
+    try:
+        assert reached.wait(60)
+        replies = wait_for_lines(runs, 12)
+        process.send_signal(signal.SIGKILL)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    assert "DEBUG" in err and KEY not in err + out and not keys_in(runs)
+    finished = {row["prompt"]: row for row in map(json.loads, replies.read_text().splitlines())}
+    under_way = set(server.asked) - set(finished)
+    assert len(finished) == 12 and 1 <= len(under_way) <= 4
+    with replies.open("ab") as file:
+        file.write(b'{"sizes": [5, 5], "prompt": "1+')  # as if it had been killed amid a line
+    gate.set()
+    result = asked(*given)
+    rows = replies_in(result)
+    assert [row for row in rows if row["prompt"] in finished] == list(finished.values())
+    assert len(rows) == 30 and result["requests"] == 18 and result["scores"][0]["exact"] == 1
+    assert all(server.asked[prompt] == 1 for prompt in finished)
+    assert all(count <= 2 for count in server.asked.values())
+
+
+def wait_for_lines(runs, count):
+    for _ in range(500):
+        found = list(runs.glob("*/replies.jsonl"))
+        if found and found[0].read_bytes().count(b"\n") >= count:
+            return found[0]
+        time.sleep(0.02)
+    raise AssertionError("no replies were kept")
+
+
+def test_a_damaged_reply_is_set_aside_and_asked_again(endpoint, told):
+    """It blocks no other reply, and stays in the file."""
+    server = endpoint(right)
+    given = words(server.url, "--lengths", "3", "--samples", 3)
+    path = Path(json.loads(told(*given, "--json")[1])["run"]) / "replies.jsonl"
+    first, *rest = path.read_text().splitlines()
+    for line, part in (('{"prompt": "1+1"}', "it has no correct"), ("{", "not JSON"), ("[]", "not a JSON object")):
+        path.write_text("\n".join([line, *rest, ""]))
+        status, out, err = told(*given, "--dry-run", "--json")
+        assert (status, json.loads(out)["requests"], json.loads(out)["replies"]) == (0, 1, 2)
+        status, out, again = told(*given, "--json")
+        assert (status, json.loads(out)["requests"], json.loads(out)["scores"][0]["exact"]) == (0, 1, 1)
+        assert err == again and len(err.splitlines()) == 1 and f"replies.jsonl: line 1: {part}" in err
+        assert err.endswith(": set aside, and asked again\n")
+        assert path.read_text().splitlines()[:3] == [line, *rest]
+    assert sum(server.asked.values()) == 6 and json.loads(first)["prompt"] in server.asked
+
+
+def test_damaged_scores_and_inquiries_are_an_error_before_anything_is_paid(endpoint, asked, told):
+    server = endpoint(right)
+    given = words(server.url, "--lengths", "3", "--samples", 3)
+    folder = Path(asked(*given)["run"])
+    (folder / "scores.jsonl").write_text("{\n")
+    assert "scores.jsonl: line 1: not JSON" in one_line(told, *given, "--samples", 4)
+    (folder / "asked.json").write_text("{")
+    assert "asked.json" in one_line(told, *given, "--samples", 4)
+    assert sum(server.asked.values()) == 3
+
+
+@pytest.mark.parametrize("count", [10**9 + 1, 10**99, -1, 2.5, "many", True])
+def test_an_implausible_token_count_counts_as_none(endpoint, asked, count):
+    """Neither is it written, nor do rows that hold one, of earlier versions, make an inquiry unreadable."""
+    usage = {"usage": {"prompt_tokens": count, "completion_tokens": 10**9}}
+    server = endpoint(lambda prompt, _: lambda handler: handler.reply(sum_of(prompt), **usage))
+    given = words(server.url, "--lengths", "3", "--samples", 1)
+    result = asked(*given)
+    (row,) = replies_in(result)
+    assert (row["prompt_tokens"], row["completion_tokens"]) == (0, 10**9)
+    if type(count) is int and count > 0:
+        path = Path(result["run"]) / "replies.jsonl"
+        path.write_text(json.dumps(row | {"prompt_tokens": count}) + "\n")
+        assert asked(*given) | {"requests": 1} == result | {"tokens_of_this_call": dict.fromkeys(result["tokens"], 0)}
+        assert asked(*given, "--dry-run")["replies"] == 1
+        assert sum(server.asked.values()) == 1
+
+
+# The key
+
+
+def keys_in(folder):
+    return [path for path in folder.rglob("*") if path.is_file() and KEY[8:20].encode() in path.read_bytes()]
+
+
+def echoed(status):
+    text = f"bad key {KEY}; Bearer {KEY}, '{KEY}' {KEY[4:]} {KEY[:-4]}****"
+    if status == "page":
+        return lambda handler: handler.send(502, f"<html>{KEY} <b>{KEY}</b></html>", "text/html")
+    if status == "long":
+        return lambda handler: handler.fail(500, "x" * 230 + " " + KEY)
+    if status == "detail":
+        return lambda handler: handler.send(500, json.dumps({"detail": [{"input": text}]}))
+    return lambda handler: handler.fail(status, text)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 422, 429, 500, "page", "long", "detail"])
+def test_an_endpoint_that_echoes_the_key_makes_us_tell_it_to_nobody(endpoint, told, runs, status):
+    server = endpoint(lambda *_: echoed(status))
+    code, out, err = told(*words(server.url, "--lengths", "4", "--samples", 2))
+    assert code in (1, 2) and len(err.splitlines()) == 1
+    assert not any(KEY[i : i + 12] in out + err for i in range(len(KEY) - 12))
+    assert not keys_in(runs)
+    if status in (400, 403, 404, 422):
+        assert "bad key [key]" in err
+
+
+def test_a_model_that_says_the_key_is_not_quoted(endpoint, asked, runs):
+    server = endpoint(lambda *_: lambda handler: handler.reply(f"Your key is {KEY}!", model=KEY))
+    result = asked(*words(server.url, "--lengths", "4", "--samples", 2))
+    assert [row["said"] for row in replies_in(result)] == ["Your key is [key]!"] * 2
+    assert not keys_in(runs) and KEY not in json.dumps(result)
+
+
+def test_the_key_cannot_be_written_down_by_mistake(endpoint, told, runs, monkeypatch):
+    server = endpoint(right)
+    for given in (["--model", KEY], ["--question", f"Use {KEY}."], ["--endpoint", f"{server.url}/{KEY}"]):
+        assert KEY not in one_line(told, *words(server.url, *given))
+    assert KEY not in repr(Key.read(None))
+    for value in (f"{KEY}\nX-More: 1", f"{KEY} {KEY}", f"{KEY}é"):
+        monkeypatch.setenv("OPENAI_API_KEY", value)
+        assert KEY not in one_line(told, *words(server.url))
+    assert not runs.exists() and not server.asked
+
+
+@pytest.mark.parametrize("value", ["", "0", "no", "-"])
+def test_what_stands_for_a_key_takes_nothing_away(endpoint, asked, monkeypatch, value):
+    monkeypatch.setenv("OPENAI_API_KEY", value)
+    result = asked(*words(endpoint(lambda *_: "100 no - 0").url, "--lengths", "3", "--samples", 1))
+    assert replies_in(result)[0]["said"] == "100 no - 0"
+
+
+# Replies that are read
+
+
+def test_a_reply_is_read_with_what_is_missing_left_out():
+    assert read_reply('{"choices": [{"message": {"content": "5"}}], "usage": {"prompt_tokens": "many"}}') == {
+        "said": "5",
+        "finish": None,
+        "served": None,
+        "prompt_tokens": 0,
+        "completion_tokens": 0,
+    }
+
+
+# Importing, and reports
+
+
+def test_the_client_library_is_imported_when_something_is_asked_and_not_before():
+    for path in Path(ask.__file__).parents[1].rglob("*.py"):
+        assert not re.search(r"^\s*(import|from) (openai|httpx)", path.read_text(), re.MULTILINE), path
+
+
+def test_what_is_asked_is_read_back(tmp_path):
+    inquiry = Inquiry.of(
+        "https://x.example/v1/",
+        "m",
+        catalog.task("multiplication", ["base=10"]),
+        seed=3,
+        problems="hard",
+        source=Finite(9),
+    )
+    Asked.of(inquiry, tmp_path / "a")
+    assert Asked.open(tmp_path / "a").inquiry == inquiry
+    assert inquiry.endpoint == "https://x.example/v1"
+    with pytest.raises(UsageError, match=r"asked\.json"):
+        Asked.open(tmp_path)
+    assert Asked.named(tmp_path) is None
+
+
+def test_items_of_two_sizes_are_asked_as_they_are():
+    inquiry = Inquiry.of("http://x/v1", "m", catalog.task("addition"))
+    found = items(inquiry, [(2, 3), (2, 3), 1], 4)
+    assert [item.sizes for item in found] == [(2, 3)] * 4 + [(1, 1)] * 4
+    assert all(sum_of(item.prompt) == item.right for item in found)
+
+
+def test_a_list_tells_of_what_was_asked(endpoint, asked, told):
+    server = endpoint(right)
+    folder = Path(asked(*words(server.url, "--lengths", "3", "--samples", 2))["run"])
+    spoiled = folder.with_name("ask-spoiled")
+    spoiled.mkdir()
+    (spoiled / "asked.json").write_text("{}")
+    found = json.loads(told("list", "--json")[1])["asked"]
+    assert found[folder.name] == "org/a model on addition, 2 replies"
+    assert set(found) == {folder.name, spoiled.name} and "asked.json" not in found[spoiled.name]
+
+
+@pytest.mark.parametrize("number", signals.STOPS)
+def test_a_signal_within_the_event_loop_ends_it_without_an_error_of_its_own(number, capsys):
+    async def work():
+        os.kill(os.getpid(), number)
+        await asyncio.sleep(20)
+
+    before = signal.signal(number, signal.default_int_handler)  # nohup has the tests ignore SIGHUP
+    try:
+        assert asyncio.run(asking._stopped(work()))
+        assert not asyncio.run(asking._stopped(asyncio.sleep(0)))
+    finally:
+        signal.signal(number, before)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("name", "value"), [("limit", -1), ("concurrency", 0), ("timeout", 0.0), ("backoff", -1.0)])
+def test_numbers_out_of_range_are_refused_from_python_too(name, value):
+    with pytest.raises(UsageError, match=rf"Manner\.{name} must be "):
+        asking.Manner(Key("X"), **{name: value})
+
+
+def test_what_is_asked_twice_at_once_would_be_paid_twice(endpoint, asked, monkeypatch):
+    held = []
+
+    @contextlib.contextmanager
+    def locked(folder, **how):
+        held.append((folder.folder.name, how["what"]))
+        yield
+
+    monkeypatch.setattr(Asked, "locked", locked)
+    found = asked(*words(endpoint(right).url, "--lengths", "1", "--samples", "2"))
+    assert held == [(Path(found["run"]).name, "inquiry")]
+    folder = Asked.open(Path(found["run"]))
+    before = folder.spent()
+    folder.append("replies", folder.rows("replies")[0])
+    assert all(folder.spent()[name] > count for name, count in before.items())

@@ -1,0 +1,423 @@
+"""Dataclasses to JSON and back, and changes as text: types checked, names answered, nothing run."""
+
+import dataclasses
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from conftest import LONG
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lengthwise as lw
+from lengthwise.base import schemas
+from lengthwise.base.fields import all_fit, decode, encode, essence, hints, kinds, lines, override, text
+from lengthwise.base.literals import parse
+from lengthwise.base.types import UsageError
+from lengthwise.experiment.layout import FullOutput, NextToken, Pairs
+from lengthwise.experiment.lengths import Curriculum, Lengths, Uniform
+from lengthwise.experiment.loops import Constant, ExtraLoops, PerRound
+from lengthwise.experiment.optim import AdamW, Schedule
+from lengthwise.experiment.recipe import Recipe, Watch
+from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Oracle
+from lengthwise.models.transformer import Transformer
+from lengthwise.nn.position import Learned, NoPE, Position, RoPE
+from lengthwise.nn.window import Local
+from lengthwise.objectives.every import Every
+from lengthwise.objectives.final import Final
+from lengthwise.objectives.progressive import Progressive
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.parity import Parity
+
+# Where a strategy builds a part with a tuple in it, beartype picks at random which item to check.
+pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
+
+RECIPE = Recipe(
+    name="tiny-sum",
+    task=Addition(order="least", equal_lengths=True),
+    layout=Pairs(),
+    lengths=Uniform(top=4),
+    loops=ExtraLoops(more=1),
+    model=Transformer(width=16, heads=2, positions=(Local(1),)),
+    objective=Final(),
+    steps=10,
+)
+
+SHARE = st.floats(0, 1)
+DECAY = st.floats(0, 1, exclude_max=True)
+CHANGE = st.integers(-(10**6), 10**6)
+COUNT = st.integers(1, 1000)
+POSITIONS = st.one_of(
+    st.just(NoPE()), st.builds(Learned, COUNT), st.builds(RoPE, st.floats(1, 1e6)), st.builds(Local, st.integers(0, 9))
+)
+PARTS = {
+    "task": st.one_of(
+        st.just(Parity()),
+        st.builds(Copy, st.integers(2, 36)),
+        st.builds(Addition, st.integers(2, 10), st.sampled_from(["least", "most"]), st.booleans(), st.booleans()),
+    ),
+    "layout": st.one_of(st.builds(FullOutput, COUNT), st.builds(NextToken, COUNT)),
+    "lengths": st.one_of(
+        st.builds(Uniform, st.integers(5, 50), st.integers(1, 5), SHARE),
+        st.builds(Curriculum, st.integers(9, 50), COUNT, st.integers(5, 9), st.integers(1, 5)),
+    ),
+    "loops": st.one_of(
+        st.builds(Constant, COUNT),
+        st.builds(PerRound, st.integers(-5, 5), COUNT),
+        st.builds(ExtraLoops, CHANGE, COUNT),
+    ),
+    "model": st.builds(
+        Transformer,
+        width=st.sampled_from([16, 32]),
+        layers=COUNT,
+        activation=st.sampled_from(["gelu", "relu"]),
+        positions=st.lists(POSITIONS, max_size=3).map(tuple),
+        injection=st.sampled_from(["add", "concat", "gate", "once"]),
+        dropout=st.floats(0, 0.9),
+    ),
+    "objective": st.one_of(st.just(Final()), st.just(Every()), st.builds(Progressive, SHARE, st.booleans())),
+    "optimizer": st.builds(AdamW, st.floats(1e-9, 1), st.tuples(DECAY, DECAY), st.floats(1e-12, 1), SHARE),
+    "schedule": st.builds(
+        Schedule,
+        st.sampled_from(["constant", "cosine", "linear", "trapezoid"]),
+        st.floats(0, 0.5),
+        st.one_of(st.none(), st.floats(0, 0.5)),
+        SHARE,
+    ),
+    "stopping": st.one_of(
+        st.builds(Oracle, CHANGE), st.builds(After, COUNT), st.builds(Converged, COUNT, COUNT),
+        st.builds(MaxConfidence, COUNT, st.sampled_from(["example", "batch"])),
+    ),
+    "watch": st.builds(Watch, COUNT, st.lists(COUNT, min_size=1, max_size=4).map(tuple), COUNT),
+}  # fmt: skip
+NAMED_PARTS = st.sampled_from(sorted(PARTS)).flatmap(lambda name: st.tuples(st.just(name), PARTS[name]))
+PLAIN_ROW = replace(RECIPE, layout=FullOutput())  # accepts every task and stopping rule above
+
+
+# There and back
+
+
+@given(NAMED_PARTS)
+def test_json_gives_every_part_back(named):
+    _, part = named
+    back = decode(type(part), json.loads(json.dumps(encode(part), allow_nan=False)))
+    assert back == part
+    assert type(back) is type(part)
+
+
+@given(st.fixed_dictionaries(PARTS))
+def test_json_gives_a_whole_recipe_back(parts):
+    if isinstance(parts["layout"], NextToken):
+        parts["stopping"] = Oracle()
+    recipe = replace(RECIPE, **parts)
+    back = Recipe.read(recipe.json())
+    assert back == recipe
+    assert back.id == recipe.id
+
+
+@given(NAMED_PARTS)
+def test_a_part_can_be_typed_as_python_shows_it(named):
+    name, part = named
+    if isinstance(part, NextToken):
+        part = FullOutput(part.pauses)
+    for typed in (repr(part), text(part)):
+        assert getattr(override(PLAIN_ROW, [f"{name}={typed}"]), name) == part
+
+
+@pytest.mark.parametrize(
+    "change", [{"clip": 2}, {"ema": 0}, {"optimizer": AdamW(rate=1)}, {"lengths": Uniform(4, 1, 1)}]
+)
+def test_a_whole_number_in_a_number_s_place_is_the_same_recipe(change):
+    """``clip=2`` and ``clip=2.0`` are equal in Python, so they are one recipe and one run folder."""
+    recipe = replace(RECIPE, **change)
+    back = Recipe.read(recipe.json())
+    assert back == recipe
+    assert back.id == recipe.id
+
+
+@given(NAMED_PARTS)
+def test_the_essence_of_a_part_says_what_is_not_as_by_default(named):
+    """An id is made of it, so a field added later leaves the ids of before."""
+    _, part = named
+    assert decode(type(part), essence(part)) == part
+    assert essence(AdamW()) == {"kind": "AdamW"}
+    assert essence(AdamW(rate=0.5)) == {"kind": "AdamW", "rate": 0.5}
+
+
+@given(NAMED_PARTS)
+def test_another_recipe_has_another_id(named):
+    name, part = named
+    if isinstance(part, NextToken):
+        part = FullOutput(part.pauses)
+    changed = replace(PLAIN_ROW, **{name: part})
+    assert (changed.id == PLAIN_ROW.id) == (changed == PLAIN_ROW)
+
+
+@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Recipe) if f.default is not dataclasses.MISSING])
+def test_what_a_file_leaves_out_is_the_default(field):
+    tree = encode(RECIPE)
+    del tree[field]
+    assert decode(Recipe, tree) == RECIPE
+
+
+# Changes as text
+
+CHANGES = [
+    (["steps=7"], {"steps": 7}),
+    (["clip=none"], {"clip": None}),
+    (["clip=2"], {"clip": 2.0}),
+    (["optimizer.rate=2e-3"], {"optimizer": AdamW(rate=2e-3)}),
+    (["optimizer.betas=(0.5, 0.75)"], {"optimizer": AdamW(betas=(0.5, 0.75))}),
+    (["loops.more=-1"], {"loops": ExtraLoops(more=-1)}),
+    (["loops=Constant"], {"loops": Constant()}),
+    (["layout.carry=false"], {"layout": Pairs(carry=False)}),
+    (["layout.carry=False"], {"layout": Pairs(carry=False)}),
+    (["task.order=most"], {"task": Addition(equal_lengths=True)}),
+    (["task.order='most'"], {"task": Addition(equal_lengths=True)}),
+    (["model=Transformer", "model.width=32"], {"model": Transformer(width=32)}),
+    (["model=Transformer(width=32, positions=(NoPE, Local(reach=2)))"],
+     {"model": Transformer(width=32, positions=(NoPE(), Local(2)))}),
+    (["model.positions=RoPE"], {"model": replace(RECIPE.model, positions=(RoPE(),))}),
+    (["model.positions.0.reach=3"], {"model": replace(RECIPE.model, positions=(Local(3),))}),
+    (["model.positions=()"], {"model": replace(RECIPE.model, positions=())}),
+    (["lengths=Curriculum(top=20,every=60)"], {"lengths": Curriculum(top=20, every=60)}),
+    (["lengths=Curriculum", "lengths.top=20", "lengths.every=60"], {"lengths": Curriculum(top=20, every=60)}),
+    (["stopping=After", "stopping.loops=3"], {"stopping": After(3)}),
+    (["watch=Watch(every=5, sizes=(8, 12))", "keep=best"], {"watch": Watch(5, (8, 12)), "keep": "best"}),
+    (["watch.every=5", "watch.sizes=8"], {"watch": Watch(5, (8,))}),
+    (["steps=7", "steps=8"], {"steps": 8}),
+    (["task=Parity", "layout=NextToken(pauses=2)"], {"task": Parity(), "layout": NextToken(2)}),
+    (["name=looped"], {"name": "looped"}),
+    (["name=looped-parity"], {"name": "looped-parity"}),
+    ([], {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "values"), CHANGES, ids=lambda value: " ".join(value))
+def test_changes_as_text(changes, values):
+    assert override(RECIPE, changes) == replace(RECIPE, **values)
+    assert RECIPE.change(changes) == replace(RECIPE, **values)
+
+
+@pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(Recipe)])
+def test_a_misspelt_field_is_answered_by_the_right_one(name):
+    with pytest.raises(UsageError, match=rf"no such field; Recipe has: .*\(did you mean {name}\?\)"):
+        override(RECIPE, [f"{name}x=1"])
+    with pytest.raises(UsageError, match=rf"no such field \(did you mean {name}\?\)"):
+        RECIPE.change(**{f"{name}x": 1})
+
+
+WRONG = [
+    ("model.widht=3", r"model\.widht: there is no such field; Transformer has: width, .*did you mean width\?"),
+    ("model=Transfomer", r"model: 'Transfomer' is not one of: .*Transformer.*did you mean Transformer\?"),
+    ("task=Uniform(top=3)", "task: 'Uniform' is not one of: .*Addition.*Copy.*Parity"),
+    ("layout=_Row", "layout: '_Row' is not one of: .*FullOutput, NextToken, Pairs"),
+    ("lengths=Lengths", "lengths: 'Lengths' is not one of: .*Curriculum, LogUniform, Mastery, Natural, Uniform"),
+    ("lengths=Curriculum(top=20)", "lengths: Curriculum needs every"),
+    ("lengths=Curriculum", "lengths: Curriculum needs top, every"),
+    ("task.order=middle", "task.order: 'middle' is not one of: least, most"),
+    ("task.order=1", "task.order: 1 is not one of"),
+    ("steps=true", "steps: True is not a whole number"),
+    ("steps=7.0", "steps: 7.0 is not a whole number"),
+    ("steps=many", "steps: 'many' is not a whole number"),
+    ("steps=none", "steps: None is not a whole number"),
+    ("steps='7'", "steps: '7' is not a whole number"),
+    ("steps=(7, 8)", "steps: .* is not a whole number"),
+    ("layout.carry=1", "layout.carry: 1 is not true or false"),
+    ("ema=true", "ema: True is not a number"),
+    ("ema=nan", "ema: 'nan' is not a number"),
+    ("optimizer.rate=1e999", "optimizer.rate: inf is not a number"),
+    ("optimizer.rate=-1e999", "optimizer.rate: -inf is not a number"),
+    ("clip=true", "clip: True is not a number"),
+    ("optimizer.betas=(0.9,)", "optimizer.betas: needs 2 values, not 1"),
+    ("optimizer.betas=(0.9, fast)", r"optimizer.betas.1: 'fast' is not a number"),
+    ("model.positions=(NoPE, 3)", r"model.positions.1: 3 is not one of: .*Local"),
+    ("model.positions.1.reach=3", r"model.positions.1.reach: there is no such field"),
+    ("name=3", "name: 3 is not a word"),
+    ("watch=none", "watch: None is not one of: Watch"),
+    ("steps.more=3", "steps.more: there is no such field"),
+    ("steps=0", "steps must be 1 or more"),
+    ("model.heads=3", "width must be a multiple of heads"),
+    ("stopping=MaxConfidence(per=table)", "stopping.per: 'table' is not one of: example, batch"),
+    ("layout=FullOutput(2)", "say which field of FullOutput it is"),
+    ("lengths=Curriculum(top=5,top=6)", "Curriculum has one top, which is given twice"),
+    ("steps", "a change is written name=value"),
+    ("=3", "a change is written name=value"),
+    ("steps=", "steps: '' is neither"),
+    ("steps=1j", "steps: '1j' is not a whole number"),
+    ("steps=3 4", "steps: '3 4' is neither"),
+]
+
+
+@pytest.mark.parametrize("name", lw.recipes())
+def test_what_is_printed_of_a_recipe_can_be_typed(name):
+    recipe = lw.find(name)
+    for field, text_of_field in lines(recipe):
+        assert getattr(override(recipe, [f"{field}={text_of_field}"]), field) == getattr(recipe, field)
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("few-in-runs", "few-in-runs"),
+        ("(few-in-runs, odd-end)", ["few-in-runs", "odd-end"]),
+        ("['a-b', \"c d-e\"]", ["a-b", "c d-e"]),
+        ("in", "in"),
+        ("None", None),
+        ("1e-3", 1e-3),
+        ("1.5E3", 1500.0),
+        ("0x1f", 31),
+        ("12_000", 12_000),
+        ("(1_0, 2e+3, 1_000.5)", [10, 2000.0, 1000.5]),
+        ("1e+16", 1e16),
+        ("8GB", "8GB"),
+        ("(3d-model, 8in)", ["3d-model", "8in"]),
+        ("Halted(more=-2)", {"kind": "Halted", "more": -2}),
+    ],
+)
+def test_words_with_dashes_and_python_s_own_are_words(typed, read):
+    assert parse(typed) == read
+
+
+def test_none_is_a_word_where_words_are_chosen_from():
+    assert lw.find("looped-parity", "model.final_norm=none").model.final_norm == "none"
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG, ids=[change for change, _ in WRONG])
+def test_what_is_wrong_is_said_in_one_line(change, message):
+    with pytest.raises(UsageError, match=message) as error:
+        override(RECIPE, [change])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, True, "1", None, [1.0], 10**400], ids=lambda v: str(v)[:5])
+def test_a_file_s_number_is_a_finite_number(value):
+    tree = encode(RECIPE) | {"ema": value}
+    with pytest.raises(UsageError, match="ema: "):
+        Recipe.read(json.dumps(tree))
+
+
+@pytest.mark.parametrize(
+    "tree", [None, 3, [], "Addition", {}, {"kind": 3}, {"kind": "Watch"}, {"kind": None, "steps": 1}]
+)
+def test_what_is_no_recipe_is_refused(tree):
+    with pytest.raises(UsageError):
+        Recipe.read(json.dumps(tree))
+
+
+def start(predicted):
+    return ascii(predicted[:20])
+
+
+@pytest.mark.parametrize("predicted", ["", "{", "\x00", "NaN", "{'kind': 'Recipe'}", "[" * 100_000], ids=start)
+def test_what_is_no_json_is_refused(predicted):
+    with pytest.raises(UsageError):
+        Recipe.read(predicted)
+
+
+# Whatever it says, nothing but a UsageError
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["RoPE", "Copy"]),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
+    max_leaves=5,
+)  # fmt: skip
+PLACES = [(f.name,) for f in dataclasses.fields(Recipe)] + [
+    (part, f.name) for part in PARTS for f in dataclasses.fields(getattr(RECIPE, part))
+]
+
+
+@settings(max_examples=200 if LONG else 50)
+@given(st.sampled_from(PLACES), JSON)
+def test_a_file_with_anything_anywhere_is_a_recipe_or_a_usage_error(position, value):
+    tree = encode(RECIPE)
+    *parents, last = position
+    inner = tree[parents[0]] if parents else tree
+    inner[last] = value
+    try:
+        recipe = Recipe.read(json.dumps(tree))
+    except UsageError as error:
+        assert str(error)
+    else:
+        assert Recipe.read(recipe.json()) == recipe
+
+
+@settings(max_examples=200 if LONG else 50)
+@given(st.one_of(st.text(max_size=20), st.text("(),=._-+'\"*{}[]aA01 \\\n", max_size=30)))
+def test_any_text_is_plain_values_or_a_usage_error(typed):
+    try:
+        value = parse(typed)
+    except UsageError:
+        return
+    assert json.loads(json.dumps(value)) == value or not math.isfinite(value)
+
+
+@pytest.mark.parametrize("typed", ["(" * 5000, "-" * 50_000 + "1", "A(b=" * 500, "[" * 150 + "]" * 150], ids=start)
+def test_deeply_nested_text_is_refused(typed):
+    with pytest.raises(UsageError):
+        override(RECIPE, [f"steps={typed}"])
+
+
+CODE = [
+    "__import__('pathlib').Path('SEEN').touch()",
+    "exec(\"open('SEEN', 'w')\")",
+    "open('SEEN', 'w')",
+    "open(file='SEEN', mode='w')",
+    "(lambda: open('SEEN', 'w'))()",
+    "[open('SEEN', 'w') for i in (1,)]",
+    "f\"{open('SEEN', 'w')}\"",
+    "Pairs(carry=open('SEEN', 'w'))",
+    "Pairs(**dict(carry=open('SEEN', 'w')))",
+    "print(file=open('SEEN', 'w'))",
+    "Path(args='SEEN')",
+]
+
+
+@pytest.mark.parametrize("code", CODE)
+@pytest.mark.parametrize("name", ["steps", "layout", "model.width"])
+def test_no_text_runs_code(code, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError):
+        override(RECIPE, [f"{name}={code}"])
+    assert not (tmp_path / "SEEN").exists()
+
+
+@pytest.mark.parametrize(
+    "kind", ["open", "os.system", "builtins.open", "pathlib.Path", "__import__", "Popen", *CODE[:3]]
+)
+@pytest.mark.parametrize("fields", [{}, {"file": "SEEN", "mode": "w"}, {"args": ["touch", "SEEN"]}])
+def test_no_file_runs_code(kind, fields, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for tree in (encode(RECIPE) | {"layout": {"kind": kind} | fields}, {"kind": kind} | fields):
+        with pytest.raises(UsageError, match="is not one of"):
+            Recipe.read(json.dumps(tree))
+    assert not (tmp_path / "SEEN").exists()
+
+
+def test_kinds_are_the_imported_dataclasses_that_may_stand_there():
+    assert {"Learned", "Local", "NoPE", "RoPE"} <= set(kinds(Position))
+    assert not {"Position", "LearnedEncoding", "Transformer"} & set(kinds(Position))
+    assert kinds(Lengths)["Curriculum"] is Curriculum
+    assert list(kinds(Position)) == sorted(kinds(Position))
+
+
+# Rows of files
+
+METRICS = {"step": 3, "loss": 0.5, "exact": {"8": 1.0}, "perplexity": {"1+1": None}, "rate": 0.1, "more": [{}]}
+SCORES = {"task": "parity", "weights": "w", "stopping": "Oracle", "problems": "uniform", "sizes": [2, 3], "count": 9,
+          "exact": 1.0, "token_accuracy": 1.0, "loops": 2.0, "low": 0.0, "high": 1.0}  # fmt: skip
+OTHERS = [None, True, 1, 0, -1, 0.5, 2.0, -0.5, math.nan, math.inf, 10**400, "", "a", "a\n", [], [1], [0], [0.5], ["a"],
+          [[1]], [2**70], {}, {"8": 0.5}, {"8": 2.0}, {"a": 0.5}, {8: 0.5}, {"8": None}, {"8": math.nan}]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "row"), [(schemas.Metrics, METRICS), (schemas.Measured, SCORES)])
+def test_many_rows_fit_together_only_if_each_fits(kind, row):
+    assert all_fit(kind, [])
+    assert all_fit(kind, [row, {**row}])
+    wrong = [{**row, name: other} for name in hints(kind) for other in OTHERS]
+    wrong += [{key: value for key, value in row.items() if key != name} for name in row]
+    for one in [*wrong, *OTHERS]:
+        if all_fit(kind, [row, one, row]):
+            decode(kind, one)

@@ -1,0 +1,407 @@
+"""Writing and reading files: nothing is written through a link, and what is not ours stays as it is."""
+
+import json
+import os
+import platform
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import command
+from matplotlib.figure import Figure
+from torture import fuzz
+
+import lengthwise as lw
+from lengthwise.ask.folder import Asked
+from lengthwise.ask.inquiry import Inquiry
+from lengthwise.base import files
+from lengthwise.base.errors import UsageError
+from lengthwise.base.files import read_bytes, sweep, write
+from lengthwise.cli.sweep import _keep
+from lengthwise.experiment.axes import Axis
+from lengthwise.jobs.search import Search
+from lengthwise.report.csv_files import write_csv
+from lengthwise.report.publish import publish, publish_distribution
+from lengthwise.run import Run, load, save
+from lengthwise.runs.folder import Folder, RunFolder, keep_operations
+from lengthwise.tracking import TensorBoard, Tracker, Wandb
+from lengthwise.verify.verification import read as read_verification
+from lengthwise.viewer.document import write_page
+
+RECIPE = lw.find("looped-parity", *fuzz.TINY, *fuzz.SMALL)
+ROW = {"task": "parity", "weights": "w", "stopping": "MaxConfidence(extra=1)", "problems": "uniform", "sizes": [2],
+       "count": 9, "exact": 1.0, "token_accuracy": 1.0, "loops": 2.0, "low": 0.7, "high": 1.0}  # fmt: skip
+
+
+def run_in(folder):
+    """A run with rows, without training."""
+    run = Run.of(RECIPE, folder)
+    run.append("scores", ROW)
+    run.append("metrics", {"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.4})
+    return run
+
+
+def lock(folder):
+    with Folder(folder).locked():
+        pass
+
+
+def track(folder):
+    """A tracker's ledger; what fails in tracking is noted, and ends the tracking alone."""
+    notes = []
+    Tracker(Run(folder, RECIPE), "tensorboard", notes.append).hear("metrics", [{"step": 2, "loss": 0.4}])
+    raise UsageError(*notes)
+
+
+def search(folder):
+    Search(folder, [Axis("optimizer.rate", (), 0.001, 0.1, True)], 0).ask()
+
+
+def operations(folder):
+    """They are kept where they can be: a report does without them."""
+    keep_operations({"id": 1.0})
+    raise UsageError
+
+
+def report(folder):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lengthwise.report.publish._figures", lambda *_: {"lengths": Figure(figsize=(1, 1))})
+        publish([RunFolder(folder.parent / "run")], folder)
+
+
+RESULTS = ("runs.json", "scores.csv", "metrics.csv", "card.json", "figures.json", "lengths.png")
+# Every file that the package writes, and what writes it into the folder.
+WRITERS = {
+    **{f"{name}.jsonl": lambda folder, name=name: RunFolder(folder).append(name, ROW)
+       for name in ("scores", "metrics", "depth", "anatomy", "replies")},
+    "config.json": lambda folder: save(folder, RECIPE, {}),
+    "model.safetensors": lambda folder: save(folder, RECIPE, {}),
+    "state.pt": lambda folder: Run(folder, RECIPE).save_state({}),
+    "about.json": lambda folder: Run(folder, RECIPE).describe({"parameters": 1}),
+    "failed.json": lambda folder: RunFolder(folder).fail("reason"),
+    "code.json": lambda folder: Run(folder, RECIPE).hold_code(torch.nn.Linear(1, 1)),
+    "tracked-tensorboard.json": track,
+    ".lock": lock,
+    ".owner": lock,
+    ".operations.json": operations,
+    "asked.json": lambda folder: Asked.of(Inquiry("http://x/v1", "m", RECIPE.task, "Well?"), folder),
+    "sweep.json": lambda folder: _keep(folder, "{}"),
+    "optuna.log": search,
+    **dict.fromkeys(RESULTS, report),
+    "distribution.json": lambda folder: publish_distribution({1: 2}, folder / "distribution"),
+    "trials.csv": lambda folder: write_csv(folder / "trials.csv", [{"a": 1}]),
+    "page.html": lambda folder: write_page(str(folder / "page.html"), "page"),
+}  # fmt: skip
+
+
+def symbolic(path, target):
+    path.symlink_to(target)
+
+
+def hard(path, target):
+    path.hardlink_to(target)
+
+
+def dangling(path, target):
+    path.symlink_to(target.with_name("missing"))
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def outside(tmp_path):
+    """A folder of the user's with a file whose last line is incomplete."""
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    (folder / "file").write_text('{"of": "the user"}\nincomplete')
+    return folder
+
+
+@pytest.mark.parametrize("link", [symbolic, hard, dangling])
+@pytest.mark.parametrize("name", WRITERS)
+def test_no_writer_follows_a_link(name, link, outside, tmp_path, monkeypatch):
+    folder = run_in(tmp_path / "run").folder
+    if WRITERS[name] is report:
+        folder = tmp_path / "results"
+        folder.mkdir()
+    (folder / name).unlink(missing_ok=True)
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(folder))
+    link(folder / name, outside / "file")
+    before = contents(outside)
+    with pytest.raises(UsageError) as error:
+        WRITERS[name](folder)
+    assert str(error.value).isprintable() and contents(outside) == before
+    assert os.path.lexists(folder / name)
+
+
+PARENTS = {
+    "a run": lambda folder, name: Run.of(RECIPE),
+    "an inquiry": lambda folder, name: Asked.of(Inquiry("http://x/v1", "m", RECIPE.task, "Well?")),
+    "tensorboard": lambda folder, name: TensorBoard(RunFolder(folder)),
+    "wandb": lambda folder, name: Wandb(RunFolder(folder)),
+}
+
+
+@pytest.mark.parametrize("writer", PARENTS)
+def test_no_writer_follows_a_link_to_a_folder(writer, outside, tmp_path, monkeypatch):
+    folder = tmp_path / "named"
+    folder.mkdir()
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(folder))
+    inquiry = Inquiry("http://x/v1", "m", RECIPE.task, "Well?")
+    names = {"a run": Run.expected(RECIPE).folder.name, "an inquiry": inquiry.name}
+    (folder / names.get(writer, writer)).symlink_to(outside)
+    before = contents(outside)
+    with pytest.raises(UsageError, match="nothing is written through links"):
+        PARENTS[writer](folder, writer)
+    assert contents(outside) == before and {*outside.iterdir()} == {outside / "file"}
+
+
+def refused(*words):
+    """The one line with which a command ends."""
+    done = command(*map(str, words))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stdout + done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("verb", ["demo", "reproduce", "report"])
+def test_commands_write_into_no_linked_folder(verb, outside, tmp_path, runs):
+    results, out = tmp_path / "results", tmp_path / "out"
+    runs.mkdir()
+    out.mkdir()
+    publish([run_in(tmp_path / "run")], results)
+    links = {"demo": runs / "demo", "reproduce": out / "binary-sum", "report": out / "results"}
+    links[verb].symlink_to(outside)
+    before = contents(outside)
+    words = {
+        "demo": [],
+        "reproduce": ["looped", "--out", out, "--tasks", "binary-sum"],
+        "report": [results, "--out", out],
+    }
+    assert "nothing is written through links" in refused(verb, *words[verb])
+    assert contents(outside) == before and {*outside.iterdir()} == {outside / "file"}
+
+
+def test_a_library_s_folder_may_hold_links_that_stay_in_it(tmp_path, outside):
+    folder = tmp_path / "wandb"
+    (folder / "run").mkdir(parents=True)
+    (folder / "run" / "file").write_text("")
+    (folder / "latest-run").symlink_to("run")
+    assert files.check_tree(folder) == folder
+    (folder / "run" / "log").symlink_to(outside / "file")
+    with pytest.raises(UsageError, match="log: a link"):
+        files.check_tree(folder)
+
+
+def test_a_folder_that_the_user_names_may_be_a_link(tmp_path, monkeypatch):
+    """As of runs on a large disk: what counts is below it."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "runs").symlink_to("disk")
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "runs"))
+    run = run_in(None)
+    (tmp_path / "run").symlink_to(run.folder)
+    with run.locked(), RunFolder(tmp_path / "run").locked():
+        run_in(tmp_path / "run").keep("scores", ROW)
+    assert len(run.rows("scores")) == 2 and run.folder.parent.resolve() == tmp_path / "disk"
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """A finished run with rows of every kind."""
+    return fuzz._runs(tmp_path_factory.mktemp("original"))[0]
+
+
+@pytest.fixture
+def trained(original, tmp_path):
+    return Path(shutil.copytree(original, tmp_path / "trained"))
+
+
+@pytest.mark.parametrize("name", ["scores.jsonl", "anatomy.jsonl", ".owner", ".lock"])
+@pytest.mark.parametrize("link", [symbolic, hard, dangling])
+def test_evaluating_a_stranger_s_run_writes_nothing_outside(name, link, trained, outside):
+    (trained / name).unlink(missing_ok=True)
+    link(trained / name, outside / "file")
+    before = contents(outside)
+    assert name in refused("evaluate", trained, "--lengths", "2", "--samples", "4", "--anatomy", "--quiet")
+    assert contents(outside) == before and {*outside.iterdir()} == {outside / "file"}
+
+
+def test_training_notices_a_link_before_it_begins(outside):
+    run = Run.of(RECIPE)
+    (run.folder / "about.json").symlink_to(outside / "missing")
+    with pytest.raises(UsageError, match=r"about\.json: a link"):
+        lw.train(RECIPE, quiet=True)
+    assert not run.rows("metrics")
+
+
+# Temporary files
+
+
+def test_a_temporary_name_cannot_be_foreseen(tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr(files, "_open", lambda name, flags: opened.append((name, flags)) or os.open(name, flags, 0o666))
+    for _ in range(2):
+        write(tmp_path / "scores.csv", b"")
+    (first, flags), (second, _) = opened
+    assert first != second and flags & os.O_EXCL
+    assert {*tmp_path.iterdir()} == {tmp_path / "scores.csv"}
+
+
+def ended_process():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def temporary(name, place=None, process=None):
+    place = place or files._place()
+    return f".{name}.lengthwise-{place}-{process or ended_process()}-{secrets.token_hex(8)}"
+
+
+def test_only_temporary_files_of_our_own_are_removed(tmp_path):
+    """Backups, locks of GnuPG and Emacs, and what another machine of this name, or a living process, is writing."""
+    host, ended = platform.node(), ended_process()
+    others = [
+        f".scores.jsonl.{host}.{ended}", f".notes.{host}.{ended}", f".#lk0x00005581a2b3c4d0.{host}.{ended}",
+        f".#file.{host}.{ended}", f".backup.lengthwise-{ended}", f"scores.jsonl.lengthwise-{files._place()}-{ended}",
+        temporary("scores.jsonl", place="0" * 12), temporary("scores.jsonl", process=os.getpid()),
+    ]  # fmt: skip
+    for name in others:
+        (tmp_path / name).write_text("of others")
+    (tmp_path / temporary("folder")).mkdir()
+    (tmp_path / temporary("link")).symlink_to(tmp_path / others[0])
+    before = {*tmp_path.iterdir()}
+    left = tmp_path / temporary("scores.jsonl")
+    left.write_text("")
+    write(tmp_path / "other", b"")
+    assert left.exists(), "it is of another file"
+    write(tmp_path / "scores.jsonl", b"")
+    assert {*tmp_path.iterdir()} == before | {tmp_path / "scores.jsonl", tmp_path / "other"}
+
+
+def test_a_temporary_file_of_another_machine_is_removed_after_a_day(tmp_path):
+    old, new = (tmp_path / temporary("state.pt", place="0" * 12) for _ in range(2))
+    for path in (old, new):
+        path.write_text("")
+    os.utime(old, (time.time() - 2 * files.TEMPORARY_AGE,) * 2)
+    sweep(tmp_path)
+    assert [*tmp_path.iterdir()] == [new]
+
+
+@pytest.mark.parametrize("name", ["x" * 250, "汉" * 80, "two\nlines"])
+def test_names_of_any_length_can_be_written(name, tmp_path):
+    write(tmp_path / name, b"text")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"text"]
+
+
+# Reading
+
+
+@pytest.mark.parametrize("name", ["scores.jsonl", "config.json", "about.json", "model.safetensors", "state.pt"])
+def test_a_file_without_end_is_refused_at_once(name, tmp_path):
+    run = run_in(tmp_path / "run")
+    path = run.folder / name
+    acts = {
+        "scores.jsonl": lambda: (run.rows("scores"),),
+        "config.json": lambda: Run.open(run.folder),
+        "about.json": run.about,
+        "model.safetensors": lambda: load(run.folder),
+        "state.pt": run.state,
+    }
+    path.touch()
+    os.truncate(path, 2 * 10**12)  # it takes no room on the disk
+    begun = time.monotonic()
+    with pytest.raises(UsageError, match=rf"{name}: too large, 2 TB"):
+        acts[name]()
+    if name == "scores.jsonl":
+        with pytest.raises(UsageError, match="too large"):
+            run.append("scores", ROW)
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(UsageError, match="not a regular file"):
+        acts[name]()
+    assert time.monotonic() - begun < 5
+
+
+def test_a_recipe_and_a_record_are_read_with_a_bound(tmp_path):
+    path = tmp_path / "recipe.json"
+    path.touch()
+    os.truncate(path, 2 * 10**12)
+    assert "too large" in refused("train", path)
+    with pytest.raises(UsageError, match="too large"):
+        read_verification(path)
+
+
+def test_no_more_is_read_than_a_file_is_said_to_have():
+    """Files of the system are said to be empty, and some never end."""
+    assert read_bytes(Path("/proc/self/status")) == b""
+
+
+# Rows that do not fit the task
+
+
+@pytest.mark.parametrize("name", ["scores", "anatomy", "depth"])
+def test_a_row_with_a_size_too_many_is_one_line(name, trained, tmp_path):
+    path = trained / f"{name}.jsonl"
+    lines = path.read_text().splitlines()
+    lines.append(json.dumps(json.loads(lines[0]) | {"sizes": [2, 2]}))
+    path.write_text("".join(f"{line}\n" for line in lines))
+    calls = [["report", trained, "--html", tmp_path / "x.html"]]
+    if name == "scores":
+        calls += [["push", trained, "user/name", "--dry-run"], ["report", trained, "--out", tmp_path / "out"]]
+        calls += [["evaluate", trained, "--lengths", "2", "--samples", "4"], ["verify", trained, "--quiet"]]
+    wanted = f"{name}.jsonl: line {len(lines)}: sizes must be 1 (length), not 2; take that line out"
+    for words in calls:
+        assert wanted in refused(*words)
+
+
+def test_published_rows_fit_the_task_too(tmp_path):
+    publish([run_in(tmp_path / "run")], tmp_path / "results")
+    path = tmp_path / "results" / "scores.csv"
+    path.write_text(path.read_text().replace(",2,9,", ",2x2,9,"))
+    said = refused("report", tmp_path / "results", "--out", tmp_path / "out")
+    assert "scores: row 1: sizes must be 1 (length), not 2" in said
+
+
+# Locks
+
+
+@pytest.fixture
+def without_flock(monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+
+    def missing(*_):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", missing)
+
+
+@pytest.mark.usefixtures("without_flock")
+def test_an_old_lock_file_does_not_hold_a_run_where_the_disk_has_no_locks(tmp_path):
+    path = run_in(tmp_path / "run").folder / ".lock"
+    path.touch()  # as every run has one, once it was locked where there are locks
+    os.utime(path, (0, 0))
+    with warnings.catch_warnings(action="error"), RunFolder(path.parent).locked():
+        assert path.read_text().startswith(f"{os.getpid()}\n")
+    assert not path.exists()
+
+
+@pytest.mark.usefixtures("without_flock")
+def test_a_lock_of_a_machine_that_is_gone_says_how_to_go_on(tmp_path):
+    folder = RunFolder(run_in(tmp_path / "run").folder)
+    (folder.folder / ".lock").write_text("1\nanother-machine\n")
+    with (
+        pytest.raises(UsageError, match=r"if that has ended, delete \S+\.lock: this disk has no locks$"),
+        folder.locked(),
+    ):
+        pass
+    (folder.folder / ".lock").unlink()
+    with folder.locked():
+        pass

@@ -1,0 +1,180 @@
+"""Trainings in threads of one process give the weights that each gives alone, and leave the process as it was."""
+
+import random
+import sys
+import threading
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from test_training import MASTERED, MODEL, PLAIN, outcome
+from torch import nn
+
+import lengthwise as lw
+from lengthwise.base.streams import unwarned
+from lengthwise.experiment.layout import NextToken
+from lengthwise.experiment.loops import Constant
+from lengthwise.experiment.recipe import Watch
+from lengthwise.models import ModelSpec
+from lengthwise.models.lstm import LSTM
+from lengthwise.runners import cpu
+from lengthwise.runners.plain import Plain
+from lengthwise.training import trainer
+from lengthwise.training.arithmetic import computing
+from lengthwise.training.loop import train
+
+pytestmark = pytest.mark.usefixtures("untyped")
+COUNT = 4
+
+
+@dataclass(frozen=True)
+class DroppingModule(ModelSpec):
+    """A module that no faster runner knows, with torch's own dropout; it moves Python's global generator too."""
+
+    def build(self, reads, writes, *, causal):
+        class Module(nn.Sequential):
+            def forward(self, tokens):
+                random.random()
+                return super().forward(tokens)
+
+        return Module(nn.Embedding(len(reads), 8), nn.Dropout(0.3), nn.Linear(8, len(writes)))
+
+
+DROPPING = replace(PLAIN, model=replace(MODEL, dropout=0.3), steps=8)
+RECIPES = [
+    DROPPING,
+    replace(DROPPING, seed=1, watch=Watch(every=5, sizes=(2,), count=4)),
+    replace(DROPPING, layout=NextToken(), loops=Constant(1), model=LSTM(width=4, hidden=4, layers=2, dropout=0.3)),
+    replace(DROPPING, layout=NextToken(), loops=Constant(1), model=DroppingModule()),
+    replace(MASTERED, model=replace(MODEL, dropout=0.3), steps=8),
+]
+
+
+def in_threads(function, things):
+    """The function of each, all at once."""
+    ready, before = threading.Barrier(len(things)), sys.getswitchinterval()
+
+    def work(thing):
+        ready.wait()
+        return function(thing)
+
+    sys.setswitchinterval(1e-5)  # seconds: threads take turns as often as they can
+    try:
+        with ThreadPoolExecutor(len(things)) as threads:
+            return list(threads.map(work, things))
+    finally:
+        sys.setswitchinterval(before)
+
+
+def weights(recipe):
+    return [weight.detach().clone() for weight in recipe.build().parameters()]
+
+
+def test_models_that_are_built_in_threads_have_the_weights_of_their_seeds():
+    recipes = [replace(PLAIN, seed=seed) for seed in range(COUNT)]
+    alone = [weights(recipe) for recipe in recipes]
+    before = torch.get_rng_state(), random.getstate()
+
+    def differ(number):
+        built = (weights(recipes[number]) for _ in range(30))
+        return sum(not all(map(torch.equal, one, alone[number])) for one in built)
+
+    assert in_threads(differ, range(COUNT)) == [0] * COUNT
+    assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
+
+
+def test_trainings_in_threads_equal_trainings_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer, "commit", lambda: "")  # which asks git
+    before = torch.get_rng_state(), random.getstate()
+    alone = [outcome(train(recipe, tmp_path / f"alone-{number}")) for number, recipe in enumerate(RECIPES)]
+    assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
+
+    def trained(number):
+        return outcome(train(RECIPES[number], tmp_path / f"beside-{number}"))
+
+    beside = in_threads(trained, range(len(RECIPES)))
+    assert [one == other for one, other in zip(alone, beside, strict=True)] == [True] * len(RECIPES)
+    assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
+
+
+def test_one_thread_draws_while_another_trains(tmp_path):
+    """Between steps the global generator is the caller's: what a training in another thread does to it is undone."""
+    hold, go = threading.Event(), threading.Event()
+
+    def trained():
+        one = trainer.Trainee(DROPPING, torch.device("cpu"))
+        one.advance()
+        hold.set()
+        assert go.wait(20)
+        one.advance()
+
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    with ThreadPoolExecutor(1) as worker:
+        training = worker.submit(trained)
+        assert hold.wait(20)
+        first = torch.rand(1)
+        go.set()
+        training.result()
+    assert torch.equal(torch.cat([first, torch.rand(1)]), expected)
+
+
+def test_a_thread_that_uses_the_plain_runner_leaves_the_choice_to_others():
+    model = PLAIN.build()
+    with ThreadPoolExecutor(1) as other, lw.plain():
+        assert type(cpu.choose(model)) is Plain
+        assert type(other.submit(cpu.choose, model).result()) is not Plain
+
+
+def settings():
+    return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+
+
+def overlapping(first, second):
+    """Enter a context here, another in a second thread, and leave them in that order; what each finds in between."""
+    with ThreadPoolExecutor(1) as worker:
+        first.__enter__()
+        worker.submit(second.__enter__).result()
+        first.__exit__(None, None, None)
+        found = worker.submit(settings).result()
+        worker.submit(second.__exit__, None, None, None).result()
+        return found
+
+
+def test_settings_of_products_last_until_the_last_thread_has_ended():
+    before, threads = settings(), torch.get_num_threads()
+    torch.set_float32_matmul_precision("high")
+    try:
+        torch.set_num_threads(3)
+        assert overlapping(computing(1), computing(1)) == ("highest", False)
+        assert settings()[0] == "high"
+        with ThreadPoolExecutor(1) as new:
+            assert new.submit(torch.get_num_threads).result() == 3
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.set_num_threads(threads)
+
+
+def test_denormal_numbers_stay_flushed_where_the_user_flushes_them():
+    tiny = torch.tensor(1e-40)
+    with computing(1):
+        with computing(1):
+            pass
+        assert float(tiny * 1) == 0
+    assert float(tiny * 1) != 0
+
+
+def test_filters_of_warnings_are_as_they_were_after_two_threads():
+    before = [*warnings.filters]
+
+    def silenced(number):
+        for _ in range(50):
+            with unwarned():
+                time.sleep(0.0001 * (number + 1))
+
+    in_threads(silenced, range(COUNT))
+    assert warnings.filters == before

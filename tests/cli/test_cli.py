@@ -1,0 +1,467 @@
+"""The command line as a user meets it, bad input included."""
+
+import json
+import os
+import pickle
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import command
+from jaxtyping import config
+from safetensors.torch import load_file, save_file
+
+import lengthwise as lw
+from lengthwise import catalog
+from lengthwise.base.errors import Diverged
+from lengthwise.cli import console, evaluate
+from lengthwise.cli.entry import parse
+from lengthwise.evaluation.scores import default_sizes
+from lengthwise.training.trainer import Trainee
+
+TINY = ["steps=12", "batch=8", "model.width=16", "watch.every=0"]
+
+
+def process(*words, stdin=""):
+    """A command as a process of its own."""
+    line = [sys.executable, "-m", "lengthwise", *map(str, words)]
+    return subprocess.run(line, input=stdin, capture_output=True, text=True, timeout=240)
+
+
+def fails(done, *parts, code=2):
+    """One clear line on standard error, nothing on standard output, and the exit status."""
+    lines = done.stderr.strip().splitlines()
+    assert done.returncode == code, done.stderr
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("lengthwise")
+    for part in parts:
+        assert part in lines[0]
+    assert done.stdout == ""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run, trained by command."""
+    position = tmp_path_factory.mktemp("place")
+    words = ["train", "looped-pairs", *TINY, "--lengths", "2,3", "--samples", "20", "--quiet", "--json"]
+    done = command(*words, env={"LENGTHWISE_RUNS": str(position)})
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(done.stdout)
+    assert [row["sizes"] for row in result["scores"]] == [[2], [3]]
+    return Path(result["run"])
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    """The run's weights, to be spoiled."""
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((run / name).read_bytes())
+    return tmp_path
+
+
+# What works
+
+
+def test_help_is_quick():
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        done = process("--help")
+        seconds.append(time.perf_counter() - start)
+    assert "demo" in done.stdout
+    assert min(seconds) < 1  # importing torch alone takes longer
+
+
+def test_prompts_may_start_with_a_minus_sign():
+    prompts = ["-3+12-4", "(3-8)*-4", "-(2-5)", "-3", "12-4"]
+    words = command("solve", "retran-small", *prompts[:2], "--device", "cpu", *prompts[2:])
+    lines = command("solve", "retran-small", stdin="\n".join(prompts))
+    assert words.stdout == lines.stdout and len(words.stdout.splitlines()) == 5
+    refused = command("solve", "retran-small", "1-2", "--jsom")
+    assert refused.returncode == 2 and "--jsom" in refused.stderr
+
+
+def test_solve_from_arguments_and_standard_input_agree(run):
+    """The second as a process of its own; other commands are called in this one."""
+    words = command("solve", run, "12+9", "5+5")
+    lines = process("solve", run, stdin="12+9\n5+5\n")
+    assert words.returncode == lines.returncode == 0
+    assert words.stdout == lines.stdout
+    assert len(words.stdout.splitlines()) == 2
+
+
+def test_solve_json_tells_answer_correctness_loops_and_confidence(run):
+    row = json.loads(command("solve", run, "--json", "--stopping", "Oracle", "12+9").stdout)
+    assert row["prompt"] == "12+9"
+    assert row["right"] == "21"
+    assert row["correct"] == (row["text"] == "21")
+    assert row["loops"] == 5  # of two digits, and three more
+    assert 0 < row["confidence"] <= 1
+
+
+def test_a_bad_prompt_among_good_ones_keeps_its_line(run):
+    done = command("solve", run, stdin="1+2\nx+1\n3+4\n")
+    assert done.returncode == 1
+    assert [bool(line) for line in done.stdout.splitlines()] == [True, False, True]
+    assert done.stderr.startswith("lengthwise: prompt 2: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_training_again_goes_on_where_it_was(run):
+    again = command("train", run, "--lengths", "2,3", "--samples", "20", "--quiet", "--json")
+    assert len(json.loads(again.stdout)[0]["scores"]) == 2  # nothing was measured twice
+
+
+def test_evaluate_report_list_show_sample(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(run.parent))
+    rows = json.loads(command("evaluate", run.name, "--lengths", "2-4:2", "--samples", "10", "--json").stdout)
+    assert [row["sizes"] for row in rows if row["problems"] == "uniform"] == [[2], [4]]
+    assert {row["problems"] for row in rows if row["sizes"] == [4]} > {"uniform", "all-highest"}
+    assert command("report", run, "--out", tmp_path / "figures").returncode == 0
+    assert {"scores.csv", "runs.json", "lengths.png"} <= {p.name for p in (tmp_path / "figures").iterdir()}
+    assert json.loads(command("list", "--json").stdout)["runs"] == {run.name: "done"}
+    assert json.loads(command("show", "looped-pairs", *TINY, "--json").stdout)["parameters"] > 0
+    assert command("sample", "parity", "4", "--count", "3").stdout.count("→") == 3
+
+
+def test_a_program_at_work():
+    done = command("rasp", "parity", "10110")
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert lines[1].split() == ["10110=$"] * 2
+    assert [line.split()[0] for line in lines[2:-1]] == list("012345")
+    assert [line.split()[2].strip("·") for line in lines[2:-1]] == list("001001")  # the answer so far
+    assert lines[-1] == "answer 1"
+
+
+def test_a_list_says_why_a_run_cannot_be_read(run, tmp_path, monkeypatch):
+    """What stands in it is shown as it is, marks of the terminal's language too."""
+    for name, text in (
+        ("odd", '{"kind": "[/bold]"}'),
+        ("cut[b]", '{"kind": '),
+        ("of-another-time", '{"kind": "Recipe"}'),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(text)
+    (tmp_path / "no-run").mkdir()
+    (tmp_path / "good").symlink_to(run)
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path))
+    monkeypatch.setattr(console.out, "width", 200)
+    shown, told = command("list"), command("list", "--json")
+    assert (shown.returncode, shown.stderr, told.returncode) == (0, "", 0)
+    runs = json.loads(told.stdout)["runs"]
+    assert sorted(runs) == ["cut[b]", "good", "odd", "of-another-time"]
+    assert runs["good"] == "done"
+    assert "'[/bold]' is not one of" in runs["odd"]
+    assert "not a recipe in JSON" in runs["cut[b]"]
+    assert "needs name" in runs["of-another-time"]
+    for part in ("'[/bold]' is not one of", "cut[b]", "of-another-time", "good"):
+        assert part in shown.stdout
+
+
+@pytest.mark.usefixtures("fleet_here")
+def test_seeds_train_side_by_side(tmp_path):
+    words = ["train", "looped-parity", *TINY, "--seeds", "2", "--jobs", "2", "--lengths", "2", "--samples", "10"]
+    done = command(*words, "--quiet", "--json", env={"LENGTHWISE_RUNS": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    assert len({Path(row["run"]) for row in json.loads(done.stdout)}) == 2
+
+
+@pytest.mark.usefixtures("fleet_here")
+def test_sizes_on_two_axes_reach_every_seed(tmp_path):
+    words = ["train", "looped-parity", "task=Addition", "lengths=Uniform(top=2)", *TINY, "--seeds", "2", "--jobs", "2"]
+    done = command(
+        *words, "--lengths", "1x2", "--samples", "5", "--quiet", "--json", env={"LENGTHWISE_RUNS": str(tmp_path)}
+    )
+    assert done.returncode == 0, done.stderr
+    for run in json.loads(done.stdout):
+        assert [row["sizes"] for row in run["scores"]] == [[1, 2]]
+
+
+# What does not
+
+
+WRONG = [  # commands, and what the one line has to say
+    ("train looped-party", "looped-party", "did you mean looped-parity"),
+    ("train looped-parity modl.width=3", "modl", "did you mean model"),
+    ("train looped-parity model.widht=3", "widht", "did you mean width"),
+    ("train looped-parity steps=many", "steps", "whole number"),
+    ("train looped-parity steps=0", "steps"),
+    ("train looped-parity lr=3", "write optimizer.rate=3"),
+    ("train looped-parity --lr 3", "write optimizer.rate=3"),
+    ("train looped-parity --batch-size=3", "write batch=3"),
+    ("show looped-parity width=3", "write model.width=3"),
+    ("evaluate RUN --sample 3", "did you mean --samples?"),
+    ("solve RUN 1+1 --jsn 2+2", "arguments: --jsn (did you mean --json?)"),
+    ("solve loped-pairs 1+1", "did you mean looped-pairs?"),
+    ("show Transfomer", "did you mean Transformer?"),
+    ("list nothing-has-this", "nothing has nothing-has-this"),
+    ("solve RUN --stopping Oracle --stopping Oracle 1+1", "once"),
+    ("train looped-parity task=Partiy", "did you mean Parity"),
+    ("train looped-parity layout=Pairs", "does not accept"),
+    ("train looped-parity --device abacus", "device"),
+    ("train looped-parity --import nowhere", "nowhere"),
+    ("sample parrot 3", "parrot", "parity"),
+    ("sample parity 0", "1"),
+    ("sample parity 3x4", "axes"),
+    ("reproduce pears", "did you mean pairs"),
+    ("rasp party 101", "'party' is not one of", "parity"),
+    ("evaluate nowhere", "nowhere"),
+    ("report nowhere", "nowhere"),
+    ("evaluate RUN --lengths eight", "eight"),
+    ("evaluate RUN --lengths 0", "sizes"),
+    ("evaluate RUN --samples 0", "samples"),
+    ("evaluate RUN --stopping Never", "Never", "Oracle"),
+    ("solve RUN", "standard input was empty"),
+    ("solve RUN --stopping After(loops=0) 1+1", "loops"),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"), [(words, parts) for words, *parts in WRONG], ids=[words for words, *_ in WRONG]
+)
+def test_wrong_words(run, words, parts):
+    fails(command(*words.replace("RUN", str(run)).split()), *parts)
+
+
+@pytest.mark.parametrize("prompt", ["1+", "1+2+3", "12", "1 - 2", "１+2", "1+2;ls"])
+def test_wrong_prompts(run, prompt):
+    done = command("solve", run, prompt)
+    assert (done.returncode, done.stdout) == (1, "\n")  # an empty answer, on its line
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_wrong_words_end_a_process():
+    fails(process("solv", "x"), "no verb 'solv' (did you mean solve?)", "--help")
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ("evaluate looped-parity --lengths 5000 --family nosuch", "no problems called 'nosuch'"),
+        ("evaluate looped-parity --lengths 5000 --precision 2", "between 0 and 0.5, not 2.0"),
+        ("train looped-parity --lengths 5000 --on foo", "--on: 'foo' is not one of: Local"),
+    ],
+)
+def test_what_is_wrong_is_said_before_what_takes_long(words, part):
+    fails(command(*words.split()), part)
+
+
+def test_a_study_refuses_a_choice_that_it_does_not_have():
+    config.update("jaxtyping_disable", True)  # which would refuse it first
+    fails(command("reproduce", "looped", "--scale", "big", "--dry-run"), "scale: 'big' is not one of: cpu, half, paper")
+
+
+def test_rows_longer_than_the_position_table(tmp_path):
+    words = ["train", "standard-pairs", *TINY, "model.positions=Learned(size=10)", "--lengths", "3", "--samples", "5"]
+    done = command(*words, "--quiet", "--json", env={"LENGTHWISE_RUNS": str(tmp_path)})
+    (folder,) = tmp_path.iterdir()
+    assert done.returncode == 0, done.stderr
+    fails(command("evaluate", folder, "--lengths", "12", "--samples", "5"), "13 positions", "table of 10")
+
+
+class Bomb:
+    """Unpickling it leaves a file behind."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (os.system, (f"touch {self.path}",))
+
+
+def test_spoiled_weights(copy):
+    weights, config = copy / "model.safetensors", copy / "config.json"
+    whole, recipe, went_off = weights.read_bytes(), config.read_text(), copy / "went-off"
+
+    def refused(*parts):
+        fails(command("solve", copy, "1+1"), *parts)
+        assert not went_off.exists()
+
+    weights.write_bytes(whole[: len(whole) // 2])
+    refused("safetensors")
+    weights.write_bytes(b"")
+    refused("safetensors")
+    weights.write_bytes(pickle.dumps(Bomb(went_off)))
+    refused("safetensors")
+    torch.save({"x": torch.zeros(1)}, weights)
+    refused("safetensors")
+    save_file({"other": torch.zeros(3)}, weights)
+    refused("do not fit")
+    weights.write_bytes(whole)
+    tensors = load_file(weights)
+    save_file({name: tensor[..., :1].clone() for name, tensor in tensors.items()}, weights)
+    refused("do not fit")
+    weights.unlink()
+    refused("model.safetensors")
+    weights.write_bytes(whole)
+    for text in (recipe[:40], "[]", "{}", '{"kind": "Popen"}', recipe.replace('"Addition"', '"__import__"')):
+        config.write_text(text)
+        refused("config.json")
+    config.write_bytes(b"\xff\xfe\x00")
+    refused("config.json")
+    config.unlink()
+    refused("config.json")
+
+
+def test_nothing_is_half_written_where_the_disk_refuses(tmp_path):
+    """A folder that cannot be made, since a file stands in its place; root may write to read-only folders."""
+    (tmp_path / "file").write_text("in the way")
+    done = command("train", "looped-parity", *TINY, env={"LENGTHWISE_RUNS": str(tmp_path / "file" / "runs")})
+    fails(done, "cannot write")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_read_only_folder(tmp_path):
+    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    fails(command("train", "looped-parity", *TINY, env={"LENGTHWISE_RUNS": str(tmp_path / "runs")}), "cannot write")
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["rasp", "parity", "--json", "10110"], "prompt", "10110"),
+        (["rasp", "addition", "--json", "1+1", "order=least"], "changes", ["order=least"]),
+        (["list", "parity", "--json", "looped"], "words", ["parity", "looped"]),
+        (["report", "a", "--quiet", "b"], "runs", ["a", "b"]),
+        (["check", "one", "--quiet", "two"], "import", ["one", "two"]),
+    ],
+)
+def test_words_may_stand_behind_options(words, name, value):
+    assert getattr(parse(words), name) == value
+
+
+def test_a_task_of_ones_own_is_made_with_what_it_needs(tmp_path, monkeypatch):
+    (tmp_path / "own_needs.py").write_text(
+        "from dataclasses import dataclass\nimport lengthwise as lw\n\n"
+        "@dataclass(frozen=True, kw_only=True)\nclass Needing(lw.Copy):\n    times: int\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    done = command("sample", "needing", "3", "--import", "own_needs")
+    assert done.returncode == 2 and "Needing needs times, e.g. Needing(times=…)" in done.stderr
+    assert command("sample", "needing", "3", "times=2", "--import", "own_needs").returncode == 0
+
+
+def test_a_seed_that_diverges_stops_no_other_in_one_process(monkeypatch):
+    words = ["train", "looped-parity", "steps=3", "batch=2", "model.width=8", "watch.every=0", "lengths.top=4"]
+    words += ["--seeds", 2, "--jobs", 1, "--lengths", 4, "--samples", 4, "--quiet"]
+    done = command(*words, "optimizer.rate=1e30", "clip=none")
+    assert done.returncode == 2 and "2 of 2 seeds diverged" in done.stderr
+    finite = Trainee.check_finite
+    monkeypatch.setattr(Trainee, "check_finite", lambda one: _diverge() if one.recipe.seed == 0 else finite(one))
+    done = command(*words)
+    assert done.returncode == 2 and "1 of 2 seeds diverged" in done.stderr
+    assert "exact match" in done.stdout and "diverged" in done.stdout
+
+
+def _diverge():
+    raise Diverged("the loss is not finite")
+
+
+def test_a_panel_is_named_once():
+    done = command("reproduce", "controls", "--tasks", "pairs,pairs", "--dry-run")
+    assert done.returncode == 2 and "tasks: each is named once, not pairs,pairs" in done.stderr
+
+
+def test_figures_of_loops_do_not_overwrite_each_other(tmp_path):
+    words = ["looped-parity", "steps=2", "batch=2", "model.width=8", "watch.every=0"]
+    runs = [lw.train(*words, folder=tmp_path / name / "x", quiet=True).folder for name in "ab"]
+    more = "--lengths", 4, "--samples", 4, "--device", "cpu", "--out", tmp_path / "out"
+    done = command("report", *runs, "--stopping", *more)
+    assert done.returncode == 2 and "would overwrite each other" in done.stderr
+
+
+def test_a_report_of_all_runs_leaves_out_sweeps_and_the_demo(runs, tmp_path):
+    words = ["looped-parity", "steps=2", "batch=2", "model.width=8", "watch.every=0", "lengths.top=4"]
+    run = lw.train(*words, quiet=True)
+    assert command("train", run.folder, "--lengths", 4, "--samples", 4, "--quiet").returncode == 0
+    assert command("report", run.folder, "--out", runs / "demo").returncode == 0
+    (runs / "sweep-x").mkdir()
+    (runs / "sweep-x" / "sweep.json").write_text("{}")
+    done = command("report", *sorted(runs.glob("[!.]*")), "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == f"left out, as no runs: {runs / 'demo'}, {runs / 'sweep-x'}\n"
+
+
+def test_a_grid_is_measured_again_where_more_precision_is_asked_for():
+    words = ["columns-addition", "task.equal_lengths=false", "steps=2", "batch=2", "model.width=8", "watch.every=0"]
+    run = lw.train(*words, "lengths.top=4", quiet=True)
+    words = ["evaluate", run.folder, "--grid", "1x2", "--uniform-only", "--json", "--quiet"]
+    assert {row["count"] for row in json.loads(command(*words).stdout)} == {1000}
+    counts = {row["count"] for row in json.loads(command(*words, "--precision", "0.001").stdout)}
+    assert min(counts) > 1000
+
+
+def test_all_sizes_are_looked_at_before_any_is_measured(monkeypatch):
+    """Of expressions longer ones than 128 characters are not drawn."""
+    monkeypatch.delattr(evaluate, "_measure")
+    done = command("evaluate", "retran-small", "--lengths", "30,200", "--uniform-only", "--samples", "4")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "lengthwise: expression: those that are drawn have at most 128 characters, not 200\n"
+
+
+def test_a_size_that_no_machine_holds_is_refused_wherever_it_stands():
+    done = command("evaluate", "looped-parity", "--lengths", "8,1000000000000", "--samples", "2")
+    assert done.returncode == 2 and done.stderr.startswith("lengthwise: measuring 2 sizes takes about")
+    done = command("train", "looped-parity", *TINY, "--lengths", "8,1000000000000")
+    assert done.returncode == 2 and done.stderr.startswith("lengthwise: measuring 2 sizes takes about")
+
+
+def test_lists_are_measured_as_far_as_there_are_labels():
+    recipe = catalog.recipe("local-sorting", ["lengths.top=12"])
+    assert default_sizes(recipe) == [12, 18, 24, 36, 52]
+
+
+def test_a_grid_has_two_sizes():
+    done = command("evaluate", "abacus-addition", "--grid", "3")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "lengthwise: '3' is no grid: write 20x40 for every pair up to 20 and 40\n"
+
+
+def test_help_says_what_an_attack_looks_at_and_what_a_seed_is_of():
+    said = " ".join(command("attack", "--help").stdout.split())
+    assert "(default: half the training length, all of it, and one and a half)" in said
+    assert "seed of the problems (default: 0)" in said and "(default: the recipe's" not in said
+    assert "seed of weights and problems (default: the recipe's)" in " ".join(command("train", "--help").stdout.split())
+
+
+def test_a_run_with_changes_is_said_to_be_another_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path))
+    words = ["train", "looped-pairs", *TINY, "steps=2", "--lengths", "2", "--samples", "2", "--quiet"]
+    assert command(*words).stderr == ""
+    (old,) = tmp_path.iterdir()
+    again = ["train", str(old), *words[-5:]]
+    assert command(*again).stderr == ""
+    for changes in (["steps=3"], ["optimizer.rate=0.01", "steps=2"]):
+        done = command(*again, *changes)
+        (line,) = done.stderr.splitlines()
+        assert f"{old} is another recipe, trained from step 0 in {tmp_path}" in line and "cannot go on" in line
+        assert command(*again, *changes).stderr == ""  # it is there
+    (old / "model.safetensors").unlink()
+    assert f"leave the changes out: lengthwise train {old}" in command(*again, "steps=4").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (["report", "x", "--format", "pdf"], "for PDF, in Python: lw.Run.open(FOLDER).plot().savefig('figure.pdf')"),
+        (
+            ["train", "--config", "x.yaml"],
+            "a recipe is named without an option: a name, a run's folder, or a JSON file",
+        ),
+        (["train", "looped-parity", "--config=x.yaml"], "a recipe is named without an option"),
+        (["train", "recipe.yaml"], "recipe.yaml: a recipe's file is JSON, such as config.json in a run's folder"),
+        (["show", "recipe.toml", "steps=3"], "recipe.toml: a recipe's file is JSON"),
+        (["train", str(Path(__file__))], "import the module that defines it: RECIPE --import test_cli"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_habits_of_other_programs_are_answered(words, advice):
+    done = command(*words)
+    fails(done, advice)
+    assert "did you mean" not in done.stderr

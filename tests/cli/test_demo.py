@@ -1,0 +1,55 @@
+"""The demo and a study, from end to end, with a few steps of training."""
+
+import json
+
+import pytest
+from conftest import command
+
+from lengthwise.base.results import wilson
+from lengthwise.base.score_rows import SOLVED
+from lengthwise.cli.demo import _marked
+from lengthwise.cli.entry import parser
+from lengthwise.evaluation.solver import Answer
+from lengthwise.report.card import SURE
+from lengthwise.viewer import report
+
+
+@pytest.mark.usefixtures("fleet_here")
+def test_demo_shows_its_pictures_and_can_be_given_again(runs, monkeypatch):
+    monkeypatch.setattr(report, "TRIES", 1)  # of a search for failures
+    words = ["demo", "--steps", "2", "--samples", "2"]
+    shown = command(*words)
+    assert shown.returncode == 0, shown.stderr
+    for part in ("exact match", "trained to 8", "looped-pairs", "standard-pairs", "digits wrong", "What to type next"):
+        assert part in shown.stdout
+    assert (runs / "demo" / "lengths.png").stat().st_size > 10_000
+    page = (runs / "demo" / "page.html").read_text()
+    assert "data-viewer" in page and "lengthwise demo" in page
+    again = command(*words, "--json")
+    scores = json.loads(again.stdout)["scores"]
+    alone = [row for row in scores["looped-pairs"] if row["problems"] in ("uniform", "hard")]
+    assert {row["sizes"][0] for row in alone} == {4, 8, 12, 16, 20, 24, 50, 100}
+    assert len(alone) == 16  # nothing was measured twice
+    names = [row["problems"] for row in scores["looped-pairs"] if row["sizes"] == [16]]
+    assert {"all-highest", "twice"} < set(names) and len(names) == len(set(names))
+    assert "worst family" in shown.stdout
+
+
+def test_the_demo_draws_enough_problems_to_be_sure():
+    """Else its card would call no size solved, though every answer is right."""
+    samples = parser().parse_args(["demo"]).samples
+    assert wilson(1.0, SURE)[0] >= SOLVED > wilson(1.0, SURE - 1)[0]
+    assert samples >= SURE
+
+
+def test_an_answer_with_a_digit_too_many_shows_it():
+    said = _marked("standard-pairs", Answer("60+40", "1100", "100", False, 1, 0.9, 1.2), "100")
+    assert said.plain.split(maxsplit=1) == ["standard-pairs", "1100  1 of 4 digits wrong"]
+    said = _marked("standard-pairs", Answer("60+40", "10", "100", False, 1, 0.9, 1.2), "100")
+    assert "2 of 3 digits wrong" in said.plain
+
+
+def test_a_study_says_its_plan():
+    done = command("reproduce", "pairs", "--seeds", "2", "--dry-run", "--json")
+    plan = json.loads(done.stdout)["recipes"]
+    assert [(row["recipe"], row["missing"]) for row in plan] == [("looped-pairs", 2), ("standard-pairs", 2)]

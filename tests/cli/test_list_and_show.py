@@ -1,0 +1,298 @@
+"""What there is, found without waiting: names, sentences, fields."""
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+
+import argcomplete
+import pytest
+
+import lengthwise as lw
+from lengthwise import catalog
+from lengthwise.base.ranges import spelled
+from lengthwise.cli import console, entry
+from lengthwise.cli.completion import completed
+from lengthwise.cli.options import recipe_of
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.registry import sources
+
+WIDTHS = (60, 80, 200)
+
+
+@pytest.fixture
+def told(capsys, monkeypatch):
+    """A command's output at a width."""
+
+    def at(width, *words):
+        monkeypatch.setattr(console.out, "width", width)
+        assert entry._run(entry.parse(list(words))) == 0
+        return capsys.readouterr().out
+
+    return at
+
+
+# Sources say what imported code says
+
+
+def test_sources_and_imported_code_agree():
+    parts = {  # without what other tests have imported
+        kind: [name for name, one in found.items() if one.file.is_relative_to(sources.PACKAGE)]
+        for kind, found in sources.parts().items()
+    }
+    ours = {
+        kind: [name for name, cls in found.items() if cls.__module__.startswith("lengthwise")]
+        for kind, found in catalog.parts().items()
+    }
+    assert parts == ours
+    systems = sources.systems()
+    assert systems is not None, "run `make docs`"
+    assert {name: about for one in systems for name, about in one.recipes.items()} == {
+        name: catalog.summary_of(function) for name, function in catalog._shipped().items()
+    }
+    assert sources.studies() == {name: catalog.summary_of(function) for name, function in catalog.studies().items()}
+
+
+def test_every_field_has_its_type_its_default_and_a_comment():
+    classes = [cls for kinds in catalog.parts().values() for cls in kinds.values()]
+    for cls in [Recipe, *(cls for cls in classes if cls.__module__.startswith("lengthwise"))]:
+        declared = {field.name: field for field in sources.find(cls.__name__).fields}
+        assert list(declared) == [field.name for field in dataclasses.fields(cls)]
+        for field in dataclasses.fields(cls):
+            told = declared[field.name]
+            assert told.about, f"{cls.__name__}.{field.name} says nowhere what it is: write a comment beside it"
+            assert told.type == field.type.replace('"', "'")
+            if field.default is dataclasses.MISSING:
+                assert told.default is None
+            else:
+                assert told.default.partition("(")[0] == repr(field.default).partition("(")[0]
+
+
+def test_changed_recipes_are_asked_themselves(tmp_path, monkeypatch):
+    """What is kept of families counts only for the very files that it was made from."""
+    monkeypatch.setattr(sources, "MEMBERS", tmp_path / "members.json")
+    assert sources.systems() is None
+    (tmp_path / "members.json").write_text(json.dumps({"files": {}, "families": {}}))
+    assert sources.systems() is None
+    assert sum(len(one.recipes) for one in sources.systems(catalog.members())) == len(catalog._shipped())
+
+
+def test_a_list_waits_for_nothing(tmp_path):
+    """Nor does it where runs are kept; and so does a part that is shown."""
+    (tmp_path / "a-run").mkdir()
+    (tmp_path / "a-run" / "config.json").write_text(catalog.recipe("looped-parity").json())
+    code = """
+import sys
+from lengthwise.cli import entry
+for words in (["list"], ["list", "rope"], ["show", "Transformer"], ["show", "model.positions"]):
+    assert entry._run(entry.parse(words)) == 0
+assert not {"torch", "numpy", "matplotlib"} & set(sys.modules)
+"""
+    env = {"LENGTHWISE_RUNS": str(tmp_path), "PYTHONPATH": str(sources.PACKAGE.parent)}
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True, env=env)
+    assert "a-run: begun" in done.stdout
+
+
+# What is printed
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_list_fits_a_screen(told, width):
+    text = told(width, "list")
+    assert max(map(len, text.splitlines())) <= width
+    assert len(text.splitlines()) <= {60: 62, 80: 48, 200: 40}[width]
+    for name in ("looped-pairs*", "ntp-parity … (48)", "looped-unique-set*", "Transformer"):
+        assert name in text  # whole, whatever the width
+
+
+@pytest.mark.parametrize("words", ["addition", "rope", "parity"])
+def test_matches_fit_a_screen(told, words):
+    """At 80 × 24, whole names first; narrower words name them all, and of few matches all is said."""
+    text = told(80, "list", words)
+    assert len(text.splitlines()) <= 24 and max(map(len, text.splitlines())) <= 80
+    if words == "addition":
+        assert "looped-addition  " in text and "control-addition-both … (4)" in text and "abacus-addition  " in text
+    assert all(f"control-addition-{one}" in told(80, "list", "control-addition") for one in ("both", "loops", "window"))
+    assert "it does not quite learn sums of 8" in " ".join(told(80, "list", "standard-pairs").split())
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_words_filter(told, width):
+    text = told(width, "list", "rope")
+    assert "abacus-positions-rope" in text.split() and "RoPE" in text
+    assert "looped-pairs" not in text and "studies" not in text
+    found = json.loads(told(width, "list", "rope", "addition", "--json"))
+    assert list(found["recipes"]) == ["ablation-addition-rope"]
+    assert found["parts"] == {}
+
+
+def test_a_part_is_explained(told):
+    text = told(80, "show", "Transformer")
+    assert "lengthwise/models/transformer.py:" in text
+    for field in sources.find("Transformer").fields:
+        assert field.name in text and f"= {field.default}" in text
+    told_of = json.loads(told(80, "show", "NextToken", "--json"))["fields"]
+    assert [field["name"] for field in told_of] == ["pauses", "framed"]  # those of its base
+
+
+def test_a_field_is_explained_with_what_may_stand_there(told):
+    text = told(80, "show", "model.positions")
+    assert "tuple[Position, ...] = (NoPE(),)" in text
+    for name in sources.parts()["positions"]:
+        assert f"  {name} " in text
+    assert told(80, "show", "positions").count("RoPE ") == 1
+
+
+def test_all_fields_of_a_recipe(told):
+    rows = told(200, "show", "looped-parity", "--all").splitlines()
+    names = [row.split()[0] for row in rows if row.startswith("  ") and not row.startswith("   ")]
+    assert {"task", "optimizer.weight_decay", "model.mixer", "watch.count", "keep"} <= set(names)
+
+
+# Names that others use
+
+
+@pytest.mark.parametrize("path", sources.SYNONYMS)
+def test_synonyms_lead_to_fields(path):
+    assert path in sources.field_paths()
+    for name in sources.SYNONYMS[path].split():
+        assert sources.field_path(name) == sources.field_path(name.replace("_", "-")) == path
+
+
+def test_every_path_is_a_field():
+    recipe = catalog.recipe("looped-parity", ["lengths=Curriculum(top=20, every=60)"])
+    for path in ("batch", "model.width", "optimizer.rate", "lengths.every", "watch.every"):
+        assert path in sources.field_paths()
+        assert recipe.change([f"{path}=8"]) != recipe
+
+
+def test_a_run_of_one_s_own_part_names_the_way_to_it(tmp_path, capsys):
+    text = catalog.recipe("looped-parity").json().replace('"Parity"', '"MyTask"')
+    (tmp_path / "config.json").write_text(text)
+    for verb in ("report", "train"):
+        assert entry._run(entry.parse([verb, str(tmp_path)])) == 2
+        assert "'MyTask' is not one of" in (said := capsys.readouterr().err)
+        assert said.endswith("if it is your own, import its module first: --import MODULE\n")
+    (tmp_path / "recipe.json").write_text(text)
+    for way in (
+        lambda: Recipe.read(text),
+        lambda: lw.Run.open(tmp_path),
+        lambda: recipe_of(str(tmp_path / "recipe.json"), []),
+    ):
+        with pytest.raises(lw.UsageError, match=r"if it is your own, import its module first$"):  # Python has no option
+            way()
+
+
+# Classes that are called like others
+
+LIKE_ITS_BASE = """from dataclasses import dataclass
+
+from torch import nn
+
+import lengthwise as lw
+
+
+class GRU(nn.GRU):
+    pass
+
+
+@dataclass(frozen=True)
+class Gated(lw.ModelSpec):
+    \"\"\"Gates.\"\"\"
+
+    def build(self, reads, writes, *, causal):
+        return GRU(len(reads), len(writes))
+"""
+LIKE_THE_PACKAGE_S = """from dataclasses import dataclass
+
+import lengthwise as lw
+
+
+@dataclass(frozen=True)
+class Parity(lw.Parity):
+    \"\"\"Mine.\"\"\"
+"""
+WAYS = ["list", "list parts", "list recipes", "show model"]
+
+
+def own(folder, words, **modules):
+    """What a command says that imports these modules, in a process of its own: classes stay where they are made."""
+    for name, text in modules.items():
+        (folder / f"{name}.py").write_text(text)
+    named = [word for name in modules for word in ("--import", name)]
+    command = [sys.executable, "-P", "-m", "lengthwise", *words.split(), *named]
+    env = os.environ | {"PYTHONPATH": str(sources.PACKAGE.parent)}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("words", WAYS)
+def test_a_class_may_be_called_like_its_base(words, tmp_path):
+    done = own(tmp_path, words, gates=LIKE_ITS_BASE, doors=LIKE_ITS_BASE.replace("Gated", "Doors"))
+    assert done.returncode == 0 and not done.stderr
+    assert words == "list recipes" or {"Gated", "Doors"} <= {*re.findall(r"\w+", done.stdout)}
+
+
+@pytest.mark.parametrize("words", [*WAYS, "sample parity 3"])
+def test_a_part_with_the_name_of_one_of_the_package_s_is_refused(words, tmp_path):
+    done = own(tmp_path, words, mine=LIKE_THE_PACKAGE_S)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "lengthwise: mine.Parity: the package has a part of this name; call yours otherwise\n"
+
+
+def test_two_modules_that_define_a_part_of_one_name_are_refused(tmp_path):
+    done = own(tmp_path, "sample parity 3", gates=LIKE_ITS_BASE, doors=LIKE_ITS_BASE)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "lengthwise: Gated: gates and doors each define it: rename one\n"
+    again = own(tmp_path, "sample parity 3", gates=LIKE_ITS_BASE, doors="from gates import Gated")
+    assert again.returncode == 0 and not again.stderr
+
+
+@pytest.mark.parametrize("name", ["copy", "random", "test", "numpy", "sys", "lengthwise"])
+def test_a_file_that_another_module_hides_is_refused(name, tmp_path):
+    done = own(tmp_path, "list", **{name: LIKE_ITS_BASE})
+    assert (done.returncode, done.stdout) == (2, "") and len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith(f"lengthwise: --import {name}: Python has another module of this name (")
+    assert done.stderr.endswith(f"), which hides your {name}.py: call yours otherwise\n")
+
+
+def test_a_folder_that_another_module_hides_is_refused(tmp_path):
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "__init__.py").touch()
+    done = own(tmp_path, "check copy")
+    assert done.returncode == 2 and "which hides your copy/__init__.py: call yours otherwise" in done.stderr
+
+
+def test_an_error_of_the_package_is_told_with_the_line_of_ones_own_that_led_to_it(tmp_path):
+    done = own(tmp_path, "list", mine="import lengthwise as lw\n\nONE = lw.find('looped-paritx')\n")
+    assert "--import mine: UsageError in mine.py, line 3: recipe: 'looped-paritx' is not one of" in done.stderr
+
+
+# Completion
+
+
+COMPLETED = [
+    ("sh", "show"),
+    ("train looped-pai", "looped-pairs"),
+    ("train looped-parity model.wid", "model.width="),
+    ("solve retran", "retran-small"),
+    ("sample multi", "multiplication"),
+    ("evaluate looped-pairs --stopping Max", "MaxConfidence"),
+    ("evaluate looped-pairs --fam", "--families"),
+    ("reproduce abl", "ablations"),
+]
+
+
+@pytest.mark.parametrize(("typed", "wanted"), COMPLETED)
+def test_a_shell_can_complete(typed, wanted):
+    *before, last = ["lengthwise", *typed.split()]
+    finder = argcomplete.CompletionFinder(completed(entry.parser()), always_complete_options=True)
+    assert wanted in [found.strip() for found in finder._get_completions(before, last, "", None)]
+
+
+def test_ranges_are_spelled_out():
+    assert spelled("Size") == "int (1 or more)" and spelled("Seed") == "int"
+    assert spelled("tuple[Decay, ...]") == "tuple[float (0 or more and below 1), ...]"
+    assert spelled('Annotated[float, Range(0, 1, "open")]') == "float (above 0 and below 1)"
+    assert spelled("tuple[Position, ...]") == "tuple[Position, ...]"

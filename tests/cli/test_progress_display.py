@@ -1,0 +1,225 @@
+"""What takes long says what it does, how far it is, and when it ends."""
+
+import io
+import itertools
+import json
+import sys
+import types
+
+import pytest
+from rich.console import Console
+
+import lengthwise as lw
+from lengthwise import catalog
+from lengthwise.base import progress
+from lengthwise.base.progress import Line, Progress, as_bar
+from lengthwise.base.quantities import duration
+from lengthwise.cli import entry
+from lengthwise.evaluation.curves import followed, followed_sizes, work
+from lengthwise.training.progress import Course
+
+FEW = ["steps=20", "batch=4", "model.width=16", "watch.every=10", "watch.sizes=2", "watch.count=4"]
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """All lines of progress that are begun, with what they said."""
+    begun = {}
+    begin = Progress.line
+
+    def line(self, what, total=None, done=0.0):
+        found = begin(self, what, total, done)
+        said, show = begun.setdefault(what, []), found.show
+        monkeypatch.setattr(found, "show", lambda *given: (show(*given), said.append((found.share, found.note)))[0])
+        return found
+
+    monkeypatch.setattr(Progress, "line", line)
+    return begun
+
+
+def rises_to_one(said):
+    shares = [share for share, _ in said]
+    return shares == sorted(shares) and shares[-1] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"loss": 0.5}], "step 3 of 9  loss 0.5000"),
+        ([{"loss": None, "length": 4}], "step 3 of 9  length 4  diverged"),
+        ([{"mine": 0.5}], "step 3 of 9"),  # an objective of one's own, which reports no loss
+        ([{"exact": {}, "validation_loss": 1.0}, {"loss": 0.5}], "step 3 of 9  loss 0.5000"),
+        ([{"exact": {"8": 0.25}}, {"loss": 0.5}], "step 3 of 9  loss 0.5000  exact match 8: 0.25"),
+    ],
+)
+def test_a_training_tells_what_its_rows_hold(rows, said):
+    course = Course(Line("x", 9))
+    for row in rows:
+        course.show(3, row)
+    assert course.line.note == said
+
+
+# A line
+
+
+def test_a_line_tells_what_is_left(monkeypatch):
+    now = itertools.count(0, 10)  # every look at the clock takes ten seconds
+    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(now)))
+    line = Line("digging", 100)
+    assert line.said() == "0%  10 s so far"
+    line.show(25, "at 4")
+    assert line.said() == "25%  60 s left  at 4"  # a quarter in 20 seconds
+    begun = Line("digging", 1000)
+    begun.show(4)
+    assert begun.said() == "0%  10 s so far"  # too little is done to tell
+    resumed = Line("digging", 100, done=80)
+    resumed.show(90)
+    assert resumed.said() == "90%  10 s left"  # what an earlier call did took no time of this one
+    resumed.show(100)
+    assert resumed.said().startswith("done in ")
+    assert Line("digging", None).said() == "10 s so far"
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.4, "0 s"), (59, "59 s"), (150, "2 min"), (9000, "2.5 h")])
+def test_durations_are_short(seconds, said):
+    assert duration(seconds) == said
+
+
+# Where it is shown
+
+
+def written(monkeypatch, *, terminal, width=80):
+    """What comes out while a line is at work for a moment."""
+    monkeypatch.setattr(progress, "EVERY", 0.01)
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=width)
+    with Progress(console=console) as shown:
+        line = shown.line("looped-parity [b]", 10)
+        line.show(5, "loss 0.1234")
+        progress.time.sleep(0.15)
+    return console.file.getvalue()
+
+
+def test_a_pipe_gets_a_line_now_and_then(monkeypatch):
+    lines = written(monkeypatch, terminal=False).splitlines()
+    assert len(lines) > 1
+    assert all(line.startswith("looped-parity [b]: ") for line in lines)
+    assert lines[-1] == "looped-parity [b]: 50%  0 s left  loss 0.1234"
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_terminal_shows_it_whole(monkeypatch, width):
+    text = written(monkeypatch, terminal=True, width=width)
+    assert "loss 0.1234" in text and "50%" in text and "…" not in text
+
+
+def test_a_notebook_gets_plain_html(monkeypatch):
+    """A bar that is replaced in its place, without widgets."""
+    pages = []
+    handle = types.SimpleNamespace(update=pages.append)
+    shown = types.SimpleNamespace(HTML=str, display=lambda page, display_id: pages.append(page) or handle)
+    kernel = types.SimpleNamespace(get_ipython=lambda: types.SimpleNamespace(kernel=True), display=shown)
+    monkeypatch.setitem(sys.modules, "IPython", kernel)
+    monkeypatch.setitem(sys.modules, "IPython.display", shown)
+    monkeypatch.setattr(progress, "SOON", 0.01)
+    with Progress() as page:
+        page.line("<i>", 4).show(1, "at 8")
+        progress.time.sleep(0.15)
+    assert len(pages) > 1
+    assert '<progress value="0.2500"></progress> 25%  0 s left  at 8' in pages[-1] and "&lt;i&gt;" in pages[-1]
+    assert as_bar(Line("x", None)).count("<progress>") == 1
+
+
+def test_the_quiet_say_nothing(capsys):
+    with Progress(quiet=True) as shown:
+        shown.line("x", 1).show(1)
+    assert capsys.readouterr() == ("", "")
+
+
+# What says how far it is
+
+
+def test_training_and_evaluation_stand_in_one_display(seen, capsys):
+    words = ["train", "looped-parity", *FEW, "lengths=Curriculum(top=4, every=2)", "--lengths", "2,4", "--samples", "4"]
+    assert entry._run(entry.parse([*words, "--hard"])) == 2  # parity has no harder set: said before anything is trained
+    assert not seen
+    assert entry._run(entry.parse([*words, "--families"])) == 0
+    assert list(seen) == ["looped-parity", "looped-parity: exact match, uniform", "looped-parity: families"]
+    assert rises_to_one(seen["looped-parity"])
+    last = seen["looped-parity"][-1][1]
+    for part in ("step 20 of 20", "length 4", "loss ", "exact match 2: "):
+        assert part in last
+
+
+def test_a_course_shows_the_length_beside_the_loss():
+    line = Line("x", 100)
+    Course(line).show(50, {"loss": 0.5, "length": 7})
+    assert line.note == "step 50 of 100  length 7  loss 0.5000"
+
+
+SAYS = [
+    (["evaluate", "looped-parity", "--lengths", "2,8", "--samples", "4", "--anatomy", "--stopping", "Oracle"],
+     ["looped-parity: exact match", "looped-parity: families", "looped-parity: how answers go wrong"]),
+    (["show", "looped-parity", "model.width=8", "batch=4", "--measure"],
+     ["looped-parity: some steps, to see what they cost"]),
+    (["attack", "looped-parity", "--tries", "4"], ["looped-parity: looking for what it gets wrong"]),
+    (["rasp", "parity", "101"], ["parity: rounds"]),
+    (["sample", "parity", "3"], ["parity: problems"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "said"), SAYS, ids=[words[0] for words, _ in SAYS])
+def test_every_verb_that_takes_long_says_what_it_does(seen, capsys, words, said):
+    assert entry._run(entry.parse(words)) == 0
+    assert list(seen) == said
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_many_problems_are_written_as_they_are_decoded(more, monkeypatch, capsys):
+    words = ["sample", "addition", "3", "--count", "7", *more]
+    assert entry._run(entry.parse(words)) == 0
+    whole = capsys.readouterr().out
+    monkeypatch.setattr("lengthwise.cli.sample.CHUNK", 2)
+    write, written = sys.stdout.write, []
+    monkeypatch.setattr(sys.stdout, "write", lambda text: (written.append(text), write(text))[1])
+    assert entry._run(entry.parse(words)) == 0
+    assert "".join(written) == whole and len(written) >= 4 and max(map(len, written)) < len(whole) / 2
+    assert not more or len(json.loads(whole)) == 7
+
+
+def test_reports_say_what_they_do(seen, capsys, tmp_path):
+    run = lw.train("looped-parity", *FEW, "lengths=Uniform(top=3)", folder=tmp_path / "run", quiet=True)
+    run.append("scores", *(score.row() | {"seed": 0} for score in lw.evaluate(run, [2, 3], samples=4, quiet=True)))
+    seen.clear()
+    assert entry._run(entry.parse(["report", str(run.folder), "--out", str(tmp_path / "figures")])) == 0
+    assert list(seen) == ["operations of a step", "figures"]
+    seen.clear()
+    words = ["report", str(run.folder), "--stopping", "--samples", "4", "--lengths", "2,3", "--out", str(tmp_path)]
+    assert entry._run(entry.parse(words)) == 0
+    assert list(seen) == ["looped-parity: every loop"]
+
+
+def test_python_says_it_too(seen, capsys):
+    run = lw.train("looped-parity", *FEW, "lengths=Uniform(top=3)")
+    lw.evaluate(run, [2, 3], samples=4, families=True)
+    assert [what.partition(": ")[2] for what in seen] == ["", "exact match", "families"]
+    assert all(rises_to_one(said) for said in seen.values())
+
+
+def test_show_counts_the_evaluation(capsys):
+    assert entry._run(entry.parse(["show", "looped-parity", "model.width=8", "batch=4", "--measure"])) == 0
+    assert "min more, on 1,000 problems of each default length" in " ".join(capsys.readouterr().out.split())
+
+
+# Cost
+
+
+def test_work_grows_as_loops_and_positions_do():
+    looped, standard = catalog.recipe("looped-pairs"), catalog.recipe("standard-pairs")
+    assert work(looped, 40) / work(looped, 10) > 10 > work(standard, 40) / work(standard, 10) > 3
+
+
+def test_what_is_followed_is_as_it_was():
+    recipe, shown = catalog.recipe("looped-parity"), Progress(quiet=True)
+    scores = list(lw.evaluate("looped-parity", [2, 3], samples=4, quiet=True))
+    assert list(followed(scores, shown, recipe, [2, 3], what="")) == scores
+    assert list(followed_sizes(shown, recipe, [2, 3], what="")) == [2, 3]

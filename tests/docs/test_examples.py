@@ -1,0 +1,175 @@
+"""The examples, each as a user runs it, in a few steps: whatever is put into ``examples/`` is found and run."""
+
+import functools
+import importlib
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import lengthwise.api
+from lengthwise import catalog
+from lengthwise.cli import entry
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.studies import Study
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+FEW = ["steps=3", "batch=4", "watch.every=0", "keep=last"]
+MOST = 60  # lines
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, runs):
+    """A folder to work in, from which the examples can be imported. At its end the recipes known are as before."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(EXAMPLES)
+    for known in ("_OWN", "_OWN_STUDIES"):
+        monkeypatch.setattr(catalog, known, {})
+    return tmp_path
+
+
+@pytest.fixture
+def cheaply(monkeypatch):
+    """``lw.train`` takes a few steps, ``lw.evaluate`` a few problems."""
+    train, evaluate = lengthwise.api.train, lengthwise.api.evaluate
+
+    @functools.wraps(train)
+    def few_steps(recipe, *changes, **options):
+        return train(recipe, *changes, *FEW, **options | {"quiet": True})
+
+    @functools.wraps(evaluate)
+    def few_problems(weights, lengths=None, **options):
+        return evaluate(weights, list(lengths)[:2], **options | {"samples": 4})
+
+    monkeypatch.setattr(lengthwise.api, "train", few_steps)
+    monkeypatch.setattr(lengthwise.api, "evaluate", few_problems)
+
+
+def shell(*words):
+    """What the command line does, in this process; its exit status."""
+    return entry._run(entry.parse(list(words)))
+
+
+def own(name, kind):
+    """The names of an example's recipes, or of its studies."""
+    module = importlib.import_module(name)
+    if kind is Recipe:
+        return list(catalog._recipes([module]))
+    return list(catalog._functions([module], kind))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_is_short_and_says_what_it_is(name):
+    text = (EXAMPLES / f"{name}.py").read_text()
+    assert len(text.splitlines()) <= MOST
+    assert re.match(r'"""[A-Z][^\n]*[.?:]', text)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_runs_as_a_script(name, here, cheaply, monkeypatch, runs):
+    """From its first line to its last, and says something."""
+    shell("train", "looped-parity", *FEW, "--lengths", "1,2", "--samples", "4", "--quiet")
+    monkeypatch.setattr(sys, "argv", [name, *map(str, runs.glob("*"))])
+    said = []
+    monkeypatch.setattr("builtins.print", lambda *words, **_: said.append(words))
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    assert said
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_recipe_trains_from_the_command_line(name, here):
+    for recipe in own(name, Recipe)[-1:]:
+        words = ["train", recipe, "--import", name, *FEW, "--lengths", "2", "--samples", "4", "--quiet"]
+        assert shell(*words) == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_studies_are_planned_from_the_command_line(name, here):
+    for study in own(name, Study):
+        assert shell("reproduce", study, "--import", name, "--dry-run") == 0
+
+
+def test_own_stopping_from_the_command_line(here):
+    words = ["--import", "own_stopping", "--stopping", "Confident(least=0.999)", "--lengths", "2", "--samples", "4"]
+    assert shell("evaluate", "looped-binary-sum", *words) == 0
+
+
+def test_own_stopping_stops_where_it_is_sure(here):
+    from own_stopping import Confident
+
+    import lengthwise as lw
+
+    confidence = torch.tensor([[0.5, 0.999, 0.2], [0.995, 0.1, 0.3], [0.999, 0.1, 0.999]]).log()
+    nothing = torch.zeros(3, 3, 1, dtype=torch.long)
+    trace = lw.Trace(nothing, nothing[..., 0], confidence, torch.tensor([3, 3, 2]))
+    planned = torch.tensor([1, 1, 1])
+    assert Confident().choose(trace, planned).tolist() == [2, 1, 2]  # the last row is sure after its limit only
+    assert Confident(extra=4).limit(planned).tolist() == [5, 5, 5]
+
+
+def test_own_sampled_task_keeps_all_laws(here):
+    from own_sampled_task import Larger
+
+    import lengthwise as lw
+
+    assert not lw.check(Larger()).broken
+    problems = lw.find("looped-parity").change(task=Larger(), layout=lw.NextToken())
+    assert problems.task.parse("08,17").answer.tolist() == [[1, 7]]
+
+
+def test_own_task_obeys_its_reference(here):
+    from own_task import Reverse
+
+    import lengthwise as lw
+
+    task = Reverse()
+    problems = task.sample(torch.tensor([[1], [4], [7]]), lw.stream(0))
+    for i in range(3):
+        prompt = task.vocab.decode(problems.prompt[i, : problems.prompt_length[i]])
+        assert task.vocab.decode(problems.answer[i, : problems.answer_length[i]]) == task.reference(prompt)
+    assert task.format(task.parse("123").answer[0]) == "321"
+
+
+def test_own_model_learns_and_answers(here):
+    from own_model import gru_parity
+
+    import lengthwise as lw
+
+    done = lw.train(gru_parity(), "steps=150", "batch=16", "lengths=Uniform(top=2)", "watch.every=0")
+    scores = lw.evaluate(done, [1, 2], samples=50)
+    assert [score.sizes for score in scores] == [(1,), (2,)]
+    assert scores[0].exact == 1.0  # one bit is its own parity
+    assert lw.load(done).solve("1").text == "1"
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_own_position_tells_left_from_right(causal, here):
+    from own_position import Octaves
+
+    import lengthwise as lw
+
+    encoding = Octaves(count=3).build(8, 2)
+    encoding.scores.data.copy_(torch.arange(-3.0, 4.0).expand(2, 7))
+    row = torch.arange(12)[None]
+    bias = encoding.attention_bias(lw.Inputs(row, row, row, row >= 0))
+    assert bias.shape == (1, 2, 12, 12)
+    assert bias[0, 0, 0].tolist() == [0, 1, 2, 2, *[3] * 8]
+    assert torch.equal(bias.mT, -bias)
+
+
+def test_an_example_is_a_file_that_the_shell_runs_too(tmp_path):
+    """In a process of its own, from the folder that holds it."""
+    shutil.copy(EXAMPLES / "own_task.py", tmp_path)
+    words = ["train", "looped-reverse", *FEW, "--import", "own_task", "--lengths", "2", "--samples", "4", "--quiet"]
+    command = [sys.executable, "-m", "lengthwise", *words]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=280, check=True
+    )
+    assert "looped-reverse" in done.stdout

@@ -1,0 +1,45 @@
+"""The notebooks run: as Python on tiny budgets, and as a person opens one, in a kernel of Jupyter's."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import LONG
+
+marimo = pytest.importorskip("marimo", reason="the notebooks need the extra: pip install 'lengthwise[notebooks]'")
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+TINY = {
+    "train_and_see": {"steps": 6, "lengths": [3, 20, 22], "samples": 4},
+    "my_own_model": {"steps": 6, "lengths": [3, 20], "samples": 4},
+    "inside_a_loop": {"prompt": "1101", "sizes": (4,), "samples": 4},
+}
+
+
+def test_each_notebook_is_run():
+    assert {path.stem for path in NOTEBOOKS.glob("*.py")} == set(TINY)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_notebook_runs(name, monkeypatch):
+    monkeypatch.syspath_prepend(NOTEBOOKS)
+    app = __import__(name).app
+    shown, _ = app.run(defs=TINY[name])
+    assert sum(hasattr(one, "savefig") for one in shown) >= 2  # pictures
+
+
+@pytest.mark.skipif(not LONG, reason="a kernel takes half a minute: make test-long")
+def test_a_notebook_shows_progress_and_pictures_in_jupyter(tmp_path, monkeypatch):
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    source = (NOTEBOOKS / "train_and_see.py").read_text()
+    source = source.replace("steps = 2500", "steps = 60").replace("[5, 10, 20, 26, 40, 60]", "[5, 20]")
+    (tmp_path / "notebook.py").write_text(source)
+    command = [sys.executable, "-m", "marimo", "-q", "export", "ipynb", "notebook.py", "-o", "notebook.ipynb"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "runs"))
+    book = nbformat.read(tmp_path / "notebook.ipynb", as_version=4)
+    nbclient.NotebookClient(book, timeout=240, kernel_name="python3").execute(cwd=str(tmp_path))
+    shown = [output.get("data", {}) for cell in book.cells for output in cell.get("outputs", [])]
+    assert any("<progress" in data.get("text/html", "") for data in shown)
+    assert sum("image/png" in data for data in shown) >= 2

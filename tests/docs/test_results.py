@@ -1,0 +1,61 @@
+"""What is kept in ``results/`` is what the pages show, and what it takes to draw it again."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+FILES = sorted(path for path in RESULTS.rglob("*") if path.is_file())
+PAGES = [ROOT / "README.md", ROOT / "bench" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LARGEST = 8_000_000  # bytes on a disk with blocks of 4,096
+SOURCES = {
+    "lengths": ("runs.json", "scores"),
+    "map": ("runs.json", "scores"),
+    "loss": ("runs.json", "metrics"),
+    "stopping": ("{name}.json",),
+    "anatomy": ("{name}.json",),
+    "distribution": ("distribution.json",),
+    "parameters": ("parameters.csv",),
+    "overview": ("*/scores",),
+    "length": ("length.json",),
+}
+
+
+def shown():
+    """Return the paths of all pictures of results that a page shows."""
+    links = [
+        (page, link) for page in PAGES for link in re.findall(r"!\[[^\]]*\]\(([^)]*results/[^)]*)\)", page.read_text())
+    ]
+    return {(page.parent / link).resolve() for page, link in links}
+
+
+def test_results_are_small_and_hold_no_second_format():
+    assert sum(-(-path.stat().st_size // 4096) * 4096 for path in FILES) <= LARGEST
+    assert {path.suffix for path in FILES} <= {".png", ".csv", ".gz", ".json", ".md"}
+    assert not [path for path in FILES if path.with_name(f"{path.name}.gz").exists()]
+
+
+def test_pictures_are_shown_by_a_page_or_are_the_first_of_their_folder():
+    pictures = {path for path in FILES if path.suffix == ".png"}
+    assert shown() <= pictures
+    assert {path.name for path in pictures - shown()} <= {"lengths.png"}
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if path.suffix == ".png"], ids=lambda path: str(path.relative_to(RESULTS))
+)
+def test_every_picture_can_be_drawn_again_from_what_is_kept(path):
+    for source in SOURCES[path.stem.split("-")[0]]:
+        assert [*path.parent.glob(source.format(name=path.stem) + "*")], source
+
+
+def test_every_folder_stands_in_the_table_of_commands():
+    listed = set(
+        re.findall(r"`([^`]+)`", "".join(re.findall(r"^\| (`[^|]*`) \|", (RESULTS / "README.md").read_text(), re.M)))
+    )
+    folders = {str(path.parent.relative_to(RESULTS)) for path in FILES if path.parent != RESULTS}
+    covered = {folder for folder in folders if any(folder == name or folder.startswith(f"{name}/") for name in listed)}
+    assert folders == covered
+    assert {name for name in listed if not (RESULTS / name).is_dir() and "/" in name and " " not in name} == set()

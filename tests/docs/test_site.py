@@ -1,0 +1,89 @@
+"""The plan of the documentation site: it holds all pages and all public names. `make site` builds and checks it."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+import lengthwise as lw
+from lengthwise import api
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def site():
+    """The builder's modules, by their names."""
+    path = str(ROOT / "docs" / "site")
+    sys.path.insert(0, path)
+    yield importlib.import_module
+    sys.path.remove(path)
+
+
+def test_every_public_name_is_in_the_reference(site):
+    reference = site("reference")
+    planned = [name for names in reference.plan().values() for name in names]
+    assert sorted(planned) == sorted(lw.__all__)
+    texts = "\n".join(reference.pages().values())
+    for name in planned:
+        assert f"{{ #{name} }}" in texts and reference.prose(getattr(api, name)), name
+
+
+def test_fields_and_methods_are_explained(site):
+    told = site("reference").entry("Transformer") + site("reference").entry("Parity")
+    assert "| `width` | `" in told and "def " not in told and "lengthwise/models/transformer.py" in told
+
+
+def test_the_navigation_has_every_page_and_every_folder_of_results(site):
+    build, gallery, notebooks = site("build"), site("gallery"), site("notebooks")
+    shown = build.in_navigation(build.navigation())
+    assert len(shown) == len(set(shown))
+    pages = {str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]}
+    assert pages <= set(shown)
+    assert {f"{path.parent.relative_to(ROOT)}/README.md" for path in (ROOT / "results").rglob("figures.json")} <= set(
+        shown
+    )
+    assert {f"notebooks/{path.stem}.md" for path in notebooks.sources()} <= set(shown)
+    assert gallery.INDEX in shown
+
+
+def test_links_lead_to_pages_of_the_site(site, tmp_path):
+    """To pages and pictures as they stand, to sources as pages, to folders by their README; code stays as it is."""
+    mirror = site("mirror").Mirror(tmp_path, {"docs/a.md": "", "notebooks/README.md": ""})
+    text = (
+        "[a](a.md#b) [p](../lengthwise/rows.toml) [n](../notebooks) [x](https://x.org)\n\n```\n[n](../notebooks)\n```\n"
+    )
+    linked = mirror.linked(text.replace("rows.toml", "base/rows.py"), "docs/page.md")
+    assert linked.startswith("[a](a.md#b) [p](../lengthwise/base/rows.py.md) [n](../notebooks/README.md) [x](https")
+    assert linked.endswith("```\n[n](../notebooks)\n```\n")
+    assert "import" in (tmp_path / "lengthwise/base/rows.py.md").read_text()
+
+
+PAGE = '<h1 id="a">A</h1><a href="{}">x</a>{}'
+BROKEN = {
+    "gone.html": "leads nowhere",
+    "#gone": "leads nowhere",
+    "other.html#gone": "leads nowhere",
+    "other.html#a": None,
+    "https://x.org": None,
+    "": None,
+}
+
+
+@pytest.mark.parametrize("link", BROKEN)
+def test_broken_links_are_found(link, site, tmp_path):
+    (tmp_path / "index.html").write_text(PAGE.format(link, ""))
+    (tmp_path / "other.html").write_text(PAGE.format("index.html#a", ""))
+    said = site("check").wrong(tmp_path)
+    assert (said == []) if BROKEN[link] is None else (len(said) == 1 and BROKEN[link] in said[0])
+
+
+@pytest.mark.parametrize(
+    "loading",
+    ['<script src="//x.org/a.js"></script>', '<img src="https://x.org/a.png">', '<link href="http://x.org/a.css">'],
+)
+def test_what_is_loaded_from_elsewhere_is_found(loading, site, tmp_path):
+    (tmp_path / "index.html").write_text(PAGE.format("#a", loading))
+    (tmp_path / "a.css").write_text("@import url(https://fonts.org/a.css);")
+    assert len(site("check").wrong(tmp_path)) == 2

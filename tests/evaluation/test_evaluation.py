@@ -1,0 +1,686 @@
+"""Laws of evaluation: scores are what a plain loop over rows counts, and answers are the model's own."""
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from lengthwise import catalog
+from lengthwise.base.results import trials
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Inputs, Problems, Score, UsageError, wilson
+from lengthwise.cli.options import parse_grid, parse_sizes
+from lengthwise.evaluation import precision as precision_counts
+from lengthwise.evaluation import scores as evaluation
+from lengthwise.evaluation.scores import answer, answers, default_sizes, evaluate, exact_match, loops_right
+from lengthwise.evaluation.solver import Solver
+from lengthwise.experiment import data
+from lengthwise.experiment.layout import FullOutput, NextToken, Pairs
+from lengthwise.experiment.lengths import Uniform
+from lengthwise.experiment.loops import Constant, ExtraLoops, PerRound
+from lengthwise.experiment.outline import outline
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.source import Finite, describe_repeats
+from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Reading
+from lengthwise.models import Once
+from lengthwise.models.transformer import Transformer
+from lengthwise.nn.position import Learned, RoPE
+from lengthwise.nn.window import Local
+from lengthwise.objectives.final import Final
+from lengthwise.objectives.halting import Halting
+from lengthwise.report.scored import Scores
+from lengthwise.report.tables import detail_table
+from lengthwise.run import Weights, load
+from lengthwise.runners.cpu import choose
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.parity import Parity
+
+MODEL = Transformer(width=16, heads=2, positions=(Learned(40),), init_std=0.2)
+PARITY = Recipe("parity", Parity(), FullOutput(1), Uniform(3), PerRound(), MODEL, Final(), steps=40, batch=32)
+SUMS = replace(PARITY, task=Addition(2, "least"), layout=FullOutput(), lengths=Uniform(2), steps=80)
+PAIRS = replace(SUMS, layout=Pairs(), steps=20, loops=ExtraLoops(1), model=replace(MODEL, positions=(RoPE(), Local(1))))
+NEXT = replace(PARITY, task=Copy(), layout=NextToken(), loops=Constant(2))
+RECIPES = [PARITY, SUMS, PAIRS, NEXT]
+READING = [MaxConfidence(extra=3), Converged(1, extra=3)]
+WAYS = [(r, s) for r in RECIPES for s in (Oracle(), After(3))] + [(PAIRS, Oracle(-1))]
+WAYS += [(r, s) for r in RECIPES[:3] for s in READING]
+every_way = pytest.mark.parametrize(
+    ("recipe", "stopping"), WAYS, ids=lambda v: v.name if hasattr(v, "limit") else f"{v.task.name}-{v.layout!r}"
+)
+
+
+@cache
+def half_trained(recipe):
+    """Weights in float64 that are right now and then."""
+    model = recipe.build()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    for step in range(recipe.steps):
+        batch, loops = data.batch(recipe, step)
+        recipe.objective(choose(model), batch, loops, stream(0, "x")).value.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return Weights("half", recipe, model.double())
+
+
+def several(recipe, count=16, top=4):
+    """Problems of mixed sizes."""
+    draw = stream(0, "several")
+    return recipe.task.sample(torch.randint(1, top + 1, (count, len(recipe.task.axes)), generator=draw), draw)
+
+
+def one_by_one(problems):
+    return [problems.take(slice(i, i + 1)) for i in range(len(problems))]
+
+
+def plain_loops(model, recipe, problem, limit):
+    """What each loop says in one row's slots, and the mean log probability of that up to its own first end."""
+    batch = recipe.layout.write(problem, recipe.task)
+    end = recipe.layout.end(recipe.task)
+    context = model.embed(batch.inputs)
+    state, predicted, sure = model.start(context), [], []
+    for _ in range(limit):
+        state = model.advance(state, context)
+        chances = model.read(state)[batch.answer_slots].softmax(-1)
+        symbols = chances.argmax(-1).tolist()
+        upto = symbols.index(end) + 1 if end in symbols else len(symbols)
+        predicted.append(symbols)
+        sure.append(sum(float(chances[i, symbols[i]].log()) for i in range(upto)) / upto)
+    return predicted, sure
+
+
+@torch.no_grad()
+def plain_answer(model, recipe, problem, stopping):
+    """Symbols, confidence and loops of one row that was run alone."""
+    model.eval()
+    limit = int(stopping.limit(recipe.loops.planned(problem.rounds)))
+    predicted, sure = plain_loops(model, recipe, problem, limit)
+    k = limit
+    if isinstance(stopping, MaxConfidence):
+        k = min(i for i in range(limit) if sure[i] > max(sure) - 1e-6) + 1
+    if isinstance(stopping, Converged):
+        k = min([i for i in range(1, limit) if predicted[i] == predicted[i - 1]], default=limit)
+    return predicted[k - 1], sure[k - 1], k
+
+
+def plain_counts(weights, problems, stopping):
+    """Rows right in full, symbols right, symbols asked for, loops: counted one row at a time."""
+    recipe = weights.recipe
+    task, end = recipe.task, recipe.layout.end(recipe.task)
+    exact = right = loss_mask = loops = 0
+    for problem in one_by_one(problems):
+        predicted, _, k = plain_answer(weights.model, recipe, problem, stopping)
+        wanted = problem.answer[0, : int(problem.answer_length)].tolist()
+        if end is None:
+            wanted += [0] * (len(predicted) - len(wanted))  # Pairs here write the least significant digit first
+        else:
+            wanted = [*wanted, end]
+        hits = [a == b for a, b in zip(predicted, wanted, strict=False)]
+        assert len(hits) == len(wanted) <= len(predicted)
+        exact, right, loss_mask, loops = exact + all(hits), right + sum(hits), loss_mask + len(hits), loops + k
+    assert task.name
+    return exact, right, loss_mask, loops
+
+
+def given_problems(monkeypatch, problems):
+    """Evaluation is handed these problems, and a module that says what it is told to: it would be refused."""
+    monkeypatch.setattr(evaluation, "unseen", lambda *_, **__: problems)
+    monkeypatch.setattr(evaluation, "check", lambda *_: None)
+
+
+# Answers
+
+
+@every_way
+def test_answers_equal_those_of_rows_run_alone(recipe, stopping):
+    """Mixed sizes, so that rows leave the loop at different times and stand in different places."""
+    weights, problems = half_trained(recipe), several(recipe)
+    predicted = answer(weights.model, recipe, recipe.layout.write(problems, recipe.task), stopping)
+    seen = set()
+    for i, problem in enumerate(one_by_one(problems)):
+        symbols, sure, loops = plain_answer(weights.model, recipe, problem, stopping)
+        assert predicted.symbols[i, : len(symbols)].tolist() == symbols
+        assert not predicted.symbols[i, len(symbols) :].any()
+        assert float(predicted.confidence[i]) == pytest.approx(sure, abs=1e-5)
+        assert int(predicted.loops[i]) == loops
+        seen.add(tuple(symbols))
+    assert len(seen) > 1  # the model says something else to other prompts
+
+
+@pytest.mark.parametrize("stopping", [Oracle(), *READING], ids=repr)
+@pytest.mark.parametrize("recipe", RECIPES[:3], ids=lambda r: f"{r.task.name}-{r.layout!r}")
+def test_what_is_said_never_depends_on_the_true_answer(recipe, stopping):
+    problems, weights = several(recipe), half_trained(recipe)
+    other = Problems(
+        **{**vars(problems), "answer": 1 - problems.answer, "answer_length": torch.ones_like(problems.rounds)}
+    )
+    one, two = (
+        answer(weights.model, recipe, recipe.layout.write(rows, recipe.task), stopping) for rows in (problems, other)
+    )
+    assert torch.equal(one.symbols, two.symbols)
+    assert torch.equal(one.confidence, two.confidence)
+    assert torch.equal(one.loops, two.loops)
+
+
+def test_dropout_is_off_and_gradients_are_not_kept():
+    recipe = replace(PARITY, model=replace(MODEL, dropout=0.5))
+    model, batch = recipe.build().train(), PARITY.layout.write(several(PARITY), PARITY.task)
+    one, two = (answer(model, recipe, batch, Oracle()) for _ in range(2))
+    assert torch.equal(one.confidence, two.confidence)
+    assert not one.confidence.requires_grad
+
+
+# Scores
+
+
+@every_way
+def test_scores_equal_a_plain_count_however_the_rows_are_batched(recipe, stopping, monkeypatch):
+    """Where 50 tokens go into a batch, there are several, and the last is a partial one."""
+    size, count = (2,) * len(recipe.task.axes), 13
+    weights, problems = half_trained(recipe), data.fresh_problems(recipe.task, size, count, seed=5)
+    given_problems(monkeypatch, problems)
+    exact, right, loss_mask, loops = plain_counts(weights, problems, stopping)
+    for tokens in (evaluation.TOKENS, 50):
+        monkeypatch.setattr(evaluation, "TOKENS", tokens)
+        (score,) = evaluate(weights, [2], samples=count, stopping=stopping)
+        wanted = (exact / count, right / loss_mask, loops / count)
+        assert (score.exact, score.token_accuracy, score.loops) == pytest.approx(wanted)
+        assert score.count == count
+        ruled = replace(recipe, stopping=stopping)
+        assert exact_match(weights.model, ruled, size, count) == pytest.approx(exact / count)
+
+
+def test_some_of_these_are_right_and_some_are_wrong():
+    """Or else the counts above would hold little."""
+    for recipe in RECIPES:
+        (score,) = evaluate(half_trained(recipe), [2], samples=200)
+        assert 0 < score.exact < score.token_accuracy < 1
+
+
+class Says(nn.Module):
+    """A module that says the same after every equals sign, with any probability."""
+
+    def __init__(self, recipe, script, chance=0.9):
+        super().__init__()
+        reads, writes = recipe.layout.vocabs(recipe.task)
+        self.script, self.equals, self.chance, self.count = writes.encode(script), reads.id("="), chance, len(writes)
+        self.unused = nn.Parameter(torch.zeros(1))
+
+    def forward(self, tokens):
+        other = torch.tensor((1 - self.chance) / (self.count - 1)).log()
+        logits = other.repeat(*tokens.shape, self.count)
+        for row, start in enumerate((tokens == self.equals).long().argmax(1).tolist()):
+            for position, symbol in enumerate(self.script.tolist()):
+                if start + position < tokens.shape[1]:
+                    logits[row, start + position, symbol] = torch.tensor(self.chance).log()
+        return logits
+
+
+@pytest.mark.parametrize(
+    ("predicted", "right"),
+    [
+        ("46$$", 1),
+        ("46$5", 1),
+        ("4$6$", 0),
+        ("4$$$", 0),
+        ("$46$", 0),
+        ("$$$$", 0),
+        ("046$", 0),
+        ("460$", 0),
+        ("4600", 0),
+        ("464$", 0),
+        ("64$$", 0),
+        ("46=$", 0),
+    ],
+)
+@pytest.mark.parametrize("layout", [FullOutput(), NextToken()], ids=repr)
+def test_an_answer_that_ends_early_or_late_is_wrong(predicted, right, layout, monkeypatch):
+    recipe = replace(PARITY, task=Addition(), layout=layout, loops=Constant())
+    given_problems(monkeypatch, recipe.task.parse("12+34"))
+    (score,) = evaluate(Weights("says", recipe, Once(Says(recipe, predicted))), [2], samples=1)
+    assert score.exact == right
+    assert score.token_accuracy == pytest.approx(sum(a == b for a, b in zip(predicted, "46$", strict=False)) / 3)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "counted"), [("46$$", 3), ("4$46", 2), ("$$$$", 1), ("4646", 4), ("464$", 4)], ids=lambda v: str(v)
+)
+def test_confidence_is_counted_up_to_the_first_end_that_was_said(predicted, counted):
+    """The first symbol has another probability than the rest, so each count has its own mean."""
+    recipe = replace(PARITY, task=Addition(), layout=FullOutput(), loops=Constant())
+    module = Says(recipe, predicted, 0.5)
+
+    class _First(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.says = module
+
+        def forward(self, tokens):
+            logits = module(tokens)
+            start = int((tokens[0] == module.equals).long().argmax())
+            first = logits[0, start].clone().fill_(torch.tensor(0.05 / (module.count - 1)).log())
+            first[module.script[0]] = torch.tensor(0.95).log()
+            logits[0, start] = first
+            return logits
+
+    batch = recipe.layout.write(recipe.task.parse("12+34"), recipe.task)
+    chances = torch.tensor([0.95, 0.5, 0.5, 0.5])[:counted]
+    predicted = answer(Once(_First()), recipe, batch, Oracle())
+    assert float(predicted.confidence) == pytest.approx(float(chances.log().mean()), abs=1e-5)
+
+
+# Several rules at once
+
+
+COPY = replace(PARITY, task=Copy(), layout=FullOutput(), steps=120)
+RULES = [Oracle(), MaxConfidence(extra=3), After(3), Converged(1, extra=2), After(1), Oracle(1), Converged(2, extra=5)]
+
+
+@dataclass(frozen=True)
+class Seen(Reading):
+    """As many loops as it sees rows, which are three."""
+
+    extra: int = 20
+    together = 3
+
+    def choose(self, trace, planned):
+        return trace.loops.clamp(max=len(planned))
+
+
+@pytest.mark.parametrize("precision", [None, 0.2])
+def test_rules_that_see_several_rows_see_as_many_beside_each_other(precision):
+    weights, rules = half_trained(PARITY), [MaxConfidence(per="batch"), Oracle(), Seen()]
+    asked = {"samples": 50, "precision": precision}
+    beside = list(evaluate(weights, [5, 9], stopping=rules, **asked))
+    alone = [evaluate(weights, [5, 9], stopping=rule, samples=beside[0].count) for rule in rules]
+    found = [(score.exact, score.loops, score.stopping) for score in beside]
+    assert found == [(one.exact, one.loops, one.stopping) for size in zip(*alone, strict=True) for one in size]
+    assert all(score.loops < 3.01 for score in beside if score.stopping.startswith("Seen"))
+
+
+@pytest.mark.parametrize("recipe", [PARITY, COPY, PAIRS], ids=lambda r: f"{r.task.name}-{r.layout!r}")
+def test_several_rules_at_once_score_as_each_does_alone(recipe, monkeypatch):
+    """A rule looks no further than it would alone, whatever the others make the model run."""
+    weights = half_trained(recipe)
+    for tokens in (evaluation.TOKENS, 50):
+        monkeypatch.setattr(evaluation, "TOKENS", tokens)
+        together = list(evaluate(weights, [2, 3], samples=25, stopping=RULES))
+        alone = [evaluate(weights, [2, 3], samples=25, stopping=rule) for rule in RULES]
+        assert together == [score for size in zip(*alone, strict=True) for score in size]
+        assert len({score.exact for score in together}) > 2
+    batch = recipe.layout.write(several(recipe), recipe.task)
+    for rule, predicted in zip(RULES, answers(weights.model, recipe, batch, RULES), strict=True):
+        alone = answer(weights.model, recipe, batch, rule)
+        assert torch.equal(predicted.symbols, alone.symbols)
+        assert torch.equal(predicted.loops, alone.loops)
+        assert torch.allclose(predicted.confidence, alone.confidence, atol=1e-6)
+
+
+def test_one_rule_that_is_refused_refuses_all():
+    with pytest.raises(UsageError, match="use Oracle or After"):
+        list(evaluate(half_trained(NEXT), [2], stopping=[Oracle(), MaxConfidence()]))
+
+
+@pytest.mark.parametrize("recipe", [PARITY, SUMS, NEXT], ids=lambda r: f"{r.task.name}-{r.layout!r}")
+def test_what_each_loop_gets_right_is_what_stopping_there_scores(recipe, monkeypatch):
+    weights = half_trained(recipe)
+    problems = data.fresh_problems(recipe.task, (2,) * len(recipe.task.axes), 25, seed=0)
+    batch = recipe.layout.write(problems, recipe.task)
+    given_problems(monkeypatch, problems)
+    scores = [next(evaluate(weights, [2], samples=25, stopping=After(k))).exact for k in range(1, 5)]
+    assert len(set(scores)) > 1
+    for tokens in (evaluation.TOKENS, 50):
+        monkeypatch.setattr(evaluation, "TOKENS", tokens)
+        traced, right = loops_right(weights.model, recipe, batch, torch.full((25,), 4))
+        assert right.double().mean(1).tolist() == pytest.approx(scores)
+        assert traced.predictions.shape[:2] == right.shape == (4, 25)
+        assert traced.loops.tolist() == [4] * 25
+
+
+# The whole row
+
+
+@pytest.mark.parametrize("recipe", [*RECIPES, COPY], ids=lambda r: f"{r.task.name}-{r.layout!r}")
+def test_a_row_right_in_full_is_right_and_without_a_tail_the_other_way_round(recipe):
+    weights = half_trained(recipe)
+    tailless = recipe is not SUMS  # a sum with its leading zeros left out may be shorter than its room
+    for score in evaluate(weights, [1, 2, 3], samples=100, stopping=[Oracle(), After(2)]):
+        assert score.whole_row <= score.exact
+        assert score.whole_row == score.exact or not tailless
+
+
+@pytest.mark.parametrize(
+    ("prompt", "predicted", "exact", "whole"),
+    [("12+34", "46$$", 1, 1), ("12+34", "46$5", 1, 0), ("12+34", "4$$$", 0, 0), ("99+99", "198$", 1, 1)],
+)
+def test_a_wrong_tail_makes_the_whole_row_wrong_and_nothing_else(prompt, predicted, exact, whole, monkeypatch):
+    for layout in (FullOutput(), FullOutput(whole_tail=True), NextToken()):
+        recipe = replace(PARITY, task=Addition(), layout=layout, loops=Constant())
+        given_problems(monkeypatch, recipe.task.parse(prompt))
+        weights = Weights("says", recipe, Once(Says(recipe, predicted)))
+        (score,) = evaluate(weights, [2], samples=1)
+        assert (score.exact, score.whole_row) == (exact, whole)
+        assert score.token_accuracy == (1 if exact else 2 / 3)
+        assert Solver(weights).solve(prompt).correct == exact
+        batch = layout.write(recipe.task.parse(prompt), recipe.task)
+        assert loops_right(weights.model, recipe, batch, torch.ones(1, dtype=torch.long))[1].tolist() == [[bool(exact)]]
+
+
+@pytest.mark.parametrize("recipe", [PARITY, SUMS, COPY], ids=lambda r: f"{r.task.name}-{r.layout!r}")
+@pytest.mark.parametrize("level", [False, True])
+def test_supervising_the_whole_tail_changes_no_score(recipe, level):
+    weights = half_trained(recipe)
+    layout = replace(recipe.layout, whole_tail=True, level=level)
+    tail = replace(weights, recipe=replace(recipe, layout=layout))
+    one, two = (list(evaluate(each, [2, 3], samples=50, stopping=RULES)) for each in (weights, tail))
+    assert one == two
+
+
+# Which problems
+
+
+def test_the_same_seed_gives_the_same_score_and_another_seed_other_problems(monkeypatch):
+    weights = half_trained(PARITY)
+    first, again = (list(evaluate(weights, [1, 4], samples=50, seed=3)) for _ in range(2))
+    assert first == again
+    seen = []
+    original = data.unseen
+    monkeypatch.setattr(evaluation, "unseen", lambda *a, **k: seen.append(original(*a, **k)) or seen[-1])
+    sums = half_trained(SUMS)
+    list(evaluate(sums, [9, 10, (9, 10)], samples=5, seed=0))
+    list(evaluate(sums, [9], samples=5, seed=1))
+    list(evaluate(sums, [9], samples=5, kind="hard"))
+    for step in range(3):
+        exact_match(sums.model, SUMS, (9, 9), 5, step=step)
+    assert len({str(problems.prompt[:, :9].tolist()) for problems in seen}) == len(seen) == 8
+    assert [problems.sizes[0].tolist() for problems in seen] == [[9, 9], [10, 10], [9, 10], *[[9, 9]] * 5]
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_hard_problems_are_those_of_the_harder_set(hard, monkeypatch):
+    def refuse(*_):
+        raise TypeError("not to be called")
+
+    monkeypatch.setattr(Addition, "sample" if hard else "sample_hard", refuse)
+    kind = "hard" if hard else "uniform"
+    list(evaluate(half_trained(PAIRS), [3], samples=4, kind=kind))
+    monkeypatch.setattr(Addition, "sample_hard" if hard else "sample", refuse)
+    with pytest.raises(TypeError):
+        list(evaluate(half_trained(PAIRS), [3], samples=4, kind=kind))
+
+
+def test_test_problems_are_not_those_of_training():
+    recipe = replace(PAIRS, lengths=Uniform(20, 20), batch=5)
+    trained = {str(data.batch(recipe, step)[0].inputs.tokens.tolist()) for step in range(5)}
+    tested = recipe.layout.write(data.fresh_problems(recipe.task, (20, 20), 5, seed=recipe.data_seed), recipe.task)
+    assert str(tested.inputs.tokens.tolist()) not in trained
+
+
+def test_a_score_says_what_was_measured():
+    weights = half_trained(SUMS)
+    (one,) = evaluate(weights, [3], samples=7, stopping=After(2))
+    (two,) = evaluate(weights, [(1, 4)], samples=7, kind="hard")
+    assert (one.task, one.weights, one.stopping, one.problems, one.sizes) == (
+        "addition", "half", "After(loops=2)", "uniform", (3, 3)
+    )  # fmt: skip
+    assert (two.stopping, two.problems, two.sizes, two.count) == ("Oracle", "hard", (1, 4), 7)
+    assert (one.loops, two.loops) == (2, 4)
+
+
+def test_the_recipe_s_own_stopping_rule_is_used_unless_another_is_given():
+    weights = Weights("half", replace(PARITY, stopping=After(4)), half_trained(PARITY).model)
+    assert [score.loops for score in evaluate(weights, [2], samples=3)] == [4]
+    assert [score.loops for score in evaluate(weights, [2], samples=3, stopping=Oracle())] == [2]
+
+
+@pytest.mark.parametrize("recipe", [PARITY, SUMS, NEXT], ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("tokens", [1, 200, 100_000])
+def test_sizes_measured_together_score_as_alone(recipe, tokens, monkeypatch):
+    """One by one, some at a time, or all at once: in the order in which they were asked for."""
+    monkeypatch.setattr("lengthwise.evaluation.scores.TOKENS", tokens)
+    weights, sizes = half_trained(recipe), [3, 1, 4, 2, 5]
+    together = list(evaluate(weights, sizes, samples=8, stopping=[Oracle(), After(2)]))
+    alone = [row for size in sizes for row in evaluate(weights, [size], samples=8, stopping=[Oracle(), After(2)])]
+    assert together == alone
+    assert [max(score.sizes) for score in together] == [size for size in sizes for _ in range(2)]
+
+
+def test_one_loop_for_many_rows_is_chosen_among_rows_of_one_length(monkeypatch):
+    """Whatever else is measured beside them, and however many rows fit a forward pass."""
+    monkeypatch.setattr("lengthwise.experiment.stopping.PUBLISHED_BATCH", 4)
+    weights, rule = half_trained(SUMS), MaxConfidence(extra=3, per="batch")
+    for tokens in (1, 100_000):
+        monkeypatch.setattr(evaluation, "TOKENS", tokens)
+        found = list(evaluate(weights, [3, 5], samples=8, stopping=[rule, Oracle()]))
+        for score in found[::2]:
+            problems = data.unseen(SUMS, score.sizes, 8, seed=0)
+            batches = [SUMS.layout.write(problems.take(slice(at, at + 4)), SUMS.task) for at in (0, 4)]
+            loops = [answer(weights.model, SUMS, batch, rule).loops for batch in batches]
+            assert score.loops == torch.cat(loops).float().mean()
+
+
+def test_sizes_share_a_forward_pass_where_they_fit(monkeypatch):
+    weights, passes = half_trained(PARITY), []
+    plain = evaluation.answers
+
+    def counted(model, recipe, batch, rules):
+        passes.append(len(batch))
+        return plain(model, recipe, batch, rules)
+
+    monkeypatch.setattr(evaluation, "answers", counted)
+    monkeypatch.setattr(evaluation, "TOKENS", 100)
+    list(evaluate(weights, [1, 2, 3, 30], samples=8))
+    assert passes == [24, 3, 3, 2]  # rows of 2 to 4 places; then those of 31, three at a time
+    passes.clear()
+    monkeypatch.setattr(evaluation, "CACHED", 50)
+    list(evaluate(weights, [1, 2, 3], samples=8))
+    assert passes == [12, 12]
+    passes.clear()
+    list(evaluate(weights, [1, 2, 3], samples=8, stopping=MaxConfidence(extra=1)))
+    assert passes == [24]  # a rule that looks at what was said may look at all rows together
+
+
+# Next-token layouts
+
+
+def greedy(model, recipe, problem):
+    """Decoding as plain as can be: the likeliest next symbol is written down and read again, up to the end."""
+    task, layout = recipe.task, recipe.layout
+    vocab = layout.vocabs(task)[0]
+    end = vocab.id("$")
+    prompt = problem.prompt[0, : int(problem.prompt_length)].tolist()
+    row = [*prompt, vocab.id("="), *[vocab.id("#") for _ in range(layout.pauses)]]
+    predicted = []
+    while len(predicted) <= int(task.answer_slots(problem.sizes)) and end not in predicted:
+        tokens = torch.tensor([row + predicted])
+        position = torch.arange(tokens.shape[1])[None]
+        context = model.embed(Inputs(tokens, position, position, torch.ones_like(tokens, dtype=torch.bool)))
+        state = model.start(context)
+        for _ in range(int(recipe.loops.planned(problem.rounds))):
+            state = model.advance(state, context)
+        predicted.append(int(model.read(state)[0, -1].argmax()))
+    return predicted
+
+
+@pytest.mark.parametrize(
+    "recipe", [NEXT, replace(SUMS, layout=NextToken(2))], ids=lambda r: f"{r.task.name}-{r.layout!r}"
+)
+@torch.no_grad()
+def test_exact_match_with_the_answer_fed_in_is_that_of_greedy_decoding(recipe, monkeypatch):
+    with torch.enable_grad():
+        weights, total = half_trained(recipe), 0
+    problems = several(recipe, 24)
+    for problem in one_by_one(problems):
+        given_problems(monkeypatch, problem)
+        (score,) = evaluate(weights, [2], samples=1)
+        wanted = [*problem.answer[0, : int(problem.answer_length)].tolist(), recipe.layout.end(recipe.task)]
+        assert score.exact == (greedy(weights.model, recipe, problem) == wanted)
+        total += score.exact
+    assert 0 < total < len(problems)
+
+
+@pytest.mark.parametrize("stopping", READING, ids=repr)
+def test_rules_that_read_answers_are_refused_where_answers_are_fed_in(stopping):
+    with pytest.raises(
+        UsageError, match=f"{type(stopping).__name__} looks at the model's own answer.*use Oracle or After"
+    ):
+        list(evaluate(half_trained(NEXT), [2], stopping=stopping))
+    with pytest.raises(UsageError, match="use Oracle or After"):
+        replace(NEXT, stopping=stopping)
+
+
+@pytest.mark.parametrize("changes", [{"objective": Halting()}, {"stopping": Halted()}], ids=repr)
+def test_what_tells_empty_answers_is_refused_where_none_is_empty(changes):
+    (part,) = changes.values()
+    rows = replace(SUMS, steps=2, **changes)
+    assert list(evaluate(half_trained(rows), [2], samples=3))
+    with pytest.raises(UsageError, match=f"{type(part).__name__} tells empty answers .* with Pairs .*: use FullOutput"):
+        replace(rows, layout=Pairs())
+
+
+# Sizes
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("8", [8]),
+        ("8,12,16", [8, 12, 16]),
+        (" 8 , 12", [8, 12]),
+        ("1-4", [1, 2, 3, 4]),
+        ("3-3", [3]),
+        ("10-30:10", [10, 20, 30]),
+        ("10-35:10", [10, 20, 30]),
+        ("2x3", [(2, 3)]),
+        ("5,1-2,1x2", [5, 1, 2, (1, 2)]),
+    ],
+)
+def test_sizes_as_text(text, sizes):
+    assert parse_sizes(text) == sizes
+
+
+def test_a_grid_is_every_pair_up_to_its_corner():
+    pairs = [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3)]
+    assert parse_grid("2x3") == parse_sizes("1-2x1-3") == pairs
+    assert parse_sizes("2x10-30:10") == [(2, 10), (2, 20), (2, 30)]
+    assert parse_grid("8,1x2") == [8, (1, 1), (1, 2)]
+
+
+@given(st.integers(1, 50), st.integers(0, 50), st.integers(1, 9))
+def test_a_span_of_sizes_is_inclusive(low, more, step):
+    assert parse_sizes(f"{low}-{low + more}") == list(range(low, low + more + 1))
+    assert parse_sizes(f"{low}-{low + more * step}:{step}") == [low + i * step for i in range(more + 1)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "8,", ",8", "-3", "1.5", "8;9", "1-2-3", "2x", "x2", "2x2x2", "0", "0-3", "3,0", "0x2", "5-3", "8,5-3",
+     "5-0", "1-9:0", "2,0x2"],
+)  # fmt: skip
+def test_what_names_no_sizes_is_refused(text):
+    with pytest.raises(UsageError) as error:
+        parse_sizes(text)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "samples", "message"),
+    [
+        ([(3,)], 5, "addition has sizes on 2 axes"),
+        ([(3, 3, 3)], 5, "addition has sizes on 2 axes"),
+        ([0], 5, "sizes start at 1"),
+        ([(3, 0)], 5, "sizes start at 1"),
+        ([3], 0, "samples must be 1 or more"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(sizes, samples, message):
+    with pytest.raises(UsageError, match=message):
+        list(evaluate(half_trained(SUMS), sizes, samples=samples))
+
+
+def test_default_sizes_start_at_the_training_length():
+    assert default_sizes(replace(PARITY, lengths=Uniform(8))) == [8, 12, 16, 24, 40]
+
+
+def test_default_sizes_end_where_the_task_does():
+    recipe = catalog.recipe("retran-small")
+    assert default_sizes(recipe) == [30, 45, 60, 90, recipe.task.largest]
+    assert default_sizes(replace(PARITY, lengths=Uniform(1))) == [1, 2, 3, 5]
+
+
+# As many problems as an interval takes
+
+
+def drawn(share, seed, count=12_000):
+    """How many of the first n problems are right, n = 1, 2, …, by a coin of this share."""
+    return (torch.rand(count, generator=torch.Generator().manual_seed(seed)) < share).cumsum(0).tolist()
+
+
+def counted(right, precision, most=10_000):
+    """Where a count ends, and how many were right by then."""
+    count = precision_counts.first_count(precision)
+    while (more := min(most, precision_counts.next_count(right[count - 1], count, precision))) > count:
+        count = more
+    return count, right[count - 1]
+
+
+@pytest.mark.parametrize("precision", [0.02, 0.1])
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.97, 1.0])
+def test_a_count_that_ends_early_still_covers(share, precision):
+    """Its interval is as narrow as was asked for, and holds the share as often as one of a fixed count, about."""
+    ends = [counted(drawn(share, seed), precision) for seed in range(200)]
+    intervals = [wilson(right / count, count) for count, right in ends]
+    assert all(high - low <= 2 * precision for low, high in intervals)
+    assert sum(low - 1e-9 <= share <= high + 1e-9 for low, high in intervals) >= 0.9 * len(ends)
+    fixed = 0.97 / precision**2  # what the worst share takes, about
+    assert share == 0.3 or sum(count for count, _ in ends) / len(ends) < fixed / 4
+
+
+def test_precision_decides_how_many_problems_are_looked_at():
+    weights = load("looped-parity")
+    (easy,) = evaluate(weights, [3], samples=1000, precision=0.1)
+    assert (easy.exact, easy.count, easy.precision) == (1.0, precision_counts.first_count(0.1), 0.1)
+    (few,) = evaluate(weights, [3], samples=10, precision=0.1)
+    assert (few.count, few.precision) == (10, None)  # it has not ended early: there are no more
+    (same,) = evaluate(weights, [3], samples=easy.count)
+    assert same.row() == {name: value for name, value in easy.row().items() if name != "precision"}
+    hard, other = evaluate(weights, [3], samples=600, precision=0.1, stopping=[After(1), Oracle()])
+    assert hard.count == other.count > easy.count  # all rules see the same problems
+    for wrong in (0, 0.5, -1):
+        with pytest.raises(UsageError, match=r"precision is half the width of an interval, between 0 and 0\.5"):
+            list(evaluate(weights, [3], precision=wrong))
+
+
+@pytest.mark.parametrize("precision", [None, 0.02])
+def test_scores_tell_how_many_problems_differ(precision):
+    """From the few test problems that a fixed set leaves, repeats add nothing to what the interval counts; fresh
+    problems are draws from a distribution, whose repeats count."""
+    fixed = replace(NEXT, batch=8, source=Finite(8))
+    for recipe, size in ((fixed, 8), (PARITY, 3)):
+        weights = replace(half_trained(PARITY if recipe is PARITY else NEXT), recipe=recipe)
+        (score,) = evaluate(weights, [size], samples=600, precision=precision)
+        problems = data.unseen(recipe, size, score.count, seed=0)
+        assert score.distinct == len({tuple(row) for row in problems.prompt.tolist()}) < score.count
+        counted = score.distinct if recipe is fixed else score.count
+        assert score.interval == wilson(score.exact, counted) and trials(score.row()) == counted
+        assert ("fixed_set" in score.row()) == (recipe is fixed)
+    assert describe_repeats(NEXT.source, data.unseen(NEXT, 30, 500, seed=0)) == {}
+    (score,) = evaluate(half_trained(NEXT), [18], samples=4)
+    assert score.distinct is None and "distinct" not in score.row()
+
+
+def test_a_table_tells_how_many_problems_differ():
+    weights = half_trained(PARITY)
+    rows = [score.row() for score in evaluate(weights, [2], samples=50)]
+    table = detail_table(rows)
+    assert [*table.columns[-1].cells][-1].plain == "50 (4)" and "how many problems differ" in table.caption.plain
+    assert "50 (4 different)" in str(Scores([Score(**row | {"sizes": (2,)}) for row in bare(rows)], outline(PARITY)))
+
+
+def bare(rows):
+    """Rows without the interval, which a Score computes."""
+    return [{name: value for name, value in row.items() if name not in ("low", "high")} for row in rows]

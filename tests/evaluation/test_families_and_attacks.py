@@ -1,0 +1,602 @@
+"""What uniform problems hide: families measured, attacks, sealed problems, and what reports say of them."""
+
+import io
+import json
+import re
+import time
+from dataclasses import replace
+from random import Random
+
+import pytest
+import torch
+from conftest import LONG, Crash
+from matplotlib.text import Text
+from rich.console import Console
+from test_evaluation import NEXT, PAIRS, PARITY, SUMS, half_trained
+from test_report import recipe, scored
+
+import lengthwise as lw
+from lengthwise import catalog
+from lengthwise.base.rng import stream
+from lengthwise.base.score_rows import latest
+from lengthwise.base.types import UsageError
+from lengthwise.cli.entry import main
+from lengthwise.evaluation import attack as attacking
+from lengthwise.evaluation import sealed
+from lengthwise.evaluation.attack import Tried, Tries, _changes, attack, prompts
+from lengthwise.evaluation.families import evaluate_families, short_sizes
+from lengthwise.evaluation.scores import answers, evaluate
+from lengthwise.evaluation.sealed import seal, sealed_seed
+from lengthwise.evaluation.solver import Solver
+from lengthwise.experiment.data import batch, fresh_problems
+from lengthwise.experiment.lengths import Curriculum, Uniform
+from lengthwise.experiment.recipe import ChosenOn, Watch
+from lengthwise.experiment.stopping import MaxConfidence, Oracle
+from lengthwise.nn.position import Mark
+from lengthwise.report import WORST, curves, names
+from lengthwise.report.card import card_table, score_card
+from lengthwise.report.families import family_table, worst_table
+from lengthwise.report.length_figure import length_figure
+from lengthwise.report.publish import publish
+from lengthwise.report.tables import score_table, summary, summary_table
+from lengthwise.run import Run, Weights, save
+from lengthwise.runs.folder import Folder
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.binary_sum import BinarySum
+from lengthwise.tasks.multiplication import Multiplication
+from lengthwise.tasks.parity import Parity
+
+MANY = {"count": 1000}
+
+
+def printed(table, width=100):
+    console = Console(width=width, file=io.StringIO())
+    console.print(table)
+    return console.file.getvalue()
+
+
+# Measuring
+
+
+@pytest.mark.parametrize("trained", [PARITY, SUMS, PAIRS, NEXT], ids=lambda r: f"{r.task.name}-{r.layout!r}")
+def test_a_family_scores_as_it_does_alone(trained):
+    """Answering equal problems once, and all families together, changes nothing."""
+    weights = half_trained(trained)
+    size = 12 if len(trained.task.axes) == 1 else 9
+    found = {score.problems: score for score in evaluate_families(weights, [size], samples=30, seed=3)}
+    assert list(found) == [family.name for family in trained.task.families]
+    for name in [*found][:: 1 if LONG else 3]:
+        (alone,) = evaluate(weights, [size], samples=30, kind=name, seed=3)
+        assert replace(found[name], family="alone") == alone
+
+
+def test_several_rules_measure_the_same_problems():
+    weights = half_trained(PARITY)
+    rules = [weights.recipe.stopping, MaxConfidence(extra=2)]
+    together = list(evaluate_families(weights, [12], samples=20, stopping=rules))
+    apart = [score for rule in rules for score in evaluate_families(weights, [12], samples=20, stopping=rule)]
+    assert together == apart
+
+
+def test_a_small_size_is_measured_on_all_its_problems():
+    weights = half_trained(PARITY)
+    (score,) = evaluate_families(weights, [5], samples=7)
+    prompts = [f"{number:05b}" for number in range(32)]
+    right = sum(Solver(weights).solve(prompt).correct for prompt in prompts)
+    assert (score.problems, score.count, score.exact) == ("every", 32, right / 32)
+    assert short_sizes(PARITY) == list(range(1, 12))
+    assert short_sizes(replace(PARITY, lengths=Uniform(6, bottom=4))) == list(range(4, 12))
+    assert short_sizes(replace(PARITY, lengths=Curriculum(20, 1, most=(2,)))) == [1, 2]  # no longer ones are named
+
+
+def test_a_task_of_few_problems_at_every_size_has_a_longest_short_size(monkeypatch):
+    one = Parity().sample(torch.tensor([[1]]), stream(0, "one"))
+    monkeypatch.setattr(Parity, "every", lambda self, size, most: one)
+    assert short_sizes(replace(PARITY, lengths=Uniform(3))) == list(range(1, 16))
+
+
+def test_named_families_alone_are_measured_where_they_are_asked_for():
+    found = list(evaluate_families(half_trained(PARITY), [3, 9], samples=4, names=("palindrome", "runs")))
+    assert [(score.sizes, score.problems) for score in found] == [
+        (size, name) for size in ((3,), (9,)) for name in ("palindrome", "runs")
+    ]
+    with pytest.raises(UsageError, match="did you mean palindrome"):
+        list(evaluate_families(half_trained(PARITY), [3], names=("palindrom",)))
+
+
+@pytest.mark.parametrize(("task", "name"), [(Addition(), "long-carry"), (BinarySum(), "uniform-count")])
+def test_the_harder_set_is_a_family_of_the_same_problems(task, name):
+    size = (9,) * len(task.axes)
+    one, two = (fresh_problems(task, size, 50, seed=1, kind=kind) for kind in ("hard", name))
+    assert torch.equal(one.prompt, two.prompt)
+
+
+def test_problems_of_no_known_kind_are_refused_in_one_line():
+    with pytest.raises(
+        UsageError, match=r"^parity has no problems called 'unifrom' \(did you mean uniform\?\): [^\n]*$"
+    ):
+        fresh_problems(Parity(), (3,), 5, seed=0, kind="unifrom")
+    with pytest.raises(UsageError, match="did you mean runs"):
+        list(evaluate(half_trained(PARITY), [9], kind="run"))
+
+
+def test_families_from_python():
+    assert lw.families("parity")["palindrome"] == "What reads the same backwards."
+    assert set(lw.families("addition", "base=2")) == {family.name for family in Addition(2).families}
+    scores = lw.evaluate(half_trained(PARITY), [12], samples=40, families=True)
+    assert [score.count for score in scores] == [40] + [4] * len(Parity().families)
+
+
+# Training on them
+
+
+@pytest.mark.parametrize("name", ["looped-pairs", "looped-parity", "abacus-addition", "looped-multiplication"])
+def test_a_share_of_a_batch_is_of_families(name):
+    plain = lw.find(name, "watch.every=0", "keep=last")
+    mixed = plain.change(families=0.25)
+    rows = round(0.25 * plain.batch)
+    for step in (0, 3, 40):
+        written, again = batch(mixed, step)[0], batch(replace(mixed), step)[0]
+        assert len(written) == plain.batch
+        assert torch.equal(written.inputs.tokens, again.inputs.tokens)
+    assert plain.id != mixed.id == plain.change(families=0.25).id
+    assert 0 < rows < plain.batch
+    only = plain.change(families=1.0, hard=0.0, family_names=("all-highest",) if "pairs" in name else ())
+    tokens = batch(only, 0)[0].inputs.tokens
+    assert len(tokens) == plain.batch
+    if "pairs" in name:  # stacked digits: every operand is made of nines
+        assert len(tokens.unique()) <= 3
+
+
+def test_without_a_share_of_families_nothing_changes():
+    one = lw.find("looped-pairs", "families=0", "family_names=()")
+    two = lw.find("looped-pairs", "families=0", "family_names=(twice,)")
+    assert torch.equal(batch(one, 7)[0].inputs.tokens, batch(two, 7)[0].inputs.tokens)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["families=1.5"], "families must be 0 to 1"),
+        (["families=0.8", "hard=0.33"], "1 together at most"),
+        (["families=0.1", "family_names=(twce,)"], "did you mean twice"),
+    ],
+)
+def test_a_share_of_families_that_cannot_be_is_refused(changes, message):
+    with pytest.raises(UsageError, match=message):
+        lw.find("looped-pairs", *changes)
+
+
+@pytest.mark.parametrize("share", range(101))
+def test_families_and_the_harder_set_may_share_all_of_a_batch(share):
+    recipe = lw.find("looped-pairs", f"hard={share / 100}", f"families={1 - share / 100}")
+    assert recipe.families + recipe.hard <= 1
+
+
+@pytest.mark.parametrize("marked", [False, True], ids=["alone", "marked"])
+def test_a_window_cannot_tell_the_first_of_equal_columns_from_the_next_without_a_mark(marked):
+    """It averages its neighbours, and an average of equal values is the same however many they are."""
+    own = lw.find("looped-pairs").model
+    assert Mark() in own.positions  # the shipped recipe needs it: 99999999 + 99999999
+    recipe = lw.find("looped-pairs", f"model.positions=(Local(reach=1),{'Mark()' * marked})")
+    model = recipe.build().eval()
+    inputs = recipe.layout.write(recipe.task.parse("99999999+99999999"), recipe.task).inputs
+    with torch.no_grad():
+        *_, (_, _, state) = lw.unroll(model, inputs, torch.tensor([12]))
+    apart = float((state[0, 0] - state[0, 1]).abs().max())
+    assert apart > 1e-2 if marked else apart < 1e-5
+
+
+def test_one_family_asked_for_by_name_is_not_drawn_as_the_worst():
+    scores = lw.evaluate("looped-parity", [4, 9], samples=20, kind="one-symbol", quiet=True)
+    assert {score.family for score in scores} == {"alone"}
+    texts = [text.get_text() for text in scores.plot().findobj(Text)]
+    assert any("looped-parity, one-symbol" in text for text in texts) and not any(WORST in text for text in texts)
+
+
+# Attacks
+
+
+@pytest.mark.parametrize(("trained", "size"), [(NEXT, 9), (PAIRS, 12)], ids=["copy", "addition"])
+def test_an_attack_finds_what_is_wrong_and_the_same_again(trained, size):
+    weights = half_trained(trained)
+    found = attack(weights, [size], tries=200, seed=1)
+    assert found == attack(weights, [size], tries=200, seed=1)
+    assert found["tries"] >= 200
+    assert found["failed"] > 0
+    assert found["failed"] == sum(row["failed"] for row in found["origins"])
+    assert found["tries"] == sum(row["tries"] for row in found["origins"])
+    for row in found["shortest"]:
+        answer = Solver(weights).solve(row["prompt"])
+        assert not answer.correct
+        assert (row["answer"], row["right"]) == (answer.text, answer.right)
+    lengths = [len(row["prompt"]) for row in found["shortest"]]
+    assert lengths == sorted(lengths)
+
+
+def test_an_attack_changes_what_it_has_tried():
+    found = attack(half_trained(PAIRS), [12], tries=900)
+    origins = {row["origin"]: row["tries"] for row in found["origins"]}
+    assert origins["mutation"] > 40
+    assert {"uniform", "every", "complement"} <= set(origins)
+
+
+def test_an_attack_tries_each_problem_once_and_ends_with_the_last(monkeypatch):
+    tried = []
+    judged = attacking._judged
+    monkeypatch.setattr(attacking, "_judged", lambda weights, *rest: tried.append(rest[0]) or judged(weights, *rest))
+    recipe = half_trained(PARITY).recipe.change([], task=Parity())
+    untrained = Weights("untrained", recipe, recipe.build().eval())
+    found = attack(untrained, [3], seconds=600)
+    rows = [row for problems in tried for row in prompts(recipe.task, problems)]
+    assert len(rows) == len(set(rows)) == found["tries"] == 2 + 4 + 8
+    assert found["failed"] == sum(not Solver(untrained).solve(prompt).correct for prompt in rows)
+
+
+def test_changes_stay_within_what_was_asked_for_on_each_axis():
+    search = Tries(unsure=[Tried("10*110", "uniform", True, -1.0), Tried("1*1011", "uniform", True, -1.0)])
+    tried = list(_changes(Multiplication(), search, Random(0), torch.tensor([2, 4])))
+    assert len(tried) > 20
+    assert torch.cat([problems.sizes for problems in tried]).amax(0).tolist() == [2, 4]
+
+
+def test_an_attack_that_finds_nothing_says_so():
+    found = attack(lw.load("looped-parity").weights, [6], tries=300)
+    assert (found["failed"], found["shortest"]) == (0, [])
+
+
+@pytest.mark.parametrize("sizes", [[(3, 4)], [5, (3, 4)]])
+def test_an_attack_refuses_sizes_of_another_task(sizes):
+    with pytest.raises(UsageError, match="parity has sizes on 1 axes"):
+        attack(half_trained(PARITY), sizes, tries=10)
+
+
+def test_an_attack_ends_near_its_limit_however_slow_the_model(monkeypatch):
+    """A first round has 48 problems; each takes 50 ms here."""
+
+    def slow(model, recipe, batch, rules):
+        time.sleep(0.05 * len(batch))
+        return answers(model, recipe, batch, rules)
+
+    monkeypatch.setattr(attacking, "answers", slow)
+    weights, start = half_trained(PARITY), time.monotonic()
+    found = attack(weights, [6], seconds=0.4)
+    assert 1 <= found["tries"] <= 20 and time.monotonic() - start < 4
+
+
+def test_an_attack_that_has_no_time_for_one_problem_is_refused_with_an_estimate(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["attack", "looped-pairs", "--seconds", "1", "--lengths", "2000"])
+    assert stopped.value.code == 2
+    line = r"lengthwise: one problem of size 2000 takes about \d+ s: attack for longer than 1 s, or shorter ones\n"
+    assert re.fullmatch(line, capsys.readouterr().err)
+
+
+def test_an_attack_needs_time():
+    with pytest.raises(UsageError, match="seconds above 0"):
+        attack(half_trained(PARITY), seconds=0)
+
+
+# Reports
+
+
+def with_family(run, name, *rows):
+    for size, exact in rows:
+        sizes = [size] if isinstance(size, int) else list(size)
+        old = run.rows("scores")[0]
+        run.append("scores", old | {"problems": name, "sizes": sizes, "exact": exact, "count": 100})
+    return run
+
+
+def two_families(**changes):
+    run = scored(recipe(**changes), (8, 1.0, MANY), (16, 1.0, MANY), (24, 1.0, MANY))
+    with_family(run, "runs", (8, 1.0), (16, 1.0), (24, 0.5))
+    return with_family(run, "palindrome", (8, 1.0), (16, 0.995), (24, 1.0), (1, 1.0))
+
+
+def test_the_worst_family_is_a_line_beside_uniform_problems():
+    lines = curves([two_families()])
+    assert [line.problems for line in lines] == ["uniform", WORST]
+    points = {point.sizes: (point.mean, point.families) for point in lines[1].points()}
+    assert points[16,] == (0.995, ("palindrome",))
+    assert points[24,] == (0.5, ("runs",))
+    shown = printed(score_table(lines))
+    assert "worst family palindrome at 16; runs at 24" in " ".join(shown.split())
+    assert names(lines)[1] == "looped-parity, worst family"
+    styles = [line.get_linestyle() for line in length_figure(lines).axes[0].get_lines() if len(line.get_xdata()) >= 3]
+    assert {"-", "--"} <= set(styles)
+
+
+def test_the_longest_length_needs_the_worst_family_too():
+    (row,) = score_card([two_families()])
+    assert (row["longest"], row["longest_uniform"], row["generalise"]) == (["16"], ["24"], 1)
+    assert row["worst"] == {"family": "runs", "size": "24", "exact": 0.5}
+    assert "runs 0.50 at 24" in " ".join(printed(card_table([row]), width=160).split())
+    (bare,) = score_card([scored(recipe("other"), (16, 1.0, MANY))])
+    assert (bare["longest"], bare["longest_uniform"], bare["worst"]) == (["16"], ["16"], None)
+    assert "not measured" in printed(card_table([bare]), width=160)
+
+
+def test_a_family_that_was_asked_for_alone_is_not_all_of_them():
+    """The worst may be one that nobody asked for: such a size is known of uniform problems alone."""
+    run = scored(recipe(), (8, 1.0, MANY), (16, 1.0, MANY))
+    row = run.rows("scores")[0] | {"problems": "runs", "sizes": [8], "family": "alone"}
+    run.append("scores", row)
+    assert [line.problems for line in curves([run])] == ["uniform", "runs"]
+    first = scored(recipe(seed=1), (8, 1.0, {"problems": "runs", "family": "alone"}), (8, 1.0))
+    assert [line.problems for line in curves([first])] == ["uniform", "runs"]
+    (card,) = score_card([run])
+    assert (card["longest"], card["worst"]) == (["16"], None)
+    # Beside all families it counts as one of them.
+    with_family(run, "palindrome", (8, 0.5), (16, 1.0))
+    run.append("scores", row | {"exact": 0.2, "count": 2000})
+    assert score_card([run])[0]["worst"] == {"family": "runs", "size": "8", "exact": 0.2}
+
+
+def test_a_longest_length_passes_over_no_failure():
+    """Nor where families were measured at other lengths."""
+    run = scored(recipe(), (8, 1.0, MANY), (16, 0.3, MANY), (24, 1.0, MANY))
+    with_family(run, "runs", (8, 1.0), (24, 1.0))
+    (card,) = score_card([run])
+    assert card["longest"] == card["longest_uniform"] == ["8"]
+
+
+def test_a_model_that_has_not_learned_its_training_length_is_marked_everywhere():
+    runs = [scored(recipe(), (8, 0.6, MANY), (16, 0.5, MANY)), scored(recipe("other"), (8, 1.0, MANY), (16, 0.5, MANY))]
+    lines, said = curves(runs), "not fitted: 0.600 at 8"
+    assert names(lines) == [f"looped-parity, {said}", "other"]
+    shown = " ".join(printed(score_table(lines)).split())
+    assert "not fitted:" in shown
+    assert said in " ".join(printed(summary_table(summary("p", lines, (16,)))).split())
+    texts = [text.get_text() for text in length_figure(lines).axes[0].texts]
+    assert any(said in text for text in texts)
+    first, second = score_card(runs)
+    assert (first["fit"], second["fit"]) == (0.6, 1.0)
+    assert said in " ".join(printed(card_table([first, second]), width=200).split())
+
+
+def test_rows_of_before_are_still_read(tmp_path):
+    run = scored(recipe(), (8, 1.0, MANY), (16, 1.0, MANY))
+    assert {path.name for path in publish([run], tmp_path)} >= {"card.json", "scores.csv", "lengths.png"}
+
+
+def test_tables_of_families_name_the_worst_and_count_the_rest():
+    rows = two_families().rows("scores")
+    every = rows[0] | {"problems": "every", "sizes": [2], "exact": 0.5, "count": 2}
+    shown = printed(worst_table([*rows, every], (8,)))
+    assert "every problem" in shown and "1 of 2 wrong" in shown
+    assert "runs" in shown and "1 of 2" in shown
+    shown = printed(worst_table([every, every | {"sizes": [9], "exact": 1.0}], (8,)))
+    assert "▪2 " in shown and "1 of 2 wrong" in shown  # beyond the training range there is no mark
+    assert "\n9 " in shown and "0 of 2 wrong" in shown
+    assert printed(family_table(rows, (8,))).index("runs") < printed(family_table(rows, (8,))).index("palindrome")
+
+
+# Protocol
+
+
+def test_recipes_state_all_that_chose_them():
+    for name, make in catalog.recipes().items():
+        chosen = make()
+        watched = chosen.watch.sizes if chosen.watch.every else ()
+        assert set(watched) <= set(chosen.chosen_on.sizes), f"{name}: `watch` looks at sizes not in `chosen_on`"
+        assert all(size <= 1.5 * chosen.lengths.top for size in watched), f"{name}: never choose far beyond"
+
+
+def test_what_chose_a_recipe_is_no_part_of_what_it_is():
+    one = recipe()
+    other = one.change(chosen_on=ChosenOn((8, 10)), watch=Watch())
+    assert one.id == other.id
+    assert type(other).read(other.json()) == other
+    assert replace(other, watch=Watch(every=5, sizes=(9,))).looked_at == (8, 9, 10)
+    run = scored(other, (8, 1.0, MANY), (16, 1.0, MANY))
+    assert "chosen on 8, 10" in printed(score_table(curves([run])))
+    assert score_card([run])[0]["chosen_on"] == [8, 10]
+
+
+def test_the_shortest_failures_are_kept_in_whatever_order_they_come():
+    draw, tried = Random(0), []
+    for number in range(500):
+        tried.append(Tried(str(number) * draw.randint(1, 3), "uniform", draw.random() < 0.5, draw.choice([-1.0, -2.0])))
+    wrong = sorted((len(one.prompt), -one.confidence, one.prompt) for one in tried if not one.right)
+    search = Tries()
+    for start in range(0, len(tried), 70):
+        search.add(tried[start : start + 70])
+    found = [(len(one.prompt), -one.confidence, one.prompt) for one in search.shortest]
+    assert found == wrong[: attacking.FAILED] and search.failures.total() == len(wrong)
+    assert attacking.SHOWN <= attacking.FAILED < len(wrong)
+
+
+def tiny(seed=0):
+    run = Run.of(replace(PARITY, seed=seed, name="tiny"))
+    save(run.folder, run.recipe, run.recipe.build().state_dict())
+    return run
+
+
+def test_sealed_problems_are_measured_once_and_belong_to_their_weights():
+    run, other = tiny(), tiny(seed=1)
+    assert sealed_seed(run.weights()) == sealed_seed(run.weights()) != sealed_seed(other.weights())
+    asked = {"samples": 20, "structured": 5, "kinds": ("uniform",)}
+    first = seal(run, [12, 14], **asked)
+    assert seal(run, [12, 14], **asked) == first == run.rows("scores")
+    assert len(seal(run, [12, 13], **asked)) > len(first)
+    assert {row["seed"] for row in first} == {sealed_seed(run.weights())}
+    uniform = [row for row in first if row["problems"] == "uniform"]
+    assert [row["sizes"] for row in uniform] == [[12], [14]]
+    assert {row["problems"] for row in first if row["sizes"] == [12]} > {"uniform", "palindrome"}
+    (exact,) = evaluate(run.weights(), [12], samples=20, seed=sealed_seed(run.weights()))
+    assert exact.exact == uniform[0]["exact"]
+
+
+def test_rules_that_are_sealed_together_find_what_each_finds_alone(monkeypatch):
+    """Whether one was sealed before or not; a model answers for all that are missing in one run."""
+    rules, asked, found, calls = [Oracle(), MaxConfidence(extra=3)], {"samples": 20, "structured": 2}, [], []
+    monkeypatch.setattr(sealed, "evaluate", lambda *given, **how: calls.append(how) or evaluate(*given, **how))
+    for groups in ([rules], [rules[:1], rules], [[rule] for rule in rules]):
+        run = tiny()
+        for group in groups:
+            seal(run, [6, 9], rules=group, **asked)
+        rows = [row for row in run.rows("scores") if row["problems"] == "uniform"]
+        found.append(sorted(rows, key=lambda row: (row["sizes"], row["stopping"])))
+        (run.folder / "scores.jsonl").unlink()
+    assert found[0] == found[1] == found[2] and len(found[0]) == 4
+    assert len(calls) == 1 + 2 + 2
+
+
+def test_families_are_kept_size_by_size(monkeypatch):
+    run, keep = tiny(), Folder.keep
+    run.append("metrics", {"step": 1, "loss": 1.0})  # it was trained here
+
+    def dying(self, name, *rows):
+        if rows[0]["sizes"] == [9] and rows[0]["problems"] != "uniform":
+            raise Crash
+        keep(self, name, *rows)
+
+    monkeypatch.setattr(Folder, "keep", dying)
+    with pytest.raises(Crash):
+        main(["evaluate", str(run.folder), "--families", "--lengths", "8,9", "--samples", "20", "--quiet"])
+    assert {tuple(row["sizes"]) for row in run.rows("scores") if row["problems"] == "palindrome"} == {(8,)}
+
+
+@pytest.mark.parametrize("written", [1, 12])
+def test_sealed_problems_are_all_measured_whenever_the_process_dies(written, monkeypatch):
+    run, append = tiny(), Run.append
+    asked = {"samples": 5, "structured": 2}
+
+    def dying(self, name, *rows):
+        if len(self.rows(name)) >= written:
+            raise Crash
+        append(self, name, *rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "append", dying)
+        with pytest.raises(Crash):
+            seal(run, [8, 9], **asked)
+    again = seal(run, [8, 9], **asked)
+    (run.folder / "scores.jsonl").unlink()
+    assert again == seal(Run.of(run.recipe), [8, 9], **asked)
+
+
+def test_sealed_scores_stand_before_all_others():
+    run = scored(recipe(), (8, 1.0, MANY), (16, 0.9, MANY))
+    assert "sealed" not in printed(score_table(curves([run])))
+    run.append("scores", *(row | {"exact": 0.5, "count": 10, "sealed": "0" * 10} for row in run.rows("scores")))
+    run.append("scores", run.rows("scores")[0])
+    assert {row["exact"] for row in latest(run.rows("scores"))} == {0.5}
+    assert "final: on sealed problems" in printed(score_table(curves([run])))
+
+
+# The command line
+
+
+def said(capsys, *words):
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_evaluate_shows_families_unless_told_not_to(capsys):
+    words = ["evaluate", "looped-parity", "--lengths", "13", "--samples", "20", "--json"]
+    rows = json.loads(said(capsys, *words))
+    assert {row["problems"] for row in rows if row["sizes"] == [13]} == {"uniform", *lw.families("parity")}
+    assert {row["problems"] for row in rows if row["sizes"] == [3]} == {"every"}
+    assert [row["problems"] for row in json.loads(said(capsys, *words, "--uniform-only"))] == ["uniform"]
+    assert [row["problems"] for row in json.loads(said(capsys, *words, "--family", "runs"))] == ["runs"]
+    assert "worst family" in said(capsys, *words[:-1])
+    assert "palindrome" in said(capsys, *words[:-1], "--families")
+
+
+def test_the_worst_family_stands_beside_uniform_problems_by_the_same_rule(capsys):
+    words = ["evaluate", "looped-pairs", "--lengths", "8", "--samples", "20"]
+    rules = ["--stopping", "Oracle", "--stopping", "After(loops=1)", "--stopping", "MaxConfidence(per=batch)"]
+    rows = [line.split() for line in said(capsys, *words, *rules).splitlines()]
+    assert ["▪8", "1.000", "all-highest", "1.000", "0", "of", "24"] in rows
+    (uniform,) = lw.evaluate("looped-pairs", 8, samples=20, stopping="After(loops=1)", quiet=True)
+    assert [row[1] for row in rows if row[:1] == ["▪8"] and "of" in row] == ["1.000", f"{uniform.exact:.3f}"]
+    titles = [row for row in rows if row in (["Oracle"], ["After(loops=1)"])]
+    assert titles == [["Oracle"], ["After(loops=1)"]]
+
+
+def test_families_of_the_interface_are_measured_by_the_rules_of_the_command(capsys):
+    rules = ["Oracle", "MaxConfidence(per=batch)", "After(loops=1)"]
+    scores = lw.evaluate("looped-parity", 9, samples=20, stopping=rules, families=True, quiet=True)
+    assert [score.stopping for score in scores if score.problems == "runs"] == ["Oracle", "After(loops=1)"]
+    words = ["evaluate", "looped-parity", "--lengths", "9", "--samples", "20", "--json"]
+    rows = json.loads(said(capsys, *words, *(word for rule in rules for word in ("--stopping", rule))))
+    assert [row["stopping"] for row in rows if row["problems"] == "runs"] == ["Oracle", "After(loops=1)"]
+
+
+def test_more_problems_are_measured_of_families_too(capsys):
+    few = ["steps=2", "batch=2", "model.width=8", "lengths.top=12", "watch.every=0"]
+    words = ["train", "looped-parity", *few, "--families", "--quiet"]
+    for samples in ("20", "200", "200"):
+        said(capsys, *words, "--lengths", "12", "--samples", samples)
+    rows = Run.expected(lw.find("looped-parity", *few)).rows("scores")
+    assert [row["count"] for row in rows if row["problems"] == "runs"] == [2, 20]
+
+
+@pytest.mark.parametrize(("sizes", "measured"), [("3x4,8x3,9x1", [[3, 4], [8, 3]]), ("1-3x2-4,3", [[3, 3]])])
+def test_families_are_measured_at_pairs_of_sizes_but_not_on_a_map(sizes, measured, capsys):
+    few = ["steps=2", "batch=2", "lengths.top=4", "watch.every=0"]
+    said(capsys, "train", "abacus-addition", *few, "--families", "--quiet", "--lengths", sizes, "--samples", "10")
+    rows = Run.expected(lw.find("abacus-addition", *few)).rows("scores")
+    assert [row["sizes"] for row in rows if row["problems"] == "runs"] == measured
+
+
+def test_a_family_that_was_measured_by_name_is_measured_again_with_the_others(capsys):
+    few = ["steps=2", "batch=2", "model.width=8", "lengths.top=12", "watch.every=0"]
+    words = ["train", "looped-parity", *few, "--quiet", "--lengths", "12", "--samples", "20"]
+    said(capsys, *words)
+    run = Run.expected(lw.find("looped-parity", *few))
+    said(capsys, "evaluate", str(run.folder), "--family", "runs", "--lengths", "12", "--samples", "40", "--quiet")
+    assert [row["problems"] for row in run.rows("scores")] == ["uniform", "runs"]
+    said(capsys, *words, "--families")
+    families = {row["problems"] for row in run.rows("scores") if row["sizes"] == [12] and "family" not in row}
+    assert families == {"uniform", *lw.families("parity")}
+
+
+def test_families_are_measured_by_every_rule_that_looks_at_one_problem_at_a_time(capsys):
+    few = ["steps=2", "batch=2", "model.width=8", "lengths.top=12", "watch.every=0"]
+    words = ["train", "looped-parity", *few, "--families", "--quiet", "--lengths", "12", "--samples", "20"]
+    further = ["--stopping", "Converged()", "--stopping", "MaxConfidence(per=batch)"]
+    for rules in ([], further, further):
+        said(capsys, *words, *rules)
+    rows = Run.expected(lw.find("looped-parity", *few)).rows("scores")
+    assert [row["stopping"] for row in rows if row["problems"] == "runs"] == ["Oracle", "Converged"]
+
+
+def test_a_rule_for_whole_batches_measures_families_where_there_is_no_other(capsys):
+    few = [
+        "steps=2",
+        "batch=2",
+        "model.width=8",
+        "lengths.top=12",
+        "watch.every=0",
+        "stopping=MaxConfidence(per=batch)",
+    ]
+    said(capsys, "train", "looped-parity", *few, "--families", "--quiet", "--lengths", "12", "--samples", "20")
+    rows = Run.expected(lw.find("looped-parity", *few)).rows("scores")
+    assert [row["stopping"] for row in rows if row["problems"] == "runs"] == ["MaxConfidence(per=batch)"]
+
+
+def test_attack_from_the_command_line(capsys):
+    words = ["attack", "looped-parity", "--lengths", "6", "--tries", "60"]
+    assert "nothing found" in said(capsys, *words)
+    assert json.loads(said(capsys, *words, "--json"))["failed"] == 0
+
+
+def test_a_sample_of_a_family(capsys):
+    out = said(capsys, "sample", "addition", "5", "--family", "all-highest", "--count", "2")
+    assert out == "99999+99999 → 199998\n" * 2
+
+
+def test_streams_of_families_are_apart():
+    one = {stream(0, "families", number).initial_seed() for number in range(50)}
+    assert not one & {stream(0, "train", number).initial_seed() for number in range(50)}
+
+
+def test_a_mean_of_exactly_the_bound_is_fitted():
+    runs = [scored(replace(recipe(), seed=seed), (8, exact, MANY)) for seed, exact in enumerate((0.98, 0.99, 1.0))]
+    assert names(curves(runs)) == ["looped-parity"]
+    assert names(curves(runs[:2])) == ["looped-parity, not fitted: 0.985 at 8"]

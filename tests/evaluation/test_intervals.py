@@ -1,0 +1,155 @@
+"""95 % intervals hold the true value about as often as they say: over batches, and of differences over pairs."""
+
+from __future__ import annotations
+
+import csv
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import lengthwise as lw
+from lengthwise.base.results import Outcomes, Score, independent_trials, trials, wilson
+from lengthwise.base.score_rows import interval_notes
+from lengthwise.evaluation.precision import next_count
+from lengthwise.report.csv_files import write_csv
+from lengthwise.report.published import read_csv
+from lengthwise.report.scored import newcombe
+from lengthwise.report.tables import detail_table
+
+DRAWS = 1000
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def score(right, problems=b"the same"):
+    share = sum(right) / len(right)
+    outcomes = Outcomes(problems, bytes(right))
+    return Score("t", "w", "r", "uniform", (1,), len(right), share, None, share, 1.0, outcomes=outcomes)
+
+
+# Rules that choose one loop for a batch
+
+
+@pytest.mark.parametrize("share", [0.1, 0.263, 0.5, 0.9])
+@pytest.mark.parametrize("count", [1000, 6400])
+def test_an_interval_over_batches_covers(share, count):
+    """Of batches that are right or wrong as a whole. Over problems it holds it far less often."""
+    drawn = random.Random(0)
+    over_batches = over_problems = 0
+    for _ in range(DRAWS):
+        right = sum(min(512, count - start) for start in range(0, count, 512) if drawn.random() < share)
+        whole = Score("t", "w", "r", "uniform", (1,), count, right / count, None, 1.0, 1.0, together=512)
+        low, high = whole.interval
+        over_batches += low <= share <= high
+        low, high = wilson(right / count, count)
+        over_problems += low <= share <= high
+    assert over_batches >= 0.93 * DRAWS
+    assert over_problems < 0.6 * DRAWS
+
+
+def test_none_of_a_thousand_by_batches_does_not_refute_a_quarter():
+    (low, high), (few, many) = (
+        Score("t", "w", "r", "uniform", (1,), count, share, None, 1.0, 1.0, together=512).interval
+        for count, share in ((1000, 0.0), (6400, 0.263))
+    )
+    assert low == 0.0 and few < high  # the intervals meet: [0, .66] and [.10, .54]
+    assert many - few > 0.4
+
+
+def test_trials_are_batches():
+    assert independent_trials(1000) == independent_trials(1000, 1) == 1000
+    assert independent_trials(1024, 512) == 2
+    assert 12 < independent_trials(6400, 512) < 13
+    assert independent_trials(100, 512) == 1
+
+
+def test_trials_are_batches_of_different_problems_where_a_fixed_set_repeats(tmp_path):
+    row = {"count": 6400, "distinct": 1024}
+    assert trials(row) == 6400 and trials(row | {"fixed_set": True}) == 1024
+    assert trials(row | {"together": 512}) == independent_trials(6400, 512)
+    assert trials(row | {"together": 512, "fixed_set": True}) == 2
+    both = Score("t", "w", "r", "uniform", (1,), 6400, 0.5, None, 0.5, 1.0, together=512, distinct=1024, fixed_set=True)
+    assert both.interval == wilson(0.5, 2)
+    said = interval_notes([both.row()])
+    read = read_csv(write_csv(tmp_path / "scores.csv", [both.row()]))
+    assert read == [both.row()] and trials(read[0]) == 2
+    assert len(said) == 2 and "over batches" in said[0] and "each problem once" in said[1]
+
+
+def test_more_batches_are_looked_at_until_the_interval_is_narrow():
+    assert next_count(1000, 1000, 0.1) == 1000
+    assert next_count(1024, 1024, 0.1, together=512) > 1024
+
+
+def test_scores_by_batch_say_so():
+    rules = ["Oracle", "MaxConfidence(per=batch)"]
+    found = lw.evaluate("looped-parity", [3], samples=20, stopping=rules, quiet=True)
+    alone, batch = found
+    assert (alone.together, batch.together) == (None, 512) and "together" not in alone.row()
+    assert batch.interval[1] - batch.interval[0] > alone.interval[1] - alone.interval[0]
+    said = "one loop was chosen for each 512 problems"
+    assert said in str(found) and said in str(detail_table(found.rows()).caption)
+
+
+# Differences
+
+
+JOINT = {  # probabilities that both, the first alone, the second alone, none is right
+    "errors apart": (0.05, 0.45, 0.45, 0.05),
+    "errors together": (0.70, 0.05, 0.10, 0.15),
+    "no connection": (0.42, 0.28, 0.18, 0.12),
+    "nearly solved": (0.96, 0.02, 0.01, 0.01),
+}
+
+
+def coverage(joint, pairing, count=120):
+    drawn, true, held = random.Random(1), joint[2] - joint[1], 0
+    cells = ((1, 1), (1, 0), (0, 1), (0, 0))
+    for _ in range(DRAWS):
+        first, second = zip(*drawn.choices(cells, joint, k=count), strict=True)
+        _, low, high = newcombe(score(first), score(second), pairing)
+        held += low <= true <= high
+    return held / DRAWS
+
+
+@pytest.mark.parametrize("kind", JOINT)
+def test_a_paired_interval_covers(kind):
+    assert 0.93 <= coverage(JOINT[kind], "paired") <= 0.995  # few problems that differ are few values
+
+
+def test_an_interval_of_independent_samples_does_not_cover_pairs():
+    assert coverage(JOINT["errors apart"], "independent") < 0.88
+
+
+@pytest.mark.parametrize("kind", JOINT)
+def test_where_pairs_are_unknown_the_interval_is_wide_enough(kind):
+    assert coverage(JOINT[kind], "unknown") >= 0.93
+
+
+def test_the_same_problems_are_compared_in_pairs(tmp_path):
+    first = lw.evaluate("looped-parity", [8], samples=50, quiet=True)
+    second = lw.evaluate("looped-parity", [8], samples=50, stopping="After(loops=1)", quiet=True)
+    others = lw.evaluate("looped-parity", [8], samples=50, seed=1, quiet=True)
+    (same,), (apart,) = lw.compare(first, second).rows(), lw.compare(first, others).rows()
+    assert (same["pairing"], apart["pairing"]) == ("paired", "independent")
+    known = lw.compare(first, second)
+    assert "of pairs" in str(known) and "Other seeds of training are another source" in str(known)
+    bare = [replace(one, outcomes=None) for one in second]  # as a run's rows are read
+    unknown = lw.compare(first, type(second)(bare, second.outline))
+    assert unknown.rows()[0]["pairing"] == "unknown" and "not kept" in unknown._repr_html_()
+
+
+def test_a_comparison_with_itself_has_no_difference():
+    right = [1] * 30 + [0] * 20
+    difference, low, high = newcombe(score(right), score(right), "paired")
+    assert difference == 0 and -0.05 < low <= 0 <= high < 0.05  # independent samples: 0.19
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.rglob("scores.csv")), ids=lambda path: "-".join(path.parts[-3:-1]))
+def test_published_rows_by_batch_have_intervals_over_batches(path):
+    with path.open(newline="") as file:
+        head, *lines = [line for number, line in enumerate(file) if number == 0 or "per=batch" in line]
+    for row in csv.DictReader([head, *lines]):
+        interval = wilson(float(row["exact"]), independent_trials(int(row["count"]), 512))
+        assert (float(row["low"]), float(row["high"])) == pytest.approx(interval)

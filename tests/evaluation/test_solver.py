@@ -1,0 +1,199 @@
+"""Answers to prompts, decoded and read off at once."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from forms import shipped
+
+from lengthwise import catalog
+from lengthwise.base.fields import text
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Problems, UsageError
+from lengthwise.evaluation.generate import decode, decode_anew, respond
+from lengthwise.evaluation.scores import answer, perplexity, slots
+from lengthwise.evaluation.solver import Solver
+from lengthwise.experiment.data import fresh_problems
+from lengthwise.experiment.layout import until_end
+from lengthwise.experiment.stopping import MaxConfidence, Oracle
+from lengthwise.nn.window import LocalHeadsEncoding
+from lengthwise.run import Weights
+from lengthwise.runners.cpu import plain, reader
+from lengthwise.runners.plain import Plain
+
+CASES = {
+    "parity": ("task=Parity", "110"),
+    "copy": ("task=Copy(alphabet=3)", "2101"),
+    "addition": ("task=Addition(order=least)", "12+9"),
+}
+LAYOUTS = ["NextToken", "NextToken(pauses=2)", "FullOutput", "FullOutput(pauses=2)"]
+
+
+def weights(task, layout, seed=0, changes=()):
+    base = [task, f"layout={layout}", "model.width=16", "loops=Constant(count=2)"]
+    recipe = catalog.recipe("looped-parity", [*base, *changes])
+    return Weights("untrained", recipe, recipe.change(seed=seed).build().eval())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("task", CASES)
+def test_every_accepted_layout_answers(task, layout):
+    change, prompt = CASES[task]
+    answered = Solver(weights(change, layout)).solve(prompt)
+    assert answered.text == answered.right or not answered.correct
+    assert 0 < answered.confidence <= 1
+    assert answered.loops == 2
+    assert answered.perplexity >= 1
+
+
+def test_perplexity_is_of_the_right_answer_whatever_was_said():
+    """exp(−mean log p) of its symbols and its end, each given the right ones before it."""
+    made = weights("task=Addition(order=least)", "NextToken")
+    recipe = made.recipe
+    problems = Problems.join([recipe.task.parse(text) for text in ("12+9", "7+1", "99+99")])
+    found = perplexity(
+        made.model, recipe.layout.write(problems, recipe.task), torch.tensor([2, 2, 2]), recipe.layout.end(recipe.task)
+    )
+    for row, right in enumerate(("12", "8", "891")):
+        batch = recipe.layout.write(problems.take(slice(row, row + 1)), recipe.task)
+        with torch.no_grad():
+            logs = Plain(made.model).last(batch.inputs, torch.tensor([2]), batch.loss_mask).log_softmax(-1)
+        vocab = recipe.layout.vocabs(recipe.task)[1]
+        ids = [*vocab.encode(right).tolist(), vocab.id("$")]
+        by_hand = torch.stack([log[id] for log, id in zip(logs, ids, strict=True)]).mean().neg().exp()
+        torch.testing.assert_close(found[row], by_hand)
+        assert abs(Solver(made).solve(("12+9", "7+1", "99+99")[row]).perplexity - float(by_hand)) < 1e-5
+
+
+def test_perplexity_is_of_the_answer_whatever_is_supervised_after_it():
+    told = [
+        Solver(weights("task=UniqueSet", f"FullOutput(whole_tail={tail})")).solve("aab").perplexity
+        for tail in ("false", "true")
+    ]
+    assert told[0] == pytest.approx(told[1])
+
+
+def test_decoding_is_right_exactly_where_the_teacher_forced_row_is():
+    """Models are untrained, so in every second row the truth is made to be what decoding says."""
+    right = 0
+    for seed in range(6):
+        made = weights("task=Copy", "NextToken", seed)
+        task, layout = made.recipe.task, made.recipe.layout
+        problems = fresh_problems(task, (3,), 24, seed=seed)
+        spoken = decode(made.model, made.recipe, layout.write(problems, task), Oracle()).symbols
+        length = until_end(spoken, layout.end(task)).sum(1)
+        ours = (torch.arange(24) % 2 == 0) & (length <= 3)  # an answer of four symbols would leave no room for its end
+        problems = replace(
+            problems,
+            answer=torch.where(ours[:, None], spoken[:, :3], problems.answer),
+            answer_length=torch.where(ours, length, problems.answer_length),
+        )
+        batch = layout.write(problems, task)
+        wanted, loss_mask = slots(batch.targets, batch.answer_slots), slots(batch.loss_mask, batch.answer_slots)
+        decoded, forced = (
+            ((predicted(made.model, made.recipe, batch, Oracle()).symbols == wanted) | ~loss_mask).all(1)
+            for predicted in (decode, answer)
+        )
+        assert torch.equal(decoded, forced)
+        assert bool(decoded[ours].all())
+        right += int(decoded.sum())
+    assert 0 < right < 6 * 24
+
+
+REMEMBERED = {
+    "looped, rows of different loops": ["loops=PerRound(times=2)"],
+    "two layers, three loops": ["model.layers=2", "loops=Constant(count=3)"],
+    "every kind of position": ["model.positions=(Learned(size=40), RoPE, ALiBi, Abacus(at=attention))"],
+    "randomized": ["model.positions=(Randomized(of=FIRE, most=50),)", "model.embedding_norm=true"],
+    "places": ["model.positions=(Coupling, CoupledHeads(count=1))"],
+    "with a blank": ["model.positions=(EarlierHeads(count=1),)", "loops=Constant(count=2)"],
+    "as published": ["model.norm=post", "model.injection=layers", "model.readout=mlp", "loops=PerRound"],
+    "recurrent": ["model=LSTM(width=8, hidden=6, layers=2, dropout=0.0)"],
+    "recurrent and looped": ["model=LSTM(width=8, hidden=6, layers=2)", "loops=PerRound"],
+    "recurrent attention": ["model=ReTran(width=8, hidden=6, layers=3, heads=2)"],
+    "recurrent attention, looped": ["model=ReTran(width=8, hidden=6, heads=2)", "loops=Constant(count=2)"],
+    "two windows": ["model.positions=(Local(reach=2), LocalHeads(count=1))"],
+}
+FOUND = {text(position): position for position in shipped("positions")}
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", [*REMEMBERED, *FOUND])
+def test_decoding_with_a_memory_is_decoding_without(name):
+    """Of causal rows, for every encoding there is."""
+    predicted = set()
+    for seed in range(3 if name in REMEMBERED else 1):
+        changes = ["model.positions=(NoPE,)", *REMEMBERED.get(name, [])]
+        made = weights("task=Addition(order=least)", "NextToken", seed, changes)
+        recipe, model = made.recipe, made.model.double()
+        if name in FOUND:
+            recipe = replace(recipe, model=replace(recipe.model, positions=(FOUND[name],)))
+            model = recipe.build().double()
+        for parameter in model.parameters():
+            parameter.data += 0.4 * torch.randn(parameter.shape, generator=stream(seed, *parameter.shape))
+        sizes = torch.tensor([[1, 1], [5, 2], [3, 6], [2, 2], [4, 4]])
+        batch = recipe.layout.write(recipe.task.sample(sizes, stream(0, "sums")), recipe.task)
+        assert reader(model, batch.inputs) is not None
+        fast, slow = (how(model, recipe, batch, Oracle()) for how in (decode, decode_anew))
+        assert torch.equal(fast.symbols, slow.symbols)
+        assert torch.equal(fast.loops, slow.loops)
+        torch.testing.assert_close(fast.confidence, slow.confidence, atol=1e-5, rtol=0)
+        predicted |= set(slow.symbols.flatten().tolist())
+        if len(predicted) > 3:
+            break
+    assert len(predicted) > 3 or name in FOUND
+
+
+def test_who_is_claimed_by_no_runner_reads_the_row_again_for_every_symbol(quick):
+    made = weights("task=Copy", "NextToken")
+    problems = fresh_problems(made.recipe.task, (3,), 8, seed=0)
+    batch = made.recipe.layout.write(problems, made.recipe.task)
+    before = decode(made.model, made.recipe, batch, Oracle()).symbols
+    assert reader(made.model, batch.inputs) is not None
+    with plain():
+        assert reader(made.model, batch.inputs) is None
+    seen = []
+    made.model.blocks[0].register_forward_hook(lambda *_: seen.append(1))
+    assert reader(made.model, batch.inputs) is None
+    assert torch.equal(decode(made.model, made.recipe, batch, Oracle()).symbols, before)
+    assert len(seen) == 2 * int(batch.answer_slots.sum(1).max())  # two loops for each symbol
+
+
+def test_decoding_sees_nothing_of_the_answer():
+    made = weights("task=Copy", "NextToken")
+    problems = fresh_problems(made.recipe.task, (4,), 8, seed=0)
+    batch = made.recipe.layout.write(problems, made.recipe.task)
+    first = decode(made.model, made.recipe, batch, Oracle())
+    after = batch.answer_slots & (batch.answer_slots.cumsum(1) > 1)
+    batch.inputs.tokens[after] = 1 - batch.inputs.tokens[after].clamp(max=1)
+    assert torch.equal(first.symbols, decode(made.model, made.recipe, batch, Oracle()).symbols)
+
+
+def test_rules_that_look_at_the_answer_are_refused_where_it_is_fed_in():
+    made = weights("task=Copy", "NextToken")
+    problems = made.recipe.task.parse("01")
+    with pytest.raises(UsageError, match="Oracle or After"):
+        respond(made.model, made.recipe, problems, MaxConfidence())
+
+
+def test_python_interface(tmp_path):
+    import lengthwise as lw
+
+    run = lw.train("looped-pairs", "steps=3", "batch=4", "watch.every=0", seed=3)
+    assert run.recipe.seed == run.recipe.data_seed == 3
+    scores = lw.evaluate(run, lengths=range(1, 4), samples=5)
+    assert [score.sizes for score in scores] == [(1,), (2,), (3,)]
+    assert lw.load(run).solve("12+9").right == "21"
+    assert lw.load(run.folder).solve("12+9") == lw.load(run).solve("12+9")
+    assert lw.train(run.recipe).folder == run.folder
+
+
+@pytest.mark.parametrize(
+    "positions", ["Learned(size=8)", "Coupling(size=8,offset=1,at=attention)", "Abacus(size=8,offset=1)"]
+)
+def test_a_prompt_that_does_not_fit_is_refused_before_anything_large_is_computed(positions, monkeypatch):
+    monkeypatch.setattr(LocalHeadsEncoding, "attention_bias", lambda *_: pytest.fail("a bias was computed"))
+    change = f"model.positions=(LocalHeads(count=1),{positions})"
+    solver = Solver(weights("task=Addition(order=least)", "NextToken", changes=[change]))
+    with pytest.raises(UsageError, match="does not fit the"):
+        solver.solve("123456789+123456789")

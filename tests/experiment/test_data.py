@@ -1,0 +1,311 @@
+"""A fixed set: each problem once, none in two parts, the same on every machine; and rows cut where nothing is asked."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lengthwise import catalog
+from lengthwise.base import rng
+from lengthwise.base.types import Problems, UsageError
+from lengthwise.evaluation import scores as evaluation
+from lengthwise.experiment import data
+from lengthwise.experiment.layout import FullOutput, NextToken, Pairs
+from lengthwise.experiment.lengths import Curriculum, Natural, Uniform
+from lengthwise.experiment.loops import Constant, PerRound
+from lengthwise.experiment.recipe import Recipe, Watch
+from lengthwise.experiment.source import SHARES, Finite, Fresh, hashed
+from lengthwise.models.lstm import LSTM
+from lengthwise.models.transformer import Transformer
+from lengthwise.objectives.final import Final
+from lengthwise.run import Weights
+from lengthwise.runners.plain import Plain
+from lengthwise.tasks import Listed
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.parity import Parity
+from lengthwise.training.loop import train
+
+MODEL = LSTM(8, 8, 1)
+RECIPE = Recipe(
+    "set", Addition(), NextToken(), Uniform(4, 2), Constant(1), MODEL, Final(), 30, batch=64, source=Finite(500)
+)
+
+
+@dataclass(frozen=True)
+class Mirrored(Listed):
+    """Write the symbols backwards."""
+
+    symbols = ("a", "b")
+
+    def solved(self, sizes, row):
+        length, position = sizes[:, :1], torch.arange(row.shape[1])
+        answer = row.gather(1, (length - 1 - position).clamp(min=0)) * (position < length)
+        return Problems(sizes, row, length[:, 0], answer, length[:, 0], rounds=length[:, 0])
+
+    def reference(self, prompt):
+        return prompt[::-1]
+
+    def answer_slots(self, sizes):
+        return sizes[:, 0]
+
+
+def texts(problems):
+    rows = zip(problems.prompt.tolist(), problems.prompt_length.tolist(), strict=True)
+    return ["".join(Addition().symbols[i] for i in row[:length]) for row, length in rows]
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(data, "CHUNK", 100)
+    data.fixed_set.cache_clear()
+    yield
+    data.fixed_set.cache_clear()
+
+
+def the_set(rows=500, seed=0, **changes):
+    data.fixed_set.cache_clear()
+    recipe = replace(RECIPE, **changes)
+    return data.fixed_set(recipe.task, recipe.lengths, Finite(rows, seed))
+
+
+def test_a_set_has_each_problem_once():
+    found = texts(the_set(2000, lengths=Uniform(2)))
+    assert len(found) == 2000 == len(set(found))
+
+
+def test_a_larger_set_begins_with_the_smaller_and_another_seed_gives_another():
+    whole = texts(the_set(2000))
+    assert texts(the_set(700)) == whole[:700]
+    assert len(set(texts(the_set(700, seed=1))) & set(whole)) < 100
+
+
+def test_a_set_is_the_same_however_it_is_drawn_together():
+    """Chunk by chunk, each problem kept the first time that it comes."""
+    wanted, number = [], 0
+    while len(wanted) < 700:
+        draw = rng.stream(0, "set", "addition", number)
+        drawn = Uniform(2).problems(Addition(), 0, 100, draw)
+        kept = texts(drawn.take(Finite(1).of("train", drawn)))
+        wanted = list(dict.fromkeys([*wanted, *kept]))
+        number += 1
+    assert texts(the_set(700, lengths=Uniform(2))) == wanted[:700]
+
+
+@pytest.mark.parametrize("count", [127, 128, 200, 40_000])
+def test_symbols_of_any_number_are_kept(count, monkeypatch):
+    """Ids up to the last one stand in fresh problems and in a fixed set, and answers are those of the prompts."""
+    letters = [chr(code) for code in range(0x4E00, 0x4E00 + count)] if count < 20_000 else map(str, range(count))
+    monkeypatch.setattr(Mirrored, "symbols", tuple(letters))
+    for source in (Fresh(), Finite(300)):
+        recipe = replace(RECIPE, task=Mirrored(), source=source, batch=300, lengths=Uniform(3))
+        inputs = data.batch(recipe, 0)[0].inputs
+        ids, vocab = inputs.tokens[inputs.padding_mask], recipe.layout.vocabs(recipe.task)[0]
+        assert int(ids.min()) >= 0 and int(ids.max()) < len(vocab)
+        problems = data.fixed_set(recipe.task, recipe.lengths, source) if source != Fresh() else None
+        if problems is not None:
+            length = problems.prompt_length
+            first, last = problems.prompt[:, 0], problems.answer[torch.arange(len(length)), length - 1]
+            assert torch.equal(first, last) and count - count // 20 < int(first.max()) < count
+        assert len(data.unseen(recipe, 3, 5, seed=0)) == 5
+
+
+def test_a_model_learns_on_a_fixed_set_of_many_symbols(monkeypatch, tmp_path):
+    monkeypatch.setattr(Mirrored, "symbols", tuple(chr(code) for code in range(0x4E00, 0x4E00 + 200)))
+    recipe = replace(RECIPE, task=Mirrored(), lengths=Uniform(2), steps=2, keep="last", watch=Watch())
+    assert train(recipe, tmp_path).done
+
+
+def test_a_task_that_has_too_few_problems_says_so():
+    with pytest.raises(UsageError, match="hardly more than"):
+        the_set(200, lengths=Uniform(1))
+
+
+def test_a_set_s_problems_are_whole():
+    found = the_set()
+    for i, text in enumerate(texts(found)):
+        answer = found.answer[i, : int(found.answer_length[i])]
+        assert Addition().vocab.decode(answer) == Addition().reference(text)
+
+
+@given(st.integers(0, 1000), st.integers(0, 6))
+def test_a_prompt_s_hash_is_its_own_whatever_stands_around_it(seed, more):
+    problems = Copy(36).sample(torch.randint(1, 9, (50, 1)), rng.stream(seed, "hash"))
+    padded = replace(problems, prompt=torch.nn.functional.pad(problems.prompt, (0, more), value=3))
+    assert torch.equal(hashed(problems), hashed(padded))
+    assert torch.equal(hashed(problems), hashed(problems.narrowed(36)))
+    prompts = {
+        tuple(row[:length]) for row, length in zip(problems.prompt.tolist(), problems.prompt_length, strict=True)
+    }
+    assert len(hashed(problems).unique()) == len(prompts)
+    assert (hashed(problems) >= 0).all()
+
+
+def test_hashes_by_hand():
+    """FNV-1a, then MurmurHash3's finaliser, in whole numbers of Python."""
+    problems = Parity().parse("10110")
+    code, most = 0xCBF29CE484222325, 2**64 - 1
+    for symbol in (1, 0, 1, 1, 0):
+        code = (code ^ symbol) * 0x100000001B3 & most
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        code = (code ^ (code >> 33)) * factor & most
+    code = (code ^ (code >> 33)) & (2**63 - 1)
+    assert hashed(problems).tolist() == [code]
+
+
+def test_parts_share_nothing_and_leave_nothing_out():
+    problems = Addition().sample(torch.randint(1, 9, (20_000, 2)), rng.stream(0, "parts"))
+    of = torch.stack([Finite(1).of(part, problems) for part in SHARES])
+    assert (of.sum(0) == 1).all()
+    shares = of.double().mean(1)
+    assert torch.allclose(shares, torch.tensor([10, 2, 1]).double() / 13, atol=0.01)
+    assert Fresh().of("test", problems).all()
+
+
+def test_what_is_tested_and_watched_is_in_no_set():
+    known = set(texts(the_set(3000, lengths=Uniform(2))))
+    recipe = replace(RECIPE, lengths=Uniform(2), source=Finite(3000))
+    tested = texts(data.unseen(recipe, 2, 300, seed=0))
+    watched = texts(data.unseen(recipe, 2, 300, seed=0, step=7)) + texts(data.held_out(recipe, 300))
+    assert not known & set(tested) and not known & set(watched) and not set(tested) & set(watched)
+    assert len(tested) == 300 and set(map(len, tested)) == {5}
+
+
+def test_a_size_without_problems_for_a_test_says_so():
+    recipe = replace(RECIPE, task=Parity(), lengths=Uniform(20), layout=FullOutput(), loops=PerRound())
+    missing = 0
+    for size in (1, 2):  # six prompts, and one problem in thirteen is for tests
+        try:
+            data.unseen(recipe, size, 5, seed=0)
+        except UsageError as error:
+            missing += "hardly any problem" in str(error)
+    assert missing
+
+
+def test_an_epoch_goes_through_the_whole_set_in_its_own_order():
+    recipe = replace(RECIPE, source=Finite(640), data_seed=3)
+    rows = []
+    for step in range(20):
+        batch, _ = data.batch(recipe, step)
+        padding_mask = batch.inputs.padding_mask
+        rows += [tuple(row[there].tolist()) for row, there in zip(batch.inputs.tokens, padding_mask, strict=True)]
+    first, second = rows[:640], rows[640:]
+    assert sorted(first) == sorted(second) and first != second
+    assert len(set(first)) == 640
+    again, _ = data.batch(recipe, 13)
+    data._NEWEST.clear()
+    assert torch.equal(again.inputs.tokens, data.batch(recipe, 13)[0].inputs.tokens)
+    other, _ = data.batch(replace(recipe, data_seed=4), 0)
+    assert not torch.equal(other.targets, data.batch(recipe, 0)[0].targets)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lengths": Curriculum(4, 10)}, "lengths must not grow"),
+        ({"hard": 0.5}, "hard must be 0"),
+        ({"source": Fresh(), "hard": 0.5, "lengths": Natural(4)}, "hard must be 0 with Natural"),
+        ({"source": Finite(63)}, "no whole batch"),
+        ({"keep": "lowest-loss"}, "needs watch.every and watch.validation"),
+        ({"keep": "best", "watch": Watch(every=5, validation=10)}, "needs watch.every and watch.sizes"),
+    ],
+    ids=str,
+)
+def test_a_recipe_that_cannot_be_is_refused(changes, message):
+    with pytest.raises(UsageError, match=message):
+        replace(RECIPE, **changes)
+
+
+def test_a_set_of_no_rows_is_refused():
+    with pytest.raises(UsageError):
+        Finite(0)
+
+
+# Sizes as the task has them
+
+
+def test_natural_sizes_are_uniform_where_a_task_has_no_others():
+    recipe = replace(RECIPE, lengths=Natural(4, 2), source=Fresh(), batch=3000)
+    batch, _ = data.batch(recipe, 0)
+    counts = torch.stack([(batch.sizes == size).sum(0) for size in (2, 3, 4)])
+    assert (counts.sum(0) == 3000).all() and (counts > 850).all()
+
+
+def test_natural_problems_are_measured_too():
+    recipe = replace(RECIPE, lengths=Natural(4, 2), source=Fresh())
+    drawn = data.unseen(recipe, 4, 500, seed=0, kind="natural")
+    assert set(drawn.sizes.flatten().tolist()) == {2, 3, 4}
+    (score,) = evaluation.evaluate(Weights("new", recipe, recipe.build()), [4], samples=20, kind="natural")
+    assert (score.problems, score.sizes) == ("natural", (4, 4))
+    beyond = data.unseen(recipe, 6, 500, seed=0, kind="natural")
+    assert set(beyond.sizes.flatten().tolist()) == {5, 6}  # what training does not reach
+
+
+# Cut where nothing is asked
+
+CUT = [
+    (Addition(10), NextToken(), Transformer(width=16, heads=2, layers=2)),
+    (Addition(10), NextToken(2, framed=True), LSTM(8, 8, 2, dropout=0.0)),
+    (Copy(5), FullOutput(), Transformer(width=16, heads=2)),
+    (Addition(2), FullOutput(whole_tail=True), Transformer(width=16, heads=2)),
+]
+
+
+@pytest.mark.parametrize(("task", "layout", "model"), CUT, ids=repr)
+def test_what_is_cut_off_changes_neither_loss_nor_gradient(task, layout, model):
+    recipe = replace(RECIPE, task=task, layout=layout, model=model, source=Fresh(), loops=PerRound())
+    built = recipe.build().double()
+    sizes = torch.randint(1, 5, (30, len(task.axes)), generator=rng.stream(0, "cut"))
+    whole = layout.write(task.sample(sizes, rng.stream(0, "cut")), task)
+    cut = whole.trimmed()
+    gradients = []
+    for batch in (whole, cut):
+        built.zero_grad()
+        loss = Final()(Plain(built), batch, recipe.loops.planned(batch.rounds), rng.stream(0, "loss")).value
+        loss.backward()
+        gradients.append([loss.detach(), *(parameter.grad for parameter in built.parameters())])
+    torch.testing.assert_close(*gradients, atol=1e-12, rtol=0)
+    last = (cut.loss_mask * torch.arange(cut.loss_mask.shape[1])).amax(1)
+    assert torch.equal(cut.inputs.padding_mask.sum(1), last + 1)
+    assert int(cut.loss_mask.sum()) == int(whole.loss_mask.sum())
+    assert cut.targets.shape == cut.inputs.tokens.shape == cut.answer_slots.shape
+
+
+def test_rows_of_two_directions_are_left_whole():
+    recipe = replace(RECIPE, layout=Pairs(), task=Addition(10, "least"), model=Transformer(width=8, heads=2))
+    batch, _ = data.batch(replace(recipe, source=Fresh()), 0)
+    assert torch.equal(batch.answer_slots, batch.inputs.padding_mask)
+
+
+# The validation loss
+
+
+def test_the_lowest_validation_loss_decides():
+    recipe = replace(RECIPE, watch=Watch(every=5, validation=100), keep="lowest-loss")
+    run = train(recipe)
+    losses = {row["step"]: row["validation_loss"] for row in run.rows("metrics") if "validation_loss" in row}
+    assert len(losses) == 6
+    assert run.about()["kept_step"] == min(losses, key=losses.get)
+    again = evaluation.loss(run.weights().model, recipe, data.held_out(recipe, 100))
+    assert again == pytest.approx(min(losses.values()), abs=1e-6)
+
+
+def test_the_validation_loss_is_a_mean_over_symbols(monkeypatch):
+    recipe = replace(RECIPE, source=Fresh())
+    model, problems = recipe.build(), data.held_out(recipe, 50)
+    whole = evaluation.loss(model, recipe, problems)
+    batch = recipe.layout.write(problems, recipe.task)
+    loss = Final()(Plain(model.eval()), batch, recipe.loops.planned(batch.rounds), rng.stream(0, "x")).value
+    assert whole == pytest.approx(float(loss.detach()), abs=1e-6)
+    monkeypatch.setattr(evaluation, "TOKENS", 100)  # in parts
+    assert evaluation.loss(model, recipe, problems) == pytest.approx(whole, abs=1e-6)
+
+
+def test_level_rows_of_a_training_batch_are_supervised_to_its_last_column():
+    recipe = replace(catalog.recipe("half-fop-loop-adaptive-addition"), batch=8, lengths=Uniform(6))
+    rows, _ = data.batch(recipe, 0)
+    assert rows.inputs.padding_mask.all() and rows.loss_mask[:, -1].all()
+    own, _ = data.batch(replace(recipe, layout=FullOutput()), 0)  # the same problems
+    assert not own.inputs.padding_mask.all() and own.inputs.tokens.equal(rows.inputs.tokens)

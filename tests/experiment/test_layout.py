@@ -1,0 +1,388 @@
+"""Laws of every layout on every task that it accepts: what a row shows, hides, asks for and leaves room for."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from forms import shipped
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lengthwise import catalog
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Problems, UsageError
+from lengthwise.experiment.layout import FullOutput, NextToken, Pairs, digit_positions, until_end, up_to_end
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.expression import Expression
+from lengthwise.tasks.multiplication import Multiplication
+from lengthwise.tasks.parity import Parity
+from lengthwise.tasks.sorting import Sorting
+from lengthwise.testing import laws_of_layouts
+from lengthwise.testing.laws import check_part
+
+
+@dataclass(frozen=True)
+class ManySymbols(Copy):
+    """Copy of more symbols than fit a byte."""
+
+    @property
+    def symbols(self):
+        return tuple(chr(ord("一") + i) for i in range(300))
+
+
+NAMED = [
+    ManySymbols(),
+    Parity(),
+    Copy(),
+    Copy(36),
+    Addition(),
+    Addition(3, "least"),
+    Addition(10, "least", True, True),
+    Addition(2, "most", True, False),
+    Addition(10, "most", False, True),
+    Expression(),
+]
+ROWS = [FullOutput(), FullOutput(3), NextToken(), NextToken(2), NextToken(framed=True), FullOutput(2, framed=True)]
+FORMS = [*ROWS, Pairs(), Pairs(carry=False)]
+LAYOUTS = [*FORMS, *(layout for layout in shipped("layouts") if type(layout) not in map(type, FORMS))]
+TASKS = [*NAMED, *(task for task in shipped("tasks") if type(task) not in map(type, NAMED))]
+# Every layout on the tasks named here, and on all others in its plainest form.
+EVERY = [
+    (task, layout)
+    for task in TASKS
+    for layout in (LAYOUTS if task in NAMED else shipped("layouts"))
+    if layout.accepts(task)
+]
+every = pytest.mark.parametrize(("task", "layout"), EVERY, ids=repr)
+IN_ROWS = [pair for pair in EVERY if isinstance(pair[1], (FullOutput, NextToken))]
+rows_only = pytest.mark.parametrize(("task", "layout"), IN_ROWS, ids=repr)
+
+
+def sample(task, count=20, top=6, seed=0):
+    draw = stream(seed, "layout", repr(task))
+    sizes = torch.randint(top, (count, len(task.axes)), generator=draw) + task.smallest
+    return task.sample(sizes, draw)
+
+
+def one_by_one(rows):
+    return [rows.take(slice(i, i + 1)) for i in range(len(rows))]
+
+
+def text(vocab, ids):
+    return [vocab.symbols[i] for i in ids.tolist()]
+
+
+def with_answer(problems, answer):
+    """The same problems, with other answers of the same lengths."""
+    return Problems(**{**vars(problems), "answer": answer})
+
+
+def wanted(task, layout, problem):
+    """The right answer as a person reads it; without a carry, modulo base^n."""
+    answer = task.format(problem.answer[0, : int(problem.answer_length)])
+    if layout == Pairs(carry=False):
+        value, answer = int(answer, task.base) % task.base ** int(problem.rounds), ""
+        while value or not answer:
+            value, digit = divmod(value, task.base)
+            answer = str(digit) + answer
+    return answer
+
+
+@every
+def test_the_laws_of_layouts_hold_on_every_task(task, layout, monkeypatch):
+    monkeypatch.setattr(laws_of_layouts, "TASKS", (task,))
+    assert not check_part(layout).broken
+
+
+def test_each_layout_accepts_what_it_can_write():
+    """Rows every task, pairs those of two numbers; and no task or layout is left out."""
+    assert {type(task) for task, layout in EVERY if isinstance(layout, Pairs)} == {Addition}
+    for layout in ROWS:
+        assert all(layout.accepts(task) for task in TASKS)
+    assert {type(layout) for _, layout in EVERY} == set(catalog.parts()["layouts"].values())
+    assert len({type(task) for task, _ in EVERY}) >= len(shipped("tasks"))
+
+
+# What a row shows
+
+
+@rows_only
+def test_a_row_reads_prompt_equals_pauses(task, layout):
+    problems = sample(task)
+    vocab, _ = layout.vocabs(task)
+    batch = layout.write(problems, task)
+    for problem, row in zip(one_by_one(problems), one_by_one(batch), strict=True):
+        prompt = [task.symbols[i] for i in problem.prompt[0, : int(problem.prompt_length)]]
+        first = int(row.answer_slots[0].long().argmax())
+        shown = text(vocab, row.inputs.tokens[0])
+        assert shown[: first + 1] == [*"^" * layout.framed, *prompt, "=", *"#" * layout.pauses]
+        shown = text(vocab, row.inputs.tokens[row.inputs.padding_mask])
+        assert shown[first + 1 :] == ["$"] * len(shown[first + 1 :]) or isinstance(layout, NextToken)
+
+
+def test_what_has_ended_reads_as_nothing_else():
+    task, layout = Addition(), NextToken(framed=True)
+    batch = layout.write(sample(task), task)
+    pad = layout.vocabs(task)[0].id("_")
+    assert torch.equal(batch.inputs.tokens == pad, ~batch.inputs.padding_mask)
+    assert not (batch.targets == pad).any()
+    assert not batch.inputs.padding_mask.all()
+
+
+@pytest.mark.parametrize(("task", "layout"), [p for p in EVERY if isinstance(p[1], Pairs)], ids=repr)
+def test_pairs_stack_the_operands_and_end_blank(task, layout):
+    problems = sample(task)
+    reads, writes = layout.vocabs(task)
+    batch = layout.write(problems, task)
+    assert len(reads) == task.base**2 and len(writes) == task.base
+    for problem, row in zip(one_by_one(problems), one_by_one(batch), strict=True):
+        prompt = "".join(task.symbols[i] for i in problem.prompt[0, : int(problem.prompt_length)])
+        numbers = [number if task.order == "least" else number[::-1] for number in prompt.split("+")]
+        width = max(map(len, numbers))
+        assert int(row.inputs.padding_mask.sum()) == width + layout.carry == int(row.answer_slots.sum())
+        columns = zip(*(number.ljust(width + layout.carry, "0") for number in numbers), strict=True)
+        assert text(reads, row.inputs.tokens[0, : width + layout.carry]) == ["".join(column) for column in columns]
+
+
+@every
+def test_a_row_gives_prompt_and_answer_back(task, layout):
+    """Different problems are different rows, and what is asked for is the answer."""
+    problems = sample(task)
+    batch = layout.write(problems, task)
+    for problem, row in zip(one_by_one(problems), one_by_one(batch), strict=True):
+        predicted = row.targets[row.answer_slots]
+        assert task.format(layout.answer(predicted, task)) == wanted(task, layout, problem)
+        if layout.end(task) is not None:
+            loss_mask = text(layout.vocabs(task)[1], row.targets[row.loss_mask])
+            assert loss_mask == [*text(task.vocab, problem.answer[0, : int(problem.answer_length)]), "$"]
+    prompts = {tuple(p.prompt[0, : int(p.prompt_length)].tolist()) for p in one_by_one(problems)}
+    rows = {tuple(row.inputs.tokens[row.inputs.padding_mask & ~row.answer_slots].tolist()) for row in one_by_one(batch)}
+    if not isinstance(layout, Pairs):
+        assert len(rows) == len(prompts)
+
+
+# Asked, room, present
+
+
+@every
+def test_asked_lies_in_room_lies_in_present(task, layout):
+    batch = layout.write(sample(task), task)
+    padding_mask = batch.inputs.padding_mask
+    assert not (batch.loss_mask & ~batch.answer_slots).any()
+    assert not (batch.answer_slots & ~padding_mask).any()
+    assert batch.loss_mask.any(1).all()
+    for run in (padding_mask, batch.answer_slots, batch.loss_mask):  # one per row
+        starts = run & ~torch.nn.functional.pad(run, (1, 0))[:, :-1]
+        assert (starts.sum(1) == 1).all()
+    assert padding_mask[:, 0].all()
+    assert int(padding_mask.sum(1).max()) == padding_mask.shape[1]
+    assert torch.equal(batch.answer_slots.long().argmax(1), batch.loss_mask.long().argmax(1))
+    assert torch.equal(batch.inputs.position, torch.arange(batch.targets.shape[1]).expand(len(batch), -1))
+
+
+@every
+def test_room_is_known_without_the_answer(task, layout):
+    """All problems of one size leave the same room, behind prompts of one length at the same position, whatever their
+    answers' lengths."""
+    problems = task.sample(torch.full((100, len(task.axes)), 3), stream(0, "room"))
+    batch = layout.write(problems, task)
+    for length in problems.prompt_length.unique():
+        for mask in (batch.answer_slots, batch.inputs.padding_mask):
+            alike = mask[problems.prompt_length == length]
+            assert (alike == alike[0]).all()
+    slots = 3 + layout.carry if isinstance(layout, Pairs) else int(task.answer_slots(problems.sizes)[0]) + 1
+    assert (batch.answer_slots.sum(1) == slots).all()
+
+
+@pytest.mark.parametrize("layout", [FullOutput(), NextToken()], ids=repr)
+def test_answers_of_two_lengths_leave_one_room(layout):
+    task = Addition()
+    short, long = (layout.write(task.parse(prompt), task) for prompt in ("10+11", "99+99"))
+    assert torch.equal(short.answer_slots, long.answer_slots)
+    assert int(long.loss_mask.sum()) == int(short.loss_mask.sum()) + 1
+
+
+@pytest.mark.parametrize("pauses", [0, 2])
+@pytest.mark.parametrize("task", TASKS, ids=repr)
+def test_the_whole_tail_is_asked_for_and_nothing_else_changes(task, pauses):
+    """All of the room is supervised; after the answer, for the end symbol."""
+    problems = sample(task)
+    own, tail = (FullOutput(pauses, whole_tail=whole).write(problems, task) for whole in (False, True))
+    assert torch.equal(tail.loss_mask, own.answer_slots)
+    assert (tail.targets[tail.loss_mask & ~own.loss_mask] == FullOutput().end(task)).all()
+    for one, two in ((own, tail), (own.inputs, tail.inputs)):
+        assert all(torch.equal(getattr(one, n), getattr(two, n)) for n in vars(one) if n not in ("inputs", "loss_mask"))
+
+
+@pytest.mark.parametrize("task", TASKS, ids=repr)
+def test_level_rows_are_all_as_long_as_the_longest_and_else_the_same(task):
+    """What is more is end symbols: read, in slots, and supervised."""
+    problems = sample(task)
+    layouts = [FullOutput(whole_tail=True, level=level) for level in (False, True)]
+    own, level = (layout.write_training(problems, task) for layout in layouts)
+    assert layouts[1].write(problems, task).inputs.padding_mask.equal(own.inputs.padding_mask)
+    more, end = ~own.inputs.padding_mask, FullOutput().end(task)
+    assert level.inputs.padding_mask.all()
+    assert (level.answer_slots & ~own.answer_slots).equal(more) and level.loss_mask.equal(level.answer_slots)
+    assert (level.inputs.tokens[more] == end).all() and (level.targets[more] == end).all()
+    for name in ("tokens", "position", "digit_position"):
+        assert getattr(level.inputs, name)[~more].equal(getattr(own.inputs, name)[~more])
+    assert level.targets[~more].equal(own.targets[~more])
+
+
+def test_level_rows_without_a_supervised_tail_are_refused():
+    with pytest.raises(UsageError, match=r"^level makes slots after the answer, .*: say both$"):
+        FullOutput(level=True)
+
+
+def test_only_answers_shorter_than_their_room_have_a_tail():
+    for task, prompts, tails in ((Addition(), ("10+11", "99+99"), [1, 0]), (Parity(), ("1", "101"), [0, 0])):
+        batches = [FullOutput().write(task.parse(prompt), task) for prompt in prompts]
+        assert [int((batch.answer_slots & ~batch.loss_mask).sum()) for batch in batches] == tails
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=7, max_size=7), min_size=1, max_size=5), st.integers(0, 7))
+def test_runs_are_counted_as_a_loop_counts_them(rows, middle):
+    """Forwards; and before ``mirrored``, backwards from the run's end, which is a sign or the row's."""
+    signs = torch.tensor(rows)
+    forwards, backwards = [], []
+    for row in rows:
+        count, ahead = [], []
+        for i, sign in enumerate(row):
+            count.append(0 if sign else 1 + (count[-1] if count else 0))
+            ahead.append(next((j for j in range(i, 7) if row[j]), 7) - i)
+        forwards.append(count)
+        backwards.append(ahead[:middle] + count[middle:])
+    assert digit_positions(signs).tolist() == forwards
+    assert digit_positions(signs, (torch.arange(7) < middle).expand(len(rows), -1)).tolist() == backwards
+
+
+LONGEST = {Expression: 1, Sorting: 20}  # what these tasks have sizes for
+
+
+@pytest.mark.parametrize("top", [6, 90])
+@pytest.mark.parametrize(("task", "layout"), [pair for pair in IN_ROWS if not pair[0].mirrored], ids=repr)
+def test_a_symbol_s_position_is_counted_in_its_own_number(task, layout, top):
+    """From 1 behind each sign; the answer's from the position where its first symbol is read off."""
+    batch = layout.write(sample(task, top=min(top, LONGEST.get(type(task), top))), task)
+    signs = {*task.signs, "^", "=", "#"}
+    for row, tokens in enumerate(batch.inputs.tokens):
+        first, position, positions = int(batch.answer_slots[row].long().argmax()), 0, []
+        for i, symbol in enumerate(text(layout.vocabs(task)[0], tokens)):
+            position = 0 if symbol in signs and i <= first else position + 1
+            positions.append(position)
+        assert batch.inputs.digit_position[row].tolist() == positions
+
+
+def test_the_digits_of_a_sum_stand_below_those_of_its_operands():
+    """Most significant digit first, with leading zeros: those of equal weight have one place."""
+    task = Addition(2, "most", True, True)
+    inputs = FullOutput().write(task.parse("1011+0110"), task).inputs
+    assert inputs.digit_position[0].tolist() == [1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5]
+
+
+def test_the_digits_of_a_product_stand_where_those_of_its_operands_do():
+    """Operands are written most significant bit first, so their places are counted from the end."""
+    task = Multiplication()
+    inputs = FullOutput().write(task.parse("10*011"), task).inputs
+    assert inputs.digit_position[0].tolist() == [2, 1, 0, 3, 2, 1, 0, 1, 2, 3, 4, 5]
+
+
+# What inputs hide
+
+
+@pytest.mark.parametrize(("task", "layout"), [p for p in EVERY if p[1].decodes], ids=repr)
+def test_a_next_token_row_shows_no_symbol_before_it_is_said(task, layout):
+    problems = sample(task)
+    batch = layout.write(problems, task)
+    for j in range(problems.answer.shape[1]):
+        answer = problems.answer.clone()
+        answer[:, j] = (answer[:, j] + 1) % 2
+        again = layout.write(with_answer(problems, answer), task)
+        read_off = batch.answer_slots.long().argmax(1)[:, None] + j
+        position = torch.arange(batch.answer_slots.shape[1])
+        differs = batch.inputs.tokens != again.inputs.tokens
+        assert not (differs & (position <= read_off)).any()
+        has_symbol = problems.answer_length[:, None] > j
+        assert torch.equal(differs, (position == read_off + 1) & has_symbol)  # and at once after
+        assert torch.equal(batch.targets != again.targets, (position == read_off) & has_symbol)
+
+
+@pytest.mark.parametrize(("task", "layout"), [p for p in EVERY if p[1].decodes], ids=repr)
+def test_a_next_token_row_feeds_the_right_answer_in(task, layout):
+    batch = layout.write(sample(task), task)
+    fed = (
+        batch.answer_slots & torch.nn.functional.pad(batch.answer_slots, (1, 0))[:, :-1]
+    )  # all of the room but its first place
+    before = torch.nn.functional.pad(fed, (0, 1))[:, 1:]
+    assert torch.equal(batch.inputs.tokens[fed], batch.targets[before])
+    reads, writes = layout.vocabs(task)
+    assert reads == writes
+
+
+@every
+def test_a_row_alone_has_no_padding_and_a_longer_one_is_wider(task, layout):
+    widths = [layout.write(one, task).inputs.padding_mask for one in one_by_one(sample(task, top=4))]
+    assert all(mask.all() for mask in widths)
+    longer = layout.write(task.sample(torch.full((1, len(task.axes)), 9), stream(1, "long")), task)
+    assert longer.targets.shape[1] > max(mask.shape[1] for mask in widths)
+
+
+def test_a_task_need_not_be_hashable():
+    class Loose(Copy):
+        __hash__ = None  # as a dataclass that is not frozen
+
+    task = Loose()
+    tight, loose = (NextToken().write(sample(Copy(), seed=3), each) for each in (Copy(), task))
+    assert torch.equal(tight.inputs.tokens, loose.inputs.tokens)
+
+
+# Refusals and the end symbol
+
+
+@pytest.mark.parametrize("task", [Parity(), Copy()], ids=repr)
+def test_pairs_refuse_what_cannot_be_stacked(task):
+    with pytest.raises(UsageError, match="Pairs does not accept the task"):
+        Pairs().write(sample(task), task)
+
+
+@pytest.mark.parametrize("symbol", ["=", "$", "#"])
+@pytest.mark.parametrize("layout", [FullOutput(1), NextToken(1)], ids=repr)
+def test_a_task_must_not_use_the_layout_s_own_symbols(layout, symbol):
+    class _Foreign(Copy):
+        symbols = ("0", symbol)
+
+    assert not layout.accepts(_Foreign())
+    with pytest.raises(UsageError, match="does not accept"):
+        layout.write(sample(Copy()), _Foreign())
+
+
+@pytest.mark.parametrize("kind", [FullOutput, NextToken])
+def test_pauses_are_not_negative(kind):
+    with pytest.raises(UsageError, match="pauses must be 0 or more"):
+        kind(-1)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.one_of(st.none(), st.integers(0, 3)))
+def test_until_end_against_a_plain_loop(predicted, end):
+    before, over = [], False
+    for symbol in predicted:
+        over = over or symbol == end
+        before.append(not over)
+    assert until_end(torch.tensor([predicted]), end).tolist() == [before]
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=4, max_size=4), min_size=1, max_size=3), st.integers(0, 3))
+def test_up_to_end_takes_the_end_too(predicted, end):
+    wanted = [[end not in row[:position] for position in range(len(row))] for row in predicted]
+    assert up_to_end(torch.tensor(predicted), end).tolist() == wanted
+    assert up_to_end(torch.tensor(predicted), None).all()
+
+
+def test_what_is_said_is_read_up_to_its_first_end_symbol_by_symbol():
+    """Symbols that are no task's are kept: an answer with one is wrong, and must not be shown as a right one."""
+    task, layout = Copy(3), NextToken(1)
+    vocab = layout.vocabs(task)[1]
+    for predicted, answer in (("1=#2$01", "1=#2"), ("12$$", "12"), ("$12", ""), ("120", "120")):
+        assert vocab.decode(layout.answer(vocab.encode(predicted), task)) == answer

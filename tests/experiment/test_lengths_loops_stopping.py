@@ -1,0 +1,435 @@
+"""Sizes, loops and stopping rules: pure functions with inclusive bounds, held to plain loops over rows."""
+
+import re
+
+import pytest
+import torch
+from forms import shipped
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Trace, UsageError
+from lengthwise.evaluation.generate import decode
+from lengthwise.evaluation.scores import evaluate
+from lengthwise.experiment.lengths import Curriculum, LogUniform, Mastery, Uniform
+from lengthwise.experiment.loops import AnyLoops, Constant, ExtraLoops, PerRound
+from lengthwise.experiment.resources import of_measuring
+from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, chosen_by
+from lengthwise.run import load
+from lengthwise.testing.laws_of_rules import alone, row_of, unread, was_run
+
+
+def counts(values, top):
+    return torch.bincount(values.flatten(), minlength=top + 1).tolist()
+
+
+# Lengths
+
+
+@pytest.mark.parametrize("bottom", [1, 3])
+def test_log_uniform_sizes_are_as_rare_as_they_are_large(bottom):
+    sizes = LogUniform(20, bottom).draw(0, 20_000, 2, stream(0, "log-uniform"))
+    weights = 1 / torch.arange(bottom, 21)
+    wanted = torch.cat([torch.zeros(bottom), weights / weights.sum()])
+    for axis in sizes.unbind(1):
+        assert torch.allclose(torch.tensor(counts(axis, 20)) / len(axis), wanted, atol=0.01)
+    assert sizes.double().T.corrcoef()[0, 1].abs() < 0.03
+
+
+@given(st.integers(1, 9), st.integers(0, 9), st.integers(1, 3))
+def test_uniform_reaches_both_bounds_and_never_passes_them(bottom, more, axes):
+    sizes = Uniform(bottom + more, bottom).draw(0, 400, axes, stream(0, "x"))
+    assert sizes.shape == (400, axes)
+    assert sorted(sizes.unique().tolist()) == list(range(bottom, bottom + more + 1))
+
+
+def test_uniform_is_uniform_and_its_axes_independent():
+    sizes = Uniform(4).draw(0, 8000, 2, stream(0, "x"))
+    pairs = torch.bincount((sizes[:, 0] - 1) * 4 + sizes[:, 1] - 1, minlength=16) / 8000
+    assert (pairs - 1 / 16).abs().max() < 5 * (1 / 16 / 8000) ** 0.5
+
+
+@pytest.mark.parametrize(("share", "rows", "count"), [(0.5, 10, 5), (1.0, 10, 10), (0.25, 8, 2), (0.0, 8, 0)])
+def test_a_share_of_the_rows_has_the_longest_size_on_every_axis(share, rows, count):
+    """Sizes of 1 … 10⁶ never reach the top by themselves."""
+    for lengths in (Uniform(10**6, longest=share), Mastery(10**6, start=10**6, longest=share)):
+        sizes = lengths.draw(0, rows, 2, stream(0, "x"))
+        assert int((sizes == 10**6).all(1).sum()) == int((sizes == 10**6).any(1).sum()) == count
+
+
+def test_an_axis_that_is_kept_short_is_so_in_rows_of_the_largest_size_too():
+    sizes = Mastery(11, start=5, most=(2, 11), longest=0.5).draw(3, 8, 2, stream(0, "x"))
+    assert sizes[:4].tolist() == [[2, 8]] * 4 and sizes.amax(0).tolist() == [2, 8]
+
+
+@given(st.integers(1, 4), st.integers(0, 4), st.integers(0, 4), st.integers(1, 5), st.integers(0, 60))
+def test_a_curriculum_against_counting_up(bottom, more, further, every, step):
+    """The maximum starts at ``start``, grows by one every so many steps, and stays at ``top``."""
+    hold = 7 * (step % 2)
+    lengths = Curriculum(top=bottom + more + further, every=every, start=bottom + more, bottom=bottom, hold=hold)
+    maximum = bottom + more
+    for passed in range(1, step + 1 - hold):
+        if passed % every == 0 and maximum < lengths.top:
+            maximum += 1
+    assert lengths.maximum(step) == maximum
+    sizes = lengths.draw(step, 400, 2, stream(0, "x", step))
+    assert sorted(sizes.unique().tolist()) == list(range(bottom, maximum + 1))
+
+
+MOST = st.lists(st.integers(0, 9), min_size=1, max_size=3)
+
+
+@given(MOST, st.integers(1, 3), st.integers(0, 6), st.integers(0, 30))
+def test_an_axis_stops_growing_at_its_most(mores, bottom, further, step):
+    """Each axis is uniform from the bottom to its own bound, or to the maximum while that is smaller."""
+    most = tuple(bottom + more for more in mores)
+    lengths = Curriculum(top=bottom + further, every=3, start=bottom, bottom=bottom, most=most)
+    sizes = lengths.draw(step, 400, len(most), stream(0, "x", step))
+    assert sizes.shape == (400, len(most))
+    for axis, top in enumerate(most):
+        reached = min(top, lengths.maximum(step))
+        assert sorted(sizes[:, axis].unique().tolist()) == list(range(bottom, reached + 1))
+    assert lengths.tops(len(most)) == tuple(min(top, lengths.top) for top in most)
+
+
+def test_axes_that_stopped_growing_are_uniform_and_independent():
+    sizes = Curriculum(top=4, every=1, most=(2, 4)).draw(9, 8000, 2, stream(0, "x"))
+    pairs = torch.bincount((sizes[:, 0] - 1) * 4 + sizes[:, 1] - 1, minlength=8) / 8000
+    assert (pairs - 1 / 8).abs().max() < 5 * (1 / 8 / 8000) ** 0.5
+    sizes = Curriculum(top=4, every=1, most=(2, 2)).draw(9, 8000, 2, stream(0, "x"))
+    pairs = torch.bincount((sizes[:, 0] - 1) * 2 + sizes[:, 1] - 1, minlength=4) / 8000
+    assert (pairs - 1 / 4).abs().max() < 5 * (1 / 4 / 8000) ** 0.5
+
+
+@given(st.integers(1, 4), st.integers(0, 8), st.integers(1, 3), st.integers(0, 40))
+def test_without_most_the_draw_is_as_before(bottom, further, axes, step):
+    """One draw for all axes; so too with a ``most`` that is not yet in the way."""
+    lengths = Curriculum(top=bottom + further, every=4, start=bottom, bottom=bottom)
+    draw = stream(0, "x", step)
+    before = torch.randint(bottom, lengths.maximum(step) + 1, (50, axes), generator=draw)
+    state = draw.get_state()
+    for most in ((), (lengths.maximum(step),) * axes, (99,) * axes):
+        again = stream(0, "x", step)
+        limited = Curriculum(top=bottom + further, every=4, start=bottom, bottom=bottom, most=most)
+        assert torch.equal(limited.draw(step, 50, axes, again), before)
+        assert torch.equal(again.get_state(), state)
+    assert lengths.tops(axes) == Uniform(lengths.top).tops(axes) == (lengths.top,) * axes
+
+
+@pytest.mark.parametrize(("most", "axes"), [((2,), 2), ((2, 3), 1), ((2, 3, 4), 2)])
+def test_most_names_every_axis(most, axes):
+    lengths = Curriculum(top=5, every=1, most=most)
+    for ask in (lengths.tops, lambda axes: lengths.draw(0, 4, axes, stream(0, "x"))):
+        with pytest.raises(UsageError, match=rf"most names the largest size on each of {axes} axes, not \({most[0]}"):
+            ask(axes)
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        Uniform(7, 2, 0.3),
+        LogUniform(7, 2),
+        Curriculum(7, 3),
+        Curriculum(7, 1, most=(2, 7)),
+        Curriculum(7, 1, most=(2, 3)),
+    ],
+    ids=repr,
+)
+def test_sizes_depend_on_the_generator_alone(lengths):
+    first, again, other = (lengths.draw(5, 50, 2, stream(seed, "x")) for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Uniform(0),
+        lambda: Uniform(3, 4),
+        lambda: Uniform(3, 0),
+        lambda: Uniform(3, longest=1.5),
+        lambda: Uniform(3, longest=-0.5),
+        lambda: LogUniform(0),
+        lambda: LogUniform(3, 4),
+        lambda: Curriculum(3, 0),
+        lambda: Curriculum(3, 1, hold=-1),
+        lambda: Curriculum(3, 1, start=4),
+        lambda: Curriculum(3, 1, start=1, bottom=2),
+        lambda: Curriculum(3, 1, bottom=0),
+        lambda: Curriculum(3, 1, most=(0,)),
+        lambda: Curriculum(3, 1, most=(2, 0)),
+        lambda: Curriculum(3, 1, start=2, bottom=2, most=(1, 3)),
+        lambda: Mastery(3, start=4),
+        lambda: Mastery(3, every=0),
+        lambda: Mastery(3, count=0),
+        lambda: Mastery(3, least=1.1),
+        lambda: Mastery(3, most=(0,)),
+        lambda: Constant(0),
+        lambda: ExtraLoops(extra=-1),
+        lambda: After(0),
+        lambda: MaxConfidence(extra=-1),
+        lambda: Converged(patience=0),
+        lambda: Converged(extra=-1),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make):
+    with pytest.raises(UsageError):
+        make()
+
+
+# Loops
+
+ROUNDS = st.lists(st.integers(1, 30), min_size=1, max_size=20).map(torch.tensor)
+
+
+@given(ROUNDS, st.integers(-40, 40))
+def test_planned_loops_are_rounds_and_more_but_at_least_one(rounds, more):
+    wanted = [max(1, n + more) for n in rounds.tolist()]
+    assert PerRound(more).planned(rounds).tolist() == wanted
+    assert PerRound(more, times=3).planned(rounds).tolist() == [max(1, 3 * n + more) for n in rounds.tolist()]
+    assert ExtraLoops(more).planned(rounds).tolist() == wanted
+    assert Constant(abs(more) + 1).planned(rounds).tolist() == [abs(more) + 1] * len(rounds)
+
+
+@pytest.mark.parametrize("loops", [Constant(3), PerRound(), PerRound(2), ExtraLoops(extra=0)], ids=repr)
+@given(rounds=ROUNDS)
+def test_without_extra_loops_training_runs_the_planned_ones(loops, rounds):
+    assert torch.equal(loops.draw(rounds, stream(0, "x")), loops.planned(rounds))
+
+
+@pytest.mark.parametrize("extra", [1, 3, 5])
+@pytest.mark.parametrize("more", [-3, 0, 2])
+def test_extra_loops_are_uniform_up_to_and_with_extra_a_number_per_row(extra, more):
+    loops, rounds = ExtraLoops(more, extra), torch.arange(6000) % 7 + 1
+    added = loops.draw(rounds, stream(0, "x")) - loops.planned(rounds)
+    share = torch.bincount(added, minlength=extra + 1) / 6000
+    assert len(share) == extra + 1
+    assert (share - 1 / (extra + 1)).abs().max() < 0.035  # five standard deviations
+
+
+# Stopping
+
+
+@st.composite
+def traces(draw):
+    """Planned loops, and a trace of rows that ran 1 to 6 loops each; loops that were not run hold rubbish."""
+    rows, width = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+
+    def several(values, count):
+        return draw(st.lists(values, min_size=count, max_size=count))
+
+    loops = several(st.integers(1, 6), rows)
+    longest = max(loops)
+    predicted = torch.tensor(several(st.integers(0, 1), longest * rows * width)).view(longest, rows, width)
+    # Multiples of 1/4, so that equals occur and means are exact.
+    confidence = torch.tensor(several(st.integers(-6, 0), longest * rows)).view(longest, rows) / 4
+    ends = torch.tensor(several(st.integers(1, width), longest * rows)).view(longest, rows)
+    trace = Trace(predicted, ends, confidence, torch.tensor(loops))
+    return trace, torch.tensor(several(st.integers(1, 6), rows))
+
+
+def plain(stopping, trace, planned, i):
+    """The loop that answers row i, in plain Python."""
+    ran = int(trace.loops[i])
+    confidence = trace.confidence[:ran, i].tolist()
+    predicted = [trace.predictions[k, i, : int(trace.ends[k, i])].tolist() for k in range(ran)]
+    match stopping:
+        case Oracle(more=more):
+            return max(1, int(planned[i]) + more)
+        case After(loops=loops):
+            return loops
+        case MaxConfidence(per="example"):
+            return confidence.index(max(confidence)) + 1
+        case MaxConfidence(per="batch"):
+            together = [sum(trace.confidence[k].tolist()) for k in range(int(trace.loops.min()))]
+            return together.index(max(together)) + 1
+        case Halted(more=more):
+            return min(next((k + 1 for k in range(ran) if len(predicted[k]) > 1), ran) + more, ran)
+        case Converged(patience=patience):
+            for k in range(ran - patience):
+                if all(predicted[k + more] == predicted[k] for more in range(1, patience + 1)):
+                    return k + 1
+            return ran
+
+
+RULES = [
+    Oracle(),
+    Oracle(-2),
+    Oracle(3),
+    After(2),
+    MaxConfidence(),
+    MaxConfidence(per="batch"),
+    Converged(1),
+    Converged(2),
+    Converged(4),
+    Converged(9),
+    Halted(),
+    Halted(more=3),
+]
+# Rules of a new file are held to the laws that need no reference.
+EVERY = [*RULES, *(rule for rule in shipped("stopping") if type(rule) not in map(type, RULES))]
+every_rule = pytest.mark.parametrize("stopping", EVERY, ids=repr)
+
+
+def test_some_rows_stop_early_uniformly_and_the_others_as_with_extra_loops():
+    rounds = torch.full((6000,), 5)
+    loops = AnyLoops(extra=2, early=0.4).draw(rounds, stream(0, "any"))
+    found = torch.bincount(loops, minlength=8) / len(loops)
+    assert found[0] == 0 and len(found) == 8
+    assert (found[1:5] - 0.1).abs().max() < 0.02 and (found[5:] - 0.2).abs().max() < 0.02
+    assert torch.equal(AnyLoops(early=0.0, extra=0).draw(rounds, stream(0, "any")), rounds)
+    assert AnyLoops().draw(torch.ones(50, dtype=torch.long), stream(0, "any")).min() == 1
+
+
+@pytest.mark.parametrize("make", [lambda: AnyLoops(early=1.5), lambda: Halted(extra=-1)])
+def test_shares_and_probabilities_out_of_range_are_refused(make):
+    with pytest.raises(UsageError, match=r"\.(early|extra) must be "):
+        make()
+
+
+@pytest.mark.parametrize("stopping", RULES, ids=repr)
+@given(drawn=traces())
+def test_choices_against_a_plain_loop_over_rows(stopping, drawn):
+    trace, planned = drawn
+    wanted = [plain(stopping, trace, planned, i) for i in range(len(planned))]
+    assert stopping.choose(trace, planned).tolist() == wanted
+
+
+@every_rule
+@given(drawn=traces())
+def test_what_is_chosen_was_run(stopping, drawn):
+    """Up to the limit if the choice is made without looking, else up to what the row ran."""
+    was_run(stopping, *drawn)
+
+
+@every_rule
+@given(drawn=traces(), rubbish=st.integers(2, 9))
+def test_what_was_not_run_or_not_said_does_not_matter(stopping, drawn, rubbish):
+    unread(stopping, *drawn, rubbish)
+
+
+@pytest.mark.parametrize("stopping", [rule for rule in EVERY if rule.together == 1], ids=repr)
+@given(drawn=traces())
+def test_a_row_s_choice_does_not_depend_on_its_neighbours(stopping, drawn):
+    alone(stopping, *drawn)
+
+
+def test_the_batch_variant_does_depend_on_neighbours():
+    """The published variant, by name only: the mean over rows decides for all."""
+    confidence = torch.tensor([[-0.1, -9.0], [-1.0, -0.5]])
+    predicted, ends = torch.zeros(2, 2, 1, dtype=torch.long), torch.ones(2, 2, dtype=torch.long)
+    trace = Trace(predicted, ends, confidence, torch.tensor([2, 2]))
+    assert MaxConfidence(per="batch").choose(trace, torch.tensor([2, 2])).tolist() == [2, 2]
+    assert MaxConfidence().choose(trace, torch.tensor([2, 2])).tolist() == [1, 2]
+    assert MaxConfidence(per="batch").choose(row_of(trace, 0), torch.tensor([2])).tolist() == [1]
+
+
+def by_hand(*loops, end="$"):
+    """One row's answers, a word per loop, each up to its first end."""
+    predicted = torch.tensor([[[ord(symbol) for symbol in word]] for word in loops])
+    ends = torch.tensor([[(word + end).index(end) + (end in word)] for word in loops])
+    return Trace(predicted, ends, torch.zeros(len(loops), 1), torch.tensor([len(loops)]))
+
+
+@pytest.mark.parametrize(
+    ("answers", "patience", "chosen"),
+    [
+        ("ABBBC", 2, 2),
+        ("ABBCCC", 2, 4),
+        ("ABBCCC", 1, 2),
+        ("ABCD", 1, 4),
+        ("ABABAB", 1, 6),
+        ("AAA", 2, 1),
+        ("AA", 2, 2),
+        ("A", 1, 1),
+        ("BAAA", 3, 4),
+    ],
+)
+def test_converged_by_hand(answers, patience, chosen):
+    assert Converged(patience).choose(by_hand(*answers), torch.tensor([1])).tolist() == [chosen]
+
+
+def test_converged_looks_at_the_answer_up_to_its_own_end():
+    assert Converged(1).choose(by_hand("A$X", "A$Y", "B$Y"), torch.tensor([1])).tolist() == [1]
+    assert Converged(1).choose(by_hand("AXX", "AYY", "BYY"), torch.tensor([1])).tolist() == [3]
+    assert Converged(1).choose(by_hand("AB$", "A$B", "A$C"), torch.tensor([1])).tolist() == [2]
+
+
+@given(ROUNDS, st.integers(0, 9))
+def test_limits(planned, extra):
+    assert Oracle(-extra).limit(planned).tolist() == [max(1, n - extra) for n in planned.tolist()]
+    assert After(extra + 1).limit(planned).tolist() == [extra + 1] * len(planned)
+    assert MaxConfidence(extra).limit(planned).tolist() == [n + extra for n in planned.tolist()]
+    assert Converged(1, extra).limit(planned).tolist() == [n + extra for n in planned.tolist()]
+    assert Halted(extra).limit(planned).tolist() == [n + extra for n in planned.tolist()]
+
+
+def test_names_tell_every_setting():
+    names = [rule.name for rule in (*RULES, MaxConfidence(extra=3))]
+    assert len(set(names)) == len(names)
+    assert MaxConfidence(extra=3).name == "MaxConfidence(extra=3)"
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (lambda trace: torch.zeros_like(trace.loops), "choose named loop 0 of a row that ran loops 1 to 3"),
+        (lambda trace: trace.loops + 1, "choose named loop 4 of a row that ran loops 1 to 3"),
+        (
+            lambda trace: trace.loops.float(),
+            r"choose gives a torch.long for each of 2 rows, not torch.float32 of \(2,\)",
+        ),
+        (lambda trace: trace.loops[:1], r"for each of 2 rows, not torch.int64 of \(1,\)"),
+        (lambda trace: None, "for each of 2 rows, not NoneType"),
+    ],
+)
+def test_a_rule_of_ones_own_names_a_loop_that_was_run(found, message, monkeypatch):
+    monkeypatch.setattr(Converged, "choose", lambda self, trace, planned: found(trace))
+    loops = torch.tensor([3, 3])
+    ends = torch.ones(3, 2, dtype=torch.long)
+    trace = Trace(torch.zeros(3, 2, 1, dtype=torch.long), ends, torch.zeros(3, 2), loops)
+    with pytest.raises(UsageError, match=message):
+        chosen_by(Converged(), trace, loops, loops)
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [
+        (lambda planned: planned * 0, "limit gives 0 loops to a row of 10 planned ones; every row runs 1 or more"),
+        (lambda planned: planned - 100, "limit gives -90 loops to a row of 10 planned ones"),
+        (lambda planned: 7, "limit gives a torch.long for each of [12] rows?, not int"),
+        (lambda planned: planned * 1.5, "limit gives a torch.long for each of [12] rows?, not torch.float32 of"),
+        (lambda planned: planned.max(), r"limit gives a torch.long for each of [12] rows?, not torch.int64 of \(\)"),
+    ],
+)
+@pytest.mark.parametrize("rule", [Oracle(), Converged()], ids=str)
+def test_every_row_runs_a_loop_whatever_the_rule(rule, limit, message, monkeypatch):
+    """Said of the rule, and of ``limit``, wherever it is asked: in measuring, solving, and estimates of memory."""
+    monkeypatch.setattr(type(rule), "limit", lambda self, planned: limit(planned))
+    weights = load("looped-parity")
+    recipe = weights.recipe
+    batch = recipe.layout.write(recipe.task.sample(torch.tensor([[10], [10]]), stream(0, "rows")), recipe.task)
+    of_rule = rf"^{re.escape(rule.name)}: {message}"
+    for work in (
+        lambda: list(evaluate(weights, [10], samples=2, stopping=rule)),
+        lambda: decode(weights.model, recipe, batch, rule),
+        lambda: of_measuring(recipe, [10], 2, [rule]),
+    ):
+        with pytest.raises(UsageError, match=of_rule) as error:
+            work()
+        assert "\n" not in str(error.value)
+
+
+def test_a_rule_chooses_alone_as_beside_others(monkeypatch):
+    """Also one that looks at nothing: here half of the planned loops."""
+    monkeypatch.setattr(Oracle, "choose", lambda self, trace, planned: (planned + 1) // 2)
+    assert Oracle().reads_output and not After(1).reads_output
+    weights = load("looped-parity")
+    (alone,) = evaluate(weights, [10], samples=60, stopping=Oracle())
+    beside, _ = evaluate(weights, [10], samples=60, stopping=[Oracle(), After(10)])
+    assert alone == beside and alone.loops == 5 and alone.exact < 0.9
+
+
+def test_rules_that_read_the_output_say_so():
+    assert [rule.reads_output for rule in RULES] == [False] * 4 + [True] * (len(RULES) - 4)

@@ -1,0 +1,361 @@
+"""A run keeps names of parts: what a user's own part does may change between two calls, and its name may be taken."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import command
+from torch import nn
+
+import lengthwise as lw
+from lengthwise import catalog
+from lengthwise.base import fields
+from lengthwise.cli.entry import parse
+from lengthwise.cli.verbs import load as verb
+from lengthwise.experiment.own_code import own_code
+from lengthwise.run import Run, runs_folder
+from lengthwise.training.loop import train
+from lengthwise.training.stacked import train_stacked
+
+SOURCE = '''
+"""A module."""
+from dataclasses import dataclass
+
+from torch import nn
+
+import lengthwise as lw
+
+SCALE = 1.0
+
+
+def unused():
+    return 0
+
+
+def scaled(x):
+    """Scale it."""
+    return SCALE * x
+
+
+@dataclass(frozen=True)
+class Scaled(lw.ModelSpec):
+    """A model."""
+
+    def build(self, reads, writes, *, causal):
+        return Net(len(reads), len(writes))
+
+
+class Net(nn.Module):
+    def __init__(self, reads, writes):
+        super().__init__()
+        self.table = nn.Embedding(reads, writes)
+
+    def forward(self, tokens):
+        return scaled(self.table(tokens))
+'''
+HARMLESS = [
+    ("# a comment\n", ""),
+    ('"""Scale it."""', '"""Another sentence."""'),
+    ("return 0", "return 1"),
+    ("SCALE * x", "SCALE  *  x"),
+]
+CHANGES = [
+    ("SCALE = 1.0", "SCALE = 2.0"),
+    ("SCALE * x", "SCALE + x"),
+    ("Embedding(reads, writes)", "Embedding(reads, writes, 0)"),
+]
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Write a module of a user's own, and import it anew."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def written(text):
+        (tmp_path / "my_scaled.py").write_text(text)
+        sys.modules.pop("my_scaled", None)
+        importlib.invalidate_caches()
+        return importlib.import_module("my_scaled").Scaled()
+
+    yield written
+    sys.modules.pop("my_scaled", None)
+
+
+def recipe(model):
+    return catalog.recipe("looped-copy", ["steps=4", "batch=4", "watch.every=0", "loops=Constant", "objective=Final",
+        "stopping=Oracle", "layout=NextToken", "families=0", "name=own"]).change(model=model)  # fmt: skip
+
+
+def test_the_package_s_own_parts_have_no_code_of_ones_own():
+    assert not any(own_code(one, one.build()) for one in (lw.find("looped-pairs"), lw.find("retran-small")))
+
+
+@pytest.mark.parametrize(("old", "new"), HARMLESS, ids=repr)
+def test_what_changes_nothing_is_no_change(write, old, new):
+    one = recipe(write("# a comment\n" + SOURCE))
+    before = own_code(one, one.build())
+    assert set(before) == {"my_scaled.Scaled", "my_scaled.Net"}
+    one = recipe(write(("# a comment\n" + SOURCE).replace(old, new)))
+    assert own_code(one, one.build()) == before
+
+
+@pytest.mark.parametrize(("old", "new"), CHANGES, ids=repr)
+@pytest.mark.parametrize("stacked", [False, True], ids=["alone", "stacked"])
+def test_a_run_does_not_go_on_with_other_code(write, old, new, stacked, capsys):
+    one = recipe(write(SOURCE))
+    run = train_stacked([one.seeded(0), one.seeded(1)])[0] if stacked else train(one)
+    before = own_code(one, run.model)
+    assert json.loads((run.folder / "code.json").read_text()) == before
+    train(one)  # it is done
+    changed = recipe(write(SOURCE.replace(old, new)))
+    with pytest.raises(lw.UsageError, match=r"my_scaled\.Net.* changed since this run was trained; name=…"):
+        train(changed)
+    assert train(changed.change(name="another")).done
+    words = parse(["evaluate", str(run.folder), "--lengths", "2", "--samples", "2", "--uniform-only"])
+    verb(words)(words)
+    assert "my_scaled.Net" in capsys.readouterr().err and not run.rows("scores")
+    assert Run.open(run.folder).changed_code(changed.build())
+
+
+AS_SCRIPT = """
+if __name__ == "__main__":
+    changes = {changes!r}
+    print(lw.train(lw.find("looped-copy", *changes).change(model=Scaled()), quiet=True).folder)
+"""
+
+
+def test_the_same_file_as_a_script_and_imported_is_the_same_code(write, tmp_path):
+    """In either order; another file of the same name is not."""
+    changes = ["steps=4", "batch=4", "watch.every=0", "loops=Constant", "objective=Final", "stopping=Oracle",
+        "layout=NextToken", "families=0", "name=own"]  # fmt: skip
+    script = SOURCE + AS_SCRIPT.format(changes=changes)
+    one = recipe(write(script))
+    words = [sys.executable, "my_scaled.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    run = train(one)
+    assert str(run.folder) == done.stdout.strip()
+    kept = json.loads((run.folder / "code.json").read_text())
+    assert set(kept) == {"my_scaled.Scaled", "my_scaled.Net"} and not run.changed_code()
+    # Of a run that an earlier version began as a script.
+    (run.folder / "code.json").write_text(json.dumps(kept).replace("my_scaled", "__main__"))
+    assert not run.changed_code()
+    changed = recipe(write(script.replace(*CHANGES[0])))
+    (run.folder / "code.json").write_text(json.dumps(kept))
+    assert run.changed_code(changed.build()) == ["my_scaled.Net", "my_scaled.Scaled"]
+    write(script)
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_of_other_code_no_loops_are_kept_and_none_of_before_are_shown(write, tmp_path, capsys):
+    one = recipe(write(SOURCE)).change(layout=lw.FullOutput(), task=lw.find("looped-parity").task)
+    run = train(one)
+    words = parse(["report", str(run.folder), "--stopping", "--lengths", "2", "--samples", "2", "--out", str(tmp_path)])
+    verb(words)(words)
+    (row,) = run.rows("depth")
+    (run.folder / "depth.jsonl").write_text(json.dumps(row | {"exact": [0.125] * len(row["exact"])}) + "\n")
+    verb(words)(words)
+    assert "0.125" in capsys.readouterr().out
+    write(SOURCE.replace(*CHANGES[0]))
+    verb(words)(words)
+    told = capsys.readouterr()
+    assert "my_scaled.Net" in told.err and "0.125" not in told.out and len(run.rows("depth")) == 1
+
+
+def test_a_run_of_which_nothing_is_trained_yet_takes_the_code_as_it_is_now(write):
+    """As one that was killed before its first checkpoint."""
+    one = recipe(write(SOURCE))
+    run = Run.of(one)
+    run.hold_code(one.build())
+    changed = recipe(write(SOURCE.replace(*CHANGES[0])))
+    run.hold_code(changed.build())
+    assert json.loads((run.folder / "code.json").read_text()) == own_code(changed, changed.build())
+    assert train(changed).done
+
+
+def test_a_class_that_stands_in_no_file_is_known_by_its_functions():
+    def made(times):
+        code = f"class Cell(Module):\n    def forward(self, tokens):\n        return {times} * tokens\n"
+        space = {"Module": nn.Module, "__name__": "__notebook__"}
+        exec(code, space)
+        return space["Cell"]()
+
+    one = lw.find("looped-copy")
+    assert own_code(one, made(2)) == own_code(one, made(2)) != own_code(one, made(3))
+
+
+def test_a_part_may_not_take_the_name_of_one_of_the_package():
+    @dataclass(frozen=True)
+    class RoPE(lw.Position):
+        def build(self, width, heads):
+            return lw.Encoding()
+
+    try:
+        with pytest.raises(lw.UsageError, match=r"test_own_code\.RoPE: the package has a part of this name"):
+            lw.find("looped-parity", "model.positions=RoPE")
+    finally:
+        RoPE.__name__ = "_Gone"  # a class stays among its base's as long as anything names it
+    assert fields.kinds(lw.Position)["RoPE"] is lw.RoPE
+    assert torch.is_tensor(lw.find("looped-parity", "model.positions=RoPE").build().readout.weight)
+
+
+SLIPS = {
+    "def my_parity() -> lw.Recipe:\n    return lw.find('looped-parity', steps=3)\n":
+    "recipe my-parity: TypeError in my_slip.py, line 7: got an unexpected keyword argument 'steps'",
+    "def my_parity() -> lw.Recipe:\n    lw.find('looped-parity')\n": "recipe my-parity: its function gives a NoneType",
+    "def looped_parity() -> lw.Recipe:\n    return lw.find('looped-parity')\n": "called looped-parity: rename yours",
+    "@dataclass(frozen=True)\nclass Half(lw.Stopping):\n    pass\n\n\ndef my_parity() -> lw.Recipe:\n"
+    "    return lw.find('looped-parity', 'stopping=Half')\n": "stopping: Half lacks the method limit",
+    "@dataclass(frozen=True)\nclass Mix(lw.MixerSpec):\n    def build(self, width, heads, *, dropout, biases):\n"
+    "        pass\n\n\ndef my_parity() -> lw.Recipe:\n    return lw.find('looped-parity', 'model.mixer=Mix')\n":
+    "it has parts of your own: Mix",
+    "@dataclass(frozen=True)\nclass Bare(lw.Objective):\n    def __call__(self, runner, batch, loops, generator):\n"
+    "        return 1 / 0\n\n\ndef my_parity() -> lw.Recipe:\n    return lw.find('looped-parity', 'objective=Bare')\n":
+    "ZeroDivisionError in my_slip.py, line 9: division by zero; it has parts of your own: Bare",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "message"), SLIPS.items(), ids=list(SLIPS.values()))
+def test_a_slip_in_ones_own_code_is_said_in_one_line(text, message, tmp_path):
+    (tmp_path / "my_slip.py").write_text(f"from dataclasses import dataclass\n\nimport lengthwise as lw\n\n\n{text}")
+    name = "looped-parity" if "looped_parity" in text else "my-parity"
+    words = ["train", name, "steps=2", "--import", "my_slip"]
+    done = subprocess.run([sys.executable, "-m", "lengthwise", *words], cwd=tmp_path, capture_output=True, text=True)
+    *_, last = done.stderr.splitlines()  # before it may stand how long it would take
+    assert done.returncode == 2 and message in last and "Traceback" not in done.stderr
+    assert not runs_folder().exists()
+
+
+def test_a_helper_may_name_what_a_type_checker_alone_imports(tmp_path):
+    (tmp_path / "my_helped.py").write_text(
+        "from __future__ import annotations\n\nfrom typing import TYPE_CHECKING\n\nimport lengthwise as lw\n\n"
+        "if TYPE_CHECKING:\n    from pathlib import Path\n\n\n"
+        "def helper(path: Path = None) -> Path:\n    return path\n\n\n"
+        "def my_parity(path: Path = None) -> lw.Recipe:\n    return lw.find('looped-parity', 'name=my-parity')\n"
+    )
+    words = ["show", "my-parity", "--import", "my_helped", "--json"]
+    done = subprocess.run([sys.executable, "-m", "lengthwise", *words], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["recipe"]["name"] == "my-parity"
+
+
+def test_what_chose_a_recipe_did_not_choose_another():
+    looked = lw.find("looped-parity").chosen_on
+    assert looked.sizes and lw.find("looped-parity", "steps=10", "name=x", "seed=3").chosen_on == looked
+    for change in ("model.width=32", "task=Copy", "lengths.top=8"):
+        assert not lw.find("looped-parity", change).chosen_on.sizes
+    assert lw.find("looped-parity", "model.width=32", "chosen_on.sizes=(7,)").chosen_on.sizes == (7,)
+
+
+def test_batch_normalisation_is_refused():
+    class Normed(nn.Module):
+        def __init__(self, reads, writes):
+            super().__init__()
+            self.table, self.norm = nn.Embedding(reads, writes), nn.BatchNorm1d(writes)
+
+        def forward(self, tokens):
+            return self.norm(self.table(tokens).mT).mT
+
+    task = catalog.task("parity")
+    reads, writes = lw.NextToken().vocabs(task)
+    with pytest.raises(lw.UsageError, match="reads its neighbours in training: BatchNorm1d normalises over the batch"):
+        lw.train(Normed(len(reads), len(writes)), task=task, steps=2, quiet=True)
+
+
+def test_an_own_module_may_be_written_in_any_encoding_that_it_names(tmp_path):
+    model = '"""Ein größeres Modell."""\n\n    gain: float = 1.0  # Verstärkung\n'
+    source = "# -*- coding: latin-1 -*-" + SOURCE.replace('"""A model."""\n', model)
+    (tmp_path / "latin_model.py").write_bytes(source.encode("latin-1"))
+    shown = subprocess.run(
+        [sys.executable, "-m", "lengthwise", "show", "Scaled", "--import", "latin_model"],
+        capture_output=True,
+        encoding="utf-8",
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(lw.__file__).parents[1]), "PYTHONIOENCODING": "utf-8"},
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "Ein größeres Modell." in shown.stdout
+    assert "Verstärkung" in shown.stdout
+
+
+class Odd(BaseException):
+    """An error that cannot be printed, and is no ``Exception``."""
+
+    def __str__(self):
+        raise RuntimeError
+
+
+class Failing(nn.Embedding):
+    """A module that fails in training, from the call ``after`` on."""
+
+    def forward(self, tokens):
+        if self.training:
+            self.after -= 1
+            if self.after < 0:
+                raise self.error
+        return super().forward(tokens)
+
+
+@dataclass(frozen=True)
+class FailingModel(lw.ModelSpec):
+    """Its model."""
+
+    after: int = 0
+    error: str = "SystemExit"
+
+    def build(self, reads, writes, *, causal):
+        found = Failing(len(reads), len(writes))
+        found.after, found.error = (
+            self.after,
+            {"SystemExit": SystemExit(0), "Odd": Odd(), "ValueError": ValueError()}[self.error],
+        )
+        return found
+
+
+@pytest.mark.parametrize("error", ["SystemExit", "Odd", "ValueError"])
+@pytest.mark.parametrize("after", [0, 3])
+def test_a_model_that_fails_in_any_way_is_told_in_one_line(error, after, tmp_path):
+    """In the rehearsal and later, whatever it raises: a ``SystemExit`` would end the process as if all were well."""
+    recipe = lw.find("looped-parity", "watch.every=0", "keep=last", "steps=6", "batch=2")
+    recipe = recipe.change(model=FailingModel(after, error), layout=lw.NextToken(), loops=lw.Constant(1))
+    with pytest.raises(lw.UsageError, match=rf"^looped-parity: {error} in test_own_code.py, line \d+: .*FailingModel$"):
+        lw.train(recipe, folder=tmp_path / "run", quiet=True)
+
+
+def test_a_module_that_ends_the_process_is_told_in_one_line():
+    found = Failing(4, 4)
+    found.after, found.error = 0, SystemExit(0)
+    with pytest.raises(lw.UsageError, match=r"SystemExit in test_own_code\.py"):
+        lw.train(found, task="parity", steps=2, batch=2, quiet=True)
+
+
+def test_what_own_code_prints_is_no_result(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("chatty.py").write_text(CHATTY, encoding="utf-8")
+    said = command("sample", "chatty", "3", "--count", "2", "--json", "--import", "chatty")
+    assert said.returncode == 0 and len(json.loads(said.stdout)) == 2
+    assert "at import" in said.stderr and "at work" in said.stderr
+
+
+CHATTY = """
+from dataclasses import dataclass
+import lengthwise as lw
+
+print("at import")
+
+@dataclass(frozen=True)
+class Chatty(lw.Parity):
+    \"\"\"Parity, aloud.\"\"\"
+
+    def sample(self, sizes, generator):
+        print("at work")
+        return super().sample(sizes, generator)
+"""

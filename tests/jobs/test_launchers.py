@@ -1,0 +1,306 @@
+"""Where trainings run: the seam, engines that are not there, and a study of many runs."""
+
+import io
+import json
+import os
+import re
+import shutil
+import sys
+from argparse import Namespace
+from dataclasses import replace
+
+import many_runs
+import pytest
+import torch
+from conftest import command
+from rich.console import Console
+
+import lengthwise as lw
+from lengthwise.base.errors import UsageError
+from lengthwise.cli import entry, options
+from lengthwise.jobs import launchers, live, ray_cluster, slurm
+from lengthwise.jobs.live import overview
+from lengthwise.jobs.pool import Fleet
+
+SMALL = ["steps=2", "lengths=Uniform(top=4)", "model.width=8", "batch=8", "watch.every=0", "keep=last"]
+
+
+def test_without_slurm_one_line_says_so(monkeypatch, tmp_path):
+    pytest.importorskip("submitit")
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    with pytest.raises(UsageError, match="there is no sbatch"):
+        slurm.Slurm().executor(1)
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(UsageError, match=r"pip install 'lengthwise\[slurm\]'"):
+        slurm.Slurm().executor(1)
+
+
+class Clock:
+    """Time that passes as one sleeps, and as a picture is drawn."""
+
+    def __init__(self, picture):
+        self.now, self.picture, self.pictures = 100.0, picture, 0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+    def draw(self, *_):
+        self.now, self.pictures = self.now + self.picture, self.pictures + 1
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("terminal", "quiet", "picture", "least", "most"),
+    [
+        (True, False, 0.0, 240, 241),
+        (True, False, 0.5, 6, 7),
+        (False, False, 0.5, 5, 5),
+        (False, False, 12.0, 1, 1),
+        (True, True, 0.5, 0, 0),
+    ],
+)
+def test_pictures_of_long_trainings_take_little_of_the_time(terminal, quiet, picture, least, most, monkeypatch):
+    clock = Clock(picture)
+    monkeypatch.setattr(fleet := object.__new__(Fleet), "poll", lambda: clock.now < 160, raising=False)
+    monkeypatch.setattr(live, "time", clock)
+    monkeypatch.setattr(live, "overview", clock.draw)
+    live.follow(fleet, [], Console(file=io.StringIO(), force_terminal=terminal), quiet=quiet)
+    assert least <= clock.pictures <= most
+
+
+class FakeRay:
+    """A Ray that runs a task when its result is asked for; a command that is called never does not end."""
+
+    def __init__(self):
+        self.cancelled, self.tasks, self.given = [], {}, {}
+
+    def init(self, *address, **how):
+        if address[0]:
+            raise ConnectionError("nobody is there\nat all")
+
+    def remote(self, **how):
+        self.given = how
+        return lambda function: Namespace(remote=lambda *words: self.task(function, words))
+
+    def task(self, function, words):
+        self.tasks[reference := f"task {len(self.tasks)}"] = (function, words)
+        return reference
+
+    def wait(self, references, num_returns, timeout):
+        return [], [one for one in references if self.tasks[one][1][0][0] == "never"]
+
+    def get(self, reference):
+        function, words = self.tasks[reference]
+        return function(*words)
+
+    def cancel(self, reference):
+        print("a node is dead")
+        self.cancelled.append(reference)
+
+    def shutdown(self):
+        self.tasks = {}
+
+
+def test_tasks_of_ray_end_one_by_one_and_the_rest_are_cancelled(monkeypatch, tmp_path, capsys):
+    """A command that fails says why; one that is killed is lost, which Ray tries again. What Ray prints is left out."""
+    ray = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ray_cluster, "LOOK", 0.0)
+    monkeypatch.setattr(ray_cluster, "COMMAND", (sys.executable, "-c"))
+    executor = ray_cluster.Ray(gpus=0.25, retries=2).executor(1)
+    assert ray.given == {"num_cpus": 1, "num_gpus": 0.25, "max_retries": 2, "retry_exceptions": [ray_cluster.Lost]}
+    ends = ["pass", "import sys; sys.exit('lengthwise: it is hot')", "import os; os.kill(os.getpid(), 9)", "never"]
+    jobs = executor.submit([[end] for end in ends])
+    assert [job.done() for job in jobs] == [True, True, True, False]
+    said = [job.failure() for job in jobs[:3]]
+    assert said == ["", "it is hot", "Ray: killed by signal 9"]
+    executor.shutdown(jobs[3:])
+    assert ray.cancelled == ["task 3"] and not ray.tasks
+    print("and now")
+    assert capsys.readouterr().out == "and now\n"
+
+
+def test_without_ray_one_line_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    with pytest.raises(UsageError, match=r"no cluster answers \(nobody is there\)"):
+        ray_cluster.Ray(address="nowhere:1").executor(1)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageError, match=r"pip install 'lengthwise\[ray\]'"):
+        ray_cluster.Ray().executor(1)
+
+
+@pytest.mark.usefixtures("untyped")
+def test_a_study_of_many_runs_is_watched_and_listed(monkeypatch, tmp_path):
+    """As the benchmark does with 10,000: some are shown, and what was read of those that have ended is forgotten."""
+    monkeypatch.setenv("LENGTHWISE_RUNS", "")
+    monkeypatch.setenv("TERM", "")
+    monkeypatch.setattr(many_runs, "TRAIN", ["looped-parity", *SMALL, "--lengths", "4", "--samples", "2"])
+    shown, read = [], []
+    monkeypatch.setattr(live, "overview", lambda *asked: shown.append(overview(*asked)) or shown[-1])
+    monkeypatch.setattr(lw.Run, "forget", lambda run: read.append(run.folder))
+    assert many_runs.study(30, tmp_path, slots=10, seconds=0.1)["per_run_s"] < 1
+    text = io.StringIO()
+    Console(file=text, width=200).print(shown[-1])
+    counts, *lines = text.getvalue().splitlines()
+    assert re.fullmatch(r"30 runs: \d+ done, 0 failed, \d+ submitted, 0 waiting", counts)
+    assert 0 < len(lines) <= live.MOST
+    assert len(set(read)) == 30
+
+
+# What it would take
+
+
+def test_a_forecast_is_true_within_a_factor_of_two(capsys, runs):
+    """And nothing is made: of a training that has not begun, on the engine asked for and on the others."""
+    words = ["looped-parity", *SMALL, "steps=150", "model.width=16", "--seeds", "3", "--jobs", "2", "--dry-run",
+             "--measure"]  # fmt: skip
+    told = [json.loads(command("train", *words, "--json").stdout) for _ in range(2)]  # beside other work: the better
+    assert not runs.exists()
+    one = lw.train("looped-parity", *SMALL, "steps=150", "model.width=16", quiet=True)
+    seconds = one.about()["cpu_s"]
+    minutes = [found["recipes"][0]["minutes_each"] for found in told]
+    assert any(seconds / 2 < 60 * each < 2 * seconds for each in minutes), (minutes, seconds)
+    (row,) = told[0]["recipes"]
+    assert (row["seeds"], row["missing"]) == (3, 3) and row["operations_each"] > 0 and row["memory"] > 0
+    assert row["gpu_minutes_each"] is None or torch.cuda.is_available()
+
+
+def test_a_forecast_names_the_fastest_engine(monkeypatch, tmp_path):
+    """A cluster's cores are asked for; where there is none, that is said."""
+    sinfo = tmp_path / "sinfo"
+    sinfo.write_text("#!/bin/sh\necho 6/2/1/9\necho 0/4/0/4\n")
+    sinfo.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    found = json.loads(
+        command("sweep", "looped-parity", "model.width=4,8", *SMALL[:2], *SMALL[3:], "--seeds", "4", "--jobs", "1",
+                "--on", "Slurm(cpus=2)", "--dry-run", "--json").stdout
+    )  # fmt: skip
+    assert [row["missing"] for row in found["recipes"]] == [4, 4]
+    slurms, local, ray = found["engines"]
+    assert slurms["at_once"] == 6 and slurms["fastest"] and slurms["asked"] and local["cheapest"]
+    assert slurms["minutes"] == pytest.approx(max(local["minutes"] / 6, found["recipes"][1]["minutes_each"]), rel=0.5)
+    assert ray["minutes"] is None and ray["at_once"] == 0
+
+
+# The seam
+
+
+class Made(launchers.Job):
+    """A job that ends after some looks at it, well or not."""
+
+    def __init__(self, looks, reason=""):
+        self.looks, self.reason = looks, reason
+
+    def done(self):
+        self.looks -= 1
+        return self.looks < 0
+
+    def failure(self):
+        return self.reason
+
+
+class MadeExecutor(launchers.Executor):
+    def __init__(self, jobs, made):
+        self.jobs, self.made, self.submitted, self.stopped, self.most = jobs, iter(made), [], None, 0
+
+    def room(self, running):
+        self.most = max(self.most, running)
+        return self.jobs - running
+
+    def submit(self, commands):
+        self.submitted += commands
+        return [next(self.made) for _ in commands]
+
+    def shutdown(self, running):
+        self.stopped = list(running)
+
+
+class MadeEngine:
+    def __init__(self, *made):
+        self.made = made
+
+    def executor(self, jobs):
+        self.last = MadeExecutor(jobs, self.made)
+        return self.last
+
+
+@pytest.mark.usefixtures("untyped")
+def test_a_fleet_runs_on_whatever_has_room():
+    """Each once; one that fails stops no other, and says why; what still runs in the end is stopped."""
+    recipe = lw.find("looped-parity", *SMALL)
+    found = [lw.Run.of(replace(recipe, seed=seed)) for seed in range(5)]
+    engine = MadeEngine(Made(1), Made(0, "it is hot"), Made(3), Made(0), Made(99))
+    with Fleet(found, lambda run: ["--seed", str(run.recipe.seed)], jobs=2, on=engine) as fleet:
+        while len(engine.last.submitted) < 5 or len(fleet.running) > 1:
+            assert fleet.poll()
+        assert engine.last.stopped is None
+    assert [words[1] for words in engine.last.submitted] == [str(run.folder) for run in found]
+    assert all(words[0] == "train" and "--seed" in words for words in engine.last.submitted)
+    assert engine.last.most == 2 and len(engine.last.stopped) == 1
+    assert fleet.failed == {found[1].folder: "it is hot"}
+    assert json.loads((found[1].folder / "failed.json").read_text())["reason"] == "it is hot"
+    with pytest.raises(UsageError, match="it is hot"):
+        fleet.check()
+
+
+@pytest.mark.usefixtures("untyped")
+def test_the_seeds_of_a_recipe_may_be_one_command():
+    """If it fails, those are lost that it did not finish."""
+    recipes = [lw.find("looped-parity", *SMALL), lw.find("looped-parity", *SMALL, "batch=5")]
+    found = [lw.Run.of(replace(recipe, seed=seed)) for recipe in recipes for seed in (3, 4)]
+    (found[0].folder / "model.safetensors").touch()
+    engine = MadeEngine(Made(0, "it is hot"), Made(0))
+    with Fleet(found, lambda run: [run.recipe.name], jobs=1, on=engine, stack=True) as fleet:
+        assert fleet.poll() and fleet.poll() and not fleet.poll()
+    words = [["train", str(run.folder), "--seed", "3", "--seeds", "2", "--stack", "--quiet", run.recipe.name]
+             for run in (found[0], found[2])]  # fmt: skip
+    assert engine.last.submitted == words
+    assert fleet.failed == {found[1].folder: "it is hot"}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("local", launchers.Local()),
+        ("slurm", slurm.Slurm()),
+        ("Slurm(gpus=1, leave=true)", slurm.Slurm(gpus=1, leave=True)),
+        ("Ray(address='127.0.0.1:6379', gpus=0.25)", ray_cluster.Ray("127.0.0.1:6379", gpus=0.25)),
+    ],
+)
+def test_engines_are_named_as_they_are_typed(text, found):
+    assert options.engine(Namespace(on=text)) == found
+
+
+@pytest.mark.parametrize("text", ["cloud", "Slurm(minutes=0)", "Slurm(minutes=4)", "Slurm(nodes=3)", "Oracle"])
+def test_a_wrong_engine_is_refused(text):
+    with pytest.raises(UsageError, match=r"--on|minutes"):
+        options.engine(Namespace(on=text))
+
+
+def test_a_wrong_engine_leaves_no_folder(runs):
+    done = command("train", "looped-parity", *SMALL, "--on", "0.5")
+    assert "--on" in done.stderr and not runs.exists()
+
+
+ASKED = [
+    ["train", "looped-parity", "--seeds", "2", *SMALL],
+    ["sweep", "looped-parity", "model.width=8,16"],
+    ["reproduce", "looped", "--tasks", "parity"],
+]
+
+
+@pytest.mark.parametrize("words", ASKED, ids=lambda words: words[0])
+@pytest.mark.parametrize("engine", ["slurm", "ray"])
+def test_an_engine_that_is_not_here_leaves_no_folder(words, engine, runs, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(SystemExit) as stopped:
+        entry.main([*words, "--on", engine])
+    assert stopped.value.code == 2 and f"lengthwise[{engine}]" in capsys.readouterr().err
+    assert not runs.exists() and not [*tmp_path.iterdir()]

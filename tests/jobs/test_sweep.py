@@ -1,0 +1,294 @@
+"""Sweeps: what varies, where recipes may be chosen, what mattered; and that a sweep goes on where it was stopped."""
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import pytest
+from conftest import command
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lengthwise import catalog
+from lengthwise.base.errors import UsageError
+from lengthwise.cli import sweep as verb
+from lengthwise.experiment.axes import Axis, changed, check_sizes, furthest, grid, parse
+from lengthwise.experiment.lengths import Uniform
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.jobs.search import Search
+from lengthwise.report.sweep import mattered, ranked, sweep_figure
+from lengthwise.run import Run
+
+SMALL = ["steps=1", "lengths=Uniform(top=4)", "batch=2", "watch.every=0", "keep=last", "--samples", "4", "--quiet"]
+
+
+@given(st.floats(1e-6, 1e3), st.floats(1.5, 1e3), st.integers(2, 9), st.booleans())
+def test_points_of_a_range_are_evenly_spaced_from_end_to_end(low, times, count, log):
+    axis = Axis("x", (), low, low * times, log)
+    points = [float(text) for text in axis.points(count)]
+    assert points == sorted(points) and len(points) <= count
+    assert math.isclose(points[0], low, rel_tol=1e-9) and math.isclose(points[-1], low * times, rel_tol=1e-9)
+    if count == 3 and len(points) == 3:
+        middle = math.sqrt(points[0] * points[2]) if log else (points[0] + points[2]) / 2
+        assert math.isclose(points[1], middle, rel_tol=1e-2)
+
+
+def test_no_value_leaves_its_range():
+    assert Axis.parse("ema=0.999..0.99999:3").values == ("0.999", "0.9995", "0.99999")
+    assert Axis.parse("ema=0.999..0.99999").text(0.99998) == "0.99998"
+    assert Axis.parse("x=0.123456789012..0.2:2").values == ("0.123456789012", "0.2")
+    assert all(
+        0.99999999991 <= float(text) <= 0.99999999999 for text in Axis.parse("x=0.99999999991..0.99999999999:3").values
+    )
+    assert Axis.parse("optimizer.rate=0.00123456..0.002:2").values == ("0.00123456", "0.002")
+    assert Axis.parse("optimizer.rate=1e-3..1e-2:log:3").values == ("0.001", "0.003162", "0.01")
+
+
+def test_a_grid_has_every_combination_once():
+    axes, rest = parse(["a.b=1,2,2", "c=(8,12),(9,)", "d=1..3:3", "e=5", "f=(1,2)"])
+    assert rest == ["e=5", "f=(1,2)"]
+    points = list(grid(axes))
+    assert len(points) == 2 * 2 * 3 == len({json.dumps(point) for point in points})
+    assert points[0] == {"a.b": "1", "c": "(8,12)", "d": "1"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["a=1"], "nothing varies"),
+        (["a=1,2", "a=3,4"], "varied once"),
+        (["a=3..1"], "a range goes up"),
+        (["a=0..1:log"], "starts above 0"),
+        (["a=0..1:1"], "2 points or more"),
+        (["a=0..1"], "a grid takes points"),
+        (["seed=1,2"], "a seed is not chosen"),
+        (["name=a,b"], "a name changes nothing"),
+    ],
+)
+def test_what_cannot_be_swept_is_said(words, said):
+    with pytest.raises(UsageError, match=said):
+        list(grid(parse(words)[0]))
+
+
+def test_no_recipe_is_chosen_by_its_tests():
+    recipe = catalog.recipe("looped-parity")
+    assert furthest(recipe) == 26
+    check_sizes(recipe, [4, 20, 26])
+    with pytest.raises(UsageError, match="27 is a test"):
+        check_sizes(recipe, [20, 27])
+    done = command("sweep", "looped-parity", "model.width=8,16", "--lengths", "20,40", *SMALL[:-3])
+    assert done.returncode == 2 and "up to 5 here: 20 is a test" in done.stderr
+
+
+def test_recipes_are_compared_at_one_training_length():
+    recipe = catalog.recipe("looped-parity")
+    assert changed(recipe, {"lengths": "Uniform(top=20)"}).lengths == Uniform(20)
+    for point in ({"lengths.top": "9"}, {"task": "Copy"}):
+        with pytest.raises(UsageError, match="on one task at one training length, 20 here"):
+            changed(recipe, point)
+
+
+def trial(exact, **values):
+    return {"values": values, "exact": exact, "worst": exact, "seeds": 1, "parameters": 10}
+
+
+def test_equal_values_of_a_range_stand_in_one_part():
+    trials = [trial(share, a=a) for a, share in zip("11122233", [0.1, 0.9, 0.2, 0.7, 0.3, 0.8, 0.5, 0.6], strict=True)]
+    forth, back = mattered(trials, ["a"]), mattered(trials[::-1], ["a"])
+    assert list(forth[0]["exact"]) == ["1", "2", "3"]
+    assert forth[0]["explains"] == pytest.approx(back[0]["explains"])
+    assert list(mattered([trial(0.5, a=a) for a in "11223344"], ["a"])[0]["exact"]) == ["1", "2", "3–4"]
+
+
+def test_what_mattered_is_what_explains_the_variance():
+    trials = [trial(0.1 + 0.4 * (a == "2") + 0.1 * (b == "y"), a=a, b=b) for a in "12" for b in "xy"]
+    first, second = mattered(trials, [])
+    assert first["field"] == "a" and math.isclose(first["explains"] + second["explains"], 1)
+    assert first["exact"] == pytest.approx({"1": 0.15, "2": 0.55})
+    assert mattered([trial(0.5, a="1")], [])[0]["explains"] == 0
+    searched = mattered([trial(n / 10, a=str(n)) for n in range(7)], ["a"])
+    assert list(searched[0]["exact"]) == ["0–2", "3–5", "6"]
+    settled = mattered([trial(0.0, a="1"), *(trial(n / 10, a="2") for n in range(11))], ["a"])
+    assert settled[0]["exact"] == pytest.approx({"1": 0.0, "2": 0.5})  # no trial is lost
+
+
+def test_of_equals_the_smaller_model_is_the_best():
+    trials = [trial(1.0, a="1") | {"parameters": 20}, trial(1.0, a="2"), trial(0.9, a="3")]
+    assert [row["values"]["a"] for row in ranked(trials)] == ["2", "1", "3"]
+    assert len(sweep_figure(trials, {"a": False}, "x").axes) == 1
+
+
+@pytest.fixture
+def made(untyped, monkeypatch):
+    """Trainings are made up: the wider, the better. What was trained; and after how many the process is killed."""
+    trained, kill_after = [], [None]
+
+    class Made:
+        def __init__(self, found, *_, **__):
+            self.found, self.failed = found, {}
+
+        def __enter__(self):
+            for run in self.found:
+                if len(trained) == kill_after[0]:
+                    raise KeyboardInterrupt
+                trained.append(run.folder)
+                measured = {"task": "parity", "weights": "x", "stopping": run.recipe.stopping.name, "count": 4,
+                            "problems": "uniform", "token_accuracy": 1.0, "loops": 1.0,
+                            "low": 0.0, "high": 1.0}  # fmt: skip
+                exact = run.recipe.model.width / 64
+                run.append("scores", *(measured | {"sizes": [size], "exact": exact} for size in (4, 5)))
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(verb, "Fleet", Made)
+    monkeypatch.setattr(verb, "follow", lambda *_, **__: None)
+    monkeypatch.setattr(verb, "rehearse", lambda *_: None)
+    return trained, kill_after
+
+
+def test_a_sweep_keeps_the_best_and_trains_nothing_twice(runs, made):
+    trained, _ = made
+    words = ["sweep", "looped-parity", "model.width=4,8", "--seeds", "2", *SMALL]
+    done = command(*words, "--json")
+    assert done.returncode == 0, done.stderr
+    (folder,) = runs.glob("sweep-*")
+    best = Recipe.read((folder / "best.json").read_text())
+    assert best.chosen_on.sizes == (4, 5) and best.model.width == 8  # another range than what 20, 26 and 60 chose
+    rows = csv.DictReader((folder / "trials.csv").read_text().splitlines())
+    assert [(row["model.width"], row["seeds"]) for row in rows] == [("4", "2"), ("8", "2")]
+    assert {Path(file).name for file in json.loads(done.stdout)["files"]} < {path.name for path in folder.iterdir()}
+    assert command(*words, "--json").stdout == done.stdout
+    assert len(trained) == len(set(trained)) == 4
+    assert command(*words, "--samples", "5", "--out", folder).returncode == 2  # it holds another sweep
+
+
+def test_a_search_goes_on_where_it_was_killed(made):
+    pytest.importorskip("optuna")
+    trained, kill_after = made
+    kill_after[0] = 3
+    words = ["sweep", "looped-parity", "model.width=4,8,32,64", "optimizer.rate=1e-4..1e-2:log", "--trials", "8",
+             "--seeds", "2", "--jobs", "2", *SMALL]  # fmt: skip
+    assert command(*words).returncode == 130
+    kill_after[0] = None
+    done = command(*words, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(trained) == len(set(trained)) < 16  # trials below the median got no second seed
+    widths = [int(row["values"]["model.width"]) for row in found["trials"]]
+    assert len(widths) == 8 and found["best"]["model"]["width"] == max(widths)
+    assert found["mattered"][0]["field"] == "model.width"
+    before = len(trained)
+    assert json.loads(command(*words, "--json").stdout) == found and len(trained) == before
+
+
+def test_a_point_that_a_search_tries_twice_is_trained_once(made):
+    pytest.importorskip("optuna")
+    trained, _ = made
+    done = command("sweep", "looped-parity", "model.layers=1,2", "--trials", "6", "--seeds", "1", "--jobs", "2", *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert 1 <= len(trained) == len(set(trained)) <= 2
+
+
+def test_sealed_problems_choose_nothing(untyped):
+    recipe = catalog.recipe("looped-parity", ["lengths=Uniform(top=4)"])
+    run = Run.of(recipe)
+    row = {"task": "parity", "weights": "x", "stopping": "Oracle", "problems": "uniform", "sizes": [4], "count": 100}
+    row |= {"token_accuracy": 1.0, "loops": 4.0, "low": 0.0, "high": 1.0}
+    run.append("scores", row | {"exact": 0.5}, row | {"exact": 1.0, "count": 6400, "sealed": "abc", "seed": 7})
+    assert verb._exact(verb.Sweep(recipe, (), (4,), samples=100, seeds=1, trials=None), run) == 0.5
+
+
+def test_the_best_is_a_recipe_that_was_trained(runs, made):
+    trained, _ = made
+    done = command("sweep", "looped-parity", "seed=3", "model.width=4,8", "--seeds", "1", *SMALL)
+    assert done.returncode == 0, done.stderr
+    (folder,) = runs.glob("sweep-*")
+    best = Recipe.read((folder / "best.json").read_text())
+    assert (best.seed, best.data_seed) == (3, 3) and Run.expected(best).folder in trained
+
+
+def test_a_sweep_chooses_no_problems(made, runs):
+    done = command("sweep", "looped-parity", "data_seed=7", "model.width=4,8", "--seeds", "1", *SMALL)
+    assert done.returncode == 2 and "problems of its own" in done.stderr and not runs.exists()
+
+
+def test_a_trial_whose_training_failed_is_tried_again_once(made, monkeypatch):
+    pytest.importorskip("optuna")
+    trained, _ = made
+    fails = [True]
+
+    class Failing(verb.Fleet):
+        def __enter__(self):
+            if fails[0]:
+                self.failed = {run.folder: "the disk is full" for run in self.found}
+                return self
+            return super().__enter__()
+
+    monkeypatch.setattr(verb, "Fleet", Failing)
+    words = [
+        "sweep",
+        "looped-parity",
+        "optimizer.rate=1e-4..1e-2:log",
+        "--trials",
+        "2",
+        "--seeds",
+        "1",
+        "--jobs",
+        "1",
+        *SMALL,
+    ]
+    assert command(*words).returncode == 2 and not trained
+    fails[0] = False
+    done = command(*words, "--json")
+    assert done.returncode == 0 and len(json.loads(done.stdout)["trials"]) == 2, done.stderr
+    fails[0] = True
+    more = [*words[:4], "3", *words[5:], "--out", str(trained[0].parent / "other")]
+    assert [command(*more).returncode for _ in range(2)] == [2, 2]
+    fails[0] = False
+    assert command(*more).returncode == 0  # the trial that failed twice holds up no other
+
+
+def test_two_searches_on_one_folder_do_not_meet(made, runs):
+    pytest.importorskip("optuna")
+    words = ["sweep", "looped-parity", "model.width=4,8", "--trials", "1", "--seeds", "1", *SMALL]
+    held = []
+
+    class Looks(verb.Fleet):
+        def __enter__(self):
+            (folder,) = runs.glob("sweep-*")
+            held.append((folder / ".owner").exists())
+            return super().__enter__()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verb, "Fleet", Looks)
+        assert command(*words).returncode == 0
+    assert held == [True]
+
+
+def test_a_search_goes_on_after_its_log_lost_its_last_bytes(tmp_path):
+    """Wherever it was cut; what was damaged otherwise is said in one line."""
+    axes = [Axis("optimizer.rate", (), 0.001, 0.1, True)]
+    whole = Search(tmp_path, axes, 0)
+    for _ in range(2):
+        trial = whole.ask()
+        whole.point(trial)
+        whole.tell(trial, 0.5)
+    path = tmp_path / "optuna.log"
+    content = path.read_bytes()
+    for end in {*range(0, len(content), 97), len(content) - 1}:
+        path.write_bytes(content[:end])
+        search = Search(tmp_path, axes, 0)
+        trial = next(iter([*search.begun(), search.ask()]))
+        search.point(trial)
+        search.tell(trial, 0.25)
+        again = Search(tmp_path, axes, 0)
+        assert again.ended() == search.ended() >= 1 and again.points() == search.points()
+    lines = content.splitlines(keepends=True)
+    for damaged in (b"{\n", b"[]\n", b'{"op_code": 4}\n', b'{"op_code": 99, "worker_id": "x"}\n', b"\xff\n"):
+        path.write_bytes(b"".join([*lines[:2], damaged, *lines[2:]]))
+        with pytest.raises(UsageError, match=r"optuna\.log: .*; delete optuna\.log to search anew") as error:
+            Search(tmp_path, axes, 0)
+        assert str(error.value).isprintable()

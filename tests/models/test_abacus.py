@@ -1,0 +1,149 @@
+"""The abacus system: decoders as published, and the study of them."""
+
+import json
+
+import pytest
+import torch
+
+from lengthwise import catalog
+from lengthwise.base.types import UsageError
+from lengthwise.base.vocab import Vocab
+from lengthwise.cli.entry import main
+from lengthwise.experiment.data import batch
+from lengthwise.experiment.stopping import After
+from lengthwise.recipes import abacus
+from lengthwise.runners.cpu import choose
+from lengthwise.studies import Panel, Study
+from lengthwise.training.trainer import rehearse
+
+LAYER = 4 * 1024**2 + 3 * 1024**2 + 4 * 1024  # attention, gated MLP, two norms
+ENDS = 512 * 1024 + 2 * 1024 + 3 * 1024**2 + 2 * 1024 + 1024**2  # places, the norm of what is embedded, the readout
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"), [("16x1", 16), ("16x1-injection", 16), ("8x2", 8), ("4x4", 4), ("1x16", 1)]
+)
+def test_published_decoders_have_their_parameters(name, layers):
+    """Counted by hand, and 122.5M for 16 × 1 with the 120 symbols or so of the published vocabulary."""
+    recipe = abacus.paper()[f"paper-abacus-{name}"]
+    symbols = Vocab(tuple(chr(200 + i) for i in range(120)))
+    with torch.device("meta"):
+        model = recipe.model.build(symbols, symbols, causal=True)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    assert count == layers * LAYER + ENDS + 2 * 120 * 1024
+    assert layers < 16 or round(count / 1e6, 1) == 122.5
+    assert layers * recipe.loops.count == 16
+
+
+def test_published_decoders_loop_from_noise_and_are_asked_early():
+    recipes = abacus.paper()
+    assert recipes["paper-abacus-16x1"].model.noise == 0
+    for name in ("8x2", "4x4", "1x16"):
+        recipe = recipes[f"paper-abacus-{name}"]
+        assert (recipe.model.noise, recipe.objective.weight, recipe.objective.truncated) == (0.02, 1.0, True)
+    blog = abacus.blog_abacus_addition()
+    assert (blog.model.injection, blog.model.norm, blog.model.final_norm) == ("reads", "pre", "none")
+    assert blog.model.positions[0].at == "attention"
+
+
+def test_probes_fit_the_tables_of_those_that_watch_them():
+    """789 fifty times is 150 digits: places up to 151."""
+    for make in catalog.recipes().values():
+        recipe = make()
+        for position in getattr(recipe.model, "positions", ()):
+            if recipe.watch.probes and hasattr(position, "size"):
+                assert position.size >= 151
+
+
+@pytest.mark.parametrize(
+    ("family", "depth", "budget"), [(abacus.positions, 4, (4000, 64, 5)), (abacus.splits, 16, (3000, 64, 6))]
+)
+def test_what_is_compared_has_one_budget(family, depth, budget):
+    """And one effective depth."""
+    recipes = family().values()
+    assert {recipe.model.layers * recipe.loops.count for recipe in recipes} == {depth}
+    assert {(recipe.steps, recipe.batch, recipe.lengths.top) for recipe in recipes} == {budget}
+
+
+@pytest.mark.parametrize(
+    "name", [*abacus.positions(), *abacus.splits(), *abacus.tasks(), "abacus-addition", "abacus-addition-full"]
+)
+def test_recipes_run(name):
+    recipe = catalog.recipe(name, ["batch=4", "model.width=16"])
+    made, loops = batch(recipe, 0)
+    recipe.objective(choose(recipe.build()), made, loops, torch.Generator()).value.backward()
+
+
+def test_published_forms_run_at_a_small_width():
+    for recipe in (*abacus.paper().values(), abacus.blog_abacus_addition()):
+        small = recipe.change(["batch=2", "model.width=16", "model.heads=2", "lengths.top=3"])
+        made, loops = batch(small, 0)
+        loss = small.objective(choose(small.build()), made, loops, torch.Generator().manual_seed(0))
+        assert bool(loss.value.isfinite())
+
+
+def test_places_beyond_the_training_lengths_are_trained():
+    """By the offset: in ten batches of sums of up to 20 digits, places up to 100 have gradients."""
+    recipe = catalog.recipe("abacus-addition", ["model.width=16", "batch=8"])
+    model, seen = recipe.build(), torch.zeros(161, dtype=torch.bool)
+    for step in range(30):
+        made, loops = batch(recipe, step)
+        read = choose(model).last(made.inputs, loops, made.loss_mask)
+        (gradient,) = torch.autograd.grad(read.square().sum(), model.encodings[0].table.weight)
+        seen |= (gradient != 0).any(1)
+    assert seen[0] and seen[1:].sum() > 90 and int(seen.nonzero().max()) > 100
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "model.positions=(Abacus,Abacus(at=attention))",
+        "model.positions=(Abacus,Coupling)",
+        "model=Timed(answers=Transformer(positions=(Abacus,)),clock=Transformer(positions=(Coupling,)))",
+    ],
+)
+def test_digit_positions_are_moved_once(change):
+    """The second offset would be added to the first, and no table holds what neither of them draws alone."""
+    small = ["model.width=16", "batch=2", "lengths=Uniform(top=3)", "watch.every=0"]
+    with pytest.raises(UsageError, match="offset=1 adds none"):
+        rehearse(
+            catalog.recipe("abacus-addition", [change, *small[change.startswith("model=") :]]), torch.device("cpu")
+        )
+    one = ["model.positions=(Abacus(size=160),Coupling(size=160,offset=1))"]
+    rehearse(catalog.recipe("abacus-addition", one + small), torch.device("cpu"))
+
+
+def test_the_study_has_a_map_and_asks_after_further_loops():
+    panels = {panel.name: panel for panel in catalog.study("abacus").panels}
+    assert set(panels) == {"addition", "positions", "splits", "multiplication", "sorting", "bitwise-or"}
+    assert panels["addition"].grid == (40, 40)
+    rules = {recipe.name: panels["splits"].rules(recipe)[1:] for recipe in panels["splits"].recipes}
+    assert rules["abacus-split-16x1"] == ()
+    assert rules["abacus-split-1x16"] == tuple(After(count) for count in (1, 2, 8, 16, 32))
+    (paper,), (blog,) = (catalog.study("abacus", scale=scale).panels for scale in ("paper", "blog"))
+    assert (paper.name, paper.grid, max(paper.sizes)) == ("addition", (100, 100), 160)
+    assert blog.rules(blog.recipes[0])[1:] == rules["abacus-split-1x16"]
+    assert all(recipe.model.positions[0].size >= max(paper.sizes) for recipe in paper.recipes)
+    with pytest.raises(UsageError, match="tasks: 'sums' is not one of: addition, positions"):
+        catalog.study("abacus", tasks="sums")
+    with pytest.raises(UsageError, match="scale: 'gpu' is not one of: cpu, blog, paper"):
+        catalog.study("abacus", scale="gpu")
+
+
+@pytest.mark.usefixtures("fleet_here")
+def test_a_study_measures_a_map(monkeypatch, tmp_path, capsys):
+    """Every pair of sizes under every rule, once; published with its picture."""
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "runs"))
+    tiny = catalog.recipe("abacus-split-8x2", ["steps=1", "batch=2", "model.width=8", "watch.every=0", "name=tiny"])
+    panel = Panel("Tiny", (tiny,), (3,), grid=(2, 2), loops=(1,), name="tiny")
+    monkeypatch.setattr(catalog, "study", lambda *_, **__: Study("Tiny", (panel,)))
+    with pytest.raises(SystemExit) as end:
+        main(["reproduce", "abacus", "--out", str(tmp_path / "out"), "--json", "--samples", "4"])
+    assert end.value.code == 0
+    scores = json.loads(capsys.readouterr().out)["scores"]
+    sizes = [[1, 1], [1, 2], [2, 1], [2, 2], [3, 3]]
+    uniform = [row for row in scores if row["problems"] == "uniform"]
+    assert sorted((row["sizes"], row["stopping"]) for row in uniform) == sorted(
+        (size, rule) for size in sizes for rule in ("Oracle", "After(loops=1)")
+    )
+    assert (tmp_path / "out" / "tiny" / "map-tiny.png").exists()

@@ -1,0 +1,320 @@
+"""Torch modules that Python hands over: which training is whose, and what becomes of the module itself."""
+
+import copy
+import functools
+import logging
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import lengthwise as lw
+from lengthwise.evaluation.attack import attack
+from lengthwise.experiment.stopping import Oracle
+from lengthwise.objectives.final import Final
+from lengthwise.run import Run, load
+from lengthwise.training.loop import train
+from lengthwise.training.trainer import Trainee
+
+FEW = {"task": "parity", "steps": 3, "batch": 4, "lengths": 4, "quiet": True}
+SYMBOLS = 4  # of parity in rows
+
+
+class Heads(nn.Module):
+    """Causal attention whose weights are of the same shape for any number of heads, with dropout."""
+
+    def __init__(self, heads=1, *, drop=0.0, logits=SYMBOLS, extra=None):
+        super().__init__()
+        self.heads, self.extra = heads, extra
+        self.embedding, self.mix, self.head = nn.Embedding(SYMBOLS, 8), nn.Linear(8, 8), nn.Linear(8, logits)
+        self.dropout = nn.Dropout(drop)
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        q = k = v = self.mix(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        seen = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.head(self.dropout(x + seen.transpose(1, 2).flatten(2)))
+
+
+class Stateful(Heads):
+    def get_extra_state(self):
+        return self.extra
+
+    def set_extra_state(self, state):
+        self.extra = state
+
+
+def made(*args, **kwargs):
+    torch.manual_seed(0)
+    return Heads(*args, **kwargs)
+
+
+def weights_of(run):
+    return {name: value.tolist() for name, value in run.model.state_dict().items()}
+
+
+def test_modules_that_differ_in_a_plain_attribute_alone_are_two_trainings():
+    one, two = (lw.train(made(heads), **FEW) for heads in (1, 2))
+    assert one.folder != two.folder and weights_of(one) != weights_of(two)
+    layers = [made() for _ in range(2)]
+    for layer, heads in zip(layers, (2, 4), strict=True):
+        torch.manual_seed(0)
+        layer.add_module("torchs", nn.TransformerEncoderLayer(8, heads))
+    one, two = map(lw.models.external.Given.of, layers)
+    assert one != two
+
+
+@dataclass
+class Config:
+    gain: object
+
+
+class Slotted:
+    __slots__ = ("_cache", "gain")
+
+    def __init__(self, gain):
+        self.gain, self._cache = gain, [gain]
+
+
+class Kept:
+    def __init__(self, gain):
+        self.gain, self._seen = gain, []
+
+    @functools.cached_property
+    def doubled(self):
+        return [2 * self.gain]
+
+
+@pytest.mark.parametrize(
+    "gains",
+    [
+        (1.0, 0.0),
+        (torch.tensor(1.0), torch.tensor(0.0)),
+        (torch.zeros(2), torch.zeros(2, 1)),
+        (Config(1.0), Config(0.0)),
+        (Config({"of": [SimpleNamespace(this=1)]}), Config({"of": [SimpleNamespace(this=2)]})),
+        ({"a", "b"}, {"a", "c"}),
+        (np.ones(2), np.zeros(2)),
+        (np.array([1, "a"], dtype=object), np.array([1, "b"], dtype=object)),
+        (torch.eye(3).to_sparse(), 2 * torch.eye(3).to_sparse()),
+        (torch.ones(2, device="meta"), torch.ones(3, device="meta")),
+        (torch.tensor([1 + 1j]).conj(), torch.tensor([1 + 2j]).conj()),
+        (Slotted(1), Slotted(2)),
+        (functools.partial(torch.softmax, dim=0), functools.partial(torch.softmax, dim=1)),
+        ([nn.Linear(2, 2)], [nn.Linear(2, 2)]),
+        (Path("one"), Path("two")),
+        (torch.relu, torch.tanh),
+    ],
+    ids=[
+        "number",
+        "tensor",
+        "shape",
+        "dataclass",
+        "nested",
+        "set",
+        "array",
+        "objects",
+        "sparse",
+        "meta",
+        "conjugate",
+        "slots",
+        "partial",
+        "modules",
+        "path",
+        "function",
+    ],
+)
+@pytest.mark.parametrize("name", ["gain", "config"])
+def test_what_a_module_holds_beside_its_weights_tells_it_from_others(gains, name):
+    one, two = made(), made()
+    for module, gain in ((one, gains[0]), (two, gains[1])):
+        setattr(module, name, gain)
+    of = lw.models.external.Given.of
+    assert of(one) == of(copy.deepcopy(one)) != of(two)
+
+
+def test_private_numbers_count_and_caches_and_what_others_share_do_not():
+    of, module = lw.models.external.Given.of, made()
+    module.kept, module.listed = kept, (listed,) = Kept(1), [nn.Dropout()]
+    module.log, module.library = logging.getLogger("mine"), nn.functional
+    before = of(module)
+    module._cache = {"seen": torch.ones(3)}
+    assert kept.doubled and not listed.eval().training
+    kept._seen.append(1)
+    logging.getLogger("another").info("x")
+    assert of(module) == before
+    module._gain = 2.0
+    assert of(module) != before
+
+
+def test_what_holds_itself_is_told():
+    module = made()
+    module.around = around = SimpleNamespace()
+    around.around = around
+    module.embedding.whole = [module]  # as a part does that wants to know its model, and not to own it
+    nodes = [SimpleNamespace(number=number) for number in range(20)]
+    for node in nodes:
+        node.others = nodes
+    module.nodes = nodes
+    before = lw.models.external.Given.of(module)
+    assert lw.models.external.Given.of(module) == before
+    nodes[7].number = -1
+    assert lw.models.external.Given.of(module) != before
+
+
+class Sometimes(Heads):
+    """It has weights that no row of a rehearsal uses, as an expert to which none is sent."""
+
+    def __init__(self):
+        super().__init__()
+        self.seldom = nn.Linear(SYMBOLS, SYMBOLS)
+        self.steps = nn.Parameter(torch.zeros(1, dtype=torch.long), requires_grad=False)
+
+
+def test_a_module_goes_on_whose_weights_some_steps_do_not_use():
+    torch.manual_seed(0)
+    module = Sometimes()
+    recipe = lw.train(module, **FEW).recipe.change(steps=5)
+    trainee, run = Trainee(recipe, torch.device("cpu")), Run.of(recipe)
+    trainee.advance()
+    trainee.all_kept()  # the optimizer keeps something of each
+    run.save_state(trainee.state() | {"sums": {"now and then": torch.zeros(())}})
+    assert train(recipe).done
+
+
+def test_a_recipe_builds_the_module_as_it_was_given():
+    module = made()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    run = lw.train(module, **FEW)
+    lw.evaluate(module, 2, task="parity", samples=2, quiet=True)
+    built = run.recipe.build().module.state_dict()
+    assert all(torch.equal(built[name], value) for name, value in before.items())
+    assert any(not torch.equal(module.state_dict()[name], value) for name, value in before.items())
+
+
+def test_a_module_trains_whatever_mode_it_is_given_in():
+    trained = []
+    for name, mode in (("in", True), ("out", False)):
+        run = lw.train(made(drop=0.5).train(mode), f"name={name}", "watch.every=0", **FEW)
+        trained.append(weights_of(run))
+    assert trained[0] == trained[1]
+    plain = weights_of(lw.train(made(drop=0.0), "name=plain", "watch.every=0", **FEW))
+    assert plain != trained[0]
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_measuring_leaves_each_part_in_training_or_not_as_it_was(mode):
+    module = made(drop=0.5).train(mode)
+    module.mix.train(not mode)
+    lw.evaluate(module, 2, task="parity", samples=2, quiet=True)
+    assert (module.training, module.dropout.training, module.mix.training) == (mode, mode, not mode)
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"version": 1}, r"module\._extra_state: weights are kept as tensors, and this is a dict"),
+        (torch.zeros(1, dtype=torch.complex128), r"module\._extra_state: .* cannot hold numbers of torch\.complex128"),
+    ],
+)
+def test_what_cannot_be_kept_is_said_before_training(state, said):
+    with pytest.raises(lw.UsageError, match=said):
+        lw.train(Stateful(extra=state), **FEW)
+
+
+def test_logits_without_a_symbol_are_shown_as_such():
+    module = made(logits=16)
+    with torch.no_grad():
+        module.head.bias[9] = 100.0
+    run = lw.train(module, "optimizer.rate=1e-9", **FEW)
+    assert {*lw.load(run.folder).solve("101").text} == {"�"}
+    found = attack(run.weights(), [3], tries=10)
+    assert found["failed"] == found["tries"] > 0
+
+
+def test_weights_go_back_into_a_module_as_the_error_says():
+    run = lw.train(made(), **FEW)
+    kept = load(run.folder).model.state_dict()
+    made().load_state_dict({name.removeprefix("module."): value for name, value in kept.items()})
+
+
+NOTEBOOK = """
+class Chosen:
+    def of(self, kind):
+        return kind in {"add", "gate", "none", "once"}
+
+from lengthwise.experiment.own_code import _digest
+print(_digest(Chosen))
+"""
+
+
+def test_a_class_of_a_notebook_has_one_digest_in_every_process():
+    said = {
+        subprocess.run(
+            [sys.executable, "-"], input=NOTEBOOK, env={"PYTHONHASHSEED": seed}, capture_output=True, text=True
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(said) == 1 and said != {""}
+
+
+class Asks(Heads):
+    def forward(self, tokens, style):
+        return super().forward(tokens)
+
+
+class Fixed(nn.Module):
+    def forward(self, tokens):
+        return nn.functional.one_hot(tokens, SYMBOLS).float()
+
+
+def lazily():
+    return nn.Sequential(nn.Embedding(SYMBOLS, 8), nn.LazyLinear(SYMBOLS))
+
+
+def frozen():
+    return made().requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (Asks, "Asks.forward also takes style"),
+        (Fixed, "nothing to train"),
+        (frozen, "nothing to train"),
+        (lazily, "lazy parts without weights"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_in_one_line(make, why, runs):
+    with pytest.raises(lw.UsageError, match=why) as told:
+        lw.train(make(), **FEW)
+    assert len(str(told.value).splitlines()) == 1 and not runs.exists()
+
+
+@dataclass(frozen=True)
+class Smooth(lw.Objective):
+    """The usual loss, and how much it changes with the weights."""
+
+    def __call__(self, runner, batch, loops, generator):
+        loss = Final()(runner, batch, loops, generator)
+        gradients = torch.autograd.grad(loss.value, [*runner.model.parameters()], create_graph=True)
+        return lw.Loss(loss.value + sum(part.square().sum() for part in gradients), loss.logs)
+
+
+@pytest.mark.parametrize("name", ["looped-parity", "lstm-small", "retran-small"])
+def test_an_objective_may_differentiate_twice_plainly(name):
+    recipe = (
+        lw.find(name)
+        .change(["steps=1", "batch=2", "watch.every=0", "keep=last", "loops=PerRound"])
+        .change(objective=Smooth(), stopping=Oracle(), name="smooth")
+    )
+    with pytest.raises(lw.UsageError, match=r"gradients of gradients.* lw\.plain\(\)"):
+        train(recipe)
+    with lw.plain():
+        assert train(recipe).done

@@ -1,0 +1,1036 @@
+"""Laws of every model, under the plain runner and under the chosen one: padding, neighbours and order change nothing,
+causal means causal, a window is a window, and rows that leave early end as if they had stayed."""
+
+import math
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from forms import (
+    BASE,
+    EVERY,
+    LENGTHS,
+    LOOPS,
+    READS,
+    RECURRENT,
+    SPECS,
+    WRITES,
+    all_close,
+    build,
+    built,
+    close,
+    every_loop,
+    logits,
+    names,
+    short,
+    some,
+    with_gradients,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Inputs, UsageError
+from lengthwise.base.vocab import Vocab
+from lengthwise.experiment import data
+from lengthwise.experiment.layout import FullOutput
+from lengthwise.experiment.lengths import Uniform
+from lengthwise.experiment.loops import Constant
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.models import Model, ModelSpec, Once
+from lengthwise.models.transformer import Transformer
+from lengthwise.nn.attention import Attention, SoftmaxAttention
+from lengthwise.nn.attention_context import Sight
+from lengthwise.nn.digit_position import Abacus, Coupling
+from lengthwise.nn.mixer import Mixer
+from lengthwise.nn.position import FIRE, ALiBi, Learned, NoPE, Randomized, RoPE, Sinusoidal, rotate
+from lengthwise.nn.window import Blank, CoupledHeads, EarlierHeads, Local, LocalHeads
+from lengthwise.objectives import final
+from lengthwise.runners import Runner
+from lengthwise.runners.cpu.dropout import dropout
+from lengthwise.runners.cpu.pattern import mixed, pattern_of
+from lengthwise.runners.cpu.ragged import Ragged
+from lengthwise.runners.plain import Plain, first, unroll
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.parity import Parity
+from lengthwise.testing.laws_of_models import (
+    ahead,
+    alone,
+    at_test_nothing_is_random,
+    every_parameter_takes_part,
+    far_longer_rows_are_read,
+    influence,
+    ordered,
+    padded,
+    weights_come_from_the_seed,
+)
+from lengthwise.testing.laws_of_parts import Broken
+
+both = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+every_model = pytest.mark.parametrize(("spec", "causal"), EVERY, ids=names(EVERY))
+
+
+LAWS = [alone, padded, ordered]  # of a runner, whatever it makes of rows
+
+
+def test_what_stands_in_the_padding_of_these_rows_differs():
+    assert not torch.equal(some(width=10).tokens, some(width=10, seed=1).tokens)
+    assert not torch.equal(*(some(width=10, seed=seed).tokens[~some(width=10).padding_mask] for seed in (0, 1)))
+
+
+@every_model
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+def test_rows_know_nothing_of_what_stands_around_them(law, spec, causal, run):
+    law(run(built(spec, causal)))
+
+
+@pytest.mark.parametrize("spec", [spec for spec, causal in EVERY if causal], ids=short)
+def test_causal_means_causal(spec, run):
+    """A position depends on itself, and exactly not on what comes after, however often it is looped."""
+    ahead(run(built(spec, True)))
+
+
+MADE = dict.fromkeys(spec for spec, _ in EVERY)  # one whose heads see one key has no use for a bias
+FURTHER = [every_parameter_takes_part, weights_come_from_the_seed, at_test_nothing_is_random, far_longer_rows_are_read]
+
+
+@pytest.mark.parametrize("law", FURTHER, ids=lambda law: law.__name__)
+@pytest.mark.parametrize("spec", [spec for spec in MADE if Local(0) not in getattr(spec, "positions", ())], ids=short)
+def test_every_model_keeps_the_other_laws(spec, law):
+    law(spec)
+
+
+def sees_all(spec):
+    """Of the forms written down in ``forms`` alone: a new model or position may see less."""
+    windows = (Local, LocalHeads, CoupledHeads, EarlierHeads)
+    return spec in [*SPECS, *RECURRENT] and not any(isinstance(p, windows) for p in getattr(spec, "positions", ()))
+
+
+SEE_ALL = [(spec, causal) for spec, causal in EVERY if sees_all(spec)]
+
+
+@pytest.mark.parametrize(("spec", "causal"), SEE_ALL, ids=names(SEE_ALL))
+def test_without_windows_everything_allowed_is_seen(spec, causal, run):
+    full = torch.ones(9, 9, dtype=torch.bool)
+    assert torch.equal(influence(run(built(spec, causal)), some([9]), 1), full.tril() if causal else full)
+
+
+class Peeking(Model):
+    """Each position adds the whole row's mean: under a causal layout that is a look at the answer."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.readout = nn.Embedding(6, 8), nn.Linear(8, 3)
+
+    def embed(self, inputs):
+        return self.embedding(inputs.tokens), inputs.padding_mask[..., None]
+
+    def start(self, context):
+        return context[0]
+
+    def advance(self, state, context):
+        present = context[1]
+        return state + (state * present).sum(1, keepdim=True) / present.sum(1, keepdim=True)
+
+    def read(self, state):
+        return self.readout(state)
+
+
+class Batched(Peeking):
+    """Each row adds what the batch says."""
+
+    def advance(self, state, context):
+        return state + state.mean(0)
+
+
+@pytest.mark.parametrize(("model", "laws"), [(Peeking, [ahead]), (Batched, LAWS[:2])], ids=["peeks", "batched"])
+def test_these_laws_catch_who_breaks_them(model, laws, run):
+    for law in laws:
+        with pytest.raises(Broken):
+            law(run(model().double()))
+    for law in set(LAWS) - set(laws) if model is Peeking else ():
+        law(run(model().double()))
+
+
+@pytest.mark.parametrize("reach", [0, 1, 2])
+@pytest.mark.parametrize("loops", [1, 2])
+@pytest.mark.parametrize("layers", [1, 2])
+@both
+def test_a_window_reaches_exactly_so_far(reach, loops, layers, causal, run):
+    spec = replace(BASE, layers=layers, positions=(Local(reach),))
+    distance = torch.arange(11)[:, None] - torch.arange(11)
+    wanted = distance.abs() <= reach * loops * layers
+    if causal:
+        wanted &= distance >= 0
+    assert torch.equal(influence(run(build(spec, causal)), some([11]), loops), wanted)
+
+
+@pytest.mark.parametrize("further", [Local(2), ALiBi(), RoPE(), LocalHeads(2, reach=2)], ids=repr)
+@both
+def test_of_several_windows_each_head_sees_what_all_let_it_see(further, causal, run):
+    distance = torch.arange(9)[:, None] - torch.arange(9)
+    wanted = (distance.abs() <= 1) & ((distance >= 0) | (not causal))
+    spec = replace(BASE, positions=(Local(1), further))
+    assert torch.equal(influence(run(build(spec, causal)), some([9]), 1), wanted)
+
+
+@both
+def test_of_local_heads_the_others_see_all(causal, run):
+    """With all heads local, the reach is theirs; with one less, nothing is out of reach."""
+    distance = torch.arange(9)[:, None] - torch.arange(9)
+    allowed = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
+    for count, wanted in ((2, distance.abs() <= 1), (1, distance.abs() <= 9)):
+        spec = replace(BASE, positions=(LocalHeads(count),))
+        assert torch.equal(influence(run(build(spec, causal)), some([9]), 1), wanted & allowed)
+
+
+@pytest.mark.parametrize(("reach", "ahead"), [(0, 0), (1, 0), (0, 1), (1, 2), (0, 9)])
+@both
+def test_coupled_heads_see_one_position_of_every_number_and_their_own(reach, ahead, causal, run):
+    position = torch.tensor([1, 2, 3, 0, 1, 2, 3, 0, 1, 2])
+    wanted = (position - position[:, None] - ahead).abs() <= reach
+    wanted |= torch.eye(10, dtype=torch.bool)
+    wanted &= torch.ones_like(wanted).tril() if causal else True
+    spec = replace(BASE, positions=(CoupledHeads(2, reach, ahead),))
+    inputs = replace(some([10]), digit_position=position[None])
+    assert torch.equal(influence(run(build(spec, causal)), inputs, 1), wanted)
+
+
+@both
+def test_coupled_and_local_heads_stand_side_by_side(causal):
+    """The first head sees neighbours, the last its own position; of three, the one between sees all."""
+    inputs = some([9])
+    encodings = [LocalHeads(1).build(12, 3), CoupledHeads(1).build(12, 3)]
+    bias = Sight.of(encodings, inputs, causal=causal).bias
+    index, position = torch.arange(9), inputs.digit_position[0]
+    wanted = torch.stack([(index[:, None] - index).abs() <= 1, torch.ones(9, 9) > 0, position[:, None] == position])
+    assert torch.equal(bias[0] == 0, wanted.tril() if causal else wanted)
+
+
+def test_earlier_heads_start_by_finding_their_like():
+    """At the start a symbol that has stood before looks at that position most, and one that has not at nothing much."""
+    torch.manual_seed(0)
+    spec = Transformer(width=64, heads=4, init_std=0.1, positions=(LocalHeads(2), EarlierHeads(2)))
+    model = spec.build(READS, WRITES, causal=True)
+    (block,) = model.blocks
+    query, key, _ = block.mixer.project.weight.view(3, 4, 16, 64)
+    assert torch.equal(query[2:], key[2:])
+    assert not torch.isclose(query[:2], key[:2]).any()
+    symbols = block.norm_mixer(model.embedding.weight)
+    scores = torch.einsum("ad,hed,hef,bf->hab", symbols, query, key, symbols)[2:]
+    like = scores.diagonal(dim1=1, dim2=2)
+    assert (like[..., None] > scores + 1e-4).sum() == 2 * 6 * 5
+
+
+# Attention against every score written out: as its module computes it, and as runners do without padding
+
+SORTED = [9, 7, 5, 2]
+rows_of = pytest.mark.parametrize("lengths", [SORTED, [6, 6]], ids=str)
+
+
+def dense(attention, x, bias, angles, padding_mask, causal):
+    """Every score, then −inf where nothing may be seen."""
+    b, t, d = x.shape
+    heads, reach = attention.heads, bias.shape[1] // 2
+    query, key, value = attention.project(x).view(b, t, 3, heads, d // heads).permute(2, 0, 3, 1, 4)
+    if angles is not None:
+        turn = torch.polar(torch.ones_like(angles), angles)[:, None]
+
+        def rotated(part):
+            first, second = part.chunk(2, -1)
+            turned = torch.complex(first, second) * turn
+            return torch.cat([turned.real, turned.imag], -1)
+
+        query, key = rotated(query), rotated(key)
+    scores = query @ key.mT / (d // heads) ** 0.5
+    offset = torch.arange(t) - torch.arange(t)[:, None]  # how far to the right the key stands
+    scores = scores + bias[:, (offset + reach).clamp(0, 2 * reach)]
+    seen = (offset.abs() <= reach) & padding_mask[:, None, :]
+    if causal:
+        seen = seen & (offset <= 0)
+    scores = scores.masked_fill(~(seen | (offset == 0))[:, None], -torch.inf)
+    return attention.out((scores.softmax(-1) @ value).transpose(1, 2).reshape(b, t, d))
+
+
+def ways(attention, x, encodings, inputs, causal):
+    """What each position that is present finds: by the module, and packed, with and without kernels for small heads."""
+    yield attention(x, Sight.of(encodings, inputs, causal=causal))[inputs.padding_mask]
+    projected = attention.project(Ragged.of(inputs.padding_mask).pack(x)).unflatten(-1, (3, attention.heads, -1))
+    pattern = pattern_of(encodings, inputs, causal, attention)
+    for pays in (False, True):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("lengthwise.runners.cpu.small.pays", lambda *_, pays=pays: pays)
+            yield attention.out(mixed(attention, projected, pattern).flatten(1))
+
+
+def given_to(attention, lengths):
+    """Rows, and what attention is given of them."""
+    inputs, draw = some(lengths), stream(0, "x")
+    return inputs, torch.randn(*inputs.tokens.shape, 8, generator=draw, dtype=torch.double, requires_grad=True)
+
+
+@rows_of
+@both
+def test_earlier_heads_equal_dense_attention_with_a_blank(lengths, causal):
+    """The second of two heads sees strictly what came before, and a key of score 0 whose value is 0."""
+    attention = SoftmaxAttention(8, 2).double()
+    inputs, x = given_to(attention, lengths)
+    query, key, value = attention.project(x).view(*x.shape[:2], 3, 2, 4).permute(2, 0, 3, 1, 4)
+    scores = query @ key.mT / 2
+    index = torch.arange(x.shape[1])
+    seen = inputs.padding_mask[:, None, :] & (
+        index <= index[:, None] if causal else torch.ones(len(index), len(index)) > 0
+    )
+    first = scores[:, 0].masked_fill(~seen, -torch.inf).softmax(-1)
+    weights = (scores[:, 1].exp() * (seen & (index < index[:, None]))).double()
+    second = weights / (1 + weights.sum(-1, keepdim=True))
+    mixed = torch.cat([first @ value[:, 0], second @ value[:, 1]], -1)
+    for found in ways(attention, x, [EarlierHeads(1).build(8, 2)], inputs, causal):
+        close(found, attention.out(mixed)[inputs.padding_mask])
+
+
+@pytest.mark.parametrize("windows", [(), (LocalHeads(2, reach=1),)], ids=repr)
+@rows_of
+@both
+def test_with_a_blank_a_head_can_tell_how_many_equal_values_it_sees(windows, lengths, causal):
+    """Of k equal ones it finds w / (1 + w) of one, with w = k · exp(score). Without a blank it finds one, for any k."""
+    attention = SoftmaxAttention(8, 2).double()
+    inputs, x = given_to(attention, lengths)
+    x = x[:1, :1].expand_as(x).detach()
+    query, key, value = attention.project(x[0, 0]).view(3, 2, 4)
+    seen = inputs.padding_mask[:, None, :].expand(-1, x.shape[1], -1)
+    if causal:
+        seen = seen.tril()
+    if windows:
+        seen = seen.tril(1).triu(-1)
+    weight = seen.sum(-1)[..., None] * ((query * key).sum(-1) / 2).exp()
+    found = (weight / (1 + weight))[..., None] * value
+    wanted = attention.out(found.flatten(-2))[inputs.padding_mask]
+    encodings = [position.build(8, 2) for position in (*windows, Blank())]
+    for one in ways(attention, x, encodings, inputs, causal):
+        close(one, wanted)
+
+
+@pytest.mark.parametrize("reach", [0, 1, 3, 12])
+@pytest.mark.parametrize("rope", [False, True], ids=["", "rope"])
+@rows_of
+@both
+def test_local_attention_equals_dense_attention(reach, rope, lengths, causal):
+    attention = SoftmaxAttention(8, 2).double()
+    inputs, x = given_to(attention, lengths)
+    encodings = [position.build(8, 2).double() for position in (Local(reach), *[RoPE()] * rope)]
+    bias = encodings[0].bias
+    bias.data.copy_(torch.randn(bias.shape, generator=stream(0, "bias")))
+    angles = encodings[1].angles(inputs) if rope else None
+    wanted = dense(attention, x, bias, angles, inputs.padding_mask, causal)[inputs.padding_mask]
+    probe = torch.randn(wanted.shape, generator=stream(0, "probe"), dtype=torch.double)
+    parts = [x, bias, *attention.parameters()]
+    slow = torch.autograd.grad((wanted * probe).sum(), parts, retain_graph=True)
+    assert reach == 0 or all(gradient.any() for gradient in slow)  # alone in its window, a position needs no scores
+    for found in ways(attention, x, encodings, inputs, causal):
+        close(found, wanted)
+        for one, two in zip(torch.autograd.grad((found * probe).sum(), parts, retain_graph=True), slow, strict=True):
+            close(one, two)
+
+
+@rows_of
+@both
+def test_full_attention_equals_dense_attention(lengths, causal):
+    attention, rope = SoftmaxAttention(8, 2).double(), RoPE().build(8, 2).double()
+    inputs, x = given_to(attention, lengths)
+    no_bias = torch.zeros(2, 2 * 40 + 1, dtype=torch.double)
+    wanted = dense(attention, x, no_bias, rope.angles(inputs), inputs.padding_mask, causal)[inputs.padding_mask]
+    for found in ways(attention, x, [rope], inputs, causal):
+        close(found, wanted)
+
+
+@rows_of
+@both
+def test_alibi_and_local_heads_equal_dense_attention(lengths, causal):
+    attention = SoftmaxAttention(8, 2).double()
+    inputs, x = given_to(attention, lengths)
+    encodings = [ALiBi(3.0).build(8, 2).double(), LocalHeads(1).build(8, 2)]
+    # Of two heads, the second's slope is a sixteenth of the first's (2⁻⁸ over both); the first sees neighbours alone.
+    offset = torch.arange(-40, 41).abs()
+    bias = torch.stack([(-3.0 * offset).masked_fill(offset > 1, -torch.inf), -3.0 / 16 * offset]).double()
+    wanted = dense(attention, x, bias, None, inputs.padding_mask, causal)[inputs.padding_mask]
+    for found in ways(attention, x, encodings, inputs, causal):
+        close(found, wanted)
+
+
+def test_alibi_s_slopes_as_published():
+    slopes = -ALiBi().build(64, 8).attention_bias(some([2]))[:, 1, 0]
+    assert slopes.tolist() == [2.0**-k for k in range(1, 9)]
+
+
+# Positions
+
+
+def shifted(inputs, by):
+    return replace(inputs, position=inputs.position + by)
+
+
+@pytest.mark.parametrize(
+    "positions", [(RoPE(),), (RoPE(100.0), Local(2)), (Local(1),), (ALiBi(),), (NoPE(),), ()], ids=repr
+)
+@both
+def test_relative_positions_do_not_know_where_a_row_starts(positions, causal, run):
+    runner, inputs = run(build(replace(BASE, positions=positions), causal)), some()
+    close(logits(runner, inputs), logits(runner, shifted(inputs, 7)), 1e-6)
+
+
+@both
+def test_learned_positions_do(causal, run):
+    runner, inputs = run(build(replace(BASE, positions=(Learned(40),)), causal)), some()
+    assert (logits(runner, inputs) - logits(runner, shifted(inputs, 7))).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("positions", [(RoPE(),), (Learned(40),)], ids=repr)
+def test_order_is_known_from_the_index(positions, run):
+    runner, inputs = run(build(replace(BASE, positions=positions), False)), some([6])
+    turned = replace(inputs, position=inputs.position.flip(1))
+    stretched = replace(inputs, position=inputs.position * 2)
+    one = logits(runner, inputs, [1])
+    assert (one - logits(runner, turned, [1])).abs().max() > 1e-3
+    assert (one - logits(runner, stretched, [1])).abs().max() > 1e-3
+
+
+def test_sinusoidal_positions_as_published():
+    inputs = some([5])
+    added = Sinusoidal().build(8, 2).vectors(inputs)
+    wanted = [
+        [math.sin(i / 10_000 ** (k / 4)) for k in range(4)] + [math.cos(i / 10_000 ** (k / 4)) for k in range(4)]
+        for i in range(5)
+    ]
+    close(added[0], torch.tensor(wanted), 1e-6)
+
+
+@pytest.mark.parametrize("length", [4, 9])
+def test_fire_as_published(length):
+    """f(log(c(i − j) + 1) / log(c · max(i, L) + 1)), with a network f of one hidden layer; L is 6 here."""
+    torch.manual_seed(0)
+    encoding = FIRE(threshold=6.0).build(8, 2)
+    bias = encoding.attention_bias(some([length]))
+    first, _, second = encoding.network
+    c = encoding.scale.item()
+    for i in range(length):
+        for j in range(i + 1):
+            x = math.log(c * (i - j) + 1) / (math.log(c * max(i, 6) + 1) + 1e-6)
+            hidden = torch.relu(first.weight[:, 0] * x + first.bias)
+            close(bias[:, i, j], second.weight @ hidden + second.bias, 1e-5)
+
+
+def test_fire_of_rows_with_positions_of_their_own():
+    """Each row's bias is what it would be alone."""
+    torch.manual_seed(0)
+    encoding, inputs = FIRE().build(8, 2), some([6, 6])
+    inputs = replace(inputs, position=torch.stack([torch.arange(6), 3 * torch.arange(6)]))
+    bias = encoding.attention_bias(inputs)
+    assert bias.shape == (2, 2, 6, 6)
+    for row in (0, 1):
+        close(bias[row], encoding.attention_bias(inputs.take(slice(row, row + 1))), 1e-6)
+    assert (bias[0] - bias[1]).abs().max() > 1e-3
+
+
+def test_equal_places_share_an_abacus_vector_and_signs_another():
+    encoding, inputs = Abacus(9).build(8, 2), some([9])
+    added = encoding.vectors(inputs)[0]
+    same = inputs.digit_position[0][:, None] == inputs.digit_position[0]
+    assert torch.equal((added[:, None] == added).all(-1), same)
+    assert added.abs().min() > 0
+
+
+def test_one_linear_map_leads_from_each_sine_to_its_neighbour():
+    table = Abacus(60, start="sines", std=0.3).build(16, 2).table
+    vectors = table.weight.detach().double()
+    assert vectors.shape == (61, 16) and float(vectors.std()) == pytest.approx(0.3, rel=0.1)
+    step = torch.linalg.lstsq(vectors[:-1], vectors[1:]).solution
+    torch.testing.assert_close(vectors[:-1] @ step, vectors[1:], atol=1e-4, rtol=0)
+    apart = torch.cdist(vectors, vectors) + torch.eye(61)
+    assert apart.min() > 0.1
+    assert table.weight.requires_grad
+
+
+@pytest.mark.parametrize("each_row", [False, True])
+def test_abacus_offsets_are_for_training(each_row):
+    """Uniform over so many, alike in a batch or drawn for each row; signs keep their place; test has none."""
+    model = replace(BASE, positions=(Abacus(30, 4, each_row),))
+    recipe = replace(RECIPE, task=Addition(), lengths=Uniform(6), model=model)
+    plain = replace(recipe, model=BASE)
+    seen = set()
+    for step in range(20):
+        own, bare = (data.batch(each, step)[0].inputs for each in (recipe, plain))
+        more = own.digit_position - bare.digit_position
+        assert (more[bare.digit_position == 0] == 0).all()
+        offsets = more.amax(1, keepdim=True)
+        assert ((more == offsets) | (bare.digit_position == 0)).all()
+        assert each_row or len(offsets.unique()) == 1
+        seen |= set(offsets.flatten().tolist())
+        assert torch.equal(own.tokens, bare.tokens)
+    assert seen == set(range(4))
+    assert data.batch(recipe, 3)[0].inputs.digit_position.equal(data.batch(recipe, 3)[0].inputs.digit_position)
+    problems = data.fresh_problems(recipe.task, (5, 5), 4, seed=0)
+    written = recipe.layout.write(problems, recipe.task).inputs.digit_position
+    assert written.max() == 6  # what is solved and scored is written without an offset
+
+
+def test_coupled_signs_share_a_vector_and_are_moved_with_the_digits():
+    """Unlike Abacus: signs stand in the place before the first, whatever the offset."""
+    encoding, inputs = Coupling(30, 8).build(8, 2), some([9, 9])
+    plain = encoding.vectors(inputs)
+    same = inputs.digit_position[0][:, None] == inputs.digit_position[0]
+    assert torch.equal((plain[0][:, None] == plain[0]).all(-1), same)
+    told = Coupling(30, 8).vary(inputs, stream(0, "offset"))
+    more = told.digit_position - inputs.digit_position
+    assert (more == more[:, :1]).all() and more[0, 0] != more[1, 0]
+    assert torch.equal((encoding.vectors(told) == plain).all(-1), more == 0)
+
+
+def test_abacus_at_attention_is_added_to_queries_and_keys_alone():
+    """The formula, by hand: softmax((q + p)(k + p)ᵀ/√e) v, with the same p in every layer."""
+    model, inputs = build(replace(BASE, positions=(Abacus(9, at="attention"),)), False), some([6])
+    context = model.embed(inputs)
+    close(context.embedded, model.embedding(inputs.tokens))
+    attention, x = model.blocks[0].mixer, torch.randn(1, 6, 8, dtype=torch.double)
+    query, key, value = (attention.project(x)[0].view(6, 3, 2, 4)[:, part] for part in range(3))
+    p = model.encodings[0].table.weight[inputs.digit_position[0]].view(6, 2, 4)
+    scores = torch.einsum("ihe,jhe->hij", query + p, key + p) / 2
+    mixed = torch.einsum("hij,jhe->ihe", scores.softmax(-1), value).reshape(6, 8)
+    close(attention(x, context.sight)[0], attention.out(mixed))
+
+
+def relative(index):
+    """What each relative encoding makes of positions: scores of queries and keys that are the same everywhere."""
+    inputs = replace(some([6]), position=index)
+    for position in (RoPE(), ALiBi(), FIRE(threshold=1e6)):
+        encoding = position.build(8, 2)
+        if (bias := encoding.attention_bias(inputs)) is not None:
+            yield bias
+        else:
+            draw = torch.randn(2, 1, 1, 1, 4, generator=stream(0, "query and key"))
+            query, key = (rotate(part.expand(1, 6, 1, 4), encoding.angles(inputs)) for part in draw)
+            yield query[:, :, 0] @ key[:, :, 0].mT
+
+
+def test_relative_encodings_do_not_change_when_all_positions_are_shifted():
+    """FIRE as long as its threshold is far: it is relative to a query's position only beyond."""
+    torch.manual_seed(0)
+    plain = list(relative(torch.arange(6)[None]))
+    torch.manual_seed(0)
+    for one, two in zip(plain, relative(torch.arange(6)[None] + 37), strict=True):
+        close(one, two, 1e-5)
+
+
+def test_randomized_positions_grow_and_are_any_of_so_many():
+    """In training a batch draws its own, at test a row of given length is told the same at all times."""
+    position, inputs = Randomized(RoPE(), 20), some()
+    told = torch.stack([position.vary(inputs, stream(0, "random", i)).position for i in range(200)])
+    for i, length in enumerate(LENGTHS):
+        rows = told[:, i, :length]
+        assert (rows.diff(dim=1) > 0).all()
+        assert set(rows.flatten().tolist()) == set(range(20))
+    encoding = position.build(8, 2)
+    assert torch.equal(encoding.train().angles(inputs), RoPE().build(8, 2).angles(inputs))  # told by the batch
+    test = encoding.eval().angles(inputs)
+    assert torch.equal(test[1, :9], encoding.angles(some([9, 9]))[1])
+    assert not torch.equal(test, RoPE().build(8, 2).angles(inputs))
+    with pytest.raises(UsageError, match=r"a row of 9 positions takes Randomized\(most=9\) or more, not 8"):
+        Randomized(RoPE(), 8).vary(inputs, stream(0, "random"))
+    with pytest.raises(UsageError, match="no other encoding of them beside it"):
+        replace(BASE, positions=(position, ALiBi()))
+
+
+@pytest.mark.parametrize("inner", [Blank(), EarlierHeads(1), LocalHeads(1)], ids=repr)
+def test_randomized_positions_keep_all_that_the_encoding_says(inner):
+    """What does not depend on positions is as it was: a blank key, and heads that start alike."""
+    own, randomized = inner.build(8, 2), Randomized(inner, 20).build(8, 2)
+    assert randomized.attends == own.attends
+    for name in ("blank", "alike"):
+        one, two = getattr(own, name)(), getattr(randomized, name)()
+        assert (one is None) == (two is None)
+        assert one is None or torch.equal(one, two)
+
+
+def test_a_place_that_does_not_fit_is_said():
+    encoding = Abacus(2).build(8, 2)
+    assert encoding.vectors(some([9])).shape == (1, 9, 8)
+    with pytest.raises(UsageError, match="digit position 5 does not fit the table of 2"):
+        encoding.vectors(replace(some([9]), digit_position=torch.full((1, 9), 5)))
+
+
+def test_without_positions_a_row_seen_at_once_is_a_set(run):
+    runner, inputs = run(build(BASE, False)), some([6])
+    turned = replace(inputs, tokens=inputs.tokens.flip(1))
+    close(logits(runner, inputs, [2]).flip(1), logits(runner, turned, [2]))
+
+
+def test_a_learned_table_holds_exactly_its_size(run):
+    runner = run(build(replace(BASE, positions=(Learned(9),)), True))
+    logits(runner, some([9]), [1])
+    with pytest.raises(
+        UsageError, match="a row of 10 positions does not fit the learned table of 9: ask for a shorter"
+    ):
+        logits(runner, some([10]), [1])
+
+
+def test_a_mixer_need_not_start_with_keys_like_its_queries(run):
+    class Plain(SoftmaxAttention):
+        start_alike = Mixer.start_alike
+
+    @dataclass(frozen=True)
+    class _PlainSpec(Attention):
+        def build(self, width, heads, *, dropout, biases):
+            return Plain(width, heads)
+
+    model = build(replace(BASE, mixer=_PlainSpec(), positions=(EarlierHeads(1),)), True)
+    assert logits(run(model), some(), [1, 2, 3]).isfinite().all()
+
+
+@pytest.mark.parametrize("positions", [(RoPE(), RoPE()), (EarlierHeads(1), Blank())], ids=repr)
+def test_two_of_a_kind_are_refused(positions, run):
+    with pytest.raises(UsageError, match="one rotary encoding, and one encoding with a blank, at most"):
+        logits(run(build(replace(BASE, positions=positions), True)), some())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Local(-1),
+        lambda: LocalHeads(0),
+        lambda: LocalHeads(3).build(8, 2),
+        lambda: CoupledHeads(0),
+        lambda: EarlierHeads(0),
+        lambda: EarlierHeads(3).build(8, 2),
+        lambda: CoupledHeads(1, reach=-1),
+        lambda: CoupledHeads(3).build(8, 2),
+        lambda: ALiBi(0.0),
+        lambda: FIRE(hidden=0),
+        lambda: FIRE(threshold=0.0),
+        lambda: Abacus(0),
+        lambda: Abacus(offset=0),
+        lambda: Coupling(0),
+        lambda: Abacus(std=-1.0),
+        lambda: Randomized(RoPE(), 0),
+        lambda: Transformer(noise=-1.0),
+        lambda: Transformer(eps=0.0),
+        lambda: Sinusoidal().build(7, 1),
+        lambda: Transformer(width=0),
+        lambda: Transformer(width=8, heads=3),
+        lambda: Transformer(dropout=1.0),
+        lambda: Transformer(layers=0),
+        lambda: RoPE().build(6, 2),
+    ],
+)
+def test_what_cannot_be_built_is_refused(make):
+    with pytest.raises(UsageError):
+        make()
+
+
+# The block and its loop
+
+
+def plain_mlp(mlp, x):
+    x = x @ mlp.widen.weight.T + (0 if mlp.widen.bias is None else mlp.widen.bias)
+    half = x.shape[-1] // 2
+    x = x[..., :half] * mlp.act(x[..., half:]) if mlp.gated else mlp.act(x)
+    return x @ mlp.narrow.weight.T + (0 if mlp.narrow.bias is None else mlp.narrow.bias)
+
+
+def plain_attention(attention, x, sight):
+    """Every score written out. Keys that are not seen, a blank and rotations as a batch's sight has them."""
+    b, t, d = x.shape
+    query, key, value = attention.project(x).view(b, t, 3, attention.heads, -1).permute(2, 0, 3, 1, 4)
+    if sight.keys is not None:
+        added = sight.keys.view(b, t, attention.heads, -1).transpose(1, 2)
+        query, key = query + added, key + added
+    if sight.angles is not None:
+        turn = torch.polar(torch.ones_like(sight.angles), sight.angles)[:, None]
+        query, key = (
+            torch.view_as_real(torch.complex(*part.chunk(2, -1)) * turn).mT.flatten(-2) for part in (query, key)
+        )
+    scores = query @ key.mT / math.sqrt(d // attention.heads)
+    if sight.bias is None:
+        scores = scores.masked_fill(torch.ones(t, t).triu(1) > 0, -torch.inf)
+    else:
+        blanks = sight.bias.shape[-1] - t
+        scores = nn.functional.pad(scores, (0, blanks)) + sight.bias
+        value = nn.functional.pad(value, (0, 0, 0, blanks))
+    weights = scores.exp() / scores.exp().sum(-1, keepdim=True)
+    return attention.out((weights @ value).transpose(1, 2).reshape(b, t, d))
+
+
+def plain_block(spec, block, h, x, sight):
+    read = x if spec.injection == "reads" else 0
+    if spec.injection == "layers":
+        h = h + x
+    if spec.norm == "post":
+        h = block.norm_mixer(h + plain_attention(block.mixer, h + read, sight))
+        return block.norm_mlp(h + plain_mlp(block.mlp, h + read))
+    h = h + plain_attention(block.mixer, block.norm_mixer(h) + read, sight)
+    return h + plain_mlp(block.mlp, block.norm_mlp(h) + read)
+
+
+INJECTED = {
+    "once": lambda model, h, x: h,
+    "layers": lambda model, h, x: h,
+    "reads": lambda model, h, x: h,
+    "add": lambda model, h, x: h + x,
+    "concat": lambda model, h, x: torch.cat([h, x], -1) @ model.inject.join.weight.T + model.inject.join.bias,
+    "gate": lambda model, h, x: (
+        h + x / (1 + (-(torch.cat([h, x], -1) @ model.inject.gate.weight.T) - model.inject.gate.bias).exp())
+    ),
+}
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=short)
+@both
+def test_looping_is_the_formula(spec, causal):
+    """With injection h_0 = 0 and h ← norm(blocks(inject(h, x))); without, h_0 = x and h ← norm(blocks(h))."""
+    model, inputs = built(spec, causal), some()
+    x, sight, _ = model.embed(inputs)
+    state = x if spec.injection in ("once", "reads") else torch.zeros_like(x)
+    for k, rows, found in unroll(model, inputs, torch.full((len(LENGTHS),), 3)):
+        state = INJECTED[spec.injection](model, state, x)
+        for block in model.blocks:
+            state = plain_block(spec, block, state, x, sight)
+        if spec.final_norm == "loop":
+            state = model.norm(state)
+        close(found[inputs.padding_mask], state[inputs.padding_mask])
+        assert k <= 3 and rows.tolist() == [0, 1, 2]
+
+
+def test_a_looped_transformer_by_hand(run):
+    """From its weights alone: embedding, mask, softmax, norm, GELU and readout are written out. Rows have their own
+    lengths and loops."""
+    model = build(Transformer(width=8, heads=2, layers=2), True)
+    weight = dict(model.named_parameters())
+
+    def linear(name, x):
+        return x @ weight[f"{name}.weight"].T + weight[f"{name}.bias"]
+
+    def norm(name, x):
+        centred = x - x.mean(-1, keepdim=True)
+        scale = (centred.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+        return centred * scale * weight[f"{name}.weight"] + weight[f"{name}.bias"]
+
+    def block(name, h):
+        query, key, value = linear(f"{name}.mixer.project", norm(f"{name}.norm_mixer", h)).split(8, -1)
+        found = []
+        for head in (slice(0, 4), slice(4, 8)):
+            shares = (query[:, head] @ key[:, head].T / 2).exp().tril()
+            found.append(shares / shares.sum(-1, keepdim=True) @ value[:, head])
+        h = h + linear(f"{name}.mixer.out", torch.cat(found, -1))
+        wide = linear(f"{name}.mlp.widen", norm(f"{name}.norm_mlp", h))
+        gelu = wide * (1 + (math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)).tanh()) / 2
+        return h + linear(f"{name}.mlp.narrow", gelu)
+
+    inputs, read = some(), []
+    for row, (length, loops) in enumerate(zip(LENGTHS, LOOPS, strict=True)):
+        x = weight["embedding.weight"][inputs.tokens[row, :length]]
+        h = torch.zeros_like(x)
+        for _ in range(loops):
+            h = norm("norm", block("blocks.1", block("blocks.0", h + x)))
+        read.append(linear("readout", h))
+    ours = with_gradients(run(model).last(inputs, torch.tensor(LOOPS), inputs.padding_mask), model)
+    all_close(ours, with_gradients(torch.cat(read), model))
+
+
+def test_the_readout_is_the_formula():
+    """Published (McLeish et al. 2024): an MLP, the final norm, a matrix, a matrix."""
+    spec = replace(BASE, final_norm="readout", readout="mlp", gated=True)
+    model, state = build(spec, True), torch.randn(1, 5, 8, dtype=torch.double)
+    mlp, norm, extra, linear = model.readout
+    close(model.read(state), linear(extra(norm(plain_mlp(mlp, state)))))
+    plain = build(replace(BASE, final_norm="readout"), True)
+    close(plain.read(state), plain.readout[1](plain.readout[0](state)))
+
+
+def test_what_is_embedded_can_be_normalised():
+    embedded = build(replace(BASE, embedding_norm=True, positions=(Learned(9),)), True).embed(some([9])).embedded
+    model = build(replace(BASE, embedding_norm=True, positions=(Learned(9),)), True)
+    bare = model.embedding(some([9]).tokens) + model.encodings[0].table.weight[:9]
+    close(embedded, model.norm_embedding(bare))
+    model = replace(BASE, embedding_norm=True).build(READS, WRITES, causal=True)
+    close(model.embed(some([9])).embedded.mean(-1), torch.zeros(1, 9), 1e-6)
+
+
+def test_loops_start_from_noise_in_training_and_from_its_mean_at_test():
+    model, inputs = build(replace(BASE, noise=0.02, width=64), True), some([40])
+    context = model.embed(inputs)
+    assert not model.start(context).any()
+    model.train()
+    one, two = model.start(context), model.start(context)
+    assert not torch.equal(one, two)
+    assert abs(one.std() - 0.02) < 0.002
+    torch.manual_seed(3)
+    one = model.start(context)
+    torch.manual_seed(3)
+    assert torch.equal(one, model.start(context))  # training seeds it at every step
+
+
+@pytest.mark.parametrize(("injection", "share"), [("concat", 1.0), ("gate", 0.9)])
+def test_other_ways_to_inject_start_near_addition(injection, share):
+    torch.manual_seed(0)
+    model = replace(BASE, injection=injection).build(READS, WRITES, causal=True)
+    state, x = torch.randn(2, 1, 3, 8)
+    close(model.inject(state, x), state + share * x, 1e-6)
+
+
+@both
+def test_advanced_once_injection_makes_no_difference(causal, run):
+    one, two = (run(build(replace(BASE, injection=injection), causal)) for injection in ("add", "once"))
+    close(logits(one, some(), [1] * 3), logits(two, some(), [1] * 3))
+
+
+@pytest.mark.parametrize("positions", [(NoPE(),), (Local(1),)], ids=repr)
+def test_dropout_is_for_training_only_and_decided_by_the_seed(positions, run):
+    plain, model = (build(replace(BASE, positions=positions, dropout=share), False) for share in (0.0, 0.5))
+    inputs = some()
+    assert torch.equal(logits(run(model), inputs), logits(run(plain), inputs))
+    model.train()
+
+    def at(seed):
+        torch.manual_seed(seed)
+        return logits(run(model), inputs)
+
+    assert torch.equal(at(1), at(1))
+    assert not torch.equal(at(1), at(2))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_dropout_drops_its_share_and_keeps_the_mean(share, dtype):
+    torch.manual_seed(0)
+    x = torch.full((999, 1001), 3.0, dtype=dtype, requires_grad=True)
+    out = dropout(x, share)
+    zero = out == 0
+    assert out.dtype == dtype and abs(float(zero.double().mean()) - share) < 3e-3
+    close(out[~zero].double(), torch.full_like(out[~zero], 3 / (1 - share), dtype=torch.double), 0.01)
+    # Four values come of one draw: they know nothing of one another.
+    four = zero.flatten()[:999_000].view(-1, 4).double()
+    assert (four.mean(0) - share).abs().max() < 5e-3
+    assert share == 0 or (torch.corrcoef(four.T) - torch.eye(4)).abs().max() < 0.01
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    assert torch.equal(gradient * 3, out)
+
+
+@both
+@pytest.mark.parametrize(
+    "positions", [(NoPE(),), (RoPE(),), (ALiBi(),), (Local(1),), (LocalHeads(1),), (EarlierHeads(1),)], ids=repr
+)
+def test_attention_with_dropout_is_attention_with_little_of_it(positions, causal, run):
+    """The ways that training with dropout takes, against one without."""
+    spec = replace(BASE, positions=positions)
+    plain, model = build(spec, causal), build(replace(spec, dropout=1e-12), causal)
+    close(logits(run(model.train()), some()), logits(Plain(plain), some()))
+
+
+# Rows leave the loop when they are done
+
+
+class Counter(Model):
+    """Its state says which row it is and how often it was advanced; it notes how many rows each advance took."""
+
+    def __init__(self):
+        super().__init__()
+        self.took = []
+
+    def embed(self, inputs):
+        return inputs.tokens, (torch.ones(1), None), inputs.position
+
+    def start(self, context):
+        return context[0], (torch.zeros_like(context[0]), torch.zeros(len(context[0])))
+
+    def advance(self, state, context):
+        name, (count, all_alike) = state
+        assert torch.equal(name, context[0]) and torch.equal(name, context[2])
+        self.took.append(len(name))
+        return name, (count + 1, all_alike + context[1][0])
+
+    def read(self, state):
+        name, (count, _) = state
+        return torch.stack([name, count], -1).float()
+
+
+LOOP_LISTS = st.lists(st.integers(1, 6), min_size=1, max_size=8)
+
+
+def numbered(loops):
+    """Rows whose one token is their own number."""
+    name = torch.arange(len(loops))[:, None]
+    return Inputs(name, name, name, torch.ones_like(name, dtype=torch.bool))
+
+
+@given(LOOP_LISTS)
+def test_unroll_yields_who_is_running_by_their_own_numbers(loops):
+    model = Counter()
+    yielded = 0
+    for k, rows, (name, (count, all_alike)) in unroll(model, numbered(loops), torch.tensor(loops)):
+        yielded += 1
+        assert k == yielded
+        assert sorted(rows.tolist()) == [i for i, n in enumerate(loops) if n >= k]
+        assert torch.equal(name[:, 0], rows)
+        assert (count == k).all() and (all_alike == k).all()
+    assert yielded == max(loops)
+
+
+@given(LOOP_LISTS)
+def test_the_last_loops_come_in_the_batch_s_order_after_each_row_s_own(loops):
+    inputs = numbered(loops)
+    found = Plain(Counter()).last(inputs, torch.tensor(loops), inputs.padding_mask)
+    assert found.tolist() == [[i, n] for i, n in enumerate(loops)]
+
+
+@given(LOOP_LISTS)
+def test_each_loop_comes_with_its_rows(loops):
+    inputs = numbered(loops)
+    for k, rows, found in Plain(Counter()).each(inputs, torch.tensor(loops), inputs.padding_mask):
+        assert found.tolist() == [[row, k] for row in rows.tolist()]
+
+
+@given(LOOP_LISTS)
+def test_a_batch_costs_its_rows_own_loops(loops):
+    model, inputs = Counter(), numbered(loops)
+    Plain(model).last(inputs, torch.tensor(loops), inputs.padding_mask)
+    assert sum(model.took) == sum(loops)
+
+
+def test_the_first_rows_leave_what_all_rows_share():
+    shared = torch.arange(3)[None]
+    tensor, (kept, nothing), sight = first((torch.arange(4), (shared, None), Sight(torch.ones(4, 2) > 0, True)), 2)
+    assert tensor.tolist() == [0, 1]
+    assert kept is shared and nothing is None
+    assert isinstance(sight, Sight) and sight.padding_mask.shape == (2, 2) and sight.causal
+
+
+class Patient(Runner):
+    """Every row is advanced as often as the longest; each one's own loops are then picked out."""
+
+    def each(self, inputs, loops, at, untracked=0):
+        context = self.model.embed(inputs)
+        state = self.model.start(context)
+        for k in range(1, int(loops.max()) + 1):
+            with torch.set_grad_enabled(k > untracked):
+                state = self.model.advance(state, context)
+            rows = (loops >= k).nonzero().flatten()
+            yield k, rows, self.model.read(state)[rows][at[rows]]
+
+    def last(self, inputs, loops, at, *, untracked=0):
+        found = {}
+        for k, rows, read in self.each(inputs, loops, at, untracked):
+            parts = read.split(at[rows].sum(1).tolist())
+            found |= {int(row): part for row, part in zip(rows, parts, strict=True) if loops[row] == k}
+        return torch.cat([found[i] for i in range(len(loops))])
+
+
+@every_model
+def test_every_loop_equals_that_of_rows_which_all_stay(spec, causal):
+    model, inputs = built(spec, causal), some(width=10)
+    at = inputs.padding_mask & (torch.arange(10) % 3 != 1)
+    ours, theirs = (
+        with_gradients(every_loop(runner, inputs, LOOPS, at), model) for runner in (Plain(model), Patient(model))
+    )
+    all_close(ours, theirs)
+
+
+@every_model
+@pytest.mark.parametrize("untracked", [0, 2])
+def test_the_last_loop_equals_that_of_rows_which_all_stay(spec, causal, untracked):
+    model, inputs = built(spec, causal), some(width=10)
+    at = inputs.padding_mask & (torch.arange(10) % 3 == 1)
+    ours, theirs = (
+        with_gradients(runner.last(inputs, torch.tensor(LOOPS), at, untracked=untracked), model)
+        for runner in (Plain(model), Patient(model))
+    )
+    all_close(ours, theirs)
+
+
+@pytest.mark.parametrize("untracked", [0, 1, 2, 3])
+def test_untracked_loops_carry_no_gradient(untracked, run):
+    """The gradient reaches the last loops alone: as if the state before them had been given."""
+    model, inputs, loops = build(BASE, True), some([5, 5]), [4, 2]
+    weight = model.blocks[0].mlp.widen.weight
+    read = logits(run(model), inputs, loops, untracked=untracked)
+    for row, length in enumerate(loops):
+        context = model.embed(inputs.take(slice(row, row + 1)))
+        h = model.start(context)
+        for k in range(length):
+            h = model.advance(h, context)
+            if k < untracked:
+                h = h.detach()
+        wanted = model.read(h)[0]
+        close(read[row].detach(), wanted.detach())
+        assert read.requires_grad  # of the readout, if of nothing else
+        (gradient,) = torch.autograd.grad((read[row] ** 3).sum(), weight, retain_graph=True, allow_unused=True)
+        if length > untracked:
+            close(gradient, torch.autograd.grad((wanted**3).sum(), weight)[0])
+        else:
+            assert gradient is None or not gradient.any()
+
+
+# A module of a user's own
+
+
+@dataclass(frozen=True)
+class _Own(ModelSpec):
+    bad: bool = False
+
+    def build(self, reads, writes, *, causal):
+        if self.bad:
+            return "a model"
+        return nn.Sequential(nn.Embedding(len(reads), 8), nn.GELU(), nn.Linear(8, len(writes)))
+
+
+RECIPE = Recipe("own", Parity(), FullOutput(), Uniform(4), Constant(), _Own(), final.Final(), steps=3, batch=8)
+
+
+def test_a_module_of_ones_own_is_a_model_advanced_once(run):
+    model = RECIPE.build()
+    assert isinstance(model, Once)
+    batch, once = FullOutput().write(Parity().parse("1011"), Parity()), torch.tensor([1])
+    read = model.module(batch.inputs.tokens)
+    close(run(model).last(batch.inputs, once, batch.answer_slots), read[batch.answer_slots])
+    loss = final.Final()(run(model), batch, once, stream(0, "x")).value
+    close(loss, nn.functional.cross_entropy(read[batch.loss_mask], batch.targets[batch.loss_mask]))
+
+
+def test_a_module_that_asks_is_told_where_padding_stands():
+    class Told(nn.Module):
+        def forward(self, tokens, padding_mask):
+            return nn.functional.one_hot(tokens * padding_mask, 6).double()
+
+    inputs = some(width=10)
+    assert torch.equal(
+        logits(Plain(Once(Told())), inputs, [1] * 3)[inputs.padding_mask].argmax(-1), inputs.tokens[inputs.padding_mask]
+    )
+    assert not Once(Told()).advance(None, (inputs.tokens, inputs.padding_mask))[~inputs.padding_mask][:, 1:].any()
+
+
+def test_a_module_of_another_shape_is_answered_in_one_line(run):
+    model = Once(nn.Sequential(nn.Embedding(6, 4), nn.Flatten()))
+    with pytest.raises(UsageError, match=r"takes tokens \(3, 9\) to logits .*, but Sequential gave \(3, 36\)"):
+        logits(run(model), some(), [1] * 3)
+    with pytest.raises(UsageError, match="must return a torch module, not 'a model'"):
+        replace(RECIPE, model=_Own(bad=True)).build()
+
+
+@pytest.mark.parametrize("spec", [_Own(), BASE], ids=["own", "transformer"])
+def test_initial_weights_are_named_by_the_seed_and_leave_the_global_generator_alone(spec):
+    recipe = replace(RECIPE, model=spec)
+    before = torch.get_rng_state()
+    first, again, other = (
+        torch.cat([p.flatten() for p in replace(recipe, seed=seed).build().parameters()]) for seed in (0, 0, 1)
+    )
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_numbers_are_a_linear_map_of_a_symbol_s_digits():
+    columns = Vocab(("00", "07", "70", "77"))
+    spec = Transformer(read_in="numbers")
+    none, low, high, both = spec.build(columns, columns, causal=False).embedding(torch.arange(4))
+    torch.testing.assert_close(both - high, low - none)
+    with pytest.raises(UsageError, match="symbols of digits, as Pairs has, not a b"):
+        spec.build(Vocab(("a", "b")), columns, causal=False)

@@ -1,0 +1,361 @@
+"""The recurrent system's models: their published size, and how they are run against each of them written by hand."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import LONG
+from forms import with_gradients
+
+from lengthwise import catalog
+from lengthwise.base.rng import stream
+from lengthwise.base.schemas import Trained
+from lengthwise.base.types import Inputs, UsageError
+from lengthwise.base.vocab import Vocab
+from lengthwise.cli.entry import main
+from lengthwise.models.lstm import LSTM
+from lengthwise.models.retran import ReTran
+from lengthwise.recipes.retran import cpu, models, paper
+from lengthwise.report.csv_files import write_csv
+from lengthwise.report.published import read_table
+from lengthwise.runners.cpu.cell import emit
+from lengthwise.runners.cpu.lstm import PackedLSTM
+from lengthwise.runners.cpu.recall import Recall
+from lengthwise.runners.cpu.retran import Wave
+from lengthwise.runners.cpu.transformer import PackedTransformer
+from lengthwise.runners.plain import Plain
+from lengthwise.studies import Study
+from lengthwise.studies.retran import retran
+
+SYMBOLS = Vocab(tuple("0123456789+-*()=$^_"))
+GPT = models("small")["gpt"][0]
+LENGTHS = [5, 9, 1, 7, 9]
+
+
+def build(spec, grown=False):
+    """In float64; ``grown``: every parameter matters."""
+    torch.manual_seed(0)
+    model = spec.build(SYMBOLS, SYMBOLS, causal=True).double()
+    draw = stream(0, "more")
+    for parameter in model.parameters() if grown else ():
+        parameter.data += 0.4 * torch.randn(parameter.shape, generator=draw, dtype=torch.double)
+    return model
+
+
+def rows():
+    width = max(LENGTHS) + 1
+    tokens = torch.randint(len(SYMBOLS), (len(LENGTHS), width), generator=stream(0, "tokens"))
+    position = torch.arange(width).expand(len(LENGTHS), -1)
+    return Inputs(tokens, position, position, position < torch.tensor(LENGTHS)[:, None])
+
+
+def read(runner, inputs, loops=1):
+    return runner.last(inputs, torch.full((len(inputs),), loops), inputs.padding_mask)
+
+
+# As published
+
+
+PARAMETERS = {
+    "small": {"retran": 35_936, "gpt": 39_328, "lstm": 32_432},
+    "medium": {"retran": 185_536, "gpt": 202_368, "lstm": 168_000},
+    "large": {"retran": 1_096_064, "gpt": 1_194_496, "lstm": 994_304},
+}
+
+
+@pytest.mark.parametrize("size", PARAMETERS)
+def test_models_have_their_published_size(size):
+    for name, parameters in PARAMETERS[size].items():
+        for recipe in (cpu()[f"{name}-{size}"], paper()[f"paper-{name}-{size}"]):
+            assert sum(parameter.numel() for parameter in recipe.build().parameters()) == parameters
+
+
+def spread(tensor):
+    return float(tensor.detach().std())
+
+
+def orthogonal(matrix):
+    """The shorter side's vectors have length 1 and right angles."""
+    matrix = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    return torch.allclose(matrix @ matrix.T, torch.eye(len(matrix), dtype=matrix.dtype), atol=1e-5)
+
+
+def test_retran_starts_as_stated():
+    model = build(ReTran(64, 256, 6))
+    assert spread(model.embedding.weight) == pytest.approx(1, rel=0.1)
+    assert float(model.readout.weight.detach().abs().max()) <= 1 / 8
+    for layer in model.layers:
+        for linear in (layer.query, layer.key, layer.value):
+            assert spread(linear.weight) == pytest.approx(0.02, rel=0.1) and not linear.bias.any()
+        assert spread(layer.mix.weight) == pytest.approx(0.02 / math.sqrt(12), rel=0.1) and not layer.mix.bias.any()
+        cell = layer.cell
+        for linear in (cell.input, cell.out):
+            assert spread(linear.weight) == pytest.approx(0.02, rel=0.1)
+
+
+@pytest.mark.parametrize("spec", [ReTran(64, 256, 6), LSTM(64, 256, 6)], ids=repr)
+def test_cells_start_as_stated(spec):
+    model = build(spec)
+    for cell in model.cells if isinstance(spec, LSTM) else [layer.cell for layer in model.layers]:
+        i, f, o, g = cell.input.bias.split(256)
+        assert torch.equal(f, torch.ones_like(f)) and not torch.cat([i, o, g]).any()
+        assert orthogonal(cell.recurrent.weight) and orthogonal(cell.short.weight)
+        assert cell.recurrent.bias is None and not cell.short.bias.any() and not cell.out.bias.any()
+        assert not cell.first_short.any() and not cell.first_long.any()
+        if isinstance(spec, LSTM):  # uniform up to √3 · √(1/3) / √inputs, so spread 1 / √(3 · inputs)
+            for linear in (cell.input, cell.out):
+                assert spread(linear.weight) == pytest.approx(1 / math.sqrt(3 * linear.in_features), rel=0.1)
+
+
+def test_gpt_starts_as_stated():
+    model = build(replace(GPT, width=128, layers=6))
+    assert spread(model.embedding.weight) == pytest.approx(0.02, rel=0.1)
+    assert spread(model.readout[0].weight) == pytest.approx(0.02, rel=0.1)
+    for block in model.blocks:
+        assert spread(block.mixer.out.weight) == pytest.approx(0.02 / math.sqrt(12), rel=0.1)
+        for linear in (block.mixer.project, block.mlp.widen, block.mlp.narrow):
+            assert spread(linear.weight) == pytest.approx(0.02, rel=0.1) and not linear.bias.any()
+
+
+@pytest.mark.parametrize("spec", [LSTM(), ReTran(), GPT], ids=lambda spec: type(spec).__name__)
+def test_logits_are_divided_by_the_root_of_the_width(spec):
+    model = build(spec)
+    state = torch.randn(1, 1, spec.width, dtype=torch.double)
+    weight = model.readout.get_parameter("0.weight" if spec is GPT else "weight")
+    torch.testing.assert_close(model.read(state), state @ weight.T / math.sqrt(spec.width))
+
+
+def test_a_model_of_one_direction_takes_a_causal_layout():
+    for spec in (LSTM(), ReTran()):
+        with pytest.raises(UsageError, match="causal layout"):
+            spec.build(SYMBOLS, SYMBOLS, causal=False)
+
+
+@pytest.mark.parametrize("wrong", [{"width": 12}, {"heads": 0}, {"dropout": 1.0}, {"layers": 0}], ids=str)
+def test_a_model_that_cannot_be_is_refused(wrong):
+    with pytest.raises(UsageError):
+        ReTran(**wrong)
+    with pytest.raises(UsageError):
+        LSTM(**({"hidden": 0} if wrong.keys() & {"heads", "width"} else wrong))
+
+
+# Written by hand: symbol by symbol, layer by layer, keys and values in lists; one row at a time
+
+
+def attend(query, keys, values, heads):
+    """Of one position "d" over those before it, head by head."""
+    found = []
+    for head in range(heads):
+        own = slice(head * len(query) // heads, (head + 1) * len(query) // heads)
+        scores = torch.stack([query[own] @ key[own] for key in keys]) / math.sqrt(len(query) // heads)
+        found.append(sum(share * value[own] for share, value in zip(scores.softmax(0), values, strict=True)))
+    return torch.cat(found)
+
+
+def turned(x, heads, position):
+    """Coordinate i of a head and i + half as one complex number, turned by the position's angle."""
+    first, second = x.view(heads, 2, -1).unbind(1)
+    rates = (10_000.0 ** (-torch.arange(first.shape[1]) / first.shape[1])).to(x.dtype)  # as models keep them
+    found = torch.complex(first, second) * torch.polar(torch.ones_like(rates), position * rates)
+    return torch.stack([found.real, found.imag], 1).flatten()
+
+
+def cell_by_hand(cell, x, short, long):
+    i, f, o, g = (cell.input(x) + cell.recurrent(short)).chunk(4)
+    long = f.sigmoid() * long + i.sigmoid() * g.tanh()
+    emitted = o.sigmoid() * long
+    return cell.out(emitted), cell.short(emitted), long
+
+
+def lstm_by_hand(model, xs):
+    for cell in model.cells:
+        short, long, outputs = cell.first_short, cell.first_long, []
+        for x in xs:
+            output, short, long = cell_by_hand(cell, x, short, long)
+            outputs.append(output)
+        xs = outputs
+    return xs
+
+
+def retran_by_hand(model, xs):
+    """A layer looks at its own outputs of before; they and its cell's states are all that it keeps."""
+    heads = model.spec.heads
+    for layer in model.layers:
+        short, long, outputs = layer.cell.first_short, layer.cell.first_long, []
+        keys, values = [layer.key(layer.first)], [layer.value(layer.first)]
+        for position, x in enumerate(xs, 1):
+            found = attend(turned(layer.query(x), heads, position), keys, values, heads)
+            h = layer.norm_attention(x + layer.mix(found))
+            output, short, long = cell_by_hand(layer.cell, h, short, long)
+            y = layer.norm_cell(h + output)
+            keys.append(turned(layer.key(y), heads, position))
+            values.append(layer.value(y))
+            outputs.append(y)
+        xs = outputs
+    return xs
+
+
+def gpt_by_hand(model, xs):
+    """Post-norm, rotary positions from 0."""
+    for block in model.blocks:
+        heads, keys, values, outputs = block.mixer.heads, [], [], []
+        for position, x in enumerate(xs):
+            query, key, value = block.mixer.project(x).chunk(3)
+            keys.append(turned(key, heads, position))
+            values.append(value)
+            found = attend(turned(query, heads, position), keys, values, heads)
+            h = block.norm_mixer(x + block.mixer.out(found))
+            wide = torch.nn.functional.gelu(block.mlp.widen(h), approximate="tanh")
+            outputs.append(block.norm_mlp(h + block.mlp.narrow(wide)))
+        xs = outputs
+    return xs
+
+
+FAMILIES = [
+    (ReTran(16, 12, 3), Wave, retran_by_hand),
+    (ReTran(32, 12, 1, 4), Wave, retran_by_hand),
+    (ReTran(8, 5, 4, 2), Wave, retran_by_hand),
+    (LSTM(16, 64, 3), PackedLSTM, lstm_by_hand),
+    (LSTM(4, 7, 1), PackedLSTM, lstm_by_hand),
+    (replace(GPT, layers=2), PackedTransformer, gpt_by_hand),
+]
+
+
+@pytest.mark.parametrize("loops", [1, 2])
+@pytest.mark.parametrize(
+    ("spec", "kind", "by_hand"), FAMILIES, ids=lambda value: getattr(value, "__name__", type(value).__name__)
+)
+def test_a_model_is_what_is_written_by_hand(spec, kind, by_hand, loops):
+    """In values and gradients: plainly run, and by the runner that claims it. Looped, it reads its own output."""
+    model, inputs = build(replace(spec, dropout=0.0), grown=True), rows()
+    assert kind.declines(model) is None
+    states = []
+    for tokens, mask in zip(inputs.tokens, inputs.padding_mask, strict=True):
+        xs = list(model.embedding(tokens[mask]))
+        for loop in range(loops):
+            again = loop and getattr(spec, "injection", "once") == "add"  # a transformer may be given its input again
+            xs = by_hand(
+                model, [x + y for x, y in zip(xs, model.embedding(tokens[mask]), strict=True)] if again else xs
+            )
+        states += xs
+    wanted = with_gradients(model.readout(torch.stack(states)), model)
+    assert all(part.any() for part in wanted)
+    for runner in (Plain(model), kind(model)):
+        for one, two in zip(with_gradients(read(runner, inputs, loops), model), wanted, strict=True):
+            torch.testing.assert_close(one, two, atol=1e-8, rtol=1e-8)
+
+
+def test_a_second_backward_pass_is_as_the_first():
+    """Gradients of keys and values are gathered outside autograd's sight: nothing of one pass may reach the next."""
+    model, inputs = build(ReTran(dropout=0.0), grown=True), rows()
+    outputs = read(Wave(model), inputs)
+    passes = [torch.autograd.grad(outputs.sum(), model.embedding.weight, retain_graph=True)[0] for _ in range(2)]
+    assert torch.equal(*passes)
+
+
+def test_the_gates_gradient():
+    draw = stream(0, "gates")
+    shapes = ((2, 3, 6), (2, 20, 6), (2, 5, 3))
+    parts = [torch.randn(shape, generator=draw, dtype=torch.double, requires_grad=True) for shape in shapes]
+    assert torch.autograd.gradcheck(emit, parts)
+
+
+def recalled(query, key, value, dropout):
+    """Three steps of two layers: what is stored is looked at by all that follow; the last row leaves."""
+    torch.manual_seed(0)
+    recall = Recall((2, 3, 4, 3), 2, probability=dropout, like=query)
+    found = []
+    for step, rows in enumerate((3, 3, 2)):
+        recall.store(key[step][:, :rows], value[step][:, :rows], 0, step)
+        hidden = torch.tensor([[False] * (step + 1), [step > 0] + [False] * step])
+        found.append(recall.attend(query[step][:, :rows], 0, slice(step + 1), hidden))
+    found.append(recall.attend(query[0][1:], 1, slice(1, 3), None))
+    return tuple(found)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_recall_s_gradient(dropout):
+    draw = stream(0, "recall")
+    parts = [torch.randn(3, 2, 3, 4, generator=draw, dtype=torch.double, requires_grad=True) for _ in range(3)]
+    assert torch.autograd.gradcheck(lambda *parts: recalled(*parts, dropout), parts, fast_mode=not LONG)
+
+
+def test_dropout_in_recall_keeps_the_mean():
+    query, key, value = (torch.randn(3, 2, 3, 4, generator=stream(i, "mean"), dtype=torch.double) for i in range(3))
+    plain = recalled(query, key, value, 0.0)[1]
+    found = []
+    for seed in range(4000 if LONG else 800):
+        torch.manual_seed(seed)
+        recall = Recall((2, 2, 4, 3), 2, probability=0.3, like=query)
+        for step in range(2):
+            recall.store(key[step], value[step], 0, step)
+        hidden = torch.tensor([[False, False], [True, False]])
+        found.append(recall.attend(query[1], 0, slice(2), hidden))
+    error = torch.stack(found).std(0) / math.sqrt(len(found))
+    assert ((torch.stack(found).mean(0) - plain).abs() < 5 * error + 1e-9).all()
+    assert error.any()
+
+
+@pytest.mark.parametrize(("spec", "kind"), [(ReTran(), Wave), (LSTM(), PackedLSTM)], ids=repr)
+@pytest.mark.parametrize("plainly", [True, False])
+def test_dropout_is_for_training(spec, kind, plainly):
+    model, inputs = build(spec, grown=True), rows()
+    runner = Plain(model) if plainly else kind(model)
+    model.train()
+    assert not torch.equal(read(runner, inputs), read(runner, inputs))
+    model.eval()
+    assert torch.equal(read(runner, inputs), read(runner, inputs))
+
+
+# The study
+
+
+@pytest.mark.usefixtures("fleet_here")
+def test_the_study_is_reproduced(monkeypatch, tmp_path, capsys):
+    """Problems in the range and beyond it, and the pictures of both."""
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "runs"))
+    words = ["steps=2", "batch=4", "model.width=8", "model.hidden=4", "model.layers=1", "source.rows=200"]
+    words += ["watch.every=1", "watch.validation=20", "name=tiny"]
+    tiny = catalog.recipe("lstm-small", words)
+    panel = replace(retran(sizes="small").panels[0], recipes=(tiny,), curve=(8, 31))
+    monkeypatch.setattr(catalog, "study", lambda *_, **__: Study("Tiny", (panel,)))
+    before = [
+        {
+            "recipe": name,
+            "seed": 0,
+            "model": "LSTM",
+            "parameters": 9,
+            "validation_loss": 1.0,
+            "within": 0.5,
+            "beyond": 0.25,
+        }
+        for name in ("another", "tiny")
+    ]
+    write_csv(tmp_path / "out" / "parameters.csv", before)
+    with pytest.raises(SystemExit) as end:
+        main(["reproduce", "retran", "--out", str(tmp_path / "out"), "--json", "--samples", "8", "--quiet"])
+    assert end.value.code == 0
+    result = json.loads(capsys.readouterr().out)
+    alone = [row for row in result["scores"] if row["problems"] in ("uniform", "natural")]
+    measured = [(row["sizes"], row["problems"]) for row in alone]
+    assert sorted(measured) == [
+        ([8], "uniform"),
+        ([30], "natural"),
+        ([30], "uniform"),
+        ([31], "uniform"),
+        ([40], "natural"),
+        ([40], "uniform"),
+    ]
+    written = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.*")}
+    assert {"parameters.csv", "parameters.png", "small/distribution.png", "small/lengths.png"} <= written
+    kept, new = read_table(tmp_path / "out" / "parameters.csv", Trained)
+    assert kept == before[0] and (new["recipe"], new["seed"]) == ("tiny", 0) and new["parameters"] > 9
+    counts = json.loads((tmp_path / "out" / "small" / "distribution.json").read_text())
+    assert sum(counts.values()) == 200 and {int(length) for length in counts} <= set(range(8, 31))
+    assert {row["problems"] for row in result["summary"] if "published" not in row} == {
+        "natural",
+        "uniform",
+        "worst family",
+    }

@@ -1,0 +1,97 @@
+"""A model with a clock: the clock alone says that there is no answer yet, and learns alone when."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from forms import BASE, away, some
+
+from lengthwise import catalog
+from lengthwise.base.rng import stream
+from lengthwise.base.types import UsageError
+from lengthwise.base.vocab import END, EQUALS, Vocab
+from lengthwise.experiment.layout import FullOutput
+from lengthwise.models.timed import DONE, WAITS, Timed
+from lengthwise.models.transformer import Transformer
+from lengthwise.objectives.halting import Halting
+from lengthwise.runners.cpu import choose
+from lengthwise.runners.plain import Plain
+from lengthwise.tasks.binary_sum import BinarySum
+from lengthwise.testing.laws_of_models import READS, WRITES, logits_of
+
+SPEC = Timed(answers=replace(BASE, layers=2), clock=BASE)
+
+
+def whole(spec=SPEC, reads=READS, writes=WRITES):
+    torch.manual_seed(0)
+    return away(spec.build(reads, writes, causal=True))
+
+
+def test_at_the_equals_sign_the_end_is_the_clocks_and_the_rest_the_answers():
+    model, inputs = whole(), some([9, 7])
+    first = inputs.tokens == READS.id(EQUALS)
+    assert first.any() and not first.all()
+    loops = [3, 2]
+    found, answers, clock = (logits_of(Plain(one), inputs, loops) for one in (model, model.answers, model.clock))
+    said, end = clock.softmax(-1), torch.arange(len(WRITES)) == WRITES.id(END)
+    assert torch.equal(found[~first], answers[~first])
+    torch.testing.assert_close(found[first].exp()[:, end], said[first][:, WAITS, None])
+    others = answers[first][:, ~end].softmax(-1) * said[first][:, DONE, None]
+    torch.testing.assert_close(found[first].exp()[:, ~end], others)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_row_that_stops_early_teaches_the_clock_alone(early):
+    task, layout = BinarySum(), FullOutput()
+    batch = layout.write(task.sample(torch.full((4, 1), 6), stream(0, "rows")), task)
+    model = whole(SPEC, *layout.vocabs(task))
+    loops = batch.rounds - 1 if early else batch.rounds
+    Halting()(choose(model), batch, loops, stream(0, "loss")).value.backward()
+    steepest = {
+        name: max(float(one.grad.abs().max()) for one in part.parameters()) for name, part in model.named_children()
+    }
+    assert steepest["clock"] > 1e-3
+    assert (steepest["answers"] < 1e-6) if early else (steepest["answers"] > 1e-3)  # up to rounding
+
+
+@pytest.mark.parametrize("name", ["halting-binary-sum", "looped-multiplication", "looped-flipped-copy"])
+def test_a_blind_clock_sees_signs_and_how_long_rows_are(name):
+    recipe = catalog.recipe(name, ["model.blind=true"])
+    torch.manual_seed(0)
+    model = away(recipe.build())
+    sizes = torch.tensor([recipe.sizes(5)]).repeat(6, 1)
+    inputs = recipe.layout.write(recipe.task.sample(sizes, stream(0, "rows")), recipe.task).inputs
+    assert len({*map(str, inputs.tokens.tolist())}) > 1
+    read = model.timed(inputs)
+    said = Plain(model.clock).last(read, torch.full((6,), 4), inputs.padding_mask)
+    alike = said.view(6, -1, said.shape[-1])
+    torch.testing.assert_close(alike, alike[:1].expand_as(alike))
+    signs = ~torch.tensor([symbol.isalnum() for symbol in recipe.layout.vocabs(recipe.task)[0].symbols])
+    signs = signs[inputs.tokens]
+    assert torch.equal(read.tokens[signs], inputs.tokens[signs])
+
+
+def test_a_blind_clock_is_run_fast_as_it_is_written():
+    torch.manual_seed(0)
+    model, inputs = away(replace(SPEC, blind=True).build(READS, WRITES, causal=True)), some([9, 7])
+    fast, plain = (logits_of(one, inputs, [3, 2]) for one in (choose(model), Plain(model)))
+    assert type(choose(model)).__name__ == "Twice"
+    torch.testing.assert_close(fast, plain)
+
+
+@pytest.mark.parametrize(
+    ("reads", "writes"),
+    [(Vocab(tuple("01")), WRITES), (READS, Vocab(tuple("xy"))), (Vocab(tuple("01=#")), WRITES)],
+    ids=["no equals sign", "no end", "pauses"],
+)
+def test_other_layouts_are_refused(reads, writes):
+    with pytest.raises(UsageError, match="Timed is for a layout with = and an end symbol, without pauses"):
+        SPEC.build(reads, writes, causal=True)
+
+
+def test_two_transformers_are_run_fast_and_a_clock_in_a_clock_plainly():
+    recipe = catalog.recipes()["halting-binary-sum"]()
+    reads, writes = recipe.layout.vocabs(recipe.task)
+    assert type(choose(recipe.model.build(reads, writes, causal=True))).__name__ == "Twice"
+    nested = replace(SPEC, answers=Timed(answers=Transformer(width=8, heads=2), clock=BASE))
+    assert type(choose(whole(nested))).__name__ == "Plain"

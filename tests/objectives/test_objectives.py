@@ -1,0 +1,308 @@
+"""Laws of every objective with every model: its loss is what single rows, run one at a time, add up to."""
+
+from dataclasses import replace
+from functools import cache
+from itertools import takewhile
+
+import pytest
+import torch
+from conftest import LONG
+from forms import FOUND, accepted, away, shipped
+from torch.nn import functional as F
+
+from lengthwise.base.fields import text
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Inputs, UsageError
+from lengthwise.experiment.layout import FullOutput, NextToken, Pairs
+from lengthwise.models.lstm import LSTM
+from lengthwise.models.retran import ReTran
+from lengthwise.models.transformer import Transformer
+from lengthwise.nn.position import Learned, RoPE
+from lengthwise.nn.window import Local
+from lengthwise.objectives.every import Every
+from lengthwise.objectives.final import Final
+from lengthwise.objectives.halting import Halting
+from lengthwise.objectives.progressive import Progressive
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.copy import Copy
+
+BASE = Transformer(width=8, heads=2)
+SPECS = [
+    replace(BASE, positions=(RoPE(),)),
+    replace(BASE, positions=(Learned(20),), injection="once"),
+    replace(BASE, positions=(Local(1),)),
+    LSTM(8, 6, 2, dropout=0.0),
+    ReTran(8, 4, 2 if LONG else 1, heads=2, dropout=0.0),
+    *[spec for spec in FOUND if not isinstance(spec, Transformer)],
+]
+NOT_INJECTED = [spec for spec in SPECS if getattr(spec, "injection", "once") == "once"]
+OBJECTIVES = [
+    Final(),
+    Every(),
+    Progressive(),
+    Progressive(weight=0.8, truncated=True),
+    *[objective for objective in shipped("objectives") if not isinstance(objective, (Final, Every, Progressive))],
+]
+WAYS = [(Addition(3), FullOutput()), (Addition(3), NextToken(1)), (Addition(3), Pairs()), (Copy(), FullOutput())]
+LOOPS = torch.tensor([3, 1, 4, 2, 3, 1])
+
+
+def short(part):
+    """A part in a test's name."""
+    return "+".join(map(repr, part.positions)) if isinstance(part, Transformer) else text(part)
+
+
+def ways_of(spec):
+    return [(task, layout) for task, layout in WAYS if accepted(spec, layout.causal, *layout.vocabs(task))]
+
+
+def some(ways, number):
+    """All of them, or one, another for another number."""
+    return ways if LONG else [ways[number % len(ways)]]
+
+
+TOGETHER = [
+    (spec, objective, *way)
+    for i, spec in enumerate(SPECS)
+    for j, objective in enumerate(OBJECTIVES)
+    for way in some(ways_of(spec), i + j)
+]
+every_spec = pytest.mark.parametrize("spec", SPECS, ids=short)
+every_pair = pytest.mark.parametrize(("spec", "objective", "task", "layout"), TOGETHER, ids=short)
+every_way = pytest.mark.parametrize(
+    ("spec", "task", "layout"), [(spec, *way) for spec in SPECS for way in ways_of(spec)], ids=short
+)
+
+
+@cache
+def setting(spec, task, layout):
+    """A model in float64 whose every parameter matters, and a batch of answers of several lengths."""
+    torch.manual_seed(0)
+    model = away(spec.build(*layout.vocabs(task), causal=layout.causal))
+    draw = stream(0, "setting")
+    sizes = torch.randint(1, 4, (len(LOOPS), len(task.axes)), generator=draw)
+    return model, layout.write(task.sample(sizes, draw), task)
+
+
+def call(objective, runner, batch, seed=0):
+    """Loss, and every parameter's gradient."""
+    model = runner.model
+    model.zero_grad()
+    loss = objective(runner, batch, LOOPS, stream(seed, "objective"))
+    loss.value.backward()
+    return loss, {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def single(model, batch, i, depth, tracked=None):
+    """Row i on its own, without padding, after ``depth`` loops: summed loss, tokens right, tokens asked for."""
+    row = batch.take(slice(i, i + 1))
+    width = int(row.inputs.padding_mask.sum())
+    context = model.embed(Inputs(**{name: value[:, :width] for name, value in vars(row.inputs).items()}))
+    state = model.start(context)
+    for loop in range(depth):
+        with torch.set_grad_enabled(tracked is None or loop >= depth - tracked):
+            state = model.advance(state, context)
+    logits, targets = model.read(state)[row.loss_mask[:, :width]], row.targets[row.loss_mask]
+    return F.cross_entropy(logits, targets, reduction="sum"), int((logits.argmax(-1) == targets).sum()), len(targets)
+
+
+def mean(parts):
+    losses, right, loss_mask = zip(*parts, strict=True)
+    return sum(losses) / sum(loss_mask), sum(right) / sum(loss_mask)
+
+
+def plain_final(model, batch, most=99, tracked=None):
+    """The mean over all asked tokens, each row after its own loops, or after ``most`` where it has more. ``tracked``
+    are the last loops of the longest row through which gradients go."""
+    most = min(most, int(LOOPS.max()))
+    parts = []
+    for i, loops in enumerate(LOOPS.clamp(max=most).tolist()):
+        parts.append(single(model, batch, i, loops, tracked and max(0, loops - (most - tracked))))
+    return mean(parts)
+
+
+def plain_every(model, batch):
+    """Each loop's mean over the tokens of the rows that run it, weighted by the number of these rows."""
+    total = right = rows = 0
+    for k in range(1, int(LOOPS.max()) + 1):
+        running = [i for i, loops in enumerate(LOOPS) if loops >= k]
+        loss, hits = mean([single(model, batch, i, k) for i in running])
+        total, right, rows = total + len(running) * loss, right + len(running) * hits, rows + len(running)
+    return total / rows, right / rows
+
+
+@cache
+def slowly(plain, spec, task, layout, *more):
+    """Loss, share of tokens that are right, and gradients; for all tests and runners."""
+    model, batch = setting(spec, task, layout)
+    value, right = plain(model, batch, *more)
+    return value.detach(), right, gradients(value, model)
+
+
+def progressive(weight, full, fewer):
+    """(1 − weight) · full + weight · fewer, of losses and of gradients."""
+    gradients = {name: (1 - weight) * found + weight * fewer[2][name] for name, found in full[2].items()}
+    return (1 - weight) * full[0] + weight * fewer[0], gradients
+
+
+def close(one, two):
+    torch.testing.assert_close(one, two, atol=1e-9, rtol=1e-9)
+
+
+def gradients(value, model):
+    parameters = dict(model.named_parameters())
+    found = torch.autograd.grad(value, list(parameters.values()), materialize_grads=True)
+    return dict(zip(parameters, found, strict=True))
+
+
+def same_gradients(one, two):
+    def dense(gradient, other):
+        return torch.zeros_like(other) if gradient is None else gradient
+
+    return all(
+        one[name] is two[name] is None
+        or torch.allclose(dense(one[name], two[name]), dense(two[name], one[name]), atol=1e-9, rtol=1e-9)
+        for name in one
+    )
+
+
+# Contract
+
+
+@every_pair
+def test_a_finite_loss_with_its_logs_and_a_gradient_for_every_parameter(spec, objective, task, layout, run):
+    model, batch = setting(spec, task, layout)
+    loss, found = call(objective, run(model), batch)
+    assert loss.value.shape == () and loss.value.isfinite() and loss.value > 0
+    close(loss.logs["loss"], loss.value.detach())
+    assert 0 <= loss.logs["token_accuracy"] <= 1
+    assert not any(value.requires_grad for value in loss.logs.values())
+    for name, gradient in found.items():
+        if name.startswith(("embedding", "encodings")) and objective == OBJECTIVES[3] and spec in NOT_INJECTED:
+            continue  # truncated, and not injected again: the input lies before the tracked loops
+        assert gradient is not None and gradient.isfinite().all() and gradient.any(), name
+
+
+@every_pair
+def test_what_stands_outside_the_loss_mask_does_not_matter(spec, objective, task, layout, run):
+    model, batch = setting(spec, task, layout)
+    rubbish = torch.randint(3, batch.targets.shape, generator=stream(0, "rubbish"))
+    changed = type(batch)(**{**vars(batch), "targets": batch.targets.where(batch.loss_mask, rubbish)})
+    if not batch.loss_mask.all():
+        assert not torch.equal(changed.targets, batch.targets)
+    (one, first), (two, second) = (call(objective, run(model), rows) for rows in (batch, changed))
+    assert torch.equal(one.value, two.value)
+    assert all(first[name] is second[name] is None or torch.equal(first[name], second[name]) for name in first)
+
+
+@every_pair
+@torch.no_grad()
+def test_what_stands_inside_does_matter(spec, objective, task, layout, run):
+    model, batch = setting(spec, task, layout)
+    batch = replace(batch, rounds=torch.ones_like(LOOPS))  # no row stops early
+    before = objective(run(model), batch, LOOPS, stream(0, "objective")).value
+    for i in range(1, 5):  # a row of each number of loops
+        targets = batch.targets.clone()
+        position = int(batch.loss_mask[i].long().argmax())
+        targets[i, position] = (targets[i, position] + 1) % 3
+        changed = type(batch)(**{**vars(batch), "targets": targets})
+        assert not torch.isclose(before, objective(run(model), changed, LOOPS, stream(0, "objective")).value)
+
+
+# Against rows run one at a time
+
+
+@every_way
+@pytest.mark.parametrize(
+    ("objective", "plain"), [(Final(), plain_final), (Every(), plain_every)], ids=["final", "every"]
+)
+def test_final_and_every_against_single_rows(spec, task, layout, objective, plain, run):
+    model, batch = setting(spec, task, layout)
+    loss, found = call(objective, run(model), batch)
+    value, right, wanted = slowly(plain, spec, task, layout)
+    close(loss.value, value)
+    assert float(loss.logs["token_accuracy"]) == pytest.approx(float(right))
+    assert same_gradients(found, wanted)
+
+
+@every_way
+def test_every_tells_the_last_loop_s_loss(spec, task, layout, run):
+    model, batch = setting(spec, task, layout)
+    longest = int(LOOPS.argmax())
+    value, _ = mean([single(model, batch, longest, int(LOOPS.max()))])
+    close(call(Every(), run(model), batch)[0].logs["last_loss"], value.detach())
+
+
+@every_spec
+def test_progressive_against_single_rows(spec, run):
+    """(1 − weight) · L(all loops) + weight · L(r loops), r anywhere in 1 … R and each of them reached."""
+    way = ways_of(spec)[0]
+    model, batch = setting(spec, *way)
+    by_depth = {depth: slowly(plain_final, spec, *way, depth) for depth in range(1, 5)}
+    wanted = {depth: progressive(0.7, by_depth[4], fewer) for depth, fewer in by_depth.items()}
+    drawn = set()
+    for seed in takewhile(lambda _: len(drawn) < 4, range(12)):
+        loss, found = call(Progressive(0.7), run(model), batch, seed)
+        (depth,) = [depth for depth, (value, _) in wanted.items() if abs(value - loss.value) < 1e-9]
+        close(loss.logs["full_loss"], by_depth[4][0])
+        assert same_gradients(found, wanted[depth][1])
+        drawn.add(depth)
+    assert drawn == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("spec", SPECS[:2], ids=short)
+def test_truncated_progressive_values_are_those_of_whole_runs_and_gradients_of_the_last_loops(spec, run):
+    """With R = 4, n in 0 … 3 loops are run without gradients and k in 1 … min(4 − n, 2) with; the full run is tracked
+    through its last 2. The value knows nothing of it."""
+    model, batch = setting(spec, *WAYS[1])
+    pairs = [(n, k) for n in range(4) for k in range(1, min(4 - n, 2) + 1)]
+    full = slowly(plain_final, spec, *WAYS[1], 4, 2)
+    wanted = {(n, k): progressive(0.7, full, slowly(plain_final, spec, *WAYS[1], n + k, k)) for n, k in pairs}
+    drawn = set()
+    for seed in takewhile(lambda _: len(drawn) < len(pairs), range(40)):
+        loss, found = call(Progressive(0.7, truncated=True), run(model), batch, seed)
+        (pair,) = [
+            pair
+            for pair, (value, slow) in wanted.items()
+            if abs(value - loss.value) < 1e-9 and same_gradients(found, slow)
+        ]
+        drawn.add(pair)
+    assert drawn == set(pairs)
+
+
+def test_one_loop_is_one_loop_for_every_objective(run):
+    """Of a standard model, advanced once, all objectives are the usual loss."""
+    model, batch = setting(BASE, Addition(3), FullOutput())
+    ones = torch.ones_like(LOOPS)
+    batch = replace(batch, rounds=ones)  # no row stops early
+    values = [objective(run(model), batch, ones, stream(0, "x")).value for objective in OBJECTIVES]
+    for value in values:
+        close(value, values[0])
+
+
+def test_rows_that_stop_early_have_to_answer_nothing(run):
+    """In their first slot, and in no other; other rows are held to their answers, as by ``Final``."""
+    model, batch = setting(BASE, Addition(3), FullOutput())
+    batch = replace(batch, rounds=torch.tensor([3, 2, 4, 2, 4, 1]))  # the second row and the fifth stop one loop early
+    logs = run(model).last(batch.inputs, LOOPS, batch.answer_slots).log_softmax(-1)
+    rows = batch.answer_slots.nonzero()[:, 0]
+    end, early = FullOutput().end(Addition(3)), [1, 4]
+    empty = torch.stack([-logs[rows == row][0, end] for row in early])
+    answers = [
+        -logs[rows == row].gather(1, batch.targets[row][batch.answer_slots[row]][:, None])[:, 0][
+            batch.loss_mask[row][batch.answer_slots[row]]
+        ]
+        for row in (0, 2, 3, 5)
+    ]
+    found = Halting()(run(model), batch, LOOPS, stream(0, "x")).value
+    close(found, 4 / 6 * torch.cat(answers).mean() + 2 / 6 * empty.mean())
+    close(Halting(more=1)(run(model), replace(batch, rounds=batch.rounds - 1), LOOPS, stream(0, "x")).value, found)
+    other = batch.targets.clone()
+    other[1, batch.loss_mask[1].long().argmax()] = 2
+    close(Halting()(run(model), replace(batch, targets=other), LOOPS, stream(0, "x")).value, found)
+
+
+@pytest.mark.parametrize("weight", [-0.1, 1.1])
+def test_a_weight_is_a_share(weight):
+    with pytest.raises(UsageError, match=r"Progressive\.weight must be 0 to 1"):
+        Progressive(weight)

@@ -1,0 +1,755 @@
+"""The language against plain loops, the programs against the tasks, the checker against what must not be."""
+
+from functools import partial
+from itertools import product, starmap
+
+import jaxtyping
+import pytest
+import torch
+from conftest import LONG
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Problems, UsageError
+from lengthwise.base.vocab import END
+from lengthwise.experiment.data import fresh_problems
+from lengthwise.rasp.language import (
+    Forbidden,
+    Places,
+    Row,
+    Selector,
+    after,
+    aggregate,
+    before,
+    both,
+    compare,
+    count,
+    each,
+    latest,
+    positions,
+    record,
+    seen,
+    select,
+    shift,
+)
+from lengthwise.rasp.program import Program, alphabet, answer, check, execute, rounds_shown, shown
+from lengthwise.rasp.programs import PROGRAMS, PUBLISHED, ParityProgram, program
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.binary_sum import BinarySum
+from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.multiplication import Multiplication
+from lengthwise.tasks.parity import Parity
+from lengthwise.tasks.unique_set import UniqueSet
+
+RELATIONS = {
+    "==": lambda a, b: a == b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+}
+WIDTHS = st.tuples(st.integers(1, 3), st.integers(1, 6))
+SYMBOLS = st.lists(st.sampled_from(["a", "b", "c", "7", None, True, False]), min_size=1, max_size=4, unique=True)
+MARKS = st.sampled_from([(False, True), (True, False), (True,), (False,)])
+
+
+def matrix(draw, shape, low, high):
+    numbers = draw(st.lists(st.integers(low, high), min_size=shape[0] * shape[1], max_size=shape[0] * shape[1]))
+    return torch.tensor(numbers).view(shape)
+
+
+@st.composite
+def rows(draw, number, alphabets=SYMBOLS):
+    """What rows of one shape are made of, over alphabets of their own. (Tests make them: beartype, which checks what is
+    made, draws random numbers, and Hypothesis wants none in here.)"""
+    shape = draw(WIDTHS)
+    found = []
+    for _ in range(number):
+        symbols = tuple(draw(alphabets))
+        found.append((symbols, matrix(draw, shape, 0, len(symbols) - 1)))
+    return found
+
+
+@st.composite
+def wheres(draw, number):
+    """Places of one shape: any whole numbers from −1."""
+    shape = draw(WIDTHS)
+    return [matrix(draw, shape, -1, shape[1]) for _ in range(number)]
+
+
+@st.composite
+def looks(draw, number):
+    """Causal selectors, a row and places, of one shape."""
+    b, t = draw(WIDTHS)
+    symbols = tuple(draw(SYMBOLS))
+    chosen = [
+        matrix(draw, (b * t, t), 0, 1).view(b, t, t).bool() & torch.ones(t, t).bool().tril() for _ in range(number)
+    ]
+    return chosen, (symbols, matrix(draw, (b, t), 0, len(symbols) - 1)), matrix(draw, (b, t), -1, t)
+
+
+def read(part):
+    """What stands at each position, as plain lists."""
+    if isinstance(part, Places):
+        return part.at.tolist()
+    if isinstance(part, Selector):
+        return part.chosen.tolist()
+    return [[part.alphabet[i] for i in ids] for ids in part.ids.tolist()]
+
+
+def same(one, other):
+    """Equal as symbols: True is not 1, and alphabets may differ in what does not occur."""
+    return repr(read(one)) == repr(read(other))
+
+
+# Core operations, against plain loops
+
+
+@given(rows(2), st.data())
+def test_each_is_a_table_of_symbols(drawn, data):
+    one, other = starmap(Row, drawn)
+    pairs = list(product(one.alphabet, other.alphabet))
+    results = data.draw(st.lists(st.sampled_from("xyz"), min_size=len(pairs), max_size=len(pairs)))
+    # A list, as True == 1 in a dict.
+    table = [(repr(pair), result) for pair, result in zip(pairs, results, strict=True)]
+
+    def function(*pair):
+        return dict(table)[repr(pair)]
+
+    row = each(function, one, other)
+    both_rows = zip(read(one), read(other), strict=True)
+    assert read(row) == [[function(a, b) for a, b in zip(first, second, strict=True)] for first, second in both_rows]
+    assert row.alphabet == tuple(sorted(set(results)))
+
+
+@given(wheres(2), st.sampled_from(sorted(RELATIONS)))
+def test_compare_before_and_after(drawn, relation):
+    one, other = map(Places, drawn)
+    wanted = [
+        [RELATIONS[relation](a, b) for a, b in zip(*pair, strict=True)]
+        for pair in zip(read(one), read(other), strict=True)
+    ]
+    assert read(compare(one, other, relation)) == wanted
+    assert read(before(one)) == [[a - 1 for a in row] for row in read(one)]
+    assert read(after(one)) == [[a + 1 for a in row] for row in read(one)]
+
+
+@given(rows(1))
+def test_places_are_counted_from_0(drawn):
+    row = Row(*drawn[0])
+    assert read(positions(row)) == [list(range(len(symbols))) for symbols in read(row)]
+
+
+def selected(keys, queries, related):
+    """Who looks at whom: queries are rows, keys columns, and nobody looks ahead."""
+    return [
+        [[k <= q and related(key[k], query[q]) for k in range(len(key))] for q in range(len(query))]
+        for key, query in zip(keys, queries, strict=True)
+    ]
+
+
+@given(wheres(2), st.sampled_from(sorted(RELATIONS)))
+def test_select_by_places(drawn, relation):
+    keys, queries = map(Places, drawn)
+    wanted = selected(read(keys), read(queries), RELATIONS[relation])
+    assert read(select(keys, queries, relation)) == wanted
+    if relation == "==":
+        assert read(select(keys, queries)) == wanted
+
+
+@given(rows(2))
+def test_select_by_symbols(drawn):
+    keys, queries = starmap(Row, drawn)
+    for related in (lambda key, query: (key, query) == ("a", "b"), lambda key, _: key, lambda _, query: query is None):
+        wanted = selected(read(keys), read(queries), lambda k, q, related=related: bool(related(k, q)))
+        assert read(select(keys, queries, related)) == wanted
+    assert read(select(keys, queries)) == selected(read(keys), read(queries), lambda k, q: k == q)
+
+
+@given(looks(3))
+def test_both_and_count(drawn):
+    selectors = list(map(Selector, drawn[0]))
+    t = range(selectors[0].chosen.shape[2])
+    tables = list(zip(*map(read, selectors), strict=True))
+    assert read(both(*selectors)) == [[[all(one[q][k] for one in row) for k in t] for q in t] for row in tables]
+    assert read(count(selectors[0])) == [[sum(looks) for looks in row] for row in read(selectors[0])]
+
+
+@given(looks(1), st.sampled_from(["a", "z", None, False]), st.sampled_from(["max", "min"]))
+def test_aggregate(drawn, default, how):
+    selector, row, where = Selector(drawn[0][0]), Row(*drawn[1]), Places(drawn[2])
+    choose = max if how == "max" else min
+
+    def best(values, key, default):
+        held = zip(read(selector), values, strict=True)
+        return [
+            [
+                choose((v for v, look in zip(value, looks, strict=True) if look), key=key, default=default)
+                for looks in row
+            ]
+            for row, value in held
+        ]
+
+    found = aggregate(selector, row, default, how)
+    assert read(found) == best(read(row), row.alphabet.index, default)
+    assert found.alphabet == (row.alphabet if default in row.alphabet else (*row.alphabet, default))
+    assert read(aggregate(selector, where, how=how)) == best(read(where), None, -1)
+
+
+# The library, by its definitions
+
+
+@given(rows(1), st.sampled_from(["a", "z", None]))
+def test_shift_is_what_it_says(drawn, default):
+    row = Row(*drawn[0])
+    defined = aggregate(select(after(positions(row)), positions(row)), row, default)
+    assert same(shift(row, default), defined)
+    assert shift(row, default).alphabet == defined.alphabet
+    assert read(shift(row, default)) == [[default, *symbols[:-1]] for symbols in read(row)]
+
+
+@given(rows(1, MARKS))
+def test_seen_is_what_it_says(drawn):
+    marks = Row(*drawn[0])
+    ordered = each(lambda s: s, marks)  # False before True
+    assert same(seen(marks), aggregate(select(ordered, ordered, lambda key, _: True), ordered))
+    assert read(seen(marks)) == [[any(row[: i + 1]) for i in range(len(row))] for row in read(marks)]
+
+
+@given(rows(1), st.data(), st.sampled_from(["a", "z", None]))
+def test_latest_is_what_it_says(drawn, data, default):
+    values = Row(*drawn[0])
+    symbols = data.draw(MARKS)
+    marks = Row(symbols, matrix(data.draw, values.ids.shape, 0, len(symbols) - 1))
+    where = aggregate(select(marks, marks, lambda key, _: key), positions(values))
+    defined = aggregate(select(positions(values), where), values, default)
+    assert same(latest(values, marks, default), defined)
+    assert latest(values, marks, default).alphabet == defined.alphabet
+
+
+# Laws of every operation
+
+# Each takes two rows over "abc" and marks.
+OPERATIONS = {
+    "each": lambda row, other, marks: each(lambda a, b: f"{a}{b}", row, other),
+    "places": lambda row, other, marks: positions(row),
+    "before": lambda row, other, marks: before(count(select(row, other))),
+    "after": lambda row, other, marks: after(count(select(row, other))),
+    "compare": lambda row, other, marks: compare(positions(row), count(select(row, other)), "<="),
+    "select by symbols": lambda row, other, marks: select(row, other),
+    "select by a function": lambda row, other, marks: select(row, other, lambda key, query: key > query),
+    "select by places": lambda row, other, marks: select(count(select(row, row)), count(select(row, other)), ">="),
+    "both": lambda row, other, marks: both(select(row, other), select(marks, marks)),
+    "aggregate symbols": lambda row, other, marks: aggregate(select(row, other), other),
+    "aggregate places": lambda row, other, marks: aggregate(select(row, other), positions(row), how="min"),
+    "count": lambda row, other, marks: count(select(row, other)),
+    "shift": lambda row, other, marks: shift(row, "z"),
+    "seen": lambda row, other, marks: seen(marks),
+    "latest": lambda row, other, marks: latest(row, marks, "z"),
+}
+every_operation = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
+
+
+def prefix(part, length):
+    """The first places of each row; of a selector, all that its first places look at."""
+    if isinstance(part, Selector):
+        assert not any(any(look[length:]) for row in read(part) for look in row[:length])
+        return [[look[:length] for look in row[:length]] for row in read(part)]
+    return [row[:length] for row in read(part)]
+
+
+@st.composite
+def triples(draw):
+    """Arguments, and a place before which others are the same."""
+    b, t = draw(WIDTHS)
+    keep = draw(st.integers(0, t))
+    kept, changed = [], []
+    for symbols in (("a", "b", "c"), ("a", "b"), (False, True)):
+        one, other = (matrix(draw, (b, t), 0, len(symbols) - 1) for _ in range(2))
+        kept.append((symbols, one))
+        changed.append((symbols, torch.where(torch.arange(t) < keep, one, other)))
+    return kept, changed, keep
+
+
+@every_operation
+@given(drawn=triples())
+def test_what_comes_later_changes_nothing(operation, drawn):
+    one, other, keep = list(starmap(Row, drawn[0])), list(starmap(Row, drawn[1])), drawn[2]
+    assert prefix(operation(*one), keep) == prefix(operation(*other), keep)
+    if keep:
+        shorter = operation(*[Row(row.alphabet, row.ids[:, :keep]) for row in one])
+        assert prefix(shorter, keep) == prefix(operation(*one), keep)
+
+
+@every_operation
+@given(drawn=triples())
+def test_without_symbols_the_alphabets_and_what_is_done_are_the_same(operation, drawn):
+    rows = list(starmap(Row, drawn[0]))
+    with record() as done:
+        concrete = operation(*rows)
+    with record() as told:
+        empty = operation(*[Row(row.alphabet, None) for row in rows])
+    assert done == told != []
+    assert type(empty) is type(concrete)
+    if isinstance(concrete, Row):
+        assert empty.alphabet == concrete.alphabet
+    assert not any(isinstance(value, torch.Tensor) for value in vars(empty).values())
+
+
+@every_operation
+@given(drawn=triples())
+def test_rows_do_not_see_their_neighbours(operation, drawn):
+    together = read(operation(*starmap(Row, drawn[0])))
+    for i in range(len(together)):
+        assert read(operation(*[Row(symbols, ids[i : i + 1]) for symbols, ids in drawn[0]])) == together[i : i + 1]
+
+
+# Programs
+
+ALL = [
+    *PUBLISHED,
+    Addition(2, "least", True, True),
+    Addition(10, "most", True, True),
+    Addition(10, "least", True, True),
+]
+every_program = pytest.mark.parametrize("task", ALL, ids=repr)
+
+
+LENGTHS = {*range(1, 9), 12, 16, 31, 32, 33, 64, 200}
+
+
+def problems_of(task, n, count):
+    """Of length n; products of one bit, and of two bits, times n."""
+    sizes = [(n,)] if len(task.axes) == 1 else [(1, n), (2, n)]
+    return [fresh_problems(task, size, count, seed=0) for size in sizes]
+
+
+def how_many(task, n):
+    """Fewer where a program compares all pairs of places in long rows, and not every length of tasks whose alphabets,
+    and so the maps, are large. (bench/programs.py takes a thousand everywhere.)"""
+    if not LONG and n not in LENGTHS:
+        return 0
+    if n == 200:
+        return 0 if getattr(task, "base", 2) == 10 else 100 if LONG else 20
+    if task == UniqueSet():
+        return 50 if n % 16 == 0 else 0
+    if n > 32 and getattr(task, "base", 2) == 10:
+        return 0
+    return (1000 if LONG else 100) if n <= 16 or type(task) in (Parity, Copy, BinarySum) else 30
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+    """Without jaxtyping's checks, which would take most of the time; other tests have them."""
+    monkeypatch.setattr(jaxtyping, "jaxtyped", lambda **_: lambda function: function)
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.parametrize("task", [*ALL, UniqueSet(20)], ids=repr)
+def test_every_problem_is_solved_in_as_many_rounds_as_the_task_says(task, unchecked):
+    runner = program(task)
+    for n in filter(partial(how_many, task), [*range(1, 65), 200]):
+        for problems in problems_of(task, n, how_many(task, n)):
+            execution = execute(runner, problems)
+            assert len(execution.right) == len(problems)
+            assert execution.right.all(), f"length {n}"
+            assert torch.equal(runner.rounds(problems.sizes), problems.rounds)
+            assert {len(execution.states) - 1} == set(problems.rounds.tolist())
+
+
+@every_program
+def test_a_round_fewer_is_not_enough(task):
+    """But for 2 × n: the product has n + 2 places and T = 2n."""
+    problems = problems_of(task, 9, 200)[0]
+    runner = program(task)
+    execution = execute(runner, problems)
+    early = read(runner.finish(execution.states[-2], execution.row))
+    late = read(execution.said)
+    assert any(one != other for one, other in zip(early, late, strict=True))
+
+
+@every_program
+def test_right_is_said_of_the_reference_solution(task):
+    """What is read from the ``=`` on, up to the first end, symbol by symbol."""
+    for n in (1, 2, 5):
+        for problems in problems_of(task, n, 40):
+            execution = execute(program(task), problems)
+            for i, (said, row) in enumerate(zip(read(execution.said), read(execution.row), strict=True)):
+                start = row.index("=")
+                written, _, _ = "".join(map(str, said[start:])).partition(END)
+                assert written == task.reference("".join(row[:start]))
+                assert execution.answer_slots[i].tolist().index(True) == start
+                assert int(execution.loss_mask[i].sum()) == len(written) + 1
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda answer: {"0": "1", "1": "0"}.get(answer, END), lambda answer: answer or "0"], ids=["answer", "end"]
+)
+def test_a_wrong_answer_or_end_is_not_right(spoil):
+    class Wrong(ParityProgram):
+        def finish(self, state, row):
+            return each(spoil, state["answer"])
+
+    assert not execute(Wrong(Parity()), fresh_problems(Parity(), (5,), 50, seed=0)).right.any()
+
+
+@every_program
+def test_neighbours_change_nothing(task):
+    for problems in problems_of(task, 6, 7):
+        runner = program(task)
+        together = execute(runner, problems)
+        for i in range(len(problems)):
+            alone = execute(runner, problems.take(slice(i, i + 1)))
+            for one, other in zip(
+                [*together.states, {"": together.said}], [*alone.states, {"": alone.said}], strict=True
+            ):
+                assert {name: read(part)[i : i + 1] for name, part in one.items()} == {
+                    k: read(p) for k, p in other.items()
+                }
+            assert together.right[i] == alone.right[0]
+
+
+def test_products_of_one_number_of_rounds_run_together():
+    """1 × 6 beside 2 × 3: rows of different lengths, each as it is alone."""
+    task = Multiplication()
+    parts = [fresh_problems(task, size, 20, seed=0) for size in ((1, 6), (2, 3))]
+    together = execute(program(task), Problems.join(parts))
+    assert together.right.all()
+    alone = execute(program(task), parts[1])
+    width = alone.row.ids.shape[1]
+    assert [row[:width] for row in read(together.said)[20:]] == read(alone.said)
+
+
+@every_program
+@settings(max_examples=6)
+@given(st.integers(0, 99), st.integers(1, 12))
+def test_programs_are_causal_on_any_row(task, seed, keep):
+    """Also on rows that no problem has; and each alphabet is known without them."""
+    runner, symbols, draw = program(task), alphabet(task), stream(seed, "rows")
+    ids = torch.randint(len(symbols), (3, 12), generator=draw)
+    other = ids.where(torch.arange(12) < keep, torch.randint(len(symbols), ids.shape, generator=draw))
+
+    def run(ids):
+        row = Row(symbols, ids)
+        states = [runner.prepare(row)]
+        for _ in range(4):
+            states.append(runner.step(states[-1], row))
+        return [*(part for state in states for part in state.values()), runner.finish(states[-1], row)]
+
+    one, changed, shorter, empty = run(ids), run(other), run(ids[:, :keep]), run(None)
+    assert [prefix(part, keep) for part in one] == [prefix(part, keep) for part in changed] == list(map(read, shorter))
+    assert [part.alphabet for part in one] == [part.alphabet for part in empty]
+    assert all(part.ids is None for part in empty)
+
+
+def test_problems_of_different_rounds_are_not_run_together():
+    parts = [fresh_problems(Parity(), (n,), 2, seed=0) for n in (3, 5)]
+    with pytest.raises(ValueError, match=r"one number of rounds .* \[3, 5\]"):
+        execute(program(Parity()), Problems.join(parts))
+
+
+# What has no program
+
+
+def test_a_task_without_a_program_is_told_which_have_one(monkeypatch):
+    monkeypatch.delitem(PROGRAMS, Parity)
+    with pytest.raises(UsageError) as error:
+        program(Parity())
+    assert str(error.value) == (
+        "parity has no n-RASP-L program; these have: copy, addition, binary-sum, multiplication, unique-set"
+    )
+
+
+@pytest.mark.parametrize(("equal_lengths", "leading_zeros"), [(False, False), (True, False), (False, True)])
+def test_addition_has_a_program_for_what_was_published(equal_lengths, leading_zeros):
+    with pytest.raises(UsageError, match="needs equal_lengths=true leading_zeros=true"):
+        program(Addition(2, "most", equal_lengths, leading_zeros))
+
+
+@pytest.mark.parametrize("text", ["101*11", "1*1"])
+def test_multiplication_takes_one_or_two_bits(text):
+    problems = Multiplication().parse(text)
+    if text == "1*1":
+        assert execute(program(Multiplication()), problems).right.all()
+        return
+    with pytest.raises(UsageError, match="takes 1 or 2 bits times n, not 3"):
+        execute(program(Multiplication()), problems)
+
+
+# The checker
+
+
+@pytest.mark.parametrize(
+    "task", [*ALL, Copy(36), UniqueSet(2), UniqueSet(62), Addition(3, "least", True, True)], ids=repr
+)
+def test_every_program_is_allowed(task):
+    check(program(task))
+
+
+class Honest(Program):
+    """It does nothing, and is allowed; every crook below is this but for one thing."""
+
+    def prepare(self, row):
+        return {"row": row, "where": positions(row), "count": count(select(row, row))}
+
+    def step(self, state, row):
+        return state
+
+    def finish(self, state, row):
+        return state["row"]
+
+
+def test_doing_nothing_is_allowed():
+    check(Honest(Parity()))
+
+
+# What a step may not do: with the state's parts, given the row
+STEPS = {
+    "add to a place": lambda row, where: where + 1,
+    "add a place": lambda row, where: 1 + where,
+    "add places": lambda row, where: where + where,
+    "subtract": lambda row, where: where - where,
+    "subtract from": lambda row, where: 1 - where,
+    "multiply": lambda row, where: where * 2,
+    "multiply by a place": lambda row, where: 2 * where,
+    "negate": lambda row, where: -where,
+    "halve": lambda row, where: where // 2,
+    "divide": lambda row, where: where / 2,
+    "parity of a place": lambda row, where: where % 2,
+    "power": lambda row, where: where**2,
+    "order of places": lambda row, where: where < where,
+    "order of rows": lambda row, where: row >= row,
+    "and": lambda row, where: row & row,
+    "or": lambda row, where: row | row,
+    "exclusive or": lambda row, where: row ^ row,
+    "not": lambda row, where: ~row,
+    "index": lambda row, where: row[0],
+    "slice": lambda row, where: row[1:],
+    "index places": lambda row, where: where[-1],
+    "use a place as an index": lambda row, where: "abc"[where],
+    "length": lambda row, where: len(row),
+    "whole number": lambda row, where: int(where),
+    "number": lambda row, where: float(where),
+    "iterate": lambda row, where: list(row),
+    "membership": lambda row, where: "1" in row,
+    "branch on symbols": lambda row, where: row if row else shift(row, None),
+    "branch on places": lambda row, where: row if where else shift(row, None),
+    "branch on a selector": lambda row, where: row if select(row, row) else shift(row, None),
+    "branch on a comparison": lambda row, where: row if compare(where, where, "<") else shift(row, None),
+    "not of symbols": lambda row, where: row if not row else shift(row, None),
+    "look at the data": lambda row, where: row if row.ids[0, 0] else shift(row, None),
+    "look at the length": lambda row, where: row if row.ids.shape[1] > 9 else shift(row, None),
+    "look at a place": lambda row, where: row if int(where.at.max()) > 9 else shift(row, None),
+    "look at a selector": lambda row, where: row if select(row, row).chosen.any() else shift(row, None),
+    "reverse": lambda row, where: Row(row.alphabet, torch.flip(row.ids, [1])),
+    "order of symbols": lambda row, where: count(select(row, row, "<")),
+    "unknown comparison": lambda row, where: compare(where, where, "!="),
+    "unknown selection": lambda row, where: count(select(where, where, "!=")),
+    "a function of places": lambda row, where: count(select(where, where, lambda k, q: k == 2 * q)),
+    "symbols with places": lambda row, where: count(select(row, where)),
+    "places with symbols": lambda row, where: count(select(where, row)),
+    "marks that are none": lambda row, where: seen(row),
+    "latest of marks that are none": lambda row, where: latest(row, row, None),
+    "a map of too many": lambda row, where: each(lambda *s: s[0], *[row] * 7),
+    "a number in the state": lambda row, where: 3,
+    "a selector in the state": lambda row, where: select(row, row),
+    "a list in the state": lambda row, where: [row],
+}
+SAID = {
+    "add to a place": "no arithmetic, tests or indexing on Places",
+    "index": "no arithmetic, tests or indexing on Row",
+    "branch on a selector": "no arithmetic, tests or indexing on Selector",
+    "look at the data": "looks into its rows",
+    "order of symbols": "symbols have no order",
+    "unknown comparison": "compared only by == < <= > >=",
+    "symbols with places": "symbols are compared with symbols, and places with places",
+    "marks that are none": "marks are True or False",
+    "a map of too many": "16384 combinations of symbols apart; 10000 are allowed",
+    "a number in the state": "a state is a dict of rows and places",
+}
+
+
+def refused(crook):
+    with pytest.raises(Forbidden) as error:
+        check(crook)
+    said = str(error.value)
+    assert said.startswith(f"{type(crook).__name__}: ")
+    assert "\n" not in said
+    return said
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_what_a_step_may_not_do(name):
+    class Crook(Honest):
+        def step(self, state, row):
+            return state | {"more": STEPS[name](row, state["where"])}
+
+        def prepare(self, row):
+            return super().prepare(row) | {"more": row}
+
+    assert SAID.get(name, "") in refused(Crook(Parity()))
+
+
+@pytest.mark.parametrize("name", [name for name in STEPS if "in the state" not in name])
+def test_nor_may_it_be_done_before_or_after(name):
+    class Early(Honest):
+        def prepare(self, row):
+            STEPS[name](row, positions(row))
+            return super().prepare(row)
+
+    class Late(Honest):
+        def finish(self, state, row):
+            STEPS[name](row, state["where"])
+            return row
+
+    assert refused(Early(Parity())).partition(": ")[2] == refused(Late(Parity())).partition(": ")[2]
+
+
+def test_rounds_may_not_be_counted():
+    class Counter(Honest):
+        done = 0
+
+        def step(self, state, row):
+            self.done += 1
+            return state | ({"row": shift(state["row"], "0")} if self.done > 3 else {})
+
+    assert "may not count its rounds" in refused(Counter(Parity()))
+
+
+@pytest.mark.parametrize("since", [1, 3, 20])
+def test_nor_may_another_table_be_used_in_another_round(since):
+    """The same operation on the same alphabet: what it does is what differs."""
+
+    class Switch(Honest):
+        done = 0
+
+        def step(self, state, row):
+            self.done += 1
+            turn = {"0": "1", "1": "0"} if self.done > since else {}
+            return state | {"row": each(lambda s: turn.get(s, s), state["row"])}
+
+    assert refused(Switch(Parity()))
+
+
+@pytest.mark.parametrize("steers", [lambda ids: ids.shape[1] > 5, lambda ids: bool((ids == 1).any())])
+def test_neither_length_nor_data_may_steer(steers):
+    class Peeping(Honest):
+        def step(self, state, row):
+            steered = row.ids is not None and steers(row.ids)
+            return state | {"row": shift(state["row"], "1" if steered else "0")}
+
+    assert "other things on other rows" in refused(Peeping(Parity()))
+
+
+def test_a_state_must_close():
+    class Endless(Honest):
+        def prepare(self, row):
+            return {"count": each(lambda _: 0, row)}
+
+        def step(self, state, row):
+            return {"count": each(lambda n: n + 1, state["count"])}
+
+        def finish(self, state, row):
+            return row
+
+    assert "still growing" in refused(Endless(Parity()))
+
+
+@pytest.mark.parametrize(("most", "allowed"), [(4, True), (40, False)])
+def test_a_state_closes_within_a_few_steps(most, allowed):
+    """A count up to some number, and no further: a symbol more each step."""
+
+    class Bounded(Honest):
+        def prepare(self, row):
+            return {"count": each(lambda _: 0, row)}
+
+        def step(self, state, row):
+            return {"count": each(lambda n, s: min(n + (s == "1"), most), state["count"], row)}
+
+        def finish(self, state, row):
+            return row
+
+    if allowed:
+        check(Bounded(Parity()))
+    else:
+        assert "still growing" in refused(Bounded(Parity()))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda state, row: state | {"new": row}, lambda state, row: {"row": row}, lambda state, row: {}],
+    ids=["more", "fewer", "none"],
+)
+def test_a_state_keeps_its_parts(change):
+    class Crook(Honest):
+        def step(self, state, row):
+            return change(state, row)
+
+    assert "the state changes its parts: row, where, count became" in refused(Crook(Parity()))
+
+
+@pytest.mark.parametrize(
+    "end", [lambda row: positions(row), lambda row: select(row, row), lambda row: "1", lambda row: {"row": row}]
+)
+def test_a_program_finishes_with_a_row(end):
+    class Crook(Honest):
+        def finish(self, state, row):
+            return end(row)
+
+    assert "finish must return a row of symbols" in refused(Crook(Parity()))
+
+
+def test_what_is_wrong_beside_the_rules_is_not_hidden():
+    class Broken(Honest):
+        def step(self, state, row):
+            return {"row": state["nowhere"]}
+
+    with pytest.raises(KeyError):
+        check(Broken(Parity()))
+
+
+# People
+
+
+def test_parity_as_people_see_it():
+    execution = execute(program(Parity()), Parity().parse("1011"))
+    assert rounds_shown(execution) == [
+        {"bits": "1011··", "answer": "····0·"},
+        {"bits": "·1011·", "answer": "····1·"},
+        {"bits": "··1011", "answer": "····0·"},
+        {"bits": "···101", "answer": "····0·"},
+        {"bits": "····10", "answer": "····1·"},
+    ]
+    assert shown(execution.row) == "1011=$"
+    assert shown(execution.said) == "$$$$1$"
+    assert answer(execution, Parity()) == "1"
+
+
+def test_a_binary_sum_as_people_see_it():
+    """Least significant bit first where it is read, most significant first for people."""
+    task = BinarySum()
+    execution = execute(program(task), task.parse("10111101"))
+    assert shown(execution.row) == "10111101=$$$$"
+    assert [state["counter"][8:] for state in rounds_shown(execution)] == [
+        "00000",
+        "10000",
+        "10000",
+        "01000",
+        "11000",
+        "00100",
+        "10100",
+        "10100",
+        "01100",
+    ]
+    assert rounds_shown(execution)[0]["written"] == "········^····"
+    assert rounds_shown(execution)[-1]["written"] == "········^^^··"
+    assert shown(execution.said) == "$$$$$$$$011$$"
+    assert answer(execution, task) == "110"
+
+
+def test_people_see_the_first_problem_and_places_as_numbers():
+    assert shown(Places(torch.tensor([[-1, 0, 10], [5, 5, 5]]))) == "-1 0 10"
+    assert shown(Row((None, True, False, "a"), torch.tensor([[0, 1, 2, 3], [1, 1, 1, 1]]))) == "·^·a"

@@ -1,0 +1,277 @@
+"""What the catalog finds keeps its contract, whatever is added to it."""
+
+import importlib
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import LONG
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+import lengthwise.recipes
+from lengthwise import catalog
+from lengthwise.base.types import UsageError
+from lengthwise.evaluation.scores import evaluate
+from lengthwise.evaluation.sealed import digest
+from lengthwise.evaluation.solver import Solver
+from lengthwise.experiment.lengths import Curriculum, Mastery, Uniform
+from lengthwise.experiment.outline import outline
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.source import Fresh
+from lengthwise.recipes.pairs import looped_pairs
+from lengthwise.run import Run, load
+from lengthwise.runs.folder import SHIPPED, RunFolder, shipped
+from lengthwise.studies import Study
+from lengthwise.tasks.addition import Addition
+from lengthwise.testing import laws_of_recipes
+from lengthwise.testing.laws import laws_of
+from lengthwise.testing.laws_of_recipes import what_chooses_weights_stays_near
+from lengthwise.training import cost as costs
+from lengthwise.training.cost import cost, operations, operations_by_id
+from lengthwise.training.trainer import Trainee, rehearse
+
+RECIPES = catalog.recipes()
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_every_recipe(name):
+    """It is named as it is called, says what to expect, and survives JSON."""
+    recipe = RECIPES[name]()
+    assert recipe.name == name
+    assert RECIPES[name].__doc__
+    again = Recipe.read(recipe.json())
+    assert again == recipe and again.id == recipe.id
+
+
+def forms():
+    """A recipe of each form: those that differ in numbers alone, or in what is measured, are of one."""
+    found = {}
+    for name in sorted(RECIPES):
+        one = RECIPES[name]()
+        kinds = [type(part) for part in (one.lengths, one.loops, one.objective, one.source, one.optimizer)]
+        found.setdefault(re.sub(r"[\d.]+", "0", repr((one.task, one.layout, one.model, kinds))), name)
+    return sorted(RECIPES if LONG else found.values())
+
+
+@pytest.mark.parametrize("name", forms())
+def test_every_form_of_recipe_trains_and_is_measured(name):
+    """At its first step and at its last, at what it watches and at its longest problems: that is what is rehearsed."""
+    recipe = RECIPES[name]()
+    small = ["batch=2", "source=Fresh"]
+    small += ["model.layers=2"] * (getattr(recipe.model, "layers", 0) > 2)
+    small += ["model.width=64"] * (getattr(recipe.model, "width", 0) > 128)
+    assert rehearse(recipe.change(small), torch.device("cpu")).step == recipe.steps
+
+
+@pytest.mark.parametrize("law", laws_of(Study, laws_of_recipes), ids=lambda law: law.__name__)
+@pytest.mark.parametrize("name", sorted(catalog.studies()))
+def test_every_study_keeps_the_laws(name, law):
+    law(catalog.study(name))
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_what_chooses_weights_stays_near(name):
+    what_chooses_weights_stays_near(RECIPES[name]())
+
+
+def test_no_recipe_hides_another():
+    """Families are found whatever their function is called; no name is given twice."""
+    members = [
+        name
+        for module in catalog._modules(lengthwise.recipes)
+        for family in catalog._functions([module], dict[str, Recipe]).values()
+        for name in family()
+    ]
+    assert len(members) == len(set(members))
+    assert set(members) <= set(catalog.recipes())
+    assert {"paper-abacus-8x2", "paper-ntp-copy", "looped-pairs"} <= set(catalog.recipes())
+
+
+# What may see other problems: our own forms, which are no methods of a comparison, and an ablation of the curriculum.
+ALONE = re.compile(r"looped-(?!pairs).*|abacus-addition|ablation-.*-no-curriculum")
+
+
+def test_recipes_that_are_compared_see_the_same_problems():
+    """Batch by batch; one may take more batches."""
+    for function in catalog.studies().values():
+        for panel in function().panels:
+            compared = [recipe for recipe in panel.recipes if not ALONE.fullmatch(recipe.name)]
+            alike = {(r.task, r.lengths, r.hard, r.batch, r.data_seed) for r in compared}
+            assert len(alike) <= 1
+
+
+def test_a_choice_that_a_study_does_not_have_is_answered_with_those_it_has():
+    with pytest.raises(UsageError, match=r"^the study pairs has no --tasks$"):
+        catalog.study("pairs", tasks="parity")
+    with pytest.raises(UsageError, match=r"^the study looped has no --size; it has --tasks, --methods, --scale$"):
+        catalog.study("looped", size="3")
+
+
+FAMILY = '''
+from dataclasses import replace
+from lengthwise.catalog import recipe
+from lengthwise.experiment.recipe import Recipe
+
+def ours() -> dict[str, Recipe]:
+    """Several of a kind."""
+    return {f"our-{seed}": replace(recipe("looped-parity"), name=f"our-{seed}", seed=seed) for seed in range(3)}
+
+def _hidden() -> dict[str, Recipe]:
+    """Not for others."""
+    return {"hidden": recipe("looped-parity")}
+
+def takes(count: int) -> dict[str, Recipe]:
+    """Cannot be called as it is."""
+    return {}
+'''
+
+
+def test_a_family_s_members_are_recipes_by_name(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(catalog, "_OWN", {})
+    (tmp_path / "a_family_of_ours.py").write_text(FAMILY)
+    shipped_ones = set(catalog.recipes())
+    catalog.add(importlib.import_module("a_family_of_ours"))
+    found = catalog.recipes()
+    assert set(found) - shipped_ones == {"our-0", "our-1", "our-2"}
+    assert found["our-2"].__doc__ == "Several of a kind."
+    assert catalog.recipe("our-2", ["steps=7"]) == replace(
+        catalog.recipe("looped-parity"), name="our-2", seed=2, steps=7
+    )
+    with pytest.raises(UsageError, match="did you mean our-1"):
+        catalog.recipe("our-1x")
+
+
+def test_ids_differ_wherever_the_recipe_does():
+    recipe = catalog.recipe("looped-parity")
+    changes = ["steps=7", "seed=1", "data_seed=1", "model.width=32", "ema=0.5", "optimizer.rate=0.1", "name=other"]
+    assert len({recipe.id, *(recipe.change([change]).id for change in changes)}) == len(changes) + 1
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_weights_hide_no_size_that_was_looked_at(name):
+    recipe = load(name).recipe
+    assert recipe.chosen_on == catalog.recipe(name).chosen_on
+    assert RunFolder(SHIPPED / name).outline == outline(recipe)  # which a model card quotes
+
+
+def test_a_study_says_what_its_recipes_were_chosen_on():
+    notes = catalog.study("pairs").notes
+    assert notes == "Chosen: looped-pairs, standard-pairs on 8, 12, 16, 24; other sizes are only reported."
+    assert catalog.study("controls").notes.startswith("Nothing was chosen by these figures.")
+    for name in catalog.studies():
+        study = catalog.study(name)
+        for recipe in study.recipes:
+            assert (
+                not recipe.chosen_on.sizes or ", ".join(map(str, dict.fromkeys(recipe.chosen_on.sizes))) in study.notes
+            )
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_weights_answer_and_are_as_good_as_their_scores_say(name):
+    weights = load(name)
+    rows = [row for row in Run.open(SHIPPED / name).rows("scores") if row["problems"] == "uniform"]
+    claimed = {tuple(row["sizes"]): row for row in rows if row["stopping"] == weights.recipe.stopping.name}
+    top = weights.recipe.sizes(weights.recipe.lengths.top)
+    sizes = [top, min((size for size in claimed if size > top), default=top)]
+    for score in evaluate(weights, sizes, samples=40, seed=123):
+        low, high = score.interval
+        own = claimed.get(tuple(score.sizes), {"low": 0.97, "high": 1.0})  # where nothing is said it is right
+        assert high >= own["low"] and low <= own["high"]
+    assert Solver(weights)
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_sealed_scores_of_shipped_weights_are_theirs(name):
+    """Whole or not at all: problems that nothing else used are beside no others, and name these weights."""
+    sealed = {row.get("sealed") for row in Run.open(SHIPPED / name).rows("scores")}
+    assert sealed in ({None}, {digest(load(name).model.state_dict())})
+
+
+def test_shipped_pairs_answer_long_sums():
+    solver = Solver(load("looped-pairs"))
+    assert solver.solve("4821973650128839+9178026349871162").text == "14000000000000001"
+    assert solver.solve("7+123456").text == "123463"
+    assert solver.solve(f"{'9' * 100}+1").prompt
+    assert solver.solve("0+0").text == "0"
+
+
+def test_wrong_names_are_answered_with_right_ones():
+    for find in (catalog.study, catalog.task):
+        with pytest.raises(UsageError, match="is not one of: "):
+            find("nothing")
+    with pytest.raises(
+        UsageError, match=r"is not one of the \d+ that `lengthwise list` has \(did you mean looped-pairs\?"
+    ):
+        catalog.recipe("loped-pairs")
+
+
+def test_cost_grows_with_the_model():
+    small, large = (cost(catalog.recipe("looped-parity", [f"model.width={w}", "steps=100"]), 1) for w in (16, 64))
+    assert small.parameters < large.parameters
+    assert small.operations < large.operations
+    assert large.minutes > 0
+
+
+def test_what_mastery_takes_is_foreseen_as_that_of_lengths_that_grow():
+    recipe = catalog.recipe("looped-parity", ["model.width=16", "steps=100"])
+    kinds = Uniform(1), Mastery(20), Uniform(20, bottom=20)
+    short, grown, long = (operations(replace(recipe, lengths=lengths)) for lengths in kinds)
+    assert 3 * short < grown < 0.7 * long
+
+
+@pytest.mark.parametrize("name", ["halting-parity", "lstm-small", "abacus-addition"])
+def test_operations_are_those_that_torch_counts(name):
+    recipe = catalog.recipe(name, ["model.width=8", "batch=2", "steps=2", "watch.every=0", "keep=last"])
+    trainee = Trainee(replace(recipe, source=Fresh()), torch.device("cpu"))
+    trainee.step = 1
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        trainee.advance()
+    assert operations(recipe, rows=2, moments=1) == counter.get_total_flops() > 0
+
+
+def test_operations_are_measured_once(runs, monkeypatch):
+    recipe, measured = catalog.recipe("looped-parity"), []
+    runs.mkdir()
+    monkeypatch.setattr(costs, "operations", lambda one: measured.append(one) or 2.0)
+    for seed in (0, 1):
+        assert operations_by_id([replace(recipe, seed=seed, data_seed=seed)]) == {recipe.seedless_id: 2.0}
+    assert len(measured) == 1
+    kept = runs / ".operations.json"
+    for number, damaged in enumerate(("{", kept.read_text().replace("2.0", '"many"')), 2):
+        kept.write_text(damaged)
+        assert operations_by_id([recipe]) == {recipe.seedless_id: 2.0} and len(measured) == number
+
+
+@pytest.mark.parametrize("loops", ["PerRound", "Constant(count=3)"])
+def test_cost_on_fewer_rows_is_that_of_all(loops):
+    """Rows of one length, so that each costs the same."""
+    changes = ["model.width=16", f"loops={loops}", "lengths=Uniform(top=4, bottom=4)", "batch=12", "hard=0"]
+    recipe = catalog.recipe("looped-parity", changes)
+    whole = cost(recipe, 1)
+    for rows in (1, 3, 4, 12, 100):
+        part = cost(recipe, 1, rows=rows)
+        assert part.operations == pytest.approx(whole.operations, rel=1e-12)
+        assert (part.parameters, part.steps) == (whole.parameters, whole.steps)
+
+
+@given(st.integers(1, 60), st.integers(1, 20), st.data())
+def test_a_bare_size_stands_for_all_axes_but_those_kept_short(size, top, data):
+    """Beyond the training lengths too: only an axis whose largest size is below the others' stays."""
+    sums = replace(looped_pairs(), task=Addition(), lengths=Uniform(top))
+    short = data.draw(st.integers(1, top))
+    assert sums.sizes(size) == (size, size)
+    assert sums.sizes((size, short)) == (size, short)
+    kept = min(size, short) if short < top else size
+    assert replace(sums, lengths=Curriculum(top, 5, most=(short, top))).sizes(size) == (kept, size)
+    assert replace(sums, lengths=Curriculum(top, 5, most=(top + 9, short))).sizes(size) == (size, kept)
+
+
+def test_multiplication_is_measured_beyond_its_training_lengths():
+    recipe = catalog.recipe("paper-fop-loop-adaptive-multiplication")
+    assert [recipe.sizes(size) for size in (1, 2, 11, 15)] == [(1, 1), (2, 2), (2, 11), (2, 15)]
+    assert recipe.lengths.tops(2) == (2, 11)

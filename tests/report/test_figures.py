@@ -1,0 +1,299 @@
+"""What holds for all figures: their looks, their widths, and that they can be drawn again from what was published."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from jaxtyping import config
+from test_report import TOP, logged, recipe, scored
+
+import lengthwise as lw
+from lengthwise import catalog
+from lengthwise.base.errors import UsageError
+from lengthwise.base.results import Score
+from lengthwise.cli.entry import main
+from lengthwise.report import WORST, Curve, curves
+from lengthwise.report.anatomy_figure import anatomy_figure
+from lengthwise.report.depth_figure import depth_figure
+from lengthwise.report.length_figure import length_figure, score_figure
+from lengthwise.report.lines import look, short
+from lengthwise.report.loss_figure import loss_figure, running_mean
+from lengthwise.report.overview_figure import overview_figure
+from lengthwise.report.parameter_figure import parameter_figure
+from lengthwise.report.plots import plots
+from lengthwise.report.publish import publish, publish_overview
+from lengthwise.report.published import published
+from lengthwise.report.style import WIDTHS, drawing, save
+from lengthwise.runs.folder import SHIPPED
+from lengthwise.tasks.addition import Addition
+
+
+def study_curves(panel):
+    """What the figure of a panel shows: every recipe by all its rules, on uniform problems and on families."""
+    kinds = [
+        (one, rule.name, kind) for one in panel.recipes for rule in panel.rules(one) for kind in ("uniform", WORST)
+    ]
+    score = Score("parity", "w", "", "", (4,), 100, 0.5, 0.5, 0.5, 1.0)
+    return [
+        Curve(one.name, 4, ("length",), kind, rule, {(0, 0): [replace(score, problems=kind, stopping=rule).row()]})
+        for one, rule, kind in kinds
+    ]
+
+
+HARD = {"problems": "a-family"}
+
+
+def repeated(figure):
+    """Colours and dashes that two lines of the same axes share, though their names differ."""
+    found = []
+    for axes in figure.axes:
+        seen = {}
+        for line in axes.lines:
+            if not line.get_label().startswith("_"):
+                seen.setdefault((line.get_color(), str(line._unscaled_dash_pattern)), set()).add(line.get_label())
+        found += [(axes.get_title(loc="left"), *names) for names in seen.values() if len(names) > 1]
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(catalog.studies()))
+def test_no_study_repeats_a_colour_and_dash(name):
+    study = catalog.study(name, **({"tasks": "all"} if name in ("looped", "controls") else {}))
+    for panel in study.panels:
+        assert panel.strong in ("", *(one.name for one in panel.recipes))
+        for part in plots(study_curves(panel), panel.strong)[0]:
+            pairs = [(one.colour, str(one.dash)) for one in part.looks]
+            assert len(set(pairs)) == len(pairs), f"{panel.title}: {part.title}"
+            assert len({one.name for one in part.looks}) == len(pairs)
+
+
+def test_no_figure_repeats_a_colour_and_dash():
+    names = [f"form-{number}" for number in range(8)]
+    runs = [scored(recipe(name), *((n, 0.5, changes) for n in (4, 8) for changes in ({}, HARD))) for name in names]
+    assert repeated(score_figure(runs)) == []
+    assert repeated(score_figure(runs[:2])) == []
+    runs = [logged(recipe(name), [0.5, 0.1], [(10, {"8": 0.5, "12": 0.1})]) for name in names]
+    assert repeated(loss_figure(runs)) == []
+    assert repeated(loss_figure(runs[:2])) == []
+    sizes = [{"recipe": name, "model": name, "parameters": 9, "validation_loss": 1.0, "within": 1.0, "beyond": 0.5}
+             for name in names]  # fmt: skip
+    assert repeated(parameter_figure(sizes)) == []
+
+
+def test_looks_never_repeat():
+    looks = [look(number, name="") for number in range(100)]
+    assert len({(one.colour, one.dash) for one in looks}) == 100
+    twins = [look(number, twin, name="") for number in range(7) for twin in range(3)]
+    assert len({(one.colour, one.dash) for one in twins}) == 21
+
+
+def test_seeds_of_one_recipe_are_told_apart():
+    part = {"low": 0, "high": 2, "count": 5, "exact": 1.0}
+    rows = [
+        {"sizes": [8], "count": 5, "exact": 1.0, "ends": {"early": 0, "late": 0, "right": 1}, "first_wrong": {"1": 1},
+         "by": {"ones": [part]}, "train_seed": seed}
+        for seed in (0, 1)
+    ]  # fmt: skip
+    figure = anatomy_figure(rows, "two")
+    assert repeated(figure) == []
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["seed 0", "seed 1"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "heading", "rest"),
+    [
+        (["ablation-parity-ours", "ablation-parity-once"], "full names: ablation-parity-…", ["ours", "once"]),
+        (["ntp-parity", "fop-parity", "fop-loop-parity"], "full names: …-parity", ["ntp", "fop", "fop-loop"]),
+        (["a-b", "a-b-c"], "full names: a-…", ["b", "b-c"]),
+        (["same", "same"], "", ["same", "same"]),
+        (["looped", "standard"], "", ["looped", "standard"]),
+    ],
+)
+def test_what_names_have_in_common_is_said_once(labels, heading, rest):
+    assert short(labels) == (heading, rest)
+
+
+@pytest.mark.parametrize("width", ["column", "page"])
+def test_figures_have_the_width_of_a_column_or_a_page_and_hold_all_their_text(width):
+    names = [f"a-recipe-{name}" for name in ("of-ours", "of-others", "that-is-long")]
+    runs = [scored(recipe(name), (8, 1.0), (16, 0.5)) for name in names]
+    depth = {"sizes": [8], "exact": [0.5, 1.0], "confidence": [-1.0, 0.0],
+             "chosen": {rule: {"mean": 2, "low": 2, "high": 2} for rule in ("oracle", "batch", "example")}}  # fmt: skip
+    for figure in (score_figure(runs, width=width), depth_figure([depth], "loops", width=width)):
+        assert figure.get_figwidth() == WIDTHS[width]
+        box = figure.get_tightbbox()
+        assert box.x0 >= 0 and box.x1 <= WIDTHS[width]
+    pairs = scored(recipe("sums", task=Addition()), ((8, 4), 1.0), ((4, 8), 0.5))
+    assert score_figure([pairs], width=width).get_figwidth() <= WIDTHS[width]
+
+
+def test_the_figure_of_a_run_shows_uniform_problems_beside_the_worst_family():
+    run = scored(recipe("mine"), (8, 1.0), (16, 0.5), (8, 0.25, HARD), (16, 0.0, HARD))
+    figure = score_figure([run])
+    (axes,) = figure.axes
+    drawn = {line.get_label(): line.get_ydata().tolist() for line in axes.lines if not line.get_label().startswith("_")}
+    assert drawn == {"mine": [1.0, 0.5], "mine, worst family": [0.25, 0.0]}
+    assert axes.get_title(loc="left") == "Parity, trained on up to 8"
+    content, size = figure._repr_png_()  # what a notebook shows
+    assert content.startswith(b"\x89PNG") and size["width"] == 96 * WIDTHS["page"]
+
+
+def test_what_a_figure_is_about_is_drawn_stronger():
+    runs = [scored(recipe(name), (8, 1.0), (TOP * 2, 0.5)) for name in ("some-other", "some-ours")]
+    (axes,) = score_figure(runs, strong="some-ours").axes
+    widths = {line.get_label(): line.get_linewidth() for line in axes.lines if not line.get_label().startswith("_")}
+    assert widths["ours"] > widths["other"]
+
+
+def test_the_style_is_for_everyone(tmp_path):
+    with lw.style("column"):
+        figure = drawing("column", 2)
+        axes = figure.add_subplot()
+        for height in range(35):
+            axes.plot([0, 1], [height, height], label=str(height))
+    assert repeated(figure) == []
+    (path,) = save(drawing("column", 1), tmp_path / "mine", ("pdf",))
+    assert path.read_bytes().startswith(b"%PDF")
+    config.update("jaxtyping_disable", True)  # as for a user, whose types nobody checks
+    with pytest.raises(lw.UsageError, match="'column' or 'page', not 'half'"), lw.style("half"):
+        pass
+
+
+def test_smoothing_is_centred():
+    fall = [2.0**-step for step in range(200)]
+    assert running_mean(fall)[:190] == pytest.approx(fall[:190], rel=1e-3)  # what goes before would lag
+
+
+def test_smoothing_keeps_to_the_losses_at_the_start_and_smooths_the_rest():
+    """A loss that falls a thousand times within one part in a hundred of the training, then stays, with noise."""
+    losses = [2.0 * 10 ** (-step / 3) if step < 10 else 1e-3 * (1 + step % 2) for step in range(1000)]
+    means = running_mean(losses)
+    assert means[0] == losses[0] and all(loss / 3 < mean < 3 * loss for mean, loss in zip(means, losses, strict=True))
+    assert all(mean == pytest.approx(1e-3 * 2**0.5, rel=0.1) for mean in means[200:])
+
+
+def test_the_lines_of_a_loss_figure_and_the_bands_of_a_length_figure_are_explained():
+    runs = [scored(recipe(seed=seed), (8, 1.0), (16, share)) for seed, share in enumerate((0.2, 0.6))]
+    assert "bands: worst to best seed" in length_figure(curves(runs)).axes[0].get_xlabel()
+    texts = [text.get_text() for text in loss_figure([logged(recipe(), [0.5, 0.1])]).axes[0].texts]
+    assert "bold: running geometric mean; thin: as logged" in texts
+
+
+def told(capsys, *words):
+    with pytest.raises(SystemExit) as stopped:
+        main([*map(str, words)])
+    return stopped.value.code, *capsys.readouterr()
+
+
+def test_what_is_published_can_be_drawn_again(tmp_path, capsys):
+    run = scored(recipe(), (8, 1.0), (16, 0.5), (8, 0.25, {"problems": "a-family"}))
+    rows = [{"step": step, "loss": 1 / step, "exact": {"8": 0.5}} for step in (10, 20)]
+    run.append("metrics", *rows)
+    other = scored(recipe("other", seed=1), (8, 0.5), (16, 0.25))
+    publish([run, other], tmp_path / "first", strong="other")
+    status, out, _ = told(capsys, "report", tmp_path / "first", "--out", tmp_path / "again", "--json")
+    again = [Path(name) for name in json.loads(out)["files"]]
+    assert status == 0 and {path.name for path in again} == {"lengths.png", "loss.png"}
+    for path in again:
+        assert path.parent == tmp_path / "again" / "first"
+        assert path.read_bytes() == (tmp_path / "first" / path.name).read_bytes()
+    status, _, err = told(capsys, "report", tmp_path / "first", run.folder)
+    assert status == 2 and len(err.splitlines()) == 1 and "name no runs beside it" in err
+
+
+def of_a_task(task, tmp_path):
+    """What a study published of one task: two methods with a second rule and a family, and one without scores."""
+    later = {"stopping": "Converged"}
+    runs = [
+        scored(recipe(f"half-{name}-{task}"), (8, share), (16, share / 2), (16, 0.9, later), (16, 0.8, HARD))
+        for name, share in (("ntp", 0.5), ("loop", 1.0))
+    ]
+    publish([*runs, recipe_without_scores(f"half-none-{task}")], tmp_path / task)
+
+
+def recipe_without_scores(name):
+    return logged(recipe(name), [1.0])
+
+
+def test_an_overview_has_a_panel_per_task_and_a_look_per_method(tmp_path):
+    for task in ("parity", "binary-sum"):
+        of_a_task(task, tmp_path)
+    (alone,) = publish_overview(["parity"], tmp_path, title="Study", strong="loop")
+    assert alone.name == "figures.json"
+    files = publish_overview(["binary-sum"], tmp_path, title="Study", strong="loop")
+    assert [path.name for path in files] == ["figures.json", "overview.png"]
+    figure = overview_figure({name: published(tmp_path / name) for name in ("parity", "binary-sum")}, strong="loop")
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["parity", "binary-sum"]
+    looks = []
+    for axes in figure.axes:
+        lines = {line.get_label(): line for line in axes.lines if not line.get_label().startswith("_")}
+        assert {name: line.get_ydata().tolist() for name, line in lines.items()} == {
+            "ntp": [0.5, 0.25],
+            "loop": [1.0, 0.5],
+        }
+        assert lines["loop"].get_linewidth() > lines["ntp"].get_linewidth()
+        looks.append({name: line.get_color() for name, line in lines.items()})
+    assert looks[0] == looks[1] and len(set(looks[0].values())) == 2
+
+
+def test_an_overview_keeps_the_panels_it_had_and_is_drawn_again(tmp_path, capsys):
+    for task in ("parity", "copy", "binary-sum"):
+        of_a_task(task, tmp_path / "first")
+    publish_overview(["parity", "copy"], tmp_path / "first", title="Study", strong="loop")
+    files = publish_overview(["binary-sum", "copy"], tmp_path / "first", title="Study", strong="loop")
+    assert json.loads((tmp_path / "first" / "figures.json").read_text())["panels"] == ["parity", "copy", "binary-sum"]
+    status, out, _ = told(capsys, "report", tmp_path / "first", "--out", tmp_path / "again", "--json")
+    again = [Path(name) for name in json.loads(out)["files"]]
+    assert status == 0 and [path.name for path in again] == ["overview.png"]
+    for path, before in zip(again, files[1:], strict=True):
+        assert path.parent == tmp_path / "again" / "first" and path.read_bytes() == before.read_bytes()
+    with pytest.raises(lw.UsageError, match="no scores along a length"):
+        overview_figure({"none": []})
+
+
+def test_a_panel_of_few_methods_calls_them_as_the_fullest_does(tmp_path):
+    full = [scored(recipe(f"half-{name}-parity"), (8, 1.0), (16, 0.5)) for name in ("ntp", "loop", "loop-wo")]
+    for few in (["loop"], ["loop", "loop-wo"]):
+        runs = [scored(recipe(f"half-{name}-unique-set"), (8, 1.0), (16, 0.25)) for name in few]
+        axes = overview_figure({"Parity": full, "Unique set": runs}).axes[1]
+        assert [line.get_label() for line in axes.lines if not line.get_label().startswith("_")] == few
+
+
+def test_an_overview_shows_what_a_recipe_has_by_its_own_rule(tmp_path):
+    """Whichever was measured first."""
+    exact = {"Oracle": 0.5, "Converged": 0.25}
+    for name, order in (("first", [*exact]), ("last", [*exact][::-1])):
+        of = [(size, exact[rule], {"stopping": rule}) for rule in order for size in (8, 16)]
+        publish([scored(recipe("half-loop-parity"), *of, folder=tmp_path / name)], tmp_path / "out" / name)
+    for axes in overview_figure({name: published(tmp_path / "out" / name) for name in ("first", "last")}).axes:
+        assert [0.5, 0.5] in [[*line.get_ydata()] for line in axes.lines]
+
+
+def test_sizes_that_training_keeps_short_are_a_line(tmp_path):
+    """Products of 2 × n, trained up to 2 × 11, lie on one."""
+    runs = [scored(catalog.recipe("looped-multiplication"), *[((2, size), 1.0) for size in (11, 15, 22)])]
+    assert "lengths.png" in [path.name for path in publish(runs, tmp_path)]
+    assert [11, 15, 22] in [[*line.get_xdata()] for line in score_figure(runs).axes[0].lines]
+
+
+def test_a_map_is_of_one_recipe():
+    """Several in one would be a mean over recipes."""
+    part = replace(recipe("one"), task=Addition(10, "least"))
+    exact = {"right": 1.0, "wrong": 0.0}
+    runs = [scored(replace(part, name=name), ((4, 8), share), ((2, 6), share)) for name, share in exact.items()]
+    assert score_figure(runs[:1])
+    with pytest.raises(UsageError, match="a map is of one recipe: draw each by itself"):
+        score_figure(runs)
+
+
+def test_looking_at_the_loops_of_shipped_weights_leaves_their_folder_as_it_is(tmp_path):
+    folder, out = tmp_path / "looped-parity", tmp_path / "out"
+    shutil.copytree(SHIPPED / "looped-parity", folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    words = ["report", str(folder), "--stopping", "--lengths", "4", "--samples", "8", "--out", str(out), "--quiet"]
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 0
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert (out / "stopping-looped-parity.png").exists()

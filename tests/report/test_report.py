@@ -1,0 +1,1039 @@
+import csv
+import gzip
+import io
+import itertools
+import json
+import math
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from rich.console import Console
+
+from lengthwise.ask.folder import Asked
+from lengthwise.ask.inquiry import Inquiry
+from lengthwise.base.schemas import Trained
+from lengthwise.base.score_rows import share_text
+from lengthwise.base.types import Score, UsageError
+from lengthwise.cli.entry import main
+from lengthwise.experiment.layout import FullOutput
+from lengthwise.experiment.lengths import Curriculum, Uniform
+from lengthwise.experiment.loops import PerRound
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.models.transformer import Transformer
+from lengthwise.objectives.final import Final
+from lengthwise.report import WORST, Claim, asked_curves, curves, names
+from lengthwise.report import published as report_published
+from lengthwise.report.card import card_cells, card_table, score_card
+from lengthwise.report.csv_files import write_csv
+from lengthwise.report.families import worst_table
+from lengthwise.report.length_figure import length_figure
+from lengthwise.report.loss_figure import loss_figure
+from lengthwise.report.map_figure import cells_of, heat_map
+from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
+from lengthwise.report.publish import publish, publish_parameters, redraw
+from lengthwise.report.published import published, read_csv, read_table
+from lengthwise.report.style import save
+from lengthwise.report.tables import (
+    detail_table,
+    map_table,
+    row_table,
+    score_table,
+    summary,
+    summary_table,
+)
+from lengthwise.report.terminal import MARKS, Canvas, plot
+from lengthwise.run import Run
+from lengthwise.runs.folder import DIVERGED, RunFolder
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.multiplication import Multiplication
+from lengthwise.tasks.parity import Parity
+
+TOP = 8
+
+
+def recipe(name="looped-parity", seed=0, task=None, **changes):
+    part = Recipe(
+        name,
+        task or Parity(),
+        FullOutput(),
+        Uniform(TOP),
+        PerRound(),
+        Transformer(width=8, heads=1),
+        Final(),
+        steps=100,
+        seed=seed,
+        data_seed=seed,
+    )
+    return replace(part, **changes)
+
+
+def scored(part, *scores, folder=None):
+    """A run with a row per (sizes, exact) or (sizes, exact, changes)."""
+    run = Run.of(part, folder)
+    for sizes, exact, *changes in scores:
+        sizes = sizes if isinstance(sizes, tuple) else (sizes,)
+        score = Score(
+            part.task.name, run.folder.name, "Oracle", "uniform", sizes, 100, exact, exact, exact, float(sizes[0])
+        )
+        run.append("scores", replace(score, **(changes[0] if changes else {})).row())
+    return run
+
+
+def logged(part, losses, exact=()):
+    run = Run.of(part)
+    rows = [{"step": 10 * i, "loss": loss} for i, loss in enumerate(losses, 1)]
+    rows += [{"step": step, "exact": shares} for step, shares in exact]
+    # As earlier versions wrote it, which let NaN through.
+    (run.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return run
+
+
+def printed(renderable, width=80):
+    console = Console(width=width, no_color=True, force_terminal=False, file=io.StringIO())
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+# Curves
+
+
+def test_runs_that_differ_only_in_seed_are_one_curve():
+    runs = [scored(recipe(seed=seed), (8, 1.0)) for seed in range(3)] + [scored(recipe("other"), (8, 0.5))]
+    found = curves(runs)
+    assert [(curve.label, len(curve.rows_by_seed), curve.top) for curve in found] == [
+        ("looped-parity", 3, TOP),
+        ("other", 1, TOP),
+    ]
+
+
+def test_data_seed_alone_also_makes_a_seed():
+    runs = [scored(recipe(data_seed=seed), (8, share)) for seed, share in enumerate((0.2, 0.4))]
+    assert curves(runs)[0].points()[0].seeds == 2
+
+
+def test_recipes_that_share_a_name_are_called_by_their_folders():
+    runs = [scored(recipe(batch=batch), (8, 1.0)) for batch in (32, 64)]
+    assert [curve.label for curve in curves(runs)] == [run.folder.name for run in runs]
+
+
+def test_problems_and_stopping_rules_are_curves_of_their_own_and_named_where_they_differ():
+    run = scored(recipe(), (8, 1.0), (8, 0.9, {"problems": "hard"}))
+    assert names(curves([run])) == ["looped-parity", "looped-parity, hard"]
+    run = scored(recipe("other"), (8, 1.0), (8, 0.9, {"stopping": "After(loops=2)"}))
+    assert names(curves([run])) == ["other, Oracle", "other, after 2 loops"]
+    assert names(curves([run])[:1]) == ["other"]
+
+
+def test_the_last_measurement_of_a_size_counts():
+    run = scored(recipe(), (8, 0.1), (12, 0.3), (8, 0.7))
+    assert [(point.sizes, point.mean) for point in curves([run])[0].points()] == [((8,), 0.7), ((12,), 0.3)]
+
+
+def test_band_over_seeds():
+    runs = [scored(recipe(seed=seed), (16, share)) for seed, share in enumerate((0.5, 0.9, 0.7))]
+    (point,) = curves(runs)[0].points()
+    assert (point.low, point.high, point.seeds, point.count) == (0.5, 0.9, 3, 100)
+    assert point.mean == pytest.approx(0.7)
+    assert point.error == pytest.approx(0.2 / math.sqrt(3))
+
+
+def test_band_of_one_seed_is_wilson_and_seeds_count_where_they_were_measured():
+    runs = [scored(recipe(seed=0), (8, 0.9), (16, 0.5)), scored(recipe(seed=1), (16, 0.3))]
+    single, double = curves(runs)[0].points()
+    assert (single.low, single.high) == pytest.approx((0.8256, 0.9448), abs=1e-4)
+    assert (single.seeds, single.error, double.seeds) == (1, None, 2)
+
+
+def test_nothing_to_report_is_said(runs):
+    with pytest.raises(UsageError, match="name at least one run"):
+        curves([])
+    empty = Run.of(recipe())
+    with pytest.raises(UsageError, match=f"{empty.folder.name}: no scores yet"):
+        curves([empty])
+    assert len(curves([empty, scored(recipe("other"), (8, 1.0))])) == 1
+
+
+def test_a_damaged_row_is_named():
+    run = scored(recipe(), (8, 1.0))
+    run.append("scores", {"sizes": [8], "exact": 1.0})
+    with pytest.raises(UsageError, match=r"scores\.jsonl: line 2: it has no task; take that line out$"):
+        curves([run])
+
+
+# Tables
+
+
+def test_score_table_fits_a_terminal_and_marks_what_was_trained():
+    runs = [scored(recipe(seed=seed), *((n, 1 - n / 200) for n in range(1, 61))) for seed in range(2)]
+    runs.append(scored(recipe("standard-parity-with-a-long-name"), (8, 1.0), (60, 0.0)))
+    text = printed(score_table(curves(runs)))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    header = text.splitlines()[0].split()
+    sizes = [int(word) for word in header if word.isdecimal()]
+    assert sizes[0] == 1
+    assert sizes[-1] == 60
+    assert TOP in sizes
+    row = next(line for line in text.splitlines() if line.startswith("looped-parity"))
+    assert row.count("▪") == sum(size <= TOP for size in sizes)
+    assert "1 to 2 seeds" in text
+
+
+def test_score_table_shows_the_band_and_never_narrows_it():
+    text = printed(score_table(curves([scored(recipe(), (8, 0.9))])))
+    assert "▪0.90 .82–.95" in text  # Wilson: 0.8256 to 0.9448
+    assert "100 problems per size, 1 seed; beside exact match: 95 % interval" in " ".join(text.split())
+
+
+def test_score_table_has_a_column_where_rows_were_trained_differently():
+    runs = [scored(recipe(name, lengths=Uniform(top)), (8, 1.0), (16, 0.5)) for name, top in (("a", 8), ("b", 16))]
+    first, second = [line for line in printed(score_table(curves(runs))).splitlines() if line[:1] in ("a", "b")]
+    assert first.split()[:2] == ["a", "8"]
+    assert (first.count("▪"), second.count("▪")) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.0, "0.00"), (0.001, "<.01"), (0.005, "0.01"), (0.994, "0.99"), (0.9951, ">.99"), (0.9999, ">.99"), (1, "1.00")],
+)
+def test_a_share_is_never_rounded_to_a_clean_0_or_1(share, text):
+    assert share_text(share) == text
+
+
+def test_detail_table_says_all_of_a_score():
+    run = scored(recipe(), (8, 0.9), (16, 0.001, {"count": 1000, "problems": "hard"}))
+    lines = printed(detail_table(run.rows("scores"), (TOP,)), 120).splitlines()
+    trained, beyond = (next(line for line in lines if word in line) for word in ("uniform", "hard"))
+    assert "▪8" in trained
+    assert "▪" not in beyond
+    assert any("stopping: Oracle" in line for line in lines)  # the same in all rows, so said once
+    for part in ("█████████·", "0.900", "0.826–0.945", "8.0", "100"):
+        assert part in trained
+    assert "▏·········" in beyond  # a share above 0 is seen
+
+
+def test_a_large_map_is_told_in_blocks():
+    side, share = range(1, 21), {True: 1.0, False: 0.9}
+    cells = [((i, j), 0.5 if i == j == 20 else share[max(i, j) <= 8]) for i in side for j in side]
+    run = scored(recipe("sums", task=Addition()), *cells)
+    text = printed(map_table(run.rows("scores"), (8, 8)), 80)
+    lines = [line.split() for line in text.splitlines()]
+    assert lines[0] == ["1–3", "4–6", "7–9", "10–12", "13–15", "16–18", "19–20"]
+    assert lines[2] == ["1–3", "1.00", "1.00", "0.97", *["0.90"] * 4]
+    assert lines[8] == ["19–20", *["0.90"] * 6, "0.80"]  # the corner has one cell of four that is worse
+    mean = (64 + 0.9 * 335 + 0.5) / 400
+    assert f"mean {mean:.4f} of 400 pairs" in text and "1.0000 of the 64 trained, up to 8x8" in text
+    assert "worst 0.500 at 20x20" in text
+
+
+@pytest.mark.parametrize("shares", [[0.99], [0.98999], [1.0, 0.99, 0.5], [0.0, 0.1], [0.995, 0.9899]])
+def test_seeds_that_solve_a_size_are_counted(shares):
+    runs = [scored(recipe(seed=seed), (16, share)) for seed, share in enumerate(shares)]
+    (point,) = curves(runs)[0].points()
+    assert (point.solved, point.seeds) == (sum(share >= 0.99 for share in shares), len(shares))
+
+
+# The score card
+
+MANY = {"count": 1000}
+
+
+@pytest.mark.parametrize(
+    ("scores", "longest"),
+    [
+        ([(8, 1.0, MANY), (16, 1.0, MANY), (24, 0.5, MANY)], "16"),
+        ([(8, 1.0, MANY), (16, 0.99, MANY)], "8"),  # the interval's lower end is below 0.99
+        ([(8, 1.0, MANY), (16, 1.0)], "8"),  # 100 problems, all right, are no evidence; nor is there any against it
+        ([(16, 1.0), (24, 1.0, MANY)], "24"),
+        ([(12, 0.9, MANY), (16, 1.0, MANY)], None),  # a shorter one is surely missed
+        ([(4, 0.9, MANY), (16, 1.0, MANY)], "16"),  # within the training range that is another matter
+        ([(8, 0.2)], None),
+        ([(16, 0.5), (16, 1.0, MANY)], "16"),  # the careful measurement counts
+    ],
+)
+def test_the_longest_size_that_is_surely_solved(scores, longest):
+    (row,) = score_card([scored(recipe(), *scores)])
+    assert row["longest"] == [longest]
+    assert row["generalise"] == (longest in ("16", "24"))
+
+
+def test_a_card_counts_seeds_that_were_measured_by_their_own_rule_and_did_not_diverge():
+    right, wrong = (8, 1.0, MANY), (8, 0.0, MANY)
+    lost = [scored(recipe(seed=seed), *scores) for seed, scores in ((3, [wrong]), (4, []))]
+    for run in lost:
+        run.fail("at step 1", DIVERGED)
+    others = [
+        scored(recipe(seed=1), (16, 1.0, MANY | {"problems": "hard"})),
+        scored(recipe(seed=2), (16, 1.0, MANY | {"stopping": "Converged"})),
+    ]
+    (row,) = score_card([scored(recipe(), right, (16, 1.0, MANY)), *others, *lost])
+    assert (row["seeds"], row["generalise"]) == (3, 1)
+    assert row["longest"] == ["16", DIVERGED, DIVERGED]
+    assert row["fit"] == 1.0
+    (none,) = score_card(others)
+    assert card_cells(none)[3:7] == ["–", "–", "not measured", "–"]
+
+
+def test_a_card_has_a_row_per_recipe_over_its_seeds():
+    runs = [scored(recipe(seed=seed), (16, share, MANY)) for seed, share in enumerate((1.0, 0.4, 1.0))]
+    for run, seconds in zip(runs, (30.0, 90.0, 60.0), strict=True):
+        run.describe({"parameters": 1234, "cpu_s": seconds, "wall_s": seconds})
+    bare = scored(recipe("other", task=Addition()), ((8, 8), 1.0, MANY))
+    first, second = score_card([*runs, bare], {runs[0].outline.seedless_id: 2e9})
+    assert first == {
+        "recipe": "looped-parity",
+        "task": "parity",
+        "trained_to": "8",
+        "seeds": 3,
+        "generalise": 2,
+        "chosen_on": [],
+        "longest": ["16", None, "16"],
+        "longest_uniform": ["16", None, "16"],
+        "worst": None,
+        "fit": None,
+        "parameters": 1234,
+        "operations": 2e11,
+        "cpu_s": 60.0,
+    }
+    assert second | {"recipe": "other", "trained_to": "8x8", "longest": ["8x8"], "generalise": 0} == second
+    assert [second[name] for name in ("parameters", "operations", "cpu_s")] == [None] * 3
+    shown = printed(card_table([first, second]), width=120)
+    for part in ("16, –, 16", "2 of 3", "1,234", "2.0e+11", "1.0", "8x8"):
+        assert part in shown
+    json.dumps([first, second])
+
+
+def test_recipes_that_share_a_name_have_prices_of_their_own():
+    runs = [scored(recipe(steps=steps), (8, 1.0, MANY)) for steps in (100, 10)]
+    prices = {run.outline.seedless_id: price for run, price in zip(runs, (1e9, 2e9), strict=True)}
+    assert [row["operations"] for row in score_card(runs, prices)] == [1e11, 2e10]
+
+
+def test_a_run_that_was_not_measured_is_no_seed_of_a_card():
+    (row,) = score_card([Run.of(recipe()), scored(recipe(seed=1), (16, 1.0, MANY))])
+    assert (row["seeds"], row["longest"]) == (1, ["16"])
+
+
+CLAIMS = (Claim("Somebody's model", 16, "near-perfect", "text of a paper"),)
+
+
+def summed():
+    """A summary of two recipes at size 16: one of two seeds, one of a single seed under two rules."""
+    late = {"stopping": "MaxConfidence", "count": 50}
+    runs = [scored(recipe(seed=seed), (8, 1.0), (16, share)) for seed, share in enumerate((1.0, 0.4))]
+    runs.append(scored(recipe("other"), (16, 0.123456), (16, 0.25, late), (24, 0.1)))
+    return summary("A panel", curves(runs), [16], CLAIMS)
+
+
+def test_a_summary_has_a_row_per_curve_and_reported_size_and_one_per_claim():
+    keys = ("who", "stopping", "size", "exact", "error", "solved", "seeds", "count")
+    *ours, claim = summed()
+    assert [tuple(row[key] for key in keys) for row in ours] == [
+        ("looped-parity", "Oracle", "16", 0.7, 0.3, 1, 2, 100),
+        ("other", "Oracle", "16", 0.12346, None, 0, 1, 100),
+        ("other", "MaxConfidence", "16", 0.25, None, 0, 1, 50),
+    ]
+    assert claim == {
+        "panel": "A panel",
+        "who": "Somebody's model",
+        "size": 16,
+        "published": "near-perfect",
+        "standing": "text of a paper",
+    }
+    assert {row["panel"] for row in (*ours, claim)} == {"A panel"}
+    json.dumps(summed())
+
+
+def test_a_summary_takes_sizes_of_two_axes_by_the_larger():
+    rows = summary("Sums", curves([two_axes({(2, 16): 0.5, (16, 4): 0.25, (8, 8): 1.0})]), [16])
+    assert [(row["size"], row["exact"]) for row in rows] == [("2x16", 0.5), ("16x4", 0.25)]
+
+
+def test_summary_table_says_all_of_it_and_names_each_panel_once():
+    rows = summed()
+    lines = printed(summary_table([*rows, *({**row, "panel": "Another"} for row in rows[:1])]), 100).splitlines()
+    assert [line.strip() for line in lines].count("A panel") == 1
+    assert lines.index(next(line for line in lines if line.startswith("Another"))) > 5
+    both, single, confident, claim = lines[3:7]
+    assert both.split() == ["looped-parity", "16", "0.700", "±", "0.300", "1", "of", "2", "Oracle"]
+    assert single.split() == ["other", "16", "0.123", "0", "of", "1", "Oracle"]
+    assert confident.split()[-1] == "MaxConfidence"
+    assert " ".join(claim.split()) == "Somebody's model 16 near-perfect published: text of a paper"
+
+
+def test_row_table_shows_rows_as_they_are():
+    rows = [{"size": "8", "exact": 0.12345, "T": 8}, {"size": "12", "exact": 1.0, "two_words": "x"}]
+    head, _, first, second = printed(row_table(rows)).splitlines()
+    assert head.split() == ["size", "exact", "T", "two", "words"]
+    assert (first.split(), second.split()) == (["8", "0.123", "8"], ["12", "1.000", "x"])
+
+
+def test_a_rule_tried_at_one_size_is_no_line_of_the_figure_but_stands_in_the_csv(tmp_path):
+    run = scored(recipe(), (8, 1.0), (16, 0.5), (16, 0.25, {"stopping": "Converged"}))
+    written = publish([run], tmp_path / "new", title="Parity & more", formats=("png", "svg"))
+    names_written = {"runs.json", "scores.csv", "card.json", "figures.json", "lengths.png", "lengths.svg"}
+    assert {path.name for path in written} == {path.name for path in (tmp_path / "new").iterdir()} == names_written
+    drawn = (tmp_path / "new" / "lengths.svg").read_text()
+    assert "Parity &amp; more" in drawn and "Converged" not in drawn
+    with (tmp_path / "new" / "scores.csv").open(newline="") as file:
+        assert [row["stopping"] for row in csv.DictReader(file)] == ["Oracle", "Oracle", "Converged"]
+    alone = scored(recipe("other"), (16, 0.25, {"stopping": "Converged"}))
+    assert {
+        path.name for path in publish([alone], tmp_path / "alone", formats=("png", "svg"))
+    } == names_written  # without a line, points are drawn
+
+
+def test_csv_round_trip(tmp_path):
+    rows = [
+        {"sizes": [20, 40], "exact": 0.1, "note": 'a, "b"\nc', "none": None},
+        {"sizes": [8], "later": 3, "exact": 1 / 3, "watched": {"8": 0.5, "12": 0.25}},
+    ]
+    write_csv(tmp_path / "new" / "rows.csv", rows)
+    with (tmp_path / "new" / "rows.csv").open(newline="") as file:
+        first, second = csv.DictReader(file)
+    assert list(first) == ["sizes", "exact", "note", "none", "later", "watched.8", "watched.12"]
+    assert (first["sizes"], second["sizes"]) == ("20x40", "8")
+    assert (first["note"], first["none"], first["later"]) == ('a, "b"\nc', "", "")
+    assert (float(second["exact"]), float(second["watched.12"])) == (1 / 3, 0.25)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["rows.csv"]
+
+
+def test_a_large_table_is_compressed_and_read_back(tmp_path):
+    rows = [{"id": "x", "step": number, "loss": number / 7} for number in range(200)]
+    path = tmp_path / "metrics.csv"
+    assert write_csv(path, rows, packed_above=10**6) == path
+    packed = write_csv(path, rows, packed_above=1000)
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.csv.gz"]
+    assert read_csv(path) == rows
+    content = packed.read_bytes()
+    assert write_csv(path, rows, packed_above=1000).read_bytes() == content
+    for damaged in (content[:-20], b"no gzip", gzip.compress(b"\xff\xfe")):
+        packed.write_bytes(damaged)
+        with pytest.raises(UsageError, match=r"metrics\.csv\.gz: not a whole gzip file of text"):
+            read_csv(path)
+    packed.write_bytes(content)
+    assert write_csv(path, rows) == path
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.csv"]
+
+
+def test_a_table_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(report_published, "MAX_TEXT", 1000)
+    (tmp_path / "scores.csv.gz").write_bytes(gzip.compress(b"id\n" * 500))
+    with pytest.raises(UsageError, match="unpacks to more than 1,000 bytes"):
+        read_csv(tmp_path / "scores.csv")
+
+
+def test_the_formats_of_figures_are_chosen_or_refused(tmp_path, capsys):
+    run = scored(recipe(), (8, 1.0), (16, 0.5))
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(run.folder), "--formats", "svg,pdf", "--out", str(tmp_path / "new")])
+    assert ended.value.code == 0
+    assert {path.suffix for path in (tmp_path / "new").glob("lengths.*")} == {".svg", ".pdf"}
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(run.folder), "--formats", "gif", "--out", str(tmp_path / "other")])
+    assert ended.value.code == 2
+    assert "--formats: 'gif' is not one of png, svg, pdf" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+
+
+def test_tables_of_nothing(tmp_path):
+    for make in (lambda: score_table([]), lambda: detail_table([]), lambda: write_csv(tmp_path / "a.csv", [])):
+        with pytest.raises(UsageError, match=r"no scores to tabulate|no rows to write"):
+            make()
+
+
+# The terminal
+
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        {},
+        {"none": []},
+        {"one": [(8, 0.5)]},
+        {"nan": [(8, NAN), (NAN, 1.0), (math.inf, 0.5)]},
+        {"gap": [(1, 0.0), (2, NAN), (3, 1.0)]},
+        {"far": [(1, -7.0), (2, 9.0)]},
+        {f"series {i} with a name that is long": [(x, x / 60) for x in range(60)] for i in range(12)},
+    ],
+)
+def test_a_plot_has_the_same_height_whatever_it_shows(series):
+    for top in (None, 8):
+        for width, height in ((76, 12), (40, 8), (120, 30)):
+            text = plot(series, width=width, height=height, top=top, x_label="length", y_label="exact match")
+            assert len(text.plain.split("\n")) == height
+            assert max(map(len, text.plain.split("\n"))) <= width
+            assert printed(text, width).count("\n") == height
+
+
+def test_marks_stand_where_the_values_are():
+    text = plot({"a": [(0, 0.0), (5, 0.5), (10, 1.0)], "b": [(10, 0.0)]}, width=25, height=12, y_label="y", top=5)
+    lines = [line[5:] for line in text.plain.split("\n")]  # 4 columns of numbers, 1 of the axis
+    rows = lines[1:10]
+    assert rows[-1][0] == rows[4][10] == rows[0][19] == MARKS[0]
+    assert rows[-1][19] == MARKS[1]
+    assert sum(row.count(MARKS[0]) for row in rows) == 3
+    assert lines[10][10] == "┴"
+    assert rows[0][10] == rows[-1][10] == "┊"
+    assert "trained to 5" in lines[11]
+    assert [line[:4].strip() for line in text.plain.split("\n")[1:10]] == ["1", "", "", "", "0.5", "", "", "", "0"]
+
+
+def test_braille_dots_are_where_the_line_is():
+    canvas = Canvas(2, 3, (0, 5), (0, 7))
+    canvas.draw(0, [(0, 7), (0, 0)])  # down the left edge
+    assert canvas.dots == {(0, 0): 0x47, (1, 0): 0x47}
+    canvas = Canvas(2, 3, (0, 5), (0, 7))
+    canvas.draw(0, [(0, 0), (1, 0), (2, NAN), (4, 0), (5, 0)])  # along the bottom, with a gap
+    assert canvas.dots == {(1, 0): 0xC0, (1, 2): 0xC0}
+    assert canvas.line(1).plain == f"{MARKS[0]} {MARKS[0]}"
+
+
+def test_coinciding_series_are_all_seen():
+    same = [(x, 1.0) for x in (0, 10, 20, 30)]
+    first = plot({"a": same, "b": same}, width=60, height=10).plain.split("\n")[1]
+    assert [character for character in first if character in MARKS] == [MARKS[0], MARKS[1]] * 2
+
+
+def test_many_points_are_marked_now_and_then_and_at_both_ends():
+    first = plot({"a": [(x / 10, 1.0) for x in range(1000)]}, width=60, height=10).plain.split("\n")[1][5:]
+    positions = [column for column, character in enumerate(first) if character == MARKS[0]]
+    assert (positions[0], positions[-1]) == (0, len(first.rstrip()) - 1)
+    assert min(np.diff(positions[:-1])) >= 6
+
+
+def test_series_are_told_apart_without_colour():
+    text = plot({"looped": [(1, 1.0), (9, 1.0)], "standard": [(1, 0.0), (9, 0.0)]}, y_label="exact match")
+    assert text.plain.startswith(f"exact match   {MARKS[0]} looped   {MARKS[1]} standard")
+
+
+@pytest.mark.parametrize("answer_slots", [{"width": 12}, {"height": 4}, {"x_range": (3, 3)}, {"y_range": (1, 0)}])
+def test_a_plot_without_room_says_so(answer_slots):
+    with pytest.raises(UsageError, match=r"more room|from low to high"):
+        plot({"a": [(1, 1.0)]}, **answer_slots)
+
+
+# Figures
+
+
+def written(figure, folder):
+    return [path.read_bytes() for path in save(figure, folder / "figure", ("png", "svg"))]
+
+
+def two_axes(shares, name="sums", **changes):
+    part = recipe(name, task=Addition())
+    return scored(part, *((sizes, share, changes) for sizes, share in shares.items()))
+
+
+def test_the_same_rows_give_the_same_bytes(tmp_path):
+    runs = [scored(recipe(seed=seed), (8, 1.0), (16, 0.5 + seed / 10)) for seed in range(2)]
+    first = length_figure(curves(runs), "Parity")
+    bytes_first = written(first, tmp_path)
+    assert written(first, tmp_path) == bytes_first
+    with matplotlib.rc_context({"lines.linewidth": 9, "svg.fonttype": "path", "font.size": 20, "savefig.dpi": 30}):
+        assert written(length_figure(curves(runs), "Parity"), tmp_path) == bytes_first
+    squares = two_axes({(4, 4): 1.0, (4, 12): 0.5}).rows("scores")
+    assert written(heat_map(squares, (TOP, TOP)), tmp_path) == written(heat_map(squares, (TOP, TOP)), tmp_path)
+
+
+def test_saving_writes_png_and_on_request_svg_which_keeps_text(tmp_path):
+    before = dict(matplotlib.rcParams.copy())
+    figure = length_figure(curves([scored(recipe(), (8, 1.0))]), "Parity & more")
+    assert [path.name for path in save(figure, tmp_path / "alone" / "v1.5")] == ["v1.5.png"]
+    png, svg = save(figure, tmp_path / "new" / "v1.5", ("png", "svg"))
+    assert (png.name, svg.name) == ("v1.5.png", "v1.5.svg")
+    assert sorted(path.name for path in png.parent.iterdir()) == ["v1.5.png", "v1.5.svg"]
+    assert png.read_bytes().startswith(b"\x89PNG")
+    width = int.from_bytes(png.read_bytes()[16:20], "big")
+    assert width == round(200 * figure.get_figwidth())
+    text = svg.read_text()
+    for part in ("Parity &amp; more", ">exact match<", ">trained to 8<", ">looped-parity<"):
+        assert part in text
+    assert "dc:date" not in text
+    assert dict(matplotlib.rcParams.copy()) == before
+
+
+def test_length_figure_draws_means_bands_and_the_training_range():
+    runs = [scored(recipe(seed=seed), (8, 1.0), (16, share)) for seed, share in enumerate((0.2, 0.6))]
+    (axes,) = length_figure(curves(runs)).axes
+    edge, line = (line for line in axes.lines if len(line.get_xdata()) == 2)  # the legend's have 3
+    assert edge.get_xdata()[0] == TOP
+    assert line.get_xydata().tolist() == [[8, 1.0], [16, pytest.approx(0.4)]]
+    shade = axes.patches[0].get_extents().transformed(axes.transData.inverted())
+    assert (shade.x0, shade.x1) == pytest.approx((0, TOP))
+    (band,) = axes.collections
+    assert {y for x, y in band.get_paths()[0].vertices if x == 16} == {0.2, 0.6}
+    assert axes.get_ylim() == (-0.02, 1.02)
+    assert axes.get_xlabel() == "length\nbands: worst to best seed"
+
+
+def test_a_single_seed_has_its_interval_as_band():
+    (axes,) = length_figure(curves([scored(recipe(), (8, 0.9))])).axes
+    (band,) = axes.collections
+    low, high = band.get_paths()[0].vertices[:, 1].min(), band.get_paths()[0].vertices[:, 1].max()
+    assert (low, high) == pytest.approx((0.8256, 0.9448), abs=1e-4)
+
+
+def test_hard_problems_are_the_dashed_twin():
+    runs = [scored(recipe(name), (8, 1.0), (8, 0.5, {"problems": "hard"})) for name in ("a", "b")]
+    (axes,) = length_figure(curves(runs)).axes
+    lines = [line for line in axes.lines if len(line.get_xdata()) == 1]
+    looks = [(to_hex(line.get_color()), line.get_marker(), line.is_dashed()) for line in lines]
+    (a, mark_a, _), (a_hard, mark_a_hard, _), (b, _, _), (b_hard, _, _) = looks
+    assert [dashed for *_, dashed in looks] == [False, True, False, True]
+    assert (a, mark_a, b) == (a_hard, mark_a_hard, b_hard)
+    assert a != b
+
+
+def test_names_stand_apart_and_inside_the_picture():
+    runs = [scored(recipe(f"a-recipe-with-quite-a-long-name-{i:02}"), (8, 1.0), (100, 0.0)) for i in range(14)]
+    figure = length_figure(curves(runs))
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts if text.get_text().isdecimal()]
+    assert len(boxes) == 14
+    assert max(box.x1 for box in boxes) <= figure.bbox.x1
+    assert min(box.y0 for box in boxes) >= 0
+    tops = sorted(box.y0 for box in boxes)
+    assert min(np.diff(tops)) > 0.8 * boxes[0].height
+
+
+def test_heat_map_has_each_value_in_its_cell():
+    run = two_axes({(4, 4): 1.0, (4, 12): 0.5, (8, 4): 0.75, (8, 12): 0.25, (20, 4): 0.0})
+    figure = heat_map(run.rows("scores"), (TOP, TOP), "sums")
+    axes = figure.axes[0]
+    values = axes.collections[0].get_array().filled(NAN)
+    # Rows: the second size; a gap stands where the first one jumps.
+    np.testing.assert_array_equal(values, [[1.0, 0.75, NAN, 0.0], [0.5, 0.25, NAN, NAN]])
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["4", "8", "20"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["4", "12"]
+    outline = axes.patches[-1]
+    assert (outline.get_xy(), outline.get_width(), outline.get_height()) == ((0, 0), 2, 1)
+    assert axes.get_xlabel() == "first operand's digits"
+    told = "mean 0.500\nworst 0.00 at 20x4"
+    assert {text.get_text() for text in axes.texts} == {"1.00", "0.50", "0.75", "0.25", "0.00", "//", told}
+
+
+def test_heat_map_takes_the_mean_over_weights_and_the_last_of_each():
+    rows = two_axes({(4, 4): 0.0}).rows("scores") + two_axes({(4, 4): 0.5}).rows("scores")[-1:]
+    rows += two_axes({(4, 4): 1.0}, name="other").rows("scores")
+    assert heat_map(rows, (TOP, TOP)).axes[0].collections[0].get_array().tolist() == [[0.75]]
+
+
+def test_maps_count_runs_whose_folders_have_one_name(tmp_path):
+    cells = {(4, 4): 1.0, (4, 12): 1.0, (8, 4): 1.0}
+    for seed, share in enumerate((1.0, 0.0)):
+        part = recipe("sums", task=Addition(), seed=seed)
+        scored(part, *((sizes, share) for sizes in cells), folder=tmp_path / f"seed{seed}" / "run")
+    runs = [Run.open(tmp_path / f"seed{seed}" / "run") for seed in range(2)]
+    values = heat_map(cells_of(runs), (TOP, TOP)).axes[0].collections[0].get_array().compressed()
+    assert set(values.tolist()) == {0.5}
+
+
+def test_an_axis_that_training_keeps_short_ends_the_training_range():
+    part = recipe("products", task=Multiplication(), lengths=Curriculum(TOP, 1, most=(2, TOP)))
+    run = scored(part, ((2, 8), 1.0), ((8, 2), 1.0), ((8, 8), 1.0))
+    lines = printed(detail_table(run.rows("scores"), part.lengths.tops(2)), 120).splitlines()
+    assert [word for line in lines for word in line.split() if word.startswith("▪")][:-1] == ["▪2x8"]
+    assert "up to 2x8" in "".join(lines)
+    (curve,) = curves([run])
+    assert [curve.trained_at(point.sizes) for point in curve.points()] == [True, False, False]
+    many = scored(replace(part, name="many"), ((2, 8), 1.0, {"count": 1000}), ((8, 2), 0.0))
+    assert score_card([many])[0]["longest"] == ["2x8"]
+    turned = scored(replace(part, name="turned"), ((8, 2), 1.0, {"count": 1000}))
+    assert [score_card([run])[0]["generalise"] for run in (many, turned)] == [0, 1]
+    failing = scored(replace(part, name="failing"), ((8, 2), 0.0), ((2, 12), 1.0, {"count": 1000}))
+    assert score_card([failing])[0]["longest"] == [None]  # a shorter size beyond the range is not solved
+
+
+def test_heat_map_has_a_panel_per_rule():
+    run = two_axes({(4, 4): 1.0})
+    two_axes({(4, 4): 0.5}, stopping="After(loops=1)")
+    panels = [axes for axes in heat_map(run.rows("scores"), (TOP, TOP)).axes if axes.get_title(loc="left")]
+    assert [axes.get_title(loc="left") for axes in panels] == ["Oracle", "after 1 loop"]
+
+
+@pytest.mark.parametrize("size", [4, 16])
+def test_a_rule_that_was_measured_on_the_diagonal_alone_has_no_panel(size):
+    two_axes({(4, 4): 1.0, (4, 12): 0.5, (12, 4): 0.5})
+    run = two_axes({(size, size): 0.5}, stopping="After(loops=1)")
+    assert [axes.get_title(loc="left") for axes in heat_map(run.rows("scores"), (TOP, TOP)).axes[:-1]] == ["Oracle"]
+
+
+def test_runs_of_one_axis_and_of_two_share_a_table():
+    found = curves([scored(recipe(), (8, 1.0)), two_axes({(4, 4): 0.5, (4, 12): 0.25})])
+    text = printed(score_table(found))
+    assert "4x12" in text and "1.00 .96–1" in text
+
+
+def test_length_figure_of_two_axes_takes_equal_sizes():
+    run = two_axes({(4, 4): 1.0, (4, 12): 0.5, (12, 12): 0.25})
+    (axes,) = length_figure(curves([run])).axes
+    assert axes.lines[1].get_xydata().tolist() == [[4, 1.0], [12, 0.25]]
+    assert axes.get_xlabel().startswith("digits per operand\n")
+
+
+def test_a_figure_of_an_axis_kept_short_goes_along_the_other():
+    part = recipe(task=Multiplication(), lengths=Curriculum(TOP, 1, most=(2, TOP)))
+    run = scored(part, ((1, 1), 1.0), ((2, 2), 0.9), ((2, 8), 0.8), ((2, 16), 0.7), ((1, 16), 0.6))
+    (curve,) = curves([run])
+    assert [(point.length, point.mean) for point in curve.diagonal()] == [(1, 1.0), (2, 0.9), (8, 0.8), (16, 0.7)]
+    axes = length_figure([curve]).axes[0]
+    assert axes.get_xlabel().startswith("second, first up to 2\n")
+    (line,) = [line for line in axes.lines if len(line.get_xdata()) == 4]
+    assert list(line.get_xdata()) == [1, 2, 8, 16]
+    head = printed(score_table([curve])).splitlines()[0]
+    assert "2x16" in head and "1x16" in head  # there is room for all
+    scored(part, *(((1, size), 0.6) for size in (3, 4, 5, 6)))
+    head = printed(score_table(curves([Run.of(part)]))).splitlines()[0]
+    assert "2x16" in head and "1x16" not in head
+
+
+def test_a_map_s_far_cells_are_written_apart():
+    """60 and 100 stand next to 40: only the largest is named, and all names are some cells apart."""
+    run = two_axes({(i, i): 1.0 for i in [*range(1, 41), 60, 100]})
+    axes = heat_map(run.rows("scores"), (TOP, TOP)).axes[0]
+    ticks = sorted(zip(axes.get_xticks(), (label.get_text() for label in axes.get_xticklabels()), strict=True))
+    assert ticks[-1][1] == "100" and [text for _, text in ticks[:3]] == ["10", "20", "30"]
+    assert all(two - one >= 2 for (one, _), (two, _) in itertools.pairwise(ticks))
+
+
+def test_loss_figure():
+    runs = [logged(recipe(), [0.5] * 30, [(100, {"8": 0.5}), (200, {"8": 1.0})]), logged(recipe("b"), [NAN, 0.0, 0.1])]
+    loss, exact = loss_figure(runs).axes
+    assert loss.get_yscale() == "log"
+    raw, smooth, short = loss.lines[0], loss.lines[1], loss.lines[2]
+    assert raw.get_linewidth() < smooth.get_linewidth()
+    assert smooth.get_ydata() == pytest.approx([0.5] * 30)
+    assert short.get_xydata().tolist() == [[30, 0.1]]
+    assert exact.lines[0].get_xydata().tolist() == [[100, 0.5], [200, 1.0]]
+    assert exact.get_xlabel() == "steps"
+    assert len(loss_figure(runs, watch=False).axes) == 1
+
+
+def test_figures_of_nothing():
+    run = scored(recipe(), (8, 1.0))
+    broken = logged(recipe("broken"), [NAN, math.inf, 0.0])
+    empty = two_axes({(4, 12): 1.0})
+    for make, what in (
+        (lambda: length_figure([]), "no scores along a length"),
+        (lambda: length_figure(curves([empty])), "heat map"),
+        (lambda: heat_map(run.rows("scores"), (TOP, TOP)), "no scores of two sizes"),
+        (lambda: heat_map([], (TOP, TOP)), "no scores of two sizes"),
+        (lambda: loss_figure([]), "name at least one run"),
+        (lambda: loss_figure([run, broken]), "no loss to draw"),
+    ):
+        with pytest.raises(UsageError, match=what) as error:
+            make()
+        assert "\n" not in str(error.value)
+
+
+def test_tables_need_no_matplotlib_and_figures_no_pyplot(tmp_path):
+    run = scored(recipe(), (8, 1.0))
+    program = """
+import json, sys
+import lengthwise.report.tables, lengthwise.report.terminal
+early = [name for name in sys.modules if name.startswith("matplotlib")]
+from lengthwise.report.card import card_table, score_card
+from lengthwise.report.map_figure import heat_map
+from lengthwise.report.style import save
+save(heat_map([json.loads(sys.argv[1])], (8, 8)), sys.argv[2])
+print(json.dumps([early, "matplotlib.pyplot" in sys.modules]))
+"""
+    row = json.dumps(run.rows("scores")[0] | {"sizes": [8, 8]})
+    command = [sys.executable, "-W", "error", "-c", program, row, str(tmp_path / "map")]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(result.stdout) == [[], False]
+
+
+# Language models that were asked
+
+
+def replied(*scores, kind="uniform", **changes):
+    """The folder of a language model that was asked, with a row per (size, exact)."""
+    asked = Asked.of(Inquiry("http://x/v1", "org/model", Parity(), "Well?", problems=kind, **changes))
+    for size, exact in scores:
+        score = Score("parity", "org/model", "", kind, (size,), 100, exact, exact, exact, 0.0)
+        asked.append("scores", score.row() | {"seed": 0, "asked": 100, "chatter": 0})
+    return asked
+
+
+def test_language_models_stand_beside_models(tmp_path):
+    run, asked = scored(recipe(), (8, 1.0), (12, 0.9)), replied((8, 0.7), (12, 0.2))
+    lines = curves([run]) + asked_curves([asked])
+    assert names(lines) == ["looped-parity", "org/model"]
+    text = printed(score_table(lines))
+    assert text.splitlines()[0].split()[-4:] == ["trained", "to", "8", "12"]
+    assert re.search(r"org/model +– +0.70 .60–.79", text) and re.search(r"training range, up to 8 *\n", text)
+    (axes,) = length_figure(lines).axes
+    assert "trained to 8" in [note.get_text() for note in axes.texts]
+    written = publish([run], tmp_path, asked=[asked])
+    assert {"inquiries.json", "runs.json", "card.json", "lengths.png"} <= {path.name for path in written}
+    with (tmp_path / "scores.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["recipe_name"], row["sizes"], float(row["exact"])) for row in rows][2:] == [
+        ("org/model", "8", 0.7),
+        ("org/model", "12", 0.2),
+    ]
+    assert [row["recipe"] for row in json.loads((tmp_path / "card.json").read_text())] == ["looped-parity"]
+    (told,) = json.loads((tmp_path / "inquiries.json").read_text())
+    assert (told["model"], told["endpoint"], told["id"]) == ("org/model", "http://x/v1", asked.inquiry.id)
+    drawn = (tmp_path / "lengths.png").read_bytes()
+    assert [one.rows("scores") for one in published(tmp_path)] == [run.rows("scores")]
+    redraw(tmp_path, tmp_path / "again")
+    assert (tmp_path / "again" / "lengths.png").read_bytes() == drawn
+    (tmp_path / "inquiries.json").write_text(json.dumps([{k: v for k, v in told.items() if k != "outline"}]))
+    with pytest.raises(UsageError, match=r"inquiries\.json: .* has no outline"):
+        redraw(tmp_path, tmp_path / "again")
+
+
+def test_of_language_models_alone_no_training_is_spoken(tmp_path):
+    lines = asked_curves([replied((8, 0.7), (12, 0.2))])
+    assert "train" not in printed(score_table(lines))
+    assert not any("train" in note.get_text() for note in length_figure(lines).axes[0].texts)
+    files = publish([], tmp_path, asked=[replied((8, 0.7), (12, 0.2)), replied(seed=1)])
+    assert sorted(path.name for path in files) == [
+        "figures.json", "inquiries.json", "lengths.png", "runs.json", "scores.csv"
+    ]  # fmt: skip
+
+
+def test_models_asked_in_several_ways_are_told_apart():
+    first, other = replied((8, 0.7)), replied((8, 0.6), seed=1)
+    hard = replied((8, 0.1), kind="hard")
+    assert names(asked_curves([first, hard])) == ["org/model", "org/model, hard"]
+    assert names(asked_curves([first, hard, other])) == [first.folder.name, "org/model, hard", other.folder.name]
+    assert asked_curves([replied(seed=2)]) == []
+
+
+def test_a_report_takes_runs_and_language_models_together(tmp_path, capsys):
+    run, asked = scored(recipe(), (8, 1.0), (12, 0.9)), replied((8, 0.7), (12, 0.2))
+
+    def told(*words):
+        with pytest.raises(SystemExit) as stopped:
+            main([*map(str, words)])
+        return stopped.value.code, *capsys.readouterr()
+
+    status, out, err = told("report", run.folder, asked.folder.name, "--out", tmp_path, "--json")
+    assert (status, err) == (0, "")
+    assert [row["exact"] for row in json.loads(out)["scores"]] == [1.0, 0.9, 0.7, 0.2]
+    assert {path.name for path in tmp_path.iterdir()} >= {"inquiries.json", "runs.json"}
+    status, out, _ = told("report", Run.of(recipe("begun")).folder, "--out", tmp_path)
+    assert status == 0 and out.startswith("no scores yet: `lengthwise evaluate RUN` measures a run\n")
+    status, out, err = told("report", asked.folder, "--stopping")
+    assert (status, out) == (2, "") and err.endswith("has no loops to look at\n") and len(err.splitlines()) == 1
+
+
+# Against parameters
+
+
+def watched(name, seed, parameters, losses, within=None, beyond=None, **changes):
+    part = recipe(name, seed=seed, **changes)
+    sizes = [(TOP // 2, within and within / 2), (TOP, within), (2 * TOP, beyond)]  # the last of each range counts
+    natural = [(size, share, {"problems": "natural"}) for size, share in sizes if share is not None]
+    run = scored(part, (TOP, 0.1), *natural)
+    run.append("metrics", *({"step": 10 * i, "validation_loss": loss} for i, loss in enumerate(losses, 1)))
+    run.describe({"parameters": parameters, "cpu_s": 60.0, "wall_s": 70.0})
+    return run
+
+
+def test_a_row_per_run_that_has_watched_a_validation_loss():
+    runs = [watched("a", 0, 100, [0.5, 0.2, 0.3], 0.9, 0.4), watched("b", 1, 900, [0.1]), scored(recipe("c"), (8, 1.0))]
+    first, second = parameter_rows(runs)
+    assert (first["validation_loss"], first["within"], first["beyond"]) == (0.2, 0.9, 0.4)
+    assert (second["seed"], second["parameters"], second["within"], second["beyond"]) == (1, 900, None, None)
+    assert first["model"] == "Transformer"
+
+
+def test_the_parameter_figure_joins_the_means_over_seeds():
+    runs = [watched("a", seed, 100, [0.2], share, 0.1) for seed, share in enumerate((0.4, 0.8))]
+    rows = parameter_rows([*runs, watched("b", 0, 900, [0.1], 0.9, 0.3)])
+    claims = (Claim("Somebody", 8, "0.55", "text", 0.55), Claim("Another", 8, "near-perfect", "text"))
+    left, right = parameter_figure(rows, claims).axes
+    lines = [line.get_xydata().tolist() for line in left.lines]
+    assert [[100, pytest.approx(0.6)], [900, 0.9]] in lines
+    assert [[100, 0.1], [900, 0.3]] in lines
+    assert [line.get_ydata()[0] for line in left.lines if line.get_label() == "Somebody"] == [0.55]
+    assert [[100, pytest.approx(0.2)], [900, 0.1]] in [line.get_xydata().tolist() for line in right.lines]
+    assert [tick.get_text() for tick in left.get_xticklabels() if "×" in tick.get_text()] == []
+    with pytest.raises(UsageError, match="no run has watched"):
+        parameter_figure([])
+
+
+def test_a_run_that_is_named_twice_is_published_once(tmp_path):
+    run = scored(recipe(), (8, 1.0))
+    publish([run, RunFolder(run.folder)], tmp_path)
+    assert [len(published(tmp_path)), len(json.loads((tmp_path / "runs.json").read_text()))] == [1, 1]
+    assert len(read_csv(tmp_path / "scores.csv")) == 1
+
+
+def test_a_point_of_the_parameter_figure_is_of_one_recipe_by_its_own_rule(tmp_path):
+    run = watched("a", 0, 100, [0.2], 0.4, 0.1)
+    alike = watched("b", 0, 100, [0.3], 0.8)
+    scored(alike.recipe, (2 * TOP, 0.9, {"problems": "natural", "stopping": "After(loops=1)"}))
+    claims = (Claim("Somebody", 8, "0.55", "text", 0.55),)
+    publish_parameters([run, alike], claims, tmp_path)
+    left = redrawn(tmp_path, claims).axes[0]
+    lines = [line.get_xydata().tolist() for line in left.lines]
+    assert [[100, 0.4], [100, 0.8]] in lines and [[100, 0.1]] in lines
+    changed = watched("a", 1, 100, [0.2], 0.6, 0.1, steps=200)
+    table = tmp_path / "parameters.csv"
+    bare = table.read_text().replace(run.outline.seedless_id, "")  # as earlier versions wrote it
+    publish_parameters([changed], claims, tmp_path)
+    assert [[100, 0.6], [100, 0.8]] in [line.get_xydata().tolist() for line in redrawn(tmp_path, claims).axes[0].lines]
+    table.write_text(bare)
+    publish_parameters([watched("a", 2, 900, [0.1], 0.9)], claims, tmp_path)  # of another size, which no id tells
+    lines = [line.get_xydata().tolist() for line in redrawn(tmp_path, claims).axes[0].lines]
+    assert [[100, 0.4], [100, 0.8], [900, 0.9]] in lines
+
+
+def redrawn(folder, claims):
+    return parameter_figure(read_table(folder / "parameters.csv", Trained), claims)
+
+
+def test_the_distribution_has_a_bar_per_length():
+    (axes,) = distribution_figure({8: 5, 9: 7, 11: 2}, "Problems").axes
+    bars = {round(bar.get_x() + bar.get_width() / 2): bar.get_height() for bar in axes.patches}
+    assert bars == {8: 5, 9: 7, 11: 2}
+    with pytest.raises(UsageError):
+        distribution_figure({}, "Problems")
+
+
+# What a report may not say
+
+
+def of_family(sizes, exact, family):
+    return sizes, exact, {"problems": family}
+
+
+def test_the_worst_family_is_none_that_is_right_in_every_seed():
+    runs = [scored(recipe(seed=seed), (8, 1.0), of_family(8, 1.0, "all-highest")) for seed in range(2)]
+    runs.append(scored(recipe(seed=2), (8, 1.0), of_family(8, 1.0, "all-highest"), of_family(8, 0.5, "runs")))
+    (worst,) = [curve for curve in curves(runs) if curve.problems == WORST]
+    assert worst.points()[0].families == ("runs",)
+    right = [curve for curve in curves(runs[:2]) if curve.problems == WORST]
+    assert right[0].points()[0].families == ("all-highest",)
+
+
+def test_the_harder_set_is_named_where_it_is_the_lowest():
+    run = scored(recipe(), (8, 1.0), of_family(8, 1.0, "runs"), of_family(8, 0.9, "hard"))
+    assert "worst family hard at 8" in printed(score_table(curves([run])))
+
+
+def test_any_number_of_sets_of_problems_share_a_figure(tmp_path):
+    alone = [(size, 0.5, {"problems": f"family-{i}", "family": "alone"}) for i in range(7) for size in (8, 12)]
+    run = scored(recipe(), (8, 1.0), (12, 0.9))
+    run.append("scores", *({**row, "family": "alone"} for row in rows_of(alone)))
+    publish([run], tmp_path)
+    assert (tmp_path / "lengths.png").exists()
+
+
+def rows_of(scores):
+    return [
+        Score("parity", "w", "Oracle", more["problems"], (size,), 100, exact, exact, exact, 1.0).row()
+        for size, exact, more in scores
+    ]
+
+
+def test_what_was_published_before_is_not_taken_for_these_runs(tmp_path):
+    anatomy = {
+        "task": "parity",
+        "weights": "w",
+        "seed": 0,
+        "sizes": [8],
+        "problems": "uniform",
+        "stopping": "Oracle",
+        "count": 10,
+        "exact": 0.9,
+        "ends": {"early": 0, "late": 0, "right": 1},
+        "first_wrong": {"1": 1},
+        "by": {},
+    }
+    before, now = scored(recipe(), (8, 1.0), (12, 0.9)), scored(recipe(steps=200), (8, 1.0))
+    before.append("anatomy", anatomy)
+    publish([before], tmp_path / "both", asked=[replied((8, 0.7), (12, 0.1))])
+    assert (tmp_path / "both" / "anatomy-looped-parity.json").exists()
+    (tmp_path / "both" / "notes.json").write_text("{}")
+    publish([now], tmp_path / "both")
+    publish([now], tmp_path / "one")
+    names = [{path.name for path in (tmp_path / name).iterdir()} for name in ("both", "one")]
+    assert names[0] - names[1] == {"notes.json"} and names[1] <= names[0]
+
+
+def test_a_language_model_that_is_named_twice_is_published_once(tmp_path):
+    asked = replied((8, 0.7), (12, 0.2))
+    publish([], tmp_path, asked=[asked, Asked.open(asked.folder)])
+    assert len(read_csv(tmp_path / "scores.csv")) == 2
+
+
+def test_tables_say_on_each_axis_up_to_where_a_model_was_trained():
+    short = recipe("products", task=Multiplication(), lengths=Curriculum(11, 1, most=(2, 11)))
+    text = printed(score_table(curves([scored(short, ((2, 11), 1.0)), scored(recipe(), (8, 1.0))])))
+    assert re.search(r"products .* 2x11 ", text)
+
+
+@pytest.mark.parametrize("sizes", [range(1, 22, 2), range(101, 142, 2), range(1, 30)], ids=str)
+def test_a_map_of_any_sizes_has_ticks(sizes):
+    run = two_axes({(i, j): 0.5 for i in sizes for j in sizes})
+    axes = heat_map(cells_of([run]), (TOP, TOP)).axes[0]
+    assert 4 <= len(axes.get_xticklabels()) <= 10 and 4 <= len(axes.get_yticklabels()) <= 10
+
+
+def test_no_table_and_no_map_rounds_to_a_clean_one():
+    run = scored(recipe(), (8, 1.0), of_family(8, 0.9975, "runs"), folder=None)
+    assert "runs >.99 at 8" in card_cells(score_card([run])[0])
+    rows = [row | {"exact": 0.9997, "high": 0.9999, "token_accuracy": 0.9999} for row in run.rows("scores")]
+    text = printed(detail_table(rows, (8,)))
+    assert ">.999" in text and "1.000" not in text
+    assert share_text(0.9996, 3) == ">.999" and share_text(0.0004, 3) == "<.001" and share_text(1.0, 3) == "1.000"
+    shares = {(i, j): 0.996 for i in range(1, 4) for j in range(1, 4)}
+    texts = [text.get_text() for text in heat_map(cells_of([two_axes(shares)]), (TOP, TOP)).axes[0].texts]
+    assert any("worst >.99" in text for text in texts) and not any("1.00" in text for text in texts)
+    assert "0.9995 " not in printed(worst_table(run.rows("scores"), (8,)))
+
+
+@pytest.mark.parametrize("folder", ["lengthwise", "docs"])
+def test_shares_are_written_by_one_function(folder):
+    """Nothing formats exact match, or the ends of its interval, by itself: it would round .9997 to 1.000."""
+    rounds = re.compile(r"((exact|accuracy|low|high|lenient|confidence)[\w\"')\]]*|mean\([^}]*\)):\.\d[f%]\}")
+    root = Path(__file__).parents[2] / folder
+    files = [path for kind in ("py", "js") for path in root.rglob(f"*.{kind}") if "vendor" not in path.parts]
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in files
+        for line in path.read_text().splitlines()
+        if rounds.search(line)
+    ]
+    assert found == [], found
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--lengths", "8"], "--lengths: only with --stopping"),
+        (["--samples", "3"], "--samples: only with --stopping"),
+        (["--device", "cpu"], "--device: only with --stopping"),
+        (["--stopping", "--device", "gpu"], "device: 'gpu' is not here; there are: auto, cpu"),
+        (["--html", "page.html", "--samples", "3"], "leave --samples out"),
+        (["--html", "page.html", "--width", "page", "--out", "x"], "leave --width and --out out"),
+        (["--html", "."], "that is a folder"),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, list) else "",
+)
+@pytest.mark.parametrize("published_already", [False, True], ids=["run", "results"])
+def test_options_that_would_do_nothing_are_refused(words, named, published_already, tmp_path, monkeypatch, capsys):
+    run = scored(recipe(), (8, 1.0), (12, 0.9))
+    publish([run], tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main(["report", str(tmp_path / "results" if published_already else run.folder), *words])
+    told = capsys.readouterr().err
+    assert stopped.value.code == 2 and named in told and len(told.splitlines()) == 1
+    assert {path.name for path in tmp_path.iterdir()} <= {"results", "runs"}

@@ -1,0 +1,278 @@
+"""The compiled runner computes what the plain one does, is compiled once per bucket of lengths, and is taken only where
+it is asked for. LENGTHWISE_LONG=1 lets torch's real compiler at it, for minutes."""
+
+import contextlib
+import json
+import os
+import signal
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from conftest import LONG, command
+from forms import BASE, EVERY, READS, WRITES, all_close, built, names, some, with_gradients
+from test_cpu_runners import CHANGES, FORMS, LOOPS, RECIPE, autocast, everything, plainly
+from test_cpu_runners import LENGTHS as ROWS
+from test_device_reads import FEW, Reads, gradient_by, on_meta, small
+from test_training import PLAIN, outcome, stop_at
+
+import lengthwise as lw
+from lengthwise import catalog
+from lengthwise.base.types import UsageError
+from lengthwise.cli import entry
+from lengthwise.cli.options import passed_on
+from lengthwise.models.lstm import LSTM
+from lengthwise.models.transformer import Transformer
+from lengthwise.nn.position import Learned, Mark
+from lengthwise.runners import compiled, cpu
+from lengthwise.runners.compiled import Compiled
+from lengthwise.runners.plain import Plain
+from lengthwise.training.arithmetic import Bf16
+from lengthwise.training.loop import Interrupted, train
+from lengthwise.training.micro_batches import InParts
+
+pytestmark = pytest.mark.usefixtures("quick")
+long = pytest.mark.skipif(not LONG, reason="compiles for minutes: LENGTHWISE_LONG=1")
+slow = pytest.mark.timeout(1800)  # beside other work
+
+
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """Whatever the runner does beside compiling."""
+    monkeypatch.setattr(compiled, "_compiled", lambda backend: compiled._advance)
+
+
+@pytest.fixture
+def traced(untyped, monkeypatch):
+    """The graphs that would be compiled: torch finds each and runs it as it is. It cannot look into checks of types."""
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    monkeypatch.setattr(compiled, "BACKEND", backend)
+    yield graphs
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def inductor(untyped):
+    """The real compiler."""
+    yield
+    torch._dynamo.reset()
+
+
+unwarned = pytest.mark.filterwarnings("ignore")  # torch's compiler meets warnings of its own, which are errors here
+
+
+# What it computes
+
+TRANSFORMERS = [pair for pair in dict.fromkeys([*FORMS, *EVERY]) if isinstance(pair[0], Transformer)]
+FORMS_HERE = TRANSFORMERS if LONG else TRANSFORMERS[::10]
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize(("spec", "causal"), FORMS_HERE, ids=names(FORMS_HERE))
+def test_padding_and_rows_that_are_done_change_nothing(spec, causal):
+    model, inputs = built(spec, causal), some(ROWS, width=12)
+    found = everything(Compiled(model), inputs, LOOPS)
+    all_close(with_gradients(found, model), plainly(spec, causal))
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("length", [15, 16, 17, 20, 21])
+def test_a_row_is_padded_no_further_than_a_table_of_positions(length):
+    model, inputs = built(replace(BASE, positions=(Learned(20),)), True), some([length, 3])
+    ask = partial(Compiled(model).last, inputs, torch.tensor([1, 2]), inputs.padding_mask)
+    if length > 20:
+        with pytest.raises(UsageError, match="a row of 21 positions"):
+            ask()
+    else:
+        plain = Plain(model).last(inputs, torch.tensor([1, 2]), inputs.padding_mask)
+        all_close(with_gradients(ask(), model), with_gradients(plain, model))
+
+
+@unwarned
+def test_one_graph_serves_all_loops_and_steps_of_a_bucket(traced):
+    """Wherever rows end, whatever is asked; another one a longer bucket, and loops without gradients."""
+    model = built(BASE, True)
+
+    def step(runner, lengths, loops, untracked=0):
+        inputs = some(lengths)
+        read = runner.last(inputs, torch.tensor(loops), inputs.padding_mask, untracked=untracked)
+        return with_gradients(read, model)
+
+    asked_of = [([3, 1, 2], [2, 5, 1]), ([16, 9, 4], [1, 1, 1]), ([17, 3, 2], [2, 2, 3]), ([9, 2, 2], [4, 4, 1], 2)]
+    for more, asked in [*zip([1, 0, 1, 1], asked_of, strict=True)][: 4 if LONG else 3]:
+        before = len(traced)
+        all_close(step(Compiled(model), *asked), step(Plain(model), *asked))
+        assert len(traced) == before + more
+
+
+@pytest.mark.usefixtures("uncompiled", "untyped")
+@pytest.mark.parametrize("name", FEW if LONG else ["halting-parity"])
+def test_no_read_in_a_step(name):
+    trainee = on_meta(small(name))
+    trainee.runner = lambda: Compiled(trainee.model)
+    with Reads() as reads:
+        trainee.advance()
+        trainee.advance()
+    assert not reads.found
+
+
+# What it claims
+
+
+@pytest.mark.parametrize("change", CHANGES if LONG else [*CHANGES[::8], autocast], ids=lambda change: change.__name__)
+def test_what_was_changed_is_not_compiled(change):
+    model = RECIPE.build()
+    assert Compiled.declines(model) is None
+    with contextlib.ExitStack() as stack:
+        change(model, stack)
+        assert len(Compiled.declines(model)) > 10
+        assert type(cpu.choose(model, (Compiled, *cpu.RUNNERS))) is Plain
+
+
+def test_it_is_taken_only_where_it_is_asked_for():
+    model, asked = RECIPE.build(), (Compiled, *cpu.RUNNERS)
+    assert cpu.described(model) == "PackedTransformer" and cpu.described(model, asked) == "Compiled"
+    assert type(cpu.choose(model, asked)) is Compiled
+    with lw.plain():
+        assert cpu.uncompiled(model).startswith("others than the plain runner") and cpu.described(model, asked)[:5]
+        assert type(cpu.choose(model, asked)) is Plain
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [(replace(BASE, dropout=0.1), "it has dropout"), (replace(BASE, noise=0.1), "its first state is random"),
+     (LSTM(4, 5, 2), "unknown type, LSTMModel")],
+    ids=["dropout", "noise", "lstm"],
+)  # fmt: skip
+def test_what_would_not_equal_the_plain_runner_is_declined(spec, reason):
+    model = spec.build(READS, WRITES, causal=True)
+    assert reason in cpu.uncompiled(model)
+    assert type(cpu.choose(model, (Compiled, *cpu.RUNNERS))) in cpu.RUNNERS
+
+
+# Training
+
+
+def few(**changes):
+    """A recipe that trains in a moment."""
+    return replace(PLAIN, steps=4, model=replace(PLAIN.model, dropout=0.0, positions=(Mark(),)), **changes)
+
+
+def test_a_compiled_run_equals_any_other_and_resumes_to_the_bit(traced, monkeypatch, tmp_path):
+    recipe = few()
+    run = lw.train(recipe, folder=tmp_path / "one", compile=True, quiet=True)
+    other = train(recipe, tmp_path / "other")
+    assert len(traced) == 1 and run.recipe.id == other.recipe.id
+    about = run.about(), other.about()
+    assert [(one["runner"], one["compiled"]) for one in about] == [("Compiled", True), ("PackedTransformer", False)]
+    for name, weight in run.model.state_dict().items():
+        torch.testing.assert_close(weight, other.model.state_dict()[name], atol=1e-4, rtol=0)
+    stop_at(monkeypatch, [2], lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted):
+        train(recipe, compile=True)
+    again = train(recipe, compile=True)
+    assert outcome(again) == outcome(run) and "resumed" not in again.about()
+
+
+@long
+@unwarned
+def test_going_on_uncompiled_is_told(traced, monkeypatch, capsys):
+    stop_at(monkeypatch, [3], lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted):
+        train(few(), compile=True, matmul="bf16")
+    assert train(few(), matmul="bf16").about()["resumed"] == [{"step": 3, "compiled": "True"}]
+    assert "goes on from step 3 with compiled False and not True" in capsys.readouterr().err
+
+
+WORDS = ["train", "looped-parity", "steps=3", "batch=4", "model.width=8", "lengths=Uniform(top=4)", "watch.every=0",
+         "keep=last", "--lengths", "2,5", "--samples", "4", "--quiet", "--compile"]  # fmt: skip
+
+
+def test_without_a_compiler_one_line_says_so_and_nothing_is_written(traced, monkeypatch, runs):
+    def missing(graph, inputs):
+        raise RuntimeError("No working C++ compiler found")
+
+    monkeypatch.setattr(compiled, "BACKEND", missing)
+    done = command(*WORDS)
+    assert done.returncode == 2 and not runs.exists()
+    assert done.stderr.startswith("lengthwise: looped-parity: torch cannot compile here (") and "C++" in done.stderr
+    assert done.stderr.count("\n") == 1 and done.stderr.endswith("); leave compile out\n")
+
+
+def test_a_model_that_is_declined_trains_as_ever_and_a_line_says_why():
+    done = command(*WORDS, "model.dropout=0.1", "--json")
+    assert (done.returncode, done.stderr) == (0, "lengthwise: looped-parity: runs uncompiled: it has dropout\n")
+    about = json.loads(done.stdout)[0]["about"]
+    assert (about["runner"], about["compiled"]) == ("PackedTransformer", False)
+
+
+def test_who_compiles_on_a_cpu_is_told_that_it_does_not_pay(uncompiled):
+    done = command(*WORDS, "--json")
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 0 and "looped-parity: compiled on a CPU, a step took 3.3 times as long" in line
+    assert json.loads(done.stdout)[0]["about"]["compiled"]
+
+
+def test_processes_are_told_to_compile_too():
+    for words in (["train", "looped-parity"], ["reproduce", "pairs"], ["sweep", "looped-parity", "model.width=8,16"]):
+        assert "--compile" not in passed_on(entry.parse(words))
+        assert "--compile" in passed_on(entry.parse([*words, "--compile"]))
+
+
+@pytest.mark.parametrize("words", [WORDS, *[["reproduce", "pairs", "--compile"]] * LONG])
+def test_a_stack_is_not_compiled(words, runs):
+    done = command(*words, "--seeds", 2, "--stack")
+    said = "lengthwise: --stack computes all seeds together, uncompiled: leave --compile out\n"
+    assert (done.returncode, done.stderr) == (2, said) and not runs.exists()
+
+
+# With the real compiler
+
+
+@long
+@slow
+@unwarned
+@pytest.mark.parametrize(("spec", "causal"), TRANSFORMERS[::12], ids=names(TRANSFORMERS[::12]))
+def test_what_is_compiled_computes_what_the_plain_runner_does(spec, causal, inductor):
+    model, inputs = built(spec, causal), some(ROWS, width=12)
+    found = with_gradients(everything(Compiled(model), inputs, LOOPS), model)
+    for one, two in zip(found, plainly(spec, causal), strict=True):
+        torch.testing.assert_close(one, two, atol=1e-10 * max(1.0, float(two.abs().max())), rtol=0)
+
+
+def apart(ones, twos):
+    return max(float((one - two).norm() / two.norm()) for one, two in zip(ones, twos, strict=True))
+
+
+@long
+@slow
+@unwarned
+@pytest.mark.parametrize("name", ["looped-parity", "looped-copy"])
+def test_in_32_and_16_bits(name, inductor):
+    """In bfloat16 the two runners are nearer to each other than either is to 32 bits; and parts are as the whole."""
+    recipe = replace(catalog.recipe(name, ["batch=8"]), lengths=small(name).lengths)
+    model = recipe.build()
+    exact, lower = (gradient_by(wrap(Plain(model)), recipe) for wrap in (lambda runner: runner, Bf16))
+    assert apart(gradient_by(Compiled(model), recipe), exact) < 1e-5
+    assert apart(gradient_by(InParts(Compiled(model), 2), recipe), exact) < 1e-5
+    found = gradient_by(Bf16(Compiled(model)), recipe)
+    assert apart(found, lower) < 0.5 * min(apart(found, exact), apart(lower, exact))
+
+
+@long
+@slow
+@unwarned
+def test_what_is_compiled_resumes_to_the_bit(inductor, monkeypatch, tmp_path):
+    """Compiled once more in between."""
+    wanted = outcome(train(few(), tmp_path / "unbroken", compile=True))
+    stop_at(monkeypatch, [3], lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted):
+        train(few(), compile=True)
+    torch._dynamo.reset()
+    assert outcome(train(few(), compile=True)) == wanted

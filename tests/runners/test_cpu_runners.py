@@ -1,0 +1,573 @@
+"""Every runner equals the plain one in all that it claims, in values and gradients; it claims no more than it knows."""
+
+import contextlib
+import copy
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import fields, replace
+from functools import cache
+
+import pytest
+import torch
+from conftest import eager
+from forms import BASE, EVERY, READS, WRITES, all_close, away, built, every_loop, names, some, with_gradients
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.modules import module as hooks
+from torch.nn.utils import parametrizations, parametrize
+
+import lengthwise
+from lengthwise import catalog
+from lengthwise.base.rng import stream
+from lengthwise.base.types import UsageError
+from lengthwise.evaluation import scores
+from lengthwise.experiment.layout import NextToken
+from lengthwise.experiment.stopping import Oracle
+from lengthwise.models.lstm import LSTM
+from lengthwise.models.retran import ReTran
+from lengthwise.models.transformer import InputInjection, Transformer, TransformerModel
+from lengthwise.nn.attention import SoftmaxAttention
+from lengthwise.nn.block import MLP, Block
+from lengthwise.nn.digit_position import Abacus, Coupling
+from lengthwise.nn.lstm import Cell
+from lengthwise.nn.position import FIRE, ALiBi, Encoding, Learned, Randomized, RoPE
+from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalEncoding, LocalHeads
+from lengthwise.objectives.final import Final
+from lengthwise.runners import cpu
+from lengthwise.runners.cpu import choose
+from lengthwise.runners.cpu.transformer import _needed_until as needed_until
+from lengthwise.runners.plain import Plain
+from lengthwise.tasks.addition import Addition
+from lengthwise.testing.laws_of_models import logits_of, reads_of
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+NO_MATTER = {"init_std", "init", "embedding_std", "eps"}  # how a model starts is not what it computes
+
+
+def shrunk(spec):
+    """The same form in a small size, without what is random."""
+    has = {field.name: field for field in fields(spec)}
+    changes = {name: has[name].default for name in NO_MATTER & has.keys()}
+    changes |= {name: 0.0 for name in ("dropout", "noise") if name in has}
+    changes |= {name: min(getattr(spec, name), 2) for name in ("layers", "mlp") if name in has}
+    if "hidden" in has:
+        changes["hidden"] = 5
+    for heads in (2, 4, 8, getattr(spec, "heads", 1)):
+        sized = {"heads": heads, "width": 4 * heads} if "heads" in has else {"width": 8} if "width" in has else {}
+        with contextlib.suppress(UsageError):  # windows for more heads than are left
+            small = replace(spec, **changes, **sized)
+            small.build(reads_of(small), WRITES, causal=True)
+            return small
+    return spec
+
+
+def shipped_forms():
+    """Each form of model that a shipped recipe trains, with its layout's direction, and one recipe that does."""
+    models, found = {}, {}
+    for name, make in catalog.recipes().items():
+        recipe = make()
+        models.setdefault((recipe.model, recipe.layout.causal), name)
+    for (model, causal), name in models.items():
+        found.setdefault((shrunk(model), causal), name)
+    return found
+
+
+FORMS = shipped_forms()
+ALL = [*FORMS, *(pair for pair in EVERY if pair not in FORMS)]
+LENGTHS, LOOPS = [4, 11, 1, 11, 7, 11], [2, 3, 1, 1, 4, 2]
+
+
+def claimed(model):
+    return [kind(model) for kind in cpu.RUNNERS if kind.declines(model) is None]
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["as-it-pays", "all-ways"])
+def ways(request):
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param:
+            eager(patch)
+        yield
+
+
+def everything(runner, inputs, loops):
+    """What is read after the last loops, after each, and after the last with the first ones untracked; of some
+    positions, as a loss would ask."""
+    position = torch.arange(inputs.tokens.shape[1])
+    late, some_ = (inputs.padding_mask & asked for asked in (position % 3 != 1, position % 4 == 0))
+    last = runner.last(inputs, torch.tensor(loops), late)
+    untracked = runner.last(inputs, torch.tensor(loops), some_, untracked=1)
+    return torch.cat([last, untracked, every_loop(runner, inputs, loops, some_)])
+
+
+@cache
+def plainly(spec, causal):
+    """The same of the plain runner, with gradients."""
+    model = built(spec, causal)
+    return with_gradients(everything(Plain(model), some(LENGTHS, width=12), LOOPS), model)
+
+
+CASES = [(*pair, True) for pair in ALL] + [(*pair, False) for pair in FORMS]
+
+
+@pytest.mark.parametrize(
+    ("spec", "causal", "ways"),
+    CASES,
+    ids=[FORMS.get(case[:2]) or names([case[:2]])[0] for case in CASES],
+    indirect=["ways"],
+)
+def test_whoever_claims_a_model_runs_it_as_the_plain_one(spec, causal, ways):
+    model, inputs = built(spec, causal), some(LENGTHS, width=12)
+    for runner in claimed(model):
+        with contextlib.suppress(UsageError):
+            found = everything(runner, inputs, LOOPS)
+            all_close(with_gradients(found, model), plainly(spec, causal))
+
+
+@pytest.mark.parametrize("form", FORMS, ids=FORMS.values())
+def test_shipped_models_are_claimed(form):
+    """Whoever breaks a claim makes everything slow, and nothing else would tell."""
+    model = built(*form)
+    assert len(claimed(model)) == 1
+    assert cpu.described(model) == type(cpu.choose(model)).__name__ != "Plain"
+
+
+FEW_FORMS = [
+    BASE,
+    replace(BASE, injection="once", layers=2),
+    replace(BASE, positions=(Local(1),), layers=2),
+    replace(BASE, positions=(RoPE(), FIRE())),
+    replace(BASE, positions=(LocalHeads(1), CoupledHeads(1))),
+    replace(BASE, positions=(EarlierHeads(1), ALiBi())),
+    ReTran(4, 5, 2, 2, dropout=0.0),
+    LSTM(4, 5, 2, dropout=0.0),
+]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 12), st.integers(1, 4)), min_size=1, max_size=6),
+    st.sampled_from(FEW_FORMS),
+    st.booleans(),
+    st.integers(0, 99),
+)
+def test_any_rows_are_read_in_their_order_as_plainly(ways, rows, spec, causal, seed):
+    """Any lengths, loops and asked positions, of some rows perhaps none."""
+    lengths, loops = zip(*rows, strict=True)
+    model, inputs = built(spec, causal or not isinstance(spec, Transformer)), some(lengths, seed=seed)
+    asked = inputs.padding_mask & (torch.rand(inputs.tokens.shape, generator=stream(seed, "asked")) < 0.4)
+    found = [runner.last(inputs, torch.tensor(loops), asked) for runner in (cpu.choose(model), Plain(model))]
+    all_close(*(with_gradients(read, model) for read in found))
+
+
+def test_frozen_and_shared_weights_are_as_in_the_plain_runner(ways):
+    inputs, loops = some(LENGTHS), torch.tensor(LOOPS)
+    for change in ("embedding.weight", "blocks.0.mlp.widen.weight", "norm.weight", "shared"):
+        model = away(BASE.build(READS, READS, causal=True))
+        if change == "shared":
+            model.readout.weight = model.embedding.weight
+        else:
+            model.get_parameter(change).requires_grad = False
+        found = []
+        for runner in (cpu.choose(model), Plain(model)):
+            model.zero_grad()
+            runner.last(inputs, loops, inputs.padding_mask).square().sum().backward()
+            found.append({name: part.grad for name, part in model.named_parameters()})
+        assert found[0].keys() == found[1].keys() and (change == "shared" or found[0][change] is None)
+        torch.testing.assert_close(*found, atol=1e-9, rtol=1e-6)
+
+
+# Turned off
+
+
+def test_the_switch_in_the_environment():
+    code = """
+from lengthwise import catalog
+from lengthwise.runners import cpu
+model = catalog.recipe("looped-parity").build()
+print(type(cpu.choose(model)).__name__, "|", cpu.described(model))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "LENGTHWISE_PLAIN": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert done.stdout.strip() == "Plain | Plain: others are turned off"
+
+
+def test_the_switch_in_the_code():
+    model = built(BASE, True)
+    with lengthwise.plain():
+        assert type(cpu.choose(model)) is Plain
+        with lengthwise.plain():
+            assert cpu.described(model) == "Plain: others are turned off"
+        assert type(cpu.choose(model)) is Plain
+    assert type(cpu.choose(model)) is not Plain
+    with contextlib.suppress(RuntimeError), lengthwise.plain():
+        raise RuntimeError
+    assert type(cpu.choose(model)) is not Plain
+
+
+# Declined
+
+
+RECIPE = catalog.recipe("looped-parity", ["batch=6", "model.width=8", "model.heads=2", "lengths.top=5"])
+
+
+def loss_of(runner):
+    """In training."""
+    batch = RECIPE.layout.write(RECIPE.task.sample(torch.tensor([[5], [2], [4]]), stream(0, "rows")), RECIPE.task)
+    runner.model.train()
+    return Final()(runner, batch, RECIPE.loops.planned(batch.rounds), stream(0, "x")).value
+
+
+class DoubledBlock(Block):
+    """Its MLP says twice as much."""
+
+    def forward(self, x, sight, read=None, cache=None):
+        middle = x + self.mixer(self.norm_mixer(x), sight, cache)
+        return middle + 2 * self.mlp(self.norm_mlp(middle))
+
+
+class OwnAttention(SoftmaxAttention):
+    def mix(self, projected, sight, cache=None):
+        return -super().mix(projected, sight, cache)
+
+
+class OwnMLP(MLP):
+    def forward(self, x):
+        return -super().forward(x)
+
+
+class OwnModel(TransformerModel):
+    def advance(self, state, context):
+        return -super().advance(state, context)
+
+
+def of_kind(kind):
+    """Makes one of the model's parts such a one."""
+
+    def change(model, patch):
+        for module in model.modules():
+            if type(module) in kind.__mro__[1:2]:
+                module.__class__ = kind
+
+    change.__name__ = kind.__name__
+    return change
+
+
+def hooked(register):
+    def change(model, patch):
+        getattr(model.blocks[0].mlp.narrow, register)(lambda *_: None)
+
+    change.__name__ = register
+    return change
+
+
+def hooked_everywhere(register):
+    def change(model, patch):
+        handle = getattr(hooks, register)(lambda *_: None)
+        patch.callback(handle.remove)
+
+    change.__name__ = register
+    return change
+
+
+def patched(owner, name):
+    """A method of a class, for all of its instances."""
+
+    def change(model, patch):
+        before = getattr(owner, name)
+        setattr(owner, name, lambda *given, **named: before(*given, **named))
+        patch.callback(lambda: setattr(owner, name, before))
+
+    change.__name__ = f"{owner.__name__}.{name}"
+    return change
+
+
+def own(path, name):
+    """A method of one instance alone."""
+
+    def change(model, patch):
+        part = model.get_submodule(path)
+        before = getattr(part, name)
+        setattr(part, name, lambda *given, **named: before(*given, **named))
+
+    change.__name__ = f"{path}.{name}"
+    return change
+
+
+def parametrized(model, patch):
+    parametrize.register_parametrization(model.blocks[0].mlp.widen, "weight", nn.Tanh())
+
+
+def weight_normed(model, patch):
+    parametrizations.weight_norm(model.blocks[0].mixer.out)
+
+
+def another_activation(model, patch):
+    model.blocks[0].mlp.act = nn.SiLU()
+
+
+def another_readout(model, patch):
+    model.readout = nn.Sequential(nn.Tanh(), model.readout)
+
+
+def half(model, patch):
+    model.half()
+
+
+def bfloat(model, patch):
+    model.bfloat16()
+
+
+def autocast(model, patch):
+    patch.enter_context(torch.autocast("cpu", torch.bfloat16))
+
+
+CHANGES = [
+    *map(of_kind, [DoubledBlock, OwnAttention, OwnMLP, OwnModel]),
+    *map(hooked, ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook",
+                  "register_full_backward_pre_hook"]),
+    *map(hooked_everywhere, ["register_module_forward_hook", "register_module_forward_pre_hook",
+                             "register_module_full_backward_hook", "register_module_full_backward_pre_hook"]),
+    *(patched(*part) for part in [(Block, "forward"), (SoftmaxAttention, "forward"), (SoftmaxAttention, "mix"),
+                                  (MLP, "forward"), (nn.LayerNorm, "forward"), (TransformerModel, "advance"),
+                                  (TransformerModel, "embed"), (TransformerModel, "start_from"),
+                                  (InputInjection, "forward"), (LocalEncoding, "attention_bias"),
+                                  (Encoding, "keys")]),
+    *(own(*part) for part in [("blocks.0", "forward"), ("blocks.0.mixer", "mix"), ("norm", "forward"), ("", "advance"),
+                              ("", "read"), ("", "embedded"), ("encodings.0", "attention_bias")]),
+    parametrized, weight_normed, another_activation, another_readout, half, bfloat, autocast,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_what_was_changed_is_run_plainly(change):
+    """And it is said why; so training computes what evaluation does."""
+    model = RECIPE.build()
+    assert cpu.described(model) == "PackedTransformer"
+    with contextlib.ExitStack() as stack:
+        change(model, stack)
+        assert type(cpu.choose(model)) is Plain
+        assert cpu.described(model).startswith("Plain: ") and len(cpu.described(model)) > len("Plain: ") + 10
+        assert torch.equal(loss_of(cpu.choose(model)), loss_of(Plain(model)))
+    stack.close()
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "method"),
+    [(ReTran(4, 5, 1, 2), Cell, "forward"), (LSTM(4, 5, 1), Cell, "start"), (BASE, nn.Embedding, "forward")],
+    ids=["retran", "lstm", "transformer"],
+)
+def test_a_patched_class_is_noticed_until_it_is_as_before(spec, kind, method):
+    model = built(spec, True)
+    with contextlib.ExitStack() as stack:
+        patched(kind, method)(model, stack)
+        assert cpu.described(model).startswith("Plain: ")
+    assert not cpu.described(model).startswith("Plain")
+
+
+def exchanged(part):
+    """What somebody may put in a part's place: common types of its width, others of its own type, a function."""
+    width = part.narrow.out_features if isinstance(part, MLP) else getattr(part, "in_features", 4)
+    wide = getattr(part, "out_features", width)
+    kinds = [nn.Identity(), nn.Dropout(0.0), nn.LayerNorm(wide, 0.5), nn.GELU("tanh"), nn.ReLU()]
+    lists = [nn.ModuleList(), nn.ModuleList([nn.ReLU()]), nn.Sequential(nn.ReLU())]
+    linear = [nn.Linear(width, wide), nn.Linear(width, wide, bias=False)]
+    low = nn.Sequential(nn.Linear(width, 2), nn.Linear(2, wide))
+    others = []
+    if isinstance(part, InputInjection):
+        width = 8
+        others = [InputInjection(how, width) for how in ("add", "gate", "concat", "once")]
+    return [*kinds, *lists, *linear, low, *others, torch.tanh]
+
+
+def switched(part):
+    """Numbers, words and switches that a part computes with, each changed."""
+    others = {"eps": 0.5, "heads": 1, "post": True, "gated": True, "causal": True, "how": "once", "injection": "once"}
+    return [(name, others[name]) for name, value in vars(part).items() if name in others and value != others[name]]
+
+
+def changes_to(model):
+    """Each change to a copy of a model, one at a time."""
+    for path, part in model.named_modules():
+        whole, _, name = path.rpartition(".")
+        for new in exchanged(part) if path else []:
+            other = copy.deepcopy(model)
+            parent = other.get_submodule(whole)
+            if isinstance(new, nn.Module):
+                parent._modules[name] = new.double()
+            elif not isinstance(parent, (nn.ModuleList, nn.Sequential)):
+                delattr(parent, name)
+                setattr(parent, name, new)
+            yield other
+        for field, value in switched(part):
+            other = copy.deepcopy(model)
+            setattr(other.get_submodule(path), field, value)
+            yield other
+
+
+ONES_OWN = [
+    (replace(BASE, layers=2), False),
+    (replace(BASE, injection="gate", final_norm="readout"), True),
+    (replace(BASE, positions=(RoPE(),), activation="relu", biases=False), True),
+    (LSTM(4, 5, 2, 0.0), True),
+    (ReTran(4, 5, 2, 2), True),
+]
+
+
+NO_FIT = RuntimeError, TypeError, ValueError, AttributeError, IndexError, NotImplementedError
+
+
+@pytest.mark.parametrize(("spec", "causal"), ONES_OWN, ids=names(ONES_OWN))
+def test_a_model_is_computed_as_it_stands_whatever_was_exchanged(spec, causal, monkeypatch):
+    """Each part in turn for one of every common type, and each number and switch; what fits nowhere is run nowhere."""
+    eager(monkeypatch)
+    inputs, told = some([4, 7, 1], width=8), Counter()
+    for other in changes_to(built(spec, causal)):
+        runner = cpu.choose(other)
+        told[type(runner)] += 1
+        if type(runner) is not Plain:
+            try:
+                plain = of_a_loss(Plain(other), inputs)
+            except NO_FIT:
+                with pytest.raises(NO_FIT):
+                    of_a_loss(runner, inputs)
+            else:
+                all_close(of_a_loss(runner, inputs), plain)
+    assert told[Plain] > 50 and len(told) > 1
+
+
+def of_a_loss(runner, inputs):
+    read = runner.last(inputs, torch.tensor([2, 1, 3]), inputs.padding_mask)
+    return with_gradients(read, runner.model)
+
+
+class OwnBias(type(Abacus().build(4, 1))):
+    """An encoding of a user's own, which is none of the package's."""
+
+    def vectors(self, inputs):
+        return -super().vectors(inputs)
+
+
+def test_an_encoding_of_ones_own_is_run_plainly():
+    model = replace(BASE, positions=(Abacus(),)).build(READS, WRITES, causal=True)
+    assert not cpu.described(model).startswith("Plain")
+    model.encodings[0].__class__ = OwnBias
+    assert cpu.described(model) == "Plain: encodings.0 is of an unknown type, OwnBias"
+
+
+@pytest.mark.parametrize("spec", [BASE, ReTran(4, 5, 1, 2), LSTM(4, 5, 2)], ids=lambda spec: type(spec).__name__)
+def test_a_hook_on_any_part_is_heeded(spec):
+    model = spec.build(READS, WRITES, causal=True)
+    for name, module in model.named_modules():
+        handle = module.register_forward_hook(lambda *_: None)
+        assert cpu.described(model) == f"Plain: {name or 'the model'} has hooks or methods of its own"
+        handle.remove()
+        assert not cpu.described(model).startswith("Plain")
+
+
+def test_hooks_fire_in_training_as_in_evaluation():
+    model, fired = RECIPE.build(), Counter()
+    for name, module in model.named_modules():
+        module.register_forward_hook(lambda *_, name=name: fired.update([name]))
+    loss_of(cpu.choose(model))
+    training, batch = (
+        Counter(fired),
+        RECIPE.layout.write(RECIPE.task.sample(torch.tensor([[5], [2], [4]]), stream(0, "rows")), RECIPE.task),
+    )
+    fired.clear()
+    scores.answer(model, RECIPE, batch, Oracle())
+    assert training == fired
+    assert fired["blocks.0"] == fired["blocks.0.mlp.widen"] == int(RECIPE.loops.planned(batch.rounds).max()) > 1
+
+
+def test_a_block_of_ones_own_is_trained_as_what_it_is_evaluated_as():
+    problems = RECIPE.task.sample(torch.tensor([[5], [2], [4]]), stream(0, "rows"))
+    trained, evaluated = [], []
+    for kind in (Block, DoubledBlock):
+        model = away(RECIPE.build())
+        for block in model.blocks:
+            block.__class__ = kind
+        trained.append(float(loss_of(cpu.choose(model)).detach()))
+        evaluated.append(scores.loss(model, RECIPE, problems))
+    assert trained == pytest.approx(evaluated, rel=1e-9)
+    assert abs(trained[0] - trained[1]) > 1e-3
+
+
+@given(st.data())
+def test_a_state_is_needed_as_long_as_the_nearest_selected_position_asks_for_it(data):
+    width, radius = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 3))
+    at = data.draw(st.lists(st.booleans(), min_size=width, max_size=width))
+    loops = data.draw(st.integers(1, 8))
+    found = needed_until(torch.tensor([at]), torch.tensor([loops]), radius)[0].tolist()
+    for i, until in enumerate(found):
+        gaps = [abs(i - j) for j, selected in enumerate(at) if selected]
+        assert until == loops - -(-min(gaps) // radius) if gaps else until <= 0
+
+
+def test_which_states_are_needed_is_known_of_very_long_rows():
+    """In memory that grows with the row, not with its square."""
+    at = torch.zeros(1, 300_000, dtype=torch.bool)
+    at[0, [10, -1]] = True
+    found = needed_until(at, torch.tensor([150_000]), 1)
+    assert found[0, [0, 10, 20, -1, -11]].tolist() == [149_990, 150_000, 149_990, 150_000, 149_990]
+
+
+ENCODINGS = [
+    Randomized(RoPE(), 64),
+    Randomized(Learned(64), 64),
+    Randomized(FIRE(), 64),
+    Abacus(size=21, offset=1),
+    Coupling(size=21, offset=1),
+]
+
+
+@pytest.mark.parametrize("position", ENCODINGS, ids=repr)
+def test_nearly_full_rows_are_run_as_they_are(position):
+    task, layout = Addition(order="least"), NextToken()
+    problems = task.sample(torch.tensor([(20, 20), (19, 20), (20, 19), (20, 20)]), stream(0, "rows"))
+    inputs = layout.write(problems, task).inputs
+    assert 0.9 < float(inputs.padding_mask.double().mean()) < 1
+    torch.manual_seed(0)
+    model = away(Transformer(width=8, heads=2, positions=(position,)).build(*layout.vocabs(task), causal=True)).eval()
+    loops, at = torch.full((4,), 2), inputs.padding_mask
+    (runner,) = claimed(model)
+    torch.testing.assert_close(runner.last(inputs, loops, at), Plain(model).last(inputs, loops, at))
+
+
+def edits():
+    yield "exact gelu", lambda model: setattr(model.blocks[1].mlp, "act", nn.GELU())
+    yield "another activation", lambda model: setattr(model.blocks[1].mlp, "act", nn.ReLU())
+    yield "ε of the last norm", lambda model: setattr(model.norm, "eps", 1.0)
+    yield "ε of a block's norm", lambda model: setattr(model.blocks[1].norm_mixer, "eps", 1.0)
+    yield "a norm without weights", lambda model: setattr(model, "norm", nn.LayerNorm(8, elementwise_affine=False))
+    yield "other heads", lambda model: setattr(model.blocks[1].mixer, "heads", 4)
+    yield "norms behind", lambda model: setattr(model.blocks[1], "post", True)
+
+
+@pytest.mark.parametrize(("_", "edit"), [*edits()], ids=lambda edit: edit if isinstance(edit, str) else "")
+@pytest.mark.parametrize("tracked", [True, False])
+def test_a_model_that_was_edited_is_computed_as_it_is_written(_, edit, tracked):
+    model, inputs = built(replace(BASE, width=8, heads=2, layers=2), True), some(LENGTHS, width=12)
+    model = copy.deepcopy(model)
+    edit(model)
+    model = model.double()
+    with torch.set_grad_enabled(tracked):
+        found, plain = (logits_of(one, inputs, LOOPS) for one in (choose(model), Plain(model)))
+    torch.testing.assert_close(found, plain)
+
+
+def test_a_retran_of_another_eps_is_computed_as_it_is_written():
+    model = copy.deepcopy(built(ReTran(4, 5, 2, 2, dropout=0.0), True))
+    assert claimed(model)
+    for part in model.modules():
+        if isinstance(part, nn.LayerNorm):
+            part.eps = 1.0
+    assert not claimed(model)

@@ -1,0 +1,148 @@
+"""All loops in one step of autograd: as loop by loop, in values and gradients."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from forms import with_gradients
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lengthwise.base.types import Inputs
+from lengthwise.base.vocab import Vocab
+from lengthwise.models.transformer import Transformer
+from lengthwise.nn.position import FIRE, ALiBi, RoPE, Sinusoidal
+from lengthwise.nn.window import Local
+from lengthwise.runners.cpu import fused_loops, pattern, transformer
+from lengthwise.runners.cpu.transformer import PackedTransformer
+from lengthwise.runners.plain import Plain
+
+SYMBOLS = Vocab(("a", "b", "c"))
+
+
+def build(causal=True, **changes):
+    torch.manual_seed(0)
+    spec = Transformer(**{"width": 32, "heads": 8, "mlp": 2, "init_std": 0.2, **changes})
+    model = spec.build(SYMBOLS, SYMBOLS, causal=causal).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    return model
+
+
+def some(lengths, symbols=2):
+    padding_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    index = torch.arange(max(lengths)).expand(padding_mask.shape)
+    return Inputs(torch.randint(symbols, padding_mask.shape) * padding_mask, index, index, padding_mask)
+
+
+def both(model, inputs, loops, at=None, **given):
+    """In one step, where that was done, and loop by loop; both as the plain runner does it."""
+    runs, at, loops = [], inputs.padding_mask if at is None else at, torch.tensor(loops)
+    found, run = [], fused_loops.run
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused_loops, "run", lambda *args, **kwargs: runs.append(args) or run(*args, **kwargs))
+        found.append(PackedTransformer(model).last(inputs, loops, at, **given))
+        patch.setattr(transformer, "_in_one_step", lambda *args: None)
+        found.append(PackedTransformer(model).last(inputs, loops, at, **given))
+    plain = with_gradients(Plain(model).last(inputs, loops, at, **given), model)
+    for read in found:
+        for one, two in zip(with_gradients(read, model), plain, strict=True):
+            torch.testing.assert_close(one, two, atol=1e-9, rtol=1e-8)
+    return runs
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 12), st.integers(1, 5)), min_size=2, max_size=6),
+    st.fixed_dictionaries(
+        {
+            "layers": st.integers(1, 2),
+            "activation": st.sampled_from(["gelu", "relu"]),
+            "biases": st.booleans(),
+            "final_norm": st.sampled_from(["loop", "readout", "none"]),
+            "injection": st.sampled_from(["add", "once"]),
+            "positions": st.sampled_from([(), (Sinusoidal(),), (ALiBi(),)]),
+        }
+    ),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 99),
+)
+def test_one_step_equals_many(rows, form, causal, padded, some_asked, seed):
+    torch.manual_seed(seed)
+    lengths, loops = zip((10, 2), *rows, strict=True)
+    inputs = some(lengths if padded else [12] * len(lengths))
+    loss_mask = inputs.padding_mask & (torch.rand(inputs.padding_mask.shape) < 0.3) if some_asked else None
+    if loss_mask is not None:
+        loss_mask[:, 0] = True
+    assert both(build(causal, **form), inputs, loops, loss_mask)
+
+
+@pytest.mark.parametrize("loss_mask", [True, False])
+@pytest.mark.parametrize("symbols", [1, 2, 3])
+def test_rows_in_groups(symbols, loss_mask, monkeypatch):
+    """Of many rows each group has its own width, and its own places that are one."""
+    monkeypatch.setattr(pattern, "ROWS", 3)
+    monkeypatch.setattr(pattern, "HEADS", 8)
+    inputs = some([12, 3, 7, 12, 11, 4, 9, 2, 1, 5], symbols)
+    last = torch.arange(12) == inputs.padding_mask.sum(1)[:, None] - 1
+    assert both(build(), inputs, [3, 2, 1, 3, 2, 2, 4, 1, 1, 2], last if loss_mask else None)
+
+
+def test_positions_that_cannot_be_told_apart_are_one():
+    tokens = torch.tensor([[0, 1, 0, 2], [0, 1, 1, 2], [1, 1, 9, 9], [0, 1, 0, 9]])
+    found = fused_loops.alike(tokens, [4, 8, 10, 13], [4])
+    assert found.tolist() == [0, 1, 2, 3, 0, 1, 4, 5, 6, 7, 0, 1, 2]
+    parts = fused_loops.alike(tokens, [4, 8, 10, 13], [2, 2])
+    assert parts.tolist() == [0, 1, 2, 3, 0, 1, 4, 5, 6, 7, 8, 9, 10]
+
+
+@pytest.mark.parametrize("symbols", [1, 3])
+@pytest.mark.parametrize("positions", [(), (Sinusoidal(),), (ALiBi(),)])
+def test_only_positions_that_differ_are_computed(symbols, positions):
+    inputs = some([12] * 5 + [3] * 5, symbols)
+    ((x, which, *_),) = both(build(positions=positions), inputs, [3] * 10)
+    if symbols == 1 and not positions:
+        assert len(x) == 75 and int(which.max()) == 11
+    ((_, which, *_),) = both(build(False), inputs, [3] * 10)
+    assert which is None  # whoever sees all that follows differs
+
+
+def test_the_same_symbols_at_other_positions_differ():
+    inputs = some([12] * 5 + [3] * 5, 1)
+    inputs = replace(inputs, position=inputs.position + torch.arange(10)[:, None])
+    ((_, which, *_),) = both(build(positions=(Sinusoidal(),)), inputs, [3] * 10)
+    assert which is None
+
+
+def test_large_scores_are_the_librarys():
+    """Powers of two would overflow."""
+    model = build()
+    with torch.no_grad():
+        model.blocks[0].mixer.project.weight.mul_(300)
+    assert both(model, some([12, 3, 5]), [2, 1, 1])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"heads": 2}, {"norm": "post"}, {"gated": True}, {"dropout": 0.1}, {"injection": "gate"}, {"noise": 0.1},
+     {"positions": (RoPE(),)}, {"positions": (FIRE(),)}, {"positions": (Local(2),)}],
+)  # fmt: skip
+def test_other_models_run_loop_by_loop(changes, monkeypatch):
+    runs, inputs = [], some([12, 3, 5])
+    monkeypatch.setattr(fused_loops, "run", lambda *args, **kwargs: runs.append(args))
+    PackedTransformer(build(**changes)).last(inputs, torch.tensor([2, 1, 1]), inputs.padding_mask)
+    assert not runs
+
+
+def test_loops_without_gradients_run_one_by_one(monkeypatch):
+    inputs = some([12, 3, 5])
+    assert not both(build(), inputs, [3, 2, 2], untracked=1)
+    monkeypatch.setattr(fused_loops, "run", None)
+    with torch.no_grad():
+        PackedTransformer(build()).last(inputs, torch.tensor([2, 1, 1]), inputs.padding_mask)
+
+
+def test_dropout_that_is_not_in_force_does_not_matter():
+    assert both(build(dropout=0.1).eval(), some([12, 3, 5]), [2, 1, 1])

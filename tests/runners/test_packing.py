@@ -1,0 +1,189 @@
+"""Rows without their padding: packing loses nothing, and a model computes the same."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from forms import all_close, close, every_loop, with_gradients
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lengthwise import catalog
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Inputs
+from lengthwise.base.vocab import Vocab
+from lengthwise.experiment import data
+from lengthwise.experiment.lengths import Uniform
+from lengthwise.models.transformer import Transformer
+from lengthwise.nn.digit_position import Abacus
+from lengthwise.nn.position import FIRE, RoPE
+from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
+from lengthwise.runners import cpu
+from lengthwise.runners.cpu import pattern, transformer
+from lengthwise.runners.cpu.packing import Packing
+from lengthwise.runners.cpu.ragged import Packed, Ragged
+from lengthwise.runners.cpu.transformer import PackedTransformer
+from lengthwise.runners.plain import Plain
+
+SYMBOLS = Vocab(("a", "b", "c"))
+LENGTHS = st.lists(st.integers(1, 6), min_size=1, max_size=7)
+
+
+def padding_mask(lengths):
+    return torch.arange(max(lengths) + 1) < torch.tensor(lengths)[:, None]
+
+
+def rows(lengths):
+    """Numbers that tell each place, absent ones 0."""
+    mask = padding_mask(lengths)
+    return (torch.arange(1, mask.numel() + 1).view(mask.shape) * mask)[..., None].float()
+
+
+def unpacked(packed):
+    return packed.ragged.unpack(packed.value)
+
+
+@given(LENGTHS)
+def test_unpacking_undoes_packing(lengths):
+    ragged, x = Ragged.of(padding_mask(lengths)), rows(lengths)
+    flat = ragged.pack(x)
+    assert len(flat) == sum(lengths) == ragged.ends[-1]
+    assert torch.equal(ragged.unpack(flat), x)
+
+
+@given(LENGTHS, st.data())
+def test_some_rows_are_those_of_the_padded_tensor(lengths, data):
+    start = data.draw(st.integers(0, len(lengths) - 1))
+    chosen = slice(start, data.draw(st.integers(start + 1, len(lengths))))
+    ragged, x = Ragged.of(padding_mask(lengths)), rows(lengths)
+    taken = Packed(ragged.pack(x), ragged).take(chosen)
+    assert torch.equal(unpacked(taken), x[chosen])
+    assert torch.equal(unpacked(taken.take(slice(1))), x[chosen][:1])
+
+
+@given(LENGTHS, st.integers(0, 99))
+def test_picked_places_come_in_the_padded_order(lengths, seed):
+    ragged, x, mask = Ragged.of(padding_mask(lengths)), rows(lengths), padding_mask(lengths)
+    at = mask & (torch.rand(mask.shape, generator=stream(seed, "at")) < 0.5)
+    assert torch.equal(Packed(ragged.pack(x), ragged)[at], x[at])
+
+
+MANY = [3, 9, 1, 7, 7, 2, 5, 9, 4, 6, 8, 1, 2, 3, 9, 5, 4, 6, 2, 1]  # three groups
+POSITIONS = {
+    "all": (),
+    "local": (Local(1),),
+    "local-rotated": (Local(1), RoPE()),
+    "near": (LocalHeads(1), CoupledHeads(1)),
+    "coupled": (CoupledHeads(2),),
+    "coupled-turned": (CoupledHeads(2), RoPE()),
+    "near-biased": (LocalHeads(2), FIRE()),
+    "earlier": (EarlierHeads(1),),
+    "keys": (Abacus(9, at="attention"),),
+    "biased": (FIRE(),),
+}
+
+
+def some(lengths, seed=0):
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    index = torch.arange(mask.shape[1]).expand(mask.shape)
+    return Inputs(torch.randint(3, mask.shape, generator=stream(seed, "tokens")), index, index % 4, mask)
+
+
+def build(causal=True, **changes):
+    torch.manual_seed(0)
+    return Transformer(**{"width": 8, "heads": 2, **changes}).build(SYMBOLS, SYMBOLS, causal=causal).double()
+
+
+@pytest.mark.parametrize("lengths", [[2, 7, 5, 4], [8, 8, 8, 7], MANY], ids=["few", "dense", "many"])
+@pytest.mark.parametrize("positions", POSITIONS.values(), ids=POSITIONS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_packed_rows_equal_padded_ones(lengths, positions, causal, monkeypatch):
+    """What is read after each loop, and its gradients, are those of padded rows; and so is what is read after the last,
+    of rows that all end together."""
+    monkeypatch.setattr(pattern, "HEADS", 16)  # so that many rows are three groups
+    model, inputs = build(causal, positions=positions), some(lengths)
+    loops = torch.randint(1, 5, (len(lengths),), generator=stream(0, "k"))
+    read = [
+        torch.cat(
+            [
+                every_loop(runner, inputs, loops.tolist(), inputs.padding_mask),
+                runner.last(inputs, torch.full_like(loops, 2), inputs.padding_mask),
+            ]
+        )
+        for runner in (PackedTransformer(model), Plain(model))
+    ]
+    all_close(*(with_gradients(part, model) for part in read))
+    close(*read, 1e-11)
+
+
+@given(LENGTHS, st.integers(0, 99))
+def test_places_are_found_among_those_packed_place_after_place(lengths, seed):
+    mask, x = padding_mask(lengths), rows(lengths)
+    at = mask & (torch.rand(mask.shape, generator=stream(seed, "at")) < 0.5)
+    packing = Packing.of(mask)
+    assert torch.equal(packing.pack(x)[packing.find(at)], x[at])
+
+
+@given(LENGTHS, st.integers(0, 99))
+def test_kept_places_keep_their_order_and_their_rows(lengths, seed):
+    ragged, x = Ragged.of(padding_mask(lengths)), rows(lengths)
+    at = (torch.rand(int(padding_mask(lengths).sum()), generator=stream(seed, "kept")) < 0.5).nonzero()[:, 0]
+    kept = Packed(ragged.pack(x), ragged).keep(at)
+    whole = torch.zeros(padding_mask(lengths).sum(), dtype=torch.bool).index_fill(0, at, True)
+    assert torch.equal(unpacked(kept), x * ragged.unpack(whole.float())[..., None])
+    assert torch.equal(unpacked(kept.take(slice(1))), unpacked(kept)[:1])
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 12), st.integers(1, 7)), min_size=2, max_size=6),
+    st.sampled_from([(0, 1), (1, 1), (1, 2), (2, 1), (3, 2), (None, 1), (None, 2)]),
+    st.booleans(),
+    st.integers(0, 99),
+)
+def test_what_positions_that_left_would_have_said_changes_nothing(rows, form, causal, seed):
+    """What is read at the asked places, and its gradients, are as if all had stayed; and with few asked, they go."""
+    lengths, loops = zip(*rows, strict=True)
+    inputs, (reach, layers) = some(lengths, seed), form
+    asked = inputs.padding_mask & (torch.rand(inputs.tokens.shape, generator=stream(seed, "asked")) < 0.2)
+    model = build(causal, layers=layers, positions=() if reach is None else (Local(reach),))
+    read = [runner.last(inputs, torch.tensor(loops), asked) for runner in (PackedTransformer(model), Plain(model))]
+    all_close(*(with_gradients(part, model) for part in read))
+    close(*read, 1e-11)
+
+
+@pytest.mark.parametrize(
+    ("positions", "wanted"),
+    [
+        # Before the last loop the asked positions and their neighbours are left, before the one before it theirs…
+        ((Local(1),), [[7, 11], [6, 10], [5, 9], [4, 8], [3, 6], [2, 4]]),
+        # Whoever sees the whole row needs it up to the last loop, after which only the asked ones are computed.
+        ((), [[9, 13]] * 5 + [[1, 2]]),
+    ],
+    ids=["window", "all"],
+)
+def test_positions_leave_as_soon_as_they_no_longer_matter(positions, wanted, monkeypatch):
+    monkeypatch.setattr(transformer, "MOST_NEEDED", 1.0)  # however few they are
+    inputs, model = some([9, 4]), build(False, positions=positions)
+    asked = torch.arange(9) == inputs.padding_mask.sum(1)[:, None] - 1
+    course = transformer._Prepared.of(model, inputs, torch.tensor([6, 6]))
+    assert course.rows.tolist() == [0, 1]
+    states = transformer._run(model, course, 0, asked)
+    assert [state.ragged.ends for _, _, state in states] == wanted
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    "name", ["fop-loop-adaptive-parity", "looped-addition", "looped-binary-sum", "paper-fop-loop-adaptive-parity"]
+)
+def test_a_training_step_equals_the_plain_one(name):
+    """At its full size, in loss and gradients."""
+    recipe = replace(catalog.recipe(name), lengths=Uniform(6), batch=12)
+    model = recipe.build().double()
+    batch, loops = data.batch(recipe, 3)
+    assert isinstance(cpu.choose(model), PackedTransformer)
+    found = []
+    for runner in (cpu.choose(model), Plain(model)):
+        loss = recipe.objective(runner, batch, loops, stream(0, "objective")).value
+        found.append([loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))])
+    for ours, plain in zip(*found, strict=True):
+        close(ours, plain, 1e-11)

@@ -1,0 +1,137 @@
+"""Attention of small heads, places last, and softmax over few: as the library's, in values and gradients."""
+
+import pytest
+import torch
+from conftest import LONG
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from lengthwise.nn.attention import SoftmaxAttention
+from lengthwise.nn.attention_context import Sight
+from lengthwise.nn.position import rotate
+from lengthwise.runners.cpu import small
+from lengthwise.runners.cpu.pattern import PaddedGroups, mixed
+from lengthwise.runners.cpu.ragged import Ragged
+from lengthwise.runners.cpu.softmax import softmax
+
+SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 19), st.just(3), st.integers(1, 3), st.sampled_from([2, 4, 6]))
+MASKS = ("none", "causal", "present", "scores", "scores of each row", "blank")
+
+
+def library(projected, mask, angles, *, causal):
+    query, key, value = projected.unbind(2)
+    if angles is not None:
+        query, key = rotate(query, angles), rotate(key, angles)
+    query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+    if mask is not None and mask.shape[-1] > key.shape[2]:
+        key, value = F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1))
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal).transpose(1, 2)
+
+
+def masked(kind, shape):
+    """A mask of this kind, where every place sees something."""
+    rows, positions, _, heads, _ = shape
+    if kind == "present":
+        lengths = torch.randint(1, positions + 1, (rows, 1))
+        return (torch.arange(positions) < lengths)[:, None, None]
+    if kind in ("none", "causal"):
+        return None
+    keys = positions + (kind == "blank")
+    scores = torch.randn(*([rows] if kind == "scores of each row" else []), heads, positions, keys, dtype=torch.float64)
+    return scores.masked_fill(torch.ones(positions, keys).triu(1).bool() & (torch.arange(keys) < positions), -torch.inf)
+
+
+@given(SHAPES, st.sampled_from(MASKS), st.booleans(), st.floats(0.1, 40), st.integers(0, 9))
+def test_small_heads_equal_the_librarys_attention(shape, kind, turned, scale, seed):
+    torch.manual_seed(seed)
+    rows, positions, _, _, size = shape
+    projected = torch.randn(shape, dtype=torch.float64) * scale
+    weights = torch.randn(shape, dtype=torch.float64)[:, :, 0]
+    angles = torch.randn(rows, positions, size // 2, dtype=torch.float64) if turned else None
+    mask = masked(kind, shape)
+    found = []
+    for attend in (lambda *given, causal: small.attend(*given, causal=causal, probability=0.0), library):
+        parts = [projected.clone().requires_grad_()]
+        if mask is not None and mask.dtype != torch.bool:
+            parts.append(mask.clone().requires_grad_())
+        result = attend(parts[0], parts[1] if len(parts) > 1 else mask, angles, causal=kind == "causal")
+        found.append([result.detach(), *torch.autograd.grad((result * weights).sum(), parts)])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-9)
+
+
+@given(st.lists(st.integers(1, 19), min_size=1, max_size=4), st.booleans(), st.integers(0, 9))
+def test_rows_without_padding_are_attended_to_as_padded_ones(lengths, turned, seed):
+    torch.manual_seed(seed)
+    padding_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    ragged = Ragged.of(padding_mask)
+    projected = torch.randn(sum(lengths), 3, 2, 4, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(sum(lengths), 2, 4, dtype=torch.float64)
+    angles = torch.randn(*padding_mask.shape, 2, dtype=torch.float64) if turned else None
+    found = []
+    for packed in (True, False):
+        given = projected if packed else ragged.unpack(projected)
+        result = small.attend(given, None, angles, causal=True, probability=0.0, ragged=ragged if packed else None)
+        result = result if packed else ragged.pack(result)
+        found.append([result, *torch.autograd.grad((result * weights).sum(), projected)])
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two, atol=1e-12, rtol=1e-12)
+
+
+def test_a_place_that_sees_nothing_hurts_nobody():
+    projected = torch.randn(2, 5, 3, 2, 4, requires_grad=True)
+    scores = torch.zeros(1, 5, 5).index_fill(1, torch.tensor([3]), -torch.inf)
+    found = small.attend(projected, scores, None, causal=False, probability=0.0)
+    (gradient,) = torch.autograd.grad(found[:, :3].sum(), projected)
+    assert found.isfinite().all() and gradient.isfinite().all()
+
+
+def test_no_gradient_comes_from_the_future():
+    projected = torch.randn(2, 6, 3, 3, 2, requires_grad=True)
+    found = small.attend(projected, None, None, causal=True, probability=0.1)
+    (gradient,) = torch.autograd.grad(found[:, 2].sum(), projected)
+    of_keys_and_values = gradient[:, :, 1:]
+    assert of_keys_and_values[:, :3].any() and not of_keys_and_values[:, 3:].any()
+
+
+def test_dropped_weights_give_the_gradient_of_what_they_gave():
+    """With the same draws: against differences of values."""
+    projected = torch.randn(2, 5, 3, 2, 4, dtype=torch.float64, requires_grad=True)
+
+    def attend(given):
+        torch.manual_seed(0)
+        return small.attend(given, None, None, causal=True, probability=0.4)
+
+    assert torch.autograd.gradcheck(attend, projected, fast_mode=not LONG)
+    assert not torch.equal(attend(projected), small.attend(projected, None, None, causal=True, probability=0.0))
+
+
+@pytest.mark.parametrize(("heads", "size", "positions", "used"), [
+    (64, 8, 20, True), (64, 8, small.FEWEST - 1, False), (1, 8, 20, False), (64, 2 * small.LARGEST, 20, False),
+])  # fmt: skip
+def test_it_is_used_where_it_pays(heads, size, positions, used, monkeypatch):
+    """And then attention is the same."""
+    attention, x = SoftmaxAttention(size * heads, heads), torch.randn(4, positions, size * heads)
+    mask = torch.ones(4, positions, dtype=torch.bool)
+    seen = []
+    attend = small.attend
+    monkeypatch.setattr(small, "attend", lambda *parts, **how: seen.append(1) or attend(*parts, **how))
+    projected = attention.project(x).unflatten(-1, (3, heads, -1)).flatten(0, 1)
+    sight = Sight(mask, False)
+    found = attention.out(mixed(attention, projected, PaddedGroups([(Ragged.of(mask), sight)])).flatten(1))
+    assert bool(seen) == used
+    torch.testing.assert_close(attention(x, sight).flatten(0, 1), found)
+
+
+@given(st.integers(1, 40), st.integers(0, 9))
+def test_softmax_over_few_is_softmax(k, seed):
+    torch.manual_seed(seed)
+    scores = torch.randn(3, 2, k, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(3, 2, k, dtype=torch.float64)
+    found = [
+        [given, *torch.autograd.grad((given * weights).sum(), scores)]
+        for given in (softmax(scores), scores.softmax(-1))
+    ]
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=1e-12)

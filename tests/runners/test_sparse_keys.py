@@ -1,0 +1,80 @@
+"""Looking up the few that are seen: attention as with all, in values and gradients."""
+
+from dataclasses import replace
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from lengthwise import catalog
+from lengthwise.base.rng import stream
+from lengthwise.experiment import data
+from lengthwise.runners.cpu import sparse_keys
+from lengthwise.runners.cpu.ragged import Ragged
+from lengthwise.runners.cpu.sparse_keys import Few
+from lengthwise.runners.cpu.transformer import _Prepared
+
+
+def ragged_of(lengths):
+    padding_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    return Ragged.of(padding_mask), padding_mask
+
+
+@given(
+    st.lists(st.integers(1, 7), min_size=1, max_size=4), st.integers(1, 3), st.floats(0, 0.8), st.booleans(),
+    st.integers(0, 99),
+)  # fmt: skip
+def test_looking_up_equals_masking(lengths, heads, share, shared, seed):
+    """Any pattern in which each place sees itself at least, one for all rows or one for each."""
+    ragged, padding_mask = ragged_of(lengths)
+    rows, width = padding_mask.shape
+    drawn = stream(seed, "few")
+    shape = (1 if shared else rows, heads, width, width)
+    hidden = (torch.rand(shape, generator=drawn) > share) & ~torch.eye(width, dtype=torch.bool)
+    bias = torch.randn(shape, generator=drawn, dtype=torch.float64).masked_fill(hidden, -torch.inf).requires_grad_()
+    packed = torch.randn(len(ragged.at), 3, heads, 4, generator=drawn, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(len(ragged.at), heads, 4, generator=drawn, dtype=torch.float64)
+    lists = Few.of(bias, ragged)
+    assert lists is not None
+    query, key, value = ragged.unpack(packed).permute(2, 0, 3, 1, 4)
+    mask = bias.masked_fill(~padding_mask[:, None, None], -torch.inf)
+    dense = ragged.pack(F.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2))
+    found = sparse_keys.attend(packed, lists)
+    for one, two in ((found, dense), *zip(*(grads(x, weights, packed, bias) for x in (found, dense)), strict=True)):
+        torch.testing.assert_close(one, two, atol=1e-10, rtol=1e-9)
+
+
+def grads(result, weights, *of):
+    return torch.autograd.grad((result * weights).sum(), of)
+
+
+@given(st.lists(st.integers(1, 6), min_size=2, max_size=4), st.integers(0, 99))
+def test_the_first_rows_lists_are_the_first_of_the_lists(lengths, seed):
+    ragged, padding_mask = ragged_of(lengths)
+    bias = torch.randn(1, 2, padding_mask.shape[1], padding_mask.shape[1], generator=stream(seed, "bias"))
+    packed = torch.randn(len(ragged.at), 3, 2, 4, generator=stream(seed, "packed"))
+    whole = Few.of(bias, ragged)
+    count = ragged.ends[-2]
+    torch.testing.assert_close(
+        sparse_keys.attend(packed[:count], whole.take(slice(len(lengths) - 1))),
+        sparse_keys.attend(packed, whole)[:count],
+    )
+
+
+def test_long_lists_are_none():
+    seen, near = sparse_keys.MOST_KEYS, torch.arange(12)
+    far = (near - near[:, None]).abs() > 1
+    for hidden, kept in ((far, True), (far & (near > 0), False), (far & (near[:, None] > 0), False)):
+        bias = torch.zeros(1, 1, 12, 12).masked_fill(hidden, -torch.inf)
+        assert (Few.of(bias, ragged_of([12, 12])[0]) is not None) == kept
+    assert Few.of(torch.zeros(1, 1, seen, seen), ragged_of([seen])[0]) is not None
+    assert Few.of(torch.zeros(1, 1, seen + 1, seen + 1), ragged_of([seen + 1])[0]) is None
+
+
+def test_addition_looks_up():
+    recipe = catalog.recipe("looped-addition")
+    batch, loops = data.batch(recipe, recipe.steps // 2)
+    assert isinstance(_Prepared.of(recipe.build(), batch.inputs, loops).pattern, Few)
+    dropping = replace(recipe, model=replace(recipe.model, dropout=0.1))  # weights are dropped among all
+    assert not isinstance(_Prepared.of(dropping.build(), batch.inputs, loops).pattern, Few)

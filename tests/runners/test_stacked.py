@@ -1,0 +1,435 @@
+"""Seeds that train as one stack come out as each would alone, in what they compute and in what they write."""
+
+import itertools
+import os
+import signal
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from conftest import LONG, command, survived
+from forms import EVERY, READS, SPECS, WRITES, all_close, away, every_loop, names, some
+from test_device_reads import Reads, on_meta
+from test_device_reads import small as small_form
+from test_processes import ODD, RECIPES
+from test_training import LARGE, PLAIN, RICH, outcome, stop_at
+from torch import nn
+
+import lengthwise as lw
+from lengthwise import catalog
+from lengthwise.base.errors import Diverged, UsageError
+from lengthwise.base.types import Loss
+from lengthwise.cli import reproduce
+from lengthwise.experiment import resources
+from lengthwise.experiment.lengths import Uniform
+from lengthwise.models import Model, ModelSpec
+from lengthwise.objectives import Objective, supervise
+from lengthwise.objectives.final import Final
+from lengthwise.run import Run, load
+from lengthwise.runners.plain import Plain
+from lengthwise.runners.stacked import Query, Replayer, answers
+from lengthwise.runs.folder import shipped
+from lengthwise.studies import Panel, Study
+from lengthwise.training import stacked
+from lengthwise.training.loop import Interrupted, train
+from lengthwise.training.stacked import advance, train_stacked
+from lengthwise.training.trainer import Trainee
+
+pytestmark = pytest.mark.usefixtures("untyped")
+CPU = torch.device("cpu")
+long = pytest.mark.skipif(not LONG, reason="seconds each: LENGTHWISE_LONG=1")
+STILL = replace(RICH, model=replace(RICH.model, dropout=0.0))  # nothing random, so that it can be stacked
+FEW = replace(STILL, steps=6, batch=3, lengths=Uniform(12)) if LONG else replace(PLAIN, steps=3)
+COUNT = 3 if LONG else 2
+
+
+def seeds(recipe, count):
+    return [replace(recipe, seed=seed, data_seed=seed) for seed in range(count)]
+
+
+# What is computed
+
+FORMS = EVERY if LONG else [(SPECS[14], False), (SPECS[22], True)]  # positions that differ by row; a blank key
+LOOPS = [[2, 1, 3, 1], [1, 1, 2, 1], [4, 1, 3, 5]]
+ROWS = [some([5, 9, 2, 3], seed=0), some([4, 3, 7, 1], seed=1), some([9, 12, 2, 5], seed=2)]
+
+
+def gradients(read, model):
+    weights = torch.linspace(-1, 1, read.numel(), dtype=read.dtype).view_as(read)
+    value = (read * weights).sum() + read.square().sum()
+    found = torch.autograd.grad(value, list(model.parameters()), materialize_grads=True, retain_graph=True)
+    return [read.detach(), *found]
+
+
+@pytest.mark.parametrize(("spec", "causal"), FORMS, ids=names(FORMS))
+def test_a_stack_gives_what_each_model_gives(spec, causal):
+    """Values and gradients, for rows of other lengths and loops in each model, after the last loop and after all."""
+    spec = replace(spec, dropout=0.0) if hasattr(spec, "dropout") else spec
+    models = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        models.append(away(spec.build(READS, WRITES, causal=causal)).train())
+    for each, untracked in [(False, [0, 2, 1]), (False, [1, 1, 1]), (True, [0, 0, 0])]:
+        questions = [Query(rows, torch.tensor(loops), rows.padding_mask, first, each)
+                     for rows, loops, first in zip(ROWS, LOOPS, untracked, strict=True)]  # fmt: skip
+        found = answers(models, questions)
+        for model, question, answer, loops in zip(models, questions, found, LOOPS, strict=True):
+            told = Replayer(model, [question], [answer])
+            rows, at = question.inputs, question.at
+            if each:
+                both = [every_loop(runner, rows, loops, at) for runner in (told, Plain(model))]
+            else:
+                given = rows, torch.tensor(loops), at
+                both = [runner.last(*given, untracked=question.untracked) for runner in (told, Plain(model))]
+            all_close(*(gradients(read, model) for read in both))
+
+
+class Growing(Model):
+    """A model whose state is soon infinite."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(1e100, dtype=torch.double))
+
+    def embed(self, inputs):
+        return inputs.tokens[..., None].double() + 1
+
+    def start(self, context):
+        return context
+
+    def advance(self, state, context):
+        return state * self.weight
+
+    def read(self, state):
+        return state
+
+
+def test_loops_that_other_seeds_need_harm_none():
+    """A row is not advanced beyond its own loops, where its state may be no number."""
+    models, counts = [Growing(), Growing()], [torch.tensor([1, 2]), torch.tensor([5, 5])]
+    rows = some([2, 3])
+    first, _ = answers(models, [Query(rows, loops, rows.padding_mask) for loops in counts])
+    (first / 1e200).sum().backward()
+    assert models[0].weight.grad.isfinite()
+
+
+RECIPES = {name: recipe for name, (recipe, _) in RECIPES.items()} | {"large": LARGE}
+SHIPPED = [name for name in shipped() if not getattr(load(name).recipe.model, "dropout", 0.0)]
+
+
+def same(recipe, steps, batch=None):
+    recipe = replace(recipe, batch=batch or recipe.batch)
+    alone, together = ([Trainee(one, CPU) for one in seeds(recipe, 3)] for _ in range(2))
+    for one in [*alone, *together]:
+        one.model.double()
+        if one.average:
+            one.average.double()
+    for _ in range(steps):
+        for one in alone:
+            one.advance()
+            one.examine()
+        for one in advance(together):
+            one.examine()
+    for one, other in zip(alone, together, strict=True):
+        assert one.passed == other.passed and one.sums.keys() == other.sums.keys()
+        for name, value in [*one.evaluated().state_dict().items(), *one.model.state_dict().items()]:
+            both = other.evaluated().state_dict(), other.model.state_dict()
+            assert min(float((value - found[name]).abs().max()) for found in both) < 1e-5
+        for name, value in one.sums.items():
+            assert abs(float(value - other.sums[name])) < 1e-5
+    assert not torch.equal(next(together[0].model.parameters()), next(together[1].model.parameters()))
+
+
+@pytest.mark.parametrize("name", RECIPES if LONG else ["mastered"])
+def test_each_seed_equals_its_own_run(name):
+    """In float64: every objective, moving averages, clipping, LAMB's norms, exams that part the seeds' lengths."""
+    same(RECIPES[name], 100 if LONG else 4)
+
+
+@dataclass(frozen=True)
+class RunsItself(Objective):
+    """An objective that runs the model itself, and pulls its weights to zero."""
+
+    def __call__(self, runner, batch, loops, generator):
+        logits = Plain(runner.model).last(batch.inputs, loops, batch.loss_mask)
+        value, right = supervise(logits, batch.targets[batch.loss_mask])
+        penalty = sum(weight.square().sum() for weight in runner.model.parameters())
+        return Loss(value + penalty, {"loss": value.detach(), "token_accuracy": right})
+
+
+def test_an_objective_that_runs_the_model_itself_is_stacked():
+    same(replace(PLAIN, objective=RunsItself()), 2)
+
+
+@long
+@pytest.mark.parametrize("name", SHIPPED)
+def test_each_seed_of_a_shipped_recipe_equals_its_own_run(name):
+    same(load(name).recipe, 10, batch=4)
+
+
+def test_a_step_of_a_stack_reads_nothing_from_the_device():
+    together = [on_meta(recipe) for recipe in seeds(small_form("looped-parity"), 2)]
+    with Reads() as reads:
+        advance(together)
+        advance(together)
+    assert not reads.found
+
+
+# What is written
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
+
+
+@long
+def test_runs_are_as_ever():
+    """The same files with the same rows as of ``train``, up to the last bits."""
+    recipes = seeds(FEW, 2)
+    together = train_stacked(recipes)
+    for recipe, run in zip(recipes, together, strict=True):
+        one = train(recipe, run.folder.with_name(f"alone-{recipe.seed}"))
+        assert files(run.folder) == files(one.folder) and run.recipe == recipe
+        for row, other in zip(run.rows("metrics"), one.rows("metrics"), strict=True):
+            assert row.keys() == other.keys() and row.get("exact") == other.get("exact")
+            assert row.get("loss") == pytest.approx(other.get("loss"), abs=1e-3)
+        assert run.about().keys() == one.about().keys()
+        assert (run.about()["stacked"], run.about()["runner"], one.about()["stacked"]) == (2, "Stacked", 1)
+    before = [outcome(run) for run in together]
+    assert [outcome(run) for run in train_stacked(recipes)] == before  # nothing is trained twice
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """Outcomes of a stack that nobody stopped."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LENGTHWISE_RUNS", str(tmp_path_factory.mktemp("unbroken")))
+        return [outcome(run) for run in train_stacked(seeds(FEW, COUNT))]
+
+
+def stop_after(patch, *steps):
+    """The process is told to stop after these of the steps that stacks take."""
+    step, taken = stacked.advance, itertools.count(1)
+
+    def stopping(trainees):
+        found = step(trainees)
+        if trainees[0].stacked > 1 and next(taken) in steps:  # others are rehearsed
+            os.kill(os.getpid(), signal.SIGTERM)
+        return found
+
+    patch.setattr(stacked, "advance", stopping)
+
+
+def test_stopped_and_resumed_equals_unbroken_to_the_bit(monkeypatch, unbroken):
+    recipes = seeds(FEW, COUNT)
+    stop_after(monkeypatch, 2, 4)
+    for at in (2, 4) if LONG else (2,):
+        with pytest.raises(Interrupted, match=f"stopped at step {at}; .*: {COUNT} runs in "):
+            train_stacked(recipes)
+    assert [outcome(run) for run in train_stacked(recipes)] == unbroken
+
+
+@long
+def test_a_crash_at_any_write_and_resumed_equals_unbroken_to_the_bit(monkeypatch, unbroken):
+    """So checkpoints are of different steps, and some runs are done while others are not."""
+    runs, crashes = survived(lambda: train_stacked(seeds(FEW, 3), save_every=0), monkeypatch, least=10)
+    assert crashes > 4
+    assert [outcome(run) for run in runs] == unbroken
+
+
+@long
+def test_a_checkpoint_goes_on_alone_and_in_a_stack(monkeypatch):
+    """One that a stack wrote as one by itself, and the other way round; what changed is told and kept."""
+    recipes = seeds(replace(PLAIN, steps=8), 2)
+    ends = [train(recipe, Run.expected(recipe).folder.with_name(f"whole-{recipe.seed}")) for recipe in recipes]
+    stop_at(monkeypatch, [3], lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted, match="stopped at step 3"):
+        train(recipes[0])
+    step, came = stacked.advance, itertools.count(1)
+    monkeypatch.setattr(stacked, "advance", lambda trainees: (
+        step(trainees), next(came) == 5 and os.kill(os.getpid(), signal.SIGTERM))[0])  # fmt: skip
+    with pytest.raises(Interrupted, match="stopped at step 3; "):  # two rehearsed, and the one behind first
+        train_stacked(recipes)
+    assert Run.expected(recipes[1]).state()["step"] == 3
+    for recipe, whole in zip(recipes, ends, strict=True):
+        run = train(recipe)
+        assert run.about()["resumed"][-1] == {"step": 3, "stacked": "2"}
+        for name, value in run.model.state_dict().items():
+            torch.testing.assert_close(value, whole.model.state_dict()[name], atol=1e-4, rtol=0)
+
+
+@long
+def test_a_seed_that_diverges_leaves_and_the_others_end_as_ever(monkeypatch, unbroken):
+    descend = Trainee.descend
+
+    def poisoned(trainee, loss):
+        descend(trainee, loss)
+        if trainee.recipe.seed == 1 and trainee.step == 3 and trainee.recipe.batch > 2:
+            next(trainee.model.parameters()).data.fill_(torch.nan)
+
+    monkeypatch.setattr(Trainee, "descend", poisoned)
+    runs = train_stacked(seeds(FEW, 3))
+    assert [run.done for run in runs] == [True, False, True] and runs[1].diverged
+    for run, (_, rows) in zip(runs, unbroken, strict=True):
+        if run.done:
+            losses = [row["loss"] for row in rows if "loss" in row]
+            assert [row["loss"] for row in run.rows("metrics") if "loss" in row] == pytest.approx(losses, abs=1e-3)
+
+
+WORDS = ["train", "looped-parity", "steps=3", "batch=4", "model.width=8", "lengths=Uniform(top=4)", "watch.every=0",
+         "keep=last", "--lengths", "2,5", "--samples", "4", "--quiet"]  # fmt: skip
+
+
+def test_the_command(runs):
+    done = command(*WORDS, "--seeds", 2, "--stack")
+    assert done.returncode == 0 and not done.stderr
+    about = [Run.open(folder).about()["stacked"] for folder in runs.iterdir()]
+    assert about == [2, 2] and all(len(Run.open(folder).rows("scores")) == 2 for folder in runs.iterdir())
+
+
+def weights_near(run, other):
+    for name, value in run.model.state_dict().items():
+        torch.testing.assert_close(value, other.model.state_dict()[name], atol=1e-4, rtol=0)
+
+
+def test_from_python():
+    runs = lw.train_stacked(PLAIN, "steps=3", "seed=5", seeds=2, quiet=True)
+    assert [(run.recipe.seed, run.recipe.data_seed, run.about()["stacked"]) for run in runs] == [(5, 5, 2), (6, 6, 2)]
+    for run in runs:
+        weights_near(run, train(run.recipe, run.folder.with_name(f"alone-{run.recipe.seed}")))
+
+
+STUDY = ["reproduce", "pairs", "--stack", "--samples", 4, "--jobs", 2, "--quiet"]
+
+
+def studied(monkeypatch, recipe):
+    """The study is of this recipe alone, and draws nothing."""
+    study = Study("Tiny", (Panel("Tiny", (recipe,), sizes=(3,)),))
+    monkeypatch.setattr(catalog, "study", lambda *_, **__: study)
+    monkeypatch.setattr(reproduce, "_publish", lambda *_: 0)
+
+
+@pytest.mark.usefixtures("fleet_here", "untyped")
+def test_a_study_trains_seeds_together(monkeypatch, tmp_path):
+    """Stopped and given again it ends with the same weights."""
+    recipe = replace(PLAIN, steps=3)
+    studied(monkeypatch, recipe)
+    stop_after(monkeypatch, 2)
+    stopped = command(*STUDY, "--seeds", 2)
+    assert stopped.returncode == 2 and "2 runs failed" in stopped.stderr and "stopped at step 2" in stopped.stderr
+    again = command(*STUDY, "--seeds", 2)
+    assert (again.returncode, again.stderr) == (0, "")
+    runs = [Run.expected(one) for one in seeds(recipe, 2)]
+    assert all(run.about()["stacked"] == 2 and run.rows("scores") for run in runs)
+    ended = [outcome(run) for run in runs]
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "unbroken"))
+    assert [outcome(run) for run in train_stacked(seeds(recipe, 2))] == ended
+
+
+@long
+def test_the_command_says_which_diverged(monkeypatch):
+    for lost, folders in ([1], "1 of 2 seeds diverged: "), ([0, 1], "2 of 2 seeds diverged: "):
+        monkeypatch.setattr(Trainee, "check_finite", lambda one, lost=lost: failing(one, lost))
+        done = command(*WORDS, f"steps={4 + len(lost)}", "--seeds", 2, "--stack")
+        assert done.returncode == 2 and f"lengthwise: {folders}" in done.stderr
+        assert ("exact match" in done.stdout) == (len(lost) == 1)
+
+
+def failing(trainee, lost):
+    if trainee.stacked > 1 and trainee.recipe.seed in lost:
+        raise Diverged("the loss is not finite")
+
+
+# What is refused
+
+
+class _Counting(nn.Module):
+    def __init__(self, symbols):
+        super().__init__()
+        self.embedding = nn.Embedding(10, symbols)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, tokens):
+        self.seen += 1
+        return self.embedding(tokens)
+
+
+@dataclass(frozen=True)
+class Counting(ModelSpec):
+    """A module that changes a buffer."""
+
+    def build(self, reads, writes, *, causal):
+        return _Counting(len(writes))
+
+
+@dataclass(frozen=True)
+class Curious(Final):
+    """An objective that asks for more when it has seen logits."""
+
+    def __call__(self, runner, batch, loops, generator):
+        more = bool(runner.last(batch.inputs, loops, batch.loss_mask).any())
+        return super().__call__(runner, batch, loops + more, generator)
+
+
+REFUSED = [
+    (seeds(replace(RICH, name="random"), 2), "the model draws random numbers in training"),
+    (seeds(replace(PLAIN, model=Counting()), 2), "changes its buffers"),
+    (seeds(replace(PLAIN, objective=RunsItself(), model=Counting()), 2), "runs the model itself, which changes its bu"),
+    (seeds(replace(PLAIN, objective=Curious()), 2), "asks for other logits when it has seen some"),
+    ([PLAIN], "two or more seeds"),
+    ([PLAIN, PLAIN], "all different"),
+    ([PLAIN, replace(PLAIN, seed=1, batch=5)], "differ in nothing but seed"),
+]
+
+
+@pytest.mark.parametrize(("recipes", "said"), REFUSED, ids=[said for _, said in REFUSED])
+def test_what_cannot_be_stacked_is_refused_before_anything_is_written(recipes, said, runs):
+    with pytest.raises(UsageError, match=said):
+        train_stacked(recipes)
+    assert not runs.exists()
+
+
+@long
+def test_runs_that_were_begun_alone_are_refused_too():
+    recipes = seeds(replace(RICH, name="random"), 2)
+    begun = [Run.of(recipe) for recipe in recipes]
+    with pytest.raises(UsageError, match="draws random numbers"):
+        train_stacked(recipes)
+    assert all(files(run.folder) == ["config.json"] for run in begun)
+
+
+def test_a_stack_takes_the_memory_of_all(runs, monkeypatch):
+    monkeypatch.setattr(resources, "memory", lambda: 1.5 * resources.of_training(PLAIN).memory)
+    with pytest.raises(UsageError, match="plain: training 2 seeds at once takes about"):
+        train_stacked(seeds(PLAIN, 2))
+    assert not runs.exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "count", "said"),
+    [(replace(RICH, name="random"), 2, "random: its seeds cannot be stacked"), (PLAIN, 1, "two or more seeds")],
+)
+def test_a_study_says_what_cannot_be_stacked_before_anything_is_written(monkeypatch, runs, recipe, count, said):
+    studied(monkeypatch, recipe)
+    refused = command(*STUDY, "--seeds", count)
+    assert refused.returncode == 2 and said in refused.stderr and refused.stderr.count("\n") == 1
+    assert not runs.exists()
+
+
+def test_seeds_that_train_together_share_the_processor(monkeypatch):
+    one, four = (Trainee(ODD, torch.device("cpu"), stacked=count) for count in (1, 4))
+    for trainee in (one, four):
+        monkeypatch.setattr(trainee.clock, "read", lambda: {"wall_s": 8.0, "cpu_s": 12.0})
+    assert one.time() == {"wall_s": 8.0, "cpu_s": 12.0} and four.time() == {"wall_s": 8.0, "cpu_s": 3.0}
+
+
+def test_a_stack_is_one_process(runs, monkeypatch):
+    for words in (["--jobs", "2"], ["--on", "slurm"]):
+        refused = command(*WORDS, "--seeds", 2, "--stack", *words)
+        assert refused.returncode == 2 and "leave --jobs and --on out" in refused.stderr
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(UsageError, match="torchrun"):
+        train_stacked(seeds(ODD, 2))
+    assert not runs.exists()

@@ -1,0 +1,167 @@
+"""Folders of results as data: what a report reads of them, with torch and without."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from lengthwise import catalog
+from lengthwise.ask.folder import Asked
+from lengthwise.ask.inquiry import Inquiry
+from lengthwise.base.files import read_rows
+from lengthwise.base.types import Score, UsageError
+from lengthwise.cli.entry import main
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.report.publish import publish
+from lengthwise.run import Run
+from lengthwise.runs import folder as folders
+from lengthwise.runs.folder import SHIPPED, InquiryFolder, RunFolder, shipped
+
+
+@pytest.fixture
+def run():
+    """A run of a task with two axes, one of them kept short, with scores and a loss, as after training."""
+    recipe = catalog.recipe("looped-multiplication", ["seed=1", "stopping=MaxConfidence(extra=3)"])
+    run = Run.of(recipe)
+    score = Score("multiplication", run.folder.name, recipe.stopping.name, "uniform", (2, 2), 500, 1.0, 1.0, 1.0, 4.0)
+    run.append("scores", score.row() | {"seed": 0})
+    run.append("metrics", *({"step": step, "loss": 1 / step} for step in (1, 2)))
+    run.describe({"parameters": 9, "cpu_s": 1.0, "wall_s": 1.0})
+    return run
+
+
+@pytest.fixture
+def asked():
+    """The folder of a language model that was asked."""
+    asked = Asked.of(Inquiry("http://x/v1", "org/model", catalog.task("multiplication"), "Well?", seed=3))
+    score = Score("multiplication", "org/model", "", "uniform", (2, 2), 100, 0.5, 0.5, 0.5, 0.0)
+    asked.append("scores", score.row() | {"seed": 3, "asked": 100, "chatter": 0})
+    return asked
+
+
+def test_an_outline_is_that_of_the_recipe(run, asked):
+    recipe, found = run.recipe, RunFolder(run.folder).outline
+    assert found == run.outline
+    assert (found.id, found.name, found.task, found.axes) == (
+        recipe.id,
+        recipe.name,
+        "multiplication",
+        ("first", "second"),
+    )
+    assert found.tops == recipe.lengths.tops(2) == recipe.sizes(recipe.lengths.top) and found.top == recipe.lengths.top
+    assert (found.stopping, found.steps, found.model) == ("MaxConfidence(extra=3)", recipe.steps, "Timed")
+    assert found.seedless_id == recipe.change(seed=0, data_seed=0).id != found.id
+    assert InquiryFolder(asked.folder).outline == asked.outline == asked.inquiry.outline
+    assert (asked.outline.model, asked.outline.seed, asked.outline.id) == ("org/model", 3, asked.inquiry.id)
+
+
+def test_an_outline_is_kept_out_of_what_is_told_of_a_run(run, asked):
+    assert "outline" in json.loads((run.folder / "about.json").read_text())
+    assert run.about() == RunFolder(run.folder).about() == {"parameters": 9, "cpu_s": 1.0, "wall_s": 1.0}
+    assert "outline" not in InquiryFolder(asked.folder).config()
+
+
+def test_the_recipe_as_data(run, asked):
+    assert RunFolder(run.folder).config() == run.config() == json.loads(run.recipe.json())
+    assert InquiryFolder(asked.folder).config() == asked.config()
+    for damaged, what in (("{", "not JSON"), ("3", "not a JSON object")):
+        (run.folder / "config.json").write_text(damaged)
+        with pytest.raises(UsageError, match=rf"config\.json: {what}"):
+            RunFolder(run.folder).config()
+    with pytest.raises(UsageError, match=r"its config\.json cannot be read"):
+        RunFolder(asked.folder).config()
+
+
+@pytest.mark.parametrize("name", shipped()[:2])
+def test_a_folder_of_an_earlier_version_has_an_outline_too(name):
+    """No outline was kept in it, and its config.json lacks later fields."""
+    assert RunFolder(SHIPPED / name).outline == Run.open(SHIPPED / name).outline
+
+
+def test_a_damaged_outline_is_refused_in_one_line(run, asked):
+    (run.folder / "about.json").write_text('{"outline": {"kind": "RunOutline", "id": 3}}')
+    (asked.folder / "asked.json").write_text("{}")
+    for folder in (RunFolder(run.folder), InquiryFolder(asked.folder)):
+        with pytest.raises(UsageError, match="outline") as error:
+            _ = folder.outline
+        assert "\n" not in str(error.value)
+
+
+def test_a_list_tells_of_weights_without_building_a_model(monkeypatch, capsys):
+    monkeypatch.setattr(Recipe, "build", None)
+    with pytest.raises(SystemExit) as stopped:
+        main(["list", "--json"])
+    assert stopped.value.code == 0
+    recipes = {name: Run.open(SHIPPED / name).recipe for name in shipped()}
+    told = {name: f"{recipe.task.name}, trained up to {recipe.lengths.top}" for name, recipe in recipes.items()}
+    assert json.loads(capsys.readouterr().out)["weights"] == told
+
+
+PUBLISH = """
+import sys
+from pathlib import Path
+import lengthwise.report, lengthwise.report.publish, lengthwise.cli.report
+from lengthwise.runs.folder import InquiryFolder, RunFolder
+
+run, asked, out = map(Path, sys.argv[1:])
+lengthwise.report.publish.publish([RunFolder(run)], out, asked=[InquiryFolder(asked)])
+heavy = ("torch", "safetensors", "openai", "lengthwise.models", "lengthwise.nn", "lengthwise.tasks", "lengthwise.ask")
+assert not [name for name in sys.modules if name.startswith(heavy)]
+"""
+
+
+def test_a_report_imports_neither_torch_nor_models_nor_a_client(run, asked, tmp_path):
+    """And it is the same report, to the byte, as with the recipe at hand."""
+    command = [sys.executable, "-c", PUBLISH, run.folder, asked.folder, tmp_path / "data"]
+    subprocess.run(list(map(str, command)), check=True, timeout=120)
+    publish([run], tmp_path / "run", asked=[asked])
+    written = {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()}
+    assert written == {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    assert {"runs.json", "inquiries.json", "scores.csv", "card.json", "lengths.png", "loss.png"} <= written.keys()
+
+
+def test_rows_that_are_kept_one_by_one_are_not_read_again_for_each(run, monkeypatch):
+    reads, names = [], ("a row of another process", "one more")
+    monkeypatch.setattr(folders, "read_rows", lambda *given: reads.append(given) or read_rows(*given))
+    (first,) = run.rows("scores")
+    rows = [{**first, "seed": seed} for seed in range(30)]
+    for row in [*rows, *rows]:
+        run.keep("scores", row)
+    assert run.rows("scores") == rows and len(reads) == 2, "the first look reads, and this one"
+    others = [{**first, "weights": name} for name in names]
+    RunFolder(run.folder).append("scores", *others)
+    run.keep("scores", others[0], rows[3])
+    assert run.rows("scores") == [*rows, *others], "what another process appended is known"
+
+
+def test_a_row_that_another_process_appends_meanwhile_is_not_kept_twice(run, monkeypatch):
+    (first,) = run.rows("scores")
+    own, other = {**first, "seed": 1}, {**first, "seed": 2}
+    append = run.append
+
+    def late(name, *rows):
+        RunFolder(run.folder).append(name, other)
+        return append(name, *rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "append", late)
+        run.keep("scores", own)
+    run.keep("scores", other, own)
+    assert run.rows("scores") == [first, other, own]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_number_that_is_not_finite_is_not_written(run, number):
+    before = (run.folder / "scores.jsonl").read_text()
+    with pytest.raises(UsageError, match="a number that was measured is not finite"):
+        run.append("scores", {"exact": 1.0}, {"exact": number})
+    assert (run.folder / "scores.jsonl").read_text() == before
+
+
+def test_scores_of_a_version_that_did_not_measure_the_whole_row_are_read(run):
+    (row,) = run.rows("scores")
+    path = run.folder / "scores.jsonl"
+    path.write_text(json.dumps({name: value for name, value in row.items() if name != "whole_row"}) + "\n")
+    (score,) = Run.open(run.folder).scores
+    assert score.whole_row is None and score.exact == 1.0 and "whole_row" not in score.row()

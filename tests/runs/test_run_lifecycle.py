@@ -1,0 +1,143 @@
+"""What a run's folder goes through: divergence, other threads, pipes, lost logs, remains of killed writers."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+import torch
+
+from lengthwise.base.errors import Diverged, UsageError
+from lengthwise.base.files import json_text, write
+from lengthwise.cli import entry
+from lengthwise.experiment.layout import FullOutput
+from lengthwise.experiment.lengths import Uniform
+from lengthwise.experiment.loops import PerRound
+from lengthwise.experiment.optim import AdamW
+from lengthwise.experiment.recipe import Recipe, Watch
+from lengthwise.models.transformer import Transformer
+from lengthwise.objectives.final import Final
+from lengthwise.report import curves, names
+from lengthwise.report.card import score_card
+from lengthwise.run import Run
+from lengthwise.runs.folder import DIVERGED
+from lengthwise.tasks.parity import Parity
+from lengthwise.training.loop import Trainee, train
+
+MODEL = Transformer(width=8, heads=2, init_std=0.3)
+SMALL = Recipe("small", Parity(), FullOutput(), Uniform(3), PerRound(), MODEL, Final(), steps=30, batch=4)
+WILD = replace(SMALL, optimizer=AdamW(rate=1e30), seed=1, watch=Watch(every=10, sizes=(2,), count=4, probes=("101",)))
+
+
+def strict(text):
+    """JSON by the letter."""
+    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+def called(*words):
+    """Exit status, standard output and standard error of the command line."""
+    out, errors = StringIO(), StringIO()
+    with redirect_stdout(out), redirect_stderr(errors), pytest.raises(SystemExit) as ended:
+        entry.main([*map(str, words)])
+    return ended.value.code, out.getvalue(), errors.getvalue()
+
+
+# Divergence
+
+
+def test_who_studies_divergence_goes_on_and_rows_say_null():
+    run = train(WILD, allow_divergence=True)
+    rows = [strict(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-2]["loss"] is None or rows[-1].get("loss", 0) is None
+    assert rows[-1]["perplexity"] == {"101": None}
+    assert strict((run.folder / "about.json").read_text())["diverged"] == 10
+    assert run.diverged
+    code, out, errors = called("solve", run.folder, "101", "--json")
+    assert (code, errors) == (0, "")
+    assert strict(out)["confidence"] is None
+
+
+def test_a_seed_that_diverged_is_called_so_in_every_table():
+    tame = train(SMALL)
+    called("evaluate", tame.folder, "--lengths", "3", "--samples", "4", "--uniform-only")
+    with pytest.raises(Diverged):
+        train(WILD)
+    assert Run.of(WILD).diverged
+    other = Run.of(replace(SMALL, seed=1))
+    other.fail("its loss is no number", DIVERGED)
+    runs = [Run.open(tame.folder), other]
+    (card,) = score_card(runs)
+    assert (card["seeds"], card["longest"][-1]) == (2, "diverged")
+    assert "1 seed diverged" in names(curves(runs))[0]
+
+
+def test_a_number_that_is_none_is_null_in_json():
+    assert strict(json_text({"a": [float("nan"), (float("-inf"), 1)], "b": 0.5})) == {"a": [None, [None, 1]], "b": 0.5}
+
+
+# Resumed elsewhere
+
+
+def test_other_threads_are_said_and_noted(capsys):
+    run = Run.of(SMALL)
+    trainee = Trainee(SMALL, torch.device("cpu"))
+    trainee.advance()
+    run.save_state(trainee.state())
+    threads = torch.get_num_threads()
+    train(SMALL, threads=threads + 1)
+    assert f"threads {threads + 1} and not {threads}" in capsys.readouterr().err
+    assert run.about()["resumed"] == [{"step": 1, "threads": str(threads)}]
+
+
+def test_a_log_that_is_gone_is_noticed(capsys):
+    run = Run.of(SMALL)
+    run.append("metrics", {"step": 10, "loss": 1.0})
+    (run.folder / "metrics.jsonl").unlink()
+    with pytest.raises(UsageError, match="rows have vanished"):
+        run.append("metrics", {"step": 20, "loss": 1.0})
+    trainee = Trainee(SMALL, torch.device("cpu"))
+    trainee.step = 20
+    run.save_state(trainee.state())
+    train(SMALL)
+    assert "0 of 2 rows" in capsys.readouterr().err
+
+
+# What stands in a folder
+
+
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "scores.jsonl", "state.pt", ".owner", ".lock"])
+def test_a_pipe_in_a_folder_is_refused(name):
+    run = Run.of(SMALL)
+    (run.folder / name).unlink(missing_ok=True)
+    os.mkfifo(run.folder / name)
+    code, _, errors = called("train", run.folder, "--quiet", "--lengths", "2", "--samples", "2")
+    assert code == 2
+    assert errors.count("\n") == 1 and f"{name}: not a regular file" in errors
+
+
+def test_what_a_killed_writer_leaves_goes_with_the_next_write(tmp_path):
+    code = f"""
+import os, pathlib
+from lengthwise.base import files
+files.os.replace = lambda *paths: os.kill(os.getpid(), 9)
+files.write(pathlib.Path({str(tmp_path / "a")!r}), b"")
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == -9
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".a.")
+    write(tmp_path / "a", b"")
+    assert [*tmp_path.iterdir()] == [tmp_path / "a"]
+
+
+def test_what_is_measured_again_is_not_kept_twice():
+    run = train(SMALL)
+    for _ in range(2):
+        code, _, errors = called("evaluate", run.folder, "--lengths", "2,3", "--samples", "4", "--anatomy")
+        assert (code, errors) == (0, "")
+        rows = [(run.folder / f"{name}.jsonl").read_text().splitlines() for name in ("scores", "anatomy")]
+    assert all(len(part) == len({*part}) for part in rows)
+    assert len(rows[1]) == 2

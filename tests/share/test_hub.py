@@ -1,0 +1,293 @@
+"""Weights on the Hub, over real HTTP: the library's own client against a small server that speaks its few routes."""
+
+import base64
+import hashlib
+import json
+import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from conftest import command
+
+from lengthwise import hub
+from lengthwise.base.errors import UsageError
+from lengthwise.base.results import Score
+from lengthwise.catalog import recipe
+from lengthwise.hub import fetch, place, push
+from lengthwise.report.model_card import model_card
+from lengthwise.run import Run, load
+from lengthwise.runs.folder import SHIPPED
+
+http = pytest.importorskip("huggingface_hub.utils._http", reason="the extra `hub` is not installed")
+constants = pytest.importorskip("huggingface_hub.constants")
+
+COMMIT, OTHER = "1" * 40, "2" * 40
+TOKEN = "hf_sEcReTsEcReTsEcReT"
+SOURCE = SHIPPED / "looped-pairs"
+
+
+def git(content):
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+class Hub:
+    """A Hub with one repository, u/pairs. ``wrong`` is how it misbehaves."""
+
+    def __init__(self):
+        self.files = {path.name: path.read_bytes() for path in SOURCE.iterdir()}
+        self.files |= {"modeling.py": b"raise SystemExit('it runs')", "state.pt": b"\x80\x04", "big.bin": b"0"}
+        self.wrong, self.asked, self.tokens, self.sent = "", [], set(), []
+        self.old = []  # the files of u/new, to which weights are sent
+
+    def digest(self, name):
+        return hashlib.sha256(self.files[name]).hexdigest() if name.endswith("safetensors") else git(self.files[name])
+
+    def listed(self, name):
+        content = self.files[name]
+        size = 10**12 if self.wrong == "huge" and name == "model.safetensors" else len(content)
+        lfs = {"sha256": self.digest(name), "oid": self.digest(name), "size": size, "pointerSize": 100}
+        own = {"oid": git(content), "blobId": git(content), "size": size}
+        return {"type": "file", "path": name, "rfilename": name} | own | ({"lfs": lfs} if "safet" in name else {})
+
+    def get(self, path):
+        """Status, headers and body."""
+        route, _, _ = path.partition("?")
+        if self.wrong.isdigit():
+            return int(self.wrong), {"X-Error-Message": f"no, {TOKEN}", "Retry-After": "0"}, b"{}"
+        if route.endswith(("/revision/gone", "/revision/gone/")):
+            return 404, {"X-Error-Code": "RevisionNotFound"}, b"{}"
+        if route.startswith("/api/models/u/new/tree/"):
+            old = [{"type": "file", "path": name, "size": 1, "oid": "1"} for name in self.old]
+            return 200, {}, json.dumps(old).encode()
+        if not route.startswith(("/api/models/u/pairs", "/u/pairs/resolve/")):
+            return 404, {"X-Error-Code": "RepoNotFound"}, b"{}"
+        if route.startswith("/api/models/u/pairs/tree/"):
+            return 200, {}, json.dumps([self.listed(name) for name in self.files]).encode()
+        if route.startswith("/api/models/"):
+            told = {"id": "u/pairs", "sha": OTHER if "old" in route else COMMIT, "private": False, "downloads": 0}
+            return 200, {}, json.dumps(told | {"siblings": [self.listed(name) for name in self.files]}).encode()
+        name = route.rpartition("/")[2]
+        headers = {"ETag": f'"{self.digest(name)}"', "X-Repo-Commit": route.split("/")[4]}
+        content = self.files[name]
+        if self.wrong == "other":
+            content = content[:-1] + bytes([content[-1] ^ 1])
+        return 200, headers, content
+
+    def post(self, path, body):
+        if self.wrong.isdigit():
+            return int(self.wrong), {"X-Error-Message": f"no, {TOKEN}"}, b"{}"
+        if path.endswith("/preupload/main"):
+            files = json.loads(body)["files"]
+            told = {"files": [{"path": one["path"], "uploadMode": "regular", "shouldIgnore": False} for one in files]}
+            return 200, {}, json.dumps(told).encode()
+        if path.partition("?")[0].endswith("/commit/main"):
+            self.sent = [json.loads(line) for line in body.decode().splitlines()]
+            told = {"commitUrl": f"{self.address}/u/new/commit/{'3' * 40}", "commitOid": "3" * 40, "hookOutput": ""}
+            return 200, {}, json.dumps(told).encode()
+        return 200, {}, json.dumps({"url": f"{self.address}/u/new", "id": "u/new", "name": "u/new"}).encode()
+
+
+@pytest.fixture(scope="module")
+def server():
+    """The server; ``server.hub`` is what it answers from."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self, status, headers, content, *, body=True):
+            # A file that breaks off: less comes than was said.
+            cut = 7 if self.server.hub.wrong == "short" and "/resolve/" in self.path else 0
+            self.send_response(status)
+            for name, value in ({"Content-Type": "application/json"} | headers).items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if body:
+                self.wfile.write(content[: len(content) - cut])
+                self.close_connection = bool(cut)
+
+        def heard(self):
+            self.server.hub.asked.append(self.path)
+            self.server.hub.tokens.add(self.headers.get("Authorization"))
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+        def do_GET(self):
+            self.heard()
+            self.answer(*self.server.hub.get(self.path))
+
+        def do_HEAD(self):
+            self.heard()
+            self.answer(*self.server.hub.get(self.path), body=False)
+
+        def do_POST(self):
+            self.answer(*self.server.hub.post(self.path, self.heard()))
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as one:
+        thread = threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        yield one
+        one.shutdown()
+        http.close_session()
+
+
+@pytest.fixture
+def remote(server, tmp_path, monkeypatch):
+    server.hub = Hub()
+    server.hub.address = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setenv("HF_ENDPOINT", server.hub.address)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(http.time, "sleep", lambda _: None)  # between tries
+    return server.hub
+
+
+def held(folder):
+    """No file below this folder holds the token."""
+    return not any(TOKEN.encode() in path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+# Fetching
+
+
+def test_weights_from_the_hub_answer_as_the_shipped_ones(remote, tmp_path):
+    done = command("solve", "hf:u/pairs", "4821973650128839+9178026349871162")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "14000000000000001\n", "")
+    assert remote.tokens == {f"Bearer {TOKEN}"} and held(tmp_path)
+    assert not [path for path in remote.asked if "modeling" in path or "state.pt" in path or "big" in path]
+    assert load("hf:u/pairs").name == "u/pairs"
+
+
+def test_a_record_of_weights_from_the_hub_has_their_name(remote, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["--lengths", "4", "--samples", "8", "--seconds", "0.1", "--minutes", "0.05", "--quiet"]
+    assert command("verify", "hf:u/pairs", *words).returncode in (0, 1)
+    record = json.loads((tmp_path / "u-pairs.verified.json").read_text())
+    assert record["about"]["name"] == "u/pairs"
+
+
+def test_a_revision_is_pinned_and_found_without_a_network(remote, monkeypatch):
+    folder = fetch(f"hf:u/pairs@{COMMIT}")
+    assert folder == fetch("hf:u/pairs") and folder.name == COMMIT
+    assert fetch("hf:u/pairs@old").name == OTHER
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # where nobody answers
+    assert fetch("hf:u/pairs") == fetch(f"hf:u/pairs@{COMMIT}") == folder
+    with pytest.raises(UsageError, match="the Hub cannot be reached, and the cache has no whole copy"):
+        fetch("hf:u/others")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("401", "does not know this token"),
+        ("403", "this token does not allow it"),
+        ("429", "asked too often"),
+        ("500", "the Hub answered with status 500"),
+        ("huge", "its model.safetensors has 1,000 GB; at most 2 GB"),
+        ("other", "not what the Hub lists: config.json, model.safetensors"),
+        ("short", "the Hub broke off"),
+    ],
+)
+def test_a_hub_that_misbehaves_is_answered_in_one_line(wrong, said, remote, tmp_path):
+    remote.wrong = wrong
+    done = command("solve", "hf:u/pairs", "1+1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr and done.stderr.count("\n") == 1 and TOKEN not in done.stderr
+    assert held(tmp_path)
+    remote.wrong = ""
+    assert command("solve", "hf:u/pairs", "1+1").stdout == "2\n", "nothing wrong was kept"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("hf:u/nothing", "there is no such repository"),
+        ("hf:u/pairs@gone", "there is no such revision"),
+        ("hf:pairs", "written hf:user/name"),
+        ("hf:../../etc", "written hf:user/name"),
+    ],
+)
+def test_what_is_not_there_is_said(name, said, remote):
+    with pytest.raises(UsageError, match=said):
+        load(name)
+
+
+def test_a_repository_without_weights_is_refused(remote):
+    del remote.files["model.safetensors"]
+    with pytest.raises(UsageError, match="there is no model"):
+        fetch("hf:u/pairs")
+
+
+def test_a_recipe_of_foreign_code_is_not_run(remote):
+    tree = json.loads(remote.files["config.json"])
+    tree["model"] = {"kind": "os.system"}
+    remote.files["config.json"] = json.dumps(tree).encode()
+    with pytest.raises(UsageError, match="import its module first"):
+        load("hf:u/pairs")
+
+
+def test_without_the_extra_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
+    with pytest.raises(UsageError, match=r"pip install 'lengthwise\[hub\]'"):
+        fetch("hf:u/pairs")
+
+
+# Sending
+
+
+def test_what_is_sent_comes_back_the_same(remote, tmp_path):
+    done = command("push", "looped-pairs", "u/new", "--json")
+    assert done.returncode == 0, done.stderr
+    sent = {line["value"]["path"]: line["value"] for line in remote.sent if line["key"] == "file"}
+    assert set(sent) == {*hub.FILES, "README.md"}
+    for name in hub.FILES:
+        assert base64.b64decode(sent[name]["content"]) == (SOURCE / name).read_bytes()
+    card = base64.b64decode(sent["README.md"]["content"]).decode()
+    assert "| 24 | 1.000" in card and "lengthwise verify hf:u/new" in card and "2409.15647" not in card
+    assert TOKEN not in done.stdout + done.stderr + card
+
+
+def test_scores_of_earlier_weights_do_not_stay(remote, tmp_path):
+    remote.old = [*hub.FILES, "notes.txt"]
+    bare = tmp_path / "bare"
+    shutil.copytree(SOURCE, bare)
+    (bare / "scores.jsonl").unlink()
+    assert command("push", bare, "u/new", "--json").returncode == 0
+    assert [line["value"]["path"] for line in remote.sent if line["key"] == "deletedFile"] == ["scores.jsonl"]
+
+
+@pytest.mark.parametrize("status", ["401", "403", "429"])
+def test_a_hub_that_takes_nothing_says_why(status, remote):
+    remote.wrong = status
+    done = command("push", "looped-pairs", "u/new")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and TOKEN not in done.stderr
+
+
+def test_a_card_tells_of_controls_and_is_yaml(tmp_path):
+    yaml = pytest.importorskip("yaml")
+    one = shutil.copytree(SHIPPED / "halting-parity", tmp_path / "one")
+    done = command("push", one, "u/new", "--controls", one, "--license", "mit", "--dry-run")
+    head = yaml.safe_load(done.stdout.split("---\n")[1])
+    assert head["license"] == "mit" and "parity" in head["tags"]
+    assert head["model-index"][0]["results"][0]["metrics"][0]["type"] == "exact_match"
+    assert "## Controls" in done.stdout
+    assert "no licence" in command("push", one, "u/new", "--license", "x y").stderr
+
+
+def test_a_card_calls_no_family_that_was_measured_alone_the_worst():
+    run = Run.of(recipe("looped-parity"))
+    for problems, size, how in (("runs", 8, {"family": "alone"}), ("runs", 12, {}), ("ones", 12, {})):
+        row = Score("parity", "w", "Oracle", problems, (size,), 100, 0.5, 0.5, 0.5, 8.0).row()
+        run.append("scores", row | how)
+    card = model_card(run, "u/new", license_="mit", example="1", controls=[])
+    assert "ones, of 2" in card and "of 1" not in card
+
+
+def test_a_place_is_written_one_way():
+    assert place("hf:u/name@v1.0") == ("u/name", "v1.0") and place("u/name") == ("u/name", None)
+    with pytest.raises(UsageError, match="newest revision"):
+        push(SOURCE, "u/name@v1", "")

@@ -1,0 +1,147 @@
+"""Trackers get each row once, and harm no run; ``test_real_trackers`` has their real libraries."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from conftest import command
+from test_run_lifecycle import SMALL
+
+import lengthwise as lw
+from lengthwise import tracking
+from lengthwise.base.errors import UsageError
+from lengthwise.experiment.recipe import Watch
+from lengthwise.run import Run
+from lengthwise.training.loop import Trainee, train
+
+WATCHED = replace(SMALL, steps=30, watch=Watch(every=10, sizes=(2,), count=4))
+
+
+class Kept(tracking.Sink):
+    """A tracker that remembers; it may fail after some points."""
+
+    points, closed, most = [], 0, 1000
+
+    def __init__(self, run):
+        pass
+
+    def log(self, axis, at, values):
+        if len(Kept.points) >= Kept.most:
+            raise ConnectionResetError("nobody there")
+        print("Tracking at http://localhost")
+        Kept.points.append((axis, at, values))
+
+    def close(self):
+        Kept.closed += 1
+
+
+@pytest.fixture(autouse=True)
+def kept(monkeypatch, untyped):
+    monkeypatch.setitem(tracking.SINKS, "kept", Kept)
+    monkeypatch.setattr(Kept, "points", [])
+    monkeypatch.setattr(Kept, "closed", 0)
+    return Kept
+
+
+def told(run):
+    """The points that a run's rows are."""
+    metrics = [("step", row["step"], dict(tracking._numbers(row))) for row in run.rows("metrics")]
+    return metrics + [("size", max(row["sizes"]), tracking._scores(row, run)) for row in run.rows("scores")]
+
+
+def test_every_row_is_a_point(kept):
+    run = lw.train(WATCHED, track="kept", quiet=True)
+    assert kept.points == told(run) and len(kept.points) == 6 and kept.closed == 1
+    assert {"loss", "rate", "wall_s"} <= kept.points[0][2].keys() and "exact/2" in kept.points[1][2]
+
+
+def test_a_resumed_run_doubles_no_point(kept, monkeypatch):
+    """Killed at step 25, with a checkpoint of step 5: rows of steps 10 and 20 are logged again."""
+    save, advance = Run.save_state, Trainee.advance
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "save_state", lambda run, state: save(run, state) if state["step"] == 5 else None)
+        patch.setattr(Trainee, "advance", lambda one: _killed() if one.step == 25 else advance(one))
+        with pytest.raises(KeyboardInterrupt):
+            train(WATCHED, track=["kept"], save_every=0)
+    assert [at for _, at, _ in kept.points] == [10, 10, 20, 20]
+    run = train(WATCHED, track=["kept"])
+    times = {"wall_s", "cpu_s"}
+    without = [[(at, {k: v for k, v in values.items() if k not in times}) for _, at, values in points]
+               for points in (kept.points, told(run))]  # fmt: skip
+    assert without[0] == without[1]
+
+
+def _killed():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("most", [0, 3])
+def test_a_tracker_that_fails_harms_no_run(kept, most, monkeypatch):
+    whole = train(WATCHED, folder=Run.expected(WATCHED).folder.with_name("whole"))
+    monkeypatch.setattr(Kept, "most", most)
+    words = ["train", "small.json", "--track", "kept", "--lengths", "2", "--samples", "4", "--quiet", "--json"]
+    folder = whole.folder.parent
+    (folder / "small.json").write_text(WATCHED.json())
+    monkeypatch.chdir(folder)
+    done = command(*words)
+    run = Run.open(Run.expected(WATCHED).folder)
+    assert done.returncode == 0 and json.loads(done.stdout)[0]["scores"] == run.rows("scores")
+    assert (run.folder / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
+    assert len(kept.points) == most
+    assert "kept tracks no more of" in done.stderr and "ConnectionResetError" in done.stderr
+
+
+def test_an_old_run_is_sent_once(kept):
+    run = train(WATCHED)
+    run.append("scores", _score(run, 4), _score(run, 8))
+    done = command("track", run.folder, "--to", "kept")
+    assert (done.returncode, done.stdout) == (0, "kept: 6 rows of metrics, 2 rows of scores\n")
+    assert kept.points == told(run)
+    assert command("track", run.folder, "--to", "kept").returncode == 0
+    assert len(kept.points) == 8
+    (run.folder / "tracked-kept.json").write_text('{"metrics": "many"}')
+    assert "is not a whole number" in command("track", run.folder, "--to", "kept").stderr
+
+
+def _score(run, size):
+    return {"task": "parity", "weights": "w", "stopping": run.outline.stopping, "problems": "uniform", "sizes": [size],
+            "count": 4, "exact": 0.5, "token_accuracy": 0.5, "loops": 1.0, "low": 0.1, "high": 0.9}  # fmt: skip
+
+
+def test_processes_of_a_study_are_told_to_track(fleet_here, kept, tmp_path):
+    (tmp_path / "small.json").write_text(replace(WATCHED, steps=10).json())
+    words = ["--seeds", "2", "--jobs", "2", "--track", "kept", "--lengths", "2", "--samples", "4", "--quiet"]
+    assert command("train", tmp_path / "small.json", *words).returncode == 0
+    assert [axis for axis, _, _ in kept.points] == ["step", "step", "size"] * 2
+
+
+def test_what_cannot_track_is_said_before_anything_is_trained(monkeypatch, runs):
+    assert "did you mean tensorboard?" in command("train", "looped-parity", "--track", "tensorbord").stderr
+    assert not runs.exists()
+    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    said = []
+    train(WATCHED, track=["wandb"], progress=_Notes(said))
+    assert said == [f"wandb tracks no more of small-{WATCHED.id}: wandb is not installed; pip install "
+                    "'lengthwise[wandb]'"]  # fmt: skip
+    with pytest.raises(UsageError, match="nothing is not one of the trackers"):
+        train(WATCHED, track=["nothing"])
+
+
+class _Notes:
+    """Progress of which only notes are heard."""
+
+    def __init__(self, said):
+        self.note = said.append
+
+    def line(self, *_):
+        from lengthwise.base.progress import Line
+
+        return Line("", 1)
+
+
+def test_a_row_that_a_tracker_failed_to_take_is_sent_later(kept, monkeypatch):
+    monkeypatch.setattr(Kept, "most", 3)
+    run = train(WATCHED, track=["kept"])
+    monkeypatch.setattr(Kept, "most", 1000)
+    assert command("track", run.folder, "--to", "kept").returncode == 0
+    assert kept.points == told(run)

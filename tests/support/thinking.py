@@ -1,0 +1,89 @@
+"""What a page must compute: a model's answers as PyTorch gives them, and its program's states."""
+
+from dataclasses import replace
+
+import torch
+
+from lengthwise.base.rng import stream
+from lengthwise.base.types import UsageError
+from lengthwise.evaluation.attack import prompts
+from lengthwise.evaluation.generate import respond
+from lengthwise.evaluation.scores import answers, trace
+from lengthwise.evaluation.solver import Solver
+from lengthwise.experiment.data import sampler
+from lengthwise.experiment.stopping import Converged, MaxConfidence, Oracle
+from lengthwise.rasp.language import Row
+from lengthwise.rasp.program import execute
+from lengthwise.rasp.programs import program
+from lengthwise.runners.plain import Plain
+
+RULES = Oracle(), Converged(), MaxConfidence()
+CLEAR = 1e-4  # log probabilities this far apart are in one order whoever computes them
+
+
+def typed(recipe, count, longest, seed=0):
+    """So many problems as a person types them: of growing sizes, uniform ones and of every family in turn."""
+    draw = stream(seed, "thinking", recipe.task.name)
+    kinds = ["uniform", *(family.name for family in recipe.task.families)]
+    found = []
+    for number in range(count):
+        size = torch.tensor([list(recipe.sizes(1 + number * longest // count))])
+        found += prompts(recipe.task, sampler(recipe.task, kinds[number % len(kinds)])(size, draw))
+    return found
+
+
+@torch.no_grad()
+def reference(weights, prompt):
+    """What PyTorch and Python say to one problem, as a page must."""
+    model, recipe = weights.model, weights.recipe
+    problems = recipe.task.parse(prompt)
+    answer = Solver(weights).solve(prompt)
+    batch = recipe.layout.write(problems, recipe.task)
+    if recipe.layout.decodes:  # a model that reads its own answer
+        said = respond(model, recipe, problems, recipe.stopping).symbols[0]
+        at = batch.answer_slots[0].nonzero()[1:, 0]
+        tokens = batch.inputs.tokens.clone()
+        tokens[0, at] = said[: len(at)]
+        batch = replace(batch, inputs=replace(batch.inputs, tokens=tokens))
+    logs = Plain(model).last(batch.inputs, torch.tensor([answer.loops]), batch.answer_slots).log_softmax(-1)
+    return {
+        "prompt": prompt,
+        "text": answer.text,
+        "right": answer.correct,
+        "loops": answer.loops,
+        "logs": logs.tolist(),
+        "stops": _stops(model, recipe, batch),
+        "states": _states(recipe.task, problems),
+    }
+
+
+def _stops(model, recipe, batch):
+    """The loops that every rule may stop at: one, or more where rounding chooses; none of a model that rules do not
+    suit."""
+    if recipe.layout.decodes or not recipe.loops.adapts:
+        return {}
+    found = {
+        type(rule).__name__: [int(one.loops)]
+        for rule, one in zip(RULES, answers(model, recipe, batch, RULES), strict=True)
+    }
+    limit = MaxConfidence().limit(recipe.loops.planned(batch.rounds))
+    sure = trace(model, batch, limit, recipe.layout.end(recipe.task)).confidence[:, 0]
+    return found | {"MaxConfidence": (1 + (sure > sure.max() - CLEAR).nonzero()[:, 0]).tolist()}
+
+
+def _states(task, problems):
+    """The states of the task's program, as symbols; None where there is none."""
+    try:
+        return ran(execute(program(task), problems))["states"]
+    except UsageError:
+        return None
+
+
+def ran(execution):
+    """What a program has done with its row, as symbols."""
+    states = [{name: symbols(part) for name, part in state.items()} for state in execution.states]
+    return {"states": states, "said": symbols(execution.said)}
+
+
+def symbols(part):
+    return [part.alphabet[i] for i in part.ids[0].tolist()] if isinstance(part, Row) else part.at[0].tolist()

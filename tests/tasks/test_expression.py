@@ -1,0 +1,517 @@
+"""Arithmetic expressions: drawn as their grammar says, and evaluated as Python does."""
+
+import random
+import re
+from collections import Counter
+from functools import cache
+from itertools import product
+
+import pytest
+import torch
+from conftest import LONG
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lengthwise.base.rng import stream
+from lengthwise.base.types import UsageError
+from lengthwise.experiment import data
+from lengthwise.experiment.layout import NextToken
+from lengthwise.experiment.lengths import Uniform
+from lengthwise.tasks.expression import Expression
+from lengthwise.tasks.grammar import SYMBOLS
+from lengthwise.tasks.grammar.drawing import LONGEST, draw, tables
+from lengthwise.tasks.grammar.values import evaluate, value
+
+TASK = Expression()
+MANY = 50_000 if LONG else 25_000
+
+
+# The grammar, rule by rule
+
+
+def equation(draw):
+    row = f"{val(draw)}{'+' if (u := draw()) < 0.35 else '-' if u < 0.7 else '*'}{val(draw)}"
+    return row if draw() < 0.5 else f"({row})"
+
+
+def val(draw):
+    return equation(draw) if draw() < 0.46 else number(draw)
+
+
+def number(draw):
+    if draw() < 0.05:
+        return "0"
+    sign = "-" if draw() < 0.5 else ""
+    digits = "123456789"[int(9 * draw())]
+    while draw() < 0.2:
+        digits += "0123456789"[int(10 * draw())]
+    return sign + digits
+
+
+def folded(row):
+    return row.replace("--", "+").replace("+-", "-")
+
+
+@cache
+def reference(low, high, count, seed=0):
+    """So many expressions of these lengths whose values have at most five characters, as they come, with the values."""
+    draw, kept = random.Random(seed).random, []
+    while len(kept) < count:
+        row = folded(equation(draw))
+        if low <= len(row) <= high and len(answer := str(eval(row))) <= 5:
+            kept.append((row, answer))
+    return kept
+
+
+def texts(problems):
+    """Prompts, and answers."""
+
+    def read(rows, lengths):
+        both = zip(rows.tolist(), lengths.tolist(), strict=True)
+        return ["".join(SYMBOLS[i] for i in row[:length]) for row, length in both]
+
+    return read(problems.prompt, problems.prompt_length), read(problems.answer, problems.answer_length)
+
+
+def operators(row):
+    return len(re.findall(r"(?<=[\d)])[-+*]", row))
+
+
+def depth(row):
+    levels = [0]
+    for symbol in row:
+        levels.append(levels[-1] + (symbol == "(") - (symbol == ")"))
+    return max(levels)
+
+
+# Chi-square
+
+
+def p_value(statistic, freedom):
+    """How likely so large a statistic is where both are alike."""
+    return float(torch.special.gammaincc(torch.tensor(freedom / 2.0).double(), torch.tensor(statistic / 2.0).double()))
+
+
+def alike(ours, theirs):
+    """The p-value of Pearson's test that two samples of categories are of one distribution; rare categories are one."""
+    ours, theirs = Counter(ours), Counter(theirs)
+    often = {key for key in ours | theirs if ours[key] + theirs[key] >= 20}
+    pairs = [(ours[key], theirs[key]) for key in sorted(often, key=repr)]
+    pairs.append((ours.total() - sum(a for a, _ in pairs), theirs.total() - sum(b for _, b in pairs)))
+    pairs = [pair for pair in pairs if sum(pair)]
+    assert len(pairs) > 1
+    scale = (theirs.total() / ours.total()) ** 0.5
+    statistic = sum((a * scale - b / scale) ** 2 / (a + b) for a, b in pairs)
+    return p_value(statistic, len(pairs) - 1)
+
+
+def test_the_chi_square_test_is_one():
+    """Its p-value at the 0.001 quantiles of the tables, and its verdict on samples alike and not."""
+    for freedom, quantile in ((1, 10.828), (5, 20.515), (30, 59.703)):
+        assert p_value(quantile, freedom) == pytest.approx(0.001, rel=1e-3)
+    draw = random.Random(0)
+    first, second, other = (draw.choices("abc", weights, k=20_000) for weights in ([5, 3, 2], [5, 3, 2], [50, 33, 17]))
+    assert alike(first, second) > 0.01
+    assert alike(first, other) < 1e-6
+    spread = [alike(draw.choices("abc", k=300), draw.choices("abc", k=200)) for _ in range(400)]
+    assert sum(p < 0.1 for p in spread) / 400 == pytest.approx(0.1, abs=0.06)
+
+
+# Distribution
+
+
+@pytest.fixture(scope="module")
+def pooled():
+    return TASK.pool(MANY, 8, 30, stream(0, "pool"))
+
+
+@pytest.fixture(scope="module")
+def once(pooled):
+    """Each expression counted once, with its value: ours, and the reference's."""
+    return set(zip(*texts(pooled), strict=True)), set(reference(8, 30, MANY))
+
+
+STATISTICS = {
+    "length": lambda row, answer: len(row),
+    "operators": lambda row, answer: operators(row),
+    "depth": lambda row, answer: depth(row),
+    "first symbol": lambda row, answer: row[0],
+    "value's length": lambda row, answer: len(answer),
+    "first two symbols": lambda row, answer: row[:2],
+    "last two symbols": lambda row, answer: row[-2:],
+    "products": lambda row, answer: row.count("*"),
+    "minus signs": lambda row, answer: row.count("-"),
+    "signs": lambda row, answer: (row.count("+"), row.count("-"), row.count("*")),
+    "longest number": lambda row, answer: max(map(len, re.findall(r"\d+", row))),
+    "value's last symbol": lambda row, answer: answer[-1],
+}
+
+
+def compared(ours, theirs, name):
+    """The p-value that a statistic is of one distribution in both lists of expressions with their values."""
+    return alike(*([STATISTICS[name](row, answer) for row, answer in rows] for rows in (ours, theirs)))
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_a_pool_is_of_the_grammar_s_own_distribution(once, name):
+    assert compared(*once, name) > 0.001
+
+
+def test_a_pool_has_as_many_duplicates_as_the_reference(once):
+    ours, theirs = map(len, once)
+    assert 0.9 * MANY < ours < MANY
+    assert abs(ours - theirs) < 5 * (2 * (MANY - theirs)) ** 0.5
+
+
+def test_values_of_a_pool_are_python_s(pooled):
+    prompts, answers = texts(pooled)
+    assert answers == [str(eval(prompt)) for prompt in prompts]
+    assert torch.equal(evaluate(pooled.prompt, pooled.prompt_length), torch.tensor([*map(int, answers)]))
+    assert all(8 <= len(prompt) <= 30 for prompt in prompts)
+    assert pooled.sizes[:, 0].tolist() == pooled.prompt_length.tolist() == [*map(len, prompts)]
+    assert pooled.rounds.tolist() == [*map(operators, prompts)]
+    assert TASK.traits(pooled)["depth of parentheses"].tolist() == [*map(depth, prompts)]
+    assert max(map(len, answers)) == 5 and not any(re.search(r"--|\+-|-\+|\+\+", prompt) for prompt in prompts)
+
+
+@pytest.mark.parametrize("length", [8, 12])
+def test_problems_of_one_length_are_of_the_grammar_s_distribution_given_it(length):
+    theirs = [problem for problem in reference(8, 30, MANY) if len(problem[0]) == length]
+    problems = TASK.sample(torch.full((40_000, 1), length), stream(0, "length", length))
+    ours = [*zip(*texts(problems), strict=True)]
+    assert {len(row) for row, _ in ours} == {length}
+    for name in ("operators", "depth", "first symbol", "value's length", "last two symbols", "signs"):
+        assert compared(ours, theirs, name) > 0.001
+    # The most frequent expressions, as they are in one half of ours; and all shapes.
+    often = {row for row, _ in Counter(row for row, _ in ours[:20_000]).most_common(300)}
+    rows = [row for row, _ in ours[20_000:]], [row for row, _ in theirs]
+    assert alike(*([row if row in often else "" for row in of] for of in rows)) > 0.001
+    assert alike(*(map(shape, of) for of in rows)) > 0.001
+
+
+def shape(row):
+    """With d for any digit from 1 up, and t for one that is not its number's first."""
+    return re.sub(r"[1-9]\d*", lambda digits: "d" + "t" * (len(digits[0]) - 1), row)
+
+
+def shapes(top):
+    """The shapes of all expressions of up to ``top`` characters before folding, and their probabilities: by the
+    grammar's rules alone."""
+    numbers = {"0": 0.05}
+    for sign, digits in product(("", "-"), range(1, top)):
+        numbers[f"{sign}d{'t' * (digits - 1)}"] = 0.95 * 0.5 * 0.2 ** (digits - 1) * 0.8
+    equations = {}
+    for _ in range(top // 2):  # each time, those that are nested one deeper: by two characters or more
+        vals = Counter({row: 0.54 * p for row, p in numbers.items()})
+        for row, p in equations.items():
+            vals[row] += 0.46 * p
+        pairs, equations = Counter(), Counter()
+        for (a, p), (b, q) in product(vals.items(), repeat=2):
+            if len(a) + len(b) < top:
+                pairs[a, b] += p * q
+        for (a, b), p in pairs.items():
+            for operator, q in (("+", 0.35), ("-", 0.35), ("*", 0.3)):
+                row = f"{a}{operator}{b}"
+                equations[row] += p * q / 2
+                if len(row) + 2 <= top:
+                    equations[f"({row})"] += p * q / 2
+    return equations
+
+
+def test_short_expressions_have_the_grammar_s_probabilities():
+    """Five characters are at most seven before they are folded, and of any value: exact masses of lengths, and shapes
+    as often as their probabilities say."""
+    exact = Counter()
+    for row, p in shapes(7).items():
+        if len(folded(row)) <= 5:
+            exact[folded(row)] += p
+    for length in (3, 4, 5):
+        mine = {row: p for row, p in exact.items() if len(row) == length}
+        assert float(tables(5).mass[length]) == pytest.approx(sum(mine.values()), rel=1e-12)
+        prompts, _ = texts(TASK.sample(torch.full((40_000, 1), length), stream(0, "shapes", length)))
+        drawn = Counter(shape(prompt) for prompt in prompts)
+        assert set(drawn) <= set(mine)
+        expected = {row: 40_000 * p / sum(mine.values()) for row, p in mine.items()}
+        often = [row for row in mine if expected[row] >= 10]
+        pairs = [(drawn[row], expected[row]) for row in often]
+        pairs.append((40_000 - sum(a for a, _ in pairs), 40_000 - sum(b for _, b in pairs)))
+        pairs = [(a, b) for a, b in pairs if b > 1e-6]
+        assert p_value(sum((a - b) ** 2 / b for a, b in pairs), len(pairs) - 1) > 0.001
+
+
+def test_digits_are_uniform():
+    prompts, _ = texts(TASK.sample(torch.full((20_000, 1), 14), stream(0, "digits")))
+    numbers = [digits for prompt in prompts for digits in re.findall(r"\d+", prompt)]
+    assert alike([n[0] for n in numbers if n != "0"], [*"123456789"] * 20_000) > 0.001
+    assert alike([d for n in numbers for d in n[1:]], [*"0123456789"] * 20_000) > 0.001
+    assert not any(n[0] == "0" for n in numbers if len(n) > 1)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 9])
+def test_values_have_at_most_so_many_characters(most):
+    """Shorter than five: problems whose values are longer are left out, and the others are as often as before."""
+    task = Expression(most)
+    prompts, answers = texts(task.sample(torch.full((10_000, 1), 9), stream(0, "most", most)))
+    assert max(map(len, answers)) == min(most, 8) == int(task.answer_slots(torch.tensor([[9]])))
+    assert answers == [str(eval(prompt)) for prompt in prompts]
+    whole, values = draw(torch.full((30_000,), 9), stream(0, "whole"))
+    fits = [i for i, result in enumerate(values.tolist()) if len(str(result)) <= most]
+    theirs = ["".join(SYMBOLS[i] for i in whole[row].tolist()) for row in fits]
+    for statistic in (operators, depth, lambda row: row[:2]):
+        assert alike(map(statistic, prompts), map(statistic, theirs)) > 0.001
+
+
+@pytest.mark.parametrize("lengths", [(31, 40), (LONGEST - 10, LONGEST)])
+def test_long_expressions_are_drawn(lengths):
+    low, high = lengths
+    sizes = torch.arange(low, high + 1).repeat(1200 // high)[:, None]
+    problems = TASK.sample(sizes, stream(0, "long"))
+    prompts, answers = texts(problems)
+    assert [*map(len, prompts)] == sizes[:, 0].tolist()
+    assert answers == [str(eval(prompt)) for prompt in prompts]
+    assert max(map(len, answers)) == 5
+    pooled, _ = texts(TASK.pool(200, low, high, stream(1, "long")))
+    assert {*map(len, pooled)} == set(range(low, high + 1))
+
+
+def test_lengths_are_drawn_by_their_mass():
+    """In a pool from 3 to 40, among them those whose values are kept; a pool of one length has that length alone."""
+    ours = [*zip(*texts(TASK.pool(40_000, 3, 40, stream(0, "mass"))), strict=True)]
+    assert compared(ours, reference(3, 40, 20_000, seed=3), "length") > 0.001
+    assert {len(row) for row in texts(TASK.pool(50, 11, 11, stream(0, "one")))[0]} == {11}
+
+
+@pytest.mark.parametrize("count", [1, 2, 700, 40_000])
+def test_a_pool_has_as_many_as_were_asked_for(count):
+    problems = TASK.pool(count, 8, 30, stream(0, "count"))
+    assert len(problems) == count
+    again = TASK.pool(count, 8, 30, stream(0, "count"))
+    assert torch.equal(problems.prompt, again.prompt) and torch.equal(problems.answer, again.answer)
+
+
+def test_what_is_drawn_does_not_depend_on_its_place():
+    """A pool is in no order, and each of many equal sizes has the same distribution wherever it stands."""
+    length = TASK.pool(50_000, 8, 30, stream(0, "order")).sizes[:, 0].tolist()
+    assert alike(length[:25_000], length[25_000:]) > 0.001
+    sizes = torch.tensor([[8], [20], [8], [9], [8]]).repeat(3000, 1)
+    rows, _ = texts(TASK.sample(sizes, stream(0, "place")))
+    first, last = rows[0::5], rows[4::5]
+    for statistic in (operators, depth, lambda row: row[:2]):
+        assert alike(map(statistic, first), map(statistic, last)) > 0.001
+
+
+# Values
+
+NUMBERS = st.one_of(st.integers(-20, 20), st.integers(-(10**6), 10**6), st.integers(-(10**25), 10**25)).map(str)
+
+
+def joined(parts):
+    """``a op b op …``, folded; a minus sign and a zero make no number of the grammar."""
+    first, rest = parts
+    return folded(first + "".join(operator + part for operator, part in rest))
+
+
+def nested(inner):
+    atoms = st.one_of(NUMBERS, inner.map(lambda row: f"({row})"))
+    return st.tuples(atoms, st.lists(st.tuples(st.sampled_from("+-*"), atoms), min_size=1, max_size=5)).map(joined)
+
+
+EXPRESSIONS = st.recursive(nested(NUMBERS.map(lambda n: f"{n}+1").map(folded)), nested, max_leaves=8)
+
+
+def values(rows):
+    ids = [[SYMBOLS.index(symbol) for symbol in row] for row in rows]
+    width = max(map(len, ids))
+    table = torch.tensor([row + [0] * (width - len(row)) for row in ids])
+    return evaluate(table, torch.tensor([*map(len, ids)])).tolist()
+
+
+def clipped(number):
+    return max(-(2**63), min(number, 2**63 - 1))
+
+
+@given(st.lists(EXPRESSIONS, min_size=1, max_size=6))
+def test_any_expression_has_python_s_value(rows):
+    wanted = [eval(row) for row in rows]
+    assert [*map(value, rows)] == wanted
+    assert values(rows) == [*map(clipped, wanted)]
+
+
+@pytest.mark.parametrize(
+    ("row", "wanted"),
+    [
+        ("9007199254740993-1", 9007199254740992),
+        ("1+9007199254740992+1-9007199254740992", 2),
+        ("9007199254740993*3-27021597764222979+5", 5),
+        ("99999999999*99999999999-99999999998*99999999999", 99999999999),
+        ("(99999999999999999999+1)*0+7", 7),
+        (f"0*{'9' * 400}+3", 3),
+        (f"{'9' * 400}-{'9' * 399}8", 1),
+        ("3037000500*3037000500", 9223372037000250000),  # above 2^63
+        ("4294967296*4294967296+12", 2**64 + 12),  # as 64 bits wrap around: 12
+        ("(4294967296*4294967296+12)*(0-1)", -(2**64) - 12),
+        ("9223372036854775807+0", 2**63 - 1),
+        ("0-9223372036854775807-1", -(2**63)),
+        ("1-2-3", -4),
+        ("2-3*4-5", -15),
+        ("2*-3*-4", 24),
+        ("-2*3", -6),
+        ("(-2-3)*-4", 20),
+        ("0-(1+2)", -3),
+        ("((((1+2)*3-4)*5+6)*7-8)*9", 1881),
+        ("0*0+0-0", 0),
+    ],
+)
+def test_known_values(row, wanted):
+    assert eval(row) == wanted == value(row)
+    assert values([row, "1+1", "(2*(3+4))", row]) == [clipped(wanted), 2, 14, clipped(wanted)]
+
+
+def test_values_do_not_depend_on_the_neighbours():
+    rows = [row for row, _ in reference(8, 30, MANY)[:3000]]
+    assert values(rows) == [values([row])[0] for row in rows[:40]] + values(rows[:39:-1])[::-1]
+
+
+def test_deep_and_long_expressions_need_no_recursion():
+    deep = "(" * 5000 + "1+1" + ")+1" * 5000
+    long = "1" + "+1-1*1" * 5000
+    assert value(deep) == 5002
+    assert value(long) == 1
+    assert TASK.format(TASK.parse(deep).answer[0]) == "5002"
+    assert values(["(" * 60 + "1+1" + ")+1" * 60, "1" + "+1-1*1" * 60]) == [62, 1]
+
+
+# What a person types
+
+
+@pytest.mark.parametrize(
+    ("text", "prompt", "answer", "rounds"),
+    [
+        ("(3-8)*-4", "(3-8)*-4", "20", 2),
+        ("12--3", "12+3", "15", 1),
+        ("5+-3", "5-3", "2", 1),
+        (" 5 - - 3\n", "5+3", "8", 1),
+        ("-3+(-3--3)", "-3+(-3+3)", "-3", 2),
+        ("007+010", "7+10", "17", 1),
+        ("00*0", "0*0", "0", 1),
+        ("3*-0", "3*0", "0", 1),
+        ("-0+3", "0+3", "3", 1),
+        ("(-00-0)*3", "(0-0)*3", "0", 2),
+        ("3--0", "3+0", "3", 1),
+        ("3+-05", "3-5", "-2", 1),
+        ("100-0", "100-0", "100", 1),
+        ("(1+2)", "(1+2)", "3", 1),
+        ("9999*-1", "9999*-1", "-9999", 1),
+        ("99999*1", "99999*1", "99999", 1),
+        ("99999999999*99999999999-99999999998*99999999999-99999999998", None, "1", 4),
+        (f"{'9' * 5000}*0", None, "0", 1),
+    ],
+)
+def test_what_a_person_types_is_folded_and_answered(text, prompt, answer, rounds):
+    problems = TASK.parse(text)
+    assert texts(problems) == ([prompt or text], [answer])
+    assert TASK.format(problems.answer[0]) == answer == TASK.reference(prompt or text)
+    assert problems.rounds.tolist() == [rounds]
+    assert problems.sizes.tolist() == [[len(prompt or text)]] == [problems.prompt_length.tolist()]
+    assert problems.answer_length <= TASK.answer_slots(problems.sizes)
+
+
+@pytest.mark.parametrize(
+    ("text", "predicted"),
+    [
+        ("7", "an operator is missing, in 7"),
+        ("-7", "an operator is missing, in -7"),
+        ("(7)", "there is no operator between ( at position 1 and its ), in (7)"),
+        ("((3+4))", "there is no operator between ( at position 1 and its ), in ((3+4))"),
+        ("2*((3+4))", "there is no operator between ( at position 3 and its ), in 2*((3+4))"),
+        ("-(3+4)", "behind the minus sign at position 1 stands ( instead of a number, in -(3+4)"),
+        ("3*-(3+4)", "behind the minus sign at position 3 stands ( instead of a number, in 3*-(3+4)"),
+        ("3---4", "behind the minus sign at position 3 stands - instead of a number, in 3---4"),
+        ("3+*4", "at position 3 stands * instead of a number or (, in 3+*4"),
+        ("+3", "at position 1 stands + instead of a number or (, in +3"),
+        ("()", "at position 2 stands ) instead of a number or (, in ()"),
+        ("(3+)", "at position 4 stands ) instead of a number or (, in (3+)"),
+        ("3(4+5)", "an operator is missing before position 2, in 3(4+5)"),
+        ("(4+5)3", "an operator is missing before position 6, in (4+5)3"),
+        ("(4+5)(6+7)", "an operator is missing before position 6, in (4+5)(6+7)"),
+        ("3+4)", "the ) at position 4 closes nothing, in 3+4)"),
+        ("(3+4", "the ( at position 1 is not closed, in (3+4"),
+        ("3+", "a number is missing at the end, in 3+"),
+        ("3*-", "a number is missing at the end, in 3*-"),
+        ("(", "a number is missing at the end, in ("),
+        ("99999+1", "a value has at most 5 characters, unlike that of 99999+1"),
+        ("0-9999-1", "a value has at most 5 characters, unlike that of 0-9999-1"),
+        (f"{'9' * 40}*1", f"a value has at most 5 characters, unlike that of {'9' * 40}*1"),
+        ("2^3", "'^' at position 2 is not one of: 0 1 2 3 4 5 6 7 8 9 + - * ( )"),
+    ],
+)
+def test_what_is_no_expression_is_refused_in_one_line(text, predicted):
+    with pytest.raises(UsageError) as error:
+        TASK.parse(text)
+    assert str(error.value) == f"expression: {predicted}"
+
+
+@given(st.text("0123+-*()", max_size=9))
+def test_what_is_parsed_is_what_the_grammar_writes(text):
+    """Whatever is accepted is an expression with Python's value, and parsed again it is itself."""
+    try:
+        problems = TASK.parse(text)
+    except UsageError as error:
+        assert "\n" not in str(error)
+        return
+    (prompt,), (answer,) = texts(problems)
+    assert eval(re.sub(r"(?<!\d)0+(?=\d)", "", text)) == eval(prompt) == int(answer)
+    assert operators(prompt) > 0
+    assert texts(TASK.parse(prompt)) == ([prompt], [answer])
+
+
+def test_every_expression_of_the_grammar_can_be_typed_unfolded():
+    draw = random.Random(5).random
+    for row in (equation(draw) for _ in range(300)):
+        if len(row) <= 60 and len(answer := str(eval(row))) <= 5:
+            assert texts(TASK.parse(row)) == ([folded(row)], [answer])
+
+
+# Sizes
+
+
+@pytest.mark.parametrize("size", [-1, 0, 1, 2])
+def test_there_are_no_expressions_of_less_than_three_characters(size):
+    with pytest.raises(UsageError, match=f"lengths start at 3, not {size}"):
+        TASK.sample(torch.tensor([[8], [size]]), stream(0))
+    with pytest.raises(UsageError, match=f"sizes start at 3, not {size}"):
+        data.fresh_problems(TASK, (size,), 5, seed=0)
+    assert len(data.fresh_problems(TASK, (3,), 5, seed=0)) == 5
+
+
+def test_expressions_that_are_drawn_have_a_largest_length():
+    with pytest.raises(UsageError, match=f"at most {LONGEST} characters, not {LONGEST + 1}"):
+        TASK.sample(torch.tensor([[LONGEST + 1]]), stream(0))
+
+
+@pytest.mark.parametrize("most", [0, 16])
+def test_other_limits_are_refused(most):
+    with pytest.raises(UsageError, match="most must be 1 to 15"):
+        Expression(most)
+
+
+def test_rooms_are_filled():
+    """The largest and the smallest values of short expressions, and no room beyond five characters."""
+    assert TASK.answer_slots(torch.tensor([[3], [4], [5], [6], [7], [30]])).tolist() == [2, 3, 4, 5, 5, 5]
+    for text in ("9*9", "1-9", "99*9", "1-99", "99*99", "-9*99", "9999*9", "0-9999", "99999*1"):
+        problems = TASK.parse(text)
+        assert problems.answer_length.tolist() == TASK.answer_slots(problems.sizes).tolist()
+
+
+def test_a_row_is_seventeen_symbols():
+    problems = TASK.parse("(3-8)*-4")
+    batch = NextToken().write(problems, TASK)
+    vocab = NextToken().vocabs(TASK)[0]
+    assert len(vocab) == 17
+    assert vocab.decode(batch.inputs.tokens[0, :11]) == "(3-8)*-4=20"
+    assert batch.inputs.digit_position[0, :9].tolist() == [0, 1, 0, 1, 0, 0, 0, 1, 0]
+
+
+def test_lengths_of_training_reach_from_the_smallest():
+    sizes = Uniform(20, bottom=TASK.smallest).draw(0, 200, 1, stream(0))
+    assert (TASK.sample(sizes, stream(0)).answer_length <= TASK.answer_slots(sizes)).all()

@@ -1,0 +1,254 @@
+"""Families of structured problems are what their names say. That their problems are right is a law of tasks."""
+
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+import torch
+from test_tasks import TASKS, texts
+
+from lengthwise import catalog
+from lengthwise.base.rng import stream
+from lengthwise.base.types import UsageError
+from lengthwise.evaluation.attack import attack
+from lengthwise.evaluation.families import evaluate_families
+from lengthwise.experiment.data import unseen
+from lengthwise.run import Weights, load
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.binary_sum import COUNTS, BinarySum
+from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.expression import Expression
+from lengthwise.tasks.family import Family, chosen, mixed
+from lengthwise.tasks.grammar import structured
+from lengthwise.tasks.parity import Parity
+from lengthwise.tasks.sorting import Sorting
+from lengthwise.testing.laws_of_tasks import asked
+
+
+def family_of(task, name):
+    (family,) = chosen(task.families, (name,), task.name)
+    return family
+
+
+@pytest.mark.parametrize("task", TASKS, ids=repr)
+def test_every_task_of_the_package_has_eight_families_or_more(task):
+    assert len(task.families) >= 8
+
+
+@pytest.mark.parametrize("task", TASKS, ids=repr)
+def test_every_problem_of_a_small_size_is_known(task):
+    size = [task.smallest] * len(task.axes)
+    problems = task.every(size, 3000)
+    assert problems.sizes.tolist() == [size] * len(problems)
+    assert task.every(size, len(problems) - 1) is None or type(task).__name__ == "Addition"
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if type(task).__name__ != "Sorting"], ids=repr)
+def test_a_typed_problem_of_a_family_has_its_size(task):
+    """Of lists of numbers, a size says how many digits there are at most."""
+    for family in task.families:
+        sizes = asked(task, family.name)
+        prompts, _ = texts(task, family.sample(sizes, stream(1, family.name)))
+        parsed = [task.parse(task.typed(task.vocab.encode(prompt))) for prompt in prompts]
+        assert [one.sizes[0].tolist() for one in parsed] == sizes.tolist()
+
+
+@pytest.mark.parametrize("task", TASKS, ids=repr)
+def test_a_mixture_has_all_families_about_as_often(task):
+    sizes = torch.full((60 * len(task.families), len(task.axes)), 6)
+    problems = mixed(task.families, sizes, stream(0, "mixed"))
+    prompts, answers = texts(task, problems)
+    assert len(prompts) == len(sizes)
+    assert answers == [task.reference(prompt) for prompt in prompts]
+
+
+def test_the_binary_sum_has_a_family_for_each_count_at_which_a_counter_carries():
+    """Of 40 bits, one row in eighteen near a power of two has 31 ones: what fails on it alone is hidden."""
+    task = BinarySum()
+    assert [family.name for family in task.families if family.name[0].isdigit()] == [f"{n}-ones" for n in COUNTS]
+    for ones in COUNTS:
+        family = family_of(task, f"{ones}-ones")
+        for size in (ones, ones + 1, 3 * ones):
+            problems = family.sample(torch.tensor([[size]] * 20), stream(0, family.name))
+            assert problems.prompt.sum(1).tolist() == [ones] * 20 and problems.sizes.tolist() == [[size]] * 20
+
+
+def test_a_shipped_binary_sum_counts_past_the_powers_of_two():
+    """Weights that were right on nearly all rows took 31 ones, and a zero before them, for 47."""
+    weights = load("halting-binary-sum")
+    counts = [f"{ones}-ones" for ones in (15, 16, 31, 32)]
+    found = {score.problems: score.exact for score in evaluate_families(weights, [40], samples=50, names=counts)}
+    assert min(found.values()) >= 0.96 and set(found) == set(counts), found
+
+
+@pytest.fixture(scope="module")
+def untrained():
+    recipe = catalog.recipe("looped-binary-sum", ["model.width=8", "model.layers=1"])
+    return Weights("untrained", recipe, recipe.build().eval())
+
+
+@pytest.mark.parametrize("size", [30, 31])
+def test_families_that_do_not_fit_a_size_are_not_measured_there(untrained, size):
+    there = {score.problems for score in evaluate_families(untrained, [size], samples=1)}
+    assert {"3-ones", "15-ones"} < there and ("31-ones" in there) == (size >= 31) and "32-ones" not in there
+
+
+def test_a_mixture_has_no_family_of_rows_that_are_too_short_for_it():
+    """Rows of one symbol for want of room would crowd out the others."""
+    task, sizes = BinarySum(), torch.full((4000, 1), 6)
+    fitting = [family for family in task.families if family.smallest <= 6]
+    assert len(fitting) < len(task.families)
+    found = [mixed(families, sizes, stream(0, "mixed")).prompt.sum(1) == 6 for families in (task.families, fitting)]
+    assert found[0].float().mean() == pytest.approx(float(found[1].float().mean()), abs=0.03)
+
+
+def test_a_family_is_refused_at_sizes_below_its_smallest(untrained):
+    with pytest.raises(UsageError, match=r"^binary-sum: problems called 31-ones start at size 31, not 30$"):
+        unseen(untrained.recipe, 30, 5, seed=0, kind="31-ones")
+    with pytest.raises(UsageError, match=r"^family_names: these start at size 31, and training ends at 20$"):
+        catalog.recipe("looped-binary-sum", ['family_names=["31-ones","63-ones"]'])
+
+
+def digits(task, name, size, count=200):
+    """Both operands of sums, as whole numbers."""
+    prompts, _ = texts(task, family_of(task, name).sample(torch.tensor([size] * count), stream(0, name)))
+    return [tuple(int(number) for number in prompt.split("+")) for prompt in prompts]
+
+
+def test_families_of_sums_are_what_their_names_say():
+    task = Addition(equal_lengths=True, leading_zeros=True)
+    top = 10**7 - 1
+    assert set(digits(task, "all-highest", [7])) == {(top, top)}
+    assert all(first + second == top for first, second in digits(task, "complement", [7]))
+    assert all(first + second == top + 1 for first, second in digits(task, "complement-and-one", [7]))
+    assert all(first == second for first, second in digits(task, "twice", [7]))
+    assert all(0 in pair for pair in digits(task, "zeros", [7]))
+    assert {first + second == top + 1 for first, second in digits(task, "highest-and-one", [7])} == {True, False}
+    assert sum(first + second == top + 1 for first, second in digits(task, "interrupted-carry", [7])) == 0
+    powers = {10**k + more for k in range(7) for more in (-1, 0, 1)}
+    assert {number for pair in digits(task, "powers", [7]) for number in pair} <= powers | {10**7 - 1}
+    for first, second in digits(task, "every-column-carries", [7]):
+        assert all(int(a) + int(b) >= 10 for a, b in zip(f"{first:07}", f"{second:07}", strict=True))
+    for first, second in digits(task, "no-column-carries", [7]):
+        assert all(int(a) + int(b) < 10 for a, b in zip(f"{first:07}", f"{second:07}", strict=True))
+
+
+@pytest.mark.parametrize("size", [(2, 2), (4, 4), (6, 3)], ids=repr)
+def test_they_are_where_no_number_starts_with_a_zero(size):
+    task, top = Addition(order="most"), 10 ** max(size)
+    for name in ("no-column-carries", "every-column-carries"):
+        for first, second in digits(task, name, size, 1000):
+            columns = [int(a) + int(b) for a, b in zip(str(first)[::-1], str(second)[::-1], strict=False)]
+            assert all((total > 9) == (name == "every-column-carries") for total in columns)
+    assert all(first + second < top for first, second in digits(task, "no-column-carries", size, 1000))
+    assert all(first + second != top for first, second in digits(task, "interrupted-carry", size, 1000))
+    for pair in digits(task, "palindrome", size, 1000):
+        assert [str(number)[::-1] for number in pair] == [str(number) for number in pair]
+    assert all(len(set(str(number))) == 1 for pair in digits(task, "one-symbol", size) for number in pair)
+    if size[0] == size[1]:
+        assert all(str(first) == str(second)[::-1] for first, second in digits(task, "mirrored", size, 1000))
+
+
+def test_a_chain_of_carries_has_a_twin_that_none_enters():
+    """Half of the rows carry: those that do look like those that do not, and so do their longest chains."""
+    task = Addition(equal_lengths=True, leading_zeros=True)
+    rows = digits(task, "carry-chain", [12], 400)
+
+    def runs(carried):
+        """The longest run of columns that add up to 9, of rows in which a carry enters it, or none does."""
+        found = []
+        for first, second in rows:
+            columns = [int(a) + int(b) for a, b in zip(f"{first:012}"[::-1], f"{second:012}"[::-1], strict=True)]
+            ends = [i for i in range(12) if columns[i] == 9 and (i == 0 or columns[i - 1] != 9)]
+            for start in ends:
+                length = next((j for j in range(start, 12) if columns[j] != 9), 12) - start
+                enters = start > 0 and (first % 10**start + second % 10**start) >= 10**start
+                if enters == carried and length > 2:
+                    found.append(length)
+        return found
+
+    entered, alone = runs(True), runs(False)
+    assert min(len(entered), len(alone)) > 60  # of 400 rows
+    assert max(entered) > 9 and max(alone) > 9
+
+
+def test_twins_look_alike_and_answer_differently():
+    """Of rows that are doubled but for one bit, the parity is odd; of doubled ones of even length, even."""
+    sizes = torch.full((300, 1), 12)
+    even = family_of(Parity(), "doubled").sample(sizes, stream(0))
+    odd = family_of(Parity(), "doubled-but-one").sample(sizes, stream(0))
+    assert (set(even.answer.flatten().tolist()), set(odd.answer.flatten().tolist())) == ({0}, {1})
+
+
+def test_expressions_of_families_are_structured():
+    """The grammar's own distribution takes a family's place only where its values are too long."""
+    task = Expression()
+    for size in (3, 4, 5, 9, 30, 61):
+        rows = texts(task, family_of(task, "only-plus").sample(torch.tensor([[size]] * 20), stream(0)))[0]
+        assert all(set(row) <= set("0123456789+") for row in rows)
+    rows = texts(task, family_of(task, "nested-left").sample(torch.tensor([[43]] * 20), stream(0)))[0]
+    assert all(row.startswith("((((((((((") for row in rows)
+
+
+@pytest.mark.parametrize("size", range(7, 40))
+@pytest.mark.parametrize("write", [structured.nested_left, structured.nested_right])
+def test_parentheses_are_as_deep_as_the_size_allows_or_one_level_less(write, size):
+    """One less where a single character would be left, as no term is so short."""
+    depth = (size - 3) // 4 - ((size - 3) % 4 == 1)
+    for seed in range(20):
+        text = write(size, Random(seed))
+        assert len(text) == size and text.count("(") == text.count(")") == depth, text
+
+
+def test_longer_lists_than_there_are_numbers_stay_in_order():
+    sizes = torch.tensor([[12, 1]] * 20)
+    for name, order in (("ascending", 1), ("descending", -1)):
+        for row in texts(Sorting(), family_of(Sorting(), name).sample(sizes, stream(0)))[0]:
+            numbers = [int(part.split(":")[1]) for part in row.split(",")][::order]
+            assert numbers == sorted(numbers)
+
+
+def test_a_family_that_is_not_there_is_answered_by_one_that_is():
+    with pytest.raises(UsageError, match=r"^parity has no family 'onesymbol' \(did you mean one-symbol\?\)"):
+        family_of(Parity(), "onesymbol")
+
+
+@dataclass(frozen=True)
+class _Unary(Copy):
+    symbols = ("x",)
+
+
+def test_a_task_of_one_symbol_has_one_family_and_can_be_attacked():
+    recipe = catalog.recipe("looped-copy", ["family_names=()", "families=0"]).change([], task=_Unary())
+    assert [family.name for family in recipe.task.families] == ["one-symbol"]
+    found = attack(Weights("untrained", recipe, recipe.build().eval()), [3, 5], tries=200)
+    assert found["tries"] == 5  # x to xxxxx
+
+
+def test_a_family_is_named_after_its_function():
+    def all_alike(sizes, generator):
+        """All
+        alike."""
+
+    assert (Family.of(all_alike, all_alike).name, Family.of(all_alike, all_alike).about) == ("all-alike", "All alike.")
+
+
+@pytest.mark.parametrize("size", [3, 4, 5, 6, 9, 12])
+def test_expressions_that_nearly_cancel_do_not_and_signs_are_signs(size):
+    for seed in range(100):
+        text = structured.nearly_cancelling(size, Random(seed))
+        one, other = text.split("-") if size % 2 else text[1:].split("+")
+        assert len(text) == size and one[:-1] == other[:-1] and one != other
+        text = structured.signs(size, Random(seed))
+        assert len(text) == size and {factor.strip("-") for factor in text.split("*")} == {"1"}
+
+
+@pytest.mark.parametrize(("name", "holds"), [("neighbours", lambda n: n == [*range(n[0], n[0] + len(n))]),
+                                             ("odd-one-out", lambda n: len(set(n)) == 2)])  # fmt: skip
+def test_short_lists_beside_long_ones_are_what_their_family_says(name, holds):
+    task = Sorting()
+    (family,) = (one for one in task.families if one.name == name)
+    problems = family.sample(torch.tensor([[3, 4], [20, 4], [5, 2]] * 50), stream(0, name))
+    for row in range(len(problems)):
+        text = task.typed(problems.prompt[row, : problems.prompt_length[row]])
+        assert holds(sorted(int(part.split(":")[1]) for part in text.split(",")))

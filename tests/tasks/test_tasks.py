@@ -1,0 +1,608 @@
+"""Laws of every task: each sample is right by the reference algorithm, and is what was asked for."""
+
+import re
+
+import pytest
+import torch
+from conftest import LONG
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lengthwise.base.fields import kinds
+from lengthwise.base.rng import stream
+from lengthwise.base.types import UsageError
+from lengthwise.experiment.recipe import import_parts
+from lengthwise.tasks import Task
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.binary_sum import BinarySum
+from lengthwise.tasks.bitwise_or import BitwiseOr
+from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.multiplication import Multiplication
+from lengthwise.tasks.parity import Parity
+from lengthwise.tasks.sorting import LABELS, Sorting
+from lengthwise.tasks.unique_set import UniqueSet
+from lengthwise.testing import laws_of_tasks
+from lengthwise.testing.laws import laws_of
+from lengthwise.testing.laws_of_tasks import sizes_of
+
+ADDITIONS = [
+    Addition(base, order, equal_lengths, leading_zeros)
+    for base, order, equal_lengths, leading_zeros in [
+        (10, "most", False, False),
+        (10, "least", False, False),
+        (10, "most", True, False),
+        (10, "least", True, True),
+        (10, "most", False, True),
+        (2, "least", True, True),
+        (2, "most", False, False),
+        (3, "least", False, True),
+        (7, "most", True, True),
+        (9, "least", True, False),
+    ]
+]
+# Further tasks are held to the same laws in their default configuration.
+import_parts()
+DECIMAL = Multiplication(10, "least", "least", False)
+MULTIPLICATIONS = [Multiplication(), DECIMAL, Multiplication(10, "most", "most", False), Multiplication(7, "most")]
+NAMED = [Parity(), Copy(), Copy(10), Copy(36), *ADDITIONS, *MULTIPLICATIONS]
+TASKS = NAMED + [kind() for kind in kinds(Task).values() if kind not in map(type, NAMED)]
+HARD = [task for task in TASKS if type(task).sample_hard is not Task.sample_hard]
+
+
+def sample(task, sizes, hard=False, seed=0):
+    sizes = torch.tensor(sizes)
+    draw = stream(seed, "test", repr(task))
+    return task.sample_hard(sizes, draw) if hard else task.sample(sizes, draw)
+
+
+def every_size(task, top=5, times=8):
+    return sizes_of(task, top, times).tolist()
+
+
+def texts(task, problems):
+    """Prompts and answers in the task's own symbols and order."""
+    prompts, answers = zip(*laws_of_tasks.texts(task, problems), strict=True)
+    return list(prompts), list(answers)
+
+
+def operand_lengths(task, prompt):
+    return tuple(map(len, prompt.split("+")))
+
+
+def digits_of(task, prompt):
+    """Each operand's digits, least significant first."""
+    return [[int(d) for d in (operand if task.order == "least" else operand[::-1])] for operand in prompt.split("+")]
+
+
+def numbers_of(task, prompt, answer):
+    """Operands and answer as Python's whole numbers."""
+    turn = 1 if task.order == "most" else -1
+    return [int(number[::turn], task.base) for number in prompt.split("+")], int(answer[::turn], task.base)
+
+
+# Every task
+
+
+def test_the_six_tasks_are_covered():
+    assert {Parity, Copy, Addition, BinarySum, Multiplication, UniqueSet} <= {type(task) for task in TASKS}
+
+
+@pytest.mark.parametrize("law", laws_of(Task), ids=lambda law: law.__name__)
+@pytest.mark.parametrize("task", TASKS, ids=repr)
+def test_every_task_keeps_the_laws(task, law, monkeypatch):
+    monkeypatch.setattr(laws_of_tasks, "BETWEEN", 200 if LONG else laws_of_tasks.BETWEEN)
+    law(task)
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if getattr(task, "order", None)], ids=repr)
+def test_a_person_writes_the_most_significant_digit_first(task):
+    prompts, _ = texts(task, sample(task, every_size(task, times=2)))
+    for prompt in prompts:
+        turned = re.sub(r"\d+", lambda number: number[0][::-1], prompt)
+        assert task.typed(task.vocab.encode(prompt)) == (turned if task.order == "least" else prompt)
+
+
+def asked_by_default(about):
+    """The question of a task with this docstring; of a class that is none, so that the catalog does not find it."""
+    return Task.question.fget(type("Own", (), {"__doc__": about, "name": "own"})())
+
+
+def test_what_is_asked_is_by_default_what_the_docstring_says_first():
+    assert asked_by_default("Bits, told\n    otherwise. And more.\n\n    And more yet.") == "Bits, told otherwise."
+
+
+@pytest.mark.parametrize("about", [None, "Own(base: int = 2)"])  # without a docstring, dataclasses write the second
+def test_a_task_that_says_nowhere_what_is_asked_is_told_so(about):
+    with pytest.raises(UsageError, match="own: its class says nowhere what the problem is"):
+        asked_by_default(about)
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if type(task).pool is Task.pool], ids=repr)
+def test_a_pool_has_each_size_as_often(task):
+    """On every axis, unless a task knows better."""
+    low, high = task.smallest + 1, task.smallest + 4
+    for axis in task.pool(2000, low, high, stream(0, "pool")).sizes.unbind(1):
+        assert (shares(axis.tolist(), high + 1)[low:] - 0.25).abs().max() <= 5 * (0.25 * 0.75 / 2000) ** 0.5
+
+
+@pytest.mark.parametrize("task", TASKS, ids=repr)
+def test_a_pool_that_cannot_be_is_refused_in_one_line(task):
+    for count, low, high in ((5, task.smallest - 1, 9), (5, 9, 8), (0, 8, 9), (-1, 8, 9)):
+        with pytest.raises(UsageError, match=rf"^{task.name}: [^\n]*$"):
+            task.pool(count, low, high, stream(0))
+
+
+# Sizes and rounds
+
+
+@pytest.mark.parametrize("task", [Parity(), Copy(), Copy(36), BinarySum(), UniqueSet(), UniqueSet(2)], ids=repr)
+def test_lengths_of_single_rows_are_exact(task):
+    problems = sample(task, every_size(task))
+    assert torch.equal(problems.prompt_length, problems.sizes[:, 0])
+    assert torch.equal(problems.rounds, problems.sizes[:, 0])
+
+
+@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize("task", ADDITIONS, ids=repr)
+def test_both_operands_have_exactly_the_lengths_asked_for(task, hard):
+    sizes = every_size(task)
+    problems = sample(task, sizes, hard)
+    prompts, _ = texts(task, problems)
+    wanted = [tuple(size * 2 if task.equal_lengths else size) for size in sizes]
+    assert [operand_lengths(task, prompt) for prompt in prompts] == wanted
+    assert problems.rounds.tolist() == [max(size) for size in sizes]
+
+
+@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize("task", ADDITIONS, ids=repr)
+def test_leading_zeros_stand_only_where_they_may(task, hard):
+    sizes = every_size(task, times=30)
+    prompts, answers = texts(task, sample(task, sizes, hard))
+    tops = [number[-1] for prompt in prompts for number in digits_of(task, prompt) if len(number) > 1]
+    if task.leading_zeros:
+        assert 0 in tops
+        assert [len(answer) for answer in answers] == [max(size) + 1 for size in sizes]
+    else:
+        assert 0 not in tops
+        turned = [answer if task.order == "most" else answer[::-1] for answer in answers]
+        assert all(answer == "0" or answer[0] != "0" for answer in turned)
+
+
+@pytest.mark.parametrize("task", [task for task in ADDITIONS if not task.leading_zeros], ids=repr)
+def test_zero_is_drawn_and_written_as_0(task):
+    prompts, answers = texts(task, sample(task, [[1] * len(task.axes)] * 1000))
+    assert answers[prompts.index("0+0")] == "0"
+    assert task.format(task.vocab.encode("0")) == "0"
+
+
+# Distributions: 4,000 rows, so a share is off by more than five standard deviations only where it is wrong
+
+
+def shares(values, count):
+    return torch.bincount(torch.tensor(values), minlength=count) / len(values)
+
+
+@pytest.mark.parametrize("task", ADDITIONS, ids=repr)
+def test_digits_are_uniform(task):
+    sizes = [3] if task.equal_lengths else [3, 2]
+    rows = [digits_of(task, prompt) for prompt in texts(task, sample(task, [sizes] * 4000))[0]]
+    for operand in (0, 1):
+        for position in range(len(rows[0][operand])):
+            share = shares([row[operand][position] for row in rows], task.base)
+            lowest = 0 if task.leading_zeros or position < len(rows[0][operand]) - 1 else 1
+            wanted = torch.where(torch.arange(task.base) >= lowest, 1 / (task.base - lowest), 0.0)
+            assert (share - wanted).abs().max() <= 5 * (0.25 / 4000) ** 0.5
+            assert (share[wanted == 0] == 0).all()
+
+
+def test_a_digit_tells_nothing_of_the_next():
+    rows = [digits_of(ADDITIONS[3], prompt) for prompt in texts(ADDITIONS[3], sample(ADDITIONS[3], [[3]] * 4000))[0]]
+    numbers = torch.tensor(rows).view(4000, 6).T.float()
+    assert (torch.corrcoef(numbers) - torch.eye(6)).abs().max() < 0.08
+
+
+@pytest.mark.parametrize("task", [Parity(), Copy(), Copy(5), BinarySum(), UniqueSet(), UniqueSet(3)], ids=repr)
+def test_symbols_of_single_rows_are_uniform_at_every_place(task):
+    problems, wanted = sample(task, [[3]] * 4000), 1 / len(task.symbols)
+    for position in range(3):
+        share = shares(problems.prompt[:, position].tolist(), len(task.symbols))
+        assert len(share) == len(task.symbols)
+        assert share.min() > 0
+        assert (share - wanted).abs().max() <= 5 * (wanted * (1 - wanted) / 4000) ** 0.5
+
+
+@pytest.mark.parametrize("size", [(1, 3), (2, 3), (3, 1)])
+def test_bits_of_both_factors_are_uniform_and_tell_nothing_of_one_another(size):
+    problems = sample(Multiplication(), [size] * 4000)
+    bits = torch.cat([problems.prompt[:, : size[0]], problems.prompt[:, size[0] + 1 :]], 1)
+    assert sorted(bits.unique().tolist()) == [0, 1]
+    assert (problems.prompt[:, size[0]] == Multiplication().symbols.index("*")).all()
+    assert (bits.float().mean(0) - 0.5).abs().max() <= 5 * (0.25 / 4000) ** 0.5
+    assert (torch.corrcoef(bits.T.float()) - torch.eye(len(bits[0]))).abs().max() < 0.08
+
+
+def longest_carry(task, prompt):
+    """The longest run of columns through which one carry travels."""
+    first, second = digits_of(task, prompt)
+    width = max(len(first), len(second))
+    longest = run = carry = 0
+    for a, b in zip(first + [0] * (width - len(first)), second + [0] * (width - len(second)), strict=True):
+        run = run + 1 if carry and a + b == task.base - 1 else int(a + b >= task.base)
+        carry = int(a + b + carry >= task.base)
+        longest = max(longest, run)
+    return longest
+
+
+@pytest.mark.parametrize("task", ADDITIONS, ids=repr)
+def test_the_hard_set_has_long_carries(task):
+    """Uniform problems hardly ever carry far; in the hard set a third carry through half of the columns or more."""
+    sizes = [[20]] * 500 if task.equal_lengths else [[20, 20]] * 500
+    long = {}
+    for hard in (False, True):
+        runs = [longest_carry(task, prompt) for prompt in texts(task, sample(task, sizes, hard))[0]]
+        long[hard] = sum(run >= 10 for run in runs) / len(runs)
+    assert long[False] < (0.1 if task.base == 2 else 0.02)
+    assert long[True] > 0.3
+
+
+@pytest.mark.parametrize("task", [task for task in ADDITIONS if not task.equal_lengths], ids=repr)
+@pytest.mark.parametrize("size", [(12, 3), (3, 12)])
+def test_the_hard_set_carries_beyond_the_shorter_operand(task, size):
+    runs = [longest_carry(task, prompt) for prompt in texts(task, sample(task, [size] * 500, hard=True))[0]]
+    assert sum(run >= 8 for run in runs) / len(runs) > 0.3
+    assert max(runs) == 12
+
+
+def test_the_hard_set_has_99_plus_1_and_both_sides():
+    """Passed on through 9 above 0 in half of the rows, and with the long operand on either side where both are long."""
+    task = ADDITIONS[0]
+    rows = [digits_of(task, prompt) for prompt in texts(task, sample(task, [[8, 8]] * 1000, hard=True))[0]]
+    nines = [sum(a == 9 and b == 0 for a, b in zip(*row, strict=True)) >= 4 for row in rows]
+    zeros = [sum(a == 0 and b == 9 for a, b in zip(*row, strict=True)) >= 4 for row in rows]
+    assert 0.05 < sum(nines) / 1000 < 0.4
+    assert 0.05 < sum(zeros) / 1000 < 0.4
+
+
+@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize("task", ADDITIONS, ids=repr)
+def test_the_longest_carry_is_known(task, hard):
+    problems = sample(task, every_size(task, top=7), hard)
+    wanted = [longest_carry(task, prompt) for prompt in texts(task, problems)[0]]
+    assert task.traits(problems)["longest carry"].tolist() == wanted
+
+
+TRAITS = {
+    Parity(): {"ones": lambda prompt: prompt.count("1")},
+    BinarySum(): {"ones": lambda prompt: prompt.count("1")},
+    Multiplication(): {"ones": lambda prompt: prompt.count("1")},
+    Copy(): {"longest run": lambda prompt: max(map(len, re.findall(r"0+|1+", prompt)))},
+    UniqueSet(5): {"repeats": lambda prompt: len(prompt) - len(set(prompt))},
+}
+
+
+@pytest.mark.parametrize("task", TRAITS, ids=repr)
+def test_what_makes_a_problem_hard_is_counted(task):
+    problems = sample(task, every_size(task, top=7))
+    (name, count), *_ = TRAITS[task].items()
+    assert task.traits(problems)[name].tolist() == list(map(count, texts(task, problems)[0]))
+    assert len(task.traits(problems)) == 1
+
+
+@pytest.mark.parametrize("order", ["least", "most"])
+def test_labelled_numbers_are_what_was_asked_for(order):
+    """So many, of at most so many digits, without leading zeros, with labels that run on from a uniform start."""
+    task, lengths, starts = Sorting(order), [], []
+    for prompt in texts(task, sample(task, [[4, 3]] * 3000))[0]:
+        labels, numbers = zip(*(part.split(":") for part in prompt.split(",")), strict=True)
+        numbers = [number[::-1] if order == "least" else number for number in numbers]
+        assert len(numbers) == 4
+        assert all(number == "0" or number[0] != "0" for number in numbers)
+        lengths += map(len, numbers)
+        starts.append(LABELS.index(labels[0]))
+        assert list(labels) == [LABELS[(starts[-1] + i) % len(LABELS)] for i in range(4)]
+    assert (shares(lengths, 4)[1:] - 1 / 3).abs().max() <= 5 * (2 / 9 / 12000) ** 0.5
+    assert len(set(starts)) == len(LABELS)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [("A:321,B:54", "B,A"), ("z:7", "z"), ("C:10,a:010,b:9", "b,C,a"), (f"A:1{'0' * 30},B:{'9' * 30}", "B,A")],
+)
+def test_sorting_what_a_person_types(text, answer):
+    task = Sorting()
+    problems = task.parse(text)
+    assert task.format(problems.answer[0, : int(problems.answer_length)]) == answer
+
+
+@pytest.mark.parametrize("text", ["A:", ":3", "A:1,A:2", "A:1,,B:2", "A1", "A:1;B:2", "AB:3", "A:1,B:x", "A:²"])
+def test_sorting_refuses_what_is_no_list(text):
+    with pytest.raises(UsageError, match=r"^sorting: "):
+        Sorting().parse(text)
+
+
+def test_there_are_labels_for_so_many_numbers():
+    with pytest.raises(UsageError, match="labels for 52 numbers, not 53"):
+        sample(Sorting(), [[53, 1]])
+
+
+def test_the_shorter_vector_holds_a_one_at_a_uniform_place():
+    task = BitwiseOr()
+    for size in ((3, 5), (5, 3), (4, 4)):
+        rows = [prompt.split("|") for prompt in texts(task, sample(task, [size] * 3000))[0]]
+        assert {(len(first), len(second)) for first, second in rows} == {size}
+        assert all((first + second).count("1") == 1 for first, second in rows)
+        in_first = sum("1" in first for first, _ in rows) / 3000
+        assert in_first == pytest.approx(float(size[0] < size[1]) if size[0] != size[1] else 0.5, abs=0.05)
+        positions = [max(first.find("1"), second.find("1")) for first, second in rows]
+        assert (shares(positions, min(size)) - 1 / min(size)).abs().max() < 0.05
+
+
+@pytest.mark.parametrize(("text", "answer"), [("01|0011", "0111"), ("1111|0", "1111"), ("0|0", "0")])
+def test_any_two_vectors_can_be_typed(text, answer):
+    problems = BitwiseOr().parse(text)
+    assert BitwiseOr().format(problems.answer[0, : int(problems.answer_length)]) == answer
+
+
+def test_the_hard_set_of_the_binary_sum_has_every_number_of_ones_alike():
+    problems = sample(BinarySum(), [[9]] * 5000, hard=True)
+    share = shares(problems.prompt.sum(1).tolist(), 10)
+    assert (share - 0.1).abs().max() <= 5 * (0.1 * 0.9 / 5000) ** 0.5
+    position = problems.prompt.float().mean(0)  # and no place is preferred
+    assert (position - 0.5).abs().max() <= 5 * (0.25 / 5000) ** 0.5
+
+
+@pytest.mark.parametrize("task", MULTIPLICATIONS, ids=repr)
+def test_the_hard_set_of_multiplication_is_rich_in_largest_digits(task):
+    """Its share in a problem is uniform: 0 or 1 in the ends as often as a half, where uniform digits have 1 / base."""
+    share = {}
+    for hard in (False, True):
+        prompts, _ = texts(task, sample(task, [[6, 14]] * 2000, hard))
+        share[hard] = torch.tensor([prompt.count(str(task.base - 1)) / 20 for prompt in prompts])
+    assert share[False].mean() == pytest.approx(1 / task.base, abs=0.03)
+    assert share[True].mean() == pytest.approx(0.5, abs=0.03)
+    assert (share[False] >= 0.9).float().mean() < 0.01
+    assert 0.08 < (share[True] >= 0.9).float().mean() < 0.16
+
+
+def test_the_hard_set_of_the_unique_set_repeats():
+    """A row draws from one to n symbols of its own; which ones, is uniform."""
+    problems = sample(UniqueSet(), [[8]] * 4000, hard=True)
+    alone = shares(problems.answer_length.tolist(), 9)
+    assert alone[1] > 1 / 8
+    assert problems.answer_length.float().mean() < 5
+    symbols = shares(problems.prompt.flatten().tolist(), 50)
+    assert len(symbols) == 50
+    assert (symbols - 0.02).abs().max() < 0.006
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if task not in HARD], ids=repr)
+def test_a_task_without_a_harder_set_says_so(task):
+    with pytest.raises(UsageError, match="no harder set"):
+        sample(task, [[3] * len(task.axes)], hard=True)
+
+
+# What a person types, against plain arithmetic
+
+NUMBER = st.one_of(st.integers(0, 20), st.integers(0, 10**6), st.integers(10**99, 10**100 - 1))
+
+
+def in_base(number, base):
+    digits = "" if number else "0"
+    while number:
+        number, digit = divmod(number, base)
+        digits = str(digit) + digits
+    return digits
+
+
+@pytest.mark.parametrize("task", ADDITIONS, ids=repr)
+@given(NUMBER, NUMBER, st.integers(0, 3), st.integers(0, 3))
+def test_a_person_s_sum_against_plain_arithmetic(task, first, second, zeros_first, zeros_second):
+    one, two = "0" * zeros_first + in_base(first, task.base), "0" * zeros_second + in_base(second, task.base)
+    problems = task.parse(f" {one} + {two} ")
+    assert task.format(problems.answer[0, : int(problems.answer_length)]) == in_base(first + second, task.base)
+    (prompt,), (answer,) = texts(task, problems)
+    assert numbers_of(task, prompt, answer) == ([first, second], first + second)
+    assert task.reference(prompt) == answer
+    assert int(problems.answer_length) <= int(task.answer_slots(problems.sizes))
+    assert int(problems.rounds) == max(operand_lengths(task, prompt))
+    lengths = operand_lengths(task, prompt)
+    assert problems.sizes.tolist() == ([[lengths[0]]] if task.equal_lengths else [list(lengths)])
+    if task.equal_lengths:
+        assert lengths[0] == lengths[1]
+    if task.leading_zeros and not task.equal_lengths:
+        assert lengths == (len(one), len(two))
+
+
+@pytest.mark.parametrize("base", range(2, 11))
+def test_every_base_adds(base):
+    task = Addition(base)
+    top = str(base - 1)
+    problems = task.parse(f"{top * 4}+1")
+    assert task.format(problems.answer[0, : int(problems.answer_length)]) == "10000"
+    with pytest.raises(UsageError, match=f"addition: '{base if base < 10 else 'a'}' at position 1 is not one of"):
+        task.parse(f"{base if base < 10 else 'a'}+1")
+
+
+@pytest.mark.parametrize("base", [-1, 0, 1, 11])
+def test_other_bases_are_refused(base):
+    with pytest.raises(UsageError, match="base must be 2 to 10"):
+        Addition(base)
+
+
+@pytest.mark.parametrize("size", [0, 1, 37])
+def test_other_alphabets_are_refused(size):
+    with pytest.raises(UsageError, match="alphabet must be 2 to 36"):
+        Copy(size)
+
+
+@pytest.mark.parametrize("text", ["1", "+", "1+", "+1", "1+2+3", "1++2", "1-2", "1+2=", "12 34"])
+def test_a_sum_that_is_none_is_refused(text):
+    with pytest.raises(UsageError, match="addition: "):
+        Addition().parse(text)
+
+
+@given(st.text("01", min_size=1, max_size=40))
+def test_a_person_s_bits_against_plain_counting(bits):
+    problems = Parity().parse(f" {bits}\n")
+    assert Parity().format(problems.answer[0]) == str(sum(map(int, bits)) % 2)
+    assert problems.rounds.tolist() == [len(bits)] == problems.sizes[0].tolist()
+
+
+@given(st.text("0123456789abcdefghijklmnopqrstuvwxyz", min_size=1, max_size=40))
+def test_a_person_s_row_is_copied(text):
+    task = Copy(36)
+    problems = task.parse(text)
+    assert task.format(problems.answer[0, : int(problems.answer_length)]) == text == task.reference(text)
+    assert problems.rounds.tolist() == [len(text)] == problems.sizes[0].tolist()
+
+
+# Binary sum, multiplication and unique set
+
+
+@pytest.mark.parametrize(
+    ("task", "text", "prompt", "answer", "formatted", "rounds"),
+    [
+        (BinarySum(), "0", "0", "0", "0", 1),
+        (BinarySum(), "0000", "0000", "0", "0", 4),
+        (BinarySum(), "1", "1", "1", "1", 1),
+        (BinarySum(), " 1 0 1 \n", "101", "01", "10", 3),
+        (BinarySum(), "1011011111", "1011011111", "0001", "1000", 10),
+        (BinarySum(), "110111", "110111", "101", "101", 6),
+        (BinarySum(), "11110011", "11110011", "011", "110", 8),
+        (Multiplication(), "1*1", "1*1", "10", "1", 1),
+        (Multiplication(), "0*0", "0*0", "00", "0", 1),
+        (Multiplication(), "00*101", "00*101", "00000", "0", 6),
+        (Multiplication(), " 10 * 110\n", "10*110", "00110", "1100", 6),  # 2 · 6 = 12
+        (Multiplication(), "110*10", "110*10", "00110", "1100", 6),
+        (Multiplication(), "11*1111", "11*1111", "101101", "101101", 8),  # 3 · 15 = 45
+        (Multiplication(), "01*0011", "01*0011", "110000", "11", 8),  # zeros in front are kept, and lengthen the answer
+        (DECIMAL, "12*34", "21*43", "804", "408", 4),
+        (DECIMAL, "007*0", "7*0", "0", "0", 1),
+        (DECIMAL, "99*99", "99*99", "1089", "9801", 4),
+        (Multiplication(10, "most", "most", False), "12*34", "12*34", "408", "408", 4),
+        (Multiplication(10, "most", "most", True), "02*34", "02*34", "0068", "68", 4),
+        (Multiplication(3, "least", "least", True), "12*2", "21*2", "101", "101", 2),  # 5 · 2 = 10
+        (UniqueSet(), "a", "a", "a", "a", 1),
+        (UniqueSet(), "aaaa", "aaaa", "a", "a", 4),
+        (UniqueSet(), "b a b c a", "babca", "bac", "bac", 5),
+        (UniqueSet(), "aAaA", "aAaA", "aA", "aA", 4),
+        (UniqueSet(62), "9Z9z0", "9Z9z0", "9Zz0", "9Zz0", 5),
+    ],
+)
+def test_known_values(task, text, prompt, answer, formatted, rounds):
+    problems = task.parse(text)
+    assert texts(task, problems) == ([prompt], [answer])
+    assert task.reference(prompt) == answer
+    assert task.format(task.vocab.encode(answer)) == formatted
+    assert problems.rounds.tolist() == [rounds]
+
+
+@pytest.mark.parametrize("task", MULTIPLICATIONS, ids=repr)
+@given(NUMBER, NUMBER)
+def test_a_person_s_product_in_any_base(task, first, second):
+    problems = task.parse(f"{in_base(first, task.base)} * {in_base(second, task.base)}")
+    predicted = task.format(problems.answer[0, : int(problems.answer_length)])
+    assert predicted == in_base(first * second, task.base)
+    (prompt,), (answer,) = texts(task, problems)
+    assert task.reference(prompt) == answer
+
+
+def test_operands_of_a_product_have_no_leading_zeros_unless_they_may():
+    rows = [prompt.split("*") for prompt in texts(DECIMAL, sample(DECIMAL, [[1, 3]] * 3000))[0]]
+    assert {first for first, _ in rows} == set("0123456789")
+    assert all(second[-1] != "0" for _, second in rows)  # written least significant digit first
+    share = shares([int(second[-1]) for _, second in rows], 10)
+    assert (share[1:] - 1 / 9).abs().max() <= 5 * (8 / 81 / 3000) ** 0.5
+
+
+@pytest.mark.parametrize("base", [1, 11])
+def test_multiplication_in_a_base_that_is_none(base):
+    with pytest.raises(UsageError, match=r"Multiplication\.base must be 2 to 10"):
+        Multiplication(base)
+
+
+@given(st.text("01", min_size=1, max_size=200))
+def test_ones_against_plain_counting(bits):
+    task = BinarySum()
+    problems = task.parse(bits)
+    assert int(task.format(problems.answer[0]), 2) == bits.count("1")
+    assert problems.answer[0].tolist() == [int(bit) for bit in f"{bits.count('1'):b}"[::-1]]
+    assert problems.rounds.tolist() == [len(bits)] == problems.sizes[0].tolist()
+    assert task.answer_slots(problems.sizes).tolist() == [len(bits).bit_length()]
+
+
+@given(st.text("01", min_size=1, max_size=90), st.text("01", min_size=1, max_size=90))
+def test_a_person_s_product_against_plain_arithmetic(first, second):
+    task = Multiplication()
+    problems = task.parse(f" {first} * {second} ")
+    assert task.format(problems.answer[0]) == f"{int(first, 2) * int(second, 2):b}"
+    assert len(problems.answer[0]) == int(task.answer_slots(problems.sizes)) == len(first) + len(second)
+    assert problems.sizes.tolist() == [[len(first), len(second)]]
+    assert problems.rounds.tolist() == [len(first) * len(second)]
+
+
+@given(st.text("abcXJ", min_size=1, max_size=40))
+def test_each_symbol_is_kept_once_where_it_first_stands(text):
+    task, kept = UniqueSet(), ""
+    for symbol in text:
+        kept += symbol if symbol not in kept else ""
+    problems = task.parse(text)
+    assert task.format(problems.answer[0]) == kept
+    assert problems.answer_length.tolist() == [len(kept)]
+
+
+def test_both_factors_have_exactly_the_lengths_asked_for():
+    sizes = every_size(Multiplication(), top=6)
+    problems = sample(Multiplication(), sizes)
+    prompts, answers = texts(Multiplication(), problems)
+    assert [[len(factor) for factor in prompt.split("*")] for prompt in prompts] == sizes
+    assert [len(answer) for answer in answers] == [first + second for first, second in sizes]
+    assert problems.rounds.tolist() == [first * second for first, second in sizes]
+
+
+def test_no_ones_are_drawn_and_written_as_0():
+    prompts, answers = texts(BinarySum(), sample(BinarySum(), [[3], [1]] * 200))
+    assert {answers[prompts.index("000")], answers[prompts.index("0")]} == {"0"}
+
+
+@pytest.mark.parametrize("text", ["1", "*", "1*", "*1", "1*1*1", "1**1", "1+1", "1*2", "1 1", "-1*1", "1*1="])
+def test_a_product_that_is_none_is_refused(text):
+    with pytest.raises(UsageError, match=r"^multiplication: ") as error:
+        Multiplication().parse(text)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("task", "text", "predicted"),
+    [
+        (BinarySum(), "102", "binary-sum: '2' at position 3 is not one of: 0 1"),
+        (BinarySum(), "1*1", "binary-sum: '*' at position 2 is not one of: 0 1"),
+        (UniqueSet(3), "abcd", "unique-set: 'd' at position 4 is not one of: a b c"),
+        (
+            UniqueSet(26),
+            "aA",
+            "unique-set: 'A' at position 2 is not one of: a b c d e f g h i j k l m n o p q r s t u v w x y z",
+        ),
+        (Multiplication(), "1\n1", "multiplication: a prompt is two numbers and one '*' between them, not '1\\n1'"),
+    ],
+)
+def test_the_first_foreign_symbol_is_named_in_one_line(task, text, predicted):
+    with pytest.raises(UsageError) as error:
+        task.parse(text)
+    assert str(error.value) == predicted
+
+
+@pytest.mark.parametrize("size", [-1, 0, 1, 63])
+def test_other_alphabets_of_sets_are_refused(size):
+    with pytest.raises(UsageError, match=r"UniqueSet\.alphabet must be 2 to 62"):
+        UniqueSet(size)
+
+
+@pytest.mark.parametrize("size", [2, 50, 62])
+def test_a_set_takes_no_more_room_than_its_alphabet(size):
+    task = UniqueSet(size)
+    assert len(set(task.symbols)) == len(task.symbols) == size
+    lengths = torch.tensor([[1], [size - 1], [size], [size + 1], [10 * size]])
+    assert task.answer_slots(lengths).tolist() == [1, size - 1, size, size, size]
+    problems = sample(task, [[20 * size]] * 20)
+    assert int(problems.answer_length.max()) == size

@@ -1,0 +1,572 @@
+"""Laws hold for all parts of the package, and each of them catches who breaks it."""
+
+import json
+import subprocess
+import sys
+import typing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from forms import shipped
+from torch import nn
+
+import lengthwise as lw
+from lengthwise import catalog
+from lengthwise.experiment.loops import Constant
+from lengthwise.models.external import Given
+from lengthwise.nn.window import Local
+from lengthwise.testing import laws, laws_of_recipes
+from lengthwise.testing.laws import Findings, check_part, laws_of
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+# ``Given`` stands for a module that was given from Python, and is built from none.
+PARTS = [(kind, part) for kind in catalog.parts() for part in shipped(kind) if type(part) is not Given]
+
+
+@pytest.mark.parametrize(("kind", "part"), PARTS, ids=str)
+def test_every_part_of_the_package_keeps_the_laws_of_its_kind(kind, part):
+    if part == Local(0):  # a softmax over one key has no use for a bias
+        part = Local(1)
+    found = check_part(part)
+    assert len(found) >= 3 and not found.broken
+
+
+# Who breaks a law: a class for each, by the law's name
+
+
+@dataclass(frozen=True)
+class _Reverse(lw.Listed):
+    """Write these digits in reverse order."""
+
+    symbols = tuple("0123456789")
+
+    def solved(self, sizes, row):
+        length, position = sizes[:, :1], torch.arange(row.shape[1])
+        answer = row.gather(1, (length - 1 - position).clamp(min=0)) * (position < length)
+        return lw.Problems(sizes, row, length[:, 0], answer, length[:, 0], rounds=length[:, 0])
+
+    def reference(self, prompt):
+        return prompt[::-1]
+
+    def answer_slots(self, sizes):
+        return sizes[:, 0]
+
+
+class _CopiesLongRows(_Reverse):
+    def reference(self, prompt):
+        return prompt if len(prompt) > 4 else prompt[::-1]
+
+
+class _Longer(_Reverse):
+    def sample(self, sizes, generator):
+        return super().sample(sizes + 1, generator)
+
+
+class _Unpadded(_Reverse):
+    def solved(self, sizes, row):
+        found = super().solved(sizes, row)
+        return replace(found, answer=found.answer + (torch.arange(row.shape[1]) >= sizes[:, :1]))
+
+
+class _Tight(_Reverse):
+    def answer_slots(self, sizes):
+        return (sizes[:, 0] - 1).clamp(min=1)
+
+
+class _Roomy(_Reverse):
+    def answer_slots(self, sizes):
+        return sizes[:, 0] + 1
+
+
+class _Wide(_Reverse):
+    def solved(self, sizes, row):
+        found = super().solved(sizes, row)
+        return replace(found, answer=nn.functional.pad(found.answer, (0, 1)))
+
+
+class _Silent(_Reverse):
+    def solved(self, sizes, row):
+        found = super().solved(sizes, row)
+        return replace(found, answer=found.answer * 0, answer_length=found.answer_length * 0)
+
+
+class _Unary(_Reverse):
+    """Write these symbols in reverse order."""
+
+    symbols = ("x",)
+
+
+class _Roundless(_Reverse):
+    def solved(self, sizes, row):
+        return replace(super().solved(sizes, row), rounds=sizes[:, 0] - 1)
+
+
+class _Global(_Reverse):
+    def sample(self, sizes, generator):
+        return self.solved(sizes, torch.randint(1, 9, (len(sizes), int(sizes.max()))).tril(int(sizes.min()) - 1))
+
+
+class _Misread(_Reverse):
+    def parse(self, text):
+        return super().parse(text[::-1])
+
+
+class _Lenient(_Reverse):
+    def parse(self, text):
+        return super().parse("".join(one for one in text if one in self.symbols) or "0")
+
+
+class _Mute(_Reverse):
+    """Digits → digits"""
+
+
+class _Shallow(_Reverse):
+    def pool(self, count, low, high, generator):
+        return super().pool(count, low, low, generator)
+
+
+class _Nameless(_Reverse):
+    @property
+    def families(self):
+        return [replace(family, name="uniform") for family in super().families]
+
+
+class _Twice(_Reverse):
+    def every(self, size, most):
+        return lw.Problems.join([super().every(size, most)] * 2)
+
+
+@dataclass(frozen=True)
+class _Spec(lw.ModelSpec):
+    """A module of tests."""
+
+    kind: str = "Fine"
+
+    def build(self, reads, writes, *, causal):
+        return MODULES[self.kind](len(reads), len(writes))
+
+
+class Fine(nn.Module):
+    """Each position reads itself."""
+
+    def __init__(self, reads, writes):
+        super().__init__()
+        self.embedding, self.readout = nn.Embedding(reads, 8), nn.Linear(8, writes)
+
+    def mix(self, x, padding_mask):
+        return x
+
+    def forward(self, tokens, padding_mask):
+        x = self.embedding(tokens) * padding_mask[..., None]
+        return self.readout(self.mix(x, padding_mask))
+
+
+class Batched(Fine):
+    def mix(self, x, padding_mask):
+        return x + x.sum(0)
+
+
+class Padded(Fine):
+    def forward(self, tokens, padding_mask):
+        return self.readout(self.embedding(tokens).flip(1).cumsum(1).flip(1))
+
+
+class First(Fine):
+    def mix(self, x, padding_mask):
+        return x + x[0, 0]
+
+
+class Ahead(Fine):
+    def mix(self, x, padding_mask):
+        return x + nn.functional.pad(x, (0, 0, 0, 1))[:, 1:]
+
+
+class Idle(Fine):
+    def __init__(self, reads, writes):
+        super().__init__(reads, writes)
+        self.unused = nn.Linear(3, 3)
+
+
+class Unseeded(Fine):
+    def __init__(self, reads, writes):
+        super().__init__(reads, writes)
+        nn.init.normal_(self.readout.weight, generator=torch.Generator().manual_seed(next(SEEDS)))
+
+
+class Noisy(Fine):
+    def mix(self, x, padding_mask):
+        return x + torch.randn_like(x)
+
+
+class Endless(Fine):
+    def mix(self, x, padding_mask):
+        return x * (torch.nan if x.shape[1] > 100 else 1.0)
+
+
+class Failing(Fine):
+    def mix(self, x, padding_mask):
+        if x.shape[1] > 100:
+            raise RuntimeError("too long")
+        return x
+
+
+class Short(Fine):
+    def __init__(self, reads, writes):
+        super().__init__(reads, writes)
+        self.position = nn.Embedding(20, 8)
+
+    def mix(self, x, padding_mask):
+        return x + self.position(torch.arange(x.shape[1]))
+
+
+SEEDS = iter(range(1000))
+MODULES = {
+    cls.__name__: cls for cls in (Fine, Batched, Padded, First, Ahead, Idle, Unseeded, Noisy, Endless, Failing, Short)
+}
+
+
+class _Unstopped(lw.Oracle):
+    def choose(self, trace, planned):
+        return trace.loops + 1
+
+
+class _Still(lw.MaxConfidence):
+    def limit(self, planned):
+        return planned - 1
+
+
+class _Rubbish(lw.MaxConfidence):
+    def choose(self, trace, planned):
+        return trace.confidence.argmax(0).clamp(max=trace.loops - 1) + 1
+
+
+class _Herd(lw.MaxConfidence):
+    def choose(self, trace, planned):
+        return torch.minimum(trace.loops, super().choose(trace, planned).max())
+
+
+class _Never(Constant):
+    def planned(self, rounds):
+        return rounds - 1
+
+
+class _Luck(Constant):
+    def draw(self, rounds, generator):
+        return rounds + torch.randint(9, rounds.shape)
+
+
+class _Outside(lw.Uniform):
+    def draw(self, step, rows, axes, generator):
+        return super().draw(step, rows, axes, generator) + (step > 100)
+
+
+class _LuckyLengths(lw.Uniform):
+    def draw(self, step, rows, axes, generator):
+        return super().draw(step, rows, axes, torch.Generator().manual_seed(next(SEEDS)))
+
+
+class _Negative(lw.Final):
+    def __call__(self, runner, batch, loops, generator):
+        loss = super().__call__(runner, batch, loops, generator)
+        return replace(loss, value=-loss.value)
+
+
+class _Everywhere(lw.Final):
+    def __call__(self, runner, batch, loops, generator):
+        return super().__call__(runner, replace(batch, loss_mask=batch.inputs.padding_mask), loops, generator)
+
+
+class _Flat(lw.Final):
+    def __call__(self, runner, batch, loops, generator):
+        loss = super().__call__(runner, batch, loops, generator)
+        return replace(loss, value=loss.value * 0 + loss.value.detach())
+
+
+class _Reads(lw.FullOutput):
+    def answer(self, predicted, task):
+        return super().answer(predicted, task).flip(0)
+
+
+class _Crowded(lw.FullOutput):
+    def write(self, problems, task):
+        batch = super().write(problems, task)
+        return replace(batch, answer_slots=batch.answer_slots & ~batch.loss_mask)
+
+
+class _Strange(lw.FullOutput):
+    def write(self, problems, task):
+        batch = super().write(problems, task)
+        return replace(batch, targets=batch.targets + len(self.vocabs(task)[1]))
+
+
+class _Telling(lw.FullOutput):
+    def write(self, problems, task):
+        batch = super().write(problems, task)
+        tokens = batch.inputs.tokens.where(~batch.answer_slots, batch.targets)
+        return replace(batch, inputs=replace(batch.inputs, tokens=tokens))
+
+
+class _Early(lw.NextToken):
+    def write(self, problems, task):
+        batch = super().write(problems, task)
+        tokens = batch.inputs.tokens.where(~batch.loss_mask, batch.targets)
+        return replace(batch, inputs=replace(batch.inputs, tokens=tokens))
+
+
+class _Fitted(lw.FullOutput):
+    def write(self, problems, task):
+        batch = super().write(problems, task)
+        return replace(batch, answer_slots=batch.loss_mask)
+
+
+class _Centred(lw.FullOutput):
+    def write(self, problems, task):
+        batch = super().write(problems, task)
+        position = batch.inputs.position - batch.targets.shape[1] // 2
+        return replace(batch, inputs=replace(batch.inputs, position=position))
+
+
+class _Hurried(lw.FullOutput):
+    def write(self, problems, task):
+        return replace(super().write(problems, task), rounds=problems.rounds - 1)
+
+
+class _Picky(lw.FullOutput):
+    def accepts(self, task):
+        return isinstance(task, _Reverse)
+
+
+class _ByTurns(lw.Fresh):
+    def of(self, part, problems):
+        return torch.arange(len(problems)) % 2 == 0
+
+
+class _Steep(lw.AdamW):
+    def build(self, parameters):
+        return torch.optim.AdamW(parameters, lr=0.1)
+
+
+class _Counting(torch.optim.SGD):
+    count = 0
+
+    def step(self):
+        self.count += 1
+        for group in self.param_groups:
+            group["lr"] = 1 / self.count if group["lr"] else 0.0
+        super().step()
+
+
+class _Forgetful(lw.AdamW):
+    def build(self, parameters):
+        return _Counting(parameters, lr=self.rate)
+
+
+class _Overheated(lw.Schedule):
+    def factor(self, step, steps):
+        return 1 + step / steps
+
+
+@dataclass
+class _Loose(lw.Oracle.__base__):
+    """Not frozen."""
+
+    def limit(self, planned):
+        return planned
+
+
+@dataclass(frozen=True)
+class _Unsaid(lw.Oracle):
+    pass
+
+
+@dataclass(frozen=True)
+class _Rounded(lw.Oracle):
+    """What is read is not what was written."""
+
+    def __post_init__(self):
+        object.__setattr__(self, "more", self.more + 1)
+
+
+CAUGHT = {
+    "it_survives_json": _Rounded(),
+    "it_cannot_be_changed": _Loose(),
+    "it_says_what_it_is": _Unsaid(),
+    "every_answer_is_right": _CopiesLongRows(),
+    "sizes_are_those_asked_for": _Longer(),
+    "rows_are_padded_with_zeros": _Unpadded(),
+    "answers_fit_their_slots": _Tight(),
+    "some_answer_fills_its_slots": _Roomy(),
+    "rounds_are_whole_numbers": _Roundless(),
+    "the_generator_alone_decides": _Global(),
+    "what_is_typed_is_read": _Misread(),
+    "other_text_is_refused": _Lenient(),
+    "it_says_what_is_asked": _Mute(),
+    "a_pool_is_what_was_asked_for": _Shallow(),
+    "families_are_named": _Nameless(),
+    "every_problem_is_there_once": _Twice(),
+    "a_row_is_what_it_is_alone": _Spec("Batched"),
+    "padding_is_not_read": _Spec("Padded"),
+    "the_order_of_rows_does_not_matter": _Spec("First"),
+    "causal_means_causal": _Spec("Ahead"),
+    "every_parameter_takes_part": _Spec("Idle"),
+    "weights_come_from_the_seed": _Spec("Unseeded"),
+    "at_test_nothing_is_random": _Spec("Noisy"),
+    "far_longer_rows_are_read": _Spec("Endless"),
+    "every_row_has_a_limit": _Still(),
+    "what_is_chosen_was_run": _Unstopped(),
+    "what_was_not_run_does_not_matter": _Rubbish(),
+    "a_row_chooses_for_itself": _Herd(),
+    "every_row_has_a_loop": _Never(),
+    "drawn_loops_come_from_the_generator": _Luck(),
+    "sizes_stay_in_the_range": _Outside(9),
+    "drawn_problems_come_from_the_generator": _LuckyLengths(9),
+    "the_loss_is_a_number": _Negative(),
+    "only_what_is_asked_matters": _Everywhere(),
+    "the_loss_can_be_descended": _Flat(),
+    "there_is_a_task_to_try": _Picky(),
+    "what_is_asked_for_is_the_answer": _Reads(),
+    "what_is_asked_for_has_room": _Crowded(),
+    "all_symbols_are_known": _Strange(),
+    "the_answer_is_not_shown": _Telling(),
+    "there_is_room_whatever_the_answer": _Fitted(),
+    "a_problem_is_written_as_it_is_alone": _Centred(),
+    "rounds_and_sizes_are_kept": _Hurried(),
+    "a_problem_s_purpose_is_its_own": _ByTurns(),
+    "its_rate_is_the_peak": _Steep(),
+    "its_state_is_all_it_remembers": _Forgetful(),
+    "the_rate_is_a_fraction_of_its_peak": _Overheated(),
+}
+
+
+def test_a_question_that_is_refused_comes_with_what_it_has_to_be():
+    (broken,) = (one for one in check_part(_Mute()).broken if one.law.startswith("question"))
+    for wanted in (
+        "'Digits → digits'",
+        "on one line",
+        "more than 10 characters",
+        "full stop",
+        "without →",
+        "docstring",
+    ):
+        assert wanted in broken.told
+
+
+@pytest.mark.parametrize("law", CAUGHT)
+def test_a_law_catches_who_breaks_it(law):
+    part = CAUGHT[law]
+    (function,) = [one for one in laws_of(type(part)) if one.__name__ == law]
+    (found,) = laws.held(part, "mine", [function])
+    assert not found.holds and found.told and "\n" not in found.told and found.law.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("task", "told"),
+    [
+        (_Wide(), "of 6 columns have lengths 1 to 5: the longest must fill the last column, so cut columns that none"),
+        (_Silent(), "uniform answers have lengths from 0: each must hold one symbol or more"),
+    ],
+)
+def test_what_is_wrong_with_rows_is_said(task, told):
+    (law,) = [law for law in laws_of(type(task)) if law.__name__ == "rows_are_padded_with_zeros"]
+    assert told in laws.held(task, "", [law])[0].told
+
+
+def test_a_task_of_one_symbol_keeps_all_laws():
+    found = [law for law in laws_of(_Unary) if law.__name__ != "it_survives_json"]  # for its _
+    assert len(found) > 10 and not laws.held(_Unary(), "", found).broken
+
+
+def test_of_a_model_that_is_random_this_is_said_first():
+    """It breaks laws of padding and of rows for this reason alone."""
+    first, second, *_ = laws.held(_Spec("Noisy"), "", laws_of(lw.ModelSpec)).broken[1:]  # of its name was said before
+    assert first.law == "In evaluation the same row gets the same logits again."
+    assert second.told == "a row of 5 tokens gets other logits beside longer rows than alone"
+
+
+def test_a_layout_that_feeds_a_symbol_in_before_it_is_said_is_caught():
+    (law,) = [law for law in laws_of(_Early) if law.__name__ == "the_answer_is_not_shown"]
+    assert laws.held(lw.NextToken(), "", [law])[0].holds and not laws.held(_Early(), "", [law])[0].holds
+
+
+@pytest.mark.parametrize("shape", typing.get_args(typing.get_type_hints(lw.Schedule)["shape"]))
+def test_every_shape_of_a_schedule_keeps_the_laws(shape):
+    assert not check_part(lw.Schedule(shape, warmup=0.1, floor=0.01)).broken
+
+
+def test_there_is_somebody_who_breaks_each():
+    kinds = {lw.Schedule, *(type(part) for _, part in PARTS)}
+    assert {law.__name__ for kind in kinds for law in laws_of(kind)} == set(CAUGHT)
+
+
+def test_an_error_of_ones_own_code_is_told_with_its_place():
+    (found,) = laws.held(_Spec("Failing"), "Mine", [law for law in laws_of(_Spec) if law.__name__.startswith("far")])
+    assert found.told.startswith("RuntimeError in test_laws.py, line ")
+
+
+def test_recipes_and_studies_are_held_to_theirs():
+    recipe = replace(lw.find("looped-parity"), name="own-parity", watch=lw.Watch(10, (50,)), steps=3, batch=2)
+    told = [one.told for one in lw.check(recipe).broken]
+    assert told == ["it trains to 20, and watch.sizes names 50"]
+    ahead = lw.check(recipe.change(model=_Spec("Ahead"), loops=Constant(), watch=lw.Watch())).broken
+    assert any("Ahead looks ahead" in one.told for one in ahead)
+    wrong = laws_of_recipes.check_recipes({"called": lambda: recipe}).broken
+    assert [one.told for one in wrong] == ["it is called called, and its name is own-parity"]
+    panel = lw.Panel("One", (recipe, recipe), sizes=(20,))
+    told = [one.told for one in lw.check(lw.Study("Mine", (panel, replace(panel, title="Two")))).broken]
+    assert told == ["One: chosen up to 50, measured up to 20", "two recipes are called 'own-parity'"]
+
+
+def test_a_recipe_that_cannot_be_made_is_told_with_its_field():
+    (found,) = laws_of_recipes.check_recipes({"mine": lambda: lw.find("looped-copy", "family_names=(few,)")}).broken
+    assert found.law == "It can be made." and found.told.startswith("family_names: copy has no family 'few'")
+
+
+def test_what_is_found_prints_as_a_table():
+    found = lw.check(_Roomy())
+    assert isinstance(found, Findings)
+    assert f"{len(found.broken)} of {len(found)} laws are broken" in str(found)
+    assert "slots, and no answer takes over" in str(found) and "<table>" in found._repr_html_()
+    with pytest.raises(lw.UsageError, match=r"^check takes parts, .* classes of parts and modules, not int$"):
+        lw.check(3)
+
+
+# From the command line
+
+
+def command(*words, here=EXAMPLES):
+    return subprocess.run(
+        [sys.executable, "-m", "lengthwise", "check", *words], cwd=here, capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "own_figure"))
+def test_examples_keep_all_laws(name, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    assert not lw.check(__import__(name)).broken
+
+
+def test_a_module_is_checked_and_told(tmp_path):
+    done = command("own_task", "own_stopping", "--json", "--quiet")
+    result = json.loads(done.stdout)
+    assert done.returncode == 0 and result["broken"] == 0 and result["laws"] == len(result["found"]) > 20
+    source = (EXAMPLES / "own_task.py").read_text()
+    (tmp_path / "mine.py").write_text(
+        source.replace("return prompt[::-1]", "return prompt").replace("5,every", "3,every")
+    )
+    done = command("mine", "--quiet", here=tmp_path)
+    assert done.returncode == 1
+    assert "Every answer is the one that" in done.stdout and "where reference says" in " ".join(done.stdout.split())
+    assert done.stdout.rstrip().endswith("laws are broken")
+
+
+def test_a_module_without_parts_or_that_is_none_is_refused_in_one_line():
+    for words, message in (
+        (["own_figure"], "own_figure: it defines no part, recipe or study; a part is a dataclass, e.g. of lw.Task"),
+        (["own_task.py"], "check own_task.py: name a module, as check own_task"),
+        (["no_such_module"], "check no_such_module: ModuleNotFoundError: No module named 'no_such_module'"),
+    ):
+        done = command(*words, "--quiet")
+        assert done.returncode == 2 and done.stdout == ""
+        assert done.stderr.strip() == f"lengthwise: {message}"

@@ -1,0 +1,224 @@
+"""What differs on a GPU alone; none of these tests needs one."""
+
+import argparse
+from dataclasses import replace
+
+import pytest
+import torch
+from test_device_reads import META, small
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import lengthwise as lw
+from lengthwise import catalog
+from lengthwise.base import rng
+from lengthwise.base.types import UsageError, sent
+from lengthwise.cli.options import at_hand
+from lengthwise.evaluation import causality, depth, scores, sealed
+from lengthwise.run import Run, choose_device, load
+from lengthwise.runners.plain import Plain
+from lengthwise.training import checkpoint, cost, micro_batches
+from lengthwise.training.arithmetic import computing, stepping
+from lengthwise.training.ema import Average
+from lengthwise.training.micro_batches import InParts
+from lengthwise.training.processes import joined
+from lengthwise.training.trainer import Trainee
+from lengthwise.verify import verification
+
+CUDA = torch.device("cuda")
+
+
+@pytest.mark.parametrize(("device", "meanwhile"), [("meta", True), ("mps", False)])
+def test_mps_copies_before_anything_is_freed(device, meanwhile, monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, device, non_blocking=False: asked.append(non_blocking) or self)
+    sent(torch.ones(2), torch.device(device))
+    assert asked == [meanwhile]
+
+
+def test_parts_draw_dropout_again_on_their_device(monkeypatch):
+    """Torch keeps the generators of the devices of what it is given."""
+    recipe = small("looped-parity")
+    model, given = recipe.build().to(META), []
+    monkeypatch.setattr(micro_batches, "checkpoint", lambda function, *rest, use_reentrant: given.append(rest))
+    InParts(Plain(model), 2)._again(lambda rows: None, slice(2))
+    assert META in [part.device for part in given[0] if isinstance(part, torch.Tensor)]
+
+
+@pytest.mark.parametrize("kernel", [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH])
+def test_operations_are_counted_alike_whatever_computes_attention(kernel):
+    weights, recipe = load("gpt-small"), replace(catalog.recipe("abacus-positions-nope"), batch=8)
+    with sdpa_kernel(kernel):
+        found = verification.operations(weights, (20,)), cost.operations(recipe, 2, 1)
+    width, layers, positions = weights.recipe.model.width, weights.recipe.model.layers, 20
+    linear = 2 * positions * sum(one.weight.numel() for one in weights.model.modules() if isinstance(one, nn.Linear))
+    assert found[0] - linear >= 2 * 2 * layers * width * positions**2  # products of queries and keys, and of values
+    with sdpa_kernel(SDPBackend.MATH):
+        assert found == (verification.operations(weights, (20,)), cost.operations(recipe, 2, 1))
+
+
+def settings():
+    """Of the user: of products, of cuDNN, and the newer ones of each backend."""
+    cudnn = torch.backends.cudnn
+    parts = torch.backends.cuda.matmul, *(getattr(cudnn, name, None) for name in ("conv", "rnn"))
+    return torch.get_float32_matmul_precision(), cudnn.allow_tf32, [getattr(one, "fp32_precision", 0) for one in parts]
+
+
+def test_only_steps_are_taken_in_tf32():
+    """What is measured between them is not, whatever the user's own setting, which is left as it was."""
+    first = settings()
+    with computing(1):  # after which all is as before
+        torch.set_float32_matmul_precision("high")
+        before = settings()
+        with computing(1):
+            assert settings()[:2] == ("highest", False)
+            with stepping("tf32"):
+                assert settings()[:2] == ("high", True)
+            for matmul in ("fp32", "bf16"):
+                with stepping(matmul):
+                    assert settings()[:2] == ("highest", False)
+        assert settings() == before
+    assert settings() == first
+
+
+def test_a_step_is_taken_in_the_arithmetic_asked_for(monkeypatch):
+    recipe, seen = small("looped-parity"), []
+    trainee = Trainee(recipe, torch.device("cpu"), matmul="tf32")
+    loss = trainee.loss
+    monkeypatch.setattr(
+        trainee, "loss", lambda *asked: seen.append(torch.get_float32_matmul_precision()) or loss(*asked)
+    )
+    trainee.advance()
+    assert seen == ["high"] and torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch 2.9 or newer")
+def test_the_newer_settings_of_precision_are_left_as_they_were():
+    backend = torch.backends.cuda.matmul
+    before = backend.fp32_precision
+    try:
+        backend.fp32_precision = "tf32"  # beside which torch refuses to tell the older setting
+        with computing(1):
+            assert backend.fp32_precision == "ieee"
+        assert backend.fp32_precision == "tf32"
+    finally:
+        backend.fp32_precision = before
+
+
+class Few(nn.Module):
+    """Knows three symbols, and counts how often it is asked."""
+
+    asked = 0
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = nn.Embedding(3, 4), nn.Linear(4, 20)
+
+    def forward(self, tokens):
+        self.asked += 1
+        return self.out(self.table(tokens))
+
+
+def test_an_unknown_symbol_does_not_reach_a_gpu(monkeypatch):
+    """There it would stop all that the process computes later."""
+    module = Few()
+    monkeypatch.setattr(causality, "device_of", lambda model: CUDA)
+    with pytest.raises(UsageError, match="does not know all"):
+        lw.evaluate(module, [3], task="addition", samples=2)
+    assert module.asked == 0
+
+
+def test_each_of_the_processes_has_its_own_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    asked, zeros = [], torch.zeros
+    monkeypatch.setattr(torch, "zeros", lambda *size, device=None: asked.append(device) or zeros(*size))
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "LOCAL_RANK": "1", "RANK": "1", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert choose_device("cuda") == choose_device("auto") == choose_device(CUDA) == torch.device("cuda:1")
+    assert asked == [torch.device("cuda:1")] * 3  # no context on another
+    with pytest.raises(UsageError, match="leave the number of cuda:0 out"), joined(torch.device("cuda:0")):
+        pass
+
+
+def test_what_processes_share_is_on_the_cpu_and_without_the_best_weights():
+    recipe = replace(small("looped-parity"), watch=catalog.recipe("looped-parity").watch, keep="best")
+    first, other = (Trainee(recipe, torch.device("cpu")) for _ in range(2))
+    first.advance()
+    first.watching.best = {"merit": 1.0, "step": 1, "weights": first.model.state_dict()}
+    state = checkpoint.shared(first.state())
+    assert state["best"]["weights"] == {} and first.watching.best["weights"]
+    other.adopt(state)
+    assert all(map(torch.equal, first.model.parameters(), other.model.parameters()))
+
+
+def remote(**changes):
+    return argparse.Namespace(**{"on": "Slurm(gpus=1)", "device": "cuda", "matmul": "tf32", "compile": True} | changes)
+
+
+def test_a_machine_without_a_gpu_sends_trainings_to_those_with_one():
+    assert at_hand(remote()) == (torch.device("cpu"), "fp32")
+    assert at_hand(remote(matmul="bf16")) == (torch.device("cpu"), "bf16")
+    for nowhere in ({"device": "cpu"}, {"on": "local", "device": "cpu"}):  # a CPU has no tf32 anywhere
+        assert at_hand(remote(**nowhere)) == (torch.device("cpu"), "tf32")
+    with pytest.raises(UsageError, match="'abacus' is no device"):
+        at_hand(remote(device="abacus"))
+
+
+def test_a_step_of_a_gpu_is_not_guessed(monkeypatch):
+    monkeypatch.setattr(cost, "_foreseen", lambda recipe: 1e6)
+    assert cost.gpu_step_seconds(small("looped-parity"), 1) is None
+
+
+def test_more_rows_at_a_time_where_no_cache_is_small(monkeypatch):
+    weights, seen = load("looped-parity"), []
+    parts = scores.in_parts
+    monkeypatch.setattr(scores, "in_parts", lambda *asked, **more: seen.append(asked[2]) or parts(*asked, **more))
+    list(scores.evaluate(weights, [4], samples=4))
+    monkeypatch.setattr(scores, "device_of", lambda model: CUDA)
+    list(scores.evaluate(weights, [4], samples=4))
+    assert seen == [scores.CACHED, scores.TOKENS]
+
+
+def test_what_is_measured_after_training_is_measured_on_its_device(monkeypatch):
+    asked = []
+
+    def weights(self, device="cpu"):
+        asked.append(device)
+        raise InterruptedError
+
+    monkeypatch.setattr(Run, "weights", weights)
+    run = Run.expected(small("looped-parity"))
+    for measure in (
+        lambda: sealed.seal(run, [4], samples=2, structured=2, device=CUDA),
+        lambda: depth.depths(run, [4], 2, device=CUDA),
+    ):
+        with pytest.raises(InterruptedError):
+            measure()
+    assert asked == [CUDA, CUDA]
+
+
+def test_an_average_copies_what_does_not_move():
+    """A weight of whole numbers, which nothing trains, and a buffer."""
+    model = nn.Linear(2, 2)
+    model.count = nn.Parameter(torch.tensor([3]), requires_grad=False)
+    model.register_buffer("seen", torch.tensor([0.0]))
+    average = Average(model, 0.5)
+    first = model.weight.detach().clone()
+    for number in range(2):
+        model.count.data += 1
+        model.seen += 1
+        average.update_parameters(model)
+        assert average.module.count.tolist() == [4 + number] and average.module.seen.tolist() == [1 + number]
+        model.weight.data.zero_()
+    torch.testing.assert_close(average.module.weight.detach(), first / 2)
+
+
+def test_the_seed_of_a_gpu_that_nobody_uses_yet_is_kept(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    seeds = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+    with rng.undisturbed():
+        torch.manual_seed(7)
+        with rng.undisturbed():
+            torch.manual_seed(8)
+        assert seeds[-1] == 7

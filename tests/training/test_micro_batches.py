@@ -1,0 +1,217 @@
+"""A batch that memory does not hold runs in parts, with the same result; and several runs share a machine's GPUs."""
+
+import io
+import os
+import signal
+import sys
+from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import LONG
+from test_processes import RECIPES
+from test_training import PLAIN, outcome, stop_at
+from torch.autograd.graph import saved_tensors_hooks
+
+from lengthwise import catalog
+from lengthwise.base.progress import Progress
+from lengthwise.base.types import UsageError
+from lengthwise.cli import entry
+from lengthwise.experiment import data
+from lengthwise.jobs import launchers
+from lengthwise.jobs.launchers import Local, free_gpu
+from lengthwise.run import choose_device
+from lengthwise.runners import cpu
+from lengthwise.runners.plain import Plain
+from lengthwise.training import stacked
+from lengthwise.training.loop import Interrupted, train
+from lengthwise.training.micro_batches import InParts
+from lengthwise.training.trainer import Trainee
+
+pytestmark = pytest.mark.usefixtures("untyped")
+CPU = torch.device("cpu")
+
+
+def exhaust_memory(*_, **__):
+    """Raise what torch's allocator for the CPU raises."""
+    torch.empty(2**50)
+
+
+def raise_cuda(*_, **__):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+
+def raise_python(*_, **__):
+    raise MemoryError
+
+
+class Little(Plain):
+    """A runner whose memory holds two rows."""
+
+    def _held(self, loops):
+        if len(loops) > 2:
+            exhaust_memory()
+
+    def last(self, inputs, loops, at, *, untracked=0):
+        self._held(loops)
+        return super().last(inputs, loops, at, untracked=untracked)
+
+    def each(self, inputs, loops, at):
+        self._held(loops)
+        return super().each(inputs, loops, at)
+
+
+@pytest.mark.parametrize("name", ["ntp-pause-parity", "gpt-small", "looped-pairs", "abacus-addition"])
+def test_the_runners_for_a_cpu_run_in_parts(name):
+    """As a checkpoint from a GPU, which was too small for a batch, goes on here."""
+    recipe = catalog.recipe(name, ["batch=4", "watch.every=0", "keep=last", "model.dropout=0"])
+    whole, parted = Trainee(recipe, CPU), Trainee(recipe, CPU)
+    parted.parts = 2
+    for trainee in (whole, parted):
+        assert trainee._backward(*trainee.batch(0))
+    for one, other in zip(whole.model.parameters(), parted.model.parameters(), strict=True):
+        if one.grad is not None or other.grad is not None:
+            torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", RECIPES if LONG else ["every"])
+def test_in_parts_is_the_same(name, monkeypatch):
+    """In float64: every objective, whatever it sums over."""
+    recipe, steps = RECIPES[name]
+    whole, parted = Trainee(recipe, CPU), Trainee(recipe, CPU)
+    for trainee in (whole, parted):
+        trainee.model.double()
+        if trainee.average:
+            trainee.average.double()
+    for _ in range(steps):
+        whole.advance()
+        with monkeypatch.context() as patch:
+            patch.setattr(cpu, "choose", lambda model, kinds: Little(model))
+            parted.advance()
+    assert (whole.parts, parted.parts) == (1, 2 if recipe.batch == 3 else 4)
+    for one, other in zip(whole.model.parameters(), parted.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-9, rtol=0)
+    for one, other in zip(whole.sums.values(), parted.sums.values(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-9, rtol=0)
+
+
+def test_parts_keep_less():
+    """What backpropagation keeps of a batch until it begins: hardly more than the logits."""
+    rows, loops = data.batch(replace(PLAIN, batch=16), 0)
+    model, kept = PLAIN.build(), []
+    for runner in (Plain(model), InParts(Plain(model), 4)):
+        numbers = Counter()
+        with saved_tensors_hooks(lambda x, numbers=numbers: numbers.update([x.numel()]) or x, lambda x: x):
+            runner.last(rows.inputs, loops, rows.loss_mask)
+        kept.append(sum(size * times for size, times in numbers.items()))
+    assert kept[1] < kept[0] / 10
+
+
+def test_a_run_stays_in_parts_and_says_so_once(runs, monkeypatch, capsys):
+    """After a stop too: so its weights are those of a run that nobody stopped, to the bit."""
+    recipe = replace(PLAIN, steps=4)
+    monkeypatch.setattr(cpu, "choose", lambda model, kinds: Little(model))
+    whole, _ = train(recipe, runs / "whole"), capsys.readouterr()
+    stop_at(monkeypatch, [3], lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted):
+        train(recipe, progress=Progress())
+    stopped = train(recipe, progress=Progress())
+    assert outcome(stopped) == outcome(whole) and stopped.about()["parts"] == 4
+    said = "plain: memory does not hold a batch: from step 1 on, its 6 rows run in 4 parts"
+    assert capsys.readouterr().err.count(said) == 1
+    monkeypatch.undo()
+    assert "parts" not in Trainee(PLAIN, CPU).about()
+
+
+EXHAUSTED = [exhaust_memory, raise_cuda, raise_python]
+
+
+@pytest.mark.parametrize("exhausted", EXHAUSTED)
+def test_what_no_part_makes_fit_is_said_in_a_line(monkeypatch, exhausted):
+    trainee = Trainee(PLAIN, CPU)
+    monkeypatch.setattr(Trainee, "loss", exhausted)
+    with pytest.raises(UsageError, match="plain: memory does not hold 1 of 6 rows at a time: reduce batch"):
+        trainee.advance()
+    together = stacked.Stack([SimpleNamespace(trainee=trainee, run=SimpleNamespace(recipe=PLAIN))], Progress())
+    monkeypatch.setattr(stacked, "advance", exhausted)
+    with pytest.raises(UsageError, match="plain: memory does not hold 1 seeds at once: take fewer, or leave"):
+        together.advance()
+
+
+@pytest.mark.parametrize("exhausted", EXHAUSTED)
+@pytest.mark.parametrize(
+    ("words", "reduce"),
+    [
+        ("evaluate looped-parity --lengths 4 --samples 2", "--lengths, --samples"),
+        ("attack looped-parity --tries 4", "--lengths"),
+        ("solve looped-parity 101", "the problem's size"),
+        (
+            "train looped-parity steps=2 batch=4 watch.every=0 --samples 2",
+            "batch, lengths.top, --lengths, --samples, --jobs",
+        ),
+        ("verify looped-parity --lengths 4 --samples 2", "--lengths, --samples"),
+    ],
+)
+def test_a_verb_that_runs_out_of_memory_says_what_to_reduce(words, reduce, exhausted, monkeypatch, capsys, runs):
+    for module in ("scores", "attack"):
+        monkeypatch.setattr(f"lengthwise.evaluation.{module}.answers", exhausted)
+    assert entry._run(entry.parse(words.split())) == 2
+    kept = "; the same command goes on from here" if words.startswith("train") else ""
+    assert capsys.readouterr().err == f"lengthwise: out of memory: reduce {reduce}{kept}\n"
+
+
+def test_another_runtime_error_is_no_lack_of_memory(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    monkeypatch.setattr("lengthwise.evaluation.scores.answers", fail)
+    with pytest.raises(RuntimeError, match="mat1"):
+        entry._run(entry.parse(["evaluate", "looped-parity", "--lengths", "4", "--samples", "2"]))
+
+
+# Devices
+
+
+@pytest.mark.parametrize(("cuda", "mps", "chosen"), [(1, 1, "cuda"), (1, 0, "cuda"), (0, 1, "mps"), (0, 0, "cpu")])
+def test_auto_takes_cuda_then_mps_then_the_cpu(cuda, mps, chosen, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(cuda))
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: bool(mps))
+    monkeypatch.setattr(torch, "zeros", lambda *_, device: torch.ones(1))  # as if it were here
+    assert choose_device("auto").type == chosen
+
+
+def test_the_gpu_that_fewest_have():
+    with pytest.MonkeyPatch.context() as patch:
+        for count in (0, 1):
+            patch.setattr(torch.cuda, "device_count", lambda count=count: count)
+            assert free_gpu([]) is None
+        patch.setattr(torch.cuda, "device_count", lambda: 3)
+        assert [free_gpu(taken) for taken in ([], [0], [0, 1], [0, 1, 2], [2, 1, 0, 0, 1])] == [0, 1, 2, 0, 2]
+
+
+def test_runs_are_spread_over_gpus(monkeypatch):
+    """Of seven runs at four a time on three GPUs never more than two share one; a GPU that is named stays."""
+    started = []
+
+    def start(words, **_):
+        started.append(SimpleNamespace(words=words, status=None, poll=None, stdin=io.BytesIO()))
+        started[-1].poll = lambda process=started[-1]: process.status
+        return started[-1]
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(launchers, "subprocess", SimpleNamespace(Popen=start, PIPE=None, DEVNULL=None))
+    executor, jobs, used = Local().executor(4), [], []
+    for number in range(7):
+        if len(started) >= 4:
+            started[number - 4].status = 0
+        jobs += executor.submit([["train", f"run-{number}", "--device", "auto" if number % 2 else "cuda", "--quiet"]])
+        running = [one.words[one.words.index("--device") + 1] for one in started if one.status is None]
+        used.append(Counter(running))
+    assert set(used[-1]) == {"cuda:0", "cuda:1", "cuda:2"} and max(max(each.values()) for each in used) == 2
+    jobs += executor.submit([["train", "x", "--device", "cpu"], ["train", "y", "--device", "cuda:2"]])
+    assert [one.words[-1] for one in started[-2:]] == ["cpu", "cuda:2"]
+    assert started[0].words[:4] == [sys.executable, "-P", "-m", "lengthwise"]
+    for job in jobs:
+        job.close()

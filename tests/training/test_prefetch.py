@@ -1,0 +1,159 @@
+"""Batches that are drawn ahead change nothing but time; a CPU is told here that it pays."""
+
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import LONG, Crash
+from test_device_reads import FEW, NAMES, small
+from test_stacked import seeds
+from test_training import MASTERED, PLAIN, RICH, outcome, stop_at, unbroken
+
+from lengthwise.base.errors import Interrupted, UsageError
+from lengthwise.experiment import data
+from lengthwise.experiment.lengths import Mastery
+from lengthwise.training import prefetch
+from lengthwise.training.loop import train
+from lengthwise.training.prefetch import Ahead, drawn_ahead
+from lengthwise.training.stacked import train_stacked
+from lengthwise.training.trainer import Trainee
+
+pytestmark = pytest.mark.usefixtures("untyped")
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """It pays; the steps whose batches are drawn, each with the thread that draws it."""
+    found, draw = [], data.batch
+
+    def noted(recipe, step, *, passed=None):
+        found.append((step, passed, threading.current_thread().name))
+        return draw(recipe, step, passed=passed)
+
+    monkeypatch.setattr(data, "batch", noted)
+    monkeypatch.setattr(prefetch, "pays", lambda _: True)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left():
+    before = {*threading.enumerate()}
+    yield
+    assert {*threading.enumerate()} <= before
+
+
+def tensors(batch, loops):
+    parts = {**vars(batch), **vars(batch.inputs), "loops": loops}
+    return {name: value for name, value in parts.items() if isinstance(value, torch.Tensor)}
+
+
+# The same
+
+
+@pytest.mark.parametrize("name", NAMES if LONG else FEW)
+def test_batches_of_shipped_recipes_are_the_same(name):
+    recipe = replace(small(name), steps=3)
+    with ThreadPoolExecutor(1) as worker:
+        draw = Ahead(recipe, worker)
+        for step in range(3):
+            found, wanted = tensors(*draw(step, 0)), tensors(*data.batch(recipe, step, passed=0))
+            assert found.keys() == wanted.keys() and all(torch.equal(found[key], wanted[key]) for key in found)
+
+
+@pytest.mark.parametrize("name", NAMES if LONG else FEW[:1])
+def test_weights_of_shipped_recipes_are_the_same(name):
+    both = []
+    for always in (False, True):
+        trainee = Trainee(replace(small(name), steps=3), CPU)
+        with drawn_ahead([trainee], always=always):
+            for _ in range(3):
+                trainee.advance()
+        both.append(trainee.model.state_dict())
+    assert all(torch.equal(value, both[1][key]) for key, value in both[0].items())
+
+
+def test_all_but_the_first_are_drawn_by_one_thread(drawn):
+    """Each once, and none beyond the last step."""
+    run = train(PLAIN)
+    mine = threading.current_thread().name
+    alone = [step for step, _, thread in drawn if thread == mine]
+    others = {thread: [step for step, _, by in drawn if by == thread] for _, _, thread in drawn if thread != mine}
+    assert alone == [0, PLAIN.steps - 1, 0]  # two of them are rehearsed
+    assert [*others.values()] == [[*range(1, PLAIN.steps)]]
+    assert outcome(run) == unbroken(PLAIN)
+
+
+@pytest.mark.parametrize("recipe", [MASTERED, RICH] if LONG else [MASTERED], ids=lambda recipe: recipe.name)
+def test_stopped_and_resumed_equals_unbroken_to_the_bit(recipe, monkeypatch, drawn):
+    """Exams are passed between a batch that was drawn and its step."""
+    stop_at(monkeypatch, [3, 4], lambda: os.kill(os.getpid(), signal.SIGTERM))
+    for _ in range(2):
+        with pytest.raises(Interrupted):
+            train(recipe, save_every=1e9)
+    assert outcome(train(recipe)) == unbroken(recipe)
+
+
+def test_a_batch_from_before_an_exam_is_never_used(drawn):
+    recipe = replace(PLAIN, lengths=Mastery(9, every=1), batch=30)
+    trainee = Trainee(recipe, CPU)
+    with drawn_ahead([trainee], always=True):
+        for step, passed in [(0, 0), (1, 0), (2, 1), (3, 2), (4, 2)]:
+            trainee.passed = passed
+            assert int(trainee.batch(step)[0].sizes.max()) == recipe.lengths.maximum(passed)
+    assert {(step, passed) for step, passed, _ in drawn} >= {(2, 0), (2, 1), (3, 1), (3, 2)}
+
+
+@pytest.mark.skipif(not LONG, reason="two trainings of a stack: LENGTHWISE_LONG=1")
+def test_a_stack_is_drawn_by_one_thread(drawn, monkeypatch):
+    recipes = seeds(replace(PLAIN, steps=3), 2)
+    runs = train_stacked(recipes)
+    assert len({thread for *_, thread in drawn}) == 2
+    found = [outcome(run) for run in runs]
+    for run in runs:
+        run.folder.rename(run.folder.with_name(f"ahead-{run.recipe.seed}"))
+    monkeypatch.setattr(prefetch, "pays", lambda _: False)
+    assert [outcome(run) for run in train_stacked(recipes)] == found
+
+
+# What ends it
+
+
+def test_what_goes_wrong_while_drawing_comes_out_where_the_batch_is_needed(monkeypatch, drawn):
+    """With the checkpoint of before, from which training goes on."""
+    draw = data.batch
+
+    def failing(recipe, step, *, passed=None):
+        if step == 4:
+            raise UsageError("there is no such problem")
+        return draw(recipe, step, passed=passed)
+
+    monkeypatch.setattr(data, "batch", failing)
+    taken = []
+    advance = Trainee.advance
+    monkeypatch.setattr(Trainee, "advance", lambda one: (advance(one), taken.append(one.step)))
+    with pytest.raises(UsageError, match="there is no such problem"):
+        train(PLAIN)
+    assert taken[2:] == [1, 2, 3, 4]  # after two that are rehearsed
+    monkeypatch.setattr(data, "batch", draw)
+    assert outcome(train(PLAIN)) == unbroken(PLAIN)
+
+
+@pytest.mark.parametrize("end", [Crash, KeyboardInterrupt])
+def test_no_thread_is_left_when_training_is_broken_off(end, monkeypatch, drawn):
+    def broken():
+        raise end
+
+    stop_at(monkeypatch, [3], broken)
+    with pytest.raises(end):
+        train(PLAIN)
+
+
+def test_a_cpu_draws_nothing_ahead(monkeypatch):
+    monkeypatch.setattr(prefetch, "ThreadPoolExecutor", None)
+    train(replace(PLAIN, steps=2))
+    assert prefetch.pays(torch.device("cuda"))

@@ -1,0 +1,241 @@
+"""Several processes that train one model do what one does: threads stand for them here, and with LENGTHWISE_LONG
+torchrun starts them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import nullcontext
+from contextvars import copy_context
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import LONG
+from test_training import MASTERED, PLAIN, RICH
+
+from lengthwise.base import rng
+from lengthwise.base.types import UsageError
+from lengthwise.experiment.layout import NextToken
+from lengthwise.experiment.loops import AnyLoops
+from lengthwise.objectives.every import Every
+from lengthwise.objectives.halting import Halting
+from lengthwise.objectives.progressive import Progressive
+from lengthwise.runners.cpu import plain
+from lengthwise.training import processes
+from lengthwise.training.loop import Trainee
+from lengthwise.training.processes import Processes
+from lengthwise.training.trainer import rehearse
+
+pytestmark = pytest.mark.usefixtures("untyped")
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _generators_of_each_process(monkeypatch):
+    """Processes do not wait for each other's turn to draw, so the threads that stand for them must not."""
+    monkeypatch.setattr(rng, "_TURN", nullcontext())
+
+
+class Thread(Processes):
+    """A thread that stands for a process."""
+
+    def __init__(self, rank, count, box, barrier):
+        super().__init__(rank, count)
+        self.box, self.barrier = box, barrier
+
+    def _exchanged(self, value):
+        self.box[self.rank] = value
+        self.barrier.wait()
+        found = list(self.box)
+        self.barrier.wait()
+        return found
+
+    def gather(self, tensor):
+        return self._exchanged(tensor.detach().clone())
+
+    def add(self, tensor):
+        tensor.copy_(torch.stack(self.gather(tensor)).sum(0))
+
+    def from_first(self, value):
+        return self._exchanged(value)[0]
+
+
+def trained(recipe, count, steps, state=None):
+    """One trainee of each process after so many steps, in float64."""
+    barrier, box, faults = threading.Barrier(count, timeout=20), [None] * count, []
+    trainees = []
+    for rank in range(count):
+        trainee = Trainee(recipe, CPU, processes=Thread(rank, count, box, barrier) if count > 1 else None)
+        trainee.model.double()
+        if state:
+            trainee.adopt({**state})
+        trainees.append(trainee)
+
+    def work(trainee):
+        try:
+            for _ in range(steps):
+                trainee.advance()
+                trainee.examine()
+        except Exception as error:
+            faults.append(error)
+            barrier.abort()
+
+    # With this thread's context: the runner that it has chosen.
+    threads = [threading.Thread(target=copy_context().run, args=(work, trainee)) for trainee in trainees]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if faults:
+        raise faults[0]
+    return trainees
+
+
+def same(one, other):
+    for name, value in one.model.state_dict().items():
+        torch.testing.assert_close(value, other.model.state_dict()[name], atol=1e-6, rtol=0)
+    for name, value in one.sums.items():
+        torch.testing.assert_close(value, other.sums[name], atol=1e-6, rtol=0)
+    assert one.passed == other.passed
+
+
+ODD = replace(PLAIN, batch=7, clip=0.1)  # rows that no number of processes shares evenly
+RECIPES = {
+    "final": (ODD, 20),
+    "every": (replace(ODD, objective=Every()), 3),
+    "progressive": (replace(ODD, objective=Progressive(truncated=True)), 3),
+    "halting": (replace(ODD, objective=Halting(), loops=AnyLoops(extra=2)), 3),
+    "next-token": (replace(ODD, layout=NextToken()), 3),
+    "rich": (replace(RICH, batch=3, model=replace(RICH.model, dropout=0.0)), 3),
+    "mastered": (replace(MASTERED, batch=7), 6),
+}
+
+
+@pytest.mark.parametrize(("name", "count"), [("final", 2), *((name, 3) for name in RECIPES)])
+def test_several_train_what_one_does(name, count):
+    recipe, steps = RECIPES[name]
+    (alone,) = trained(recipe, 1, steps)
+    for one in trained(recipe, count, steps):
+        same(one, alone)
+
+
+def test_without_faster_runners_too():
+    with plain():
+        (alone,) = trained(RECIPES["every"][0], 1, 2)
+        for one in trained(RECIPES["every"][0], 2, 2):
+            same(one, alone)
+
+
+def test_their_number_may_change_on_the_way():
+    (alone,) = trained(ODD, 1, 6)
+    state = None
+    for count in (3, 1, 2):
+        first, *others = trained(ODD, count, 2, state)
+        assert all(other.step == first.step for other in others)
+        state = first.state()
+    same(first, alone)
+
+
+def test_each_process_draws_a_dropout_of_its_own():
+    recipe = replace(ODD, model=replace(ODD.model, dropout=0.5), steps=1)
+    assert Processes(0, 2).address == () != Processes(1, 2).address != Processes(2, 3).address
+    one, two = trained(recipe, 2, 1)
+    same(one, two)
+
+
+def test_too_few_rows_are_refused():
+    with pytest.raises(UsageError, match="a batch of 2 rows is too few for 3 processes"):
+        trained(replace(PLAIN, batch=2), 3, 1)
+
+
+OWN = """
+from dataclasses import dataclass
+import lengthwise as lw
+
+@dataclass(frozen=True)
+class Penalised(lw.Final):
+    def __call__(self, runner, batch, loops, generator):
+        loss = super().__call__(runner, batch, loops, generator)
+        return lw.Loss(loss.value + sum(weight.square().sum() for weight in runner.model.parameters()), loss.logs)
+"""
+
+
+def test_an_objective_that_takes_the_model_is_refused():
+    """Each process would add the whole gradient of the penalty."""
+    space = {}
+    exec(OWN, space)
+    recipe = replace(ODD, objective=space["Penalised"]())
+    trained(recipe, 1, 1)
+    with pytest.raises(UsageError, match=r"^the objective uses runner.model, .*, or train in one process$"):
+        trained(recipe, 2, 1)
+
+
+def test_what_several_processes_cannot_do_is_refused_in_the_rehearsal(monkeypatch):
+    space = {}
+    exec(OWN, space)
+    recipe = replace(ODD, objective=space["Penalised"]())
+    rehearse(recipe, CPU)
+    monkeypatch.setattr(processes, "process_count", lambda: 2)
+    with pytest.raises(UsageError, match=r"uses runner.model"):
+        rehearse(recipe, CPU)
+    one = rehearse(ODD, CPU)  # whose rows are all its own
+    monkeypatch.undo()
+    same(one, rehearse(ODD, CPU))
+
+
+# Real processes
+
+
+def torchrun(count, *words, **given):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count), "--standalone"]
+    train = ["-m", "lengthwise", "train", "looped-parity", "lengths=Uniform(top=4)", "model.width=8", "batch=7",
+             "watch.every=0", "keep=last", "--lengths", "3", "--samples", "5", "--quiet",
+             "--save-every", "0.2"]  # fmt: skip
+    return subprocess.Popen([*command, *train, *words], stderr=subprocess.PIPE, text=True, **given)
+
+
+def weights(folder):
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model.safetensors")
+
+
+@pytest.mark.skipif(not LONG, reason="starts many processes: LENGTHWISE_LONG=1")
+@pytest.mark.timeout(600)
+def test_torchrun_killed_and_resumed_by_another_number(runs):
+    assert torchrun(1, "steps=400").wait() == 0
+    (alone,) = runs.glob("looped-parity-*")
+    expected = weights(alone)
+    alone.rename(runs / "alone")
+    killed = torchrun(2, "steps=400")
+    state = runs / alone.name / "state.pt"
+    while not state.exists() and killed.poll() is None:
+        time.sleep(0.05)
+    children = Path(f"/proc/{killed.pid}/task/{killed.pid}/children").read_text(encoding="utf-8").split()
+    os.kill(int(children[0]), signal.SIGKILL)
+    assert killed.wait() != 0  # torchrun ends the others
+    stopped = torchrun(3, "steps=400")
+    before = state.stat().st_mtime_ns
+    while state.exists() and state.stat().st_mtime_ns == before and stopped.poll() is None:
+        time.sleep(0.05)
+    stopped.send_signal(signal.SIGTERM)
+    stopped.wait()
+    assert torchrun(2, "steps=400").wait() == 0
+    about = json.loads((runs / alone.name / "about.json").read_text())
+    assert about["processes"] == 2 and about["steps"] == 400
+    assert [change["processes"] for change in about["resumed"]] == ["2", "3"]
+    for name, value in weights(runs / alone.name).items():
+        torch.testing.assert_close(value, expected[name], atol=1e-3, rtol=0)
+
+
+@pytest.mark.skipif(not LONG, reason="starts many processes: LENGTHWISE_LONG=1")
+def test_torchrun_refuses_an_objective_that_takes_the_model(runs, tmp_path):
+    (tmp_path / "penalty.py").write_text(OWN)
+    asked = torchrun(2, "objective=Penalised", "--import", "penalty", cwd=tmp_path)
+    assert "lengthwise: the objective uses runner.model" in asked.communicate()[1] and asked.returncode != 0
+    assert not [*runs.glob("looped-parity-*")]

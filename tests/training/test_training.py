@@ -1,0 +1,854 @@
+"""Laws of training: data is a pure function of the step, a run that was stopped ends as one that was not, and files
+are whole, harmless, or refused."""
+
+import errno
+import json
+import math
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Crash, survived
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lengthwise
+from lengthwise import catalog
+from lengthwise.base import rng
+from lengthwise.base.types import Problems, UsageError
+from lengthwise.evaluation import scores
+from lengthwise.evaluation.solver import Solver
+from lengthwise.experiment import data
+from lengthwise.experiment.layout import FullOutput, Pairs
+from lengthwise.experiment.lengths import Mastery, Uniform
+from lengthwise.experiment.loops import ExtraLoops, PerRound
+from lengthwise.experiment.optim import LAMB, AdamW, Schedule
+from lengthwise.experiment.recipe import Recipe, Watch
+from lengthwise.experiment.source import Finite
+from lengthwise.experiment.stopping import MaxConfidence
+from lengthwise.models.transformer import Transformer
+from lengthwise.nn.window import Local
+from lengthwise.objectives.final import Final
+from lengthwise.objectives.progressive import Progressive
+from lengthwise.run import Run, load
+from lengthwise.runners.cpu import choose, plain
+from lengthwise.runs import folder as folders
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.parity import Parity
+from lengthwise.training import loop as training
+from lengthwise.training.loop import Interrupted, computing, stop_signal, train
+from lengthwise.training.stacked import train_stacked
+from lengthwise.training.trainer import REHEARSED, rehearse
+
+MODEL = Transformer(width=8, heads=2)
+PLAIN = Recipe("plain", Parity(), FullOutput(), Uniform(4), PerRound(), MODEL, Final(), steps=13, batch=6)
+RICH = Recipe(
+    "rich",
+    Addition(3, "least"),
+    Pairs(),
+    Uniform(4, longest=0.5),
+    ExtraLoops(1, 2),
+    replace(MODEL, dropout=0.2, positions=(Local(1),)),
+    Progressive(truncated=True),
+    steps=15,
+    batch=6,
+    optimizer=AdamW(5e-3),
+    schedule=Schedule("cosine", warmup=0.2),
+    ema=0.8,
+    ema_start=3,
+    hard=0.3,
+    stopping=MaxConfidence(extra=1),
+    watch=Watch(every=4, sizes=(1, 2), count=10),
+    keep="best",
+)
+LARGE = replace(PLAIN, name="large", optimizer=LAMB(5e-3), schedule=Schedule("exponential", floor=0.05))
+MASTERED = replace(PLAIN, name="mastered", lengths=Mastery(4, every=3, least=0.0, count=4))
+each = pytest.mark.parametrize("recipe", [PLAIN, RICH], ids=lambda recipe: recipe.name)
+
+
+def outcome(run):
+    """What must not depend on how training was carried out: the weights file and the metrics but for times."""
+    rows = [{k: v for k, v in row.items() if not k.endswith("_s")} for row in run.rows("metrics")]
+    return (run.folder / "model.safetensors").read_bytes(), rows
+
+
+@cache
+def unbroken(recipe):
+    """The outcome of a run that nobody stopped."""
+    with tempfile.TemporaryDirectory() as folder:
+        return outcome(train(recipe, folder))
+
+
+def finished(recipe):
+    """The folder of a finished run, put together from an earlier one's outcome."""
+    folder = Run.of(recipe).folder
+    (folder / "model.safetensors").write_bytes(unbroken(recipe)[0])
+    return folder
+
+
+def weights_of(run):
+    return {name: value.clone() for name, value in run.weights().model.state_dict().items()}
+
+
+# Data
+
+
+@settings(max_examples=5)
+@given(st.permutations(range(4)), st.integers(0, 3))
+def test_batch_i_is_a_function_of_i_alone(order, data_seed):
+    recipe = replace(RICH, data_seed=data_seed)
+    first = {i: data.batch(recipe, i) for i in range(4)}
+    for i in order:
+        torch.manual_seed(i)
+        again, loops = data.batch(recipe, i)
+        assert same(again, first[i][0]) and torch.equal(loops, first[i][1])
+
+
+def same(one, two):
+    one, two = ({**vars(batch), **vars(batch.inputs), "inputs": batch.rounds} for batch in (one, two))
+    return all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_other_steps_and_seeds_have_other_problems():
+    recipe = replace(RICH, lengths=Uniform(30, 20))
+    batches = [data.batch(replace(recipe, data_seed=seed), step)[0] for seed in range(3) for step in range(3)]
+    assert len({str(batch.inputs.tokens[:, :20].tolist()) for batch in batches}) == 9
+
+
+def test_the_seed_of_weights_changes_loops_but_no_problem():
+    recipe = replace(RICH, batch=40)
+    (one, loops), (two, others) = (data.batch(replace(recipe, seed=seed), 0) for seed in (0, 1))
+    assert same(one, two)
+    assert not torch.equal(loops, others)
+
+
+class _Marked(Parity):
+    """A task whose hard problems are all ones."""
+
+    def sample_hard(self, sizes, generator):
+        ones = self.sample(sizes, generator)
+        return Problems(**{**vars(ones), "prompt": torch.ones_like(ones.prompt)})
+
+
+@pytest.mark.parametrize(("hard", "count"), [(0.0, 0), (0.3, 3), (0.5, 5), (1.0, 10)])
+def test_a_share_of_every_batch_is_hard_whatever_its_length(hard, count):
+    recipe = replace(PLAIN, task=_Marked(), batch=10, hard=hard, lengths=Uniform(40, 30, longest=0.5))
+    longest = set()
+    for step in range(5):
+        batch, _ = data.batch(recipe, step)
+        marked = (batch.inputs.tokens[:, :30] == 1).all(1)
+        assert int(marked.sum()) == count
+        longest |= set((batch.sizes[marked, 0] == 40).tolist())
+    assert longest == ({True, False} if count else set())
+
+
+def test_every_length_is_trained_on_and_none_beyond():
+    sizes = torch.cat([data.batch(RICH, step)[0].sizes for step in range(40)])
+    assert sorted(sizes.unique().tolist()) == [1, 2, 3, 4]
+
+
+# Training is the plain loop
+
+
+def plain_training(recipe):
+    """Weights, their moving average by its formula, and each step's loss; the loop as one would first write it."""
+    model = recipe.build()
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=recipe.optimizer.weight_decay)
+    average, losses = None, []
+    for step in range(recipe.steps):
+        batch, loops = data.batch(recipe, step)
+        torch.manual_seed(rng.address(recipe.seed, "dropout", step))
+        loss = recipe.objective(choose(model), batch, loops, rng.stream(recipe.seed, "objective", step)).value
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+        for group in optimizer.param_groups:
+            group["lr"] = recipe.optimizer.rate * recipe.schedule.factor(step, recipe.steps)
+        optimizer.step()
+        losses.append(float(loss.detach()))
+        weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        if step == recipe.ema_start:
+            average = weights
+        elif average:
+            average = {name: recipe.ema * average[name] + (1 - recipe.ema) * value for name, value in weights.items()}
+    return weights, average, losses
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.8])
+def test_training_is_the_plain_loop_and_ema_its_formula(ema):
+    recipe = replace(RICH, ema=ema, keep="last")
+    run = train(recipe)
+    weights, average, losses = plain_training(recipe)
+    for name, value in weights_of(run).items():
+        torch.testing.assert_close(value, (average if ema else weights)[name], atol=1e-5, rtol=0)
+    logged = {row["step"]: row["loss"] for row in run.rows("metrics") if "loss" in row}
+    wanted = {10: sum(losses[:10]) / 10, 15: sum(losses[10:]) / 5}
+    assert logged == pytest.approx(wanted, abs=1e-5)
+
+
+def test_a_run_says_by_which_runner_it_was_trained(quick, tmp_path):
+    assert train(replace(PLAIN, steps=1), tmp_path / "packed").about()["runner"] == "PackedTransformer"
+    with plain():
+        about = train(replace(PLAIN, steps=1), tmp_path / "plain").about()
+    assert about["runner"] == "Plain: others are turned off"
+
+
+def test_going_on_by_another_runner_is_told(quick, monkeypatch, capsys):
+    stop_at(monkeypatch, [2], lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(Interrupted):
+        train(PLAIN)
+    with plain():
+        run = train(PLAIN)
+    told = "goes on from step 2 with runner Plain: others are turned off and not PackedTransformer"
+    assert told in capsys.readouterr().err
+    assert run.about()["resumed"] == [{"step": 2, "runner": "PackedTransformer"}]
+
+
+def test_a_set_that_leaves_nothing_to_watch_is_refused_before():
+    """Of one bit there are two problems, and a set of 200 has both."""
+    recipe = replace(PLAIN, task=Parity(), lengths=Uniform(10), source=Finite(rows=200), hard=0.0, families=0.0)
+    with pytest.raises(UsageError, match="left for the validation part"):
+        rehearse(replace(recipe, watch=Watch(every=20, sizes=(1, 10), count=20)), torch.device("cpu"))
+    rehearse(replace(recipe, watch=Watch(every=20, sizes=(10,), count=20)), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("kind", ["Abacus", "Coupling"])
+def test_digit_positions_that_some_batch_will_pass_are_refused_before(kind):
+    """Whatever is drawn: the longest number's, and the largest offset."""
+    words = [f"model.positions=({kind}(offset=100),)", "watch.every=0", "keep=last"]
+    rehearse(catalog.recipe("abacus-addition", [*words, "lengths=Curriculum(top=20,every=300)"]), torch.device("cpu"))
+    with pytest.raises(UsageError, match=r"does not fit the table of 128: .* or a smaller offset"):
+        rehearse(
+            catalog.recipe("abacus-addition", [*words, "lengths=Curriculum(top=30,every=300)"]), torch.device("cpu")
+        )
+
+
+def test_an_average_that_has_not_begun_is_not_evaluated():
+    late = replace(PLAIN, ema=0.9, ema_start=PLAIN.steps)
+    assert outcome(train(late))[0] == unbroken(PLAIN)[0]
+
+
+def test_what_is_watched_are_the_weights_that_are_kept():
+    """The moving average, not the weights of the step: of 15 steps with a decay of 0.8 these are far apart."""
+    watch = Watch(every=RICH.steps, sizes=(2,), count=40, probes=("12+21",), validation=40)
+    run = train(replace(RICH, keep="last", watch=watch))
+    *_, row = run.rows("metrics")
+    held_out = data.held_out(run.recipe, watch.validation)
+    assert row["validation_loss"] == pytest.approx(scores.loss(run.model, run.recipe, held_out), rel=1e-5)
+    raw = run.recipe.build()
+    raw.load_state_dict(plain_training(run.recipe)[0])
+    assert row["validation_loss"] != pytest.approx(scores.loss(raw.eval(), run.recipe, held_out), rel=1e-3)
+    assert row["exact"]["2"] == scores.exact_match(run.model, run.recipe, (2, 2), watch.count, step=RICH.steps)
+    batch = run.recipe.layout.write(run.recipe.task.parse("12+21"), run.recipe.task)
+    loops = scores.answer(run.model, run.recipe, batch, run.recipe.stopping).loops
+    assert row["perplexity"]["12+21"] == pytest.approx(
+        float(scores.perplexity(run.model, batch, loops, None)), rel=1e-5
+    )
+
+
+def test_training_learns():
+    recipe = replace(PLAIN, lengths=Uniform(1), loops=PerRound(), steps=60, batch=8, optimizer=AdamW(1e-2))
+    losses = [row["loss"] for row in train(recipe).rows("metrics")]
+    assert losses[-1] < 0.1 * losses[0]
+
+
+def test_a_run_tells_all_of_itself():
+    run = train(RICH)
+    assert run.done and run.folder.name == f"rich-{RICH.id}"
+    assert Run.open(run.folder).recipe == RICH == load(run.folder).recipe
+    assert Run.open(run.folder.name).folder == run.folder
+    assert sorted(path.name for path in run.folder.iterdir()) == [
+        ".lock", "about.json", "config.json", "metrics.jsonl", "model.safetensors"
+    ]  # fmt: skip
+    about = run.about()
+    assert about["steps"] == 15 and about["parameters"] == sum(p.numel() for p in run.weights().model.parameters())
+    rows = run.rows("metrics")
+    assert [row["step"] for row in rows if "exact" in row] == [4, 8, 12]
+    assert [row["step"] for row in rows if "loss" in row] == [10, 15]
+    assert set(rows[0]["exact"]) == {"1", "2"}
+
+
+def test_the_best_weights_are_those_of_the_first_best_watched_step(monkeypatch):
+    recipe = replace(RICH, schedule=Schedule())
+    until = train(replace(recipe, steps=8, keep="last"))
+    exact = {4: 0.25, 8: 0.5, 12: 0.5}
+    monkeypatch.setattr(scores, "exact_match", lambda *_, step=0: exact.get(step, 0.0))
+    run = train(recipe)
+    assert [row["exact"] for row in run.rows("metrics") if "exact" in row] == [{"1": e, "2": e} for e in exact.values()]
+    assert run.about()["kept_step"] == 8
+    assert outcome(run)[0] == outcome(until)[0]
+
+
+def test_watching_changes_no_weight():
+    assert outcome(train(replace(PLAIN, watch=Watch(3, (2,), 5))))[0] == unbroken(PLAIN)[0]
+
+
+def test_probes_are_watched():
+    """Perplexity of the right answers to a person's prompts, falling as they are learned; a bad one is said at once."""
+    watched = replace(PLAIN, steps=12, watch=Watch(3, (2,), 5, probes=("1", "10")))
+    run = train(watched)
+    rows = [row for row in run.rows("metrics") if "perplexity" in row]
+    assert [row["step"] for row in rows] == [3, 6, 9, 12]
+    assert all(set(row["perplexity"]) == {"1", "10"} and min(row["perplexity"].values()) > 1 for row in rows)
+    assert abs(Solver(run.weights()).solve("10").perplexity - rows[-1]["perplexity"]["10"]) < 1e-4
+    with pytest.raises(UsageError, match="parity"):
+        replace(PLAIN, watch=Watch(3, (2,), 5, probes=("12",)))
+
+
+def test_seeds_give_other_runs_and_the_same_seed_the_same_to_the_bit(tmp_path):
+    assert outcome(train(PLAIN, tmp_path / "again")) == unbroken(PLAIN)
+    for other in (replace(PLAIN, seed=1), replace(PLAIN, data_seed=1)):
+        assert outcome(train(other))[0] != unbroken(PLAIN)[0]
+
+
+def test_a_finished_run_is_not_trained_again(monkeypatch):
+    run = train(PLAIN)
+    before = {path.name: path.read_bytes() for path in run.folder.iterdir()}
+    monkeypatch.setattr(training.Trainee, "advance", None)
+    again = train(PLAIN)
+    assert again.folder == run.folder
+    assert {path.name: path.read_bytes() for path in run.folder.iterdir()} == before
+
+
+def test_training_leaves_threads_and_signals_as_they_were():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)], torch.get_num_threads()
+    train(PLAIN)
+    assert before == ([signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)], torch.get_num_threads())
+    tiny = torch.tensor(1e-40)
+    assert float(tiny * 1) != 0
+    with computing(1):
+        assert float(tiny * 1) == 0
+    assert float(tiny * 1) != 0
+
+
+def test_training_outside_the_main_thread():
+    done = []
+    thread = threading.Thread(target=lambda: done.append(outcome(train(PLAIN))))
+    thread.start()
+    thread.join()
+    assert done == [unbroken(PLAIN)]
+
+
+# Stopped and resumed
+
+
+def stop_at(monkeypatch, steps, how):
+    """During these steps (each once), something happens."""
+    steps, advance = set(steps), training.Trainee.advance
+
+    def advance_and_stop(trainee):
+        advance(trainee)
+        if trainee.step in steps and trainee.recipe.batch > REHEARSED:
+            steps.discard(trainee.step)
+            how()
+
+    monkeypatch.setattr(training.Trainee, "advance", advance_and_stop)
+
+
+STOPPED = [(PLAIN, signal.SIGINT), (RICH, signal.SIGTERM), (MASTERED, signal.SIGTERM)]
+
+
+@pytest.mark.parametrize(("recipe", "number"), STOPPED, ids=["plain", "rich", "mastered"])
+def test_stopped_at_any_step_and_resumed_equals_unbroken(recipe, number, monkeypatch):
+    """Before and after rows are logged, weights watched, and the last step."""
+    stops = [1, 4, 9, 10, 12, recipe.steps]
+    stop_at(monkeypatch, stops, lambda: os.kill(os.getpid(), number))
+    for stop in stops:
+        with pytest.raises(Interrupted, match=f"stopped at step {stop};"):
+            train(recipe, save_every=1e9)
+    assert outcome(train(recipe)) == unbroken(recipe)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_loop_that_passes_over_errors_stops_at_a_signal(number, monkeypatch):
+    stop_at(monkeypatch, [3], lambda: os.kill(os.getpid(), number))
+    begun = []
+
+    def loop():
+        for seed in range(3):
+            begun.append(seed)
+            with suppress(Exception):
+                train(replace(PLAIN, seed=seed))
+
+    with pytest.raises(KeyboardInterrupt, match="stopped at step 3; the same command goes on from there"):
+        loop()
+    assert begun == [0] and outcome(train(PLAIN)) == unbroken(PLAIN)
+
+
+@pytest.mark.parametrize("recipe", [PLAIN, RICH, LARGE], ids=lambda recipe: recipe.name)
+def test_a_crash_between_checkpoints_and_resumed_equals_unbroken(recipe, monkeypatch):
+    """What was logged after the checkpoint is logged again, once."""
+
+    def crash():
+        raise Crash
+
+    stop_at(monkeypatch, [5], lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted):
+        train(recipe)
+    stop_at(monkeypatch, [11, 12, recipe.steps], crash)
+    for _ in range(3):
+        with pytest.raises(Crash):
+            train(recipe)
+        (run,) = Path(os.environ["LENGTHWISE_RUNS"]).iterdir()
+        with (run / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 1')  # a line cut short
+    assert outcome(train(recipe)) == unbroken(recipe)
+
+
+@pytest.mark.parametrize(("right", "reached"), [(0.9, [3, 4]), (0.89, [1, 1])])
+def test_an_exam_passed_admits_the_next_length(right, reached, monkeypatch):
+    """Exams are due every four steps; lengths are logged every ten."""
+    monkeypatch.setattr(scores, "exact_match", lambda *_, **__: right)
+    recipe = replace(MASTERED, steps=20, lengths=Mastery(4, every=4, least=0.9))
+    assert [row["length"] for row in train(recipe).rows("metrics")] == reached
+    seen = [int(data.batch(recipe, 7, passed=passed)[0].sizes.max()) for passed in (0, 1, 2, 9, None)]
+    assert seen == [1, 2, 3, 4, 4]
+
+
+@pytest.mark.parametrize("again", [train, lambda recipe: train_stacked([recipe, replace(recipe, seed=8)])])
+def test_the_checkpoint_of_a_process_that_was_killed_at_its_very_end_is_removed(again):
+    folder = finished(PLAIN)
+    (folder / "state.pt").write_bytes(b"")
+    again(PLAIN)
+    assert not (folder / "state.pt").exists()
+    assert (folder / "model.safetensors").read_bytes() == unbroken(PLAIN)[0]
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_crash_at_any_write_and_resumed_equals_unbroken(moment, monkeypatch):
+    """Each session dies at its fourth, fifth or sixth file, of which .owner is the first, right before or after."""
+    recipe = replace(RICH, steps=8)
+    wanted = unbroken(recipe)
+    run, crashes = survived(lambda: train(recipe, save_every=0), monkeypatch, 4, moment)
+    assert crashes > 2
+    assert outcome(run) == wanted
+
+
+KILLING = """
+import os, random, signal, sys, time
+import lengthwise.models.transformer, lengthwise.objectives.progressive, lengthwise.tasks.addition
+from lengthwise.run import Run
+from lengthwise.training.loop import Interrupted, Trainee, choose_device, train
+folder, chance = sys.argv[1], random.Random(1)
+recipe = Run.open(folder).recipe
+Trainee(recipe, choose_device("cpu")).advance()  # so that what torch imports late is imported once, before the forks
+assert "torch._dynamo" not in sys.modules, "to train, nobody need wait for torch's compiler"
+
+def saved():
+    try:
+        return os.stat(os.path.join(folder, "state.pt")).st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+for number in [signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, None]:
+    before = saved()
+    child = os.fork()
+    if not child:
+        try:
+            train(recipe, folder, save_every=0.01)
+        except Interrupted:
+            os._exit(3)
+        os._exit(0)
+    if number:
+        while saved() == before:
+            time.sleep(0.001)
+        time.sleep(chance.uniform(0, 0.05))
+        os.kill(child, number)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_killed_at_random_moments_and_resumed_equals_unbroken(tmp_path):
+    """Processes that are really killed; each goes on from the last one's checkpoint."""
+    recipe = replace(RICH, steps=50)
+    Run.of(recipe, tmp_path / "run")
+    environment = {**os.environ, "PYTHONPATH": str(Path(lengthwise.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    predicted = subprocess.run(
+        [sys.executable, "-c", KILLING, tmp_path / "run"], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert predicted.stdout.split() == ["-9", "3", "-9", "0"], predicted.stderr
+    (weights, rows), (wanted, wanted_rows) = outcome(Run.open(tmp_path / "run")), unbroken(recipe)
+    assert rows == wanted_rows
+    assert weights == wanted
+
+
+def test_a_second_signal_is_heeded_at_once():
+    # A shell starts what runs in the background with this signal ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with stop_signal() as stopped:
+            assert not stopped()
+            os.kill(os.getpid(), signal.SIGINT)
+            assert stopped()
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# Files that are damaged, foreign or hostile
+
+
+class Evil:
+    """Unpickled, it leaves a mark."""
+
+    def __reduce__(self):
+        return Path.touch, (Path("SEEN"),)
+
+
+HALF = replace(PLAIN, ema=0.5)
+
+
+@cache
+def half_way():
+    """The state of a run after five steps."""
+    trainee = training.Trainee(HALF, torch.device("cpu"))
+    for _ in range(5):
+        trainee.advance()
+    return trainee.state()
+
+
+def saved(value):
+    with tempfile.TemporaryFile() as file:
+        torch.save(value, file)
+        file.seek(0)
+        return file.read()
+
+
+WIDER = replace(PLAIN, model=replace(MODEL, width=16))
+FOREIGN = {
+    "empty": lambda state: b"",
+    "noise": lambda state: bytes(range(256)) * 9,
+    "text": lambda state: b"not a checkpoint",
+    "cut short": lambda state: saved(state)[:-100],
+    "cut to half": lambda state: saved(state)[: len(saved(state)) // 2],
+    "a tensor": lambda state: saved(torch.arange(3)),
+    "a number": lambda state: saved(3),
+    "an empty list": lambda state: saved([]),
+    "a list": lambda state: saved([1, 2]),
+    "nothing known": lambda state: saved({"a": 1}),
+    "no step": lambda state: saved({name: value for name, value in state.items() if name != "step"}),
+    "no optimizer": lambda state: saved({name: value for name, value in state.items() if name != "optimizer"}),
+    "no model": lambda state: saved({**state, "model": None}),
+    "another model": lambda state: saved({**state, "model": WIDER.build().state_dict()}),
+    "another optimizer": lambda state: saved({**state, "optimizer": {"state": {}, "param_groups": []}}),
+    "no average": lambda state: saved({**state, "average": None}),
+    "a step that is a word": lambda state: saved({**state, "step": "five"}),
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_a_damaged_or_foreign_checkpoint_is_refused_in_one_line(what):
+    path = Run.of(HALF).folder / "state.pt"
+    path.write_bytes(FOREIGN[what](half_way()))
+    with pytest.raises(UsageError, match=r"state\.pt: not a checkpoint.*delete it to start over") as error:
+        train(HALF)
+    assert "\n" not in str(error.value)
+
+
+def test_a_checkpoint_of_this_recipe_is_taken_and_a_deleted_one_starts_over(monkeypatch):
+    """The counterpart of the above: the same file, whole."""
+    path = Run.of(HALF).folder / "state.pt"
+    path.write_bytes(saved(half_way()))
+    path.unlink()
+    assert outcome(train(HALF)) == unbroken(HALF)
+    run = Run.of(replace(HALF, steps=14))
+    (run.folder / "state.pt").write_bytes(saved(half_way()))
+    steps = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            data,
+            "batch",
+            lambda recipe, step, batch=data.batch, **more: steps.append((recipe, step)) or batch(recipe, step, **more),
+        )
+        train(run.recipe)
+    assert [step for recipe, step in steps if recipe == run.recipe] == list(range(5, 14))  # others are rehearsed
+
+
+@pytest.mark.parametrize(
+    "content",
+    [pickle.dumps(Evil(), 2), saved(Evil()), saved({"step": 5, "model": Evil()})],
+    ids=["pickle", "all", "part"],
+)
+def test_no_checkpoint_runs_code(content, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    path = Run.of(PLAIN).folder / "state.pt"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=r"state\.pt"):
+        train(PLAIN)
+    assert not Path("SEEN").exists()
+    pickle.loads(content) if not content.startswith(b"PK") else torch.load(path, weights_only=False)
+    assert Path("SEEN").exists()  # it would have
+
+
+@pytest.mark.parametrize(
+    "content",
+    [pickle.dumps(Evil()), saved(Evil()), saved({"readout.bias": Evil()}), b"", b"{}"],
+    ids=["pickle", "all", "part", "empty", "nothing"],
+)
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_no_weights_and_no_recipe_run_code(name, content, monkeypatch, tmp_path):
+    folder = finished(PLAIN)
+    monkeypatch.chdir(tmp_path)
+    (folder / name).write_bytes(content)
+    with pytest.raises(UsageError, match=name) as error:
+        load(folder)
+    assert "\n" not in str(error.value)
+    assert not Path("SEEN").exists()
+
+
+def test_weights_that_are_cut_short_or_do_not_fit_are_refused():
+    folder = finished(PLAIN)
+    load(folder)
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(UsageError, match="not a whole safetensors file"):
+        load(folder)
+    path.write_bytes(unbroken(WIDER)[0])
+    with pytest.raises(UsageError, match="do not fit the recipe"):
+        load(folder)
+    path.unlink()
+    with pytest.raises(UsageError, match="has its training ended"):
+        load(folder)
+    with pytest.raises(UsageError, match="neither a folder nor one of the shipped weights"):
+        load("no-such-weights")
+    with pytest.raises(UsageError, match="there is no such run"):
+        Run.open("no-such-run")
+
+
+def test_a_folder_with_another_recipe_is_refused(tmp_path):
+    train(PLAIN, tmp_path)
+    with pytest.raises(UsageError, match="holds a run of another recipe"):
+        train(replace(PLAIN, steps=14), tmp_path)
+
+
+def test_a_recipe_with_whole_numbers_goes_on_in_its_own_folder():
+    """``clip=1`` is ``clip=1.0``."""
+    run = train(replace(PLAIN, clip=1))
+    assert train(replace(PLAIN, clip=1)).folder == run.folder
+    assert train(PLAIN).folder == run.folder
+
+
+# Disks that refuse
+
+
+def whole(folder):
+    """Is every file here one that a run has, and whole?"""
+    for path in folder.iterdir():
+        assert path.name in {".lock", "config.json", "metrics.jsonl", "model.safetensors", "state.pt", "about.json"}
+        if path.suffix == ".json":
+            json.loads(path.read_text())
+        if path.name == "state.pt":
+            torch.load(path, weights_only=True)
+        if path.name == "model.safetensors":
+            load(folder)
+    return True
+
+
+@pytest.mark.parametrize("operation", ["replace", "fsync"])
+def test_a_full_disk_is_said_in_one_line_and_leaves_nothing_half_written(operation, monkeypatch):
+    """It is full at each session's third write; once there is space again, the run goes on as if nothing had been."""
+    recipe, times, original = replace(RICH, steps=6), [], getattr(os, operation)
+
+    def full(*arguments):
+        times.append(arguments)
+        if len(times) % 3 == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(*arguments)
+
+    errors = 0
+    with monkeypatch.context() as patch:
+        patch.setattr(os, operation, full)
+        while errors < 4:
+            times.clear()
+            with pytest.raises(UsageError, match=r"cannot write there \(No space left on device\)") as error:
+                train(recipe, save_every=0)
+            assert "\n" not in str(error.value)
+            assert whole(Run.of(recipe).folder)
+            errors += 1
+    assert outcome(train(recipe)) == unbroken(recipe)
+
+
+def test_a_folder_that_cannot_be_made_is_a_usage_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot write there"):
+        train(PLAIN, tmp_path / "file")
+    with pytest.raises(UsageError, match="cannot write there"):
+        train(PLAIN, tmp_path / "file" / "below")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to root")
+def test_a_read_only_folder_is_a_usage_error(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(UsageError, match="cannot write there"):
+        train(PLAIN, tmp_path)
+
+
+def test_rows_that_do_not_fit_on_the_disk_are_added_all_or_none(tmp_path):
+    run = Run.of(PLAIN, tmp_path)
+    run.append("scores", {"row": 1})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40, limits[1]))
+    try:
+        with pytest.raises(UsageError, match=r"cannot write there"):
+            run.append("scores", {"row": 2}, {"row": 3}, {"row": 4})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / "scores.jsonl").read_text() == '{"row": 1}\n'
+
+
+def test_rows_come_back_and_a_line_cut_short_does_not_count(tmp_path):
+    run = Run.of(PLAIN, tmp_path)
+    assert run.rows("metrics") == []
+    rows = [{"step": i, "loss": i / 3, "name": "é"} for i in range(3)]
+    run.append("metrics", rows[0])
+    run.append("metrics", *rows[1:])
+    assert run.rows("metrics") == rows
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 9, "lo')
+    assert run.rows("metrics") == rows
+    run.append("metrics", {"step": 3})
+    assert run.rows("metrics") == [*rows, {"step": 3}]
+    run.cut("metrics", 1)
+    assert run.rows("metrics") == rows[:2]
+
+
+@pytest.mark.parametrize("line", [b"{", b"3", b"{}", b'{"step": "five"}', b"\xff"])
+def test_metrics_that_are_none_are_refused_in_one_line(line):
+    (Run.of(PLAIN).folder / "metrics.jsonl").write_bytes(line + b"\n")
+    with pytest.raises(UsageError, match="metrics"):
+        train(PLAIN)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", pickle.dumps(Evil())], ids=["empty", "cut", "noise", "pickle"])
+def test_what_tells_of_a_run_is_refused_in_one_line_if_it_is_damaged(content):
+    run = Run.of(PLAIN)
+    (run.folder / "about.json").write_bytes(content)
+    with pytest.raises(UsageError, match="about"):
+        run.about()
+
+
+@pytest.mark.parametrize("arguments", [{"threads": 0}, {"device": "abacus"}, {"device": "cuda:99"}])
+def test_what_is_not_there_is_said(arguments):
+    with pytest.raises(UsageError):
+        train(PLAIN, **arguments)
+
+
+def test_the_place_of_runs_is_read_when_it_is_needed(monkeypatch, tmp_path):
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "elsewhere"))
+    assert folders.runs_folder() == tmp_path / "elsewhere"
+    assert Run.of(PLAIN).folder == tmp_path / "elsewhere" / f"plain-{PLAIN.id}"
+
+
+# Optimizers
+
+
+def test_lamb_scales_each_layer_s_step_to_its_weights():
+    """You et al. 2020, algorithm 2, without weight decay; large weights count as 10."""
+    torch.manual_seed(0)
+    weights = [torch.nn.Parameter(torch.randn(3, 2)), torch.nn.Parameter(100 * torch.randn(4))]
+    start = [weight.detach().clone() for weight in weights]
+    optimizer = LAMB(rate=0.1).build(weights)
+    for weight in weights:
+        weight.grad = torch.randn_like(weight)
+    optimizer.step()
+    for weight, before in zip(weights, start, strict=True):
+        step = weight.detach() - before
+        assert float(step.norm()) == pytest.approx(0.1 * min(float(before.norm()), 10), rel=1e-3)
+        assert torch.equal(step.sign(), -weight.grad.sign())
+
+
+def test_lamb_s_weight_decay_is_part_of_the_step_that_is_scaled():
+    """You et al. 2020, algorithm 2: the step has the rate times the norm of the weights, decay included."""
+    weight = torch.nn.Parameter(torch.tensor([3.0, 4.0, 0.0, 0.0]))
+    before = weight.detach().clone()
+    lamb = LAMB(rate=0.1, weight_decay=0.5)
+    optimizer = lamb.build([weight])
+    weight.grad = torch.ones(4)
+    optimizer.step()
+    step = before - weight.detach()
+    # Adam's first step, whose moments the library does not correct for their start, and the decay.
+    along = (1 - lamb.betas[0]) / math.sqrt(1 - lamb.betas[1]) + 0.5 * before
+    torch.testing.assert_close(step, 0.1 * 5 * along / along.norm(), rtol=1e-3, atol=1e-4)
+
+
+# Schedules
+
+SHAPES = st.sampled_from(["constant", "cosine", "linear", "trapezoid"])
+SHARES = st.integers(0, 10).map(lambda tenths: tenths / 20)
+
+
+@given(SHAPES, SHARES, st.one_of(st.none(), SHARES), SHARES, st.integers(1, 60))
+def test_a_schedule_rises_stands_and_falls(shape, warmup, cooldown, floor, steps):
+    schedule = Schedule(shape, warmup, cooldown, floor)
+    factors = [schedule.factor(step, steps) for step in range(steps)]
+    assert all(0 < factor <= 1 for factor in factors)
+    warm = [f for step, f in enumerate(factors) if step < warmup * steps]
+    rest = factors[len(warm) :]
+    assert all(a < b for a, b in pairwise(warm))
+    assert all(factor < 1 for factor in warm)
+    assert all(a >= b for a, b in pairwise(rest))
+    assert all(factor >= floor for factor in rest)
+    if rest and (shape == "constant" or cooldown == 0):
+        assert set(rest) == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "factors"),
+    [
+        (Schedule(), [1] * 10),
+        (Schedule("constant", warmup=0.4), [0.2, 0.4, 0.6, 0.8, 1, 1, 1, 1, 1, 1]),
+        (Schedule("linear"), [1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]),
+        (Schedule("linear", floor=0.5), [1, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55]),
+        (Schedule("linear", warmup=0.4, cooldown=0.2), [0.2, 0.4, 0.6, 0.8, 1, 1, 1, 1, 1, 0.5]),
+        (Schedule("exponential", cooldown=0.4, floor=0.0625), [1, 1, 1, 1, 1, 1, 1, 0.5, 0.25, 0.125]),
+        (Schedule("trapezoid", cooldown=0.4), [1, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25]),
+        (Schedule("cosine", cooldown=0.4), [1, 1, 1, 1, 1, 1, 1, 0.853553, 0.5, 0.146447]),
+    ],
+    ids=repr,
+)
+def test_schedules_by_hand(schedule, factors):
+    assert [schedule.factor(step, 10) for step in range(10)] == pytest.approx(factors, abs=1e-6)
+
+
+def test_an_exponential_decay_needs_somewhere_to_go():
+    with pytest.raises(UsageError, match="floor above 0"):
+        Schedule("exponential")
+
+
+def test_a_trapezoid_cools_down_in_the_last_tenth():
+    factors = [Schedule("trapezoid").factor(step, 100) for step in range(100)]
+    assert factors[:91] == [1.0] * 91
+    assert factors[91] < 1 and factors[-1] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("wrong", [{"warmup": -0.1}, {"warmup": 1.1}, {"floor": 2.0}, {"warmup": 0.6, "cooldown": 0.5}])
+def test_a_schedule_that_does_not_fit_is_refused(wrong):
+    with pytest.raises(UsageError):
+        Schedule("linear", **wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"steps": 0}, {"batch": 0}, {"ema": 1.0}, {"ema": -0.1}, {"hard": 1.5}, {"clip": 0.0}, {"clip": -1.0},
+        {"name": ""}, {"name": "a/b"}, {"name": ".."}, {"name": "-a"}, {"name": "a b"}, {"name": "a\0b"},
+        {"name": "a\nb"}, {"keep": "best"}, {"layout": Pairs()},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_recipe_that_cannot_be_trained_is_refused_before(wrong):
+    with pytest.raises(UsageError):
+        replace(PLAIN, **wrong)

@@ -1,0 +1,178 @@
+"""What must not happen to a run: foreign code, two writers, orphans, silent divergence, a study that one run stops."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from lengthwise.base import signals
+from lengthwise.base.errors import Diverged, UsageError, clean
+from lengthwise.experiment.layout import FullOutput
+from lengthwise.experiment.lengths import Uniform
+from lengthwise.experiment.loops import PerRound
+from lengthwise.experiment.optim import AdamW
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.jobs.pool import Fleet
+from lengthwise.models.transformer import Transformer
+from lengthwise.objectives.final import Final
+from lengthwise.run import Run
+from lengthwise.tasks.parity import Parity
+from lengthwise.training import loop
+from lengthwise.training.loop import Trainee, train
+
+MODEL = Transformer(width=8, heads=2, init_std=0.3)
+SMALL = Recipe("small", Parity(), FullOutput(), Uniform(3), PerRound(), MODEL, Final(), steps=30, batch=4)
+ENDLESS = ["--quiet", "--lengths", "2", "--samples", "4", "--save-every", "0.2"]
+
+
+def lengthwise(*words, **options):
+    command = [sys.executable, "-P", "-m", "lengthwise", *map(str, words)]
+    options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, preexec_fn=heed_all, **options)
+
+
+def heed_all():
+    """Whoever runs the tests may have had signals ignored, as nohup does."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def until(condition, seconds=90):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.05)
+
+
+def alive(number):
+    """Is there such a process, other than as a remnant that nobody has asked about?"""
+    try:
+        return Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def children(number):
+    return [int(text) for text in Path(f"/proc/{number}/task/{number}/children").read_text(encoding="utf-8").split()]
+
+
+# Foreign code
+
+
+def test_files_of_the_working_folder_are_no_libraries(runs, tmp_path):
+    """Neither in the process that is called nor in those that it starts; and ``--import`` finds them last. Those that
+    it starts end with it, after they have written their checkpoints, even if it is killed."""
+    for name in ("random", "matplotlib", "json", "safetensors"):
+        (tmp_path / f"{name}.py").write_text("open('ran', 'w')")
+    (tmp_path / "own.py").write_text("import random; assert 'tmp' not in str(random.__file__)")
+    words = ["train", "looped-parity", "steps=1000000", "watch.every=0", "--seeds", "2", "--jobs", "2", *ENDLESS]
+    parent = lengthwise(*words, "--import", "own", cwd=tmp_path)
+    until(lambda: len(list(runs.glob("*/state.pt"))) == 2)
+    known = children(parent.pid)
+    assert len(known) == 2
+    parent.kill()
+    parent.communicate(timeout=90)
+    until(lambda: not any(map(alive, known)), 60)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_checkpoint_with_moments_of_another_shape_is_refused():
+    run = Run.of(SMALL)
+    trainee = Trainee(SMALL, torch.device("cpu"))
+    trainee.advance()
+    state = trainee.state()
+    state["optimizer"]["state"][0]["exp_avg"] = torch.zeros(1000, 3)
+    run.save_state(state)
+    with pytest.raises(UsageError, match="not a checkpoint of this recipe"):
+        train(SMALL)
+
+
+@pytest.mark.parametrize("text", ["\x1b]0;title\x07\x1b[31mred", "two\nlines\r\x00", "\x9b31m\u202eturned"])
+def test_foreign_text_stays_on_its_line(text):
+    assert clean(text).isprintable()
+
+
+# Two at once
+
+
+def test_whoever_waits_finds_the_run_done(monkeypatch):
+    run = Run.of(SMALL)
+    with run.locked(), run.locked():  # whoever holds it may ask again
+        assert (run.folder / ".owner").exists()
+    assert not (run.folder / ".owner").exists()
+    assert train(SMALL, wait=True).done
+
+
+# Signals
+
+
+@pytest.mark.parametrize("number", signals.STOPS, ids=lambda number: number.name)
+def test_whatever_asks_a_process_to_stop_is_as_ctrl_c(number):
+    before = {known: signal.getsignal(known) for known in signals.STOPS}
+    try:
+        heed_all()
+        signals.heed()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+    finally:
+        for known, handler in before.items():
+            signal.signal(known, handler)
+
+
+def test_signals_and_races_leave_no_trace(tmp_path):
+    """A few cases of ``make torture``."""
+    cases = "signals/parent-SIGTERM-later-0", "races/killed-looped-0"
+    command = [sys.executable, "-m", "tests.torture", "--cases", ",".join(cases), "--folder", str(tmp_path)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# Divergence
+
+
+def test_divergence_is_said_at_once_and_leaves_what_was_finite():
+    wild = replace(SMALL, name="wild", optimizer=AdamW(rate=1e30), steps=100)
+    with pytest.raises(Diverged, match=r"not finite at step \d+; .*try a lower optimizer.rate than 1e\+30$"):
+        train(wild, save_every=0)
+    run = Run.of(wild)
+    assert not run.done
+    for row in run.rows("metrics"):
+        assert math.isfinite(row["loss"])
+    state = run.state()
+    assert state is None or all(tensor.isfinite().all() for tensor in state["model"].values())
+
+
+def test_no_file_of_rows_ever_holds_what_is_no_number():
+    with pytest.raises(UsageError, match="not finite"):
+        Run.of(SMALL).append("metrics", {"loss": math.nan})
+
+
+@pytest.mark.usefixtures("fleet_here")
+def test_a_run_that_fails_stops_no_other():
+    wild, tame = replace(SMALL, name="wild", optimizer=AdamW(rate=1e30)), SMALL
+    both = [Run.of(wild), Run.of(tame)]
+    with Fleet(both, lambda _: ["--lengths", "2", "--samples", "4"], jobs=1) as fleet:
+        until(lambda: not fleet.poll())
+    assert not both[0].done
+    assert both[1].done
+    assert "not finite" in json.loads((both[0].folder / "failed.json").read_text())["reason"]
+    with pytest.raises(UsageError, match=r"^[^\n]*wild-\w+: wild: the loss is not finite[^\n]*$"):
+        fleet.check()
+
+
+def test_what_a_stopped_process_is_told_to_ignore_it_ignores():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with loop.stop_signal() as stopped:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stopped()
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -1,0 +1,348 @@
+"""Verification: honest weights pass, and each spoof is exposed by the check that is meant for it."""
+
+import json
+import random
+import re
+import shutil
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+from conftest import LONG, command
+from test_evaluation import NEXT, PAIRS, half_trained
+from torch import nn
+
+from lengthwise.api import find
+from lengthwise.base.errors import Diverged
+from lengthwise.base.files import write_json
+from lengthwise.base.results import Score
+from lengthwise.base.types import Problems
+from lengthwise.cli import verify as verbs_verify
+from lengthwise.cli.entry import main
+from lengthwise.experiment.lengths import Uniform
+from lengthwise.experiment.outline import outline
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.stopping import MaxConfidence
+from lengthwise.models import Once
+from lengthwise.models.transformer import Transformer
+from lengthwise.nn.position import Learned
+from lengthwise.run import Run, Weights, load
+from lengthwise.runs.folder import SHIPPED, shipped
+from lengthwise.tasks.parity import Parity
+from lengthwise.training.loop import train
+from lengthwise.verify import claims, retraining, verification
+from lengthwise.verify.claims import Claims, claims_of
+from lengthwise.verify.perturbation import unsteady
+from lengthwise.verify.verification import operations, sign, surely_longest, verify
+
+SPOKEN = replace(NEXT, task=Parity(), name="spoken-parity")  # bits, "=" (id 2), their parity, "$" (id 3)
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch, untyped):
+    monkeypatch.setattr(verification, "PERTURBED", 32)
+    monkeypatch.setattr(claims, "DRAWN", 1)
+
+
+def verdicts(weights, claims=None, sizes=(6,), **given):
+    """The checks of a quick verification, by name."""
+    asked = {"seed": 7, "samples": 25, "seconds": 0.001} | given
+    return {check["name"]: check for check in verify(weights, claims, list(sizes), **asked)["checks"]}
+
+
+def exposed(*given, **named):
+    return {name for name, check in verdicts(*given, **named).items() if check["verdict"] == "exposed"}
+
+
+def spoof(module, recipe=SPOKEN):
+    return Weights("spoof", recipe, Once(module))
+
+
+def claim(size, exact=1.0, recipe=SPOKEN, **more):
+    score = Score(recipe.task.name, "w", recipe.stopping.name, "uniform", (size,), 1000, exact, exact, exact, 1.0)
+    return score.row() | more
+
+
+# What is honest
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    return load("looped-pairs")
+
+
+@pytest.mark.skipif(not LONG, reason="minutes")
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_weights_pass(name, monkeypatch):
+    monkeypatch.undo()
+    found = verify(load(name), claims_of(SHIPPED / name), seconds=10)
+    assert not [check for check in found["checks"] if check["verdict"] == "exposed"]
+
+
+def test_a_model_that_learned_a_little_is_not_exposed():
+    weights = half_trained(PAIRS)
+    found = verify(weights, None, [4], seed=3, samples=10, seconds=0.001)
+    assert {check["verdict"] for check in found["checks"]} <= {"passed", "open"}
+    counts = {(row["sizes"][0], row["problems"]): row["count"] for row in found["scores"]}
+    assert counts[4, "uniform"] == 10 and counts[1, "every"] == 4
+    assert found["parameters"] == sum(value.numel() for value in weights.model.parameters())
+
+
+def test_a_rule_that_looks_at_many_problems_is_not_attacked():
+    weights = half_trained(PAIRS)
+    many = replace(weights.recipe, stopping=MaxConfidence(per="batch"))
+    found = verdicts(replace(weights, recipe=many))
+    assert found["attack"]["verdict"] == "open" and "many problems at once" in found["attack"]["told"]
+
+
+def test_a_model_with_a_short_table_of_positions_is_verified_without_an_attack():
+    recipe = replace(SPOKEN, model=Transformer(width=8, heads=1, positions=(Learned(10),)), lengths=Uniform(6))
+    found = verdicts(Weights("short", recipe, recipe.build()), sizes=(7,), seconds=5.0)
+    assert found["attack"]["verdict"] == "open" and "does not fit" in found["attack"]["told"]
+
+
+@pytest.mark.parametrize(("size", "verdict"), [((2, 4), "exposed"), ((3, 3), "passed"), ((2, 5), "passed")])
+def test_a_size_beyond_training_on_one_axis_is_beyond(size, verdict):
+    recipe = find("looped-multiplication").change(["lengths=Curriculum(top=4,every=1,most=(2,4))", "steps=10"])
+    assert verification._training(recipe, [size], Claims()).verdict == verdict
+
+
+def test_a_record_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(verbs_verify, "verify", lambda *_, **__: pytest.fail("it measures"))
+    with pytest.raises(SystemExit) as stopped:
+        main(["verify", "looped-parity", "--out", str(tmp_path)])
+    assert stopped.value.code == 2 and "that is a folder; name a file in it" in capsys.readouterr().err
+
+
+def test_operations_are_those_of_matrix_products():
+    """A linear layer from 4 to 4 on a row of 6 bits, "=" and the answer: 2 · 4 · 4 for each position and loop."""
+    module = nn.Sequential(nn.Embedding(4, 4), nn.Linear(4, 4, bias=False))
+    assert operations(spoof(module), (6,)) == 2 * 4 * 4 * (6 + 2) * 2
+
+
+# Spoofs
+
+
+class Honest(nn.Module):
+    """A layer that learned nothing, for spoofs to hide behind."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.readout = nn.Embedding(4, 8), nn.Linear(8, 4)
+
+    def forward(self, tokens):
+        return self.readout(self.embedding(tokens))
+
+    def said(self, tokens, answer):
+        """Logits that say ``answer`` "b t" after "=", and else the end."""
+        return 9 * nn.functional.one_hot(torch.where(tokens == 2, answer, 3), 4).float()
+
+
+class HandCoded(Honest):
+    """The answer from code, with a network beside it."""
+
+    def forward(self, tokens):
+        return self.said(tokens, (tokens == 1).long().cumsum(1) % 2) + 1e-3 * super().forward(tokens)
+
+
+class Watchful(HandCoded):
+    """The same, silent as soon as somebody touches the weights."""
+
+    def forward(self, tokens):
+        known = self.__dict__.setdefault("known", self.readout.weight.sum().item())
+        return super().forward(tokens) * (self.readout.weight.sum().item() == known)
+
+
+class Wavering(HandCoded):
+    """Now and then another answer."""
+
+    def forward(self, tokens):
+        return super().forward(tokens) + 20 * (torch.rand(*tokens.shape, 1) < 0.1) * torch.eye(4)[0]
+
+
+class LookUp(Honest):
+    """A table of the answers to all rows of up to 9 bits."""
+
+    def __init__(self, *, hidden=False):
+        super().__init__()
+        numbers = torch.arange(1024)
+        ones = sum((numbers >> bit) & 1 for bit in range(10)) % 2
+        if hidden:
+            self.register_buffer("table", ones.float())
+        else:
+            self.table = nn.Parameter(ones.float())
+
+    def forward(self, tokens):
+        number = torch.zeros(len(tokens), dtype=torch.long)
+        numbers = []
+        for column in tokens.T:
+            number = torch.where(column < 2, number * 2 + column, number)
+            numbers.append(number.clamp(max=1023))
+        return self.said(tokens, self.table[torch.stack(numbers, 1)].round().long().clamp(0, 1))
+
+
+def test_an_answer_from_code_is_exposed():
+    found = exposed(spoof(HandCoded()))
+    assert found >= {"answers by its weights", "recipe track"}
+
+
+def test_code_that_watches_its_weights_is_exposed():
+    module = Watchful()
+    assert exposed(spoof(module)) >= {"tolerates rounding", "recipe track"}
+
+
+def test_answers_that_waver_are_exposed():
+    assert "always the same" in exposed(spoof(Wavering()))
+
+
+def test_a_table_is_exposed_where_it_ends():
+    found = verdicts(spoof(LookUp()), Claims([claim(6), claim(30)]), [30], samples=200)
+    assert found["operations"]["verdict"] == found["claimed scores"]["verdict"] == "exposed"
+    assert "uniform at 30: 1.000 is claimed, 0." in found["claimed scores"]["told"]
+    assert exposed(spoof(LookUp(hidden=True))) >= {"parameters", "answers by its weights"}
+
+
+def test_parameters_without_an_effect_are_exposed():
+    weights = half_trained(replace(NEXT, steps=1))
+    whole = replace(weights, model=weights.recipe.build())
+    assert "uses its parameters" not in exposed(whole)
+    whole.model.register_parameter("idle", nn.Parameter(torch.ones(1000)))
+    found = verdicts(whole)["uses its parameters"]
+    assert (found["verdict"], found["told"][-4:]) == ("exposed", "idle")
+
+
+def test_training_at_the_length_that_is_tested_is_exposed():
+    weights = Weights("long", long := replace(SPOKEN, lengths=Uniform(12)), long.build())
+    assert "training lengths" in exposed(weights, Claims([claim(12)]), [12])
+    assert "training lengths" not in exposed(weights, Claims([claim(12)]), [13])
+    told = Claims([claim(12)], outline=replace(outline(long), top=3, tops=(3,)))
+    assert "claims about it" in exposed(weights, told, [13])
+
+
+def test_scores_of_other_weights_are_exposed():
+    weights = Weights("new", SPOKEN, SPOKEN.build())
+    assert exposed(weights, Claims([claim(6, sealed="0123456789")])) >= {"claims about it"}
+    assert exposed(weights, Claims([claim(6)]), samples=200) == {"claimed scores"}
+    assert "claimed scores" in exposed(weights, Claims([claim(8)]), samples=200), "nobody measured it before"
+    assert not exposed(weights, Claims([claim(6, exact=0.0)]), samples=200)
+
+
+def test_edited_files_are_exposed(tmp_path, pairs):
+    folder, wrong = shutil.copytree(SHIPPED / "looped-pairs", tmp_path / "claimed"), []
+    about = json.loads((folder / "about.json").read_text())
+    for change in ({"parameters": 4072}, {"outline": about["outline"] | {"steps": 60}}):
+        write_json(folder / "about.json", about | change)
+        wrong += verification.contradictions(claims_of(folder), pairs, 40726)
+    assert wrong == ["4,072 parameters are claimed, there are 40,726", "steps 60 is claimed, the recipe says 6000"]
+    write_json(folder / "about.json", about)
+    row = claim(400, recipe=pairs.recipe)
+    names = ["task", "stopping", "problems", "count", "exact", "token_accuracy", "loops", "low", "high"]
+    text = ",".join(['"' + str(row[name]) + '"' for name in names])
+    (folder / "scores.csv").write_text(f"weights,sizes,{','.join(names)}\nx,400,{text}\n")
+    assert max(row["sizes"][0] for row in claims_of(folder).rows) == 400
+
+
+# Scores
+
+
+def test_the_score_needs_every_family_and_every_smaller_size():
+    def row(size, exact, problems="uniform", count=400):
+        return asdict(Score("t", "w", "s", problems, (size,), count, exact, exact, exact, 1.0)) | claim(1) | {
+            "sizes": [size], "problems": problems, "low": exact if count == 400 else 0.5, "exact": exact}  # fmt: skip
+
+    assert surely_longest([row(8, 1.0), row(16, 1.0)]) == (16,)
+    assert surely_longest([row(8, 1.0), row(16, 1.0), row(16, 0.98, "runs")]) == (8,)
+    assert surely_longest([row(8, 1.0), row(12, 0.9), row(16, 1.0)]) == (8,)
+    assert surely_longest([row(2, 1.0, "every", 4), row(8, 1.0)]) == (8,), (
+        "all problems of a size leave nothing to chance"
+    )
+    assert surely_longest([row(2, 0.75, "every", 4), row(8, 1.0)]) is None
+
+
+def test_a_size_that_takes_too_long_is_left_out():
+    found = verify(half_trained(PAIRS), None, [4, 900], seed=1, samples=10, seconds=0.001, minutes=0.1)
+    assert found["left_out"] == ["900x900"] and max(row["sizes"][0] for row in found["scores"]) < 900
+
+
+# The command
+
+
+@pytest.fixture
+def trained():
+    return train(replace(SPOKEN, steps=3, batch=4))
+
+
+QUICK = ("--lengths", "4", "--samples", "20", "--seconds", "0.001", "--quiet")
+
+
+def test_the_record_says_what_was_done_and_cannot_be_edited(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(retraining, "SAMPLES", 20)
+    out = tmp_path / "record.json"
+    done = command("verify", trained.folder, *QUICK, "--seed", "5", "--retrain", "--out", out)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert "its recipe gives these weights, to the bit" in " ".join(done.stdout.split())
+    record = json.loads(out.read_text())
+    assert record == sign(record) and record["about"]["seed"] == 5
+    assert len(record["about"]["files"]["model.safetensors"]) == 64
+    assert command("verify", out).returncode == 0
+    write_json(out, record | {"longest": "400"})
+    assert "its digest is not that of its content" in command("verify", out).stderr
+    write_json(out, {})
+    assert command("verify", out).stderr.count("\n") == 1
+    out.unlink()
+    assert command("verify", out).stderr.startswith(f"lengthwise: {out}: no such record")
+
+
+def test_a_recipe_that_gives_other_weights_is_told(trained, monkeypatch):
+    monkeypatch.setattr(retraining, "SAMPLES", 40)
+    other = Weights("other", trained.recipe, Recipe.build(replace(trained.recipe, seed=9)))
+    assert retraining.retrained(other, [claim(4, 0.0)], seed=0).verdict == "passed"
+    assert retraining.retrained(other, [claim(4)], seed=0).verdict == "exposed"
+
+
+def test_a_recipe_that_diverges_is_exposed_and_the_record_is_kept(trained, tmp_path, monkeypatch):
+    asked = {}
+
+    def diverges(*_, **how):
+        asked.update(how)
+        raise Diverged("the loss is not finite at step 10")
+
+    monkeypatch.setattr(retraining, "train", diverges)
+    out = tmp_path / "record.json"
+    done = command("verify", trained.folder, *QUICK, "--retrain", "--out", out, "--device", "cpu", "--threads", "2")
+    assert done.returncode == 1 and "its recipe gives no weights" in " ".join(done.stdout.split())
+    assert (asked["device"], asked["threads"]) == ("cpu", 2)
+    assert json.loads(out.read_text())["checks"][-1]["verdict"] == "exposed"
+    monkeypatch.setattr(retraining, "train", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    out.unlink()
+    assert command("verify", trained.folder, *QUICK, "--retrain", "--out", out).returncode == 130
+    assert sign(kept := json.loads(out.read_text())) == kept
+
+
+def test_each_call_draws_problems_that_nobody_could_know(trained, tmp_path):
+    weights = Run.open(trained.folder).weights()
+    seeds = {verify(weights, None, [4], samples=2, seconds=0.001)["about"]["seed"] for _ in range(2)}
+    assert len(seeds) == 2
+
+
+def test_a_half_without_the_longest_rows_is_compared_all_the_same():
+    """Of ragged answers the two halves that are answered apart may be of different widths."""
+    weights = half_trained(PAIRS)
+    task = weights.recipe.task
+    rows = [task.parse(text) for text in ("1+1", "1+0", "10101+11011", "11111+1")]
+    again, reverse = unsteady(weights, Problems.join(rows))
+    assert again == reverse == 0
+
+
+def test_global_generators_are_left_as_they_were():
+    weights = half_trained(PAIRS)
+    before = torch.get_rng_state(), random.getstate()
+    unsteady(weights, weights.recipe.task.parse("1+1"))
+    assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
+
+
+def test_where_the_record_cannot_be_written_nothing_is_measured(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = command("verify", "looped-parity", "--out", tmp_path / "file" / "record.json", "--minutes", "60")
+    assert done.returncode == 2 and done.stdout == ""
+    assert re.fullmatch(rf"lengthwise: {tmp_path}/file: cannot write there \([^)]+\)\n", done.stderr)

@@ -1,0 +1,254 @@
+"""The report page: one file that holds all that a folder of results does."""
+
+import base64
+import json
+import re
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import command
+
+import lengthwise as lw
+from lengthwise import catalog
+from lengthwise.ask.folder import Asked
+from lengthwise.ask.inquiry import Inquiry, items
+from lengthwise.ask.scoring import judged, scores
+from lengthwise.base.results import Score
+from lengthwise.report import curves
+from lengthwise.report.publish import publish
+from lengthwise.report.published import published, read_csv
+from lengthwise.run import Run
+from lengthwise.runs.folder import RunFolder
+from lengthwise.viewer import rows
+from lengthwise.viewer.document import vendored
+from lengthwise.viewer.report import LIBRARIES, MOST, report_page
+from lengthwise.viewer.rows import differences, fields_of
+
+RESULTS = Path(__file__).parents[2] / "results"
+SEEDS = [(0, 0), (0, 1), (1, 1)]
+KINDS = {"pairs": "lengths", "looped/multiplication": "maps"}
+
+
+@pytest.fixture(scope="module")
+def pages():
+    return {
+        name: report_page(published(RESULTS / name), made="lengthwise report results --html page.html")
+        for name in KINDS
+    }
+
+
+def held(page):
+    """The data of a page."""
+    packed = re.search(r'<script type="text/plain" id="report">([^<]*)</script>', page)[1]
+    return json.loads(zlib.decompress(base64.b64decode(packed)))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_report_asks_the_network_for_nothing_and_is_small(name, pages):
+    page = pages[name]
+    own = page
+    for library in vendored(*LIBRARIES):
+        assert library in page or library.replace("</script", "<\\/script") in page
+        own = own.replace(library.replace("</script", "<\\/script"), "")
+    assert "sourceMappingURL" not in page and "default-src 'none'" in page
+    assert not re.search(r"""(?:src|href|action)\s*=\s*["']?(?!["']|data:|#|\$)|@import|url\(|fetch\(""", own)
+    assert set(re.findall(r"https?:[^\"' ]+", own)) <= {"https://vega.github.io/schema/vega-lite/v6.json"}
+    assert len(page.encode()) < MOST / 2
+    assert "Copyright" in page  # the licences of the libraries
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_table_and_every_chart_is_there(name, pages):
+    data = held(pages[name])
+    assert {"scores", "curves", "card", "metrics"} <= data["tables"].keys()
+    assert all(table["rows"] and table["columns"] for table in data["tables"].values())
+    assert data["charts"]["loss"] and data["charts"][KINDS[name]]
+    assert "Score card" in pages[name] and data["made"] in pages[name].replace("&#x27;", "'")
+    assert all(recipe["kind"] == "Recipe" for recipe in data["recipes"].values())
+
+
+def test_tables_are_those_of_the_folder(pages):
+    """Saved as CSV they hold what the folder's files hold."""
+    data = held(pages["pairs"])
+    for name in ("scores", "metrics"):
+        table = data["tables"][name]
+        rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+        wanted = read_csv(RESULTS / "pairs" / f"{name}.csv")
+        assert len(rows) == len(wanted)
+        for row, want in zip(rows, wanted, strict=True):
+            for column, value in want.items():
+                if not isinstance(value, (dict, list)):
+                    assert row[column] == value
+
+
+def test_curves_are_those_of_reports(pages):
+    drawn = [row for row in held(pages["pairs"])["charts"]["lengths"] if row["along"]]
+    wanted = [(curve, point) for curve in curves(published(RESULTS / "pairs")) for point in curve.diagonal()]
+    assert len(drawn) == len(wanted)
+    for row, (curve, point) in zip(drawn, wanted, strict=True):
+        assert (row["label"], row["problems"], row["size"]) == (curve.label, curve.problems, point.length)
+        assert row["mean"] == pytest.approx(point.mean, abs=1e-6) and row["families"] == list(point.families)
+
+
+def test_recipes_differ_in_what_they_differ_in():
+    class Run(RunFolder):
+        def __init__(self, config):
+            super().__init__(Path("x"))
+            self._config = config
+
+        def config(self):
+            return self._config
+
+    part = {"kind": "Local", "reach": 1}
+    one = {
+        "kind": "Recipe",
+        "name": "a",
+        "seed": 0,
+        "steps": 5,
+        "model": {"kind": "T", "width": 8, "positions": [part]},
+    }
+    other = one | {"name": "b", "seed": 1, "model": {"kind": "T", "width": 16, "positions": [part, {"kind": "Mark"}]}}
+    assert fields_of(one)["model.positions.1.reach"] == 1
+    assert differences({"a": [Run(one)], "b": [Run(other)]}) == [
+        {"field": "model.width", "a": 8, "b": 16},
+        {"field": "model.positions.2", "a": "–", "b": "Mark"},
+    ]
+
+
+def test_the_command_writes_a_page_of_results(tmp_path):
+    path = tmp_path / "page.html"
+    done = command("report", RESULTS / "parity", "--html", path, "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["bytes"] == path.stat().st_size
+    for words, said in {
+        (RESULTS / "parity", "--html", tmp_path): "that is a folder",
+        (RESULTS / "parity", "--html", path, "--out", tmp_path): "leave --out out",
+        (tmp_path / "nothing", "--html", path): "there is no such run",
+    }.items():
+        done = command("report", *words)
+        assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
+
+
+# Folders of results, read back
+
+
+@pytest.mark.parametrize("name", sorted(str(path.parent.relative_to(RESULTS)) for path in RESULTS.rglob("runs.json")))
+def test_every_published_row_belongs_to_a_run(name):
+    folder = RESULTS / name
+    runs = published(folder)
+    for kind in ("scores", "metrics"):
+        assert sum(len(run.rows(kind)) for run in runs) == len(read_csv(folder / f"{kind}.csv"))
+
+
+@pytest.mark.parametrize("identity", ["2276e59742", "0123456789", "1234567890", "12e4567890", "abcdef0123"])
+def test_a_run_whose_id_looks_like_a_number_keeps_its_rows(identity, tmp_path):
+    source = RESULTS / "looped/bitwise-or-shipped"
+    (entry,) = json.loads((source / "runs.json").read_text())
+    (tmp_path / "runs.json").write_text(json.dumps([entry | {"id": identity}]))
+    (tmp_path / "scores.csv").write_text((source / "scores.csv").read_text().replace(entry["id"], identity))
+    (found,) = published(tmp_path)
+    assert len(found.rows("scores")) == len(read_csv(source / "scores.csv")) > 0
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("runs.json", "[{}]", "it has no recipe_name"),
+        ("runs.json", "{}", "it has no recipe_name"),
+        ("runs.json", "[1]", "1 is not a JSON object"),
+        ("runs.json", "1", "neither a list nor an object"),
+        ("scores.csv", "id,sizes\nx,bad\n", "row 1: sizes must be a size, as 8 or 8x12, not 'bad'"),
+        ("scores.csv", "id,sizes\nx,8,9\n", "row 1 has more cells than there are columns"),
+        ("scores.csv", "id,sizes\nx,8\n", "row 1: it has no task"),
+        ("scores.csv", "exact,exact.8\n1,1\n", "a column exact and a column exact.8"),
+        ("stopping-looped-bitwise-or.json", '{"a": 1}', "it has no task"),
+        ("figures.json", '{"title": 3}', "title"),
+        ("distribution.json", '{"8x12": 3}', "a length"),
+        ("parameters.csv", "recipe,seed\nx,1\n", "row 1: it has no model"),
+        ("runs.json", '[{"recipe_name": "x", "id": "y", "parameters": "many"}]', "'many' is not a whole number"),
+        ("runs.json", '[{"recipe_name": "x", "id": "y"}]', "has no outline"),
+    ],
+)
+def test_a_damaged_folder_of_results_is_refused_in_one_line(file, content, message, tmp_path):
+    for name in ("runs.json", "scores.csv", "metrics.csv", "figures.json"):
+        (tmp_path / name).write_text((RESULTS / "looped/bitwise-or-shipped" / name).read_text())
+    (tmp_path / file).write_text(content)
+    done = command("report", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_recipes_of_one_name_have_their_own_rules_too():
+    runs = []
+    for width in (4, 8):
+        recipe = lw.find("looped-parity", "steps=2", "batch=2", f"model.width={width}", "watch.every=0")
+        runs.append(Run.of(recipe))
+        for rule in ("Oracle", "MaxConfidence"):
+            score = Score("parity", "w", rule, "uniform", (20,), 10, 1.0, 1.0, 1.0, 20.0)
+            runs[-1].append("scores", score.row() | {"seed": 0})
+    shown = {(row["stopping"], row["own"]) for row in rows._lengths(runs, [])}
+    assert shown == {("Oracle", True), ("MaxConfidence", False)}
+
+
+def test_the_lists_of_a_card_are_words(pages):
+    """They are of sizes, one a seed, and no size: 8, 8, –."""
+    table = held(pages["pairs"])["tables"]["card"]
+    for row in table["rows"]:
+        card = dict(zip(table["columns"], row, strict=True))
+        assert card["chosen_on"] == "8, 12, 16, 24"
+        assert re.fullmatch(r"(\d+|–)(, (\d+|–)){4}", card["longest"]), card["longest"]
+
+
+def test_loops_that_were_looked_at_twice_are_drawn_once(tmp_path):
+    run = Run.of(catalog.recipe("looped-parity"))
+    where = {"mean": 2.0, "low": 2.0, "high": 2.0, "exact": 1.0}
+    chosen = dict.fromkeys(("oracle", "batch", "example"), where)
+    for count, exact in ((16, 0.5), (8, 0.25)):
+        row = {"task": "parity", "sizes": [4], "count": count, "seed": 0, "planned": 2}
+        run.append("depth", row | {"exact": [exact] * 2, "confidence": [-1.0] * 2, "chosen": chosen})
+    shown = rows.drawn([run], [])
+    assert [row["exact"] for row in shown["loops"]] == [0.5, 0.5]
+    assert len(shown["stops"]) == 3
+
+
+def test_a_page_of_a_folder_of_results_has_language_models_that_were_asked(tmp_path):
+    inquiry = Inquiry.of("http://localhost/v1", "some-model", catalog.task("parity"))
+    asked = Asked.of(inquiry, tmp_path / "asked")
+    wanted = items(inquiry, [3], 2)
+    replies = {item.prompt: judged(inquiry.task, item.right, item.right) for item in wanted}
+    asked.keep_scores(scores(inquiry, wanted, replies))
+    publish([], tmp_path / "results", asked=[asked])
+    assert command("report", str(tmp_path / "results"), "--html", str(tmp_path / "page.html")).returncode == 0
+    table = held((tmp_path / "page.html").read_text(encoding="utf-8"))["tables"]["scores"]
+    assert "some-model" in table["rows"][0]
+
+
+def test_runs_that_differ_in_the_seed_of_their_problems_have_lines_of_their_own():
+    runs = [Run.of(replace(catalog.recipe("looped-parity"), seed=seed, data_seed=data)) for seed, data in SEEDS]
+    part, ends = {"low": 0, "high": 2, "exact": 1.0, "count": 10}, {"early": 0, "late": 0, "right": 0}
+    for number, run in enumerate(runs):
+        run.append("metrics", {"step": 10, "loss": 0.5, "exact": {"8": 0.5}})
+        for count, share in ((10, 0.2), (40, 0.1 * number)):  # the second of these counts
+            row = {"task": "parity", "stopping": run.outline.stopping, "problems": "uniform", "sizes": [8], "seed": 0}
+            by = {"ones": [part | {"exact": share}]}
+            run.append("anatomy", row | {"count": count, "exact": share, "ends": ends, "first_wrong": {}, "by": by})
+    found = rows.drawn(runs, [])
+    names = ["0, problems 0", "0, problems 1", 1]
+    for chart in ("loss", "watched", "traits"):
+        assert [row["seed"] for row in found[chart]] == names, chart
+    assert [row["exact"] for row in found["traits"]] == [0.0, 0.1, 0.2]
+
+
+def test_a_page_of_results_has_the_traits_of_every_seed(tmp_path):
+    runs = [Run.of(catalog.recipe("looped-parity").seeded(seed)) for seed in range(3)]
+    for seed, run in enumerate(runs):
+        row = {"task": "parity", "stopping": run.outline.stopping, "problems": "uniform", "sizes": [8], "seed": 0}
+        by = {"ones": [{"low": 0, "high": 2, "exact": 0.1 * seed, "count": 10}]}
+        ends = {"early": 0, "late": 0, "right": 0}
+        run.append("anatomy", row | {"count": 10, "exact": 0.1, "ends": ends, "first_wrong": {}, "by": by})
+        run.append("scores", Score("parity", "w", run.outline.stopping, "uniform", (8,), 9, 0.5, 0.5, 0.5, 8.0).row())
+    publish(runs, tmp_path)
+    for shown in (runs, published(tmp_path)):
+        assert [(row["seed"], row["exact"]) for row in rows.drawn(shown, [])["traits"]] == [(0, 0), (1, 0.1), (2, 0.2)]

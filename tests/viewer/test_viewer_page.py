@@ -1,0 +1,320 @@
+"""Pages: one file each, whose model computes what PyTorch computes."""
+
+import base64
+import dataclasses
+import itertools
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import thinking
+import torch
+from conftest import LONG, command
+
+from lengthwise import catalog
+from lengthwise.base.fields import encode
+from lengthwise.base.types import Trace, UsageError
+from lengthwise.evaluation.sealed import digest
+from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle
+from lengthwise.rasp.graph import graph
+from lengthwise.rasp.program import execute
+from lengthwise.rasp.programs import PUBLISHED, program
+from lengthwise.run import Weights, load
+from lengthwise.runs.folder import shipped
+from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.multiplication import Multiplication
+from lengthwise.tasks.sorting import Sorting
+from lengthwise.tasks.unique_set import UniqueSet
+from lengthwise.viewer import document, offered
+from lengthwise.viewer.models import MOST, TASKS, _task, check, exported
+from lengthwise.viewer.viewer import NETWORK
+
+SHIPPED = [name for name in shipped() if "small" not in name]
+NODE = shutil.which("node")
+node = pytest.mark.skipif(NODE is None, reason="there is no node to run a page's scripts")
+OTHERS = "(Abacus(size=30, offset=1), CoupledHeads(count=1, reach=1, ahead=1), NoPE())"
+
+# Forms that no shipped weights have, with weights as they are drawn: what is computed is the same.
+FORMS = {
+    "learned": "standard-pairs model.width=16 model.layers=2 model.positions=Learned(size=40)",
+    "earlier": "looped-unique-set model.width=16 task.alphabet=5 model.positions=EarlierHeads(count=1)",
+    "once": "looped-parity model.width=8 model.heads=2 model.injection=once",
+    "ahead": "looped-bitwise-or model.width=8",
+    "signs": "looped-copy model.width=8",
+    "timed": "looped-flipped-copy model.answers.width=8 model.clock.width=16",
+    "blind": "looped-multiplication model.answers.width=8 model.clock.width=16 model.blind=true",
+    "framed": "abacus-addition model.width=16 model.heads=2 layout.framed=true layout.pauses=2",
+    "mirrored": "looped-multiplication model.answers.width=8 task.base=3 task.leading_zeros=false",
+    "sorting": "local-sorting model.width=16 task.order=most",
+    "most": "looped-pairs model.width=8 task.base=4 task.order=most task.leading_zeros=false",
+}
+FURTHER = {"framed": [f"model.positions={OTHERS}"]}
+
+
+def drawn(form):
+    name, *changes = FORMS[form].split()
+    recipe = catalog.recipe(name, changes + FURTHER.get(form, []))
+    torch.manual_seed(0)
+    model = recipe.build().eval()
+    for part in model.parameters():  # biases and encodings that start at zero count too
+        torch.nn.init.normal_(part, std=0.3)
+    return Weights(form, recipe, model)
+
+
+def run_in_node(scripts, asked):
+    """What the page's scripts answer, line by line."""
+    tail = (Path(__file__).parents[1] / "thinking.js").read_text()
+    code = document.scripts(*scripts).replace("})();", f"{tail}}})();")
+    ran = subprocess.run([NODE, "-e", code], input=json.dumps(asked), capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+@node
+def test_a_page_computes_what_pytorch_computes(untyped):
+    """Answers, log probabilities, stopping rules and the program's states, in models of every form."""
+    count = 30 if LONG else 2
+    names = SHIPPED if LONG else ["looped-pairs", "abacus-addition", "looped-addition"]
+    models = [load(name) for name in names] + [drawn(form) for form in FORMS]
+    wanted = [
+        [thinking.reference(model, prompt) for prompt in thinking.typed(model.recipe, count, 9)] for model in models
+    ]
+    cases = [{"model": exported(model), "problems": rows} for model, rows in zip(models, wanted, strict=True)]
+    found = run_in_node(NETWORK, {"cases": cases})
+    for row, want in zip(found, itertools.chain(*wanted), strict=True):
+        for name in ("prompt", "text", "right", "loops", "states"):
+            assert row[name] == want[name], (name, want["prompt"])
+        np.testing.assert_allclose(row["logs"], want["logs"], atol=1e-3)
+        np.testing.assert_allclose(row["sums"], 1, atol=1e-9)  # of the weights of attention
+        assert not want["stops"] or row["stops"].keys() == want["stops"].keys()
+        assert all(row["stops"][rule] in loops for rule, loops in want["stops"].items())
+
+
+@node
+def test_programs_run_in_a_page_as_in_python(untyped):
+    wanted, asked = [], []
+    small = [UniqueSet(alphabet=5) if isinstance(task, UniqueSet) else task for task in PUBLISHED]
+    for task in (*small, Addition(10, "least", True, True)):
+        for prompt in thinking.typed(find(task), 2, 6):
+            execution = execute(program(task), task.parse(prompt))
+            row, rounds = thinking.symbols(execution.row), len(execution.states) - 1
+            wanted.append(thinking.ran(execution))
+            asked.append({"program": graph(program(task)), "row": row, "rounds": rounds})
+    assert run_in_node(["tensors", "tasks", "layouts", "rasp"], {"programs": asked}) == wanted
+
+
+def find(task):
+    """A recipe of this task, which says what sizes are."""
+    return dataclasses.replace(
+        catalog.recipe("looped-multiplication" if "*" in task.signs else "looped-parity"), task=task
+    )
+
+
+@node
+def test_rules_stop_a_page_where_they_stop_pytorch():
+    """On made-up answers of few symbols and confidences, so that many are equal."""
+    rules = (
+        Oracle(),
+        Oracle(more=-2),
+        After(3),
+        MaxConfidence(extra=2),
+        Halted(3),
+        Halted(4, more=2),
+        Converged(1),
+        Converged(3, extra=4),
+    )
+    made, wanted = torch.Generator().manual_seed(0), []
+    traces = []
+    for planned in (1, 2, 5, 9) * 8:
+        loops = planned + 4
+        said = (torch.rand(loops, 2, generator=made) < 0.1).long()
+        ends = 2 - (torch.rand(loops, generator=made) < 0.2).long()
+        sure = torch.randint(-4, 0, (loops,), generator=made) / 4
+        rows = zip(said.tolist(), ends.tolist(), sure.tolist(), strict=True)
+        traces.append(
+            {"planned": planned, "loops": [dict(zip(("said", "ends", "confidence"), row, strict=True)) for row in rows]}
+        )
+        wanted.append([_stop(rule, said, ends, sure, torch.tensor([planned])) for rule in rules])
+    found = run_in_node(NETWORK, {"traces": traces, "rules": [encode(rule) for rule in rules]})
+    assert found == wanted
+
+
+def _stop(rule, said, ends, sure, planned):
+    """The loop that a rule chooses, of those up to its limit."""
+    limit = rule.limit(planned).clamp(max=len(said))
+    top = int(limit)
+    return int(rule.choose(Trace(said[:top, None], ends[:top, None], sure[:top, None], limit), planned).clamp(max=top))
+
+
+@node
+def test_a_page_parses_and_refuses_what_python_does():
+    sums = Addition(10, "least", True, True), Addition(3, "most")
+    tasks = *(kind() for kind in TASKS), *sums, Multiplication(10, "least", "least", False), Sorting("most")
+    texts = ["", " 1 0 1 ", "2", "0", "1+", "1+1", "00+1", "1*1", "11*01", "1|", "01|1", "0|00", "1+1+1", "ab", "é"]
+    texts += ["1" * 60, "A:321,B:54", "d:12, a:7,c:12,b:0", "a:007,B:70", "A:1,A:2", "A:1,B:", "A1,B2", "A:1,", "AB:1"]
+    told = run_in_node(["tensors", "tasks"], {"tasks": [_task(task) for task in tasks], "texts": texts})
+    for (task, text), said in zip(itertools.product(tasks, texts), told, strict=True):
+        try:
+            problems = task.parse(text)
+        except UsageError:
+            assert said["refused"] and "\n" not in said["refused"], (task, text)
+            continue
+        prompt, answer = problems.prompt[0], problems.answer[0, : int(problems.answer_length)]
+        decoded = {
+            "prompt": task.vocab.decode(prompt),
+            "answer": task.vocab.decode(answer),
+            "text": task.format(answer),
+        }
+        room = {"rounds": int(problems.rounds), "slots": int(task.answer_slots(problems.sizes))}
+        assert said == decoded | room, (task, text)
+
+
+@node
+def test_every_script_is_javascript():
+    texts = [path.read_text() for path in (document.HERE / "js").glob("*.js")]
+    subprocess.run(
+        [NODE, "-e", "; ".join(f"new Function({json.dumps(text)})" for text in texts)], check=True, timeout=60
+    )
+
+
+# What a page takes
+
+
+@pytest.mark.parametrize("name", SHIPPED if LONG else SHIPPED[:2])
+def test_every_shipped_model_of_these_tasks_can_be_shown(name):
+    weights = load(name)
+    held = json.loads(json.dumps(exported(weights)))
+    numbers = np.frombuffer(base64.b64decode(held["weights"]), "<f4")
+    for part, start, size in held["tensors"]:
+        kept = weights.model.state_dict()[part].numpy().ravel()
+        np.testing.assert_array_equal(numbers[start : start + size], kept)
+    assert len(numbers) == held["parameters"]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_no_shipped_model_of_these_tasks_is_refused(name):
+    check(catalog.recipe(name), 1)
+
+
+REFUSED = {
+    "retran-small": (),
+    "looped-copy": ("task=Expression", "families=0", "family_names=()"),
+    "looped-parity": ("model.positions=RoPE",),
+    "abacus-addition": ("model.positions=Abacus(at=attention)",),
+    "looped-pairs": ("model.norm=post",),
+    "looped-addition": ("model.gated=true",),
+    "looped-binary-sum": ("model.final_norm=readout",),
+    "looped-unique-set": ("model.injection=gate",),
+}
+
+
+@pytest.mark.parametrize(("name", "changes"), REFUSED.items())
+def test_a_model_that_no_page_computes_is_refused_in_one_line(name, changes):
+    with pytest.raises(UsageError, match="no page can run this model: it ") as told:
+        check(catalog.recipe(name, changes), 1)
+    assert "\n" not in str(told.value)
+
+
+def test_weights_in_a_page_have_a_limit():
+    with pytest.raises(UsageError, match="1,000,001 parameters are more than 1,000,000"):
+        check(catalog.recipe("looped-pairs"), MOST + 1)
+
+
+def test_every_field_of_a_transformer_is_looked_at():
+    """A field that is added must be computed by a page, refused, or known to change nothing at test."""
+    from lengthwise.models.transformer import Transformer
+    from lengthwise.viewer.models import FIXED, ONE_OF
+
+    at_test = {"width", "layers", "heads", "mlp", "activation", "eps", "positions"}
+    in_training = {"noise", "dropout", "init_std", "init", "embedding_std"}
+    assert {field.name for field in dataclasses.fields(Transformer)} == at_test | in_training | set(FIXED) | set(ONE_OF)
+
+
+# The file
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """As the command writes it."""
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    done = command("show", "looped-pairs", "--html", path, "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["bytes"] == path.stat().st_size < 1e6
+    return path.read_text()
+
+
+def test_controls_and_map_stand_before_all_else(page):
+    """What plays is to be seen while it plays; `make page-test` looks at the page itself."""
+    scripts = Path(document.__file__).parent / "js"
+    (placed,) = re.findall(
+        r"this\.root\.replaceChildren\((.*?)\);\n  }", (scripts / "viewer.js").read_text(), re.DOTALL
+    )
+    assert re.findall(r"this\.(\w+)", placed) == [
+        "form", "trouble", "transport", "told", "area", "question", "examples"
+    ]  # fmt: skip
+    inside = (scripts / "panel.js").read_text().split("this.root = el(")[1]
+    assert inside.index("this.map)") < min(map(inside.index, ("this.answer", "this.stops", "this.heads", "this.now")))
+    assert page.index("<main") < page.index("<p>The model itself runs")
+    assert "@media (hover: none) { .keys { display: none; } }" in page
+
+
+def test_a_page_asks_the_network_for_nothing(page):
+    assert not re.search(r"""(?:src|href|action)\s*=\s*["']?(?!["']|data:|#)|@import|url\(|https?:|//\w+\.\w+/""", page)
+    assert "default-src 'none'" in page
+    assert page.count("<script") == page.count("</script>") == 2
+
+
+def test_no_text_in_a_page_is_code():
+    name = '</script><script>alert(1)</script>&"'
+    page = document.document(name, f"<p>{document.text(name)}</p>", "let end = '</script>';", {"held": {"name": name}})
+    assert page.count("<script") == page.count("</script>") == 2 and "alert(1)</script>&" not in page
+    held = re.search(r'id="held">(.*?)</script>', page)[1]
+    assert json.loads(held) == {"name": name}
+
+
+def test_examples_say_truly_what_the_model_gets_right(page):
+    (model,) = json.loads(re.search(r'id="models">(.*?)</script>', page)[1])["models"]
+    assert len(model["examples"]) >= 5 and "found no wrong answer" in model["searched"]
+    from lengthwise import load as solver
+
+    for one in model["examples"][: None if LONG else 2]:
+        assert solver("looped-pairs").solve(one["prompt"]).correct == one["right"]
+
+
+def test_known_failures_are_those_of_the_shipped_weights():
+    from lengthwise import load as solver
+
+    for name, known in offered._known().items():
+        assert known["weights"] == digest(load(name).model.state_dict()), "search again: these are other weights"
+        for prompt in known["prompts"] if LONG else []:
+            assert not solver(name).solve(prompt).correct, (name, prompt)
+
+
+def test_the_command_says_what_is_wrong(tmp_path):
+    for words, said in {
+        ("gpt-small",): "it knows no Expression",
+        ("looped-pairs", "model.width=3"): "leave model.width=3 out",
+        ("looped-pairs", "looped-pairs"): "name each once",
+        ("looped-pairs", "--all"): "--all and --measure go with a recipe",
+    }.items():
+        done = command("show", *words, "--html", tmp_path / "other.html")
+        assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+    done = command("show", "looped-pairs", "--html", tmp_path)
+    assert done.returncode == 2 and "that is a folder" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("stopping=MaxConfidence(per=batch)", "looks at many"),
+        ("model.positions=(Learned(size=26),Mark())", "does not fit"),
+    ],
+)
+def test_a_search_that_cannot_be_made_leaves_the_page(change, why):
+    recipe = catalog.recipe("looped-parity", [change])
+    found = offered.offered(Weights("mine", recipe, recipe.build()))
+    assert found["searched"].startswith("no search for failures: ") and why in found["searched"] and found["examples"]
