@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -239,11 +240,11 @@ def evaluate(
     asked: dict[str, Any] = {"stopping": rules, "seed": seed}
     count = len(rules or [1])
     with modes_kept(found.model), computing(1), Progress(quiet=quiet) as progress:
-        one = measure(found, sizes, samples=most, kind=kind, precision=precision, **asked)
+        one = partial(measure, found, sizes, samples=most, kind=kind, precision=precision, **asked)
         scores = [*followed(one, progress, found.recipe, sizes, what=f"{found.name}: exact match", rules=count)]
         if families:
             asked["stopping"] = rules_of_families(rules or [found.recipe.stopping])
-            every = evaluate_families(found, sizes, samples=samples_of_family(samples or SAMPLES), **asked)
+            every = partial(evaluate_families, found, sizes, samples=samples_of_family(samples or SAMPLES), **asked)
             of_size = {"each": len(found.recipe.task.families), "rules": len(asked["stopping"])}
             scores += followed(every, progress, found.recipe, sizes, what=f"{found.name}: families", **of_size)
     told = replace(outline(found.recipe), name=found.name)

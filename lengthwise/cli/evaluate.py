@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from rich.table import Table
@@ -73,7 +74,7 @@ def _scores(work: Work, most: int) -> list[Row]:
     asked = {"samples": most, "precision": work.args.precision, "kind": kind_of(work.args), "seed": work.seed}
     what = work.what("exact match")
     for rules, sizes in lacking(work.recipe, work.sizes, work.rules, known).items():
-        scores = evaluate(work.weights, sizes, stopping=rules, **asked)
+        scores = partial(evaluate, work.weights, sizes, stopping=rules, **asked)
         for score in followed(scores, work.progress, work.recipe, sizes, what=what, rules=len(rules)):
             rows.append(score.row() | {"seed": work.seed})
             work.keep("scores", rows[-1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 
 from rich.table import Table
@@ -65,7 +66,7 @@ def families_of(work: Work) -> list[Row]:
     recipe, count = work.recipe, samples_of_family(work.args.samples)
     rules = rules_of_families(work.rules)
     everywhere = list(dict.fromkeys([*map(recipe.sizes, short_sizes(recipe, count)), *map(recipe.sizes, work.sizes)]))
-    scores = evaluate_families(work.weights, everywhere, samples=count, stopping=rules, seed=work.seed)
+    scores = partial(evaluate_families, work.weights, everywhere, samples=count, stopping=rules, seed=work.seed)
     each = {"each": len(recipe.task.families), "rules": len(rules)}
     found = followed(scores, work.progress, recipe, everywhere, what=work.what("families"), **each)
     rows: list[Row] = []

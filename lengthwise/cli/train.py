@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -221,7 +222,7 @@ def _measure(args: argparse.Namespace, run: Run, plan: Sequence[Measurement], pr
         for sizes, samples, rules in _missing(run, asked):
             what = f"{run.recipe.name}: exact match, {asked.kind}"
             with computing(args.threads):
-                scores = evaluate(weights, sizes, samples=samples, stopping=rules, kind=asked.kind)
+                scores = partial(evaluate, weights, sizes, samples=samples, stopping=rules, kind=asked.kind)
                 for score in followed(scores, progress, run.recipe, sizes, what=what, rules=len(rules)):
                     run.append("scores", score.row() | {"seed": 0})
 

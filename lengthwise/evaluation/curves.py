@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -37,7 +37,7 @@ def work(recipe: Recipe, size: AnySize) -> float:
 
 
 def followed(
-    scores: Iterable[Score],
+    measure: Callable[..., Iterable[Score]],
     progress: Progress,
     recipe: Recipe,
     sizes: Sequence[AnySize],
@@ -46,13 +46,18 @@ def followed(
     each: int = 1,
     rules: int = 1,
 ) -> Iterator[Score]:
-    """Pass scores on, and show progress as they come; by each of so many ``rules`` there are ``each`` per size, or one
-    that is of every problem."""
+    """Yield the scores of ``measure``, and show progress within and between sizes. There are ``each`` scores per size
+    and rule, or one of every problem. ``measure`` takes ``watch`` (see ``evaluate``)."""
     cost = {recipe.sizes(size): work(recipe, size) for size in sizes}
     line, done = progress.line(what, each * rules * sum(cost.values())), 0.0
-    for score in scores:
+
+    def watch(now: Sequence[Sizes], share: float) -> None:
+        inside = share * each * rules * sum(cost[size] for size in now)
+        line.show(max(line.done, done + inside), _at(now[-1]))
+
+    for score in measure(watch=watch):
         done += cost[score.sizes] * (each if score.problems == "every" else 1)
-        line.show(done, _at(score.sizes))
+        line.show(max(line.done, done), _at(score.sizes))
         yield score
 
 

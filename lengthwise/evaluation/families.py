@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import torch
 from jaxtyping import Int
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Problems, Score
-from lengthwise.evaluation.scores import checked, hits_by_row, hits_of_groups, score_of
+from lengthwise.evaluation.scores import Watch, checked, hits_by_row, hits_of_groups, score_of
 from lengthwise.experiment.data import NoneLeft, unseen
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import hashed
@@ -30,16 +31,18 @@ def evaluate_families(
     stopping: Stopping | Sequence[Stopping] | None = None,
     names: Sequence[str] = (),
     seed: int = 0,
+    watch: Watch | None = None,
 ) -> Iterator[Score]:
     """One Score per size, family and stopping rule: exact match on fresh problems of each of the task's families that
     the size is large enough for, or of those named. A size that has few problems is measured on all of them, which a
-    Score calls ``every``. UsageError where there is no such family."""
+    Score calls ``every``. ``watch`` is called after each batch. UsageError where there is no such family."""
     recipe, rules = weights.recipe, checked(weights, samples, stopping)
     families = chosen(recipe.task.families, names, recipe.task.name)
     for size in sizes:
         at = recipe.sizes(size)
         wanted = [family.name for family in families if at[0] >= family.smallest]
-        yield from _scores(weights, at, _groups(recipe, at, samples, wanted, seed, bool(names)), rules)
+        inside = partial(watch, [at]) if watch else None
+        yield from _scores(weights, at, _groups(recipe, at, samples, wanted, seed, bool(names)), rules, inside)
 
 
 def rules_of_families(rules: Sequence[Stopping]) -> Sequence[Stopping]:
@@ -94,16 +97,20 @@ def all_of(recipe: Recipe, at: tuple[int, ...], samples: int = 100) -> Problems 
 
 
 def _scores(
-    weights: Weights, at: tuple[int, ...], groups: Mapping[str, Problems], rules: Sequence[Stopping]
+    weights: Weights,
+    at: tuple[int, ...],
+    groups: Mapping[str, Problems],
+    rules: Sequence[Stopping],
+    watch: Callable[[float], None] | None,
 ) -> Iterator[Score]:
     if not groups:
         return
     problems = list(groups.values())
     alone = all(rule.together == 1 for rule in rules)
     found = (
-        _each_once(weights, problems, rules)
+        _each_once(weights, problems, rules, watch)
         if alone
-        else hits_of_groups(weights.model, weights.recipe, problems, rules)
+        else hits_of_groups(weights.model, weights.recipe, problems, rules, watch)
     )
     for rule, rows in zip(rules, found, strict=True):
         parts = rows.split([len(group) for group in problems])
@@ -111,12 +118,14 @@ def _scores(
             yield score_of(weights, rule, name, at, group, part)
 
 
-def _each_once(weights: Weights, groups: Sequence[Problems], rules: Sequence[Stopping]) -> list[Int[Tensor, "b 5"]]:
+def _each_once(
+    weights: Weights, groups: Sequence[Problems], rules: Sequence[Stopping], watch: Callable[[float], None] | None
+) -> list[Int[Tensor, "b 5"]]:
     """Hits row by row for each rule. Problems that stand there several times, as they do in families of few problems,
     are answered once."""
     problems = Problems.join(groups)
     _, inverse = hashed(problems).unique(return_inverse=True)
     first = torch.full((int(inverse.max()) + 1,), len(problems))
     first.scatter_reduce_(0, inverse, torch.arange(len(problems)), "amin")
-    hits = hits_by_row(weights.model, weights.recipe, problems.take(first), rules)
+    hits = hits_by_row(weights.model, weights.recipe, problems.take(first), rules, watch)
     return [rows[inverse] for rows in hits]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from lengthwise.base.results import AnySize, Outcomes, problems_counted
 from lengthwise.base.score_rows import ALONE
-from lengthwise.base.types import Batch, Kind, Problems, Score, Trace, UsageError, sent
+from lengthwise.base.types import Batch, Kind, Problems, Score, Trace, UsageError
 from lengthwise.evaluation.causality import check
 from lengthwise.evaluation.precision import check_precision, first_count, next_count
 from lengthwise.experiment.data import unseen
@@ -28,6 +29,7 @@ from lengthwise.runners.cpu import choose
 TOKENS = 32_768  # per forward pass, so that memory does not grow with length
 SAMPLES = 1000  # problems per length, unless said otherwise
 MOST = 10_000  # where an interval is asked for instead: enough for ±0.01
+Watch = Callable[[Sequence[tuple[int, ...]], float], None]  # sizes being measured, and the share that is done
 CACHED = 8_192  # where rows need not be looked at together: what a forward pass takes then fits the processor's cache
 
 
@@ -49,19 +51,22 @@ def evaluate(
     kind: Kind = "uniform",
     seed: int = 0,
     precision: float | None = None,
+    watch: Watch | None = None,
 ) -> Iterator[Score]:
     """One Score per size and stopping rule, as each is measured: exact match of the whole answer on fresh problems.
 
     A bare number is taken on all of the task's axes (see ``Recipe.sizes``). ``stopping`` is the recipe's own unless
     given; several rules look at the same answers, so that more of them cost little. With ``precision`` a size is done
-    as soon as half of every rule's 95 % interval is as small as that, on ``samples`` problems at most.
+    as soon as half of every rule's 95 % interval is as small as that, on ``samples`` problems at most. ``watch`` is
+    called after each batch.
     """
     recipe, rules = weights.recipe, checked(weights, samples, stopping)
     if precision is not None:
-        yield from _precise(weights, sizes, rules, samples, precision, kind=kind, seed=seed)
+        yield from _precise(weights, sizes, rules, samples, precision, kind=kind, seed=seed, watch=watch)
         return
     for group in _groups(recipe, sizes, samples, kind=kind, seed=seed):
-        found = hits_of_groups(weights.model, recipe, [problems for _, problems in group], rules)
+        inside = partial(watch, [size for size, _ in group]) if watch else None
+        found = hits_of_groups(weights.model, recipe, [problems for _, problems in group], rules, inside)
         by_size = [rows.split(samples) for rows in found]
         for number, (size, problems) in enumerate(group):
             for rule, parts in zip(rules, by_size, strict=True):
@@ -77,6 +82,7 @@ def _precise(
     *,
     kind: Kind,
     seed: int,
+    watch: Watch | None,
 ) -> Iterator[Score]:
     """Scores on as many problems as an interval takes; a score that did not need all of them says so."""
     check_precision(precision)
@@ -87,7 +93,9 @@ def _precise(
         done, until = 0, first_count(precision)
         while done < samples and until > done:
             part = slice(done, min(samples, -(-until // together) * together))
-            for parts, rows in zip(found, hits_by_row(weights.model, recipe, problems.take(part), rules), strict=True):
+            inside = partial(_watch_part, watch, recipe.sizes(size), part, samples) if watch else None
+            columns = hits_by_row(weights.model, recipe, problems.take(part), rules, inside)
+            for parts, rows in zip(found, columns, strict=True):
                 parts.append(rows)
             done = part.stop
             # Repeats from a fixed set count once: look at as many further problems as the interval still needs.
@@ -99,6 +107,11 @@ def _precise(
         for rule, parts in zip(rules, found, strict=True):
             rows = torch.cat(parts)
             yield score_of(weights, rule, kind, recipe.sizes(size), seen, rows, precision=early, family=_alone(kind))
+
+
+def _watch_part(watch: Watch, sizes: tuple[int, ...], part: slice, samples: int, share: float) -> None:
+    """Report a share of some of a size's problems."""
+    watch([sizes], (part.start + share * (part.stop - part.start)) / samples)
 
 
 def score_of(
@@ -176,17 +189,25 @@ def _groups(
 
 
 def hits_of_groups(
-    model: Model, recipe: Recipe, groups: Sequence[Problems], rules: Sequence[Stopping]
+    model: Model,
+    recipe: Recipe,
+    groups: Sequence[Problems],
+    rules: Sequence[Stopping],
+    watch: Callable[[float], None] | None = None,
 ) -> list[Int[Tensor, "b 5"]]:
     """For each rule the columns of ``hits``, of each row of all groups. Rules that choose for many rows see one group
-    at a time."""
+    at a time. ``watch`` gets the share of a group's rows that is done."""
     joined = [Problems.join(groups)] if all(rule.together == 1 for rule in rules) else groups
-    found = [hits_by_row(model, recipe, problems, rules) for problems in joined]
+    found = [hits_by_row(model, recipe, problems, rules, watch) for problems in joined]
     return [torch.cat(parts) for parts in zip(*found, strict=True)]
 
 
 def hits_by_row(
-    model: Model, recipe: Recipe, problems: Problems, rules: Sequence[Stopping]
+    model: Model,
+    recipe: Recipe,
+    problems: Problems,
+    rules: Sequence[Stopping],
+    watch: Callable[[float], None] | None = None,
 ) -> list[Int[Tensor, "b 5"]]:
     """For each rule the columns of ``hits``, of each row of one group. A rule that chooses for many rows sees as many
     as it asks for, whichever rules stand beside it."""
@@ -194,21 +215,27 @@ def hits_by_row(
     found: dict[Stopping, Tensor] = {}
     for seen in ({1, first}, *({together} for together in more)):
         alike = [rule for rule in rules if rule.together in seen]
-        found |= zip(alike, _hits_alike(model, recipe, problems, alike), strict=True)
+        found |= zip(alike, _hits_alike(model, recipe, problems, alike, watch), strict=True)
     return [found[rule] for rule in rules]
 
 
 def _hits_alike(
-    model: Model, recipe: Recipe, problems: Problems, rules: Sequence[Stopping]
+    model: Model,
+    recipe: Recipe,
+    problems: Problems,
+    rules: Sequence[Stopping],
+    watch: Callable[[float], None] | None,
 ) -> list[Int[Tensor, "b 5"]]:
     """``hits_by_row`` of rules that may see the same batches."""
     found: list[list[Tensor]] = [[] for _ in rules]
     cached = device_of(model).type == "cpu" and not any(rule.reads_output for rule in rules)
     positions = min(CACHED, TOKENS) if cached else TOKENS
     together = max(rule.together for rule in rules)
-    for _, batch in in_parts(recipe, problems, positions, together=together):
+    for rows, batch in in_parts(recipe, problems, positions, together=together):
         for parts, predicted in zip(found, answers(model, recipe, batch, rules), strict=True):
             parts.append(hits(recipe, batch, predicted))
+        if watch:
+            watch(min(1.0, rows.stop / len(problems)))
     return [torch.cat(parts) for parts in found]
 
 
@@ -256,38 +283,6 @@ def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping
         chosen = chosen_by(rule, replace(traced, loops=limit), planned, limit)
         found.append(Predictions(traced.predictions[chosen - 1, row], traced.confidence[chosen - 1, row], chosen))
     return found
-
-
-@torch.no_grad()
-def perplexity(model: Model, batch: Batch, loops: Int[Tensor, " b"], end: int | None) -> Float[Tensor, " b"]:
-    """Perplexity of the right answers: exp(−mean log p) of their symbols, the ``end`` included, after so many loops; in
-    a layout that feeds the answer in, each symbol given the right ones before it. ``loops`` is on the CPU."""
-    asked = batch.loss_mask & up_to_end(batch.targets.where(batch.loss_mask, -1), end)
-    logs = _likelihood(model, batch, loops, asked)
-    means = torch.stack([row.mean() for row in logs.split(asked.sum(1).tolist())])
-    return means.neg().exp().float()
-
-
-@torch.no_grad()
-def loss(model: Model, recipe: Recipe, problems: Problems) -> float:
-    """Validation loss: the mean −log p of what is supervised of the right answers, ends included, after the planned
-    loops, in nats."""
-    model.eval()
-    total, count = 0.0, 0
-    for _, batch in in_parts(recipe, problems):
-        batch = batch.trimmed() if recipe.layout.causal else batch
-        logs = _likelihood(model, batch, recipe.loops.planned(batch.rounds), batch.loss_mask)
-        total, count = total - float(logs.sum()), count + len(logs)
-    return total / count
-
-
-def _likelihood(
-    model: Model, batch: Batch, loops: Int[Tensor, " b"], asked: Bool[Tensor, "b t"]
-) -> Float[Tensor, " n"]:
-    """The log probability, in nats, of each target that is asked for after each row's own loops, row by row."""
-    logs = choose(model).last(batch.inputs, loops, asked).log_softmax(-1)
-    targets = sent(batch.targets[asked], logs.device)
-    return logs.gather(1, targets[:, None])[:, 0].cpu()
 
 
 @torch.no_grad()

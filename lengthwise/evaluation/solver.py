@@ -13,7 +13,7 @@ from lengthwise.base.formatting import as_html
 from lengthwise.base.score_rows import share_text
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.generate import respond
-from lengthwise.evaluation.scores import perplexity
+from lengthwise.evaluation.likelihood import perplexity
 from lengthwise.experiment.layout import up_to_end
 from lengthwise.experiment.resources import Demand, of_measuring
 from lengthwise.experiment.stopping import Stopping

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from lengthwise.base.types import Problems
-from lengthwise.evaluation import scores
+from lengthwise.evaluation import likelihood, scores
 from lengthwise.experiment import data
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import Model
@@ -33,7 +33,7 @@ class Watching:
         if watch.probes:
             row["perplexity"] = {probe: self._perplexity(model, probe) for probe in watch.probes}
         if watch.validation:
-            row["validation_loss"] = finite(scores.loss(model, recipe, self.held_out))
+            row["validation_loss"] = finite(likelihood.loss(model, recipe, self.held_out))
         model.train()
         if recipe.keep != "last" and (merit := self._merit(row)) > self.best["merit"]:
             weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
@@ -59,7 +59,7 @@ class Watching:
         recipe = self.recipe
         batch = recipe.layout.write(recipe.task.parse(probe), recipe.task)
         loops = scores.answer(model, recipe, batch, recipe.stopping).loops
-        return finite(float(scores.perplexity(model, batch, loops, recipe.layout.end(recipe.task))))
+        return finite(float(likelihood.perplexity(model, batch, loops, recipe.layout.end(recipe.task))))
 
 
 def finite(value: float) -> float | None:

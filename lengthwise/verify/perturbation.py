@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from lengthwise.base.rng import stream, undisturbed
 from lengthwise.base.types import Batch, Problems
-from lengthwise.evaluation.scores import answer_mask, answers, loss, right
+from lengthwise.evaluation.likelihood import loss
+from lengthwise.evaluation.scores import answer_mask, answers, right
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import Model
 from lengthwise.run import Weights

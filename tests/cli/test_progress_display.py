@@ -5,8 +5,11 @@ import itertools
 import json
 import sys
 import types
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
+import torch
 from rich.console import Console
 
 import lengthwise as lw
@@ -15,7 +18,12 @@ from lengthwise.base import progress
 from lengthwise.base.progress import Line, Progress, as_bar
 from lengthwise.base.quantities import duration
 from lengthwise.cli import entry
+from lengthwise.evaluation import scores
 from lengthwise.evaluation.curves import followed, followed_sizes, work
+from lengthwise.evaluation.families import evaluate_families
+from lengthwise.evaluation.scores import evaluate
+from lengthwise.experiment.stopping import MaxConfidence, Oracle
+from lengthwise.run import load
 from lengthwise.training.progress import Course
 
 FEW = ["steps=20", "batch=4", "model.width=16", "watch.every=10", "watch.sizes=2", "watch.count=4"]
@@ -220,6 +228,32 @@ def test_work_grows_as_loops_and_positions_do():
 
 def test_what_is_followed_is_as_it_was():
     recipe, shown = catalog.recipe("looped-parity"), Progress(quiet=True)
-    scores = list(lw.evaluate("looped-parity", [2, 3], samples=4, quiet=True))
-    assert list(followed(scores, shown, recipe, [2, 3], what="")) == scores
+    weights = load("looped-parity", torch.device("cpu"))
+    measure = partial(evaluate, weights, [2, 3], samples=4)
+    assert list(followed(measure, shown, recipe, [2, 3], what="")) == list(measure())
     assert list(followed_sizes(shown, recipe, [2, 3], what="")) == [2, 3]
+
+
+@pytest.mark.parametrize("more", [{}, {"precision": 0.1}, {"stopping": [Oracle(), MaxConfidence()]}])
+def test_progress_moves_within_a_size(more, monkeypatch):
+    """A long size takes many batches: the line moves with each."""
+    monkeypatch.setattr(scores, "TOKENS", 200)
+    monkeypatch.setattr(scores, "CACHED", 200)
+    weights, seen = load("looped-parity", torch.device("cpu")), []
+    line = Progress(quiet=True).line("", 1.0)
+    show = line.show
+    monkeypatch.setattr(line, "show", lambda done, note="": (show(done, note), seen.append((done, note))))
+    progress = SimpleNamespace(line=lambda *_: line)
+    list(followed(partial(evaluate, weights, [20], samples=100, **more), progress, weights.recipe, [20], what=""))
+    whole = work(weights.recipe, 20)
+    assert len({done for done, _ in seen}) > 2 and {note for _, note in seen} == {"at 20"}
+    assert all(0 < done <= whole * 2 for done, _ in seen) and [*seen] == sorted(seen)
+
+
+def test_progress_moves_within_the_families_of_a_size(monkeypatch):
+    monkeypatch.setattr(scores, "TOKENS", 400)
+    weights, shares = load("looped-pairs", torch.device("cpu")), []
+    watch = lambda sizes, share: shares.append((tuple(sizes), share))  # noqa: E731
+    list(evaluate_families(weights, [20], samples=20, watch=watch))
+    assert {sizes for sizes, _ in shares} == {((20,),)}
+    assert len(shares) > 2 and [share for _, share in shares] == sorted(share for _, share in shares)

@@ -23,7 +23,7 @@ import lengthwise
 from lengthwise import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
-from lengthwise.evaluation import scores
+from lengthwise.evaluation import likelihood, scores
 from lengthwise.experiment.layout import NextToken
 from lengthwise.experiment.stopping import Oracle
 from lengthwise.models.lstm import LSTM
@@ -496,7 +496,7 @@ def test_a_block_of_ones_own_is_trained_as_what_it_is_evaluated_as():
         for block in model.blocks:
             block.__class__ = kind
         trained.append(float(loss_of(cpu.choose(model)).detach()))
-        evaluated.append(scores.loss(model, RECIPE, problems))
+        evaluated.append(likelihood.loss(model, RECIPE, problems))
     assert trained == pytest.approx(evaluated, rel=1e-9)
     assert abs(trained[0] - trained[1]) > 1e-3
 

@@ -28,7 +28,7 @@ import lengthwise
 from lengthwise import catalog
 from lengthwise.base import rng
 from lengthwise.base.types import Problems, UsageError
-from lengthwise.evaluation import scores
+from lengthwise.evaluation import likelihood, scores
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment import data
 from lengthwise.experiment.layout import FullOutput, Pairs
@@ -246,15 +246,15 @@ def test_what_is_watched_are_the_weights_that_are_kept():
     run = train(replace(RICH, keep="last", watch=watch))
     *_, row = run.rows("metrics")
     held_out = data.held_out(run.recipe, watch.validation)
-    assert row["validation_loss"] == pytest.approx(scores.loss(run.model, run.recipe, held_out), rel=1e-5)
+    assert row["validation_loss"] == pytest.approx(likelihood.loss(run.model, run.recipe, held_out), rel=1e-5)
     raw = run.recipe.build()
     raw.load_state_dict(plain_training(run.recipe)[0])
-    assert row["validation_loss"] != pytest.approx(scores.loss(raw.eval(), run.recipe, held_out), rel=1e-3)
+    assert row["validation_loss"] != pytest.approx(likelihood.loss(raw.eval(), run.recipe, held_out), rel=1e-3)
     assert row["exact"]["2"] == scores.exact_match(run.model, run.recipe, (2, 2), watch.count, step=RICH.steps)
     batch = run.recipe.layout.write(run.recipe.task.parse("12+21"), run.recipe.task)
     loops = scores.answer(run.model, run.recipe, batch, run.recipe.stopping).loops
     assert row["perplexity"]["12+21"] == pytest.approx(
-        float(scores.perplexity(run.model, batch, loops, None)), rel=1e-5
+        float(likelihood.perplexity(run.model, batch, loops, None)), rel=1e-5
     )
 
 
