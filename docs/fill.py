@@ -14,6 +14,7 @@
 <!-- fill: chosen lengthwise/weights -->      what was looked at while the recipes of shipped weights were chosen
 <!-- fill: shipped lengthwise/weights -->     what shipped weights score, families too, and what attacks found
 <!-- fill: claims docs/claims.toml -->        what the sources claim, beside what was measured here
+<!-- fill: headline docs/claims.toml looped --> the main results of a paper: its claim, ours, what it costs, what to type
 <!-- fill: tally docs/records.toml -->        how many published records there are, and how ours stand beside them
 <!-- fill: records docs/records.toml parity --> the published records of a group, ours beside them
 <!-- fill: stops results/looped -->           exact match where each rule stops, recipe by recipe
@@ -33,7 +34,7 @@ from fillers.exact import arms, grid, kept, squares, summary, table
 from fillers.records import records, tally
 from fillers.rows import ROOT
 from fillers.runs import card, chosen, code, command, families, shipped, time
-from fillers.sources import claims
+from fillers.sources import claims, headline
 from fillers.stopping import loops, rules, stops
 
 from lengthwise import catalog
@@ -52,6 +53,7 @@ FILLERS = {
     "code": code,
     "families": families,
     "grid": grid,
+    "headline": headline,
     "kept": kept,
     "loops": loops,
     "map": squares,

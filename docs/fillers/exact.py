@@ -30,24 +30,26 @@ from lengthwise.studies.looped import TESTED, tested_at
 
 def table(folder: str, problems: str, *only: str) -> str:
     """Median over seeds of what a recipe's own rule has, worst and best beside it. A size on two axes alike
-    is named by its number. ``only``: sizes, which are numbers, and names of recipes."""
+    is named by its number. ``problems``: a set of problems, or several with commas between. ``only``: sizes, which are
+    numbers, and names of recipes."""
     names = [word for word in only if not word[0].isdigit()]
     wanted = set(only) - set(names)
-    shares: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    kinds = problems.split(",")
+    shares: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     counts = set()
-    for row, _ in own_scores(folder, problems):
-        size = alike(row["sizes"])
-        if (not names or row["recipe_name"] in names) and (not wanted or size in wanted):
-            shares[row["recipe_name"]][size].append(float(row["exact"]))
-            counts.add(int(row["count"]))
+    for kind in kinds:
+        for row, _ in own_scores(folder, kind):
+            size = alike(row["sizes"])
+            if (not names or row["recipe_name"] in names) and (not wanted or size in wanted):
+                shares[row["recipe_name"], kind][size].append(float(row["exact"]))
+                counts.add(int(row["count"]))
     sizes = sorted({size for by_size in shares.values() for size in by_size}, key=numbers)
     lines = [["", *sizes], ["---", *("---:" for _ in sizes)]]
     unfit = unfitted(folder)
-    for name in names or shares:
-        by_size = shares[name]
-        lines.append(
-            [f"`{name}`{unfit.get(name, '')}", *(median_of(by_size[size]) if size in by_size else "" for size in sizes)]
-        )
+    for name, kind in [(name, kind) for name in names for kind in kinds] or shares:
+        by_size = shares[name, kind]
+        label = f"`{name}`{unfit.get(name, '')}" + f", {kind}" * (len(kinds) > 1)
+        lines.append([label, *(median_of(by_size[size]) if size in by_size else "" for size in sizes)])
     seeds = {len(values) for by_size in shares.values() for values in by_size.values() if values}
     many = f"Median of {span(seeds)} seeds (worst–best)" if seeds != {1} else "One seed"
     same = f"; {told}" if (told := problems_of_seeds(folder)) else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import tomllib
 from collections import Counter
@@ -111,26 +112,33 @@ def tally(name: str) -> str:
 
 
 def records(name: str, group: str) -> str:
-    """Write the table of a group of records: what was published, and ours."""
+    """Write the table of a group of records: what was published, and ours where we have runs of it."""
     found = [record for record in load_records(name) if record["group"] == group]
     if not found:
         raise SystemExit(f"{name} has no record of {group}")
-    lines = [
-        ["system", "trained to → tested at", "exact match", "seeds", "told", "standing", "reruns", "ours", "verdict"]
-    ]
-    lines.append(["---"] * len(lines[0]))
-    for record in found:
-        standing = record["standing"] + (f" ({record['where']})" if "where" in record else "")
-        system = f"{record['system']}: [{record['paper']}]({record['source']})"
-        cells = [system, f"{record['trained_to']} → {record['tested_at']}"]
-        cells += [record["score"], record["seeds"], record["told"], standing, record.get("reruns", "–")]
-        lines.append([*cells, *_ours_cells(record.get("ours"))])
-    return table_of(lines)
+    heads = ["system", "trained to → tested at", "exact match", "also given", "ours"]
+    lines = [_published_cells(record) for record in found]
+    if any("ours" in record for record in found):
+        lines = [[*line, _ours_cell(record.get("ours"))] for line, record in zip(lines, found, strict=True)]
+    heads = heads[: len(lines[0])]
+    return table_of([heads, ["---"] * len(heads), *lines])
 
 
-def _ours_cells(entry: dict[str, str] | None) -> tuple[str, str]:
+def _published_cells(record: dict) -> list[str]:
+    """Write what was published: the system, its lengths, its score with seeds and source, and what it is given."""
+    paper = re.sub(r", arXiv [\d.]+$", "", record["paper"])
+    seeds = "" if record["seeds"].startswith("not ") else f", {record['seeds']}"
+    source = f"read: {record['where']}" if "where" in record else record["standing"]
+    reruns = f"; reruns: {record['reruns']}" if "reruns" in record else ""
+    given = "–" if record["told"].startswith("nothing") else record["told"]
+    system = f"{record['system']}: [{paper}]({record['source']})"
+    lengths = f"{record['trained_to']} → {record['tested_at']}"
+    return [system, lengths, f"{record['score']}{seeds}; {source}{reruns}", given]
+
+
+def _ours_cell(entry: dict[str, str] | None) -> str:
     if entry is None:
-        return "–", "–"
+        return "–"
     ours = ours_of(entry)
     count = len(ours.seeds)
     score = f"{ours.mean:.3f}, one seed" if count == 1 else f"{ours.mean:.3f} (worst of {count}: {min(ours.seeds):.3f})"
@@ -141,8 +149,7 @@ def _ours_cells(entry: dict[str, str] | None) -> tuple[str, str]:
     looked = ", ".join(map(str, ours.looked_at)) or "–"
     row = f"`{entry['recipe']}`{unfit}, {lengths}: **{score}**; {told}; chosen on {looked}"
     alone = ", one seed" if count == 1 and entry["verdict"] in ("ahead", "level") else ""
-    verdict = f"**{entry['verdict']}**{alone}: {entry['reason']}"
-    return f"{row}; {ours.minutes:,.1f} CPU min (`{entry['folder']}`)", verdict
+    return f"**{entry['verdict']}**{alone}: {entry['reason']}. {row}; {ours.minutes:,.0f} CPU min (`{entry['folder']}`)"
 
 
 def _spaced(sizes: str) -> str:

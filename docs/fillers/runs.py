@@ -69,18 +69,26 @@ def card(*folders: str) -> str:
 
 
 def families(*tasks: str) -> str:
-    """A table for each task: its families, and a problem of each."""
-    parts = []
+    """Write a table for each task: its families, with a problem of each; those of tasks before it by their names."""
+    parts, shown = [], dict[tuple[str, str], str]()
     for name in tasks:
         task = catalog.task(name)
-        lines = [f"### `{name}`\n\n| family | what it is | for example |\n| --- | --- | --- |\n"]
+        rows, known = [], defaultdict[str, list[str]](list)
         for family in task.families:
+            if (first := shown.setdefault((family.name, family.about), name)) != name:
+                known[first].append(family.name)
+                continue
             size = max(5, family.smallest + 1)
             drawn = family.sample(torch.tensor([[size] * len(task.axes)]), stream(0, "page", family.name))
-            shown = task.typed(drawn.prompt[0, : int(drawn.prompt_length)]).replace("|", "\\|")
-            lines.append(f"| `{family.name}` | {family.about} | `{shown}` |\n")
-        parts.append("".join(lines))
-    return "\n".join(parts)
+            text = task.typed(drawn.prompt[0, : int(drawn.prompt_length)]).replace("|", "\\|")
+            rows.append(f"| `{family.name}` | {family.about} | `{text if len(text) <= 32 else text[:24] + '…'}` |\n")
+        parts.append(f"### `{name}`\n\n")
+        for first, names in known.items():
+            whole = len(names) == sum(owner == first for owner in shown.values())
+            parts.append(f"All families of `{first}`.\n\n" if whole else f"Of `{first}`: {', '.join(names)}.\n\n")
+        if rows:
+            parts.append(f"| family | what it is | for example |\n| --- | --- | --- |\n{''.join(rows)}\n")
+    return "".join(parts)
 
 
 def chosen(folder: str) -> str:

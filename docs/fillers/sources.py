@@ -6,7 +6,7 @@ import json
 import re
 import statistics
 import tomllib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
 from fillers.rows import ROOT, exact_by_seed, maps_of, numbers, outlines_of, own_scores, table_of, unfitted
@@ -14,16 +14,33 @@ from fillers.rows import ROOT, exact_by_seed, maps_of, numbers, outlines_of, own
 from lengthwise.base.score_rows import ALONE, Row, share_text, size_text
 
 VERDICTS = ("agrees", "better, none fitted", "disagrees", "undecided")
-HEADS = ("source", "claim", "recipe", "at", "chosen on", "agrees if", "here", "seeds", "earlier", "verdict")
+HEADS = ("claim", "recipe", "at", "chosen on", "agrees if", "here", "seeds", "earlier", "verdict")
 
 
 def claims(name: str) -> str:
-    """A tally of the verdicts, then each claim of the sources with its figure here: the mean over seeds, its worst
-    family, what the recipe was chosen on, and what was trained before it."""
+    """Write a tally of the verdicts, then a table per source: each claim with its figure here (the mean over seeds, its
+    worst family), what the recipe was chosen on, and what was trained before it."""
     told = tomllib.loads((ROOT / name).read_text())
-    rows = [_line(claim) for claim in told["claim"]]
-    lines = [HEADS, ["---:" if head in ("at", "seeds") else "---" for head in HEADS], *rows]
-    return f"{tally(row[-1] for row in rows)}\n{table_of(lines)}"
+    rows: dict[str, list[list[str]]] = defaultdict(list)
+    for claim in told["claim"]:
+        rows[claim["source"]].append(_line(claim))
+    parts = [tally(row[-1] for found in rows.values() for row in found)]
+    aligned = ["---:" if head in ("at", "seeds") else "---" for head in HEADS]
+    parts += [f"### {source}\n\n{table_of([HEADS, aligned, *found])}" for source, found in rows.items()]
+    return "\n".join(parts)
+
+
+def headline(name: str, system: str) -> str:
+    """Write the main results of a paper: what it claims, what was measured here, what that costs, what to type."""
+    told = tomllib.loads((ROOT / name).read_text())["claim"]
+    lines = [("the source says", "here", "seeds", "CPU min", "type"), ("---", "---", "---:", "---:", "---")]
+    for claim in (one for one in told if one.get("headline") == system):
+        runs = json.loads((ROOT / claim["folder"] / "runs.json").read_text())
+        minutes = statistics.median(run["cpu_s"] for run in runs if run["recipe_name"] == claim["recipe"]) / 60
+        says, _, at, _, _, here, seeds, *_ = _line(claim)
+        here = here.replace(" (–)", "")
+        lines.append((says, f"{here} at {at}", seeds, f"{minutes:,.0f}", f"`{claim['command']}`"))
+    return f"{table_of(lines)}\nMean over seeds; in brackets the worst family. CPU minutes are of one training.\n"
 
 
 def tally(verdicts: Iterable[str]) -> str:
@@ -51,23 +68,23 @@ def _line(claim: Row) -> list[str]:
     shares = _figures(claim, claim["recipe"])
     here = _cell(claim, claim["recipe"], shares)
     if others:
-        here += f" against {', '.join(_cell(claim, *other) for other in others.items())}"
+        best = max(others.items(), key=lambda other: statistics.fmean(other[1] or [0]))
+        here += f" against {_cell(claim, *best)}" + f", best of {len(others)}" * (len(others) > 1)
     at = claim["sizes"].replace("-", "–").replace("x", " × ") + (f", {claim['stop']}" if "stop" in claim else "")
     bound = "above" if others else claim["agrees"].replace(">=", "≥").replace("<=", "≤")
     unfit = unfitted(claim["folder"])
     result = compared(claim["recipe"], shares, others, unfit) if others else verdict(claim, shares, unfit)
     seeds = " against ".join(dict.fromkeys(str(len(found)) for found in (shares, *others.values())))
-    return [claim["source"], claim["says"], f"`{claim['recipe']}`", at, _chosen_on(claim), bound, here, seeds,
+    return [claim["says"], f"`{claim['recipe']}`", at, _chosen_on(claim), bound, here, seeds,
             _earlier(claim.get("earlier")), result]  # fmt: skip
 
 
 def _earlier(known: Row | None) -> str:
-    """What was trained before under the recipe's name, as docs/claims.toml counts it."""
+    """Return how many of the seeds of earlier recipes of this name missed the bound, as docs/claims.toml counts them."""
     if known is None:
         return "–"
-    counts = [f"{known[name]} {name[: -1 if known[name] == 1 else None]}" for name in ("recipes", "seeds")]
-    missed = [f"{known['missed']} missed"] if "missed" in known else []
-    return ", ".join(counts + missed) if known["recipes"] else "none"
+    missed = f"{known['missed']} of " if "missed" in known else ""
+    return f"{missed}{known['seeds']}" if known["recipes"] else "none"
 
 
 def _chosen_on(claim: Row) -> str:
