@@ -41,8 +41,8 @@ TABLES = {  # of a folder of results, with the file that each needs
 MOST_SIZES = 40  # columns of a table
 STYLE = "docs/site/site.css"
 WORKER = "https://unpkg.com/iframe-worker/shim"  # where Zensical would have it loaded from
-RESULTS = ["results", "claims", "records", "controls", "looped", "ablations", "abacus", "retran", "families"]
-RESULTS += ["leaderboard"]
+PAPERS = ["results", "looped", "abacus", "retran", "pairs", "claims", "records"]
+REASONS = ["controls", "ablations", "families", "leaderboard"]
 HOW_TO = ["README", "task", "model", "mixer", "position", "objective", "stopping", "recipe", "figure"]
 HOW_TO += ["page", "many", "verify", "hub", "tracking"]
 INSIDE = ["docs/architecture.md", "docs/decisions.md", "docs/releasing.md", "bench/README.md"]
@@ -60,14 +60,13 @@ def _mapped(folder: str) -> bool:
 def navigation() -> Navigation:
     """Pages in their order, by their paths; sections are dictionaries of one entry."""
     return [
-        {"Home": "README.md"},
-        {"It fails on longer problems": "docs/what-now.md"},
-        {"Results": [f"docs/{name}.md" for name in RESULTS]},
-        {"Gallery": [gallery.INDEX, "results/README.md", *map(gallery.page_of, gallery.folders())]},
-        {"How to": [f"docs/how-to/{name}.md" for name in HOW_TO]},
-        {"Notebooks": [notebooks.INDEX, *(f"notebooks/{path.stem}.md" for path in notebooks.sources())]},
+        {"Start": "README.md"},
+        {"How to": [*(f"docs/how-to/{name}.md" for name in HOW_TO), "docs/what-now.md"]},
+        {"The papers": [f"docs/{name}.md" for name in PAPERS]},
         {"Python interface": [reference.INDEX, *map(reference.path_of, reference.TITLES)]},
-        {"Inside": INSIDE},
+        {"Reasons": [*(f"docs/{name}.md" for name in REASONS), *INSIDE]},
+        {"Notebooks": [notebooks.INDEX, *(f"notebooks/{path.stem}.md" for path in notebooks.sources())]},
+        {"Gallery": [gallery.INDEX, "results/README.md", *map(gallery.page_of, gallery.folders())]},
     ]
 
 
