@@ -14,7 +14,7 @@
 <!-- fill: chosen lengthwise/weights -->      what was looked at while the recipes of shipped weights were chosen
 <!-- fill: shipped lengthwise/weights -->     what shipped weights score, families too, and what attacks found
 <!-- fill: claims docs/claims.toml -->        what the sources claim, beside what was measured here
-<!-- fill: headline docs/claims.toml looped --> the main results of a paper: its claim, ours, what it costs, what to type
+<!-- fill: headline docs/claims.toml looped --> a paper's main results, ours, their cost, what to type
 <!-- fill: tally docs/records.toml -->        how many published records there are, and how ours stand beside them
 <!-- fill: records docs/records.toml parity --> the published records of a group, ours beside them
 <!-- fill: stops results/looped -->           exact match where each rule stops, recipe by recipe

@@ -80,7 +80,7 @@ def _line(claim: Row) -> list[str]:
 
 
 def _earlier(known: Row | None) -> str:
-    """Return how many of the seeds of earlier recipes of this name missed the bound, as docs/claims.toml counts them."""
+    """Return how many seeds of earlier recipes of this name missed the bound, as docs/claims.toml counts them."""
     if known is None:
         return "–"
     missed = f"{known['missed']} of " if "missed" in known else ""
