@@ -41,7 +41,7 @@ from lengthwise.evaluation.scores import MOST, SAMPLES, default_sizes
 from lengthwise.evaluation.scores import evaluate as measure
 from lengthwise.evaluation.solver import Answer, Solver, load
 from lengthwise.experiment.data import check_problems
-from lengthwise.experiment.layout import FullOutput, Layout, NextToken, Pairs
+from lengthwise.experiment.layout import FullOutput, Labelled, Layout, NextToken, Pairs, Tagged
 from lengthwise.experiment.lengths import Curriculum, Lengths, LogUniform, Mastery, Natural, Uniform
 from lengthwise.experiment.loops import Constant, ExtraLoops, Loops, PerRound
 from lengthwise.experiment.optim import LAMB, AdamW, Optimizer, Schedule

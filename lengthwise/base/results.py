@@ -48,6 +48,7 @@ class Score:
     together: int | None = None  # problems of a batch for which the rule chose one loop; None: each has its own
     distinct: int | None = None  # number of different problems among ``count``; None: all differ, or not known
     fixed_set: bool | None = None  # True: drawn from the test part of a fixed set, and some of them several times
+    chance: float | None = None  # the per-symbol accuracy of guessing; None: the layout does not report it
     outcomes: Outcomes | None = field(default=None, compare=False, repr=False)  # in memory only; None: not known
 
     @property
@@ -55,12 +56,19 @@ class Score:
         """Wilson's 95 % interval of ``exact``, over independent trials (see ``trials``)."""
         return wilson(self.exact, trials(vars(self)))
 
+    @property
+    def scaled(self) -> float | None:
+        """Accuracy per symbol on a scale from guessing, 0, to all right, 1; below 0 if it is worse than guessing. None
+        without ``chance``."""
+        return None if self.chance is None else (self.token_accuracy - self.chance) / (1 - self.chance)
+
     def row(self) -> dict[str, Any]:
         """Plain values, for JSON and CSV."""
         low, high = self.interval
+        scaled = {} if self.scaled is None else {"scaled": self.scaled}
         names = [one.name for one in fields(self) if one.name != "outcomes"]
         known = {name: value for name in names if (value := getattr(self, name)) is not None}
-        return {**known, "sizes": list(self.sizes), "low": low, "high": high}
+        return {**known, **scaled, "sizes": list(self.sizes), "low": low, "high": high}
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,8 @@ class Measured(TypedDict):
     distinct: NotRequired[Count]  # number of different problems, where it is less than the count
     fixed_set: NotRequired[bool]  # they are a fixed set's, so that the interval counts those that differ
     family: NotRequired[Literal["alone"]]  # a family that was asked for by name: the others may not be measured
+    chance: NotRequired[Fraction]  # accuracy per symbol of guessing
+    scaled: NotRequired[Real]  # accuracy per symbol, from guessing (0) to all right (1)
     together: NotRequired[Count]  # problems of a batch for which the rule chose one loop
 
 

@@ -34,6 +34,13 @@ def share_text(share: float, decimals: int = 2) -> str:
     return f"<.{1:0{decimals}}" if 0 < share < half else f"{share:.{decimals}f}"
 
 
+def scaled_text(scaled: float | None) -> str:
+    """An accuracy from guessing, 0, to all right, 1, in three decimals; it is below 0 if it is worse than guessing."""
+    if scaled is None:
+        return "–"
+    return share_text(scaled, 3) if scaled >= 0 else f"{scaled:.3f}"
+
+
 def interval_text(row: Row) -> str:
     """A row's 95 % interval in three decimals."""
     return f"{share_text(row['low'], 3)}–{share_text(row['high'], 3)}"

@@ -26,7 +26,8 @@ def run(args: argparse.Namespace) -> int:
         try:
             with waiting(f"prompt {count}", solver.demand(prompt, stopping)):
                 solved = solver.solve(prompt, stopping)
-            print(json_text(vars(solved)) if args.json else solved.text, file=results(), flush=True)
+            told = {name: value for name, value in vars(solved).items() if value != ()}
+            print(json_text(told) if args.json else solved.text, file=results(), flush=True)
         except UsageError as error:
             bad += 1
             print(json_text({"prompt": prompt, "error": str(error)}) if args.json else "", file=results(), flush=True)

@@ -141,6 +141,7 @@ def score_of(
         loops=loops / count,
         precision=precision,
         family=family,
+        chance=weights.recipe.layout.chance(weights.recipe.task),
         together=rule.together if rule.together > 1 else None,
         **describe_repeats(weights.recipe.source, problems),
         outcomes=Outcomes(digest, bytes(rows[:, 0].tolist())),

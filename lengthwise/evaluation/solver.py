@@ -5,20 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from lengthwise.base.fields import conform
 from lengthwise.base.formatting import as_html
 from lengthwise.base.score_rows import share_text
-from lengthwise.base.types import UsageError
+from lengthwise.base.types import Batch, UsageError
 from lengthwise.evaluation.generate import respond
 from lengthwise.evaluation.likelihood import perplexity
 from lengthwise.experiment.layout import up_to_end
 from lengthwise.experiment.resources import Demand, of_measuring
 from lengthwise.experiment.stopping import Stopping
+from lengthwise.models import Model
 from lengthwise.run import Run, Weights
 from lengthwise.run import load as load_weights
+from lengthwise.runners.cpu import choose
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Answer:
     loops: int  # loops used
     confidence: float  # geometric mean of the probabilities of the predicted symbols
     perplexity: float  # of the correct answer
+    slot_confidence: tuple[float, ...] = ()  # probability of each predicted symbol; (): of a layout with an end symbol
 
     def __str__(self) -> str:
         return self.text
@@ -74,6 +78,7 @@ class Solver:
         symbols = predicted.symbols[0, : int(row.answer_slots.sum())]
         wanted = row.targets[row.answer_slots]
         hits = (symbols == wanted) | ~up_to_end(wanted, recipe.layout.end(recipe.task))
+        graded = recipe.layout.chance(recipe.task) is not None
         return Answer(
             prompt=prompt,
             text=self._text(symbols),
@@ -82,6 +87,7 @@ class Solver:
             loops=int(predicted.loops[0]),
             confidence=float(predicted.confidence[0].exp()),
             perplexity=float(perplexity(self.weights.model, row, predicted.loops, recipe.layout.end(recipe.task))),
+            slot_confidence=_slot_confidence(self.weights.model, row, predicted.loops) if graded else (),
         )
 
     def _text(self, symbols: Int[Tensor, " a"]) -> str:
@@ -91,6 +97,13 @@ class Solver:
         if len(answer) and int(answer.max()) < len(recipe.task.symbols):
             return recipe.task.format(answer)
         return recipe.layout.vocabs(recipe.task)[1].decode(answer)
+
+
+@torch.no_grad()
+def _slot_confidence(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> tuple[float, ...]:
+    """The probability of the likeliest symbol in each answer slot, row after row, after each row's own loops."""
+    logits = choose(model).last(batch.inputs, loops, batch.answer_slots)
+    return tuple(logits.softmax(-1).amax(-1).tolist())
 
 
 def load(weights: str | Path | Run, device: str = "cpu") -> Solver:

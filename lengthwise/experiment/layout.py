@@ -55,6 +55,10 @@ class Layout(Part):
         Ids are those of the output vocabulary; an untrained model may predict symbols that are not the task's.
         """
 
+    def chance(self, task: Task) -> float | None:
+        """The accuracy per symbol of guessing, from which scaled accuracy is counted; None if it is not reported."""
+        return None
+
     def check(self, task: Task) -> None:
         """Raise UsageError unless the task is accepted."""
         if not self.accepts(task):
@@ -246,6 +250,99 @@ class Pairs(Layout):
     def answer(self, predicted: Int[Tensor, " a"], task: Task) -> Int[Tensor, " m"]:
         assert isinstance(task, Stackable)
         return task.answer(predicted)
+
+
+class _Classes(Layout):
+    """A row without an end symbol, whose answer slots have one logit for each symbol that the task writes."""
+
+    decodes = False
+    ends = False
+
+    def vocabs(self, task: Task) -> tuple[Vocab, Vocab]:
+        return Vocab(task.reads or task.symbols), Vocab(task.writes or task.symbols)
+
+    def end(self, task: Task) -> int | None:
+        return None
+
+    def chance(self, task: Task) -> float | None:
+        return task.chance
+
+    def answer(self, predicted: Int[Tensor, " a"], task: Task) -> Int[Tensor, " m"]:
+        return _renumbered(predicted, self.vocabs(task)[1], task.vocab)
+
+
+@dataclass(frozen=True)
+class Tagged(_Classes):
+    """An output at every position (sequence tagging): a row is the prompt, and the target at position i is the answer's
+    symbol i. For tasks that have ``answers_each_symbol``, such as running parities and words of a group. Targets are
+    symbols that the task ``writes``; there is no end symbol."""
+
+    causal: bool = True  # a position sees only itself and earlier positions; false: the whole prompt
+
+    def accepts(self, task: Task) -> bool:
+        return task.answers_each_symbol
+
+    def write(self, problems: Problems, task: Task) -> Batch:
+        self.check(task)
+        length = problems.prompt_length
+        if not torch.equal(length, problems.answer_length):
+            raise UsageError(f"{task.name} says answers_each_symbol, but an answer is not as long as its prompt")
+        width = int(length.max())
+        reads, writes = self.vocabs(task)
+        padding_mask = within(length, width)
+        tokens = _renumbered(problems.prompt[:, :width], task.vocab, reads).where(padding_mask, 0)
+        targets = _renumbered(problems.answer[:, :width], task.vocab, writes).where(padding_mask, 0)
+        inputs = _inputs(tokens, padding_mask, task, reads)
+        return Batch(inputs, targets, padding_mask, padding_mask, problems.rounds, problems.sizes)
+
+
+@dataclass(frozen=True)
+class Labelled(_Classes):
+    """One class for a row (sequence classification): rows ``prompt =``, and the target at ``=`` is the answer. For
+    tasks whose answers have one symbol, such as parity and membership in a language. Targets are symbols that the
+    task ``writes``; there is no end symbol."""
+
+    causal: bool = True  # a position sees only itself and earlier positions; false: the whole row
+
+    def accepts(self, task: Task) -> bool:
+        sizes = torch.full((2, len(task.axes)), task.smallest)
+        sizes[1] += 8
+        return EQUALS not in task.symbols and task.answer_slots(sizes).tolist() == [1, 1]
+
+    def vocabs(self, task: Task) -> tuple[Vocab, Vocab]:
+        reads, writes = super().vocabs(task)
+        return Vocab((*reads.symbols, EQUALS)), writes
+
+    def write(self, problems: Problems, task: Task) -> Batch:
+        self.check(task)
+        length = problems.prompt_length
+        width = int(length.max()) + 1
+        reads, writes = self.vocabs(task)
+        present = within(torch.stack([length, length + 1]), width)
+        prompted, padding_mask = present.unbind()
+        slot = prompted ^ padding_mask
+        prompt = _renumbered(problems.prompt[:, : width - 1], task.vocab, reads)
+        tokens = torch.nn.functional.pad(prompt, (0, 1)).where(prompted, 0).masked_fill(slot, reads.id(EQUALS))
+        targets = _renumbered(problems.answer[:, :1], task.vocab, writes) * slot
+        return Batch(_inputs(tokens, padding_mask, task, reads), targets, slot, slot, problems.rounds, problems.sizes)
+
+
+def _inputs(tokens: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], task: Task, reads: Vocab) -> Inputs:
+    """The inputs of rows that consist of a prompt and what follows it, with their positions and digit positions."""
+    signs = torch.tensor([symbol in task.signs or symbol not in task.symbols for symbol in reads.symbols])[tokens]
+    mirrored = padding_mask if task.mirrored else None
+    position = torch.arange(tokens.shape[1]).expand(len(tokens), -1)
+    return Inputs(tokens, position, digit_positions(signs | ~padding_mask, mirrored).long(), padding_mask)
+
+
+def _renumbered(ids: Int[Tensor, "*b n"], before: Vocab, now: Vocab) -> Int[Tensor, "*b n"]:
+    """Replace ids of one vocabulary by those of the same symbols in another. A symbol that the other lacks, or an id
+    of none, becomes an id beyond it."""
+    if before.symbols == now.symbols[: len(before)]:
+        return ids.long()
+    known = {symbol: i for i, symbol in enumerate(now.symbols)}
+    table = torch.tensor([known.get(symbol, len(now)) for symbol in before.symbols] + [len(now)])
+    return table[ids.long().clamp(max=len(before))]
 
 
 def until_end(predicted: Int[Tensor, "*k a"], end: int | None) -> Bool[Tensor, "*k a"]:

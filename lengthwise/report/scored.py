@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from lengthwise.base.errors import UsageError
 from lengthwise.base.formatting import as_grid, as_html
 from lengthwise.base.results import RunOutline, Score
-from lengthwise.base.score_rows import Row, count_text, interval_notes, share_text, size_text
+from lengthwise.base.score_rows import Row, count_text, interval_notes, scaled_text, share_text, size_text
 from lengthwise.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -57,13 +57,13 @@ class Scores(list[Score]):
         return list(dict.fromkeys(score.stopping for score in self))
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
-        several = len(self.rules) > 1
+        several, scaled = len(self.rules) > 1, any(score.scaled is not None for score in self)
         rows = [
             [size_text(s.sizes), s.problems, *[s.stopping] * several, share_text(s.exact, 3),
-             "–".join(share_text(end, 3) for end in s.interval), f"{s.loops:.1f}",
+             "–".join(share_text(end, 3) for end in s.interval), *[scaled_text(s.scaled)] * scaled, f"{s.loops:.1f}",
              count_text(s.count, s.distinct)] for s in self
         ]  # fmt: skip
-        return [*HEADS[:2], *[RULE] * several, *HEADS[2:]], rows
+        return [*HEADS[:2], *[RULE] * several, *HEADS[2:4], *["scaled"] * scaled, *HEADS[4:]], rows
 
     def _title(self) -> str:
         """Whose scores they are, how far it was trained, where that is known, and what the intervals count."""

@@ -16,6 +16,7 @@ from lengthwise.base.score_rows import (
     Sizes,
     interval_notes,
     interval_text,
+    scaled_text,
     share_text,
     size_text,
     trained_on,
@@ -70,13 +71,16 @@ def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
     # What is the same in all rows is said once, in the caption: so the table fits 80 characters.
     own = [name for name in ("problems", "stopping") if len({row[name] for row in rows}) > 1]
     table = Sheet(ornament=1 + len(own))
-    for heading in ("size", *own, "", "exact match", "95 % interval", "per token", "loops", "count"):
+    scaled = ["scaled"] * any("scaled" in row for row in rows)
+    for heading in ("size", *own, "", "exact match", "95 % interval", "per token", *scaled, "loops", "count"):
         table.add_column(heading, justify="left" if heading in (*own, "") else "right", no_wrap=heading not in own)
     for row in rows:
-        size, *rest = _details(row, trained=tops is not None and trained_on(row["sizes"], tops))
-        table.add_row(size, *(row[name] for name in own), *rest)
+        size, *rest, loops, count = _details(row, trained=tops is not None and trained_on(row["sizes"], tops))
+        above_chance = [scaled_text(row.get("scaled"))] if scaled else []
+        table.add_row(size, *(row[name] for name in own), *rest, *above_chance, loops, count)
     said = [f"{name}: {rows[0][name]}" for name in ("problems", "stopping") if name not in own]
     said += [f"{TRAINED} within the training range, up to {size_text(tops)}"] if tops is not None else []
+    said += ["scaled: accuracy per token, from guessing (0) to all right (1)"] if scaled else []
     said += ["count: in brackets how many problems differ"] * any("distinct" in row for row in rows)
     early = sorted({row["precision"] for row in rows if "precision" in row})
     said += [f"ended as soon as the 95 % interval is within ±{width:g} of its middle" for width in early]

@@ -35,11 +35,20 @@ class Task(Part):
     smallest: int = 1
     largest: int | None = None
     harder: str = "hard"  # what the harder set is called among the families
+    reads: tuple[str, ...] = ()  # those symbols that prompts hold, where answers hold others; (): all of them
+    writes: tuple[str, ...] = ()  # those symbols that answers hold, where prompts hold others; (): all of them
+    answers_each_symbol: bool = False  # does an answer have one symbol for each symbol of its prompt, in this order?
     answers_numbers: bool = False  # are answers numbers, as people write them? Then leading zeros change nothing
 
     @property
     def name(self) -> str:
         return kebab(type(self).__name__)
+
+    @property
+    def chance(self) -> float:
+        """The accuracy per symbol of guessing: 1 / the number of symbols that answers hold, unless a task knows better
+        (such as the share of the commonest class)."""
+        return 1 / len(self.writes or self.symbols)
 
     @abstractmethod
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
@@ -122,12 +131,20 @@ class Task(Part):
 
 
 class Listed(Task):
-    """A task on n symbols in a row, each uniform over the task's own."""
+    """A task on n symbols in a row, each uniform over those that the task ``reads``: unless it says so, all its own."""
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        count, width = len(self.symbols), int(sizes.max())
+        count, width = len(self._drawn), int(sizes.max())
         row = torch.randint(count, (len(sizes), width), generator=generator, dtype=integer_type(count))
-        return self.solved(sizes, clipped(row, sizes[:, 0]))
+        return self.solved(sizes, clipped(self._ids(row), sizes[:, 0]))
+
+    @property
+    def _drawn(self) -> tuple[str, ...]:
+        return self.reads or self.symbols
+
+    def _ids(self, row: Int[Tensor, "b p"]) -> Int[Tensor, "b p"]:
+        """Numbers of symbols that the task reads as their ids."""
+        return row if not self.reads else self.vocab.encode(self.reads).to(row.dtype)[row.long()]
 
     def parse(self, text: str) -> Problems:
         row = symbols_of(self, text)
@@ -135,16 +152,16 @@ class Listed(Task):
 
     @property
     def families(self) -> Sequence[Family]:
-        shared = suited(len(self.symbols))
+        shared = suited(len(self._drawn))
         return (*super().families, *(Family.of(pattern, partial(self._patterned, pattern)) for pattern in shared))
 
     def _patterned(self, pattern: Pattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        row = pattern(sizes[:, 0], int(sizes.max()), len(self.symbols), generator)
-        return self.solved(sizes, clipped(row, sizes[:, 0]))
+        row = pattern(sizes[:, 0], int(sizes.max()), len(self._drawn), generator)
+        return self.solved(sizes, clipped(self._ids(row), sizes[:, 0]))
 
     def every(self, size: Sequence[int], most: int) -> Problems | None:
-        row = every_row(len(self.symbols), size[0], most)
-        return None if row is None else self.solved(torch.full((len(row), 1), size[0]), row)
+        row = every_row(len(self._drawn), size[0], most)
+        return None if row is None else self.solved(torch.full((len(row), 1), size[0]), self._ids(row))
 
     @abstractmethod
     def solved(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
@@ -177,10 +194,11 @@ def longest_run(flags: Bool[Tensor, "b n"]) -> Int[Tensor, " b"]:
 
 def symbols_of(task: Task, text: str) -> Int[Tensor, " n"]:
     """What a person typed as ids; UsageError names the task and the first foreign symbol."""
-    text = "".join(text.split())
+    text, known = "".join(text.split()), Vocab(task.reads or task.symbols)
     if not text:
-        raise UsageError(f"{task.name}: the prompt is empty; its symbols are: {' '.join(task.symbols)}")
+        raise UsageError(f"{task.name}: the prompt is empty; its symbols are: {' '.join(known.symbols)}")
     try:
+        known.encode(text)
         return task.vocab.encode(text)
     except UsageError as error:
         raise UsageError(f"{task.name}: {error}") from None

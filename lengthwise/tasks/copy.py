@@ -22,6 +22,7 @@ _ALPHABET = string.digits + string.ascii_lowercase
 class Copy(Listed):
     """n uniform symbols of an alphabet → the same. T(n) = n: the row moves on by one position per round."""
 
+    answers_each_symbol = True
     question = "Write this sequence of symbols again, just as it stands."
 
     alphabet: Annotated[int, Range(2, 36)] = 2  # how many symbols, 2–36: 0–9, then a–z

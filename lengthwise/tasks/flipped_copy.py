@@ -19,6 +19,7 @@ class FlippedCopy(Listed):
     2025 (section 7) name as a limit: two loops in sequence, for which a method that repeats one step is not made."""
 
     symbols = ("0", "1")
+    answers_each_symbol = True
     question = (
         "Write this sequence of bits again: just as it stands if the number of ones in it is even, "
         "and with every bit flipped if it is odd."

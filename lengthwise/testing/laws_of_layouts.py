@@ -1,34 +1,44 @@
 """Laws of every layout: what a row shows, hides, asks for and leaves room for. Each is tried on several tasks, those
-of them that the layout accepts."""
+of them that the layout accepts; or, for a layout that accepts none of them, on tasks of the user's own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from lengthwise.base.fields import kinds
+from lengthwise.base.origin import foreign
 from lengthwise.base.rng import stream
-from lengthwise.base.types import Batch, Problems
+from lengthwise.base.types import Batch, Problems, UsageError
 from lengthwise.experiment.layout import Layout
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
+from lengthwise.tasks.flipped_copy import FlippedCopy
 from lengthwise.tasks.multiplication import Multiplication
+from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.unique_set import UniqueSet
 from lengthwise.testing.laws_of_parts import Broken
 from lengthwise.testing.laws_of_tasks import texts
 
-# Answers as long as there is room for and shorter ones; prompts with signs and without; stacked digits.
-TASKS: tuple[Task, ...] = (UniqueSet(5), Addition(3), Addition(10, "least", True, True), Multiplication())
+# Answers as long as there is room for and shorter ones, of one symbol, and of one for each of the prompt's; prompts
+# with signs and without; stacked digits.
+TASKS: tuple[Task, ...] = (
+    UniqueSet(5), Addition(3), Addition(10, "least", True, True), Multiplication(), Parity(), FlippedCopy()
+)  # fmt: skip
 ROWS = 40
 
 
 def there_is_a_task_to_try(layout: Layout) -> None:
-    """It accepts a task that the laws are tried on: a unique set, a sum or a product."""
-    if not any(map(layout.accepts, TASKS)):
+    """It accepts a task that the laws are tried on: one of ours, or one of your own that is imported."""
+    if not _accepted(layout):
         names = ", ".join(dict.fromkeys(task.name for task in TASKS))
-        raise Broken(f"it accepts none of {names}: its other laws were tried on nothing")
+        raise Broken(
+            f"it accepts none of {names}, and no imported task of your own: its other laws were tried on nothing"
+        )
 
 
 def what_is_asked_for_is_the_answer(layout: Layout) -> None:
@@ -124,8 +134,17 @@ def rounds_and_sizes_are_kept(layout: Layout) -> None:
             raise Broken(f"{task.name}: rounds {problems.rounds.tolist()} become {batch.rounds.tolist()}")
 
 
-def _accepted(layout: Layout) -> Iterator[Task]:
-    return (task for task in TASKS if layout.accepts(task))
+def _accepted(layout: Layout) -> list[Task]:
+    """The tasks that a layout's laws are tried on: of ours, else of a user's own, those that it accepts."""
+    return [task for task in TASKS if layout.accepts(task)] or [task for task in _own_tasks() if layout.accepts(task)]
+
+
+def _own_tasks() -> Iterator[Task]:
+    """Every imported task that is not the package's, if it can be made without arguments."""
+    for kind in kinds(Task).values():
+        if foreign(kind):
+            with suppress(TypeError, UsageError):
+                yield kind()
 
 
 def _written(layout: Layout) -> Iterator[tuple[Task, Problems, Batch]]:
@@ -147,11 +166,14 @@ def _named(task: Task, problems: Problems, row: int) -> str:
 
 
 def _other_answers(layout: Layout, task: Task, problems: Problems) -> Iterator[Problems]:
-    """The same prompts, with one symbol of each answer changed or, where none is read, all of them and the length."""
+    """The same prompts, with one symbol of each answer changed or, where none is read, all of them and, where an end
+    shows it, the length."""
     answer = torch.nn.functional.pad(problems.answer, (0, 1))
     symbol = torch.arange(answer.shape[1])
     if not layout.decodes:
-        length = problems.answer_length % task.answer_slots(problems.sizes) + 1
+        length = problems.answer_length
+        if layout.ends:
+            length = length % task.answer_slots(problems.sizes) + 1
         yield replace(problems, answer=(answer + 1) % 2 * (symbol < length[:, None]), answer_length=length)
         return
     for column in range(problems.answer.shape[1]):

@@ -40,6 +40,18 @@ def sizes_are_those_asked_for(task: Task) -> None:
             raise Broken(f"{name} problems of sizes {sizes[:3].tolist()} have {problems.sizes[:3].tolist()}")
 
 
+def symbols_are_those_it_reads_and_writes(task: Task) -> None:
+    """Where a task says what it ``reads`` or ``writes``, prompts and answers hold no other symbols; where it says that
+    it ``answers_each_symbol``, each answer is as long as its prompt."""
+    for name, problems in _drawn(task):
+        for prompt, answer in texts(task, problems):
+            for what, row, known in (("reads", prompt, task.reads), ("writes", answer, task.writes)):
+                if known and (other := {*row} - {*known}):
+                    raise Broken(f"{name} problem {prompt!r} → {answer!r} holds {min(other)!r}, which is not in {what}")
+            if task.answers_each_symbol and len(prompt) != len(answer):
+                raise Broken(f"the answer to the {name} problem {prompt!r}, {answer!r}, is not as long")
+
+
 def rows_are_padded_with_zeros(task: Task) -> None:
     """Prompts and answers hold one symbol or more, ids of ``symbols``, and zeros after their ends; the longest fills
     the last column."""

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from lengthwise import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError
-from lengthwise.experiment.layout import FullOutput, NextToken, Pairs, digit_positions, until_end, up_to_end
+from lengthwise.experiment.layout import (
+    FullOutput,
+    NextToken,
+    Pairs,
+    Tagged,
+    digit_positions,
+    until_end,
+    up_to_end,
+)
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.expression import Expression
@@ -157,7 +165,9 @@ def test_a_row_gives_prompt_and_answer_back(task, layout):
             loss_mask = text(layout.vocabs(task)[1], row.targets[row.loss_mask])
             assert loss_mask == [*text(task.vocab, problem.answer[0, : int(problem.answer_length)]), "$"]
     prompts = {tuple(p.prompt[0, : int(p.prompt_length)].tolist()) for p in one_by_one(problems)}
-    rows = {tuple(row.inputs.tokens[row.inputs.padding_mask & ~row.answer_slots].tolist()) for row in one_by_one(batch)}
+    present, slots = batch.inputs.padding_mask, batch.answer_slots
+    shown = present if isinstance(layout, Tagged) else present & ~slots
+    rows = {tuple(tokens[at].tolist()) for tokens, at in zip(batch.inputs.tokens, shown, strict=True)}
     if not isinstance(layout, Pairs):
         assert len(rows) == len(prompts)
 
@@ -191,7 +201,7 @@ def test_room_is_known_without_the_answer(task, layout):
         for mask in (batch.answer_slots, batch.inputs.padding_mask):
             alike = mask[problems.prompt_length == length]
             assert (alike == alike[0]).all()
-    slots = 3 + layout.carry if isinstance(layout, Pairs) else int(task.answer_slots(problems.sizes)[0]) + 1
+    slots = 3 + layout.carry if isinstance(layout, Pairs) else int(task.answer_slots(problems.sizes)[0]) + layout.ends
     assert (batch.answer_slots.sum(1) == slots).all()
 
 

@@ -75,6 +75,10 @@ class _Tight(_Reverse):
         return (sizes[:, 0] - 1).clamp(min=1)
 
 
+class _Digitless(_Reverse):
+    writes = tuple("01234")
+
+
 class _Roomy(_Reverse):
     def answer_slots(self, sizes):
         return sizes[:, 0] + 1
@@ -395,6 +399,7 @@ CAUGHT = {
     "it_says_what_it_is": _Unsaid(),
     "every_answer_is_right": _CopiesLongRows(),
     "sizes_are_those_asked_for": _Longer(),
+    "symbols_are_those_it_reads_and_writes": _Digitless(),
     "rows_are_padded_with_zeros": _Unpadded(),
     "answers_fit_their_slots": _Tight(),
     "some_answer_fills_its_slots": _Roomy(),

@@ -1,0 +1,176 @@
+"""An output at every position, and one class for a row: what is written, how it is scored, what is refused."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import lengthwise as lw
+from lengthwise.testing import laws_of_layouts
+from lengthwise.testing.laws import laws_of
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@dataclass(frozen=True)
+class _Balanced(lw.Listed):
+    """Write y if as many brackets open as close, and n if not."""
+
+    symbols = ("(", "n", ")", "y")
+    reads, writes = ("(", ")"), ("y", "n")
+
+    def solved(self, sizes, row):
+        length = sizes[:, 0]
+        even = 2 * (row == 2).sum(1) == length
+        return lw.Problems(sizes, row, length, torch.where(even, 3, 1)[:, None], torch.ones_like(length), length)
+
+    def reference(self, prompt):
+        return "ny"[prompt.count("(") == prompt.count(")")]
+
+    def answer_slots(self, sizes):
+        return torch.ones_like(sizes[:, 0])
+
+
+@pytest.fixture
+def example(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import own_tagged_task
+
+    return own_tagged_task
+
+
+def test_the_example_keeps_all_laws(example):
+    assert not lw.check(example.RunningParity, example.S3Words).broken
+    task = example.S3Words()
+    assert task.format(task.parse("bbcd").answer[0]) == task.reference("bbcd")
+
+
+def test_a_tagged_row_is_the_prompt_and_asks_for_a_symbol_at_each_position(example):
+    task, layout = example.RunningParity(), lw.Tagged()
+    batch = layout.write(lw.Problems.join([task.parse("1011"), task.parse("1")]), task)
+    assert batch.inputs.tokens.tolist() == [[1, 0, 1, 1], [1, 0, 0, 0]]
+    assert batch.targets.tolist() == [[1, 1, 0, 1], [1, 0, 0, 0]]
+    assert batch.answer_slots.tolist() == batch.loss_mask.tolist() == [[True] * 4, [True, False, False, False]]
+
+
+def test_a_labelled_row_reads_and_writes_symbols_of_its_own():
+    """The class is predicted at the equals sign, among the symbols that answers hold; it is read back as the task's."""
+    task, layout = _Balanced(), lw.Labelled()
+    reads, writes = layout.vocabs(task)
+    assert (reads.symbols, writes.symbols) == (("(", ")", "="), ("y", "n"))
+    problems = task.sample(torch.tensor([[2], [4], [3]]), lw.stream(1))
+    batch = layout.write(problems, task)
+    for i, row in enumerate(batch.inputs.tokens):
+        prompt = task.vocab.decode(problems.prompt[i, : problems.prompt_length[i]])
+        assert reads.decode(row[batch.inputs.padding_mask[i]]) == f"{prompt}="
+        asked = batch.targets[i][batch.loss_mask[i]]
+        assert writes.decode(asked) == task.reference(prompt) == task.vocab.decode(layout.answer(asked, task))
+    assert task.vocab.decode(layout.answer(torch.tensor([2]), task)) == "�"  # an id of no symbol
+
+
+def test_symbols_that_are_neither_read_nor_written_are_caught():
+    class _Wrong(_Balanced):
+        writes = ("y",)
+
+    class _Shorter(_Balanced):
+        answers_each_symbol = True
+
+    laws = {law.__name__: law for law in laws_of(_Wrong)}
+    law = laws["symbols_are_those_it_reads_and_writes"]
+    law(_Balanced())
+    with pytest.raises(AssertionError, match="not in writes"):
+        law(_Wrong())
+    with pytest.raises(AssertionError, match="not as long"):
+        law(_Shorter())
+    assert not [one for one in lw.check(_Balanced()).broken if "starts with _" not in one.told]
+    with pytest.raises(lw.UsageError, match="not one of: \\( \\)"):
+        _Balanced().parse("(y")
+    with pytest.raises(lw.UsageError, match="not as long as its prompt"):
+        lw.Tagged().write(_Shorter().parse("(()"), _Shorter())
+
+
+def test_tasks_that_do_not_fit_are_refused():
+    for task, layout in ((lw.Addition(), lw.Tagged()), (lw.Parity(), lw.Tagged()), (lw.Copy(), lw.Labelled())):
+        with pytest.raises(lw.UsageError, match="does not accept"):
+            lw.find("looped-parity").change(task=task, layout=layout)
+
+
+class Right(nn.Module):
+    """Running parity, computed; or the opposite at positions from ``wrong_from`` on."""
+
+    def __init__(self, wrong_from=1000):
+        super().__init__()
+        self.wrong_from = wrong_from
+
+    def forward(self, tokens):
+        parity = tokens.cumsum(1) % 2
+        answer = torch.where(torch.arange(tokens.shape[1]) < self.wrong_from, parity, 1 - parity)
+        return 10.0 * nn.functional.one_hot(answer, 2)
+
+
+def test_exact_per_symbol_and_scaled_scores(example):
+    """Exact match counts whole rows, accuracy per token each position, and the scaled score starts at guessing."""
+    task = example.RunningParity()
+    for module, exact, per_token in ((Right(), 1, 1), (Right(6), 0, 0.75), (Right(2), 0, 0.25)):
+        (score,) = lw.evaluate(module, [8], task=task, layout=lw.Tagged(), samples=50)
+        assert (score.exact, score.token_accuracy, score.chance) == (exact, per_token, 0.5)
+        assert score.scaled == score.row()["scaled"] == 2 * per_token - 1
+        assert f"{score.scaled:.3f}" in str(lw.evaluate(module, [8], task=task, layout=lw.Tagged(), samples=50))
+    (plain,) = lw.evaluate("looped-pairs", [2], samples=10)
+    assert plain.scaled is None and "scaled" not in plain.row()
+
+
+def test_a_task_may_know_a_better_guess():
+    class _Mostly(_Balanced):
+        chance = 0.75
+
+    assert lw.Labelled().chance(_Balanced()) == 0.5
+    assert lw.Labelled().chance(_Mostly()) == 0.75
+    assert lw.FullOutput().chance(_Mostly()) is None
+
+
+def test_solve_tells_how_sure_each_symbol_is(example, runs):
+    recipe = lw.find("looped-parity", "steps=2", "watch.every=0", "lengths=Uniform(top=4)", "name=tagged")
+    run = lw.train(recipe.change(task=example.RunningParity(), layout=lw.Tagged()), quiet=True)
+    answer = lw.load(run).solve("1011")
+    assert len(answer.text) == len(answer.slot_confidence) == 4
+    assert all(0.5 <= sure <= 1 for sure in answer.slot_confidence)
+    assert answer.confidence == pytest.approx(torch.tensor(answer.slot_confidence).log().mean().exp().item())
+    assert lw.load("looped-pairs").solve("1+1").slot_confidence == ()
+
+
+@dataclass(frozen=True)
+class _MineAlone(lw.Layout):
+    """A layout of one's own, for a task of one's own only."""
+
+    causal, decodes, ends = False, False, False
+
+    def accepts(self, task):
+        return isinstance(task, _Mine)
+
+    def vocabs(self, task):
+        return task.vocab, task.vocab
+
+    def end(self, task):
+        return None
+
+    def write(self, problems, task):
+        return lw.Tagged().write(problems, task)
+
+    def answer(self, predicted, task):
+        return predicted
+
+
+@dataclass(frozen=True)
+class _Mine(lw.Copy):
+    """Write these symbols again, as they stand."""
+
+
+def test_a_layout_for_a_task_of_one_s_own_is_tried_on_that(monkeypatch):
+    monkeypatch.setattr(laws_of_layouts, "kinds", lambda base: {"_Mine": _Mine})
+    (of_its_name,) = lw.check(_MineAlone()).broken  # the only law that it breaks
+    assert "starts with _" in of_its_name.told
+    monkeypatch.setattr(laws_of_layouts, "kinds", lambda base: {})
+    assert any("no imported task of your own" in one.told for one in lw.check(_MineAlone()).broken)
