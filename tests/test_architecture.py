@@ -98,6 +98,7 @@ SHARED = {
     "cli.families",
     "cli.completion",
     "cli.flags",
+    "cli.parser",
 }
 
 
