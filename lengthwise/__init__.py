@@ -40,6 +40,7 @@ __all__ = [
     "Every",
     "ExtraLoops",
     "Family",
+    "File",
     "Final",
     "Finite",
     "Fresh",

@@ -43,7 +43,19 @@ STYLE = "docs/site/site.css"
 WORKER = "https://unpkg.com/iframe-worker/shim"  # where Zensical would have it loaded from
 PAPERS = ["results", "looped", "abacus", "retran", "pairs", "claims", "records"]
 REASONS = ["controls", "ablations", "families", "leaderboard"]
-HOW_TO = ["README", "task", "tagging", "model", "mixer", "position", "objective", "stopping", "recipe", "figure"]
+HOW_TO = [
+    "README",
+    "task",
+    "tagging",
+    "file",
+    "model",
+    "mixer",
+    "position",
+    "objective",
+    "stopping",
+    "recipe",
+    "figure",
+]
 HOW_TO += ["page", "many", "verify", "hub", "tracking"]
 INSIDE = ["docs/architecture.md", "docs/decisions.md", "docs/releasing.md", "bench/README.md"]
 INSIDE += ["CONTRIBUTING.md", "CHANGELOG.md"]

@@ -37,10 +37,10 @@ from lengthwise.base.types import Batch, Inputs, Kind, Loss, Problems, Score, Tr
 from lengthwise.base.vocab import Vocab
 from lengthwise.evaluation.curves import followed
 from lengthwise.evaluation.families import evaluate_families, rules_of_families, samples_of_family
-from lengthwise.evaluation.scores import MOST, SAMPLES, default_sizes
+from lengthwise.evaluation.scores import MOST, SAMPLES
 from lengthwise.evaluation.scores import evaluate as measure
 from lengthwise.evaluation.solver import Answer, Solver, load
-from lengthwise.experiment.data import check_problems
+from lengthwise.experiment.data import check_problems, default_sizes
 from lengthwise.experiment.layout import FullOutput, Labelled, Layout, NextToken, Pairs, Tagged
 from lengthwise.experiment.lengths import Curriculum, Lengths, LogUniform, Mastery, Natural, Uniform
 from lengthwise.experiment.loops import Constant, ExtraLoops, Loops, PerRound
@@ -74,6 +74,7 @@ from lengthwise.tasks import Listed, Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.family import Family
+from lengthwise.tasks.file import File
 from lengthwise.tasks.parity import Parity
 from lengthwise.testing.laws import Findings, check_kinds, check_part
 from lengthwise.testing.laws_of_recipes import check_all, check_recipes, check_studies

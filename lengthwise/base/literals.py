@@ -13,8 +13,10 @@ from lengthwise.base.errors import UsageError, shown
 WORD = r"[^\W\d][\w-]*"
 NUMBER = r"\d[\d_]*[eE][+-]?\d+|0[xX][\da-fA-F_]+|0[bB][01_]+|0[oO][0-7_]+"  # that has a letter
 NUMBERED = rf"(?<!\.)(?!(?:{NUMBER})(?![\w-]))\d+[^\W\d_][\w-]*"  # a word that begins with a number, such as 8GB
+# A path without spaces: with a slash in it, or an ending such as .jsonl.
+PATH = r"[~\w.-]*/[\w./~-]+|(?!\d+\.[eE])\w[\w-]*(?:\.[\w-]+)*\.[^\W\d]\w*"
 # Of a text, and what stands in quotes.
-WORDS = re.compile(rf"""("[^"]*"|'[^']*')|(?<![\w-])(?:{WORD}|{NUMBERED})""")
+WORDS = re.compile(rf"""("[^"]*"|'[^']*')|(?<![\w.-])({PATH})|(?<![\w-])(?:{WORD}|{NUMBERED})""")
 PLAIN = ("True", "False", "None")  # of Python's own words those that are read
 
 
@@ -34,10 +36,13 @@ def parse(text: str, name: str = "value") -> Any:
 
 
 def _quoted(found: re.Match[str]) -> str:
-    """A word as Python reads it: with dashes it would be a subtraction, and some words are Python's own."""
+    """A word as Python reads it: with dashes it would be a subtraction, a path a division, and some words are Python's
+    own."""
     word = found[0]
     if found[1]:
         return word
+    if found[2]:
+        return repr(word)
     return repr(word) if "-" in word or word[0].isdigit() or (iskeyword(word) and word not in PLAIN) else word
 
 

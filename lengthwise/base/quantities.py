@@ -1,8 +1,9 @@
-"""Amounts of time and memory, as people say them."""
+"""Amounts of time and memory, and lists of numbers, as people write them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 DAY, YEAR = 86_400, 365 * 86_400
 FOREVER = 1e5 * YEAR
@@ -25,3 +26,14 @@ def bytes_text(count: float) -> str:
     units = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
     power = min(len(units) - 1, int(math.log(max(count, 1), 1000)))
     return f"{count / 1000**power:,.0f} {units[power]}" if count < 1e22 else "more than there is"
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Ascending whole numbers, in short: ``1–8, 12, 16–20``."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ", ".join(f"{low}–{high}" if low < high else f"{low}" for low, high in found)

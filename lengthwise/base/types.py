@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -40,6 +40,8 @@ from lengthwise.base.errors import UsageError as UsageError  # these have files 
 from lengthwise.base.results import Kind as Kind
 from lengthwise.base.results import Score as Score
 from lengthwise.base.results import wilson as wilson
+
+Purpose = Literal["train", "validation", "test"]  # what problems are used for
 
 
 def integer_type(largest: int) -> torch.dtype:

@@ -23,7 +23,7 @@ from lengthwise.ask.tokens import estimate
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import err, say
 from lengthwise.cli.options import kind_of, parse_sizes, recipe_of
-from lengthwise.evaluation.scores import default_sizes
+from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.resources import of_problems
 from lengthwise.report.tables import asked_table
 

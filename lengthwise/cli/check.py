@@ -1,26 +1,36 @@
-"""A user's own parts, recipes and studies, held to the laws of their kinds."""
+"""A user's own parts, recipes and studies, held to the laws of their kinds; and files of problems."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from rich.text import Text
 
 from lengthwise import catalog
+from lengthwise.base.files import path_of
+from lengthwise.base.quantities import spans
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import doing, say
+from lengthwise.cli.verbs import is_problem_file
 from lengthwise.report.sheet import Sheet
+from lengthwise.tasks.file import File
+from lengthwise.tasks.problem_file import PARTS, list_faults, to_text
 from lengthwise.testing.laws import Findings
 from lengthwise.testing.laws_of_recipes import check_all
 from lengthwise.training.arithmetic import computing
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check all that these modules define; 1 if a law is broken."""
+    """Check all that these modules define, or these files of problems; 1 if something is wrong."""
     found, names = Findings(), vars(args)["import"]
+    if files := [name for name in names if is_problem_file(name)]:
+        if len(files) < len(names):
+            raise UsageError("check files of problems and modules one after the other")
+        return _check_files(args, files)
     with computing(1), doing(f"{', '.join(names)}: held to the laws", quiet=args.quiet):
         for name in names:
             found += _checked(name)
@@ -28,6 +38,37 @@ def run(args: argparse.Namespace) -> int:
     result: dict[str, Any] = {"laws": len(found), "broken": broken, "found": [asdict(one) for one in found]}
     say(args, result, _table(found), "", found.told if broken else f"all {len(found)} laws hold")
     return 1 if broken else 0
+
+
+def _check_files(args: argparse.Namespace, names: Sequence[str]) -> int:
+    """Say what each file of problems holds, or which of its lines are wrong."""
+    result, tables, wrong = [], [], 0
+    for name in names:
+        faults = list_faults(path_of(name).resolve())
+        facts = [("wrong", fault) for fault in faults] or _facts(File(name))
+        table = Sheet(name, "")
+        for fact, text in facts:
+            table.add_row(Text(fact), Text(text, "bold red" if faults else ""))
+        result.append({"file": name, "faults": faults, **({} if faults else dict(facts))})
+        tables, wrong = [*tables, table], wrong + len(faults)
+    say(args, result, *tables)
+    return 1 if wrong else 0
+
+
+def _facts(task: File) -> list[tuple[str, str]]:
+    found = task.collection
+    counts = [f"{int((found.part == number).sum()):,} {part}" for number, part in enumerate(PARTS)]
+    repeated = f"; {found.repeated:,} lines repeat others" * bool(found.repeated)
+    prompt, answer = found.length.amax(0).tolist()
+    some = " ".join(symbol for symbol in to_text("".join(found.symbols[:40])) if not symbol.isspace())
+    return [
+        ("problems", f"{len(found.size):,} different{repeated}"),
+        ("split", ", ".join(counts)),
+        ("sizes", spans(task.listed_sizes)),
+        ("longest", f"prompt {prompt:,} symbols, answer {answer:,}"),
+        ("symbols", f"{len(found.symbols):,}: {some}" + " …" * (len(found.symbols) > 40)),
+        ("digest", task.digest),
+    ]
 
 
 def _checked(name: str) -> Findings:

@@ -20,7 +20,8 @@ from lengthwise.cli.options import kind_of, parse_grid, parse_sizes, rules_of
 from lengthwise.evaluation.anatomy import anatomy
 from lengthwise.evaluation.curves import followed, followed_sizes, lacking
 from lengthwise.evaluation.precision import check_precision
-from lengthwise.evaluation.scores import MOST, SAMPLES, default_sizes, evaluate
+from lengthwise.evaluation.scores import MOST, SAMPLES, evaluate
+from lengthwise.experiment.data import default_sizes
 from lengthwise.hub import PREFIX
 from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, map_table
 from lengthwise.run import Run, choose_device, load, weights_folder
@@ -57,7 +58,7 @@ def _measure(work: Work, most: int) -> int:
     args, tops = work.args, work.recipe.tops
     rows = _scores(work, most)
     tables: list[Any] = (_maps(rows, tops) if args.grid else []) or [detail_table(rows, tops)]
-    if with_families(args):
+    if with_families(args) and (args.families or work.recipe.task.families):
         structured = families_of(work)
         tables += family_tables(rows, structured, tops, whole=args.families)
         rows = rows + structured

@@ -33,7 +33,8 @@ from lengthwise.cli.options import (
     seeds_of,
 )
 from lengthwise.evaluation.curves import followed
-from lengthwise.evaluation.scores import default_sizes, evaluate
+from lengthwise.evaluation.scores import evaluate
+from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.jobs.launchers import Engine, Local

@@ -52,9 +52,21 @@ def load(args: argparse.Namespace) -> Callable[[argparse.Namespace], int]:
     if vars(args)["import"]:
         sys.path.append(os.getcwd())  # a user's own modules stand where they work; last, so that they hide no other
     for name in vars(args)["import"]:
+        if args.verb == "check" and is_problem_file(name):
+            continue
         _add(name, "check " if args.verb == "check" else "--import ")
     # Imported late: `list` need not wait for matplotlib.
     return importlib.import_module(f"lengthwise.cli.{args.verb}").run
+
+
+def is_problem_file(name: str) -> bool:
+    """Is it a file of problems, or a data set's folder, rather than a module?"""
+    path = Path(name)
+    return (
+        path.suffix.lower() in (".jsonl", ".csv")
+        or (path / "dataset_info.json").is_file()
+        or (path / "dataset_dict.json").is_file()
+    )
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -4,6 +4,7 @@ least sure."""
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -157,10 +158,12 @@ class _Pace:
 
 def _sizes(recipe: Recipe, sizes: Sequence[AnySize] | None) -> list[tuple[int, ...]]:
     top, smallest = recipe.lengths.top, max(recipe.task.smallest, recipe.lengths.bottom)
+    if sizes is None and (there := recipe.task.part("test").listed_sizes):
+        sizes = [size for size in there if size <= top * 3 // 2] or there[:1]
     chosen = sizes or [max(smallest, top // 2), top, max(top, min(top * 3 // 2, recipe.task.largest or top * 3 // 2))]
     found = list(dict.fromkeys(recipe.sizes(size) for size in chosen))
     for at in found:
-        check_size(recipe.task, at)
+        check_size(recipe.task.part("test"), at)
     return found
 
 
@@ -170,6 +173,9 @@ def _candidates(
     """Problems to try, as long as there are new ones: seeds of each size, all of the shortest sizes, and then changes
     to what was tried. ``search`` is read as it fills."""
     task, draw, largest = recipe.task, stream(seed, "attack", recipe.task.name), torch.tensor(sizes).amax(0)
+    if (collected := task.part("test")).listed_sizes is not None:  # no others can be made
+        yield from ((problems, "every") for at in sizes if (problems := collected.every(at, sys.maxsize)))
+        return
     origins = {"uniform": 2 * SEEDS} | {family.name: SEEDS for family in task.families}
     for at in sizes:
         for origin, count in origins.items():

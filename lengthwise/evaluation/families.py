@@ -12,7 +12,7 @@ from torch import Tensor
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Problems, Score
 from lengthwise.evaluation.scores import Watch, checked, hits_by_row, hits_of_groups, score_of
-from lengthwise.experiment.data import NoneLeft, unseen
+from lengthwise.experiment.data import NoneLeft, source_of, unseen
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import hashed
 from lengthwise.experiment.stopping import Stopping
@@ -89,10 +89,10 @@ def _groups(
 
 def all_of(recipe: Recipe, at: tuple[int, ...], samples: int = 100) -> Problems | None:
     """All problems of a size that may be used for tests, if they are few beside ``samples`` of a family."""
-    problems = recipe.task.every(at, EVERY * samples // 100)
+    problems = recipe.task.part("test").every(at, EVERY * samples // 100)
     if problems is None:
         return None
-    problems = problems.take(recipe.source.of("test", problems))
+    problems = problems.take(source_of(recipe.task, recipe.source).of("test", problems))
     return problems if len(problems) else None
 
 

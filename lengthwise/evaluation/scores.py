@@ -99,7 +99,8 @@ def _precise(
                 parts.append(rows)
             done = part.stop
             # Repeats from a fixed set count once: look at as many further problems as the interval still needs.
-            counted = problems_counted({"count": done} | describe_repeats(recipe.source, problems.take(slice(done))))
+            repeats = describe_repeats(recipe.has_fixed_problems, problems.take(slice(done)))
+            counted = problems_counted({"count": done} | repeats)
             rights = [sum(int(rows[:, 0].sum()) for rows in parts) * counted / done for parts in found]
             needed = [next_count(n, counted, precision, rule.together) for n, rule in zip(rights, rules, strict=True)]
             until = done - counted + max(needed)
@@ -143,7 +144,7 @@ def score_of(
         family=family,
         chance=weights.recipe.layout.chance(weights.recipe.task),
         together=rule.together if rule.together > 1 else None,
-        **describe_repeats(weights.recipe.source, problems),
+        **describe_repeats(weights.recipe.has_fixed_problems, problems),
         outcomes=Outcomes(digest, bytes(rows[:, 0].tolist())),
     )
 
@@ -387,10 +388,3 @@ def _filled(answer_slots: Bool[Tensor, "b t"]) -> Bool[Tensor, "b a"]:
     """True in as many of a row's first positions as it has slots."""
     count = answer_slots.sum(1)
     return torch.arange(int(count.max())) < count[:, None]
-
-
-def default_sizes(recipe: Recipe) -> Sequence[int]:
-    """The training length, and 1.5, 2, 3 and 5 times it, as far as the task goes."""
-    top, largest = recipe.lengths.top, recipe.task.largest
-    sizes = {int(top * times) for times in (1, 1.5, 2, 3, 5)}
-    return sorted(sizes if largest is None else {min(size, largest) for size in sizes})

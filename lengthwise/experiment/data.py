@@ -11,12 +11,13 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from lengthwise.base.fields import suggest
+from lengthwise.base.quantities import spans
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
-from lengthwise.base.types import Batch, Kind, Problems, UsageError
+from lengthwise.base.types import Batch, Kind, Problems, Purpose, UsageError
 from lengthwise.experiment.lengths import Lengths
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.experiment.source import FRESH, Finite, Purpose, Source, hashed
+from lengthwise.experiment.source import FRESH, Finite, Source, hashed
 from lengthwise.tasks import Task
 from lengthwise.tasks.family import Sampler, chosen, mixed
 
@@ -44,13 +45,15 @@ def _of_step(recipe: Recipe, step: int, clock: int) -> Problems:
     return _drawn(recipe, clock, recipe.batch, stream(seed, "train", step), stream(seed, "families", step))
 
 
-def _drawn(recipe: Recipe, clock: int, count: int, draw: Generator, structured: Generator) -> Problems:
+def _drawn(
+    recipe: Recipe, clock: int, count: int, draw: Generator, structured: Generator, purpose: Purpose = "train"
+) -> Problems:
     """So many problems, of which ``structured`` draws the recipe's fraction of families, and ``draw`` all others."""
-    of_families = round(recipe.families * count)
+    of_families, task = round(recipe.families * count), recipe.task.part(purpose)
     rows, hard = count - of_families, round(recipe.hard * count)
     parts = [_structured(recipe, clock, of_families, structured)] if of_families else []
     if rows:
-        parts.insert(0, recipe.lengths.problems(recipe.task, clock, rows, draw, hard=min(hard, rows)))
+        parts.insert(0, recipe.lengths.problems(task, clock, rows, draw, hard=min(hard, rows)))
     return Problems.join(parts)
 
 
@@ -88,8 +91,9 @@ def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
     while kept < source.rows:
         before, chunks = kept, max(1, count)  # as many again: so few sorts are enough
         for _ in range(chunks):
-            drawn = lengths.problems(task, 0, CHUNK, stream(source.seed, "set", task.name, count))
-            found.append(drawn.take(source.of("train", drawn)).narrowed(len(task.symbols)))
+            drawn = lengths.problems(task.part("train"), 0, CHUNK, stream(source.seed, "set", task.name, count))
+            drawn = drawn.take(source_of(task, source).of("train", drawn))
+            found.append(drawn.narrowed(len(task.symbols)))
             count += 1
         found = [_each_once(Problems.join(found))]
         kept = len(found[0])
@@ -110,13 +114,23 @@ def held_out(recipe: Recipe, count: int) -> Problems:
     """Problems as those of training at its end, at an address of their own: for a loss that nothing was trained on."""
     clock, seed = recipe.lengths.clock(recipe.steps, None), recipe.data_seed
     draws = {"draw": stream(seed, "validation"), "structured": stream(seed, "families", "validation")}
-    return _only("validation", recipe.source, partial(_drawn, recipe, clock, **draws), count)
+    more = partial(_drawn, recipe, clock, purpose="validation", **draws)
+    return _only("validation", source_of(recipe.task, recipe.source), more, count)
+
+
+def source_of(task: Task, source: Source) -> Source:
+    """What assigns problems to parts: the source, unless the task itself keeps its parts apart."""
+    return source if task.listed_sizes is None else FRESH
 
 
 def check_size(task: Task, size: Sequence[int], kind: Kind = "uniform") -> None:
     """UsageError where a task has no such size."""
     if len(size) != len(task.axes):
         raise UsageError(f"{task.name} has sizes on {len(task.axes)} axes ({', '.join(task.axes)}), not {len(size)}")
+    if kind != "natural" and task.listed_sizes is not None and size[0] not in task.listed_sizes:
+        raise NoneLeft(
+            f"{task.name} has no problems of size {size[0]} left to measure; it has {spans(task.listed_sizes)}"
+        )
     if min(size) < task.smallest:
         raise UsageError(f"sizes start at {task.smallest}, not {min(size)}")
     smallest = next((family.smallest for family in task.families if family.name == kind), 0)
@@ -141,6 +155,8 @@ def fresh_problems(
     Raises NoneLeft if a fixed set leaves none."""
     if count < 1:
         raise UsageError(f"one problem or more is asked for, not {count}")
+    purpose: Purpose = "test" if step is None else "validation"
+    task, source = task.part(purpose), source_of(task, source)
     check_size(task, size, kind)
     if kind == "natural" and len(set(size)) > 1:
         raise UsageError(f"natural problems are as long on every axis: {max(size)}, not {'x'.join(map(str, size))}")
@@ -153,7 +169,7 @@ def fresh_problems(
             return task.pool(rows, max(bottom, task.smallest), max(size), draw)
         return sample(torch.tensor([list(size)]).repeat(rows, 1), draw)
 
-    return _only("test" if step is None else "validation", source, more, count)
+    return _only(purpose, source, more, count)
 
 
 def sampler(task: Task, kind: Kind) -> Sampler:
@@ -178,6 +194,40 @@ def unseen(
     sizes = recipe.sizes(size)
     where = {"bottom": natural_from(sizes, recipe.lengths.bottom, recipe.lengths.top), "source": recipe.source}
     return fresh_problems(recipe.task, sizes, count, seed=seed, step=step, kind=kind, **where)
+
+
+def nearest_size(recipe: Recipe, size: int, purpose: Purpose = "test") -> tuple[int, ...]:
+    """The largest size up to this one of which there are problems for a purpose, else the smallest there is; the size
+    itself, on all axes, where a task has all sizes."""
+    there = recipe.task.part(purpose).listed_sizes
+    if there is None:
+        return recipe.sizes(size)
+    return (max((one for one in there if one <= size), default=there[0]),)
+
+
+def default_sizes(recipe: Recipe) -> Sequence[int]:
+    """The training length, and 1.5, 2, 3 and 5 times it, as far as the task goes."""
+    top, largest = recipe.lengths.top, recipe.task.largest
+    sizes = {int(top * times) for times in (1, 1.5, 2, 3, 5)}
+    if recipe.task.listed_sizes is not None:
+        return sorted({size for wanted in sizes for size in nearest_size(recipe, wanted)})
+    return sorted(sizes if largest is None else {min(size, largest) for size in sizes})
+
+
+def check_training(recipe: Recipe) -> None:
+    """Draw what a training step may not find, hours later: problems of the sizes that it watches, problems beside a
+    fixed set, and positions of the longest. UsageError where there are none."""
+    watch, seed = recipe.watch, recipe.data_seed
+    if isinstance(recipe.source, Finite):
+        fixed_set(recipe.task, recipe.lengths, recipe.source)
+    if recipe.has_fixed_problems and watch.every:
+        for size in watch.sizes:
+            unseen(recipe, size, watch.count, seed=seed, step=0)
+        if watch.validation:
+            held_out(recipe, watch.validation)
+    longest = unseen(replace(recipe, source=FRESH), nearest_size(recipe, recipe.lengths.top), 1, seed=seed)
+    inputs = recipe.layout.write_training(longest, recipe.task).inputs
+    recipe.model.vary(inputs, stream(recipe.seed, "rehearsal"))
 
 
 def check_problems(recipe: Recipe, sizes: Iterable[AnySize], kind: Kind = "uniform") -> None:

@@ -137,6 +137,11 @@ class Recipe(fields.Part):
             raise UsageError(f"source: a set of {self.source.rows} rows has no whole batch of {self.batch}")
 
     @property
+    def has_fixed_problems(self) -> bool:
+        """True if test problems come from a fixed collection, so that one drawn again shows nothing new."""
+        return isinstance(self.source, Finite) or self.task.listed_sizes is not None
+
+    @property
     def id(self) -> str:
         """Ten hexadecimal digits that differ wherever the recipe does. Fields at their defaults do not enter: so a
         field that a later version adds leaves the runs of before where they are found."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
@@ -12,9 +12,7 @@ from torch import Tensor
 
 from lengthwise.base.fields import Part
 from lengthwise.base.ranges import Count, Seed
-from lengthwise.base.types import Problems
-
-Purpose = Literal["train", "validation", "test"]
+from lengthwise.base.types import Problems, Purpose
 
 
 class Source(Part):
@@ -66,9 +64,10 @@ def hashed(problems: Problems) -> Int[Tensor, " b"]:
     return (code ^ (code >> 33 & 0x7FFFFFFF)) & 0x7FFFFFFFFFFFFFFF
 
 
-def describe_repeats(source: Source, problems: Problems) -> dict[str, Any]:
-    """Return what a Score says of problems that were drawn several times; nothing where all differ."""
+def describe_repeats(fixed: bool, problems: Problems) -> dict[str, Any]:
+    """Return what a Score says of problems that were drawn several times, of a ``fixed`` set or not; nothing where all
+    differ."""
     distinct = len(hashed(problems).unique())
     if distinct == len(problems):
         return {}
-    return {"distinct": distinct, "fixed_set": True if isinstance(source, Finite) else None}
+    return {"distinct": distinct, "fixed_set": fixed or None}

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from lengthwise.base.callable import lists_itself
 from lengthwise.base.fields import Part, kebab
 from lengthwise.base.rows import clipped
-from lengthwise.base.types import Problems, UsageError, integer_type
+from lengthwise.base.types import Problems, Purpose, UsageError, integer_type
 from lengthwise.base.vocab import Vocab
 from lengthwise.tasks.family import Family
 from lengthwise.tasks.patterns import Pattern, every_row, suited
@@ -70,6 +70,17 @@ class Task(Part):
         if not self.has_harder:
             return ()
         return (Family(self.harder, "The harder set that training may draw from.", self.sample_hard),)
+
+    @property
+    def listed_sizes(self) -> Sequence[int] | None:
+        """The sizes that there are, ascending, of a task whose problems are a fixed collection; None for a task that
+        has problems of every size."""
+        return None
+
+    def part(self, purpose: Purpose) -> Task:
+        """The task with only those problems that may be used for ``purpose``: itself, unless its problems are a fixed
+        collection."""
+        return self
 
     def every(self, size: Sequence[int], most: int) -> Problems | None:
         """All problems of one size, each once, if they are at most so many; None where they are more, or where a task
@@ -158,6 +169,17 @@ class Listed(Task):
     def _patterned(self, pattern: Pattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         row = pattern(sizes[:, 0], int(sizes.max()), len(self._drawn), generator)
         return self.solved(sizes, clipped(self._ids(row), sizes[:, 0]))
+
+    @property
+    def listed_sizes(self) -> Sequence[int] | None:
+        """The sizes that there are, ascending, of a task whose problems are a fixed collection; None for a task that
+        has problems of every size."""
+        return None
+
+    def part(self, purpose: Purpose) -> Task:
+        """The task with only those problems that may be used for ``purpose``: itself, unless its problems are a fixed
+        collection."""
+        return self
 
     def every(self, size: Sequence[int], most: int) -> Problems | None:
         row = every_row(len(self._drawn), size[0], most)

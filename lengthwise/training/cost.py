@@ -19,8 +19,9 @@ from lengthwise.base import rng
 from lengthwise.base.files import write
 from lengthwise.base.progress import Progress
 from lengthwise.evaluation.curves import work
-from lengthwise.evaluation.scores import SAMPLES, default_sizes, exact_match
+from lengthwise.evaluation.scores import SAMPLES, exact_match
 from lengthwise.experiment import data
+from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.lengths import Mastery
 from lengthwise.experiment.recipe import Recipe, Watch
 from lengthwise.experiment.resources import SPEED, of_training, parameters

@@ -35,9 +35,10 @@ from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.causality import check as check_sight
 from lengthwise.evaluation.curves import work
 from lengthwise.evaluation.families import evaluate_families, short_sizes
-from lengthwise.evaluation.scores import default_sizes, evaluate
+from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import digest
 from lengthwise.experiment import data
+from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import Fresh
 from lengthwise.run import Weights

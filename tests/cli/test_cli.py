@@ -20,7 +20,7 @@ from lengthwise import catalog
 from lengthwise.base.errors import Diverged
 from lengthwise.cli import console, evaluate
 from lengthwise.cli.entry import parse
-from lengthwise.evaluation.scores import default_sizes
+from lengthwise.experiment.data import default_sizes
 from lengthwise.training.trainer import Trainee
 
 TINY = ["steps=12", "batch=8", "model.width=16", "watch.every=0"]

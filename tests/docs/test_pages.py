@@ -14,6 +14,7 @@ from fillers.stopping import stopped
 
 from lengthwise import api, catalog
 from lengthwise.cli import entry
+from lengthwise.cli.verbs import is_problem_file
 from lengthwise.training import loop
 
 ROOT = Path(__file__).parents[2]
@@ -78,8 +79,9 @@ HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A folder to work in, from which the examples can be imported; runs are kept in it."""
+    """A folder to work in, with a file of problems, from which the examples can be imported; runs are kept in it."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "problems.jsonl").write_text('{"prompt": "10", "answer": "1"}\n', encoding="utf-8")
     monkeypatch.delenv("LENGTHWISE_RUNS")
     monkeypatch.syspath_prepend(ROOT / "examples")
     for known in ("_OWN", "_OWN_STUDIES"):
@@ -92,7 +94,8 @@ def test_quoted_commands_can_be_given(page, words, here):
     """Every `lengthwise …` line is a command that exists; recipes and studies that it names, and their changes, too."""
     args = entry.parse([word for word in words if word not in ("...", "…")])
     for name in vars(args)["import"]:
-        catalog.add(importlib.import_module(name))
+        if not is_problem_file(name):
+            catalog.add(importlib.import_module(name))
     if args.verb in ("train", "show") and not getattr(args, "html", None):
         recipe = catalog.recipe(args.recipe, args.changes)
         if getattr(recipe.model, "width", 0) <= 256:

@@ -16,9 +16,10 @@ from lengthwise.base.types import Inputs, Problems, Score, UsageError, wilson
 from lengthwise.cli.options import parse_grid, parse_sizes
 from lengthwise.evaluation import precision as precision_counts
 from lengthwise.evaluation import scores as evaluation
-from lengthwise.evaluation.scores import answer, answers, default_sizes, evaluate, exact_match, loops_right
+from lengthwise.evaluation.scores import answer, answers, evaluate, exact_match, loops_right
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment import data
+from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.layout import FullOutput, NextToken, Pairs
 from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.loops import Constant, ExtraLoops, PerRound
@@ -668,7 +669,7 @@ def test_scores_tell_how_many_problems_differ(precision):
         counted = score.distinct if recipe is fixed else score.count
         assert score.interval == wilson(score.exact, counted) and trials(score.row()) == counted
         assert ("fixed_set" in score.row()) == (recipe is fixed)
-    assert describe_repeats(NEXT.source, data.unseen(NEXT, 30, 500, seed=0)) == {}
+    assert describe_repeats(NEXT.has_fixed_problems, data.unseen(NEXT, 30, 500, seed=0)) == {}
     (score,) = evaluate(half_trained(NEXT), [18], samples=4)
     assert score.distinct is None and "distinct" not in score.row()
 

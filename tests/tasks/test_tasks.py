@@ -17,6 +17,7 @@ from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum
 from lengthwise.tasks.bitwise_or import BitwiseOr
 from lengthwise.tasks.copy import Copy
+from lengthwise.tasks.file import File
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.sorting import LABELS, Sorting
@@ -45,7 +46,7 @@ import_parts()
 DECIMAL = Multiplication(10, "least", "least", False)
 MULTIPLICATIONS = [Multiplication(), DECIMAL, Multiplication(10, "most", "most", False), Multiplication(7, "most")]
 NAMED = [Parity(), Copy(), Copy(10), Copy(36), *ADDITIONS, *MULTIPLICATIONS]
-TASKS = NAMED + [kind() for kind in kinds(Task).values() if kind not in map(type, NAMED)]
+TASKS = NAMED + [kind() for kind in kinds(Task).values() if kind not in (*map(type, NAMED), File)]
 HARD = [task for task in TASKS if type(task).sample_hard is not Task.sample_hard]
 
 

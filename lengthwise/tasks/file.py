@@ -1,0 +1,189 @@
+"""Problems from a file, instead of a program that makes them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from jaxtyping import Int
+from torch import Generator, Tensor
+
+from lengthwise.base.files import path_of, write
+from lengthwise.base.ranges import OneLine, Pattern, Size
+from lengthwise.base.types import Problems, Purpose, UsageError
+from lengthwise.tasks import Task
+from lengthwise.tasks.problem_file import PARTS, Collection, read_collection, to_symbols, to_text
+
+
+@dataclass(frozen=True)
+class File(Task):
+    """Problems of a file: JSON Lines or CSV with the columns prompt and answer, or a Hugging Face data set on disk.
+
+    Optional columns: ``size``, by default the number of symbols of the prompt; ``rounds``, T(n) for models that loop,
+    by default the size; ``split``: train, validation or test, by default decided by a hash of the prompt. Every
+    character is a symbol. A size that is asked for and not there is replaced, in training, by one of those that are
+    there, up to the largest asked for; elsewhere it is refused. The digest belongs to a recipe's id, the path does not.
+    """
+
+    path: OneLine = field(metadata={"identity": False})  # of the file, or of a folder that save_to_disk wrote
+    digest: Annotated[str, Pattern("[0-9a-f]{16}|", "16 hexadecimal digits")] = ""  # of its content; empty: as it is
+    shares: tuple[Size, Size, Size] = (10, 2, 1)  # of training, validation and test, where no column says it
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        path = path_of(self.path).expanduser()
+        # A run that was moved to another machine finds its file in the working folder too.
+        path = path if path.exists() or not Path(path.name).exists() else Path(path.name)
+        if not path.exists():
+            raise UsageError(f"task: {path}: there is no such file of problems")
+        object.__setattr__(self, "path", str(path.resolve()))
+        found = self.collection.digest
+        if self.digest not in ("", found):
+            raise UsageError(
+                f"task: {path}: its digest is {found}, and the recipe's file had {self.digest}: put that file back, or "
+                "take the new one: task=File(path=…)"
+            )
+        object.__setattr__(self, "digest", found)
+
+    @staticmethod
+    def of(rows: Iterable[Mapping[str, Any]], path: str | Path) -> File:
+        """Keep problems that are in memory in a JSON Lines file, and return its task. ``rows`` are dictionaries with
+        "prompt" and "answer", or a Hugging Face data set. Raises UsageError where a row is no problem."""
+        lines = [json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows]
+        write(path_of(path), "".join(lines).encode())
+        return File(str(path))
+
+    @cached_property
+    def collection(self) -> Collection:
+        """All problems of the file."""
+        return read_collection(Path(self.path), self.shares)
+
+    @property
+    def name(self) -> str:
+        stem = re.sub(r"[^a-z0-9]+", "-", Path(self.path).stem.lower()).strip("-") or "file"
+        return f"{stem[:60]}-{self.digest[:6]}"
+
+    @property
+    def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.collection.symbols
+
+    @property
+    def listed_sizes(self) -> Sequence[int]:
+        return self._by_size[1].tolist()
+
+    @property
+    def smallest(self) -> int:  # type: ignore[override]
+        return self.listed_sizes[0]
+
+    @property
+    def largest(self) -> int:  # type: ignore[override]
+        return self.listed_sizes[-1]
+
+    def part(self, purpose: Purpose) -> Task:
+        return _part(self, purpose)
+
+    def _rows(self) -> Int[Tensor, " n"]:
+        """Numbers of the rows that may be drawn."""
+        return torch.arange(len(self.collection.size))
+
+    @cached_property
+    def _by_size(self) -> tuple[Int[Tensor, " n"], Int[Tensor, " s"], Int[Tensor, " s"]]:
+        """The rows, ordered by size; the sizes; and how many rows each has."""
+        rows = self._rows()
+        size = self.collection.size[rows]
+        return rows[size.sort(stable=True).indices], *size.unique(return_counts=True)
+
+    def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        rows, there, counts = self._by_size
+        wanted, first = sizes[:, 0], counts.cumsum(0) - counts
+        at = torch.searchsorted(there, wanted).clamp(max=len(there) - 1)
+        missing = there[at] != wanted
+        up_to = max(1, int(torch.searchsorted(there, int(wanted.max()), right=True)))
+        at = torch.where(missing, torch.randint(up_to, at.shape, generator=generator), at)
+        found = torch.empty_like(at)
+        for number in at.unique().tolist():  # no problem is drawn again before all of its size were
+            here = at == number
+            found[here] = first[number] + _each_in_turn(int(here.sum()), int(counts[number]), generator)
+        return self.collection.problems(rows[found])
+
+    def pool(self, count: int, low: int, high: int, generator: Generator) -> Problems:
+        rows = self._by_size[0]
+        size = self.collection.size[rows]
+        rows = rows[(size >= low) & (size <= high)]
+        if not len(rows):
+            raise UsageError(f"{self.name}: it has no problems of sizes {low} to {high}")
+        return self.collection.problems(rows[_each_in_turn(count, len(rows), generator)])
+
+    def every(self, size: Sequence[int], most: int) -> Problems | None:
+        rows = self._by_size[0]
+        rows = rows[self.collection.size[rows] == size[0]]
+        return self.collection.problems(rows) if len(rows) <= most else None
+
+    def parse(self, text: str) -> Problems:
+        row = self.collection.row.get(to_symbols(text))
+        if row is None or not bool((self._rows() == row).any()):
+            raise UsageError(f"{self.name}: {text[:60]!r} is no prompt of the file, so its answer is not known")
+        return self.collection.problems(torch.tensor([row]))
+
+    def format(self, answer: Int[Tensor, " a"]) -> str:
+        return to_text(super().format(answer))
+
+    def typed(self, prompt: Int[Tensor, " p"]) -> str:
+        return to_text(super().typed(prompt))
+
+    @property
+    def question(self) -> str:
+        return f"Answer as the problems of {Path(self.path).name} are answered."
+
+    def reference(self, prompt: str) -> str:
+        problems = self.collection.problems(torch.tensor([self.collection.row[prompt]]))
+        return self.vocab.decode(problems.answer[0])
+
+    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+        known, longest = self._longest_answers
+        return longest[(torch.searchsorted(known, sizes[:, 0], right=True) - 1).clamp(min=0)]
+
+    @cached_property
+    def _longest_answers(self) -> tuple[Int[Tensor, " s"], Int[Tensor, " s"]]:
+        """The sizes of the file, and the longest answer of any problem that is no larger."""
+        known, at = self.collection.size.unique(return_inverse=True)
+        longest = torch.zeros_like(known).scatter_reduce_(0, at, self.collection.length[:, 1], "amax")
+        return known, longest.cummax(0).values
+
+
+@dataclass(frozen=True)
+class _Part(File):
+    """The problems of a file that may be used for one purpose."""
+
+    purpose: Purpose = "train"
+
+    def part(self, purpose: Purpose) -> Task:
+        return self
+
+    def _rows(self) -> Int[Tensor, " n"]:
+        return (self.collection.part == PARTS.index(self.purpose)).nonzero()[:, 0]
+
+
+_PARTS: dict[tuple[File, Purpose], _Part] = {}
+
+
+def _part(task: File, purpose: Purpose) -> _Part:
+    """The part of a file, which is made once. Raises UsageError if it has no problems."""
+    if (task, purpose) not in _PARTS:
+        part = _Part(**{one.name: getattr(task, one.name) for one in fields(task)}, purpose=purpose)
+        if not len(part._rows()):
+            raise UsageError(f"{task.name}: it has no problem in its {purpose} part: give it more, or other shares")
+        _PARTS[task, purpose] = part
+    return _PARTS[task, purpose]
+
+
+def _each_in_turn(count: int, of: int, generator: Generator) -> Int[Tensor, " count"]:
+    """Random numbers below ``of``, none again before each was there."""
+    turns = -(-count // of)
+    return torch.cat([torch.randperm(of, generator=generator) for _ in range(turns)])[:count]

@@ -1,0 +1,250 @@
+"""Read problems from a file: JSON Lines, CSV, or a Hugging Face data set on disk."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from lengthwise.base.errors import UsageError, shown
+from lengthwise.base.extras import library
+from lengthwise.base.files import is_folder, one_line, read_bytes
+from lengthwise.base.rows import clipped, windows
+from lengthwise.base.types import Problems, Purpose, integer_type
+
+PARTS: tuple[Purpose, ...] = get_args(Purpose)
+MAX_SIZE = 10**6
+MAX_FAULTS = 20  # faults that are listed of one file
+# Symbols that layouts use themselves, and white space, stand in rows as characters that look like them.
+STAND_INS = {mark: chr(ord(mark) + 0xFEE0) for mark in "=$#^_"} | {" ": "␣", "\n": "␤", "\t": "␉"}
+_TO_SYMBOLS, _TO_TEXT = str.maketrans(STAND_INS), str.maketrans({sign: mark for mark, sign in STAND_INS.items()})
+
+
+class Entry(NamedTuple):
+    """One problem of a file, its texts in the task's symbols."""
+
+    prompt: str
+    answer: str
+    size: int
+    rounds: int
+    part: Purpose | None  # None: a hash of the prompt decides
+
+
+@dataclass(frozen=True, eq=False)
+class Collection:
+    """All different problems of a file. Texts are stored one after the other, so that one long prompt does not pad all
+    others."""
+
+    symbols: tuple[str, ...]
+    digest: str  # 16 hexadecimal digits of the SHA-256 of the file
+    repeated: int  # rows of the file that repeat an earlier one
+    ids: Int[Tensor, " total"]  # with as many zeros at its end as the longest text has symbols
+    start: Int[Tensor, "n 2"]  # of prompt and answer, in ``ids``
+    length: Int[Tensor, "n 2"]
+    size: Int[Tensor, " n"]
+    rounds: Int[Tensor, " n"]
+    part: Int[Tensor, " n"]  # index in ``PARTS``
+    row: Mapping[str, int]  # by prompt
+
+    def problems(self, rows: Int[Tensor, " b"]) -> Problems:
+        """The problems with these row numbers, in this order."""
+        prompt, answer = (self._texts(self.start[rows, i], self.length[rows, i]) for i in (0, 1))
+        length = self.length[rows]
+        return Problems(self.size[rows, None], prompt, length[:, 0], answer, length[:, 1], self.rounds[rows])
+
+    def _texts(self, start: Int[Tensor, " b"], length: Int[Tensor, " b"]) -> Int[Tensor, "b w"]:
+        if not len(length):
+            return self.ids.new_zeros(0, 0)
+        return clipped(windows(self.ids, start, int(length.amax())), length)
+
+
+def to_symbols(text: str) -> str:
+    """A text of a file in the task's symbols."""
+    return text.translate(_TO_SYMBOLS)
+
+
+def to_text(symbols: str) -> str:
+    """The inverse of ``to_symbols``."""
+    return symbols.translate(_TO_TEXT)
+
+
+def read_collection(path: Path, shares: tuple[int, int, int]) -> Collection:
+    """Read a file's problems and split them by a hash of the prompt, ``shares`` for training, validation and test.
+    Raises UsageError, with the line's number, for the first fault."""
+    return _cached(path, _state(path), shares)
+
+
+def list_faults(path: Path) -> list[str]:
+    """Every line of a file that is no problem, with its number and what is wrong; ``MAX_FAULTS`` at most. Raises
+    UsageError if the file cannot be read at all."""
+    faults: list[str] = []
+    _entries(path, faults)
+    return faults
+
+
+def _state(path: Path) -> tuple[Any, ...]:
+    """What changes when the file does."""
+    try:
+        files = sorted(path.rglob("*")) if is_folder(path) else [path]
+        return tuple((file.name, (state := file.stat()).st_mtime_ns, state.st_size) for file in files)
+    except OSError as error:
+        raise UsageError(f"{path}: this file of problems cannot be read ({error.strerror})") from None
+
+
+@lru_cache(maxsize=8)
+def _cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int]) -> Collection:
+    entries, digest = _entries(path, None)
+    found = list(dict.fromkeys(entries))
+    texts = [text for entry in found for text in (entry.prompt, entry.answer)]
+    codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32)
+    known, ids = np.unique(codes, return_inverse=True)
+    small = torch.from_numpy(ids.reshape(-1)).to(integer_type(len(known)))
+    length = torch.tensor([len(text) for text in texts]).view(-1, 2)
+    start = (length.flatten().cumsum(0) - length.flatten()).view(-1, 2)
+    return Collection(
+        symbols=tuple(map(chr, known.tolist())),
+        digest=digest,
+        repeated=len(entries) - len(found),
+        ids=torch.nn.functional.pad(small, (0, int(length.max()))),
+        start=start,
+        length=length,
+        size=torch.tensor([entry.size for entry in found]),
+        rounds=torch.tensor([entry.rounds for entry in found]),
+        part=torch.tensor([_part_of(entry, shares) for entry in found]),
+        row={entry.prompt: number for number, entry in enumerate(found)},
+    )
+
+
+def _part_of(entry: Entry, shares: tuple[int, int, int]) -> int:
+    if entry.part:
+        return PARTS.index(entry.part)
+    code = hashlib.blake2b(entry.prompt.encode(), digest_size=8).digest()
+    drawn = int.from_bytes(code, "little") % sum(shares)
+    return (drawn >= shares[0]) + (drawn >= shares[0] + shares[1])
+
+
+# Rows
+
+
+def _entries(path: Path, faults: list[str] | None) -> tuple[list[Entry], str]:
+    """A file's problems in their order, and its digest. Faults raise UsageError, or are appended to ``faults``."""
+    known: dict[str, tuple[Entry, int]] = {}
+    found: list[Entry] = []
+    content = b"" if is_folder(path) else _content(path)
+    digest = hashlib.sha256(content)
+    for number, row in _rows(path, content):
+        if is_folder(path):
+            digest.update(json.dumps(row, sort_keys=True, default=str).encode() + b"\n")
+        try:
+            entry = _entry(row)
+            first, at = known.setdefault(entry.prompt, (entry, number))
+            if first != entry:
+                raise UsageError(f"this prompt has another answer, size, rounds or split in line {at}")
+            if found and (entry.part is None) != (found[0].part is None):
+                raise UsageError("split has to be given in every line, or in none")
+        except UsageError as error:
+            if faults is None:
+                raise UsageError(f"{path}: line {number}: {error}") from None
+            faults.append(f"line {number}: {error}")
+            if len(faults) == MAX_FAULTS:
+                break
+        else:
+            found.append(entry)
+    if not found and not faults:
+        raise UsageError(f"{path}: there are no problems in it")
+    return found, digest.hexdigest()[:16]
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_bytes(path)
+    except OSError as error:
+        raise UsageError(f"{path}: this file of problems cannot be read ({error.strerror})") from None
+
+
+def _rows(path: Path, content: bytes) -> Iterator[tuple[int, Any]]:
+    """A file's rows, each with its line, from 1; of a line that is not JSON the error."""
+    if is_folder(path):
+        yield from enumerate(_of_data_set(path), 1)
+        return
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise UsageError(f"{path}: line {line}: not UTF-8 text") from None
+    if path.suffix.lower() == ".csv":
+        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        try:
+            for row in reader:
+                yield reader.line_num, row
+        except csv.Error as error:
+            raise UsageError(f"{path}: line {reader.line_num}: {error}") from None
+        return
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                yield number, json.loads(line)
+            except (ValueError, RecursionError) as error:
+                yield number, UsageError(f"not JSON ({one_line(error)})")
+
+
+def _of_data_set(path: Path) -> Iterable[Mapping[str, Any]]:
+    """The rows of a Hugging Face data set that ``save_to_disk`` wrote; those of several splits with their names."""
+    datasets = library(
+        "datasets", "datasets", f"{path}: a folder is read as a Hugging Face data set, which takes datasets"
+    )
+    try:
+        found = datasets.load_from_disk(str(path))
+    except Exception as error:  # whatever the library raises for foreign folders
+        raise UsageError(f"{path}: not a data set that save_to_disk wrote ({one_line(error)})") from None
+    parts = found.items() if isinstance(found, Mapping) else [(None, found)]
+    return ({**row, **({"split": name} if name else {})} for name, rows in parts for row in rows)
+
+
+def _entry(row: Any) -> Entry:
+    if isinstance(row, UsageError):
+        raise row
+    if not isinstance(row, Mapping):
+        raise UsageError('not an object; write {"prompt": "12+3", "answer": "15"}')
+    prompt, answer = (_text(row, name) for name in ("prompt", "answer"))
+    size = _whole(row, "size", len(prompt))
+    part = row.get("split") or None
+    if part is not None and part not in PARTS:
+        raise UsageError(f"split must be one of {', '.join(PARTS)}, not {shown(part)}")
+    return Entry(prompt, answer, size, _whole(row, "rounds", size), part)
+
+
+def _text(row: Mapping[str, Any], name: str) -> str:
+    value = row.get(name)
+    if type(value) is int:
+        value = str(value)
+    if not isinstance(value, str) or not value:
+        given = "is missing" if value is None else f"must be text of one symbol or more, not {shown(value)}"
+        raise UsageError(f"{name} {given}")
+    found = to_symbols(value)
+    if to_text(found) != value or not found.isprintable():
+        wrong = next(mark for mark in value if mark in STAND_INS.values() or not to_symbols(mark).isprintable())
+        raise UsageError(f"{name} holds {wrong!r}, which has no place in a row; write another character")
+    return found
+
+
+def _whole(row: Mapping[str, Any], name: str, default: int) -> int:
+    value = row.get(name)
+    if value in (None, ""):
+        return default
+    if isinstance(value, str) and value.isascii() and value.isdigit():  # as CSV has it
+        value = int(value)
+    if type(value) is not int or not 1 <= value <= MAX_SIZE:
+        raise UsageError(f"{name} must be a whole number from 1 to a million, not {shown(value)}")
+    return value

@@ -1,0 +1,242 @@
+"""Files of problems as tasks: what is read, how it is split, and what is said of what is wrong."""
+
+import csv
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lengthwise.base.rng import stream
+from lengthwise.base.types import UsageError
+from lengthwise.catalog import recipe as find
+from lengthwise.cli import entry
+from lengthwise.evaluation.attack import attack
+from lengthwise.evaluation.scores import evaluate
+from lengthwise.experiment import data
+from lengthwise.experiment.data import default_sizes
+from lengthwise.experiment.lengths import Uniform
+from lengthwise.experiment.recipe import Watch
+from lengthwise.experiment.source import Finite
+from lengthwise.run import Weights
+from lengthwise.runs.folder import runs_folder
+from lengthwise.tasks import Task
+from lengthwise.tasks.file import File
+from lengthwise.tasks.problem_file import PARTS, STAND_INS, list_faults
+from lengthwise.testing.laws import laws_of
+from lengthwise.testing.laws_of_tasks import texts
+from lengthwise.training.trainer import rehearse
+
+CPU = torch.device("cpu")
+BASE = find("fop-loop-adaptive-copy")
+
+
+def written(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def parities(lengths):
+    for length in lengths:
+        for number in range(2**length):
+            prompt = f"{number:0{length}b}"
+            yield {"prompt": prompt, "answer": str(prompt.count("1") % 2)}
+
+
+def small(task, **changes):
+    model = replace(BASE.model, width=16, heads=2, layers=1)
+    given = {"lengths": Uniform(top=8), "watch": Watch(), "batch": 16, "steps": 3, "ema": 0.0, "model": model}
+    return replace(BASE, task=task, **(given | changes))
+
+
+@pytest.fixture(scope="module")
+def bits(tmp_path_factory):
+    """All rows of 1 to 10 bits."""
+    return File(str(written(tmp_path_factory.mktemp("bits") / "parity.jsonl", parities(range(1, 11)))))
+
+
+@pytest.mark.parametrize("law", laws_of(Task), ids=lambda law: law.__name__)
+def test_a_file_without_gaps_keeps_the_laws_of_tasks(bits, law):
+    law(bits)
+
+
+def test_no_prompt_is_in_two_parts_and_every_problem_is_in_one(bits):
+    parts = [bits.part(purpose) for purpose in PARTS]
+    prompts = [{p for p, _ in texts(part, part.pool(4000, 1, 10, stream(0, "pool")))} for part in parts]
+    assert sum(map(len, prompts)) == len(set.union(*prompts)) == 2**11 - 2
+    shares = [len(found) / (2**11 - 2) for found in prompts]
+    assert shares == pytest.approx([10 / 13, 2 / 13, 1 / 13], abs=0.02)
+
+
+@pytest.mark.parametrize("source", [None, Finite(rows=300)], ids=["fresh", "fixed"])
+def test_training_validation_and_tests_share_no_prompt(bits, source):
+    recipe = small(bits, watch=Watch(every=1, sizes=(8,), validation=50), **({"source": source} if source else {}))
+    trained = data.fixed_set(bits, recipe.lengths, source) if source else None
+    steps = [data._of_step(recipe, step, step) for step in range(60)] if not source else [trained]
+    train = {prompt for problems in steps for prompt, _ in texts(bits, problems)}
+    validation = {p for p, _ in texts(bits, data.held_out(recipe, 200))}
+    validation |= {p for p, _ in texts(bits, data.unseen(recipe, 8, 100, seed=0, step=3))}
+    test = {p for size in (7, 8, 10) for p, _ in texts(bits, data.unseen(recipe, size, 100, seed=0))}
+    test |= {p for p, _ in texts(bits, data.unseen(recipe, 9, 100, seed=0, kind="natural"))}
+    assert len(train) > 200 and len(validation) > 50 and len(test) > 50
+    assert not train & validation and not train & test and not validation & test
+
+
+def test_measuring_draws_no_problem_again_before_all_others(bits):
+    there = len(bits.part("test").every([9], 1000))
+    problems = data.unseen(small(bits), 9, there, seed=0)
+    assert len({p for p, _ in texts(bits, problems)}) == there
+    more = data.unseen(small(bits), 9, 3 * there, seed=0)
+    assert len({p for p, _ in texts(bits, more)}) == there
+
+
+@given(st.sets(st.integers(1, 40), min_size=1), st.lists(st.integers(1, 50), min_size=1, max_size=30))
+def test_sizes_that_are_there_are_kept_and_others_replaced_by_smaller_ones(tmp_path_factory, there, asked):
+    rows = [{"prompt": f"{number:030b}", "answer": "1", "size": size} for number, size in enumerate(there)]
+    task = File(str(written(tmp_path_factory.mktemp("gaps") / "gaps.jsonl", rows)))
+    found = task.sample(torch.tensor(asked)[:, None], stream(0, "gaps")).sizes[:, 0].tolist()
+    for wanted, size in zip(asked, found, strict=True):
+        assert size in there and (size == wanted or wanted not in there)
+        assert size <= max(asked) or min(there) > max(asked)
+
+
+def test_gaps_are_refused_where_a_size_is_asked_for_and_left_out_of_the_usual_sizes(tmp_path):
+    rows = [row | {"size": 10 * len(row["prompt"])} for row in parities(range(5, 10))]
+    recipe = small(task := File(str(written(tmp_path / "tens.jsonl", rows))), lengths=Uniform(top=60))
+    assert default_sizes(recipe) == [60, 90]
+    with pytest.raises(UsageError, match=r"no problems of size 8 left to measure; it has 50, 60, 70, 80, 90$"):
+        data.unseen(recipe, 8, 5, seed=0)
+    with pytest.raises(UsageError, match="size 66"):
+        rehearse(replace(recipe, watch=Watch(every=1, sizes=(66,))), CPU)
+    rehearse(recipe, CPU)
+    assert set(data._of_step(recipe, 0, 0).sizes[:, 0].tolist()) == {50, 60}
+    assert task.answer_slots(torch.tensor([[7], [55], [90]])).tolist() == [1, 1, 1]
+
+
+def test_the_content_and_not_the_path_is_in_the_id(bits, tmp_path):
+    moved = tmp_path / "elsewhere.jsonl"
+    shutil.copy(bits.path, moved)
+    assert small(File(str(moved))).id == small(bits).id
+    other = written(tmp_path / "other.jsonl", [*parities([3]), {"prompt": "11111", "answer": "1"}])
+    assert small(File(str(other))).id != small(bits).id
+    with pytest.raises(UsageError, match=f"its digest is .* had {bits.digest}"):
+        File(str(other), digest=bits.digest)
+    read = type(BASE).read(small(bits).json())
+    assert read == small(bits) and read.task.part("test") is bits.part("test")
+
+
+def test_every_fault_is_named_by_its_line(tmp_path):
+    lines = [
+        '{"prompt": "1", "answer": "1"}', "nonsense", '{"prompt": "1"}', '{"prompt": "", "answer": "1"}',
+        '{"prompt": "2", "answer": "1", "size": 0}', '{"prompt": "1", "answer": "0"}', "[1]",
+        '{"prompt": "4", "answer": "1", "split": "dev"}', '{"prompt": "5", "answer": "1", "split": "test"}',
+        '{"prompt": "a\\u0000", "answer": "1"}',
+    ]  # fmt: skip
+    path = tmp_path / "bad.jsonl"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    faults = list_faults(path)
+    assert [fault.partition(":")[0] for fault in faults] == [f"line {number}" for number in range(2, 11)]
+    assert "another answer, size, rounds or split in line 1" in faults[4]
+    with pytest.raises(UsageError, match=r"bad.jsonl: line 2: not JSON"):
+        File(str(path))
+    path.write_bytes(b'{"prompt": "1", "answer": "1"}\n\xff\n')
+    with pytest.raises(UsageError, match="line 2: not UTF-8"):
+        File(str(path))
+    path.write_bytes(b"\n")
+    with pytest.raises(UsageError, match="no problems in it"):
+        File(str(path))
+
+
+def test_csv_and_json_lines_give_the_same_problems_and_rows_are_kept_from_memory(tmp_path):
+    rows = [row | {"size": 3, "rounds": 7} for row in parities([3, 4])]
+    lines = File.of(rows, tmp_path / "rows.jsonl")
+    with open(tmp_path / "rows.csv", "w", newline="", encoding="utf-8-sig") as file:
+        writer = csv.DictWriter(file, ["size", "prompt", "answer", "rounds"])
+        writer.writeheader()
+        writer.writerows(rows)
+    table = File(str(tmp_path / "rows.csv"))
+    every = [task.every([3], 100) for task in (lines, table)]
+    assert texts(lines, every[0]) == texts(table, every[1]) and every[1].rounds.tolist() == [7] * 24
+    (tmp_path / "bad.csv").write_text("prompt,answer,size\n1,1,1\n0,0,x\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"bad.csv: line 3: size must be a whole number"):
+        File(str(tmp_path / "bad.csv"))
+
+
+def test_a_data_set_is_read_with_its_splits(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    rows = list(parities([4, 5]))
+    datasets.disable_progress_bars()
+    one = datasets.Dataset.from_list(rows)
+    one.save_to_disk(str(tmp_path / "one"))
+    task = File(str(tmp_path / "one"))
+    assert len(task.every([5], 100)) == 32 and File.of(one, tmp_path / "kept.jsonl").every([5], 100) is not None
+    both = datasets.DatasetDict({"train": one.select(range(40)), "test": one.select(range(40, 48))})
+    both.save_to_disk(str(tmp_path / "both"))
+    split = File(str(tmp_path / "both"))
+    assert [len(split.part(purpose)._rows()) for purpose in ("train", "test")] == [40, 8]
+    with pytest.raises(UsageError, match="no problem in its validation part"):
+        split.part("validation")
+
+
+def test_symbols_of_layouts_and_spaces_stand_in_rows_as_others_and_are_read_as_written(tmp_path):
+    prompts = [f"{mark}a {mark}" for mark in STAND_INS]
+    task = File.of([{"prompt": p, "answer": p[::-1]} for p in prompts], tmp_path / "marks.jsonl")
+    small(task)  # whose layout takes it
+    for prompt in prompts:
+        problems = task.parse(prompt)
+        assert task.typed(problems.prompt[0]) == prompt and task.format(problems.answer[0]) == prompt[::-1]
+    with pytest.raises(UsageError, match="no prompt of the file"):
+        task.parse("aaa")
+
+
+@pytest.mark.parametrize("count", [128, 200, 40_000])
+@pytest.mark.parametrize("source", [None, Finite(rows=20)], ids=["fresh", "fixed"])
+def test_any_number_of_symbols_is_trained_and_measured(tmp_path, count, source):
+    known = [chr(code) for code in range(0x3400, 0x20000) if chr(code).isprintable()][:count]
+    rows = [{"prompt": "".join(known[i : i + 50]), "answer": known[i], "size": 8} for i in range(0, count, 50)]
+    rows += [{"prompt": known[i] + known[0], "answer": known[-1], "size": 7} for i in range(100)]
+    task = File.of(rows, tmp_path / "symbols.jsonl")
+    assert len(task.symbols) == count
+    recipe = small(task, **({"source": source} if source else {}))
+    trainee = rehearse(recipe, CPU)
+    batch, _ = data.batch(recipe, 0)
+    assert int(batch.inputs.tokens.max()) < count + 2
+    written = data.fixed_set(task, recipe.lengths, source) if source else data._of_step(recipe, 0, 0)
+    assert texts(task, written)[0] in {(row["prompt"], row["answer"]) for row in rows}
+    (score,) = evaluate(Weights("own", recipe, trainee.model), [7], samples=5)
+    assert score.count == 5
+
+
+def test_a_search_for_failures_tries_each_test_problem_once(bits):
+    recipe = small(bits)
+    found = attack(Weights("own", recipe, recipe.build()), tries=10_000)
+    tests = sum(len(bits.part("test").every([size], 1000)) for size in range(1, 11))
+    assert found["tries"] == tests and {row["origin"] for row in found["origins"]} == {"every"}
+
+
+def run(*words):
+    """A verb of the command line; its exit status."""
+    return entry._run(entry.parse(list(map(str, words))))
+
+
+def test_a_file_is_checked_trained_measured_attacked_and_reported_without_python(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "problems.jsonl", parities(range(1, 10)))
+    assert run("check", "problems.jsonl") == 0 and "1,022 different" in capsys.readouterr().out
+    few = ["steps=4", "batch=4", "watch.every=0", "lengths=Uniform(top=6)", "--samples", 8, "--quiet"]
+    assert run("train", "looped-parity", "task=File(path=problems.jsonl)", "name=mine", *few) == 0
+    (folder,) = (tmp_path / "runs").glob("mine-*") if (tmp_path / "runs").exists() else runs_folder().glob("mine-*")
+    capsys.readouterr()
+    assert run("evaluate", folder, "--lengths", "6,9", "--samples", 8, "--json", "--quiet") == 0
+    assert [row["sizes"] for row in json.loads(capsys.readouterr().out)] == [[6], [9]]
+    assert run("attack", folder, "--tries", 20, "--json") == 0
+    assert run("report", folder, "--out", tmp_path / "report", "--quiet") == 0
+    assert run("evaluate", folder, "--lengths", "12", "--quiet") == 2
+    assert "no problems of size 12 left to measure" in capsys.readouterr().err
+    with open("problems.jsonl", "a", encoding="utf-8") as file:
+        file.write("{}\n")
+    assert run("check", "problems.jsonl") == 1 and "line 1023" in capsys.readouterr().out
+    assert run("evaluate", folder, "--quiet") == 2 and "line 1023" in capsys.readouterr().err
