@@ -1,5 +1,7 @@
 """Laws of every model: padding, neighbours and the order of rows change nothing, and causal means causal. A position's
-or a mixer's are those of a small transformer that has it."""
+or a mixer's are those of a small transformer that has it.
+
+Rows are random symbols or, where a part's class says ``checked_on = (task, layout)``, problems of this task."""
 
 from __future__ import annotations
 
@@ -10,15 +12,18 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from lengthwise.base.fields import parts_in
 from lengthwise.base.rng import seed_torch, stream, undisturbed
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import END, EQUALS, Vocab
+from lengthwise.experiment.layout import Layout
 from lengthwise.models import Model, ModelSpec, Once
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.mixer import MixerSpec
 from lengthwise.nn.position import Position
 from lengthwise.runners import Runner
 from lengthwise.runners.plain import Plain
+from lengthwise.tasks import Task
 from lengthwise.testing.laws_of_parts import Broken
 
 READS, WRITES = Vocab((*"01234", EQUALS)), Vocab((*"xy", END))
@@ -26,6 +31,7 @@ DIGITS = Vocab(tuple("012345"))
 LENGTHS, LOOPS = (5, 9, 2), (2, 1, 3)  # of the rows that are looked at
 SMALL = Transformer(width=8, heads=2, layers=1)
 LONG = 200  # positions of a row that is far longer than those trained on
+FURTHEST = 12  # sizes beyond a task's smallest, in rows of a part's own problems
 FAR = 0.4  # how far weights are moved from where they start
 NEAR = {torch.float32: 1e-4, torch.float64: 1e-9}  # by what logits may differ
 SEEN = {torch.float32: 1e-4, torch.float64: 1e-12}  # by what they differ where a token has an effect on them
@@ -34,47 +40,49 @@ SEEN = {torch.float32: 1e-4, torch.float64: 1e-12}  # by what they differ where 
 # The first law: a model that is random breaks most of the others too, for this reason alone.
 def at_test_nothing_is_random(spec: ModelSpec) -> None:
     """In evaluation the same row gets the same logits again."""
-    for model in built(spec):
-        if not torch.equal(logits_of(Plain(model), rows()), logits_of(Plain(model), rows())):
+    for runner in _runners(spec):
+        inputs = runner.rows()
+        if not torch.equal(logits_of(runner, inputs), logits_of(runner, inputs)):
             raise Broken("the same rows got other logits in evaluation: random numbers are for training")
 
 
 def a_row_is_what_it_is_alone(spec: ModelSpec) -> None:
     """A row alone gets the logits that it gets beside longer rows, each after loops of its own."""
-    for model in built(spec):
-        alone(Plain(model))
+    for runner in _runners(spec):
+        alone(runner)
 
 
 def padding_is_not_read(spec: ModelSpec) -> None:
     """What stands after a row's end changes nothing."""
-    for model in built(spec):
-        padded(Plain(model))
+    for runner in _runners(spec):
+        padded(runner)
 
 
 def the_order_of_rows_does_not_matter(spec: ModelSpec) -> None:
     """Rows in another order get the same logits."""
-    for model in built(spec):
-        ordered(Plain(model))
+    for runner in _runners(spec):
+        ordered(runner)
 
 
 def causal_means_causal(spec: ModelSpec) -> None:
     """In a causal layout no position depends on a later one, however often the model is looped, and each on itself."""
-    for model in built(spec, [True]):
-        ahead(Plain(model))
+    for runner in _runners(spec, [True]):
+        ahead(runner)
 
 
 def every_parameter_takes_part(spec: ModelSpec) -> None:
     """Each parameter has a gradient that is not 0 everywhere."""
-    for model in built(spec):
-        logits_of(Plain(model), rows()).square().sum().backward()
-        for name, parameter in model.named_parameters():
+    for runner in _runners(spec):
+        logits_of(runner, runner.rows()).square().sum().backward()
+        for name, parameter in runner.model.named_parameters():
             if parameter.requires_grad and (parameter.grad is None or not parameter.grad.any()):
                 raise Broken(f"{name} has no effect on any logit")
 
 
 def weights_come_from_the_seed(spec: ModelSpec) -> None:
     """Built again with the same seed, its weights are the same."""
-    for causal in (False, True):
+    own = problems_of(spec)
+    for causal in (own[1].causal,) if own else (False, True):
         try:
             one, two = (_seeded(spec, causal).state_dict() for _ in range(2))
         except UsageError:
@@ -86,9 +94,9 @@ def weights_come_from_the_seed(spec: ModelSpec) -> None:
 
 def far_longer_rows_are_read(spec: ModelSpec) -> None:
     """Rows far longer than those trained on get finite logits, or are refused by a UsageError."""
-    for model in built(spec):
+    for runner in _runners(spec):
         try:
-            found = logits_of(Plain(model), rows([LONG]), [1])
+            found = logits_of(runner, runner.rows([LONG]), [1])
         except UsageError:
             continue
         if not found.isfinite().all():
@@ -100,9 +108,9 @@ def far_longer_rows_are_read(spec: ModelSpec) -> None:
 
 def alone(runner: Runner) -> None:
     """Raise Broken if a row's logits change with its neighbours, padding or their loops."""
-    inputs = rows(width=10)
+    inputs = _rows_of(runner, width=10)
     together = logits_of(runner, inputs)
-    for i, length in enumerate(LENGTHS):
+    for i, length in enumerate(inputs.padding_mask.sum(1).tolist()):
         row = inputs.take(slice(i, i + 1)).columns(0, length)
         if differ(together[i, :length], logits_of(runner, row, [LOOPS[i]])[0]):
             raise Broken(f"a row of {length} tokens gets other logits beside longer rows than alone")
@@ -110,15 +118,16 @@ def alone(runner: Runner) -> None:
 
 def padded(runner: Runner) -> None:
     """Raise Broken if logits change with the tokens after a row's end."""
-    inputs, rubbish = rows(width=10), rows(width=10, seed=1)
-    changed = replace(inputs, tokens=inputs.tokens.where(inputs.padding_mask, rubbish.tokens))
+    inputs = _rows_of(runner, width=10)
+    other = (inputs.tokens + 1) % (int(inputs.tokens.max()) + 1)
+    changed = replace(inputs, tokens=inputs.tokens.where(inputs.padding_mask, other))
     if not torch.equal(logits_of(runner, inputs), logits_of(runner, changed)):
         raise Broken("other tokens after a row's end change its logits")
 
 
 def ordered(runner: Runner) -> None:
     """Raise Broken if logits change with the order of rows."""
-    inputs, order = rows(), torch.tensor([2, 0, 1])
+    inputs, order = _rows_of(runner), torch.tensor([2, 0, 1])
     for loops in (LOOPS, (2, 2, 2)):
         turned = logits_of(runner, inputs.take(order), [loops[i] for i in order])
         if differ(logits_of(runner, inputs, loops)[order], turned):
@@ -128,7 +137,7 @@ def ordered(runner: Runner) -> None:
 def ahead(runner: Runner) -> None:
     """Raise Broken if logits change with later tokens, or do not with a position's own."""
     for loops in (1, 2):
-        reached = influence(runner, rows([10]), loops)
+        reached = influence(runner, _rows_of(runner, [10]), loops)
         if (later := reached & ~reached.tril()).any():
             at, token = later.nonzero()[0].tolist()
             raise Broken(f"after {loops} loops, the token at position {token} changes the logits at position {at}")
@@ -141,12 +150,50 @@ def influence(runner: Runner, inputs: Inputs, loops: int) -> Bool[Tensor, "t t"]
     width = inputs.tokens.shape[1]
     several = inputs.take(torch.zeros(width + 1, dtype=torch.long))
     changed = several.tokens + torch.eye(width + 1, width, dtype=torch.long)  # the last row is as it was
+    symbols = runner.symbols if isinstance(runner, _Checked) else len(READS)
     with torch.no_grad():
-        found = logits_of(runner, replace(several, tokens=changed % len(READS)), [loops] * (width + 1))
+        found = logits_of(runner, replace(several, tokens=changed % symbols), [loops] * (width + 1))
     return ((found[:-1] - found[-1]).abs().amax(-1) > SEEN[found.dtype]).T
 
 
 # Models, rows, logits
+
+
+class _Checked(Plain):
+    """The plain runner of a model that is held to laws, with the rows that it is tried on."""
+
+    def __init__(self, model: Model, spec: ModelSpec) -> None:
+        super().__init__(model)
+        self.problems = problems_of(spec)
+        self.symbols = len(vocabs_of(spec)[0])
+
+    def rows(self, lengths: Sequence[int] = LENGTHS, width: int | None = None) -> Inputs:
+        """Rows of these lengths; or of its own problems, larger ones for longer rows."""
+        if self.problems is None:
+            return rows(lengths, width)
+        task, layout = self.problems
+        sizes = task.smallest + torch.tensor([min(length // 3, FURTHEST) for length in lengths])
+        drawn = task.sample(sizes[:, None].repeat(1, len(task.axes)), stream(0, "rows"))
+        return layout.write(drawn, task).inputs
+
+
+def _runners(spec: ModelSpec, directions: Sequence[bool] = (False, True)) -> Iterator[_Checked]:
+    return (_Checked(model, spec) for model in built(spec, directions))
+
+
+def _rows_of(runner: Runner, lengths: Sequence[int] = LENGTHS, width: int | None = None) -> Inputs:
+    return runner.rows(lengths, width) if isinstance(runner, _Checked) else rows(lengths, width)
+
+
+def problems_of(spec: ModelSpec) -> tuple[Task, Layout] | None:
+    """The task and layout that the model, its position or its mixer is to be checked on; None: random symbols."""
+    return next((found for part in parts_in(spec) if (found := getattr(part, "checked_on", None))), None)
+
+
+def vocabs_of(spec: ModelSpec) -> tuple[Vocab, Vocab]:
+    """What a model reads and writes here."""
+    own = problems_of(spec)
+    return own[1].vocabs(own[0]) if own else (reads_of(spec), WRITES)
 
 
 def small(part: Position | MixerSpec) -> ModelSpec:
@@ -160,6 +207,8 @@ def built(spec: ModelSpec, directions: Sequence[bool] = (False, True)) -> Iterat
     """Its models, not causal and causal, with every weight away from where it starts. Raises the UsageError of the
     second where it has neither."""
     refused = []
+    if own := problems_of(spec):
+        directions = [causal for causal in directions if causal == own[1].causal]
     for causal in directions:
         try:
             model = _seeded(spec, causal)
@@ -167,14 +216,14 @@ def built(spec: ModelSpec, directions: Sequence[bool] = (False, True)) -> Iterat
             refused.append(error)
         else:
             yield away(model)
-    if len(refused) > 1:
+    if len(refused) > 1 or (own and refused):
         raise refused[-1]
 
 
 def _seeded(spec: ModelSpec, causal: bool) -> Model:
     with undisturbed():
         seed_torch(0)
-        model = spec.build(reads_of(spec), WRITES, causal=causal)
+        model = spec.build(*vocabs_of(spec), causal=causal)
     return model if isinstance(model, Model) else Once(model)
 
 

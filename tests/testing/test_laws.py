@@ -575,3 +575,104 @@ def test_a_module_without_parts_or_that_is_none_is_refused_in_one_line():
         done = command(*words, "--quiet")
         assert done.returncode == 2 and done.stdout == ""
         assert done.stderr.strip() == f"lengthwise: {message}"
+
+
+# Parts that fit no row of random symbols
+
+
+@dataclass(frozen=True)
+class _Table(lw.Task):
+    """Write the square of n × n bits again, as it stands."""
+
+    symbols = ("0", "1")
+    answers_each_symbol = True
+
+    def sample(self, sizes, generator):
+        area = sizes[:, 0] ** 2
+        bits = torch.randint(2, (len(sizes), int(area.max())), generator=generator)
+        bits = bits * (torch.arange(bits.shape[1]) < area[:, None])
+        return lw.Problems(sizes, bits, area, bits, area, sizes[:, 0])
+
+    parse = reference = None
+
+    def answer_slots(self, sizes):
+        return sizes[:, 0] ** 2
+
+
+@dataclass(frozen=True)
+class _Square(lw.ModelSpec):
+    """Adds up the column above each cell; for rows that are squares of bits, and are seen whole."""
+
+    leaks: bool = False
+
+    def build(self, reads, writes, *, causal):
+        if causal or reads.symbols != ("0", "1"):
+            raise lw.UsageError("squares of bits only")
+        return _SquareModule(self.leaks)
+
+
+class _SquareModule(nn.Module):
+    def __init__(self, leaks):
+        super().__init__()
+        self.leaks, self.weight = leaks, nn.Parameter(torch.ones(2))
+
+    def forward(self, tokens, padding_mask):
+        logits = torch.zeros(*tokens.shape, 2)
+        for i, count in enumerate(padding_mask.sum(1).tolist()):
+            side = round(count**0.5)
+            if side * side != count:
+                raise lw.UsageError(f"{count} tokens are no square")
+            cells = tokens[i, :count].view(side, side).float()
+            columns = cells.cumsum(0).flatten()
+            if self.leaks:
+                columns = columns + tokens[i].sum()
+            logits[i, :count] = columns[:, None] * self.weight
+        return logits
+
+
+class _OnSquares(_Square):
+    """The same; laws try it on squares."""
+
+    checked_on = _Table(), lw.Tagged(causal=False)
+
+
+@dataclass(frozen=True)
+class _Cells(lw.Position):
+    """A position of squares of bits: told by the number of the row in them."""
+
+    def build(self, width, heads):
+        return _Rows(width)
+
+
+class _Rows(lw.Encoding):
+    def __init__(self, width):
+        super().__init__()
+        self.vector = nn.Parameter(torch.ones(width))
+
+    def check(self, inputs):
+        side = inputs.padding_mask.sum(1).double().sqrt()
+        if (side != side.round()).any():
+            raise lw.UsageError("no square")
+
+    def vectors(self, inputs):
+        self.check(inputs)
+        side = inputs.padding_mask.sum(1).sqrt().round()[:, None]
+        return (inputs.position / side).floor()[..., None].to(self.vector.dtype) * self.vector
+
+
+class _CellsOnSquares(_Cells):
+    """The same; laws try it on squares."""
+
+    checked_on = _Table(), lw.Tagged(causal=False)
+
+
+@pytest.mark.parametrize(("without", "having"), [(_Square(), _OnSquares()), (_Cells(), _CellsOnSquares())], ids=str)
+def test_a_part_is_checked_on_problems_of_its_own(without, having):
+    """A model or a position that takes no row of random symbols breaks laws, unless it says what it is for."""
+    assert len(lw.check(without).broken) > 3
+    assert [one.told for one in lw.check(having).broken if "starts with _" not in one.told] == []
+
+
+def test_on_problems_of_its_own_a_part_is_still_caught():
+    broken = [one.law for one in lw.check(_OnSquares(leaks=True)).broken]
+    assert any("after a row's end" in law for law in broken)
