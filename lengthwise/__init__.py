@@ -85,6 +85,7 @@ __all__ = [
     "Schedule",
     "Score",
     "Scores",
+    "Settled",
     "Sight",
     "Solver",
     "Stopping",

@@ -49,7 +49,7 @@ from lengthwise.experiment.outline import outline
 from lengthwise.experiment.recipe import Recipe, Watch
 from lengthwise.experiment.resources import of_problems
 from lengthwise.experiment.source import Finite, Fresh
-from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Oracle, Stopping
+from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Oracle, Settled, Stopping
 from lengthwise.models import Model, ModelSpec, Once, modes_kept
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.retran import ReTran

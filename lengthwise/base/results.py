@@ -49,6 +49,7 @@ class Score:
     distinct: int | None = None  # number of different problems among ``count``; None: all differ, or not known
     fixed_set: bool | None = None  # True: drawn from the test part of a fixed set, and some of them several times
     chance: float | None = None  # the per-symbol accuracy of guessing; None: the layout does not report it
+    at_limit: float | None = None  # fraction of problems that only the rule's limit ended; None: it has no other end
     outcomes: Outcomes | None = field(default=None, compare=False, repr=False)  # in memory only; None: not known
 
     @property

@@ -191,10 +191,12 @@ class Trace:
 
     Loops are counted from 1: loop k is ``predictions[k - 1]``, and it was run in rows with ``loops >= k``. An answer is
     the first ``ends`` predictions, up to and including the first end symbol; ``confidence`` is the mean log probability
-    of these predictions.
+    of these predictions. ``movement`` is how far a loop moved the row's state: the largest ‖h_k − h_{k−p}‖ / ‖h_k‖ of
+    its positions, over p = 1 and p = 2 loops; infinite where there are not as many loops before it.
     """
 
     predictions: Int[Tensor, "k b a"]
     ends: Int[Tensor, "k b"]
     confidence: Float[Tensor, "k b"]
     loops: Int[Tensor, " b"]
+    movement: Float[Tensor, "k b p"] | None = None  # None: no rule reads it

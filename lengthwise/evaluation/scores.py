@@ -21,10 +21,11 @@ from lengthwise.experiment.data import unseen
 from lengthwise.experiment.layout import up_to_end
 from lengthwise.experiment.recipe import Recipe, check_stopping
 from lengthwise.experiment.source import describe_repeats, hashed
-from lengthwise.experiment.stopping import Stopping, chosen_by, limit_of
+from lengthwise.experiment.stopping import Stopping, chosen_by, first_done, limit_of
 from lengthwise.models import Model, device_of
 from lengthwise.run import Weights
 from lengthwise.runners.cpu import choose
+from lengthwise.runners.movement import PERIODS
 
 TOKENS = 32_768  # per forward pass, so that memory does not grow with length
 SAMPLES = 1000  # problems per length, unless said otherwise
@@ -40,6 +41,7 @@ class Predictions:
     symbols: Int[Tensor, "b a"]
     confidence: Float[Tensor, " b"]  # mean log probability, in nats, up to its own first end
     loops: Int[Tensor, " b"]
+    stopped: Bool[Tensor, " b"] | None = None  # by the rule, not by its limit; None: the rule has no ``done``
 
 
 def evaluate(
@@ -121,13 +123,13 @@ def score_of(
     kind: Kind,
     sizes: tuple[int, ...],
     problems: Problems,
-    rows: Int[Tensor, "b 5"],
+    rows: Int[Tensor, "b 6"],
     *,
     precision: float | None = None,
     family: str | None = None,
 ) -> Score:
     """The Score of ``problems`` by one rule, from the columns of ``hits`` of each of them."""
-    exact, whole_row, tokens, total, loops = rows.sum(0).tolist()
+    exact, whole_row, tokens, total, loops, at_limit = rows.sum(0).tolist()
     digest = hashlib.blake2b(hashed(problems).numpy().tobytes(), digest_size=8).digest()
     return Score(
         weights.recipe.task.name,
@@ -140,6 +142,7 @@ def score_of(
         whole_row=whole_row / count,
         token_accuracy=tokens / total,
         loops=loops / count,
+        at_limit=at_limit / count if rule.stops else None,
         precision=precision,
         family=family,
         chance=weights.recipe.layout.chance(weights.recipe.task),
@@ -196,7 +199,7 @@ def hits_of_groups(
     groups: Sequence[Problems],
     rules: Sequence[Stopping],
     watch: Callable[[float], None] | None = None,
-) -> list[Int[Tensor, "b 5"]]:
+) -> list[Int[Tensor, "b 6"]]:
     """For each rule the columns of ``hits``, of each row of all groups. Rules that choose for many rows see one group
     at a time. ``watch`` gets the share of a group's rows that is done."""
     joined = [Problems.join(groups)] if all(rule.together == 1 for rule in rules) else groups
@@ -210,7 +213,7 @@ def hits_by_row(
     problems: Problems,
     rules: Sequence[Stopping],
     watch: Callable[[float], None] | None = None,
-) -> list[Int[Tensor, "b 5"]]:
+) -> list[Int[Tensor, "b 6"]]:
     """For each rule the columns of ``hits``, of each row of one group. A rule that chooses for many rows sees as many
     as it asks for, whichever rules stand beside it."""
     first, *more = sorted({rule.together for rule in rules} - {1}) or [1]
@@ -227,7 +230,7 @@ def _hits_alike(
     problems: Problems,
     rules: Sequence[Stopping],
     watch: Callable[[float], None] | None,
-) -> list[Int[Tensor, "b 5"]]:
+) -> list[Int[Tensor, "b 6"]]:
     """``hits_by_row`` of rules that may see the same batches."""
     found: list[list[Tensor]] = [[] for _ in rules]
     cached = device_of(model).type == "cpu" and not any(rule.reads_output for rule in rules)
@@ -241,8 +244,9 @@ def _hits_alike(
     return [torch.cat(parts) for parts in found]
 
 
-def hits(recipe: Recipe, batch: Batch, predicted: Predictions) -> Int[Tensor, "b 5"]:
-    """Per row, in columns: is the answer right, are all its slots right, tokens that are right, tokens, and loops."""
+def hits(recipe: Recipe, batch: Batch, predicted: Predictions) -> Int[Tensor, "b 6"]:
+    """Per row, in columns: is the answer right, are all its slots right, tokens that are right, tokens, loops, and did
+    the rule's limit end it."""
     wanted, filled = slots(batch.targets, batch.answer_slots), _filled(batch.answer_slots)
     answer = answer_mask(wanted, batch.answer_slots, recipe.layout.end(recipe.task))
     same = (predicted.symbols == wanted) & filled
@@ -252,6 +256,7 @@ def hits(recipe: Recipe, batch: Batch, predicted: Predictions) -> Int[Tensor, "b
         (same & answer).sum(1),
         answer.sum(1),
         predicted.loops,
+        torch.zeros_like(predicted.loops) if predicted.stopped is None else ~predicted.stopped,
     ]
     return torch.stack([column.long() for column in columns], 1)
 
@@ -278,30 +283,38 @@ def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping
         (best,) = _on_host([_likeliest(logits)])
         symbols, _, confidence = _read(*best, batch.answer_slots, end)
         return [Predictions(symbols, confidence, limits[0])]
-    traced = trace(model, batch, torch.stack(limits).amax(0), end)
+    movement = any(rule.needs_movement for rule in rules)
+    traced = trace(model, batch, torch.stack(limits).amax(0), end, movement=movement)
     row = torch.arange(len(planned))
     found = []
     for rule, limit in zip(rules, limits, strict=True):
-        chosen = chosen_by(rule, replace(traced, loops=limit), planned, limit)
-        found.append(Predictions(traced.predictions[chosen - 1, row], traced.confidence[chosen - 1, row], chosen))
+        seen = replace(traced, loops=limit)
+        stopped = first_done(rule, seen, planned)[1] if rule.stops else None
+        chosen = chosen_by(rule, seen, planned, limit)
+        said, sure = traced.predictions[chosen - 1, row], traced.confidence[chosen - 1, row]
+        found.append(Predictions(said, sure, chosen, stopped))
     return found
 
 
 @torch.no_grad()
-def trace(model: Model, batch: Batch, limit: Int[Tensor, " b"], end: int | None) -> Trace:
-    """What each loop up to each row's ``limit`` would have answered; both on the CPU."""
+def trace(model: Model, batch: Batch, limit: Int[Tensor, " b"], end: int | None, *, movement: bool = False) -> Trace:
+    """What each loop up to each row's ``limit`` would have answered, and how far it moved the state where that is asked
+    for; all on the CPU."""
     shape = int(limit.max()), len(batch), int(batch.answer_slots.sum(1).max())
     predicted, ends = torch.zeros(shape, dtype=torch.long), torch.zeros(shape[:2], dtype=torch.long)
     confidence = torch.zeros(shape[:2])
+    moved = torch.full((*shape[:2], PERIODS), torch.inf) if movement else None
     ran, found = [], []
-    for k, rows, logits in choose(model).each(batch.inputs, limit, batch.answer_slots):
+    for k, rows, logits, far in choose(model).steps(batch.inputs, limit, batch.answer_slots, movement=movement):
         ran.append((k - 1, rows))
         found.append(_likeliest(logits))
+        if moved is not None and far is not None:
+            moved[k - 1, rows] = far.amax(1).float().cpu()
     for (k, rows), best in zip(ran, _on_host(found), strict=True):
         symbols, length, sure = _read(*best, batch.answer_slots[rows], end)
         predicted[k, rows, : symbols.shape[1]] = symbols
         ends[k, rows], confidence[k, rows] = length, sure
-    return Trace(predicted, ends, confidence, limit)
+    return Trace(predicted, ends, confidence, limit, moved)
 
 
 def in_parts(

@@ -1,4 +1,19 @@
-"""Stopping rules: at test, which loop's answer is used. Pure functions of a ``Trace`` and of the planned loops."""
+"""Stopping rules: at test, which loop's answer is used. Pure functions of a ``Trace`` and of the planned loops.
+
+==================  ====================  ==========================================================================
+rule                knows T(n)            runs
+==================  ====================  ==========================================================================
+``Oracle``          yes                   T(n) + ``more`` loops
+``After``           no                    the same number of loops for every row
+``MaxConfidence``   unless ``most`` is    all loops up to its limit; then the most confident one answers
+``Halted``          unless ``most`` is    until an answer is not empty
+``Converged``       unless ``most`` is    until the answer stays the same
+``Settled``         no                    until the state stands still
+==================  ====================  ==========================================================================
+
+The limit of a rule that reads is T(n) + ``extra`` loops, or ``most`` where that is given: then it is the same for every
+row, and the rule does not use T(n).
+"""
 
 from __future__ import annotations
 
@@ -11,18 +26,24 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from lengthwise.base import fields
-from lengthwise.base.ranges import Change, Extra, Size
+from lengthwise.base.ranges import Change, Extra, Positive, Size
 from lengthwise.base.types import Trace, UsageError
 
 PUBLISHED_BATCH = 512  # rows for which the published code chooses one loop
 
 
 class Stopping(fields.Part):
-    """Runs ``limit`` loops and chooses one of them, counted from 1: the last one, unless a subclass has a ``choose`` of
-    its own. Subclasses are frozen dataclasses."""
+    """Runs ``limit`` loops at most and chooses one of them, counted from 1: the last one, unless a subclass has a
+    ``done`` or a ``choose`` of its own. Subclasses are frozen dataclasses.
+
+    A rule with ``done`` stops a row at the first loop after which that is True. One with ``choose`` sees all loops.
+    """
 
     needs_end: bool = False  # True if answers must end with a symbol of their own, and so can be empty
+    needs_movement: bool = False  # True if it reads ``trace.movement``
     together: int = 1  # rows of a batch for which one choice is made: more than 1, and neighbours decide too
+    window: int = 1  # loops that ``done`` sees: the latest one and those before it
+    back: int = 0  # the answer is taken so many loops before the one after which ``done`` is True
 
     @property
     def name(self) -> str:
@@ -30,17 +51,27 @@ class Stopping(fields.Part):
         return fields.text(self)
 
     @property
+    def stops(self) -> bool:
+        """True if it has a ``done``, so that a row may end before its limit."""
+        return type(self).done is not Stopping.done
+
+    @property
     def reads_output(self) -> bool:
         """True if it chooses among the answers of several loops."""
-        return type(self).choose is not Stopping.choose
+        return self.stops or type(self).choose is not Stopping.choose
 
     @abstractmethod
     def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         """The number of loops that each row must run before the choice."""
 
+    def done(self, trace: Trace, planned: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
+        """The rows that stop after the last loop of ``trace``, which holds that loop and up to ``window`` − 1 earlier
+        ones. ``trace.loops`` is the number of loops that were run. A row is not asked again once it has stopped."""
+        raise NotImplementedError
+
     def choose(self, trace: Trace, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        """The loop, 1 to the limit, whose answer is used, per row; by default the last one."""
-        return self.limit(planned)
+        """The loop, 1 to the limit, whose answer is used, per row; by default the last one, or what ``done`` says."""
+        return first_done(self, trace, planned)[0] if self.stops else self.limit(planned)
 
 
 @dataclass(frozen=True)
@@ -64,12 +95,13 @@ class After(Stopping):
 
 
 class Reading(Stopping):
-    """Looks at the answers of the first planned + ``extra`` loops."""
+    """Looks at the answers of the first planned + ``extra`` loops, or of ``most`` loops."""
 
     extra: int
+    most: int | None = None
 
     def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        return planned + self.extra
+        return planned + self.extra if self.most is None else torch.full_like(planned, self.most)
 
 
 @dataclass(frozen=True)
@@ -82,14 +114,15 @@ class MaxConfidence(Reading):
 
     extra: Extra = 20  # loops looked at beyond the planned ones
     per: Literal["example", "batch"] = "example"  # one loop for each problem, or one for a batch of 512 (published)
+    most: Size | None = None  # loops looked at, whatever the planned ones; none: planned + extra
 
     @property
     def together(self) -> int:  # type: ignore[override]
         return PUBLISHED_BATCH if self.per == "batch" else 1
 
     def choose(self, trace: Trace, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        ran = _ran(trace)
         if self.per == "example":
+            ran = torch.arange(len(trace.confidence), device=trace.loops.device)[:, None] < trace.loops
             return trace.confidence.masked_fill(~ran, -torch.inf).argmax(0) + 1
         # Only loops that every row has run can be compared.
         together = trace.confidence[: int(trace.loops.min())].mean(1)
@@ -99,16 +132,21 @@ class MaxConfidence(Reading):
 @dataclass(frozen=True)
 class Halted(Reading):
     """``more`` loops after the first whose answer is not empty, which is when its first symbol is not the end; at most
-    the limit, planned + ``extra``. It does not use T(n), for weights that were trained to answer nothing until they are
-    done (``AnyLoops`` with ``Halting``). Where answers stay, ``more`` forgives a model that says so a little early."""
+    the limit, planned + ``extra``. For weights that were trained to answer nothing until they are done (``AnyLoops``
+    with ``Halting``). Where answers stay, ``more`` forgives a model that says so a little early."""
 
     extra: Extra = 20  # loops beyond the planned ones, at most
     more: Extra = 0  # loops beyond the first that answers
+    most: Size | None = None  # loops at most, whatever the planned ones; none: planned + extra
     needs_end = True
 
-    def choose(self, trace: Trace, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        answered = (trace.ends > 1) & _ran(trace)
-        return torch.minimum(_first(answered, trace.loops) + self.more, trace.loops)
+    @property
+    def window(self) -> int:  # type: ignore[override]
+        return self.more + 1
+
+    def done(self, trace: Trace, planned: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
+        answered = trace.ends[0] > 1
+        return answered if len(trace.ends) == self.window else torch.zeros_like(answered)
 
 
 @dataclass(frozen=True)
@@ -117,15 +155,44 @@ class Converged(Reading):
 
     patience: Size = 2  # further loops that must give the same answer
     extra: Extra = 20  # loops beyond the planned ones, at most
+    most: Size | None = None  # loops at most, whatever the planned ones; none: planned + extra
 
-    def choose(self, trace: Trace, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+    @property
+    def back(self) -> int:  # type: ignore[override]
+        return self.patience
+
+    @property
+    def window(self) -> int:  # type: ignore[override]
+        return self.patience + 1
+
+    def done(self, trace: Trace, planned: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
         slot = torch.arange(trace.predictions.shape[2], device=trace.predictions.device)
         differs = (trace.predictions[1:] != trace.predictions[:-1]) & (slot < trace.ends[1:, :, None])
-        same = ~differs.any(-1) & (trace.ends[1:] == trace.ends[:-1])  # same[k - 1]: loops k and k + 1 agree
-        same &= _ran(trace)[1:]
-        if len(same) < self.patience:
-            return trace.loops
-        return _first(same.unfold(0, self.patience, 1).all(-1), trace.loops)
+        same = ~differs.any(-1) & (trace.ends[1:] == trace.ends[:-1])
+        return same.all(0) & (len(trace.ends) == self.window)
+
+
+@dataclass(frozen=True)
+class Settled(Stopping):
+    """The first loop that moves the state by less than ``below``: ‖h_k − h_{k−p}‖ / ‖h_k‖ at every position, with p the
+    ``period``. Does not use T(n); a row that never settles is answered after ``most`` loops.
+
+    An answer that stands still may be half done; a state that stands still stays. A state may also alternate between
+    two: then it stands still over two loops only. Of a model with a clock (``Timed``) it is the part that answers.
+    """
+
+    below: Positive = 0.1  # relative movement of the state, at every position
+    period: Literal[1, 2] = 1  # loops over which it is measured; 2: states that alternate count as settled, too
+    most: Size = 500  # loops at most
+    needs_movement = True
+
+    def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+        return torch.full_like(planned, self.most)
+
+    def done(self, trace: Trace, planned: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
+        if trace.movement is None:
+            raise UsageError(f"{self.name} reads how far loops move the state, which this trace lacks")
+        return trace.movement[-1, :, self.period - 1] < self.below
 
 
 def limit_of(rule: Stopping, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
@@ -160,10 +227,21 @@ def _said(found: object) -> str:
     return f"{found.dtype} of {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
 
 
-def _first(hit: Bool[Tensor, "k b"], otherwise: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-    """The first loop, counted from 1, at which ``hit`` is True in a row, or else ``otherwise``."""
-    return torch.where(hit.any(0), hit.long().argmax(0) + 1, otherwise)
+def window_of(trace: Trace, loop: int, size: int) -> Trace:
+    """The last ``size`` of the first ``loop`` loops of a trace, or as many as there are."""
+    part = slice(max(0, loop - size), loop)
+    movement = None if trace.movement is None else trace.movement[part]
+    return Trace(
+        trace.predictions[part], trace.ends[part], trace.confidence[part], torch.full_like(trace.loops, loop), movement
+    )
 
 
-def _ran(trace: Trace) -> Bool[Tensor, "k b"]:
-    return torch.arange(len(trace.predictions), device=trace.loops.device)[:, None] < trace.loops
+def first_done(
+    rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]
+) -> tuple[Int[Tensor, " b"], Bool[Tensor, " b"]]:
+    """The loop that answers each row, and the rows that stopped before ``trace.loops``, or there."""
+    chosen, stopped = trace.loops.clone(), torch.zeros_like(trace.loops, dtype=torch.bool)
+    for loop in range(1, len(trace.ends) + 1):
+        new = rule.done(window_of(trace, loop, rule.window), planned) & (loop <= trace.loops) & ~stopped
+        chosen, stopped = chosen.masked_fill(new, loop - rule.back), stopped | new
+    return chosen, stopped

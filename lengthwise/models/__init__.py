@@ -46,6 +46,10 @@ class Model(nn.Module, ABC):
     def read(self, state: State) -> Float[Tensor, "r t v"]:
         """The logits of every position."""
 
+    def answer_state(self, state: State) -> State:
+        """The part of a state that answers are read from. How far a loop moves it says whether a model has settled."""
+        return state
+
 
 def device_of(model: nn.Module) -> torch.device:
     """Where a model computes; the CPU if it has neither parameters nor buffers."""

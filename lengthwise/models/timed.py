@@ -101,6 +101,9 @@ class TimedModel(Model):
     def read(self, state: TimedState) -> Float[Tensor, "r t v"]:
         return self.joined(self.answers.read(state.answers), self.clock.read(state.clock), state.first)
 
+    def answer_state(self, state: TimedState) -> Any:
+        return self.answers.answer_state(state.answers)
+
     def joined(
         self, answers: Float[Tensor, "*n v"], clock: Float[Tensor, "*n 2"], first: Bool[Tensor, "*n"]
     ) -> Float[Tensor, "*n v"]:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lengthwise.base.types import Inputs
+from lengthwise.base.types import Inputs, UsageError
 from lengthwise.models import Model
+
+
+class Step(NamedTuple):
+    """What one loop gave, for the rows that ran it."""
+
+    loop: int  # from 1
+    rows: Int[Tensor, " r"]  # their indices in the batch, on the CPU
+    logits: Float[Tensor, "n v"]  # at the selected positions, in the order of ``rows``
+    movement: Float[Tensor, "r t p"] | None  # of each position's state (see ``movement``); None unless asked for
 
 
 class Runner(ABC):
@@ -34,3 +44,9 @@ class Runner(ABC):
     ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
         """Yield, after each loop k = 1, 2, …: k, the indices on the CPU of the rows that ran, and their logits in that
         order."""
+
+    def steps(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, movement: bool = False
+    ) -> Iterator[Step]:
+        """As ``each``, for evaluation, with how far each loop moved the states where that is asked for."""
+        raise UsageError(f"{type(self).__name__} is a runner for training: it gives logits by last and each alone")

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from lengthwise.base.types import Inputs, sent
 from lengthwise.models import Model, State, device_of
-from lengthwise.runners import Runner
+from lengthwise.runners import Runner, Step
+from lengthwise.runners.movement import PERIODS, relative_movement
 
 
 def unroll(
@@ -66,8 +67,20 @@ class Plain(Runner):
     def each(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
     ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
+        for k, rows, logits, _ in self.steps(inputs, loops, at):
+            yield k, rows, logits
+
+    def steps(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, movement: bool = False
+    ) -> Iterator[Step]:
+        real, earlier, moved = sent(inputs.padding_mask, device_of(self.model)), list[State](), None
         for k, rows, state in unroll(self.model, inputs, loops):
-            yield k, rows, picked(self.model.read(state), *at[rows].nonzero(as_tuple=True))
+            if movement:
+                now = self.model.answer_state(state)
+                earlier = [first(one, len(rows)) for one in earlier]
+                moved = relative_movement(now, earlier, real[sent(rows, real.device)])
+                earlier = [now, *earlier][:PERIODS]
+            yield Step(k, rows, picked(self.model.read(state), *at[rows].nonzero(as_tuple=True)), moved)
 
 
 def picked(values: Tensor, *index: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:

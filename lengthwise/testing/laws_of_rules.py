@@ -92,7 +92,8 @@ def traces() -> Iterator[Example]:
         loops = some(1, 6, rows)
         shape = int(loops.max()), rows
         # Confidences are multiples of 1/4, so that some are equal.
-        trace = Trace(some(0, 1, *shape, width), some(1, width, *shape), some(-6, 0, *shape) / 4, loops)
+        moved = some(0, 8, *shape, 2) / 20
+        trace = Trace(some(0, 1, *shape, width), some(1, width, *shape), some(-6, 0, *shape) / 4, loops, moved)
         yield trace, some(1, 6, rows)
 
 
@@ -102,13 +103,15 @@ def spoilt(trace: Trace, rubbish: int) -> Trace:
     ran = torch.arange(longest)[:, None] < trace.loops
     said = ran[..., None] & (torch.arange(width) < trace.ends[..., None])
     ends, confidence = trace.ends.where(ran, rubbish), trace.confidence.where(ran, float(rubbish))
-    return Trace(trace.predictions.where(said, rubbish), ends, confidence, trace.loops)
+    movement = None if trace.movement is None else trace.movement.where(ran[..., None], float(rubbish - 8))
+    return Trace(trace.predictions.where(said, rubbish), ends, confidence, trace.loops, movement)
 
 
 def row_of(trace: Trace, i: int) -> Trace:
     """One row of a trace on its own."""
     one = slice(i, i + 1)
-    return Trace(trace.predictions[:, one], trace.ends[:, one], trace.confidence[:, one], trace.loops[one])
+    movement = None if trace.movement is None else trace.movement[:, one]
+    return Trace(trace.predictions[:, one], trace.ends[:, one], trace.confidence[:, one], trace.loops[one], movement)
 
 
 # Loops and lengths

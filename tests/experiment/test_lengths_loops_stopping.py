@@ -15,7 +15,7 @@ from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.lengths import Curriculum, LogUniform, Mastery, Uniform
 from lengthwise.experiment.loops import AnyLoops, Constant, ExtraLoops, PerRound
 from lengthwise.experiment.resources import of_measuring
-from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, chosen_by
+from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Settled, chosen_by
 from lengthwise.run import load
 from lengthwise.testing.laws_of_rules import alone, row_of, unread, was_run
 
@@ -225,7 +225,8 @@ def traces(draw):
     # Multiples of 1/4, so that equals occur and means are exact.
     confidence = torch.tensor(several(st.integers(-6, 0), longest * rows)).view(longest, rows) / 4
     ends = torch.tensor(several(st.integers(1, width), longest * rows)).view(longest, rows)
-    trace = Trace(predicted, ends, confidence, torch.tensor(loops))
+    movement = torch.tensor(several(st.integers(0, 8), longest * rows * 2)).view(longest, rows, 2) / 20
+    trace = Trace(predicted, ends, confidence, torch.tensor(loops), movement)
     return trace, torch.tensor(several(st.integers(1, 6), rows))
 
 
@@ -251,6 +252,9 @@ def plain(stopping, trace, planned, i):
                 if all(predicted[k + more] == predicted[k] for more in range(1, patience + 1)):
                     return k + 1
             return ran
+        case Settled(below=below, period=period):
+            moved = trace.movement[:ran, i, period - 1].tolist()
+            return next((k + 1 for k in range(ran) if moved[k] < below), ran)
 
 
 RULES = [
@@ -266,6 +270,8 @@ RULES = [
     Converged(9),
     Halted(),
     Halted(more=3),
+    Settled(),
+    Settled(0.3, period=2, most=7),
 ]
 # Rules of a new file are held to the laws that need no reference.
 EVERY = [*RULES, *(rule for rule in shipped("stopping") if type(rule) not in map(type, RULES))]
@@ -363,6 +369,8 @@ def test_limits(planned, extra):
     assert MaxConfidence(extra).limit(planned).tolist() == [n + extra for n in planned.tolist()]
     assert Converged(1, extra).limit(planned).tolist() == [n + extra for n in planned.tolist()]
     assert Halted(extra).limit(planned).tolist() == [n + extra for n in planned.tolist()]
+    for rule in (MaxConfidence(most=7), Converged(most=7), Halted(most=7), Settled(most=7)):
+        assert rule.limit(planned).tolist() == [7] * len(planned)
 
 
 def test_names_tell_every_setting():

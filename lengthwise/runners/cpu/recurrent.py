@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from lengthwise.base.types import Inputs
 from lengthwise.models import Model
+from lengthwise.runners import Step
 from lengthwise.runners.cpu import claims
 from lengthwise.runners.cpu.groups import by_length, in_order
 from lengthwise.runners.cpu.packing import Packing
@@ -61,6 +62,11 @@ class Sequential(claims.Claiming):
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
     ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
         return Plain(_FastLoops(self)).each(inputs, loops, at)
+
+    def steps(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, movement: bool = False
+    ) -> Iterator[Step]:
+        return Plain(_FastLoops(self)).steps(inputs, loops, at, movement=movement)
 
 
 class _FastLoops(Model):

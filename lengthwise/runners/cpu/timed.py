@@ -12,6 +12,7 @@ from lengthwise.base.types import Inputs
 from lengthwise.models import Model
 from lengthwise.models.timed import TimedModel
 from lengthwise.models.transformer import TransformerModel
+from lengthwise.runners import Step
 from lengthwise.runners.cpu import claims
 from lengthwise.runners.cpu.transformer import PARTS, PackedTransformer, of_two_injections
 
@@ -47,7 +48,14 @@ class Twice(claims.Claiming):
     def each(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
     ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
-        first = self.model.firsts(inputs)
-        both = (one.each(read, loops, at) for one, read in self._both(inputs))  # in the same order of rows
-        for (k, rows, answers), (_, _, clock) in zip(*both, strict=True):
-            yield k, rows, self.model.joined(answers, clock, first[rows][at[rows]])
+        for k, rows, logits, _ in self.steps(inputs, loops, at):
+            yield k, rows, logits
+
+    def steps(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, movement: bool = False
+    ) -> Iterator[Step]:
+        first, (answers, clock) = self.model.firsts(inputs), self._both(inputs)
+        # Both run in the same order of rows; what moves is the state that answers.
+        both = answers[0].steps(answers[1], loops, at, movement=movement), clock[0].steps(clock[1], loops, at)
+        for (k, rows, said, moved), (_, _, timed, _) in zip(*both, strict=True):
+            yield Step(k, rows, self.model.joined(said, timed, first[rows][at[rows]]), moved)

@@ -8,7 +8,7 @@ uses the formulas of the modules, so values and gradients are equal up to roundi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -23,12 +23,14 @@ from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.block import MLP, Block
 from lengthwise.nn.readin import Numbers
 from lengthwise.nn.readout import Scaled
+from lengthwise.runners import Step
 from lengthwise.runners.cpu import claims, fused_loops, small
 from lengthwise.runners.cpu.dropout import dropout
 from lengthwise.runners.cpu.gelu import gelu
 from lengthwise.runners.cpu.groups import by_length, in_order
 from lengthwise.runners.cpu.pattern import Band, Pattern, attention_of, attention_plans, dropped, mixed, pattern_of
 from lengthwise.runners.cpu.ragged import Packed, Ragged, picked_once
+from lengthwise.runners.movement import PERIODS, relative_movement
 
 GROUP_POSITIONS = 4096  # the fastest size of a group, about, in positions with padding: it fits in the cache
 MOST_NEEDED = 0.9  # if a larger fraction of positions is needed, skipping the others costs more than it saves
@@ -86,8 +88,19 @@ class PackedTransformer(claims.Claiming):
     def each(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
     ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
+        for k, rows, logits, _ in self.steps(inputs, loops, at):
+            yield k, rows, logits
+
+    def steps(
+        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, movement: bool = False
+    ) -> Iterator[Step]:
+        earlier, moved = list[Packed](), None
         for k, rows, state in _run(self.model, _Prepared.of(self.model, inputs, loops), 0, None):
-            yield k, rows, self.model.readout(state[at[rows]])
+            if movement:
+                earlier = [one.take(slice(len(rows))) for one in earlier]
+                moved = _movement(state, earlier)
+                earlier = [state, *earlier][:PERIODS]
+            yield Step(k, rows, self.model.readout(state[at[rows]]), moved)
 
 
 def of_two_injections(model: nn.Module) -> str | None:
@@ -114,6 +127,13 @@ class _Prepared(NamedTuple):
         ragged, embedded = Ragged.of(inputs.padding_mask), model.embedded(inputs.tokens, model.vectors(inputs))
         pattern = pattern_of(list(model.encodings), inputs, model.causal, attention_of(model.blocks[0]))
         return _Prepared(rows, loops[rows], running, inputs, Packed(ragged.pack(embedded), ragged), pattern)
+
+
+def _movement(now: Packed, earlier: Sequence[Packed]) -> Float[Tensor, "r t p"]:
+    """``relative_movement`` of packed positions, as padded rows."""
+    each = torch.ones(len(now.value), 1, dtype=torch.bool)
+    moved = relative_movement(now.value[:, None], [one.value[:, None] for one in earlier], each)
+    return now.ragged.unpack(moved[:, 0])
 
 
 def _settled(

@@ -23,7 +23,7 @@ function rulesOf(model) {
 }
 
 const limitOf = (rule, planned) =>
-  rule.kind === "After" ? rule.loops : Math.max(1, planned + (rule.kind === "Oracle" ? rule.more : rule.extra));
+  rule.kind === "After" ? rule.loops : rule.most ?? Math.max(1, planned + (rule.kind === "Oracle" ? rule.more : rule.extra));
 
 const CHOICES = {
   Oracle: (rule, loops, limit) => limit,

@@ -1,0 +1,46 @@
+"""How far each loop moves a model's state: ‖h_k − h_{k−p}‖ / ‖h_k‖ at every position, over p = 1 loop and over p = 2.
+
+A state that stands still stays (a fixed point); one that moves over one loop, but not over two, alternates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from lengthwise.models import State
+
+PERIODS = 2  # movements are over one loop, and over two
+
+
+def relative_movement(now: State, earlier: Sequence[State], real: Bool[Tensor, "r t"]) -> Float[Tensor, "r t p"]:
+    """Measure how far ``now`` lies from each of the ``earlier`` states, the latest first.
+
+    Movements over more loops than there are earlier states are infinite; those at padding are 0. Norms are over all
+    numbers of a position, in all floating-point tensors of the state. A tensor without an axis of positions counts at
+    each of them, and one that all rows share does not move.
+    """
+    zero, moved = torch.zeros(real.shape, device=real.device), []
+    for before in earlier:
+        pairs = [(new, old) for new, old in zip(_tensors(now), _tensors(before), strict=True) if len(new) == len(real)]
+        change = sum((_squares(new - old, real) for new, old in pairs), zero)
+        size = sum((_squares(new, real) for new, _ in pairs), zero)
+        moved.append((change / size.clamp(min=1e-30)).sqrt())
+    moved += [torch.full_like(zero, torch.inf)] * (PERIODS - len(moved))
+    return torch.stack(moved, -1).masked_fill(~real[..., None], 0.0)
+
+
+def _tensors(state: State) -> list[Tensor]:
+    """The floating-point tensors of nested tuples."""
+    if isinstance(state, tuple):
+        return [part for one in state for part in _tensors(one)]
+    return [state] if isinstance(state, Tensor) and state.is_floating_point() else []
+
+
+def _squares(x: Tensor, real: Bool[Tensor, "r t"]) -> Float[Tensor, "r _"]:
+    """The sum of squares at each position, or of a row's whole state."""
+    axis = 2 if x.shape[:2] == real.shape else 1
+    return x.reshape(*x.shape[:axis], -1).square().sum(-1).view(len(x), -1)

@@ -1,0 +1,79 @@
+"""How far each loop moves a state: the formula, row by row, and every runner alike."""
+
+import pytest
+import torch
+from forms import EVERY, built, close, names, some
+
+from lengthwise.evaluation.scores import answers, evaluate
+from lengthwise.experiment.data import unseen
+from lengthwise.experiment.stopping import After, Settled
+from lengthwise.run import load
+from lengthwise.runners.cpu import choose
+from lengthwise.runners.movement import relative_movement
+from lengthwise.runners.plain import Plain
+
+LOOPS = torch.tensor([3, 1, 4])
+
+
+def moved(runner, inputs, at):
+    """Movement and logits by loop and row, whatever the runner's order of rows is."""
+    found = {}
+    for step in runner.steps(inputs, LOOPS, at, movement=True):
+        for row, far, logits in zip(
+            step.rows.tolist(), step.movement, step.logits.split(at[step.rows].sum(1).tolist()), strict=True
+        ):
+            found[step.loop, row] = far, logits
+    assert sorted(found) == sorted((k, row) for row, count in enumerate(LOOPS.tolist()) for k in range(1, count + 1))
+    return found
+
+
+@pytest.mark.parametrize(("spec", "causal"), EVERY, ids=names(EVERY))
+@torch.no_grad()
+def test_movement_is_the_formula_and_alike_in_every_runner(spec, causal):
+    model, inputs = built(spec, causal).eval(), some(width=10)
+    at = inputs.padding_mask
+    plainly, chosen = moved(Plain(model), inputs, at), moved(choose(model), inputs, at)
+    for (loop, row), (far, logits) in plainly.items():
+        close(far, chosen[loop, row][0])
+        close(logits, chosen[loop, row][1])
+        length, alone = int(at[row].sum()), inputs.take(slice(row, row + 1)).narrow()
+        assert (far[length:] == 0).all() and (far[:, 1].isinf() == (at[row] & (loop < 3))).all()
+        states, context = [], model.embed(alone)
+        state = model.start(context)
+        for _ in range(loop):
+            state = model.advance(state, context)
+            states.append(model.answer_state(state))
+        for period in range(1, min(3, loop)):
+            now, before = states[-1], states[-1 - period]
+            close(far[:length, period - 1], (now - before).norm(dim=-1)[0] / now.norm(dim=-1)[0])
+
+
+def test_a_state_in_parts_counts_as_one_and_one_without_positions_everywhere():
+    real = torch.tensor([[True, True, False], [True, False, False]])
+    now = (torch.full((2, 3, 2), 2.0), (torch.tensor([[6.0], [0.0]]), torch.tensor([1, 2])))
+    before = (torch.full((2, 3, 2), 2.0), (torch.tensor([[0.0], [0.0]]), torch.tensor([1, 1])))
+    over_one, over_two = relative_movement(now, [before], real).unbind(-1)
+    close(over_one, torch.tensor([[6 / 44**0.5] * 2 + [0.0], [0.0] * 3]), 1e-6)
+    assert over_two.isinf().tolist() == real.tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "period", "settles"),
+    [
+        ("looped-pairs", 8, 1, True),
+        ("halting-parity", 20, 1, True),
+        ("looped-parity", 20, 1, False),
+        ("looped-parity", 20, 2, True),
+    ],
+)
+def test_settled_stops_where_the_state_that_answers_stands_still(name, size, period, settles):
+    """``looped-parity`` alternates between two states; the clock of ``halting-parity`` never stands still."""
+    weights = load(name)
+    recipe = weights.recipe
+    batch = recipe.layout.write(unseen(recipe, recipe.sizes(size), 8, seed=0), recipe.task)
+    (found,) = answers(weights.model, recipe, batch, [Settled(0.01, period=period, most=80)])
+    assert bool(found.stopped.all()) == settles and (found.loops <= 80).all()
+    (score,) = evaluate(weights, [size], samples=8, stopping=Settled(0.01, period=period, most=80))
+    assert (score.at_limit == 0) == settles and score.row()["at_limit"] == score.at_limit
+    (score,) = evaluate(weights, [size], samples=8, stopping=After(3))
+    assert score.at_limit is None
