@@ -13,7 +13,8 @@ from common import QUICK, print_result
 from torch import Tensor
 
 from lengthwise.base.types import Problems
-from lengthwise.evaluation.scores import answers, in_parts, slots
+from lengthwise.evaluation.answers import answers, slots
+from lengthwise.evaluation.scores import in_parts
 from lengthwise.experiment.data import unseen
 from lengthwise.experiment.stopping import MaxConfidence, Oracle, Stopping
 from lengthwise.models.transformer import TransformerModel

@@ -10,8 +10,8 @@ from common import QUICK, print_result
 from torch import Tensor
 
 from lengthwise.base.types import Batch
+from lengthwise.evaluation.answers import Predictions, answer, slots
 from lengthwise.evaluation.generate import decode, decode_anew
-from lengthwise.evaluation.scores import Predictions, answer, slots
 from lengthwise.experiment.data import unseen
 from lengthwise.experiment.stopping import Oracle
 from lengthwise.run import Weights, load

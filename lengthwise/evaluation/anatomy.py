@@ -10,8 +10,9 @@ from torch import Tensor
 
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind
+from lengthwise.evaluation.answers import answer_mask, answers, slots
 from lengthwise.evaluation.generate import decode
-from lengthwise.evaluation.scores import SAMPLES, answer_mask, answers, checked, in_parts, slots
+from lengthwise.evaluation.scores import SAMPLES, checked, in_parts
 from lengthwise.experiment.data import unseen
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.run import Weights

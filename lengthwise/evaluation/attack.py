@@ -21,10 +21,11 @@ from lengthwise.base.results import AnySize
 from lengthwise.base.rng import address, stream
 from lengthwise.base.score_rows import size_text
 from lengthwise.base.types import Problems, UsageError
+from lengthwise.evaluation.answers import answers
 from lengthwise.evaluation.curves import work
 from lengthwise.evaluation.families import all_of, short_sizes
 from lengthwise.evaluation.mutation import mutated
-from lengthwise.evaluation.scores import answers, checked, in_parts, right
+from lengthwise.evaluation.scores import checked, in_parts, right
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.data import check_size, sampler
 from lengthwise.experiment.recipe import Recipe

@@ -1,4 +1,4 @@
-"""Decoding, to show answers. Scoring does not need it: see ``scores.answer``."""
+"""Decoding, to show answers. Scoring does not need it: see ``answers.answer``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lengthwise.base.types import Batch, Problems
-from lengthwise.evaluation.scores import Predictions, answer, answer_mask, slots
+from lengthwise.evaluation.answers import Predictions, answer, answer_mask, slots
 from lengthwise.experiment.recipe import Recipe, check_stopping
 from lengthwise.experiment.stopping import Stopping, limit_of
 from lengthwise.models import Model

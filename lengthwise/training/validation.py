@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lengthwise.base.types import Problems
 from lengthwise.evaluation import likelihood, scores
+from lengthwise.evaluation.answers import answer
 from lengthwise.experiment import data
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import Model
@@ -58,7 +59,7 @@ class Watching:
     def _perplexity(self, model: Model, probe: str) -> float | None:
         recipe = self.recipe
         batch = recipe.layout.write(recipe.task.parse(probe), recipe.task)
-        loops = scores.answer(model, recipe, batch, recipe.stopping).loops
+        loops = answer(model, recipe, batch, recipe.stopping).loops
         return finite(float(likelihood.perplexity(model, batch, loops, recipe.layout.end(recipe.task))))
 
 

@@ -15,8 +15,9 @@ from torch.nn import functional as F
 
 from lengthwise.base.rng import stream, undisturbed
 from lengthwise.base.types import Batch, Problems
+from lengthwise.evaluation.answers import answer_mask, answers
 from lengthwise.evaluation.likelihood import loss
-from lengthwise.evaluation.scores import answer_mask, answers, right
+from lengthwise.evaluation.scores import right
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import Model
 from lengthwise.run import Weights

@@ -22,9 +22,9 @@ from lengthwise.cli import entry
 from lengthwise.cli.entry import main
 from lengthwise.cli.options import parse_sizes
 from lengthwise.evaluation import anatomy as anatomies
+from lengthwise.evaluation.answers import answers
 from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.families import evaluate_families
-from lengthwise.evaluation.scores import answers
 from lengthwise.experiment import data
 from lengthwise.experiment.axes import Axis
 from lengthwise.experiment.lengths import Uniform

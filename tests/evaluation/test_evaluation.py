@@ -16,7 +16,8 @@ from lengthwise.base.types import Inputs, Problems, Score, UsageError, wilson
 from lengthwise.cli.options import parse_grid, parse_sizes
 from lengthwise.evaluation import precision as precision_counts
 from lengthwise.evaluation import scores as evaluation
-from lengthwise.evaluation.scores import answer, answers, evaluate, exact_match, loops_right
+from lengthwise.evaluation.answers import answer, answers
+from lengthwise.evaluation.scores import evaluate, exact_match, loops_right
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment import data
 from lengthwise.experiment.data import default_sizes

@@ -23,9 +23,10 @@ from lengthwise.base.types import UsageError
 from lengthwise.cli.entry import main
 from lengthwise.evaluation import attack as attacking
 from lengthwise.evaluation import sealed
+from lengthwise.evaluation.answers import answers
 from lengthwise.evaluation.attack import Tried, Tries, _changes, attack, prompts
 from lengthwise.evaluation.families import evaluate_families, short_sizes
-from lengthwise.evaluation.scores import answers, evaluate
+from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.sealed import seal, sealed_seed
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.data import batch, fresh_problems

@@ -10,9 +10,9 @@ from lengthwise import catalog
 from lengthwise.base.fields import text
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError
+from lengthwise.evaluation.answers import answer, slots
 from lengthwise.evaluation.generate import decode, decode_anew, respond
 from lengthwise.evaluation.likelihood import perplexity
-from lengthwise.evaluation.scores import answer, slots
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.data import fresh_problems
 from lengthwise.experiment.layout import until_end

@@ -23,7 +23,8 @@ import lengthwise
 from lengthwise import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
-from lengthwise.evaluation import likelihood, scores
+from lengthwise.evaluation import likelihood
+from lengthwise.evaluation.answers import answer
 from lengthwise.experiment.layout import NextToken
 from lengthwise.experiment.stopping import Oracle
 from lengthwise.models.lstm import LSTM
@@ -483,7 +484,7 @@ def test_hooks_fire_in_training_as_in_evaluation():
         RECIPE.layout.write(RECIPE.task.sample(torch.tensor([[5], [2], [4]]), stream(0, "rows")), RECIPE.task),
     )
     fired.clear()
-    scores.answer(model, RECIPE, batch, Oracle())
+    answer(model, RECIPE, batch, Oracle())
     assert training == fired
     assert fired["blocks.0"] == fired["blocks.0.mlp.widen"] == int(RECIPE.loops.planned(batch.rounds).max()) > 1
 

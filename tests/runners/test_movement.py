@@ -4,7 +4,8 @@ import pytest
 import torch
 from forms import EVERY, built, close, names, some
 
-from lengthwise.evaluation.scores import answers, evaluate
+from lengthwise.evaluation.answers import answers
+from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.data import unseen
 from lengthwise.experiment.stopping import After, Settled
 from lengthwise.run import load

@@ -16,9 +16,10 @@ from lengthwise import catalog
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.cli import console, entry
 from lengthwise.evaluation.anatomy import GROUPS, _grouped, anatomy
+from lengthwise.evaluation.answers import Predictions
 from lengthwise.evaluation.attack import prompts
 from lengthwise.evaluation.depth import depth
-from lengthwise.evaluation.scores import Predictions, evaluate
+from lengthwise.evaluation.scores import evaluate
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment import data
 from lengthwise.experiment.layout import FullOutput, NextToken

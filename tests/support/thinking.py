@@ -6,9 +6,9 @@ import torch
 
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
+from lengthwise.evaluation.answers import answers, trace
 from lengthwise.evaluation.attack import prompts
 from lengthwise.evaluation.generate import respond
-from lengthwise.evaluation.scores import answers, trace
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.data import sampler
 from lengthwise.experiment.stopping import Converged, MaxConfidence, Oracle

@@ -22,6 +22,7 @@ from lengthwise.base import fields
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError, sent
 from lengthwise.evaluation import scores
+from lengthwise.evaluation.answers import answers
 from lengthwise.experiment.data import batch
 from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.loops import Constant
@@ -129,7 +130,7 @@ def test_no_read_in_a_step_and_one_per_batch_of_evaluation(name):
     rows, _ = batch(recipe, 0)
     for asked in [[Oracle()]] + [[MaxConfidence(1), After(1)]] * (not recipe.layout.decodes):
         with Reads() as reads:
-            scores.answers(trainee.model, recipe, rows, asked)
+            answers(trainee.model, recipe, rows, asked)
         assert reads.found == {"copy": 1}
 
 

@@ -155,7 +155,7 @@ def test_what_no_part_makes_fit_is_said_in_a_line(monkeypatch, exhausted):
     ],
 )
 def test_a_verb_that_runs_out_of_memory_says_what_to_reduce(words, reduce, exhausted, monkeypatch, capsys, runs):
-    for module in ("scores", "attack"):
+    for module in ("answers", "scores", "attack"):
         monkeypatch.setattr(f"lengthwise.evaluation.{module}.answers", exhausted)
     assert entry._run(entry.parse(words.split())) == 2
     kept = "; the same command goes on from here" if words.startswith("train") else ""

@@ -29,6 +29,7 @@ from lengthwise import catalog
 from lengthwise.base import rng
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation import likelihood, scores
+from lengthwise.evaluation.answers import answer
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment import data
 from lengthwise.experiment.layout import FullOutput, Pairs
@@ -252,7 +253,7 @@ def test_what_is_watched_are_the_weights_that_are_kept():
     assert row["validation_loss"] != pytest.approx(likelihood.loss(raw.eval(), run.recipe, held_out), rel=1e-3)
     assert row["exact"]["2"] == scores.exact_match(run.model, run.recipe, (2, 2), watch.count, step=RICH.steps)
     batch = run.recipe.layout.write(run.recipe.task.parse("12+21"), run.recipe.task)
-    loops = scores.answer(run.model, run.recipe, batch, run.recipe.stopping).loops
+    loops = answer(run.model, run.recipe, batch, run.recipe.stopping).loops
     assert row["perplexity"]["12+21"] == pytest.approx(
         float(likelihood.perplexity(run.model, batch, loops, None)), rel=1e-5
     )
