@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 import sys
 import typing
 from collections.abc import Callable, Iterable
@@ -13,8 +11,6 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import lengthwise.recipes
-import lengthwise.studies
 from lengthwise.base.errors import shown
 from lengthwise.base.fields import Part, below, kebab, kinds, made, suggest
 from lengthwise.base.types import UsageError
@@ -31,16 +27,12 @@ from lengthwise.nn.mixer import MixerSpec
 from lengthwise.nn.position import Position
 from lengthwise.objectives import Objective
 from lengthwise.registry import sources
+from lengthwise.registry.loading import import_room
 from lengthwise.studies import Study
 from lengthwise.tasks import Task
 
 _BASES = (Task, Layout, Lengths, Loops, Source, ModelSpec, Position, MixerSpec, Objective, Stopping, Optimizer)
 PARTS = {kind: next(base for base in _BASES if base.__name__ == name) for kind, name in sources.BASES.items()}
-
-
-def _modules(package: ModuleType) -> list[ModuleType]:
-    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
-    return [importlib.import_module(f"{package.__name__}.{name}") for name in names]
 
 
 def parts() -> dict[str, dict[str, type[Part]]]:
@@ -104,7 +96,7 @@ def recipes() -> dict[str, Callable[[], Recipe]]:
 
 @cache
 def _shipped() -> dict[str, Callable[[], Recipe]]:
-    return _recipes(_modules(lengthwise.recipes))
+    return _recipes(import_room("recipes"))
 
 
 def studies() -> dict[str, Callable[..., Study]]:
@@ -114,7 +106,7 @@ def studies() -> dict[str, Callable[..., Study]]:
 
 @cache
 def _shipped_studies() -> dict[str, Callable[..., Study]]:
-    return _functions(_modules(lengthwise.studies), Study)
+    return _functions(import_room("studies"), Study)
 
 
 def add(module: ModuleType) -> None:
@@ -166,7 +158,7 @@ def own_studies() -> dict[str, str]:
 def members() -> dict[str, dict[str, list[str]]]:
     """The names of all families' recipes, file by file and function by function: what sources alone do not tell."""
     found: dict[str, dict[str, list[str]]] = {}
-    for module in _modules(lengthwise.recipes):
+    for module in import_room("recipes"):
         families = {function.__name__: function() for function in _functions([module], dict[str, Recipe]).values()}
         found[module.__name__.rpartition(".")[2]] = {name: list(family) for name, family in families.items()}
     return found

@@ -87,6 +87,25 @@ def test_no_circles_inside_a_folder(name):
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
 
 
+# What these import by name: rooms of parts, the verb that was typed and a user's modules, public names when first used,
+# libraries that an extra installs, and an HTTP library's errors.
+BY_NAME = {"registry.loading", "cli.verbs", "", "base.extras", "ask.client"}
+
+
+def imports_by_name(path: Path) -> bool:
+    """Whether a file imports a module that a string names."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    used = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    used |= {node.id for node in nodes if isinstance(node, ast.Name)}
+    return bool({"import_module", "__import__", "find_spec", "run_module"} & used)
+
+
+def test_imports_are_statements():
+    """An import that a string names is seen by no reader and no test: few files may use one."""
+    found = {name for name, path in modules().items() if imports_by_name(path)}
+    assert found | {""} == BY_NAME
+
+
 # What verbs have in common stands there.
 SHARED = {
     "cli",

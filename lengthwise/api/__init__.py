@@ -113,12 +113,12 @@ def train(
 ) -> Run:
     """Train a model to its end and return its run; go on where an earlier call was stopped.
 
-    ``recipe`` is a Recipe, the name of one (see ``recipes``), the configuration of a model such as
+    ``recipe`` is a Recipe, the name of one (see ``list_recipes``), the configuration of a model such as
     ``Transformer(width=32)``, or a torch module that maps tokens "b t" to logits "b t v", with v the symbols of
     ``layout``. With the last two, ``task`` has to be given; a module holds the trained weights afterwards.
     ``changes`` are texts as on the command line: ``"model.width=32"``.
 
-    The next arguments replace fields of the recipe. ``task``: a Task or its name (see ``tasks``); ``model``: the
+    The next arguments replace fields of the recipe. ``task``: a Task or its name (see ``list_tasks``); ``model``: the
     configuration of another model; ``layout``: how problems are written as rows (for a model of your own
     ``NextToken()``); ``lengths``: sizes of the training problems, or the largest of them (20); ``loops``: how often a
     row passes through the model (``Constant(1)``); ``objective``: the loss (``Final()``); ``optimizer``
@@ -283,7 +283,7 @@ def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[N
 # What there is
 
 
-def recipes(*words: str) -> Listing:
+def list_recipes(*words: str) -> Listing:
     """The recipes there are, with a sentence each; with ``words``, those that have every one in name or sentence."""
     return Listing(
         sources.matching(
@@ -293,7 +293,7 @@ def recipes(*words: str) -> Listing:
     )
 
 
-def tasks(*words: str) -> Listing:
+def list_tasks(*words: str) -> Listing:
     """The tasks there are, with a sentence each; with ``words``, those that have every one in name or sentence."""
     return Listing(
         sources.matching(
@@ -303,7 +303,7 @@ def tasks(*words: str) -> Listing:
     )
 
 
-def models(*words: str) -> Listing:
+def list_models(*words: str) -> Listing:
     """The models that a recipe may have, with a sentence each; with ``words``, those that have every one."""
     return Listing(
         sources.matching(

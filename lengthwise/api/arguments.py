@@ -72,7 +72,7 @@ def task_from(task: Task | str) -> Task:
     if isinstance(task, Task):
         return task
     if not isinstance(task, str):
-        raise UsageError(f"task: {_shown(task)} is neither a task nor the name of one; lw.tasks() lists them")
+        raise UsageError(f"task: {_shown(task)} is neither a task nor the name of one; lw.list_tasks() lists them")
     return catalog.task(task)
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib
 import json
-import pkgutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -28,6 +26,7 @@ from lengthwise.experiment.stopping import Oracle, Stopping
 from lengthwise.models import Model, ModelSpec, Once
 from lengthwise.objectives import Objective
 from lengthwise.registry import sources
+from lengthwise.registry.loading import import_room
 from lengthwise.tasks import Task
 from lengthwise.tasks.family import chosen
 
@@ -237,9 +236,7 @@ class Recipe(fields.Part):
 def import_parts() -> None:
     """Import every shipped task, position, model and objective, so that their kinds can be named."""
     for name in ("tasks", "nn", "models", "objectives"):
-        package = importlib.import_module(f"lengthwise.{name}")
-        for module in pkgutil.iter_modules(package.__path__):
-            importlib.import_module(f"{package.__name__}.{module.name}")
+        import_room(name)
 
 
 def check_stopping(layout: Layout, stopping: Stopping) -> None:

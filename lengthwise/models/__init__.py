@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from lengthwise.base.callable import lists_itself
 from lengthwise.base.fields import Part
 from lengthwise.base.files import one_line
 from lengthwise.base.types import Inputs, UsageError
@@ -149,6 +148,3 @@ def too_few_positions(count: int, error: Exception) -> str:
 
 def _is_required(part: inspect.Parameter) -> bool:
     return part.default is part.empty and part.kind not in (part.VAR_POSITIONAL, part.VAR_KEYWORD)
-
-
-lists_itself(__name__)  # lw.models()

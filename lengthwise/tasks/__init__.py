@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 
-from lengthwise.base.callable import lists_itself
 from lengthwise.base.fields import Part, kebab
 from lengthwise.base.rows import clipped
 from lengthwise.base.types import Problems, Purpose, UsageError, integer_type
@@ -224,6 +223,3 @@ def symbols_of(task: Task, text: str) -> Int[Tensor, " n"]:
         return task.vocab.encode(text)
     except UsageError as error:
         raise UsageError(f"{task.name}: {error}") from None
-
-
-lists_itself(__name__)  # lw.tasks()

@@ -310,7 +310,7 @@ SHOWN = ["run", "recipe", "scores", "answer", "comparison", "list"]
 def shown(run):
     answer = lw.Answer("<b>1+1", "2", "2", True, 3, 0.5, 1.5)
     both = lw.compare(run, run)
-    return dict(zip(SHOWN, [run, run.recipe, run.scores, answer, both, lw.tasks()], strict=True))
+    return dict(zip(SHOWN, [run, run.recipe, run.scores, answer, both, lw.list_tasks()], strict=True))
 
 
 @pytest.mark.parametrize("name", SHOWN)
@@ -328,12 +328,12 @@ def test_a_recipe_prints_as_a_block(run):
 
 
 def test_lists_have_a_sentence_each_and_are_filtered():
-    for found, known in ((lw.recipes(), catalog.recipes()), (lw.models(), catalog.parts()["models"])):
+    for found, known in ((lw.list_recipes(), catalog.recipes()), (lw.list_models(), catalog.parts()["models"])):
         assert set(found) == set(known) and all(found.values())
-    assert list(lw.tasks("ones", "binary")) == ["binary-sum"]
-    assert "looped-parity" in lw.recipes("PARITY") and "looped-copy" not in lw.recipes("parity")
-    assert lw.tasks.__name__ == "lengthwise.tasks"  # it is the folder too
-    assert "binary-sum" in str(lw.tasks())
+    assert list(lw.list_tasks("ones", "binary")) == ["binary-sum"]
+    assert "looped-parity" in lw.list_recipes("PARITY") and "looped-copy" not in lw.list_recipes("parity")
+    assert lw.tasks.__name__ == "lengthwise.tasks"  # the folder
+    assert "binary-sum" in str(lw.list_tasks())
 
 
 # What it cannot take
@@ -355,9 +355,9 @@ WRONG = [
     (lambda: lw.train("looped-parity", track=[["wandb"]]), "track: .* is neither a text nor a list of texts"),
     (lambda: lw.train("looped-parity", track=itertools.repeat("wandb")), "track: .* is neither a text nor"),
     (lambda: lw.train("looped-parity", folder=5), "a name or a folder is needed, not 5"),
-    (lambda: lw.recipes(5), "words: .*5.* is neither a text nor a list of texts"),
-    (lambda: lw.tasks(["parity"]), "words: .* is neither a text nor"),
-    (lambda: lw.models(b"lstm"), "words: .* is neither a text nor"),
+    (lambda: lw.list_recipes(5), "words: .*5.* is neither a text nor a list of texts"),
+    (lambda: lw.list_tasks(["parity"]), "words: .* is neither a text nor"),
+    (lambda: lw.list_models(b"lstm"), "words: .* is neither a text nor"),
     (lambda: lw.style(["page"]).__enter__(), r"width is 'column' or 'page', not \['page'\]"),
     (lambda: lw.evaluate("looped-pairs", 3.5), "lengths: 3.5 is neither a size nor several"),
     (lambda: lw.evaluate("looped-pairs", 8, samples=2.5), "samples: 2.5 is not a whole number"),
@@ -397,7 +397,7 @@ import lengthwise as lw
 
 run = lw.train("looped-parity", seed=1, {word}=True)
 scores: lw.Scores = lw.evaluate(run, [8, 16], stopping=lw.Oracle())
-print(scores.plot(), scores.compare(lw.evaluate("looped-pairs", 8)), run.model, lw.ALiBi(), lw.tasks("sum"))
+print(scores.plot(), scores.compare(lw.evaluate("looped-pairs", 8)), run.model, lw.ALiBi(), lw.list_tasks("sum"))
 """
 
 

@@ -251,7 +251,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("name", lw.recipes())
+@pytest.mark.parametrize("name", lw.list_recipes())
 def test_what_is_printed_of_a_recipe_can_be_typed(name):
     recipe = lw.find(name)
     for field, text_of_field in lines(recipe):

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-import lengthwise.recipes
 from lengthwise import catalog
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.scores import evaluate
@@ -23,6 +22,7 @@ from lengthwise.experiment.outline import outline
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import Fresh
 from lengthwise.recipes.pairs import looped_pairs
+from lengthwise.registry.loading import import_room
 from lengthwise.run import Run, load
 from lengthwise.runs.folder import SHIPPED, RunFolder, shipped
 from lengthwise.studies import Study
@@ -82,7 +82,7 @@ def test_no_recipe_hides_another():
     """Families are found whatever their function is called; no name is given twice."""
     members = [
         name
-        for module in catalog._modules(lengthwise.recipes)
+        for module in import_room("recipes")
         for family in catalog._functions([module], dict[str, Recipe]).values()
         for name in family()
     ]

@@ -8,9 +8,7 @@ plainly.
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar
@@ -19,9 +17,9 @@ import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 
-import lengthwise.nn as package
 from lengthwise.models import Model
 from lengthwise.nn.position import Encoding
+from lengthwise.registry.loading import import_room
 from lengthwise.runners import Runner
 
 # What the package calls of encodings; of other modules it calls ``forward`` and what their classes define.
@@ -142,7 +140,6 @@ def _is_ours(kind: type) -> bool:
     return issubclass(kind, Encoding) and kind.__module__.startswith("lengthwise.nn.")
 
 
-for _found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):  # all that may define encodings
-    importlib.import_module(_found.name)
+import_room("nn")  # all that may define encodings
 for _kind in filter(_is_ours, _encodings()):
     _note(_kind)

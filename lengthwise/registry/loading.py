@@ -1,0 +1,14 @@
+"""Import the package's modules by name. Nothing else in the package does: every other import is a statement."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from types import ModuleType
+
+
+def import_room(name: str) -> list[ModuleType]:
+    """Import each module directly in a folder of the package, such as ``"tasks"``, in alphabetical order."""
+    room = importlib.import_module(f"lengthwise.{name}")
+    found = sorted(module.name for module in pkgutil.iter_modules(room.__path__))
+    return [importlib.import_module(f"{room.__name__}.{module}") for module in found]
