@@ -112,33 +112,28 @@ def tally(name: str) -> str:
 
 
 def records(name: str, group: str) -> str:
-    """Write the table of a group of records: what was published, and ours where we have runs of it."""
+    """Write a group of records as a list: what was published, and ours where we have runs of it."""
     found = [record for record in load_records(name) if record["group"] == group]
     if not found:
         raise SystemExit(f"{name} has no record of {group}")
-    heads = ["system", "trained to → tested at", "exact match", "also given", "ours"]
-    lines = [_published_cells(record) for record in found]
-    if any("ours" in record for record in found):
-        lines = [[*line, _ours_cell(record.get("ours"))] for line, record in zip(lines, found, strict=True)]
-    heads = heads[: len(lines[0])]
-    return table_of([heads, ["---"] * len(heads), *lines])
+    return "".join(f"- {_published(record)}{_ours(record.get('ours'))}\n" for record in found)
 
 
-def _published_cells(record: dict) -> list[str]:
+def _published(record: dict) -> str:
     """Write what was published: the system, its lengths, its score with seeds and source, and what it is given."""
     paper = re.sub(r", arXiv [\d.]+$", "", record["paper"])
-    seeds = "" if record["seeds"].startswith("not ") else f", {record['seeds']}"
-    source = f"read: {record['where']}" if "where" in record else record["standing"]
-    reruns = f"; reruns: {record['reruns']}" if "reruns" in record else ""
-    given = "–" if record["told"].startswith("nothing") else record["told"]
-    system = f"{record['system']}: [{paper}]({record['source']})"
+    parts = [record["score"]]
+    parts += [] if record["seeds"].startswith("not ") else [record["seeds"]]
+    parts += [] if record["told"].startswith(("nothing", "not stated")) else [f"given: {record['told']}"]
+    parts += [f"read: {record['where']}" if "where" in record else record["standing"]]
+    parts += [f"reruns: {record['reruns']}"] if "reruns" in record else []
     lengths = f"{record['trained_to']} → {record['tested_at']}"
-    return [system, lengths, f"{record['score']}{seeds}; {source}{reruns}", given]
+    return f"**{record['system']}** ([{paper}]({record['source']})), {lengths}: {'; '.join(parts)}."
 
 
-def _ours_cell(entry: dict[str, str] | None) -> str:
+def _ours(entry: dict[str, str] | None) -> str:
     if entry is None:
-        return "–"
+        return ""
     ours = ours_of(entry)
     count = len(ours.seeds)
     score = f"{ours.mean:.3f}, one seed" if count == 1 else f"{ours.mean:.3f} (worst of {count}: {min(ours.seeds):.3f})"
@@ -146,10 +141,8 @@ def _ours_cell(entry: dict[str, str] | None) -> str:
     told += "" if entry["told"] == "the same" else f"; {entry['told']}"
     unfit = unfitted(entry["folder"]).get(entry["recipe"], "")
     lengths = f"{_spaced(size_text(ours.trained_to))} → {_spaced(entry['sizes'])}"
-    looked = ", ".join(map(str, ours.looked_at)) or "–"
-    row = f"`{entry['recipe']}`{unfit}, {lengths}: **{score}**; {told}; chosen on {looked}"
-    alone = ", one seed" if count == 1 and entry["verdict"] in ("ahead", "level") else ""
-    return f"**{entry['verdict']}**{alone}: {entry['reason']}. {row}; {ours.minutes:,.0f} CPU min (`{entry['folder']}`)"
+    row = f"`{entry['recipe']}`{unfit}, {lengths}: **{score}**; {told}; {ours.minutes:,.0f} CPU min"
+    return f" *Ours: {entry['verdict']}*, {row}. {entry['reason'][0].upper()}{entry['reason'][1:]}."
 
 
 def _spaced(sizes: str) -> str:

@@ -21,6 +21,9 @@ from lengthwise.run import load
 from lengthwise.runs.folder import RunFolder
 
 
+SHORT = 20  # words of a command that a page shows in full
+
+
 def code(name: str) -> str:
     """A file, as a block of Python."""
     return f"```python\n{(ROOT / name).read_text()}```\n"
@@ -42,7 +45,8 @@ def time(folder: str) -> str:
 
 
 def command(folder: str) -> str:
-    """How a folder's figures were made: what results/README.md says of it, or of the folder that it is in."""
+    """Write how a folder's figures were made: what results/README.md says of it, or of the folder that it is in; of a
+    long account the first command, and a link."""
     told = {}
     for names, how in re.findall(
         r"^\| (`[^|]*`) \| (.*) \|$", (ROOT / "results" / "README.md").read_text(), re.MULTILINE
@@ -52,6 +56,8 @@ def command(folder: str) -> str:
     how = next((told[str(one)] for one in (inside, *inside.parents) if str(one) in told), None)
     if how is None:
         raise SystemExit(f"results/README.md does not say how {folder} was made")
+    if len(how.split()) > SHORT and (first := re.search("`lengthwise [^`]*`", how)):
+        how = f"{first[0]}; [in full](../results/README.md)"
     return f"Made by: {how}\n"
 
 
@@ -69,7 +75,7 @@ def card(*folders: str) -> str:
 
 
 def families(*tasks: str) -> str:
-    """Write a table for each task: its families, with a problem of each; those of tasks before it by their names."""
+    """Write a list for each task: its families, with a problem of each; those of tasks before it by their names."""
     parts, shown = [], dict[tuple[str, str], str]()
     for name in tasks:
         task = catalog.task(name)
@@ -80,14 +86,14 @@ def families(*tasks: str) -> str:
                 continue
             size = max(5, family.smallest + 1)
             drawn = family.sample(torch.tensor([[size] * len(task.axes)]), stream(0, "page", family.name))
-            text = task.typed(drawn.prompt[0, : int(drawn.prompt_length)]).replace("|", "\\|")
-            rows.append(f"| `{family.name}` | {family.about} | `{text if len(text) <= 32 else text[:24] + '…'}` |\n")
+            text = task.typed(drawn.prompt[0, : int(drawn.prompt_length)])
+            shown_as = text if len(text) <= 32 else f"{text[:24]}…"
+            rows.append(f"- `{family.name}`: {family.about} `{shown_as}`\n")
         parts.append(f"### `{name}`\n\n")
         for first, names in known.items():
             whole = len(names) == sum(owner == first for owner in shown.values())
             parts.append(f"All families of `{first}`.\n\n" if whole else f"Of `{first}`: {', '.join(names)}.\n\n")
-        if rows:
-            parts.append(f"| family | what it is | for example |\n| --- | --- | --- |\n{''.join(rows)}\n")
+        parts.append("".join(rows) + "\n" * bool(rows))
     return "".join(parts)
 
 

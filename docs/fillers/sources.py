@@ -14,7 +14,7 @@ from fillers.rows import ROOT, exact_by_seed, maps_of, numbers, outlines_of, own
 from lengthwise.base.score_rows import ALONE, Row, share_text, size_text
 
 VERDICTS = ("agrees", "better, none fitted", "disagrees", "undecided")
-HEADS = ("claim", "recipe", "at", "chosen on", "agrees if", "here", "seeds", "earlier", "verdict")
+HEADS = ("claim", "at", "agrees if", "here", "seeds", "earlier", "verdict")
 
 
 def claims(name: str) -> str:
@@ -37,9 +37,9 @@ def headline(name: str, system: str) -> str:
     for claim in (one for one in told if one.get("headline") == system):
         runs = json.loads((ROOT / claim["folder"] / "runs.json").read_text())
         minutes = statistics.median(run["cpu_s"] for run in runs if run["recipe_name"] == claim["recipe"]) / 60
-        says, _, at, _, _, here, seeds, *_ = _line(claim)
+        says, at, _, here, seeds, *_ = _line(claim)
         here = here.replace(" (–)", "")
-        lines.append((says, f"{here} at {at}", seeds, f"{minutes:,.0f}", f"`{claim['command']}`"))
+        lines.append((says, f"{here} at {at.strip('*')}", seeds, f"{minutes:,.0f}", f"`{claim['command']}`"))
     return f"{table_of(lines)}\nMean over seeds; in brackets the worst family. CPU minutes are of one training.\n"
 
 
@@ -75,8 +75,8 @@ def _line(claim: Row) -> list[str]:
     unfit = unfitted(claim["folder"])
     result = compared(claim["recipe"], shares, others, unfit) if others else verdict(claim, shares, unfit)
     seeds = " against ".join(dict.fromkeys(str(len(found)) for found in (shares, *others.values())))
-    return [claim["says"], f"`{claim['recipe']}`", at, _chosen_on(claim), bound, here, seeds,
-            _earlier(claim.get("earlier")), result]  # fmt: skip
+    at = f"**{at}**" if _was_chosen_on(claim) else at
+    return [claim["says"], at, bound, here, seeds, _earlier(claim.get("earlier")), result]
 
 
 def _earlier(known: Row | None) -> str:
@@ -87,11 +87,9 @@ def _earlier(known: Row | None) -> str:
     return f"{missed}{known['seeds']}" if known["recipes"] else "none"
 
 
-def _chosen_on(claim: Row) -> str:
-    """The lengths that may have chosen the recipe; bold where the claim's own length is among them."""
-    looked_at = outlines_of(claim["folder"])[claim["recipe"]].looked_at
-    at = max(numbers(claim["sizes"].split("-")[-1])) if "-" in claim["sizes"] else max(numbers(claim["sizes"]))
-    return ", ".join(f"**{size}**" if size == at else str(size) for size in looked_at) or "–"
+def _was_chosen_on(claim: Row) -> bool:
+    """Return whether the claim's own length was looked at while its recipe was chosen."""
+    return max(numbers(claim["sizes"].split("-")[-1])) in outlines_of(claim["folder"])[claim["recipe"]].looked_at
 
 
 def _cell(claim: Row, recipe: str, shares: list[float]) -> str:
