@@ -20,7 +20,6 @@ from lengthwise.report.card import card_cells
 from lengthwise.run import load
 from lengthwise.runs.folder import RunFolder
 
-
 SHORT = 20  # words of a command that a page shows in full
 
 
