@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from inspect import unwrap
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -26,6 +26,18 @@ class Optimizer(Part):
     @abstractmethod
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Build the optimizer of these parameters."""
+
+
+def weight_decay_groups(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
+    """Return the parameter groups of an optimizer: parameters that a module has given the attribute
+    ``no_weight_decay``, such as the decay rates of a recurrence, have a group without weight decay."""
+    parameters = list(parameters)
+    exempt = [getattr(one, "no_weight_decay", False) for one in parameters]
+    if not any(exempt):
+        return [{"params": parameters}]
+    decayed = [one for one, is_exempt in zip(parameters, exempt, strict=True) if not is_exempt]
+    kept = [one for one, is_exempt in zip(parameters, exempt, strict=True) if is_exempt]
+    return [{"params": decayed}, {"params": kept, "weight_decay": 0.0}]
 
 
 @cache
@@ -48,7 +60,12 @@ class AdamW(Optimizer):
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return uncompiled(torch.optim.AdamW)(
-            parameters, lr=self.rate, betas=self.betas, eps=self.eps, weight_decay=self.weight_decay, fused=True
+            weight_decay_groups(parameters),
+            lr=self.rate,
+            betas=self.betas,
+            eps=self.eps,
+            weight_decay=self.weight_decay,
+            fused=True,
         )
 
 
@@ -66,7 +83,7 @@ class LAMB(Optimizer):
 
         # Without `adam_debias` it also divides the rate by 1 − β₁ᵗ, but only the weights' norm should set the step.
         return uncompiled(Lamb)(
-            parameters,
+            weight_decay_groups(parameters),
             self.rate,
             self.betas,
             eps=self.eps,

@@ -22,14 +22,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn
 
-from lengthwise.base.ranges import Decay, NotNegative, Positive, Size
+from lengthwise.base.ranges import Decay, Extra, NotNegative, Positive, Size
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import Vocab
 from lengthwise.models import Model, ModelSpec
 from lengthwise.nn.attention import Attention
 from lengthwise.nn.attention_context import Sight
 from lengthwise.nn.block import MLP, Activation, Block
-from lengthwise.nn.mixer import MixerSpec
+from lengthwise.nn.mixer import MixerSpec, build_mixer
 from lengthwise.nn.position import Encoding, NoPE, Position, Randomized
 from lengthwise.nn.readin import Numbers
 from lengthwise.nn.readout import Scaled
@@ -62,7 +62,7 @@ class Transformer(ModelSpec):
     width: Size = 64  # numbers per position; a multiple of heads
     layers: Size = 1  # blocks that one loop applies
     heads: Size = 4  # attention heads per block
-    mlp: Size = 4  # the hidden width of the MLP, in multiples of width
+    mlp: Extra = 4  # the hidden width of the MLP, in multiples of width; 0: no MLP
     activation: Activation = "gelu"  # gelu: its tanh form; relu takes a sixth off a small step on a CPU
     gated: bool = False  # use a gated MLP (GEGLU)
     norm: Literal["pre", "post"] = "pre"  # before each part of a block, or after its residual connection
@@ -77,6 +77,7 @@ class Transformer(ModelSpec):
     readout: Literal["linear", "mlp", "scaled"] = "linear"
     positions: tuple[Position, ...] = (NoPE(),)  # positional encodings; see `lengthwise list positions`
     mixer: MixerSpec = Attention()  # what a block does across positions
+    mixers: tuple[MixerSpec, ...] = ()  # those of the layers in turn, repeated; none: ``mixer`` in all
     injection: Injection = "add"  # how the embedded input enters the state in every loop; once: not at all
     noise: NotNegative = 0.0  # standard deviation of the first state in training
     dropout: Decay = 0.0  # probability of dropping a value in training
@@ -90,6 +91,8 @@ class Transformer(ModelSpec):
             raise UsageError(f"width must be a multiple of heads, not {self.width} / {self.heads}")
         if sum(p.indexed for p in self.positions) > 1 and any(isinstance(p, Randomized) for p in self.positions):
             raise UsageError("Randomized(of=…) changes the positions of all: no other encoding of them beside it")
+        if self.readout == "mlp" and not self.mlp:
+            raise UsageError("readout=mlp has an MLP as the blocks have, and mlp=0 is none: use readout=linear")
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
         for position in self.positions:
@@ -121,7 +124,8 @@ class TransformerModel(Model):
         self.encodings: Iterable[Encoding] = nn.ModuleList(encodings)  # type: ignore[assignment]
         self.norm_embedding = nn.LayerNorm(spec.width, spec.eps) if spec.embedding_norm else nn.Identity()
         self.inject = InputInjection(spec.injection, spec.width)
-        blocks = [_block(spec, encodings) for _ in range(spec.layers)]
+        blocks = [_block(spec, encodings, layer, causal) for layer in range(spec.layers)]
+        _refuse_unused(spec, encodings, blocks)
         self.blocks: Sequence[Block] = nn.ModuleList(blocks)  # type: ignore[assignment]
         self.norm = nn.LayerNorm(spec.width, spec.eps) if spec.final_norm == "loop" else nn.Identity()
         self.readout = _readout(spec, writes)
@@ -159,17 +163,41 @@ class TransformerModel(Model):
         return self.readout(state)
 
 
-def _block(spec: Transformer, encodings: Sequence[Encoding]) -> Block:
-    mixer = spec.mixer.build(spec.width, spec.heads, dropout=spec.dropout, biases=spec.biases)
-    block = Block(mixer, _mlp(spec), spec.width, post=spec.norm == "post", eps=spec.eps, dropout=spec.dropout)
+def _block(spec: Transformer, encodings: Sequence[Encoding], layer: int, causal: bool) -> Block:
+    of_layers = spec.mixers or (spec.mixer,)
+    mixer = build_mixer(
+        of_layers[layer % len(of_layers)],
+        spec.width,
+        spec.heads,
+        causal=causal,
+        layer=layer,
+        dropout=spec.dropout,
+        biases=spec.biases,
+    )
+    block = Block(
+        mixer,
+        _mlp(spec) if spec.mlp else None,
+        spec.width,
+        post=spec.norm == "post",
+        eps=spec.eps,
+        dropout=spec.dropout,
+    )
     block.initialise(spec.init_std, spec.layers, mlp_too=spec.init == "all")
     # After the weights are initialised: an encoding may make a head's keys equal to its queries.
-    for position, encoding in zip(spec.positions, encodings, strict=True):
-        if encoding.attends and not mixer.attends:
-            raise UsageError(f"{type(spec.mixer).__name__} has no attention for {type(position).__name__} to act on")
+    for encoding in encodings:
         if (alike := encoding.alike()) is not None:
             mixer.start_alike(alike)
     return block
+
+
+def _refuse_unused(spec: Transformer, encodings: Sequence[Encoding], blocks: Sequence[Block]) -> None:
+    """Raise UsageError for an encoding that acts within attention where no layer attends."""
+    if any(block.mixer.attends for block in blocks):
+        return
+    for position, encoding in zip(spec.positions, encodings, strict=True):
+        if encoding.attends:
+            names = dict.fromkeys(type(mixer).__name__ for mixer in spec.mixers or (spec.mixer,))
+            raise UsageError(f"{', '.join(names)} has no attention for {type(position).__name__} to act on")
 
 
 def _mlp(spec: Transformer) -> MLP:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from lengthwise.base.types import UsageError
 from lengthwise.nn.attention_context import Sight
-from lengthwise.nn.mixer import Mixer, MixerSpec
+from lengthwise.nn.mixer import Mixer, MixerSpec, draw_normal
 from lengthwise.nn.position import rotate
 
 
@@ -20,7 +20,7 @@ from lengthwise.nn.position import rotate
 class Attention(MixerSpec):
     """Multi-head attention: softmax(q kᵀ / √e + bias) v for each head of width e."""
 
-    def build(self, width: int, heads: int, *, dropout: float, biases: bool) -> Mixer:
+    def build(self, width: int, heads: int, *, dropout: float, biases: bool, **_: Any) -> Mixer:
         return SoftmaxAttention(width, heads, dropout=dropout, biases=biases)
 
 
@@ -30,7 +30,7 @@ class SoftmaxAttention(Mixer):
     Raises UsageError if ``width`` is not a multiple of ``heads``.
     """
 
-    attends = True
+    attends = caches = True
 
     def __init__(self, width: int, heads: int, *, dropout: float = 0.0, biases: bool = True) -> None:
         super().__init__()
@@ -39,6 +39,10 @@ class SoftmaxAttention(Mixer):
         self.heads, self.dropout = heads, dropout
         self.project = nn.Linear(width, 3 * width, bias=biases)
         self.out = nn.Linear(width, width, bias=biases)
+
+    def initialise(self, std: float, out_std: float) -> None:
+        draw_normal(self.project, std)
+        draw_normal(self.out, out_std)
 
     @torch.no_grad()
     def start_alike(self, heads: Bool[Tensor, " h"]) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from lengthwise.nn.attention_context import Sight
-from lengthwise.nn.mixer import Mixer
+from lengthwise.nn.mixer import Mixer, draw_normal
 
 Activation = Literal["gelu", "relu"]
 
@@ -38,15 +37,16 @@ class MLP(nn.Module):
 
 class Block(nn.Module):
     """A mixer, then an MLP, each with a residual connection: x + f(norm(x)), or norm(x + f(x)) with ``post``
-    (Vaswani et al. 2017)."""
+    (Vaswani et al. 2017). Without an MLP, the mixer alone."""
 
-    def __init__(self, mixer: Mixer, mlp: MLP, width: int, *, post: bool, eps: float, dropout: float) -> None:
+    def __init__(self, mixer: Mixer, mlp: MLP | None, width: int, *, post: bool, eps: float, dropout: float) -> None:
         super().__init__()
         self.post = post
         self.norm_mixer = nn.LayerNorm(width, eps)
         self.mixer = mixer
-        self.norm_mlp = nn.LayerNorm(width, eps)
-        self.mlp = mlp
+        if mlp is not None:
+            self.norm_mlp = nn.LayerNorm(width, eps)
+        self.mlp: MLP = mlp  # type: ignore[assignment]  # None without one: runners that need it decline
         self.drop = nn.Dropout(dropout)
 
     def forward(
@@ -54,29 +54,30 @@ class Block(nn.Module):
     ) -> Float[Tensor, "b t d"]:
         """Apply the block. ``read`` "b t d" is added to the inputs of mixer and MLP, not to the residual stream."""
         if self.post:
-            x = self.norm_mixer(x + self.drop(self.mixer(_plus(x, read), sight, cache)))
-            return self.norm_mlp(x + self.drop(self.mlp(_plus(x, read))))
-        x = x + self.drop(self.mixer(_plus(self.norm_mixer(x), read), sight, cache))
-        return x + self.drop(self.mlp(_plus(self.norm_mlp(x), read)))
+            x = self.norm_mixer(x + self.drop(self._mix(_plus(x, read), sight, cache)))
+            return x if self.mlp is None else self.norm_mlp(x + self.drop(self.mlp(_plus(x, read))))
+        x = x + self.drop(self._mix(_plus(self.norm_mixer(x), read), sight, cache))
+        return x if self.mlp is None else x + self.drop(self.mlp(_plus(self.norm_mlp(x), read)))
 
-    @torch.no_grad()
+    def _mix(self, x: Float[Tensor, "b t d"], sight: Sight, cache: Any) -> Float[Tensor, "b t d"]:
+        """Apply the mixer; in decoding, one that does not use the cache goes on from its own state, kept there."""
+        if cache is None or self.mixer.caches:
+            return self.mixer(x, sight, cache)
+        return cache.step(self.mixer, x)
+
     def initialise(self, std: float, layers: int, *, mlp_too: bool = True) -> None:
-        """Initialise weights N(0, std²) and biases 0, as GPT-2 does with std 0.02 (Radford et al. 2019).
+        """Initialise the MLP's weights N(0, std²), and the mixer's as ``Mixer.initialise`` does.
 
-        The layers whose output is added to the residual stream get std / √(2 · layers): the mixer's ``out`` and, with
+        The layers whose output is added to the residual stream get std / √(2 · layers): the mixer's and, with
         ``mlp_too``, the MLP's ``narrow``.
         """
         # Each block adds 2 outputs to the residual stream; smaller ones keep its variance independent of depth.
-        ends = (self.mixer.out, self.mlp.narrow) if mlp_too else (self.mixer.out,)
-        for linear in (*_linears(self.mixer), *_linears(self.mlp)):
-            nn.init.normal_(linear.weight, std=std / math.sqrt(2 * layers) if linear in ends else std)
-            if linear.bias is not None:
-                nn.init.zeros_(linear.bias)
+        small = std / math.sqrt(2 * layers)
+        self.mixer.initialise(std, small)
+        if self.mlp is not None:
+            draw_normal(self.mlp.widen, std)
+            draw_normal(self.mlp.narrow, small if mlp_too else std)
 
 
 def _plus(x: Float[Tensor, "b t d"], read: Float[Tensor, "b t d"] | None) -> Float[Tensor, "b t d"]:
     return x if read is None else x + read
-
-
-def _linears(module: nn.Module) -> list[nn.Linear]:
-    return [part for part in module.modules() if isinstance(part, nn.Linear)]

@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from lengthwise.base.fields import Part
+from lengthwise.base.types import UsageError
 from lengthwise.nn.attention_context import Sight
 
 
 class Mixer(nn.Module, ABC):
-    """Base of token mixers. The output of its last linear layer, ``out``, is added to the residual stream; ``out`` is
-    initialised smaller than other weights (see ``Block.initialise``)."""
+    """Base of token mixers. Their output is added to the residual stream."""
 
     attends: ClassVar[bool] = False  # True if it uses the bias, angles and keys of ``Sight``
-    out: nn.Linear
+    caches: ClassVar[bool] = False  # True if ``forward`` keeps its keys and values in the cache that it is given
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "b t d"], sight: Sight, cache: Any = None) -> Float[Tensor, "b t d"]:
-        """Mix every position with those that ``sight`` lets it see. In cached decoding, mixers that attend are given a
-        key–value ``cache``."""
+        """Mix every position with those that ``sight`` lets it see. In decoding, a mixer that ``caches`` gets the new
+        positions alone, and a key–value ``cache``."""
+
+    def step(self, x: Float[Tensor, "b t d"], state: Any) -> tuple[Float[Tensor, "b t d"], Any]:
+        """Return the outputs at the next positions, one or more, and the state after them. ``state`` is None before
+        the first position. For causal layouts; a mixer without it computes the whole row again in decoding."""
+        raise NotImplementedError
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it can go on from earlier positions: by a cache, or by ``step``."""
+        return self.caches or type(self).step is not Mixer.step
+
+    def initialise(self, std: float, out_std: float) -> None:
+        """Initialise the weights as the transformer asks: N(0, std²), and N(0, out_std²) for the layer whose output is
+        added to the residual stream. By default a mixer keeps the weights that it was built with."""
 
     def start_alike(self, heads: Bool[Tensor, " h"]) -> None:
         """Start with the keys of these heads equal to their queries, so that equal inputs find each other from the
@@ -33,5 +49,62 @@ class MixerSpec(Part):
     """The configuration of a mixer. Subclasses are frozen dataclasses."""
 
     @abstractmethod
-    def build(self, width: int, heads: int, *, dropout: float, biases: bool) -> Mixer:
-        """Build the mixer for states of ``width``; ``biases``: whether its linear layers have biases."""
+    def build(
+        self, width: int, heads: int, *, causal: bool, layer: int, dropout: float, biases: bool
+    ) -> Mixer | nn.Module:
+        """Build the mixer for states of ``width``. Leave out keyword arguments that it has no use for: see
+        ``build_mixer``."""
+
+
+def build_mixer(
+    spec: MixerSpec, width: int, heads: int, *, causal: bool, layer: int, dropout: float, biases: bool
+) -> Mixer:
+    """Build a layer's mixer by ``spec.build(width, heads, …)``, which may leave out keyword arguments that it has no
+    use for.
+
+    ``causal``: no position may see a later one. ``layer`` is counted from 0. ``biases``: whether linear layers have
+    biases. A module that is not a ``Mixer`` is wrapped in ``PlainMixer``. Raises UsageError for anything else.
+    """
+    given: dict[str, Any] = {"causal": causal, "layer": layer, "dropout": dropout, "biases": biases}
+    takes = inspect.signature(spec.build).parameters
+    if not any(one.kind is one.VAR_KEYWORD for one in takes.values()):
+        given = {name: value for name, value in given.items() if name in takes}
+    module = spec.build(width, heads, **given)
+    if isinstance(module, Mixer):
+        return module
+    if not isinstance(module, nn.Module):
+        raise UsageError(f"{type(spec).__name__}.build must return a torch module, not {module!r}")
+    return PlainMixer(module, causal=causal)
+
+
+class PlainMixer(Mixer):
+    """Wraps a module with ``forward(x)``, states "b t d" to states "b t d", that reads from left to right.
+
+    If ``forward`` has a parameter ``padding_mask``, it gets the mask "b t", True for a real token. Raises UsageError in
+    a layout that is not causal unless it does, and if the output has another shape.
+    """
+
+    def __init__(self, module: nn.Module, *, causal: bool) -> None:
+        super().__init__()
+        self.module = module
+        self.masked = "padding_mask" in inspect.signature(module.forward).parameters
+        if not (causal or self.masked):
+            raise UsageError(
+                f"{type(module).__name__}.forward takes no padding_mask: it fits a causal layout, e.g. NextToken"
+            )
+
+    def forward(self, x: Float[Tensor, "b t d"], sight: Sight, cache: Any = None) -> Float[Tensor, "b t d"]:
+        mixed = self.module(x, padding_mask=sight.padding_mask) if self.masked else self.module(x)
+        if not isinstance(mixed, Tensor) or mixed.shape != x.shape:
+            found = tuple(mixed.shape) if isinstance(mixed, Tensor) else f"a {type(mixed).__name__}"
+            name = type(self.module).__name__
+            raise UsageError(f"a mixer takes states {tuple(x.shape)} to states of that shape, but {name} gave {found}")
+        return mixed
+
+
+@torch.no_grad()
+def draw_normal(linear: nn.Linear, std: float) -> None:
+    """Initialise weights N(0, std²) and biases 0, as GPT-2 does with std 0.02 (Radford et al. 2019)."""
+    nn.init.normal_(linear.weight, std=std)
+    if linear.bias is not None:
+        nn.init.zeros_(linear.bias)

@@ -1,9 +1,10 @@
 """Decoding with a cache.
 
-Claims the models that the faster runners claim, if they are causal. Each position is computed once instead of again for
+Claims the models that the faster runners claim, and transformers whose mixers can go on from earlier positions, if they
+are causal. Each position is computed once instead of again for
 every new token. Results are equal because a causal model's states do not depend on later positions, and because the
 models' own modules, or the runner that claims them, compute them: a transformer's keys and values, a recurrent model's
-states, are kept per loop.
+and mixers' states, are kept per loop.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from lengthwise.models.lstm import LSTMModel
 from lengthwise.models.retran import ReTranModel
 from lengthwise.models.transformer import TransformerContext, TransformerModel
 from lengthwise.nn.attention_context import Sight
+from lengthwise.nn.block import Block
 from lengthwise.nn.lstm import States
+from lengthwise.nn.mixer import Mixer
+from lengthwise.runners.cpu import claims
 from lengthwise.runners.cpu.lstm import PackedLSTM
 from lengthwise.runners.cpu.retran import Pass, Wave
 from lengthwise.runners.cpu.transformer import PackedTransformer
@@ -51,11 +55,11 @@ class Reader(ABC):
 
 
 class Cache:
-    """A key–value cache with a pair of tensors for each call of attention, i.e. for each layer in each loop. Calls are
-    identified by their order."""
+    """What each call of a mixer keeps, i.e. each layer in each loop: attention its keys and values, others their state.
+    Calls are identified by their order."""
 
     def __init__(self) -> None:
-        self.pairs: list[tuple[Tensor, Tensor]] = []
+        self.kept: list[Any] = []
         self.turn = 0
 
     def rewind(self) -> None:
@@ -64,13 +68,24 @@ class Cache:
 
     def extend(self, key: Float[Tensor, "b h t e"], value: Float[Tensor, "b h t e"]) -> tuple[Tensor, Tensor]:
         """Append new keys and values; return all of this call of attention."""
-        if self.turn == len(self.pairs):
-            self.pairs.append((key, value))
-        else:
-            before = self.pairs[self.turn]
-            self.pairs[self.turn] = torch.cat([before[0], key], 2), torch.cat([before[1], value], 2)
+        if (before := self._before()) is not None:
+            key, value = torch.cat([before[0], key], 2), torch.cat([before[1], value], 2)
+        self._keep((key, value))
+        return key, value
+
+    def step(self, mixer: Mixer, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+        """The outputs of a mixer at the new positions, by its ``step``."""
+        mixed, state = mixer.step(x, self._before())
+        self._keep(state)
+        return mixed
+
+    def _before(self) -> Any:
+        """What this call kept of earlier positions; None at the first."""
+        return self.kept[self.turn] if self.turn < len(self.kept) else None
+
+    def _keep(self, value: Any) -> None:
+        self.kept[self.turn : self.turn + 1] = [value]
         self.turn += 1
-        return self.pairs[self.turn - 1]
 
 
 class CachedTransformer(Reader):
@@ -147,4 +162,12 @@ def reader_of(model: Model, inputs: Inputs) -> Reader | None:
     for runner, kind in READERS:
         if runner.declines(model) is None:
             return kind(model, inputs) if getattr(model, "causal", True) else None
-    return None
+    return CachedTransformer(cast(TransformerModel, model), inputs) if _goes_on(model) else None
+
+
+def _goes_on(model: Model) -> bool:
+    """Whether this is a causal transformer of the package's blocks, without hooks, whose mixers all decode."""
+    if type(model) is not TransformerModel or not model.causal or not model.blocks:
+        return False
+    hooked = any(getattr(module, hook) for module in model.modules() for hook in claims.HOOKS)
+    return not hooked and all(type(block) is Block and block.mixer.decodes for block in model.blocks)

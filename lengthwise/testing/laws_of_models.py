@@ -22,6 +22,7 @@ from lengthwise.models.transformer import Transformer
 from lengthwise.nn.mixer import MixerSpec
 from lengthwise.nn.position import Position
 from lengthwise.runners import Runner
+from lengthwise.runners.cpu import reader
 from lengthwise.runners.plain import Plain
 from lengthwise.tasks import Task
 from lengthwise.testing.laws_of_parts import Broken
@@ -101,6 +102,21 @@ def far_longer_rows_are_read(spec: ModelSpec) -> None:
             continue
         if not found.isfinite().all():
             raise Broken(f"a row of {LONG} positions gets logits that are no numbers")
+
+
+def decoding_goes_on_from_earlier_positions(spec: ModelSpec) -> None:
+    """In decoding, positions that are read one after the other get the logits of the whole row."""
+    for model in built(spec, [True]):
+        inputs, loops = rows([9, 9]), 2
+        if (read_on := reader(model, inputs)) is None:
+            continue
+        whole, start = logits_of(Plain(model), inputs, [loops] * 2), 0
+        with torch.no_grad():
+            for stop in (4, 5, 6, 9):
+                piece = read_on.read(inputs.columns(start, stop), loops)
+                if differ(whole[:, start:stop], piece):
+                    raise Broken(f"positions {start} to {stop - 1} get other logits when they are read by themselves")
+                start = stop
 
 
 # What may be asked of any runner of a model

@@ -215,7 +215,7 @@ SLIPS = {
     "    return lw.find('looped-parity', 'stopping=Half')\n": "stopping: Half lacks the method limit",
     "@dataclass(frozen=True)\nclass Mix(lw.MixerSpec):\n    def build(self, width, heads, *, dropout, biases):\n"
     "        pass\n\n\ndef my_parity() -> lw.Recipe:\n    return lw.find('looped-parity', 'model.mixer=Mix')\n":
-    "it has parts of your own: Mix",
+    "Mix.build must return a torch module, not None",
     "@dataclass(frozen=True)\nclass Bare(lw.Objective):\n    def __call__(self, runner, batch, loops, generator):\n"
     "        return 1 / 0\n\n\ndef my_parity() -> lw.Recipe:\n    return lw.find('looped-parity', 'objective=Bare')\n":
     "ZeroDivisionError in my_slip.py, line 9: division by zero; it has parts of your own: Bare",

@@ -19,6 +19,7 @@ from lengthwise.models.external import Given
 from lengthwise.nn.window import Local
 from lengthwise.testing import laws, laws_of_recipes
 from lengthwise.testing.laws import Findings, check_part, laws_of
+from lengthwise.testing.laws_of_models import small
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # ``Given`` stands for a module that was given from Python, and is built from none.
@@ -393,6 +394,29 @@ class _Rounded(lw.Oracle):
         object.__setattr__(self, "more", self.more + 1)
 
 
+class Sum(lw.Mixer):
+    """The sum of the positions so far; its steps forget some of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, x, sight, cache=None):
+        return (x * self.scale).cumsum(1)
+
+    def step(self, x, state):
+        found = (x * self.scale).cumsum(1) + (0 if state is None else 0.9 * state)
+        return found, found[:, -1:]
+
+
+@dataclass(frozen=True)
+class _Sums(lw.MixerSpec):
+    """A mixer whose steps are not its whole row."""
+
+    def build(self, width, heads):
+        return Sum()
+
+
 CAUGHT = {
     "it_survives_json": _Rounded(),
     "it_cannot_be_changed": _Loose(),
@@ -419,6 +443,7 @@ CAUGHT = {
     "weights_come_from_the_seed": _Spec("Unseeded"),
     "at_test_nothing_is_random": _Spec("Noisy"),
     "far_longer_rows_are_read": _Spec("Endless"),
+    "decoding_goes_on_from_earlier_positions": small(_Sums()),
     "every_row_has_a_limit": _Still(),
     "what_is_chosen_was_run": _Unstopped(),
     "what_was_not_run_does_not_matter": _Rubbish(),

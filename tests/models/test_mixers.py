@@ -1,0 +1,198 @@
+"""Mixers: what a transformer asks of them, plain modules among them, hybrids, and blocks without an MLP."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import nn
+
+import lengthwise as lw
+from lengthwise.base.types import UsageError
+from lengthwise.evaluation import causality
+from lengthwise.experiment.optim import LAMB, AdamW
+from lengthwise.models.transformer import Transformer
+from lengthwise.nn.attention import Attention, SoftmaxAttention
+from lengthwise.nn.mixer import Mixer, MixerSpec, PlainMixer
+from lengthwise.nn.window import Local
+from lengthwise.runners import cpu
+from lengthwise.runners.cpu import reader
+from lengthwise.testing.laws import held, laws_of
+from lengthwise.testing.laws_of_models import READS, WRITES, rows
+from lengthwise.testing.laws_of_parts import it_survives_json
+
+SMALL = Transformer(width=8, heads=2, layers=1)
+
+
+class Mean(nn.Module):
+    """The mean of the positions up to each one."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.scale = nn.Linear(width, width)
+        nn.init.eye_(self.scale.weight)
+        self.scale.bias.no_weight_decay = True
+
+    def forward(self, x):
+        return self.scale(x).cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
+
+
+class Peeking(Mean):
+    def forward(self, x):
+        return self.scale(x).flip(1)
+
+
+class Pair(Mean):
+    def forward(self, x):
+        return x, x
+
+
+class Masked(Mean):
+    def forward(self, x, padding_mask):
+        real = padding_mask[..., None]
+        return (self.scale(x) * real).sum(1, keepdim=True) / real.sum(1, keepdim=True) + 0 * x
+
+
+MODULES = {one.__name__: one for one in (Mean, Peeking, Pair, Masked)}
+
+
+@dataclass(frozen=True)
+class _Plain(MixerSpec):
+    """A module of these tests."""
+
+    of: str = "Mean"
+
+    def build(self, width, heads):
+        return MODULES[self.of](width)
+
+
+@dataclass(frozen=True)
+class _Numbered(MixerSpec):
+    """A mixer that knows its layer."""
+
+    def build(self, width, heads, *, layer, **_):
+        module = Mean(width)
+        module.layer = layer
+        return module
+
+
+def broken(spec):
+    """The laws that a model breaks; the parts here have names that no file can hold."""
+    return held(spec, "", [law for law in laws_of(type(spec)) if law is not it_survives_json]).broken
+
+
+def built(causal=True, **changes):
+    return replace(SMALL, **changes).build(READS, WRITES, causal=causal)
+
+
+def test_a_plain_module_is_a_mixer_and_keeps_the_laws():
+    assert isinstance(built(mixer=_Plain()).blocks[0].mixer, PlainMixer)
+    assert not broken(replace(SMALL, mixer=_Plain()))
+    assert broken(replace(SMALL, mixer=_Plain("Masked")))  # in a causal layout it sees later positions
+
+
+def test_a_plain_module_that_does_not_know_padding_needs_a_causal_layout():
+    with pytest.raises(UsageError, match="takes no padding_mask: it fits a causal layout"):
+        built(causal=False, mixer=_Plain())
+    built(causal=False, mixer=_Plain("Masked"))
+
+
+def test_what_is_no_mixer_is_refused_in_one_line():
+    changes = "layout=NextToken", "model.positions=NoPE", "loops=Constant(count=1)", "objective=Final"
+    recipe = lw.find("looped-parity", *changes)
+
+    def check(mixer):
+        own = recipe.change(model=replace(recipe.model, mixer=mixer))
+        causality.check(own.build(), own)
+
+    check(_Plain())
+    with pytest.raises(UsageError, match="looks ahead: other tokens after a position"):
+        check(_Plain("Peeking"))
+    with pytest.raises(UsageError, match="but Pair gave a tuple"):
+        check(_Plain("Pair"))
+
+
+def test_a_mixer_keeps_its_own_initial_weights():
+    (block,) = built(mixer=_Plain(), init_std=0.5).blocks
+    assert torch.equal(block.mixer.module.scale.weight, torch.eye(8))
+    assert block.mlp.widen.weight.std().item() == pytest.approx(0.5, rel=0.2)
+
+
+def test_mixers_take_turns_over_the_layers():
+    model = built(layers=5, mixers=(Attention(), _Numbered()))
+    kinds = [type(block.mixer) for block in model.blocks]
+    assert kinds == [SoftmaxAttention, PlainMixer] * 2 + [SoftmaxAttention]
+    assert [block.mixer.module.layer for block in model.blocks if type(block.mixer) is PlainMixer] == [1, 3]
+    assert not broken(replace(SMALL, layers=2, mixers=(Attention(), _Plain())))
+
+
+def test_an_encoding_within_attention_needs_one_layer_that_attends():
+    built(layers=2, mixers=(_Plain(), Attention()), positions=(Local(1),))
+    with pytest.raises(UsageError, match="_Plain, _Numbered has no attention for Local to act on"):
+        built(layers=2, mixers=(_Plain(), _Numbered()), positions=(Local(1),))
+
+
+def test_a_block_without_an_mlp_is_its_mixer():
+    spec = replace(SMALL, mlp=0, layers=2)
+    assert not broken(spec) and not broken(replace(spec, norm="post"))
+    model = spec.build(READS, WRITES, causal=True)
+    assert not [name for name in model.state_dict() if "mlp" in name]
+    assert cpu.described(model) == "Plain: blocks.0 has a mlp that is no module"
+    with pytest.raises(UsageError, match="readout=mlp has an MLP"):
+        replace(spec, readout="mlp")
+
+
+@pytest.mark.parametrize(
+    "optimizer", [AdamW(weight_decay=0.5), LAMB(weight_decay=0.5)], ids=lambda one: type(one).__name__
+)
+def test_parameters_may_be_exempt_from_weight_decay(optimizer):
+    model = built(mixer=_Plain())
+    decayed, exempt = optimizer.build(model.parameters()).param_groups
+    assert decayed["weight_decay"] == 0.5 and exempt["weight_decay"] == 0
+    assert [id(one) for one in exempt["params"]] == [id(model.blocks[0].mixer.module.scale.bias)]
+    assert len(decayed["params"]) == len([*model.parameters()]) - 1
+    assert len(optimizer.build(built().parameters()).param_groups) == 1
+
+
+class Sum(Mixer):
+    """The sum of the positions so far; ``step`` goes on from it."""
+
+    def __init__(self, wrong=0.0):
+        super().__init__()
+        self.scale, self.wrong = nn.Parameter(torch.ones(8)), wrong
+
+    def forward(self, x, sight, cache=None):
+        return (x * self.scale).cumsum(1)
+
+    def step(self, x, state):
+        found = (x * self.scale).cumsum(1) + (0 if state is None else state * (1 + self.wrong))
+        return found, found[:, -1:]
+
+
+@dataclass(frozen=True)
+class _Sums(MixerSpec):
+    """A mixer with a state."""
+
+    wrong: float = 0.0
+
+    def build(self, width, heads, *, causal):
+        if not causal:
+            raise UsageError("from left to right")
+        return Sum(self.wrong)
+
+
+def test_decoding_by_steps_is_held_to_the_whole_row():
+    assert not broken(replace(SMALL, mixer=_Sums()))
+    (found,) = broken(replace(SMALL, mixer=_Sums(wrong=0.1)))
+    assert "by themselves" in found.told
+    hybrid = replace(SMALL, layers=3, mixers=(_Sums(), Attention()), positions=(Local(2),), mlp=0)
+    assert not broken(hybrid)
+    assert broken(replace(hybrid, mixers=(_Sums(0.1), Attention())))
+
+
+def test_only_mixers_that_go_on_are_decoded_by_steps():
+    inputs = rows([5])
+    assert reader(built(mixer=_Sums()), inputs) is not None
+    assert reader(built(mixer=_Plain()), inputs) is None
+    hooked = built(mixer=_Sums())
+    hooked.blocks[0].register_forward_hook(lambda *_: None)
+    assert reader(hooked, inputs) is None
