@@ -235,7 +235,7 @@ class Recipe(fields.Part):
 
 def import_parts() -> None:
     """Import every shipped task, position, model and objective, so that their kinds can be named."""
-    for name in ("tasks", "nn", "models", "objectives"):
+    for name in ("tasks", "nn", "nn.mixers", "models", "objectives"):
         import_room(name)
 
 

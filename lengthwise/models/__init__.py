@@ -41,6 +41,11 @@ class Model(nn.Module, ABC):
     def advance(self, state: State, context: Context) -> State:
         """Compute one loop."""
 
+    def step(self, state: State, memory: Any) -> tuple[State, Any]:
+        """Compute one loop at the next positions, one or more, and return what to remember of them. ``memory`` is None
+        before the first position. For causal models; one without it computes the whole row again in decoding."""
+        raise NotImplementedError
+
     @abstractmethod
     def read(self, state: State) -> Float[Tensor, "r t v"]:
         """The logits of every position."""

@@ -136,6 +136,18 @@ class CachedLSTM(Reader):
         return state
 
 
+class SteppingReader(Reader):
+    """For causal models with a method ``step``; keeps what they remember, per loop."""
+
+    def __init__(self, model: Model, inputs: Inputs) -> None:
+        super().__init__(model, inputs)
+        self.memory: dict[int, Any] = {}
+
+    def advance(self, state: Float[Tensor, "b t d"], loop: int) -> Float[Tensor, "b t d"]:
+        state, self.memory[loop] = self.model.step(state, self.memory.get(loop))
+        return state
+
+
 class CachedReTran(Reader):
     """For ReTran; keeps a pass over the positions, per loop."""
 
@@ -162,12 +174,15 @@ def reader_of(model: Model, inputs: Inputs) -> Reader | None:
     for runner, kind in READERS:
         if runner.declines(model) is None:
             return kind(model, inputs) if getattr(model, "causal", True) else None
+    if any(getattr(module, hook) for module in model.modules() for hook in claims.HOOKS):
+        return None
+    if type(model).step is not Model.step:
+        return SteppingReader(model, inputs)
     return CachedTransformer(cast(TransformerModel, model), inputs) if _goes_on(model) else None
 
 
 def _goes_on(model: Model) -> bool:
-    """Whether this is a causal transformer of the package's blocks, without hooks, whose mixers all decode."""
+    """Whether this is a causal transformer of the package's blocks whose mixers all decode."""
     if type(model) is not TransformerModel or not model.causal or not model.blocks:
         return False
-    hooked = any(getattr(module, hook) for module in model.modules() for hook in claims.HOOKS)
-    return not hooked and all(type(block) is Block and block.mixer.decodes for block in model.blocks)
+    return all(type(block) is Block and block.mixer.decodes for block in model.blocks)

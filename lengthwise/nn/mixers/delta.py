@@ -1,0 +1,213 @@
+"""The delta rule: DeltaNet, Gated DeltaNet and DeltaProduct."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lengthwise.base.ranges import Extra, Size
+from lengthwise.nn.mixer import Mixer, MixerSpec
+from lengthwise.nn.mixers.recurrent import (
+    RecurrentMixer,
+    ShortConvolution,
+    check_heads,
+    join_heads,
+    split_heads,
+    without_decay,
+)
+
+CHUNK = 16  # positions that are computed at once: the fastest on a CPU, see bench/mixers.py
+
+
+@dataclass(frozen=True)
+class DeltaNet(MixerSpec):
+    """DeltaNet (Schlag et al. 2021; Yang et al. 2024): for each head S ← S (I − β k kᵀ) + β v kᵀ, output S q.
+
+    Keys and queries have length 1, β = σ(w x). With ``negative``, β = 2 σ(w x), so that eigenvalues of the state's
+    transition are in [−1, 1] instead of [0, 1] and it can track parity (Grazzi et al. 2025).
+    """
+
+    negative: bool = False  # eigenvalues in [−1, 1] instead of [0, 1]
+    taps: Extra = 4  # of the short convolution; 0: none
+
+    def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
+        return DeltaMixer(width, heads, taps=self.taps, negative=self.negative, biases=biases)
+
+
+@dataclass(frozen=True)
+class GatedDeltaNet(MixerSpec):
+    """Gated DeltaNet (Yang et al. 2025): S ← α S (I − β k kᵀ) + β v kᵀ, with a decay α per head and position, and an
+    output gate. ``negative`` as in DeltaNet."""
+
+    negative: bool = False  # eigenvalues in [−1, 1] instead of [0, 1]
+    taps: Extra = 4  # of the short convolution; 0: none
+
+    def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
+        return DeltaMixer(width, heads, taps=self.taps, negative=self.negative, gated=True, biases=biases)
+
+
+@dataclass(frozen=True)
+class DeltaProduct(MixerSpec):
+    """DeltaProduct (Siems et al. 2025): ``updates`` delta-rule updates per position, each with its own key, value and
+    β, so that the state's transition is a product of as many reflections, e.g. a rotation."""
+
+    updates: Size = 2  # per position
+    negative: bool = True  # eigenvalues of one update in [−1, 1] instead of [0, 1]
+    gated: bool = False  # a decay and an output gate, as in Gated DeltaNet
+    taps: Extra = 4  # of the short convolution; 0: none
+
+    def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
+        return DeltaMixer(
+            width,
+            heads,
+            taps=self.taps,
+            negative=self.negative,
+            gated=self.gated,
+            updates=self.updates,
+            biases=biases,
+        )
+
+
+class DeltaMixer(RecurrentMixer):
+    """The module of all three. Its state: that of the convolution, and S "b h k v" (transposed)."""
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        taps: int,
+        negative: bool,
+        biases: bool,
+        gated: bool = False,
+        updates: int = 1,
+    ) -> None:
+        super().__init__()
+        check_heads(width, heads)
+        self.heads, self.updates, self.top = heads, updates, 2.0 if negative else 1.0
+        self.project = nn.Linear(width, (1 + 2 * updates) * width, bias=False)  # query, keys, values
+        self.conv = ShortConvolution((1 + 2 * updates) * width, taps)
+        self.rate = nn.Linear(width, updates * heads, bias=False)
+        self.decay = Decay(width, heads) if gated else None
+        self.norm = nn.RMSNorm(width // heads, eps=1e-5)
+        self.gate = nn.Linear(width, width, bias=False) if gated else None
+        self.out = nn.Linear(width, width, bias=biases)
+
+    def step(self, x: Float[Tensor, "b t d"], state: Any) -> tuple[Float[Tensor, "b t d"], Any]:
+        before, memory = state or (None, None)
+        projected, before = self.conv(self.project(x), before)
+        query, *rest = (split_heads(part, self.heads) for part in projected.chunk(1 + 2 * self.updates, -1))
+        # With several updates, position t has the places t · updates … of a longer row; its query the last of them.
+        key, value = (torch.stack(rest[i::2], 3).flatten(2, 3) for i in (0, 1))
+        beta = self.top * self.rate(x).sigmoid().unflatten(-1, (self.updates, self.heads)).flatten(1, 2)
+        decay = None if self.decay is None else self.decay(x)
+        if self.updates > 1:
+            query = F.pad(query[:, :, :, None], (0, 0, self.updates - 1, 0)).flatten(2, 3)
+            decay = None if decay is None else F.pad(decay[..., None], (0, self.updates - 1)).flatten(2)
+        query, key = (F.normalize(part, dim=-1) for part in (query, key))
+        found, memory = delta_rule(query, key, value, beta.transpose(1, 2), decay, memory)
+        mixed = join_heads(self.norm(found[:, :, self.updates - 1 :: self.updates]))
+        return self.out(mixed if self.gate is None else mixed * F.silu(self.gate(x))), (before, memory)
+
+
+class Decay(nn.Module):
+    """Log decay −exp(a) softplus(w x + b) of each head, initialised as in Mamba-2 (Dao and Gu 2024): a rate exp(a) in
+    1 … 16 and a step softplus(b) in .001 … .1."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.step = nn.Linear(width, heads, bias=False)
+        step = torch.empty(heads).uniform_(math.log(0.001), math.log(0.1)).exp()
+        self.step_bias = without_decay(nn.Parameter(step.expm1().log()))  # the inverse of softplus
+        self.log_rate = without_decay(nn.Parameter(torch.empty(heads).uniform_(1, 16).log()))
+
+    def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b h t"]:
+        return -(self.log_rate.exp() * F.softplus(self.step(x) + self.step_bias)).transpose(1, 2)
+
+
+def delta_rule(
+    query: Float[Tensor, "b h t k"],
+    key: Float[Tensor, "b h t k"],
+    value: Float[Tensor, "b h t v"],
+    beta: Float[Tensor, "b h t"],
+    log_decay: Float[Tensor, "b h t"] | None,
+    state: Float[Tensor, "b h k v"] | None,
+    chunk: int = CHUNK,
+) -> tuple[Float[Tensor, "b h t v"], Float[Tensor, "b h k v"]]:
+    """Compute S_t = α_t (I − β_t k_t k_tᵀ) S_{t−1} + β_t k_t v_tᵀ and the outputs S_tᵀ q_t, chunk by chunk; return the
+    outputs and the last state.
+
+    Within a chunk, with γ the product of its decays so far, S_t = γ_t S_0 + Σ_{j ≤ t} (γ_t / γ_j) k_j u_jᵀ, and the
+    u_t = β_t (v_t − α_t S_{t−1}ᵀ k_t) solve one triangular system (Yang et al. 2024, section 3; 2025, section 3.3).
+    """
+    rows, heads, length, width = key.shape
+    chunk = min(chunk, length)
+    more = -length % chunk
+
+    def in_chunks(part: Tensor) -> Tensor:
+        return F.pad(part, (0, 0, 0, more)).unflatten(2, (-1, chunk))
+
+    query, key, value, beta = map(in_chunks, (query, key, value, beta[..., None]))
+    lower = torch.ones(chunk, chunk, dtype=torch.bool, device=key.device).tril()
+    between, among = query @ key.mT, key @ key.mT
+    if log_decay is None:
+        total = None
+        between = between.masked_fill(~lower, 0.0)
+    else:
+        total = in_chunks(log_decay[..., None]).cumsum(3)
+        ratio = (total - total.mT).masked_fill(~lower, -torch.inf).exp()  # γ_t / γ_j
+        between, among = between * ratio, among * ratio
+    inverse = _inverse_of_unit_lower((beta * among).tril(-1))
+    fresh = inverse @ (beta * value)  # the u if S_0 were 0
+    removed = inverse @ (beta * key if total is None else beta * total.exp() * key)
+    if total is not None:  # from here on, each query and key with its decay from, and to, the chunk's ends
+        query, key = query * total.exp(), key * (total[..., -1:, :] - total).exp()
+    state = key.new_zeros(rows, heads, width, value.shape[-1]) if state is None else state
+    found = []
+    for i in range(key.shape[2]):
+        update = fresh[:, :, i] - removed[:, :, i] @ state
+        found.append(query[:, :, i] @ state + between[:, :, i] @ update)
+        state = state if total is None else state * total[:, :, i, -1:].exp()
+        state = state + key[:, :, i].mT @ update
+    return torch.cat(found, 2)[:, :, :length], state
+
+
+def _inverse_of_unit_lower(strict: Float[Tensor, "*n c c"]) -> Float[Tensor, "*n c c"]:
+    """(I + L)⁻¹ of a strictly lower triangular L: the product of I + M, I + M², I + M⁴, … with M = −L, which ends
+    because M^c = 0."""
+    size = strict.shape[-1]
+    identity = torch.eye(size, dtype=strict.dtype, device=strict.device)
+    power, done = -strict, 2
+    inverse = identity + power
+    while done < size:
+        power = power @ power
+        inverse = inverse + inverse @ power
+        done *= 2
+    return inverse
+
+
+def delta_rule_scan(
+    query: Float[Tensor, "b h t k"],
+    key: Float[Tensor, "b h t k"],
+    value: Float[Tensor, "b h t v"],
+    beta: Float[Tensor, "b h t"],
+    log_decay: Float[Tensor, "b h t"] | None,
+    state: Float[Tensor, "b h k v"] | None,
+) -> tuple[Float[Tensor, "b h t v"], Float[Tensor, "b h k v"]]:
+    """``delta_rule`` position by position, as its definition says: what tests compare it with."""
+    state = key.new_zeros(*key.shape[:2], key.shape[-1], value.shape[-1]) if state is None else state
+    found = []
+    for t in range(key.shape[2]):
+        one = key[:, :, t, :, None]
+        if log_decay is not None:
+            state = state * log_decay[:, :, t, None, None].exp()
+        update = beta[:, :, t, None, None] * (value[:, :, t, None] - one.mT @ state)
+        state = state + one @ update
+        found.append((query[:, :, t, None] @ state)[:, :, 0])
+    return torch.stack(found, 2), state

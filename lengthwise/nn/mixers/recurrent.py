@@ -1,0 +1,78 @@
+"""Mixers that read from left to right and can go on from a state: what they have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lengthwise.base.types import UsageError
+from lengthwise.nn.attention_context import Sight
+from lengthwise.nn.mixer import Mixer
+
+
+class RecurrentMixer(Mixer):
+    """Base of mixers with a state. In a layout that is not causal, the output is the sum of reading each row from both
+    ends, with the same weights."""
+
+    @abstractmethod
+    def step(self, x: Float[Tensor, "b t d"], state: Any) -> tuple[Float[Tensor, "b t d"], Any]:
+        """See ``Mixer.step``. The whole row is one step from the state None."""
+
+    def forward(self, x: Float[Tensor, "b t d"], sight: Sight, cache: Any = None) -> Float[Tensor, "b t d"]:
+        mixed, _ = self.step(x, None)
+        if sight.causal:
+            return mixed
+        turned = reversed_rows(x, sight.padding_mask)
+        return mixed + reversed_rows(self.step(turned, None)[0], sight.padding_mask)
+
+
+def reversed_rows(x: Float[Tensor, "b t d"], padding_mask: Tensor) -> Float[Tensor, "b t d"]:
+    """Each row in reverse order; its padding stays where it is."""
+    length, index = padding_mask.sum(1, keepdim=True), torch.arange(x.shape[1], device=x.device)
+    source = torch.where(index < length, length - 1 - index, index)
+    return x.gather(1, source[..., None].expand_as(x))
+
+
+class ShortConvolution(nn.Module):
+    """A causal convolution of each channel over the last ``taps`` positions, then SiLU: a common start of recurrent
+    mixers. Its state is the last inputs. With no taps, SiLU alone."""
+
+    def __init__(self, width: int, taps: int) -> None:
+        super().__init__()
+        self.taps = taps
+        self.weight = nn.Parameter(torch.empty(width, 1, taps).uniform_(-1, 1) / taps**0.5) if taps else None
+
+    def forward(self, x: Float[Tensor, "b t c"], state: Any) -> tuple[Float[Tensor, "b t c"], Any]:
+        if self.weight is None:
+            return F.silu(x), None
+        before = x.new_zeros(len(x), self.taps - 1, x.shape[-1]) if state is None else state
+        seen = torch.cat([before, x], 1)
+        found = F.conv1d(seen.transpose(1, 2), self.weight, groups=x.shape[-1]).transpose(1, 2)
+        return F.silu(found), seen[:, x.shape[1] :]
+
+
+def split_heads(x: Float[Tensor, "b t c"], heads: int) -> Float[Tensor, "b h t e"]:
+    """Split channels into heads, each of consecutive channels."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def join_heads(x: Float[Tensor, "b h t e"]) -> Float[Tensor, "b t c"]:
+    """The inverse of ``split_heads``."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def check_heads(width: int, heads: int) -> None:
+    """Raise UsageError if heads do not share the width evenly."""
+    if width % heads:
+        raise UsageError(f"width must be a multiple of heads, not {width} / {heads}")
+
+
+def without_decay(parameter: nn.Parameter) -> nn.Parameter:
+    """Exempt a parameter from weight decay, see ``weight_decay_groups``."""
+    parameter.no_weight_decay = True  # type: ignore[attr-defined]
+    return parameter
