@@ -31,7 +31,7 @@ import re
 import sys
 
 from fillers.exact import arms, grid, kept, squares, summary, table
-from fillers.records import records, tally
+from fillers.records import packaged, records, tally
 from fillers.rows import ROOT
 from fillers.runs import card, chosen, code, command, families, shipped, time
 from fillers.sources import claims, headline
@@ -39,6 +39,7 @@ from fillers.stopping import loops, rules, stops
 
 from lengthwise import catalog
 from lengthwise.registry import sources
+from lengthwise.report.records import RECORDS
 
 PAGES = [ROOT / "README.md", ROOT / "results" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SPOT = re.compile(r"(<!-- fill: (\w+) ([^\n]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -81,6 +82,7 @@ def main() -> None:
             page.write_text(new)
             print(f"filled {page.relative_to(ROOT)}", file=sys.stderr)
     sources.MEMBERS.write_text(members())
+    RECORDS.write_text(packaged("docs/records.toml"))
 
 
 def members() -> str:

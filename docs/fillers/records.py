@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
 import tomllib
@@ -109,6 +110,19 @@ def tally(name: str) -> str:
     names = {"ahead": "ours ahead", "level": "ours level", "behind": "ours behind", "not comparable": "not comparable"}
     lines += [[names[verdict], str(verdicts[verdict])] for verdict in VERDICTS]
     return table_of(lines)
+
+
+def packaged(name: str) -> str:
+    """Write all records with the scores of ours, as JSON: what `lengthwise records` prints."""
+    found = []
+    for record in load_records(name):
+        entry = {key: value for key, value in record.items() if key != "ours"}
+        if "ours" in record:
+            ours = ours_of(record["ours"])
+            scored = {"seeds": ours.seeds, "trained_to": ours.trained_to, "stopping": ours.stopping}
+            entry["ours"] = record["ours"] | scored | {"minutes": round(ours.minutes, 1)}
+        found.append(entry)
+    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
 
 
 def records(name: str, group: str) -> str:

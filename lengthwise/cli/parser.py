@@ -147,6 +147,8 @@ def _using(verb: Callable[..., argparse.ArgumentParser]) -> None:
                "seeds", "jobs", "on", "dry-run", "measure", "samples", "out", "device", "matmul", "compile",
                "allow-divergence", "quiet", "json")  # fmt: skip
     _sweep(sub)
+    sub = verb("records", "the best published length generalization of each task, and ours beside it", "json")
+    sub.add_argument("group", metavar="GROUP", nargs="?", help="e.g. parity; left out, all groups of tasks")
     sub = verb("report", "tables, figures and CSV of runs", "out", "quiet", "json")
     _report(sub)
 

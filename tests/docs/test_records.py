@@ -1,5 +1,6 @@
 """Records say all that their tables need, and no verdict goes beyond our rows."""
 
+import json
 import re
 import tomllib
 
@@ -7,6 +8,9 @@ import fill
 import pytest
 from fillers import records
 from fillers.records import Ours
+
+from lengthwise.cli import entry
+from lengthwise.report.records import read_records
 
 RECORDS = tomllib.loads((records.ROOT / "docs" / "records.toml").read_text())["record"]
 PAGE = (records.ROOT / "docs" / "records.md").read_text()
@@ -58,3 +62,23 @@ def test_a_verdict_needs_the_score_and_an_unseen_size(verdict, score, looked_at,
     else:
         with pytest.raises(SystemExit, match=refused):
             records.validate_verdict(record, ours)
+
+
+def test_the_package_has_the_records_of_the_page():
+    assert read_records() == json.loads(records.packaged("docs/records.toml")), "run `make docs`"
+
+
+@pytest.mark.parametrize("words", [["records", "parity"], ["records", "parity", "--json"]])
+def test_records_are_printed(capsys, words):
+    assert entry._run(entry.parse(words)) == 0
+    text, found = capsys.readouterr().out, read_records("parity")
+    if "--json" in words:
+        assert json.loads(text) == found
+    else:
+        ours = [record["ours"]["verdict"] for record in found if "ours" in record]
+        assert ours and all(f"{verdict}:" in text for verdict in ours)
+
+
+def test_a_group_that_is_not_there_is_answered_with_those_that_are(capsys):
+    assert entry._run(entry.parse(["records", "nothing"])) == 2
+    assert "no group 'nothing'; there are: addition-decimal" in capsys.readouterr().err

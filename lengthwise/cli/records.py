@@ -1,0 +1,30 @@
+"""The command ``records``: the best published length generalization of each task, and ours beside it."""
+
+from __future__ import annotations
+
+import argparse
+from itertools import groupby
+
+from rich.table import Table
+
+from lengthwise.base.score_rows import Row
+from lengthwise.cli.console import say
+from lengthwise.report.records import describe_ours, read_records
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the records of all groups of tasks, or of one."""
+    found = read_records(args.group)
+    tables = [_table(group, list(rows)) for group, rows in groupby(found, key=lambda record: record["group"])]
+    return say(args, found, *tables)
+
+
+def _table(group: str, records: list[Row]) -> Table:
+    table = Table(title=group, title_justify="left", title_style="bold", expand=True)
+    for head, ratio in (("system", 3), ("trained to → tested at", 2), ("published", 3), ("ours", 3)):
+        table.add_column(head, ratio=ratio)
+    for record in records:
+        lengths = f"{record['trained_to']} → {record['tested_at']}"
+        source = f"{record['system']} ({record['paper']}; {record['standing']})"
+        table.add_row(source, lengths, record["score"], describe_ours(record) or "–")
+    return table
