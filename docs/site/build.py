@@ -48,6 +48,7 @@ HOW_TO = [
     "task",
     "tagging",
     "file",
+    "module",
     "model",
     "mixer",
     "position",

@@ -23,7 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lengthwise.base.origin import foreign
 from lengthwise.base.rng import stream
-from lengthwise.base.types import Batch, Inputs, UsageError
+from lengthwise.base.types import Batch, Inputs, Problems, UsageError
+from lengthwise.experiment.layout import Layout
 from lengthwise.experiment.own_code import running_foreign_code
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import Model, Once, TooFewPositions, device_of, modes_kept, too_few_positions
@@ -39,30 +40,47 @@ ROUNDINGS = 8  # relative rounding errors that a logit may be off by in coarser 
 @torch.no_grad()
 def check(model: Model, recipe: Recipe) -> None:
     """Raise UsageError if a model does not know all symbols, or is random at test, or sees later positions in a causal
-    layout, or padding, or other rows. The package's own models are not checked."""
+    layout, or padding, or other rows; or if a layout shows the answer. The package's own models and layouts are not
+    checked."""
+    if foreign(type(recipe.layout)) and not recipe.layout.decodes:
+        _check_layout(recipe)
     if not isinstance(model, Once) and not any(foreign(type(part)) for part in model.modules()):
         return
     with modes_kept(model), running_foreign_code(recipe):
         model.eval()
-        batch = _batch(recipe)
+        batch = recipe.layout.write(_problems(recipe), recipe.task)
         _check_symbols(model, batch.inputs, recipe)
         model = _in_single_precision(model, batch.inputs)
         least = _tolerance(model, batch.inputs)
         _check_repeatable(model, batch.inputs, least)
         if recipe.layout.causal:
-            _check_causality(model, batch, least)
+            _check_causality(model, batch, recipe.layout, least)
         _check_norms(model)
         _check_padding(model, batch.inputs, least)
 
 
-def _batch(recipe: Recipe) -> Batch:
-    """A few rows of different lengths, though the recipe may train on one: it is measured on several."""
+def _check_layout(recipe: Recipe) -> None:
+    """Where answers are not decoded symbol by symbol, a model's inputs must be the same whatever the answer."""
+    problems, layout = _problems(recipe), recipe.layout
+    present = torch.arange(problems.answer.shape[1]) < problems.answer_length[:, None]
+    other = replace(problems, answer=((problems.answer + 1) % 2).where(present, 0))
+    one, two = (layout.write(part, recipe.task).inputs for part in (problems, other))
+    for name, value in vars(one).items():
+        if not torch.equal(value, getattr(two, name)):
+            raise UsageError(
+                f"the layout {type(layout).__name__} shows the answer: another answer changes {name}, which a model "
+                "could copy; leave the answer out, or say decodes = True and causal = True"
+            )
+
+
+def _problems(recipe: Recipe) -> Problems:
+    """A few problems of different lengths, though the recipe may train on one: it is measured on several."""
     draw, task = stream(0, "causality"), recipe.task
     bottom = max(task.smallest, min(recipe.lengths.bottom, recipe.lengths.top - SPREAD))
     top = max(bottom, min(recipe.lengths.top, bottom + SPREAD))
     lengths = torch.linspace(bottom, top, ROWS).round().long()
     sizes = torch.stack([lengths.clamp(max=max(cap, bottom)) for cap in recipe.tops], 1)
-    return recipe.layout.write(task.sample(sizes, draw), task)
+    return task.sample(sizes, draw)
 
 
 def _in_single_precision(model: Model, inputs: Inputs) -> Model:
@@ -186,7 +204,7 @@ def _same_random_numbers() -> Iterator[Callable[[], None]]:
         numpy.random.set_state(of_numpy)
 
 
-def _check_causality(model: Model, batch: Batch, least: float) -> None:
+def _check_causality(model: Model, batch: Batch, layout: Layout, least: float) -> None:
     """Changing the tokens after a position must not change the logits up to it: one within the prompt, and several
     from the one at which the first symbol of the answer is predicted, where looking ahead pays."""
     inputs = batch.inputs
@@ -199,8 +217,14 @@ def _check_causality(model: Model, batch: Batch, least: float) -> None:
         if _differ(before, after, inputs.padding_mask & ~later, least):
             raise UsageError(
                 f"{_name(model)} looks ahead: other tokens after a position changed its logits at or before it, where "
-                "a causal layout may see earlier tokens only; mask its attention, or use a layout that is not causal"
+                f"a causal layout may see earlier tokens only; mask its attention, or {_bidirectional(layout)}"
             )
+
+
+def _bidirectional(layout: Layout) -> str:
+    """The layout that lets a model see the whole row, for a message."""
+    name = type(layout).__name__ if hasattr(layout, "causal") and not layout.decodes else "FullOutput"
+    return f"let it see the whole row with layout={name}(causal=false)"
 
 
 def _check_norms(model: Model) -> None:

@@ -178,10 +178,15 @@ class FullOutput(_Row):
     symbols are predicted at once. With ``whole_tail``, as in the official code, the slots after the answer are
     supervised too, with the end symbol as target. With ``level`` besides, all rows of a training batch have as many
     positions as the longest: short problems have long tails, so a model learns that the answer is over at positions
-    that no answer of training reaches."""
+    that no answer of training reaches.
+
+    With ``causal=False`` every position sees the whole row, as an encoder does. No slot holds an answer, so there is
+    nothing to copy; and all slots of a problem's size are there in training too, so a row does not show how long its
+    answer is."""
 
     whole_tail: bool = False  # supervise the slots after the answer too, with the end symbol as target
     level: bool = False  # in training, fill rows up to their batch's longest with slots after the answer
+    causal: bool = True  # a position sees only itself and earlier positions; false: the whole row
 
     decodes = False
 

@@ -8,7 +8,6 @@ from forms import shipped
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise import catalog
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.experiment.layout import (
@@ -51,7 +50,15 @@ NAMED = [
     Addition(10, "most", False, True),
     Expression(),
 ]
-ROWS = [FullOutput(), FullOutput(3), NextToken(), NextToken(2), NextToken(framed=True), FullOutput(2, framed=True)]
+ROWS = [
+    FullOutput(),
+    FullOutput(3),
+    NextToken(),
+    NextToken(2),
+    NextToken(framed=True),
+    FullOutput(2, framed=True),
+    FullOutput(causal=False),
+]
 FORMS = [*ROWS, Pairs(), Pairs(carry=False)]
 LAYOUTS = [*FORMS, *(layout for layout in shipped("layouts") if type(layout) not in map(type, FORMS))]
 TASKS = [*NAMED, *(task for task in shipped("tasks") if type(task) not in map(type, NAMED))]
@@ -108,7 +115,7 @@ def test_each_layout_accepts_what_it_can_write():
     assert {type(task) for task, layout in EVERY if isinstance(layout, Pairs)} == {Addition}
     for layout in ROWS:
         assert all(layout.accepts(task) for task in TASKS)
-    assert {type(layout) for _, layout in EVERY} == set(catalog.parts()["layouts"].values())
+    assert {type(layout) for _, layout in EVERY} == {type(layout) for layout in shipped("layouts")}
     assert len({type(task) for task, _ in EVERY}) >= len(shipped("tasks"))
 
 

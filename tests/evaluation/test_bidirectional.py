@@ -1,0 +1,126 @@
+"""Models that see the whole row: they train on every task, and have nothing to copy."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from forms import shipped
+from torch import nn
+
+import lengthwise as lw
+from lengthwise.experiment.data import batch
+from lengthwise.models.timed import Timed
+from lengthwise.runners.cpu import choose
+from lengthwise.runners.plain import Plain
+
+WHOLE = lw.FullOutput(causal=False)
+
+
+class Encoder(nn.Module):
+    """torch's own encoder, with sines for positions; it is told where padding is."""
+
+    def __init__(self, reads, writes, width=16):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(width, 2, 2 * width, 0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.embedding, self.head = nn.Embedding(reads, width), nn.Linear(width, writes)
+        self.rates = nn.Buffer(torch.logspace(0, -2, width // 2))
+
+    def forward(self, tokens, padding_mask):
+        angle = torch.arange(tokens.shape[1])[:, None] * self.rates
+        x = self.embedding(tokens) + torch.cat([angle.sin(), angle.cos()], -1)
+        return self.head(self.layers(x, src_key_padding_mask=~padding_mask))
+
+
+class Copying(nn.Module):
+    """Says what stands one position on."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.count, self.scale = count, nn.Parameter(torch.ones(()))
+
+    def forward(self, tokens, padding_mask):
+        following = nn.functional.pad((tokens * padding_mask)[:, 1:], (0, 1))
+        return self.scale * 9 * nn.functional.one_hot(following, self.count).float()
+
+
+@pytest.mark.parametrize("task", shipped("tasks"), ids=lambda task: task.name)
+def test_torch_s_encoder_trains_on_every_task(task, runs):
+    reads, writes = WHOLE.vocabs(task)
+    sizes = lw.Uniform(top=task.smallest + 4, bottom=task.smallest)
+    options = {"task": task, "layout": WHOLE, "lengths": sizes, "steps": 3, "batch": 4, "quiet": True}
+    run = lw.train(Encoder(len(reads), len(writes)), **options)
+    (score,) = lw.evaluate(run, [task.smallest + 6], samples=8, quiet=True)
+    assert score.count == 8
+
+
+def test_it_learns_what_a_causal_model_cannot_say_at_once(runs):
+    """The whole row is seen: at the equals sign, where the first symbol is predicted, and at every slot."""
+    torch.manual_seed(0)
+    task = lw.Copy()
+    module = Encoder(*map(len, WHOLE.vocabs(task)), width=32)
+    options = {"task": task, "layout": WHOLE, "lengths": lw.Uniform(top=4), "optimizer": lw.AdamW(rate=3e-3)}
+    run = lw.train(module, steps=250, batch=64, quiet=True, **options)
+    assert lw.evaluate(run, [3], samples=100, quiet=True)[0].exact > 0.9
+
+
+def test_a_module_that_copies_the_answer_is_refused_or_has_nothing_to_copy(runs):
+    """Next-token rows hold the answer, so looking ahead is refused, and the message names a layout without it."""
+    task = lw.Addition()
+    module = Copying(len(WHOLE.vocabs(task)[0]))
+    with pytest.raises(lw.UsageError, match=r"layout=FullOutput\(causal=false\)"):
+        lw.evaluate(module, [5], task=task, layout=lw.NextToken(), samples=20)
+    (score,) = lw.evaluate(module, [5], task=task, layout=WHOLE, samples=20)
+    assert score.exact == 0
+
+
+@dataclass(frozen=True)
+class Shown(lw.FullOutput):
+    """Rows that hold their answer, though every position sees them whole."""
+
+    decodes = False
+
+    def write(self, problems, task):
+        return lw.NextToken().write(problems, task)
+
+
+def test_a_layout_that_shows_the_answer_is_refused(runs):
+    module = Copying(len(WHOLE.vocabs(lw.Addition())[0]))
+    for call in (lw.train, lambda module, **options: lw.evaluate(module, [5], **options)):
+        with pytest.raises(lw.UsageError, match="shows the answer: another answer changes tokens"):
+            call(module, task=lw.Addition(), layout=Shown(causal=False), quiet=True)
+
+
+def test_training_rows_do_not_show_how_long_the_answer_is():
+    """Rows of one prompt have the same tokens and the same padding, however long their answers are."""
+    recipe = lw.find("looped-parity", "lengths=Uniform(top=6)").change(task=lw.Addition(), layout=WHOLE)
+    written, _ = batch(recipe, 0)
+    slots = recipe.task.answer_slots(written.sizes) + 1
+    assert torch.equal(written.answer_slots.sum(1), slots)
+    trimmed, _ = batch(recipe.change(layout=lw.FullOutput()), 0)
+    assert (trimmed.answer_slots.sum(1) < slots).any()  # which is what a causal model does not see
+
+
+MODELS = [
+    lw.Transformer(width=16, heads=2, layers=2),
+    lw.Transformer(width=16, heads=2, positions=(lw.Local(),)),
+    lw.Transformer(width=16, heads=2, positions=(lw.RoPE(),), injection="once"),
+    Timed(),
+]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=repr)
+def test_fast_runners_equal_the_plain_one(model):
+    recipe = lw.find("looped-addition", "batch=8").change(layout=WHOLE, model=model)
+    written, loops = batch(recipe, 3)
+    built = recipe.build().eval()
+    with torch.no_grad():
+        fast, plain = (
+            runner.last(written.inputs, loops, written.answer_slots) for runner in (choose(built), Plain(built))
+        )
+    assert torch.allclose(fast, plain, atol=1e-5)
+    seen = replace(written.inputs, tokens=written.inputs.tokens.clone())
+    seen.tokens[:, -1] = 0
+    with torch.no_grad():
+        changed = Plain(built).last(seen, loops, written.answer_slots)
+    assert not torch.allclose(changed, plain)  # it does see what comes later
