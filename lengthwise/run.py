@@ -52,6 +52,7 @@ from lengthwise.runs.folder import SHIPPED, RunFolder, run_path, runs_folder, sh
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+FINAL = "final.pt"  # the state at the end of a training, for others that go on from it
 CODE = "code.json"  # what code of a user's own a run was trained with
 MAX_NUMBERS_BYTES = 2**34  # of weights or a checkpoint; the largest model that is meant here has a hundredth of that
 
@@ -60,6 +61,7 @@ WRITTEN = (
     "config.json",
     "metrics.jsonl",
     "state.pt",
+    FINAL,
     "model.safetensors",
     "about.json",
     "failed.json",
@@ -304,20 +306,20 @@ class Run(RunFolder):
 
     # The training state
 
-    def save_state(self, state: dict[str, Any]) -> None:
-        """Replace the checkpoint."""
+    def save_state(self, state: dict[str, Any], name: str = "state.pt") -> None:
+        """Replace the checkpoint, or what is kept at the end of training."""
         buffer = io.BytesIO()
         torch.save(state, buffer)
-        write(self.folder / "state.pt", buffer.getvalue(), make=False)  # one that has vanished is noticed
+        write(self.folder / name, buffer.getvalue(), make=False)  # one that has vanished is noticed
 
     def forget_state(self) -> None:
         """Remove the checkpoint of a training that has ended."""
         if (path := self.folder / "state.pt").exists():  # on a read-only disk, removing what is not there fails too
             remove(path)
 
-    def state(self) -> dict[str, Any] | None:
+    def state(self, name: str = "state.pt") -> dict[str, Any] | None:
         """Load the last checkpoint, onto the CPU; None if there is none. Raises UsageError if the file is damaged."""
-        path = regular(self.folder / "state.pt")
+        path = regular(self.folder / name)
         if not path.exists():
             return None
         try:

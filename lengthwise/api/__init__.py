@@ -24,6 +24,7 @@ from lengthwise.api.arguments import (
     sizes_from,
     task_from,
     texts_from,
+    training_recipe,
     weights_from,
 )
 from lengthwise.base import fields
@@ -89,7 +90,7 @@ Trained = Run | Weights | str | Path | nn.Module
 
 @fields.checked
 def train(
-    recipe: Recipe | str | ModelSpec | nn.Module,
+    recipe: Recipe | str | ModelSpec | nn.Module | None = None,
     *changes: str,
     task: Task | str | None = None,
     model: ModelSpec | None = None,
@@ -110,6 +111,8 @@ def train(
     save_every: float = 60.0,
     quiet: bool = False,
     wait: bool = False,
+    parent: Run | str | Path | None = None,
+    keep_state: bool = False,
 ) -> Run:
     """Train a model to its end and return its run; go on where an earlier call was stopped.
 
@@ -126,26 +129,22 @@ def train(
     the weights and of the problems.
 
     ``folder`` is where the run is kept (by default among ``runs/``); ``device`` is "auto", "cpu" or "cuda"; ``matmul``
-    is the arithmetic of matrix products in training, "fp32", "tf32" (CUDA only) or "bf16", all else stays in 32 bits;
-    ``compile`` lets torch compile a transformer's loops, which is meant for GPUs; ``track`` names trackers that rows
-    are sent to: "tensorboard", "trackio", "wandb", or several; ``threads`` are those of the CPU, of which small models
-    need one; ``save_every`` is in seconds between checkpoints; ``quiet`` shows no progress; ``wait`` waits for another
-    process that trains this run, which is else an error.
+    is the arithmetic of matrix products, "fp32", "tf32" (CUDA only) or "bf16"; ``compile`` lets torch compile a
+    transformer's loops, for GPUs; ``track`` names trackers: "tensorboard", "trackio", "wandb", or several; ``threads``
+    are those of the CPU, of which small models need one; ``save_every`` is in seconds between checkpoints; ``quiet``
+    shows no progress; ``wait`` waits for another process that trains this run, which is else an error.
+
+    ``parent`` is a run, or weights, whose training goes on: ``train("steps=600", parent=run)`` takes its recipe unless
+    one is given. ``steps`` counts the parent's too; the schedule begins anew. Where the parent was trained with
+    ``keep_state``, its optimizer's state goes on too.
 
     UsageError says in one line what is wrong with an argument; Interrupted comes at Ctrl-C, after saving.
     """
-    chosen = recipe_from(recipe, task)
-    smallest = (chosen.task if task is None else task_from(task)).smallest
-    lengths = Uniform(top=lengths, bottom=smallest) if isinstance(lengths, int) else lengths
-    if model is not None and isinstance(recipe, (ModelSpec, nn.Module)):
-        raise UsageError(f"model: there is one already, {type(recipe).__name__}; give one of the two")
-    given: dict[str, Any] = {"model": model, "layout": layout, "lengths": lengths, "loops": loops,
-        "objective": objective, "optimizer": optimizer, "steps": steps, "batch": batch, "seed": seed,
-        "data_seed": seed}  # fmt: skip
-    if task is not None:
-        given["task"] = task_from(task)
-    chosen = chosen.change(**{name: value for name, value in given.items() if value is not None}).change(changes)
-    how = _how(track, threads=threads, save_every=save_every, wait=wait, matmul=matmul, compile=compile)
+    given: dict[str, Any] = {"model": model, "layout": layout, "loops": loops, "objective": objective,
+        "optimizer": optimizer, "steps": steps, "batch": batch, "seed": seed, "data_seed": seed}  # fmt: skip
+    chosen = training_recipe(recipe, changes, task, lengths, parent, given)
+    how: dict[str, Any] = {"threads": threads, "save_every": save_every, "wait": wait, "matmul": matmul}
+    how |= {"compile": compile, "keep_state": keep_state, "track": texts_from(track, "track")}
     with Progress(quiet=quiet) as progress:
         run = loop.train(chosen, folder, device=device, progress=progress, **how)
     if isinstance(recipe, nn.Module):

@@ -17,7 +17,7 @@ from lengthwise.base import fields, literals
 from lengthwise.base.errors import UsageError, shown
 from lengthwise.base.results import AnySize
 from lengthwise.experiment.layout import Layout, NextToken
-from lengthwise.experiment.lengths import Uniform
+from lengthwise.experiment.lengths import Lengths, Uniform
 from lengthwise.experiment.loops import Constant, Loops
 from lengthwise.experiment.optim import AdamW, Schedule
 from lengthwise.experiment.recipe import Recipe
@@ -26,9 +26,10 @@ from lengthwise.models import Model, ModelSpec, Once, device_of
 from lengthwise.models.external import Given
 from lengthwise.objectives.final import Final
 from lengthwise.report.scored import Scores
-from lengthwise.run import Run, Weights, choose_device
+from lengthwise.run import Run, Weights, choose_device, read_recipe, weights_folder
 from lengthwise.run import load as load_weights
 from lengthwise.tasks import Task
+from lengthwise.training.lineage import go_on_from
 
 LARGEST = 10**6  # a size
 MOST_SIZES = 10_000
@@ -165,3 +166,29 @@ def scores_from(one: object) -> Scores:
     if not isinstance(found, Scores):
         raise UsageError(f"compare takes scores, as evaluate gives them, runs or their folders, not {_shown(one)}")
     return found
+
+
+def training_recipe(
+    recipe: object,
+    changes: Sequence[str],
+    task: Task | str | None,
+    lengths: Lengths | int | None,
+    parent: Run | str | Path | None,
+    given: dict[str, Any],
+) -> Recipe:
+    """The recipe that ``train`` is asked for, with the fields that are ``given``; that of its parent if there is no
+    other."""
+    came_from = parent.folder if isinstance(parent, Run) else parent
+    if came_from is not None and (recipe is None or (isinstance(recipe, str) and "=" in recipe)):
+        changes = (recipe, *changes) if isinstance(recipe, str) else changes
+        recipe = read_recipe(weights_folder(came_from))
+    chosen = recipe_from(recipe, task)
+    if given["model"] is not None and isinstance(recipe, (ModelSpec, nn.Module)):
+        raise UsageError(f"model: there is one already, {type(recipe).__name__}; give one of the two")
+    if task is not None:
+        given |= {"task": task_from(task)}
+    if lengths is not None:
+        smallest = given.get("task", chosen.task).smallest
+        given |= {"lengths": Uniform(top=lengths, bottom=smallest) if isinstance(lengths, int) else lengths}
+    chosen = chosen.change(**{name: value for name, value in given.items() if value is not None}).change(changes)
+    return chosen if came_from is None else go_on_from(came_from, chosen)

@@ -142,6 +142,7 @@ class About(TypedDict):
     parameters: Whole
     cpu_s: NotNegative
     wall_s: NotNegative
+    steps: NotRequired[Whole]
 
 
 class Published(TypedDict):

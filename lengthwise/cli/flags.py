@@ -36,6 +36,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "threads": {"type": int, "default": 1, "metavar": "N", "help": "CPU threads (default: 1, best for small models)"},
     "save-every": {"type": float, "default": 60.0, "metavar": "S", "help": "seconds between checkpoints (default: 60)"},
+    "keep-state": {
+        "action": "store_true",
+        "help": "keep the optimizer's state at the end of training, so that --from can go on to the bit",
+    },
     "track": {
         "metavar": "NAME",
         "action": "append",

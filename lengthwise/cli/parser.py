@@ -16,6 +16,7 @@ EXAMPLES = {
     "solve looped-pairs 128+9": "answer at once, with weights that are shipped",
     "train looped-parity --seeds 3": "three seeds, measured at up to 5 times the length",
     "train looped-pairs model.width=32": "any field of a recipe can be changed",
+    "train --from RUN steps=600": "go on from a run, up to step 600",
     "evaluate looped-pairs --lengths 8-100:4": "measure weights, or a run's folder",
     "sweep looped-parity model.width=32,64": "every value of a field, the best kept as a recipe",
     "attack looped-pairs": "search for problems that it gets wrong",
@@ -99,8 +100,11 @@ def _learning(verb: Callable[..., argparse.ArgumentParser]) -> None:
     sub = verb("train", "train a recipe, or go on with a run; then evaluate it",
                "seed", "seeds", "stack", "jobs", "on", "dry-run", "measure", "wait", "lengths", "samples", "curve",
                "curve-samples", "stopping", "hard", "natural", "families", "device", "matmul", "compile", "threads",
-               "save-every", "allow-divergence", "track", "quiet", "json")  # fmt: skip
+               "save-every", "keep-state", "allow-divergence", "track", "quiet", "json")  # fmt: skip
     _recipe(sub)
+    sub.add_argument(
+        "--from", dest="parent", metavar="RUN", help="go on from its weights, with changed fields, e.g. steps=600"
+    )
 
 
 def _using(verb: Callable[..., argparse.ArgumentParser]) -> None:

@@ -42,10 +42,12 @@ from lengthwise.jobs.live import follow
 from lengthwise.jobs.pool import Fleet
 from lengthwise.report import curves
 from lengthwise.report.tables import score_table
-from lengthwise.run import Run, choose_device
+from lengthwise.run import Run, choose_device, read_recipe, weights_folder
 from lengthwise.runs.folder import DIVERGED
 from lengthwise.tracking import check, tracked
 from lengthwise.training.arithmetic import computing
+from lengthwise.training.compiling import compile_first
+from lengthwise.training.lineage import go_on_from
 from lengthwise.training.loop import train
 from lengthwise.training.processes import follows, process_count
 from lengthwise.training.stacked import train_stacked
@@ -65,7 +67,7 @@ class Measurement(NamedTuple):
 
 def run(args: argparse.Namespace) -> int:
     """Train a recipe, with one seed or several; then measure it."""
-    recipe = recipe_of(args.recipe, args.changes)
+    recipe = recipe_of(args.recipe, args.changes) if args.parent is None else _going_on(args)
     check(args.track)
     check_stack(args)
     on = engine(args)
@@ -107,6 +109,25 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _going_on(args: argparse.Namespace) -> Recipe:
+    """The recipe of a training that goes on from a run: that run's own, unless another is named."""
+    if "=" in args.recipe:  # a change of the run's own recipe
+        recipe = read_recipe(weights_folder(args.parent)).change([args.recipe, *args.changes])
+    else:
+        recipe = recipe_of(args.recipe, args.changes)
+    recipe = go_on_from(args.parent, recipe)
+    if recipe.parent and not recipe.parent.state and not args.quiet:
+        why = "it kept no state (--keep-state), or its optimizer is another"
+        console.err.print(
+            f"lengthwise: goes on from the weights of {args.parent} at step {recipe.start:,}; the optimizer starts "
+            f"anew: {why}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+    return recipe
+
+
 def _say_that_it_is_new(folder: Path, recipes: Sequence[Recipe]) -> None:
     """Say that a run's recipe with changes is another run, which does not start from that run's weights."""
     old = Run.open(folder)
@@ -114,7 +135,7 @@ def _say_that_it_is_new(folder: Path, recipes: Sequence[Recipe]) -> None:
     new = [path for path in new if not (path / "config.json").exists()]
     if not new:
         return
-    rest = "training cannot go on from its weights"
+    rest = f"to go on from its weights: lengthwise train --from {folder} …"
     if not old.done:
         rest = f"to finish it, leave the changes out: lengthwise train {folder}"
     console.err.print(
@@ -187,7 +208,8 @@ def _own_options(args: argparse.Namespace) -> list[str]:
     for name in ("stopping", "track"):
         options += [word for given in getattr(args, name) for word in (f"--{name}", given)]
     options += [f"--{kind}" for kind in further_kinds(args)]
-    return options + ["--families"] * args.families + ["--wait"] * args.wait
+    flags = {"families": args.families, "wait": args.wait, "keep-state": args.keep_state}
+    return options + [f"--{name}" for name, given in flags.items() if given]
 
 
 def _rehearse(args: argparse.Namespace, recipe: Recipe) -> None:
@@ -196,14 +218,17 @@ def _rehearse(args: argparse.Namespace, recipe: Recipe) -> None:
     rehearse(recipe, device, matmul)
     if args.compile and isinstance(engine(args), Local):
         with Progress(quiet=args.quiet) as progress, computing(args.threads):
-            Trainee(recipe, device, matmul=args.matmul, compile=True).compile_first(progress)
+            compile_first(Trainee(recipe, device, matmul=args.matmul, compile=True), progress)
 
 
 def _train(args: argparse.Namespace, run: Run, progress: Progress) -> None:
-    train(run.recipe, run.folder, progress=progress, compile=args.compile, **_how(args))
+    how = _how(args) | {"compile": args.compile, "keep_state": args.keep_state}
+    train(run.recipe, run.folder, progress=progress, **how)
 
 
 def _train_stacked(args: argparse.Namespace, recipes: Sequence[Recipe], on: Engine) -> None:
+    if args.keep_state:
+        raise UsageError("--stack keeps no state for others to go on from: leave --keep-state out")
     if args.jobs is not None or not isinstance(on, Local):
         raise UsageError("--stack trains all seeds in this process: leave --jobs and --on out")
     with Progress(quiet=args.quiet) as progress:

@@ -7,14 +7,14 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from torch import nn
 
 from lengthwise.base import fields, rng
 from lengthwise.base.errors import NotImported, UnknownPart
 from lengthwise.base.formatting import as_html, as_text
-from lengthwise.base.ranges import Count, Decay, Extra, Fraction, Name, Positive, Seed, Size, Whole
+from lengthwise.base.ranges import Count, Decay, Extra, Fraction, Name, OneLine, Pattern, Positive, Seed, Size, Whole
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import UsageError
 from lengthwise.experiment.layout import Layout
@@ -61,6 +61,16 @@ class ChosenOn(fields.Part):
     problems: tuple[str, ...] = ("uniform",)  # sets of problems that were looked at
 
 
+@dataclass(frozen=True)
+class Parent(fields.Part):
+    """The run that a training goes on from, and what is taken from it."""
+
+    digest: Annotated[str, Pattern("[0-9a-f]{16}", "16 hexadecimal digits")]  # of what is taken
+    step: Whole  # steps that it took; training goes on from there
+    state: bool = False  # the optimizer's state is taken too, not the weights alone
+    run: OneLine = field(default="", metadata={"identity": False})  # its name or folder
+
+
 @dataclass(frozen=True, repr=False)
 class Recipe(fields.Part):
     """One run of training. Vary it with ``dataclasses.replace`` or ``change``."""
@@ -72,7 +82,7 @@ class Recipe(fields.Part):
     loops: Loops  # how often each row passes through the model
     model: ModelSpec  # what one loop computes
     objective: Objective  # the loss
-    steps: Count  # optimizer steps
+    steps: Count  # optimizer steps, those of the run that it goes on from included
     batch: Size = 64  # rows per step
     optimizer: Optimizer = AdamW()  # how the loss is descended
     schedule: Schedule = Schedule()  # the learning rate over the run
@@ -88,6 +98,9 @@ class Recipe(fields.Part):
     # Which weights come out: of the last step; or of those that `watch` saw, those of the best exact match (the mean
     # over its sizes), or of the lowest validation loss.
     keep: Literal["last", "best", "lowest-loss"] = "last"
+    patience: Whole = 0  # training ends after so many measurements by `watch` without a better one; 0: never early
+    accumulate: Size = 1  # parts of a batch that are run one after the other, to take less memory
+    parent: Parent | None = None  # the run that it goes on from; none: from initial weights
     seed: Seed = 0  # initial weights, dropout, loops
     data_seed: Seed = 0  # problems
     # What chose it; no part of its id, as it changes nothing of what is trained.
@@ -99,6 +112,15 @@ class Recipe(fields.Part):
         if self.keep != "last" and not (self.watch.every and needed[self.keep][1]):
             raise UsageError(
                 f"keep={self.keep} needs watch.every and watch.{needed[self.keep][0]}, to know which weights are best"
+            )
+        if self.patience and self.keep == "last":
+            raise UsageError("patience needs keep=best or keep=lowest-loss, to know which weights are better")
+        if self.accumulate > self.batch:
+            raise UsageError(f"accumulate={self.accumulate}: a batch of {self.batch} rows has no more parts than rows")
+        if self.start >= self.steps:
+            raise UsageError(
+                f"steps={self.steps}: the run that it goes on from took {self.start} steps, which count: write "
+                f"steps={2 * self.start} for as many again"
             )
         self._check_source()
         self.layout.check(self.task)
@@ -134,6 +156,11 @@ class Recipe(fields.Part):
             )
         if self.source.rows < self.batch:
             raise UsageError(f"source: a set of {self.source.rows} rows has no whole batch of {self.batch}")
+
+    @property
+    def start(self) -> int:
+        """The step at which its training starts: 0, unless it goes on from a run."""
+        return self.parent.step if self.parent else 0
 
     @property
     def has_fixed_problems(self) -> bool:

@@ -121,6 +121,8 @@ def _training(run: RunFolder) -> Iterator[str]:
     about, told = run.about(), run.outline
     looked = ", ".join(map(str, told.looked_at)) or "none that is known"
     yield f"Recipe `{told.name}` (`{told.id}`), seed {told.seed}, {told.steps:,} steps."
+    if isinstance(parent := about.get("parent"), dict):
+        yield f"It goes on from `{clean(str(parent.get('run')))}` after its step {clean(str(parent.get('step')))}."
     yield f"Sizes that may have chosen it: {looked}."
     if about:
         made = f"Lengthwise {clean(str(about.get('lengthwise', '')))}, torch {clean(str(about.get('torch', '')))}"

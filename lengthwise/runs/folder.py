@@ -10,6 +10,7 @@ A run is ``runs/<name>-<id>/`` (or under ``$LENGTHWISE_RUNS``):
     anatomy.jsonl       error analyses, a row per size
     code.json           digests of a user's own classes that it was trained with, if there are any
     state.pt            the checkpoint, until training ends
+    final.pt            the state at the end of training, where it was asked for (--keep-state)
     about.json          versions, commit, device, time; and the recipe's outline
     tracked-*.json      how many rows a tracker was sent
     failed.json         why training, or what follows it, failed the last time; and the verdict, if there is one

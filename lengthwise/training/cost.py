@@ -29,6 +29,7 @@ from lengthwise.experiment.source import Fresh
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.folder import keep_operations, known_operations
 from lengthwise.training.arithmetic import Matmul, computing
+from lengthwise.training.compiling import compile_first
 from lengthwise.training.trainer import Trainee
 
 PATIENCE = 60.0  # seconds of one step
@@ -186,7 +187,7 @@ def gpu_step_seconds(recipe: Recipe, moments: int, *, matmul: Matmul = "fp32", c
         return None
     device = torch.device("cuda")
     trainee = Trainee(_small(recipe, recipe.batch), device, matmul=matmul, compile=compile)
-    trainee.compile_first(Progress(quiet=True))
+    compile_first(trainee, Progress(quiet=True))
 
     def now() -> float:  # when it has done all it was given
         torch.cuda.synchronize(device)

@@ -16,10 +16,10 @@ from lengthwise.evaluation import causality
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import of_training
 from lengthwise.run import Run, choose_device
-from lengthwise.runners import cpu
 from lengthwise.tracking import check, tracked
 from lengthwise.training import checkpoint
 from lengthwise.training.arithmetic import Matmul, check_matmul, computing, stop_signal
+from lengthwise.training.compiling import compile_first
 from lengthwise.training.prefetch import drawn_ahead
 from lengthwise.training.processes import joined
 from lengthwise.training.progress import Course, verdict
@@ -40,13 +40,14 @@ def train(
     matmul: Matmul = "fp32",
     compile: bool = False,
     track: Sequence[str] = (),
+    keep_state: bool = False,
 ) -> Run:
     """Train a recipe to its end, resuming an earlier call if there is a checkpoint, and return its run.
 
     ``folder`` defaults to the recipe's folder among the runs; ``save_every`` is in seconds. On a CPU, a resumed run
-    equals an uninterrupted one to the bit, for equal ``threads``; small models train fastest on one thread. Steps are
-    shown on a line of ``progress``; ``track`` names trackers that rows are sent to. Where another process trains this
-    run, ``wait`` for it. ``matmul`` is the arithmetic of matrix products in training steps. With ``compile``, torch
+    equals an uninterrupted one to the bit, for equal ``threads``; small models train fastest on one thread. ``track``
+    names trackers that rows are sent to. Where another process trains this run, ``wait`` for it. With ``keep_state``,
+    other trainings can go on from its end. ``matmul`` is the arithmetic of matrix products. With ``compile``, torch
     compiles the loops of a model that ``fast.Compiled`` claims; any other trains as ever, and a note says why. Started
     by torchrun, all processes train one run together, and the first one writes.
 
@@ -67,11 +68,9 @@ def train(
         how = {"allow_divergence": allow_divergence, "matmul": matmul, "compile": compile}
         trainee = Trainee(recipe, at, processes=processes, **how)
         causality.check(trainee.model, recipe)
-        if compile and processes.first and (said := _about_compiling(trainee)):
-            shown.note(f"{recipe.name}: {said}")
         if not Run(where, recipe).done:
             with computing(threads):
-                trainee.compile_first(shown)
+                compile_first(trainee, shown)
         if not processes.first:
             with computing(threads), stop_signal() as stopped, drawn_ahead([trainee]):
                 return _help(trainee, where, stopped)
@@ -90,16 +89,8 @@ def train(
                 return run
             with verdict(run), drawn_ahead([trainee]):
                 _train(trainee, run, shown, stopped, save_every)
+                trainee.end(run, keep_state=keep_state)
     return run
-
-
-def _about_compiling(trainee: Trainee) -> str:
-    """What is to be said where compiling is asked for, and does not help; empty where it may."""
-    if reason := cpu.uncompiled(trainee.model):
-        return f"runs uncompiled: {reason}"
-    if trainee.device.type == "cpu":
-        return "compiled on a CPU, a step took 3.3 times as long as the package's own runner; leave compile out"
-    return ""
 
 
 def _train(trainee: Trainee, run: Run, shown: Progress, stopped: Callable[[], bool], save_every: float) -> None:
@@ -110,7 +101,8 @@ def _train(trainee: Trainee, run: Run, shown: Progress, stopped: Callable[[], bo
     if trainee.processes.count > 1:
         trainee.processes.from_first(checkpoint.shared(trainee.state()))
     course, saved = Course(shown.line(recipe.name, recipe.steps, trainee.step)), time.monotonic()
-    while trainee.step < recipe.steps:
+    over = trainee.is_over
+    while not over:
         parts = trainee.parts
         trainee.advance()
         if trainee.parts > parts:
@@ -118,13 +110,12 @@ def _train(trainee: Trainee, run: Run, shown: Progress, stopped: Callable[[], bo
             shown.note(f"{recipe.name}: memory does not hold a batch: from step {trainee.step} on, its {rows}")
         for row in trainee.log(run):
             course.show(trainee.step, row)
-        (stop,) = trainee.processes.any(stopped())
+        stop, over = trainee.processes.any(stopped(), trainee.is_over)
         if stop or time.monotonic() - saved > save_every:
             trainee.keep(run)
             saved = time.monotonic()
         if stop:
             raise Interrupted(f"stopped at step {trainee.step}; the same command goes on from there: {run.folder}")
-    trainee.end(run)
 
 
 def _help(trainee: Trainee, where: Path, stopped: Callable[[], bool]) -> Run:
@@ -132,11 +123,13 @@ def _help(trainee: Trainee, where: Path, stopped: Callable[[], bool]) -> Run:
     state = trainee.processes.from_first(None)
     if state is not None:
         trainee.adopt(state)
-        while trainee.step < trainee.recipe.steps:
+        over = trainee.is_over
+        while not over:
             trainee.advance()
             trainee.examine()
             if trainee.reports():
                 trainee.report()
-            if any(trainee.processes.any(stopped())):
+            stop, over = trainee.processes.any(stopped(), trainee.step >= trainee.recipe.steps)
+            if stop:
                 raise Interrupted(f"stopped at step {trainee.step}")
     return Run(where, trainee.recipe)

@@ -122,6 +122,9 @@ def check_alike(recipes: Sequence[Recipe]) -> None:
         raise UsageError("torchrun's processes train one run together: leave the stack out, or torchrun")
     if len({recipe.id for recipe in recipes}) < max(2, len(recipes)):
         raise UsageError("a stack is of two or more seeds, all different")
+    first = recipes[0]
+    if first.parent or first.patience or first.accumulate > 1:
+        raise UsageError("a stack neither goes on from a run nor knows patience or accumulate: leave the stack out")
     if len({recipe.seedless_id for recipe in recipes}) > 1:
         raise UsageError("a stack is of recipes that differ in nothing but seed and data_seed")
 

@@ -15,25 +15,25 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from lengthwise.base import rng
-from lengthwise.base.errors import Diverged, UsageError, clean, is_out_of_memory, message_of
+from lengthwise.base.errors import Diverged, UsageError, is_out_of_memory, message_of
+from lengthwise.base.fields import encode
 from lengthwise.base.files import one_line
-from lengthwise.base.progress import Progress
-from lengthwise.base.streams import unwarned
 from lengthwise.base.types import Batch, Loss
 from lengthwise.evaluation import causality, scores
 from lengthwise.experiment import data
 from lengthwise.experiment.lengths import Growing, Mastery
 from lengthwise.experiment.own_code import running_foreign_code, runs_foreign_code, told_of_own
-from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.recipe import Parent, Recipe
 from lengthwise.experiment.resources import KEPT, of_model, parameters, surely_small
 from lengthwise.experiment.source import Fresh
 from lengthwise.models import Model
-from lengthwise.run import Run, check_kept, commit, named_now, save
+from lengthwise.run import FINAL, Run, check_kept, commit, named_now, save
 from lengthwise.runners import Runner, cpu
 from lengthwise.runners.plain import Plain
 from lengthwise.training import checkpoint
 from lengthwise.training.arithmetic import Bf16, Clock, Matmul, check_matmul, stepping
 from lengthwise.training.ema import Average
+from lengthwise.training.lineage import inherited
 from lengthwise.training.micro_batches import InParts
 from lengthwise.training.processes import Alone, Divided, Processes
 from lengthwise.training.validation import Watching, finite
@@ -70,9 +70,9 @@ class Trainee:
         self.average = Average(self.model, recipe.ema) if recipe.ema else None
         self.optimizer = recipe.optimizer.build(self.model.parameters())
         self.draw: Callable[[int, int], DrawnBatch] = lambda step, passed: data.batch(recipe, step, passed=passed)
-        self.step = 0
+        self.step = recipe.start
         self.passed = 0  # exams, with Mastery
-        self.parts = 1  # of a batch, where memory does not hold all of it
+        self.parts = recipe.accumulate  # of a batch; more, where memory does not hold all of it
         self.sums: dict[str, Tensor] = {}  # of logged values, since the last report
         self.last = (0, math.nan)  # step and loss of the last report
         self.diverged = 0  # the step at which that was found
@@ -88,7 +88,7 @@ class Trainee:
         and go on so. Raises UsageError where it does not hold a single row."""
         batch, loops = self.batch(self.step)
         with self.borrowed():
-            while (loss := self._backward(batch, loops)) is None:
+            while (loss := self.backward(batch, loops)) is None:
                 if self.processes.count > 1 or self.parts >= len(loops):
                     rows = f"{-(-len(loops) // self.parts)} of {len(loops)} rows"
                     raise UsageError(f"{self.recipe.name}: memory does not hold {rows} at a time: reduce batch")
@@ -96,7 +96,7 @@ class Trainee:
             self.processes.add_gradients(self.model)
             self.descend(loss)
 
-    def _backward(self, batch: Batch, loops: Int[Tensor, " b"]) -> Loss | None:
+    def backward(self, batch: Batch, loops: Int[Tensor, " b"]) -> Loss | None:
         """Compute the loss and its gradients. None if memory does not hold what that takes; all of it is free again."""
         runner = self.runner()
         try:
@@ -131,7 +131,9 @@ class Trainee:
         if recipe.clip:
             logs["gradient_norm"] = clip_grad_norm_(self.model.parameters(), recipe.clip)
         for group in self.optimizer.param_groups:
-            group["lr"] = recipe.optimizer.rate * recipe.schedule.factor(step, recipe.steps)
+            group["lr"] = recipe.optimizer.rate * recipe.schedule.factor(
+                step - recipe.start, recipe.steps - recipe.start
+            )
         self.optimizer.step()
         self.optimizer.zero_grad()
         if self.average and step >= recipe.ema_start:
@@ -155,20 +157,6 @@ class Trainee:
     def compiled(self) -> bool:
         """Whether a compiled runner is asked for and claims the model."""
         return self.compile and cpu.uncompiled(self.model) is None
-
-    def compile_first(self, shown: Progress) -> None:
-        """Compile what the first step needs, if anything is compiled. Raises UsageError where torch cannot."""
-        if not self.compiled:
-            return
-        line = shown.line(f"{self.recipe.name}: compiling", 1.0)
-        try:
-            with unwarned(), self.borrowed():  # the compiler's warnings are for those who write kernels
-                self._backward(*self.batch(0))
-        except RuntimeError as error:
-            reason = clean(message_of(error).partition("Set TORCHDYNAMO")[0])[:200].strip()
-            raise UsageError(f"{self.recipe.name}: torch cannot compile here ({reason}); leave compile out") from None
-        self.optimizer.zero_grad()
-        line.show(1.0)
 
     def examine(self) -> None:
         """With ``Mastery``, let the model take its exam if one is due, and admit the next length if it passes."""
@@ -212,9 +200,18 @@ class Trainee:
         self.check_finite()
         run.save_state(self.state())
 
-    def end(self, run: Run) -> None:
+    @property
+    def is_over(self) -> bool:
+        """Has training ended: at its last step, or early, as nothing was better for as long as ``patience`` allows?"""
+        recipe, best = self.recipe, max(self.watching.best["step"], self.recipe.start)
+        early = recipe.patience and self.step - best >= recipe.patience * recipe.watch.every
+        return self.step >= recipe.steps or bool(early)
+
+    def end(self, run: Run, *, keep_state: bool = False) -> None:
         """Write what is left of a training; the weights come last: their file marks the run as done."""
         run.describe(self.about())
+        if keep_state:
+            run.save_state(self.state(), FINAL)
         save(run.folder, self.recipe, self.watching.weights_of(self.evaluated()))
         run.forget_state()
 
@@ -225,7 +222,7 @@ class Trainee:
     def report(self) -> dict[str, Any]:
         """A row of metrics: means over the steps since the last report."""
         self.check_finite()
-        steps = (self.step - 1) % LOG_EVERY + 1
+        steps = min((self.step - 1) % LOG_EVERY + 1, self.step - self.recipe.start)
         means = {name: finite(float(value) / steps) for name, value in self.sums.items()}
         self.sums = {}
         if (loss := means.get("loss")) is not None:
@@ -268,6 +265,7 @@ class Trainee:
             "parameters": sum(p.numel() for p in self.model.parameters()),
             **({"parts": self.parts} if self.parts > 1 else {}),
             "steps": self.step,
+            **({"parent": encode(self.recipe.parent)} if self.recipe.parent else {}),
             "kept_step": self.watching.best["step"] or self.step,
             **({"diverged": self.diverged} if self.diverged else {}),
             **({"resumed": self.resumed} if self.resumed else {}),
@@ -318,6 +316,8 @@ class Trainee:
             except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
                 fault = f"not a checkpoint of this recipe ({one_line(error)}); delete it to start over"
                 raise UsageError(f"{run.folder / 'state.pt'}: {fault}") from None
+        elif self.recipe.parent:
+            self._inherit(self.recipe.parent)
         run.cut("metrics", self.step)
         rows = run.rows("metrics")
         losses = [(row["step"], row["loss"]) for row in rows if row.get("loss") is not None]
@@ -328,9 +328,19 @@ class Trainee:
         self.resumed += [{"step": self.step, **changes}] if changes else []
         said = [
             checkpoint.told(changes, self.surroundings(), self.step),
-            checkpoint.lost(rows, self.step // LOG_EVERY),
+            checkpoint.lost(rows, self.step // LOG_EVERY - self.recipe.start // LOG_EVERY),
         ]
         return [f"{self.recipe.name}: {text}" for text in said if text]
+
+    def _inherit(self, parent: Parent) -> None:
+        """Start with the weights of another run, and with its state if that goes on too."""
+        state, own = inherited(parent)
+        if not parent.state:
+            self.model.load_state_dict(state["model"])
+            return
+        same = (own.keep, own.watch) == (self.recipe.keep, self.recipe.watch)
+        self.adopt(state | {"best": state["best"] if same else self.watching.best})
+        self.spent, self.resumed, self.parts = {"wall_s": 0.0, "cpu_s": 0.0}, [], self.recipe.accumulate
 
     def _resume(self, state: dict[str, Any], known: dict[str, Any]) -> None:
         for name in ("model", "average"):
@@ -387,4 +397,4 @@ def _rehearsed(recipe: Recipe, device: torch.device, matmul: Matmul) -> Trainee:
 def small(recipe: Recipe) -> Recipe:
     """A recipe with a few rows of every batch and measurement, to be rehearsed."""
     watch = replace(recipe.watch, count=1, validation=min(recipe.watch.validation, REHEARSED))
-    return replace(recipe, batch=min(recipe.batch, REHEARSED), watch=watch, source=Fresh())
+    return replace(recipe, batch=min(recipe.batch, REHEARSED), accumulate=1, watch=watch, source=Fresh())

@@ -96,7 +96,8 @@ def test_quoted_commands_can_be_given(page, words, here):
     for name in vars(args)["import"]:
         if not is_problem_file(name):
             catalog.add(importlib.import_module(name))
-    if args.verb in ("train", "show") and not getattr(args, "html", None):
+    from_run = getattr(args, "parent", None)  # of whose recipe these are changes
+    if args.verb in ("train", "show") and not getattr(args, "html", None) and not from_run:
         recipe = catalog.recipe(args.recipe, args.changes)
         if getattr(recipe.model, "width", 0) <= 256:
             recipe.build()

@@ -70,7 +70,7 @@ def test_the_runners_for_a_cpu_run_in_parts(name):
     whole, parted = Trainee(recipe, CPU), Trainee(recipe, CPU)
     parted.parts = 2
     for trainee in (whole, parted):
-        assert trainee._backward(*trainee.batch(0))
+        assert trainee.backward(*trainee.batch(0))
     for one, other in zip(whole.model.parameters(), parted.model.parameters(), strict=True):
         if one.grad is not None or other.grad is not None:
             torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=1e-3)

@@ -1,0 +1,80 @@
+"""Going on from another run: what is taken from it, and the digest that it is known by."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lengthwise.base.errors import UsageError
+from lengthwise.base.files import one_line
+from lengthwise.experiment.recipe import Parent, Recipe
+from lengthwise.hub import PREFIX
+from lengthwise.run import FINAL, Run, load, named_now, read_recipe, weights_folder
+from lengthwise.runs.folder import RunFolder, runs_folder, shipped
+
+TAKEN = ("step", "passed", "model", "average", "optimizer")  # of a kept state
+
+
+def go_on_from(run: str | Path, recipe: Recipe) -> Recipe:
+    """The recipe of a training that goes on from ``run``: a run, shipped weights, or weights on the Hub. The state of
+    its optimizer goes on where the run has kept it and the recipe's optimizer is of the same kind; else its weights do.
+
+    Raises UsageError if its training has not ended, or its weights do not fit the recipe.
+    """
+    folder = weights_folder(run)
+    about, own = RunFolder(folder).about(), read_recipe(folder)
+    state = Run(folder, own).state(FINAL) if _state_fits(own, recipe) else None
+    found = state or {"model": load(run).model.state_dict()}
+    try:
+        recipe.build().load_state_dict(found["model"])
+    except (RuntimeError, KeyError, AttributeError, TypeError) as error:
+        raise UsageError(f"{run}: its weights do not fit this recipe's model ({one_line(error)})") from None
+    given = str(run)
+    named = given.startswith(PREFIX) or given in shipped() or folder.resolve().parent == runs_folder().resolve()
+    name = (given if given in shipped() or given.startswith(PREFIX) else folder.name) if named else folder.resolve()
+    step = about.get("steps", own.steps)
+    return recipe.change(parent=Parent(digest_of(found), step, state is not None, str(name)))
+
+
+def _state_fits(own: Recipe, recipe: Recipe) -> bool:
+    return type(own.optimizer) is type(recipe.optimizer) and bool(own.ema) == bool(recipe.ema)
+
+
+def inherited(parent: Parent) -> tuple[dict[str, Any], Recipe]:
+    """What a training starts with: the state that its parent kept, or its weights alone; and the parent's recipe.
+    Raises UsageError if that is not what it was."""
+    folder = weights_folder(parent.run)
+    own = read_recipe(folder)
+    found = Run(folder, own).state(FINAL) if parent.state else {"model": load(parent.run).model.state_dict()}
+    if found is None or (digest := digest_of(found)) != parent.digest:
+        changed = "its final.pt is gone" if found is None else f"they have the digest {digest}, not {parent.digest}"
+        raise UsageError(f"{parent.run}: these are not the weights that this run goes on from: {changed}")
+    found["model"] = named_now(found["model"])
+    return found, own
+
+
+def digest_of(state: Mapping[str, Any]) -> str:
+    """16 hexadecimal digits of all that is taken from a run; equal where it was trained again to the same bits."""
+    digest = hashlib.blake2b(digest_size=8)
+    _add(digest, {name: state[name] for name in TAKEN if name in state})
+    return digest.hexdigest()
+
+
+def _add(digest: Any, value: Any) -> None:
+    if isinstance(value, Tensor):
+        digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    elif isinstance(value, Mapping):
+        for name in sorted(value, key=str):
+            digest.update(f"{name}:".encode())
+            _add(digest, value[name])
+    elif isinstance(value, list | tuple):
+        for one in value:
+            _add(digest, one)
+    else:
+        digest.update(f"{value!r};".encode())

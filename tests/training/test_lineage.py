@@ -1,0 +1,179 @@
+"""Training that goes on from another run, ends early, or accumulates gradients."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lengthwise as lw
+from lengthwise.base.errors import Interrupted
+from lengthwise.base.types import UsageError
+from lengthwise.cli import entry
+from lengthwise.experiment import data
+from lengthwise.experiment.lengths import Curriculum, Mastery, Uniform
+from lengthwise.experiment.optim import LAMB, Schedule
+from lengthwise.experiment.recipe import Recipe, Watch
+from lengthwise.experiment.source import Finite
+from lengthwise.models.transformer import Transformer
+from lengthwise.run import FINAL, Run
+from lengthwise.runs.folder import runs_folder
+from lengthwise.training import trainer
+from lengthwise.training.lineage import go_on_from
+from lengthwise.training.loop import train
+
+MODEL = Transformer(width=8, heads=2, layers=1, dropout=0.1)
+BASE = replace(lw.find("looped-parity"), model=MODEL, lengths=Uniform(top=6), batch=6, steps=7, schedule=Schedule(),
+               watch=Watch(), keep="last")  # fmt: skip
+
+
+def same(first, second):
+    pairs = zip(first.state_dict().values(), second.state_dict().values(), strict=True)
+    return all(torch.equal(one, other) for one, other in pairs)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"ema": 0.9, "source": Finite(rows=40)},
+        {"lengths": Curriculum(top=6, every=3)},
+        {"lengths": Mastery(top=6, every=2, least=0.0, count=4)},
+        {"optimizer": LAMB(), "watch": Watch(every=3, sizes=(4,), count=5), "keep": "best"},
+        {"accumulate": 3},
+    ],
+    ids=lambda changes: ",".join(changes) or "plain",
+)
+def test_two_halves_equal_an_unbroken_training_to_the_bit(changes, monkeypatch):
+    """With the state kept, at a constant rate; also where the second half is stopped and resumed."""
+    recipe = replace(BASE, **changes)
+    half = train(recipe, device="cpu", keep_state=True)
+    whole = train(replace(recipe, steps=15), device="cpu")
+    rest = go_on_from(half.folder, replace(recipe, steps=15))
+    assert rest.parent.state and rest.start == 7 and rest.id != whole.recipe.id
+    on = train(rest, device="cpu", folder=runs_folder() / "unbroken", keep_state=True)
+    assert same(on.model, whole.model)
+    assert [row["loss"] for row in on.rows("metrics") if "rate" in row] == pytest.approx(
+        [row["loss"] for row in whole.rows("metrics") if "rate" in row], rel=0.5
+    )  # the first row is of the steps since the seventh
+    with monkeypatch.context() as stopping:
+        _stop_after(stopping, 3)
+        with pytest.raises(Interrupted):
+            train(rest, device="cpu")
+    assert same(train(rest, device="cpu").model, whole.model)
+    assert on.about()["parent"] | {"run": ""} == {
+        "kind": "Parent", "digest": rest.parent.digest, "step": 7, "state": True, "run": ""}  # fmt: skip
+    assert (on.folder / FINAL).exists() and not (whole.folder / FINAL).exists()
+
+
+def _stop_after(monkeypatch, steps):
+    taken = iter(range(steps))
+    monkeypatch.setattr("lengthwise.training.loop.stop_signal", lambda: _stops(lambda: next(taken, None) is None))
+
+
+class _stops:
+    def __init__(self, stopped):
+        self.stopped = stopped
+
+    def __enter__(self):
+        return self.stopped
+
+    def __exit__(self, *_):
+        pass
+
+
+def test_weights_alone_go_on_on_another_task_at_another_rate():
+    parent = train(BASE, device="cpu")
+    recipe = go_on_from(parent.folder, BASE.change(["task=Parity", "steps=12", "optimizer.rate=0.01", "lengths.top=9"]))
+    assert not recipe.parent.state and recipe.start == 7
+    assert Recipe.read(recipe.json()) == recipe
+    started = trainer.Trainee(recipe, torch.device("cpu"))
+    assert started.step == 7
+    started.restore(Run.of(recipe))
+    assert same(started.model, parent.model)
+    on = train(recipe, device="cpu")
+    assert on.rows("metrics")[0]["step"] == 10 and on.about()["steps"] == 12 and not same(on.model, parent.model)
+
+
+def test_the_schedule_begins_anew():
+    recipe = go_on_from(train(BASE, device="cpu").folder, BASE.change(["steps=17", "schedule.shape=linear"]))
+    trainee = trainer.Trainee(recipe, torch.device("cpu"))
+    trainee.restore(Run.of(recipe))
+    trainee.advance()
+    assert trainee.optimizer.param_groups[0]["lr"] == recipe.optimizer.rate
+    while not trainee.is_over:
+        trainee.advance()
+    assert trainee.optimizer.param_groups[0]["lr"] == pytest.approx(recipe.optimizer.rate * 0.1)
+
+
+def test_what_cannot_go_on_is_said_in_one_line(tmp_path):
+    parent = train(BASE, device="cpu", keep_state=True)
+    for changes, told in [
+        (["steps=7"], "took 7 steps, which count: write steps=14"),
+        (["steps=20", "model.width=16"], "do not fit this recipe's model"),
+    ]:
+        with pytest.raises(UsageError, match=told):
+            go_on_from(parent.folder, BASE.change(changes))
+    recipe = go_on_from(parent.folder, BASE.change(["steps=12"]))
+    other = train(BASE.seeded(3), device="cpu", keep_state=True)
+    (parent.folder / FINAL).write_bytes((other.folder / FINAL).read_bytes())
+    with pytest.raises(UsageError, match="not the weights that this run goes on from: they have the digest"):
+        train(recipe, device="cpu")
+    (parent.folder / FINAL).unlink()
+    with pytest.raises(UsageError, match=r"final\.pt is gone"):
+        train(recipe, device="cpu")
+
+
+def test_the_command_line_goes_on_and_says_what_it_does(capsys):
+    few = ["batch=4", "model.width=16", "watch.every=0", "lengths=Uniform(top=6)"]
+    words = ["--lengths", "6", "--samples", "4", "--quiet"]
+    assert entry._run(entry.parse(["train", "looped-parity", "name=early", "steps=3", *few, *words])) == 0
+    (early,) = runs_folder().glob("early-*")
+    capsys.readouterr()
+    loud = ["--lengths", "6", "--samples", "4"]
+    assert (
+        entry._run(entry.parse(["train", "--from", early.name, "steps=6", "lengths.top=12", "name=late", *loud])) == 0
+    )
+    said = capsys.readouterr().err
+    assert f"goes on from the weights of {early.name} at step 3; the optimizer starts anew" in said
+    (late,) = runs_folder().glob("late-*")
+    assert json.loads((late / "config.json").read_text())["parent"]["run"] == early.name
+    assert entry._run(entry.parse(["train", str(early), "steps=9", *words])) == 0
+    assert f"lengthwise train --from {early} …" in capsys.readouterr().err
+    on = lw.train("steps=5", parent=early, quiet=True)
+    assert on.recipe.parent.run == early.name and on.recipe.steps == 5
+    shipped = lw.train("steps=2001", "batch=2", "watch.every=0", parent="looped-parity", quiet=True)
+    assert shipped.recipe.parent.run == "looped-parity" and shipped.about()["steps"] == 2001
+
+
+@given(st.integers(1, 4), st.integers(1, 3))
+def test_patience_ends_training_after_so_many_measurements_without_a_better_one(patience, every):
+    recipe = replace(
+        BASE, steps=40, patience=patience, watch=Watch(every=every, sizes=(6,), count=4), keep="best", name="patient"
+    )
+    run = train(recipe, device="cpu")
+    exact = [row["exact"]["6"] for row in run.rows("metrics") if "exact" in row]
+    best = exact.index(max(exact))
+    steps = run.about()["steps"]
+    assert steps == min(40, (best + 1 + patience) * every) and len(exact) == steps // every
+    assert run.about()["kept_step"] == (best + 1) * every
+
+
+def test_patience_needs_something_to_compare():
+    with pytest.raises(UsageError, match="patience needs keep=best"):
+        replace(BASE, patience=3)
+    with pytest.raises(UsageError, match="no more parts than rows"):
+        replace(BASE, accumulate=7)
+
+
+def test_accumulated_gradients_are_those_of_the_whole_batch():
+    plain = replace(BASE, model=replace(MODEL, dropout=0.0))
+    first, second = (trainer.Trainee(one, torch.device("cpu")) for one in (plain, replace(plain, accumulate=3)))
+    batch = data.batch(plain, 0)
+    for one in (first, second):
+        one.backward(*batch)
+    assert second.parts == 3 and plain.id != replace(plain, accumulate=3).id
+    for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-7)
