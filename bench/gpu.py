@@ -41,7 +41,7 @@ from lengthwise.training.arithmetic import Bf16, computing
 from lengthwise.training.loop import train
 from lengthwise.training.prefetch import drawn_ahead
 from lengthwise.training.stacked import advance
-from lengthwise.training.trainer import Trainee
+from lengthwise.training.trainer import Trainer
 
 PUBLISHED = ("paper-fop-loop-adaptive-parity", "paper-fop-loop-adaptive-addition")
 PARITY = ["lengths=Curriculum(top=8,every=60)", "steps=1200"]
@@ -87,7 +87,7 @@ def apart(ones: list[torch.Tensor], twos: list[torch.Tensor]) -> float:
 
 def reads_nothing(recipe: Recipe, device: torch.device) -> bool:
     """Does a step run without a wait? CUDA raises where the host waits."""
-    trainee = Trainee(recipe, device)
+    trainee = Trainer(recipe, device)
     trainee.advance()  # the first one allocates
     if device.type != "cuda":
         return True
@@ -105,7 +105,7 @@ def reads_nothing(recipe: Recipe, device: torch.device) -> bool:
 
 def resumed(recipe: Recipe, device: torch.device, steps: int = 3) -> float:
     """How far the weights of a run that went on from a checkpoint are from those of one that was never broken off."""
-    whole, first, second = (Trainee(recipe, device) for _ in range(3))
+    whole, first, second = (Trainer(recipe, device) for _ in range(3))
     with TemporaryDirectory() as folder, computing(1):
         advance_by(whole, 2 * steps)
         advance_by(first, steps)
@@ -115,7 +115,7 @@ def resumed(recipe: Recipe, device: torch.device, steps: int = 3) -> float:
     return apart(*([one.detach().cpu() for one in kept.evaluated().parameters()] for kept in (whole, second)))
 
 
-def advance_by(trainee: Trainee, steps: int) -> None:
+def advance_by(trainee: Trainer, steps: int) -> None:
     for _ in range(steps):
         trainee.advance()
 
@@ -167,7 +167,7 @@ def speeds(name: str, device: torch.device, *, quick: bool) -> dict[str, float |
     found: dict[str, float | None] = {}
     for matmul in ARITHMETIC if device.type == "cuda" else ("fp32", "bf16"):
         with computing(1), cpu.plain():
-            trainee = Trainee(recipe, device, matmul=matmul)
+            trainee = Trainer(recipe, device, matmul=matmul)
             trainee.step = recipe.steps // 2
 
             def step(trainee=trainee):
@@ -192,7 +192,7 @@ def compiled(name: str, device: torch.device, *, quick: bool) -> dict[str, float
     found: dict[str, float | None] = {}
     for matmul in ("fp32",) if quick else ("fp32", "bf16"):
         with computing(1):
-            trainee = Trainee(recipe, device, matmul=matmul, compile=True)
+            trainee = Trainer(recipe, device, matmul=matmul, compile=True)
             trainee.step = recipe.steps // 2
             runner = trainee.runner()
             plain = Plain(trainee.model) if matmul == "fp32" else Bf16(Plain(trainee.model))
@@ -208,7 +208,7 @@ def compiled(name: str, device: torch.device, *, quick: bool) -> dict[str, float
 def stacked(name: str, device: torch.device, *, quick: bool) -> float:
     """How many times as long a step of ``SEEDS`` stacked seeds takes as one of a single seed."""
     recipe, count = plainly(catalog.recipe(name), **({"batch": 2} if quick else {})), 2 if quick else SEEDS
-    seeds = [Trainee(replace(recipe, seed=seed, data_seed=seed), device) for seed in range(count + 1)]
+    seeds = [Trainer(replace(recipe, seed=seed, data_seed=seed), device) for seed in range(count + 1)]
     for one in seeds:
         one.step = recipe.steps // 2
     alone, times = seeds.pop(), 1 if quick else 10

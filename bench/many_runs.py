@@ -23,7 +23,7 @@ from common import QUICK, print_result
 
 from lengthwise.base.ranges import Positive, Size
 from lengthwise.cli.entry import main as command
-from lengthwise.jobs.launchers import Engine, Executor, Job
+from lengthwise.jobs.launchers import Executor, Job, Launcher
 from lengthwise.run import Run
 
 RUNS, SLOTS, SECONDS, LISTINGS = (8, 4, 0.01, 1) if QUICK else (10_000, 1000, 1.0, 3)
@@ -33,7 +33,7 @@ FILES = ("metrics.jsonl", "scores.jsonl", "about.json", "model.safetensors")  # 
 
 
 @dataclass(frozen=True)
-class Simulated(Engine):
+class Simulated(Launcher):
     """A cluster in which nothing is computed."""
 
     slots: Size = SLOTS

@@ -19,7 +19,7 @@ from lengthwise.experiment.recipe import Recipe, Watch
 from lengthwise.runners import cpu
 from lengthwise.training.arithmetic import computing
 from lengthwise.training.stacked import advance
-from lengthwise.training.trainer import Trainee
+from lengthwise.training.trainer import Trainer
 
 SIZES = {  # recipe, changes, and how often each is measured
     "width 16, 8 rows": ("looped-parity", ["model.width=16", "batch=8"], 8),
@@ -38,9 +38,9 @@ def seconds(step: Callable[[], object]) -> float:
 def ratios(recipe: Recipe, count: int, times: int) -> dict[str, list[float]]:
     """Medians over steps that are measured in turns, and the smallest and largest."""
     recipes = [replace(recipe, seed=seed, data_seed=seed) for seed in range(count)]
-    alone, plainly, together = ([Trainee(one, torch.device("cpu")) for one in recipes] for _ in range(3))
+    alone, plainly, together = ([Trainer(one, torch.device("cpu")) for one in recipes] for _ in range(3))
 
-    def separately(trainees: list[Trainee]) -> None:
+    def separately(trainees: list[Trainer]) -> None:
         for one in trainees:
             one.advance()
 

@@ -18,7 +18,7 @@ from lengthwise.experiment.layout import Layout
 from lengthwise.experiment.lengths import Lengths
 from lengthwise.experiment.loops import Loops
 from lengthwise.experiment.optim import Optimizer
-from lengthwise.experiment.own_code import told_with_place
+from lengthwise.experiment.own_code import describe_user_error
 from lengthwise.experiment.recipe import Recipe, import_parts
 from lengthwise.experiment.source import Source
 from lengthwise.experiment.stopping import Stopping
@@ -198,7 +198,7 @@ def recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
     except BaseException as error:
         if name not in _OWN:
             raise
-        raise UsageError(f"recipe {name}: {told_with_place(error)}") from error
+        raise UsageError(f"recipe {name}: {describe_user_error(error)}") from error
     if not isinstance(found, Recipe):
         raise UsageError(f"recipe {name}: its function gives a {type(found).__name__}, not a recipe")
     return found.change(changes)

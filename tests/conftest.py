@@ -91,7 +91,7 @@ def command(*words, stdin="", env=None):
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         patch.setattr(sys, "stdin", io.StringIO(stdin))
         patch.setattr(sys, "path", [*sys.path])  # commands look for modules where they are given
-        patch.setattr(signals, "heed", lambda: None)  # signals are pytest's
+        patch.setattr(signals, "install_handlers", lambda: None)  # signals are pytest's
         for name, value in (env or {}).items():
             patch.setenv(name, value)
         with pytest.raises(SystemExit) as left:

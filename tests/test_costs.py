@@ -10,7 +10,7 @@ from conftest import command
 from lengthwise import catalog
 from lengthwise.experiment.resources import parameters
 from lengthwise.training import cost
-from lengthwise.training.trainer import Trainee
+from lengthwise.training.trainer import Trainer
 
 SCALES = ("cpu", "half", "paper")
 
@@ -19,7 +19,7 @@ SCALES = ("cpu", "half", "paper")
 def no_steps(monkeypatch):
     """Fails a test in which a step runs, or operations are counted."""
     ran = []
-    monkeypatch.setattr(Trainee, "advance", lambda *_: ran.append("a step"))
+    monkeypatch.setattr(Trainer, "advance", lambda *_: ran.append("a step"))
     monkeypatch.setattr(cost, "operations", lambda *_, **__: ran.append("a count"))
     yield
     assert not ran

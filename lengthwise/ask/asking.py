@@ -16,7 +16,7 @@ from lengthwise.ask.key import Key
 from lengthwise.ask.scoring import judged
 from lengthwise.base.fields import Part
 from lengthwise.base.ranges import NotNegative, Positive, Size, Whole
-from lengthwise.base.signals import told
+from lengthwise.base.signals import on_stop_signals
 from lengthwise.base.types import UsageError
 
 TRIES = 6  # per prompt and call
@@ -73,7 +73,7 @@ async def _stopped(work: Awaitable[None]) -> bool:
         if task:
             loop.call_soon_threadsafe(task.cancel)
 
-    with told(stop):
+    with on_stop_signals(stop):
         try:
             await work
         except asyncio.CancelledError:

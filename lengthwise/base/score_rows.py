@@ -106,13 +106,13 @@ def worst_rows(rows: Iterable[Row]) -> list[Row]:
     """The row of the worst family at each size, by each stopping rule; none where no more than the harder set was
     measured, or single families by name: the worst may be another."""
     rows, found = list(rows), dict[tuple[Sizes, str], list[Row]]()
-    whole = {(tuple(row["sizes"]), row["stopping"]) for row in rows if among_all(row)}
+    whole = {(tuple(row["sizes"]), row["stopping"]) for row in rows if is_full_family_run(row)}
     for row in latest(rows):
         if row["problems"] not in DRAWN and (at := (tuple(row["sizes"]), row["stopping"])) in whole:
             found.setdefault(at, []).append(row)
     return [*map(worst, found.values())]
 
 
-def among_all(row: Row) -> bool:
+def is_full_family_run(row: Row) -> bool:
     """Is this of a family that was measured with all the others?"""
     return row["problems"] not in ALONE and row.get("family") != "alone"

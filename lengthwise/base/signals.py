@@ -24,11 +24,11 @@ def tied() -> dict[str, str]:
 def leaving() -> AbstractContextManager[None]:
     """A context in which nothing is begun yet, e.g. torch is imported: a signal that asks the process to stop ends it
     at once, with exit status 130. An exception would be raised inside a library, which may lose it."""
-    return told(_leave)
+    return on_stop_signals(_leave)
 
 
 @contextmanager
-def told(act: Callable[[int, Any], object]) -> Iterator[None]:
+def on_stop_signals(act: Callable[[int, Any], object]) -> Iterator[None]:
     """A context in which a signal that asks the process to stop calls ``act``, where this thread may catch signals."""
     before = {number: signal.getsignal(number) for number in STOPS if _may_catch(number)}
     try:
@@ -40,7 +40,7 @@ def told(act: Callable[[int, Any], object]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def heed() -> None:
+def install_handlers() -> None:
     """Take every signal that asks the process to stop as Ctrl-C and, where the parent said so, end with it."""
     for number in STOPS:
         if _may_catch(number):

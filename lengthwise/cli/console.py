@@ -22,7 +22,7 @@ from lengthwise.base.streams import results
 from lengthwise.base.terminal import Terminal
 
 if TYPE_CHECKING:
-    from lengthwise.experiment.resources import Demand
+    from lengthwise.experiment.resources import ResourceEstimate
     from lengthwise.models import Model
     from lengthwise.run import Run
 
@@ -76,7 +76,7 @@ def measuring(sizes: Sequence[object]) -> str:
     return f"measuring {len(sizes)} size{'s' * (len(sizes) != 1)}"
 
 
-def foresee(what: str, demand: Demand) -> None:
+def foresee(what: str, demand: ResourceEstimate) -> None:
     """Say how long something takes, if that is long. UsageError if this machine cannot hold it."""
     demand.check(what)
     if demand.seconds > LONG:
@@ -84,7 +84,7 @@ def foresee(what: str, demand: Demand) -> None:
 
 
 @contextmanager
-def waiting(what: str, demand: Demand) -> Iterator[None]:
+def waiting(what: str, demand: ResourceEstimate) -> Iterator[None]:
     """Say after some seconds that something is at work, and how long it takes, on standard error: on a terminal with
     the time that has passed."""
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()

@@ -20,7 +20,7 @@ from lengthwise.cli.options import jobs_of
 from lengthwise.evaluation.solver import Answer, Solver
 from lengthwise.experiment.data import fresh_problems
 from lengthwise.jobs.live import follow
-from lengthwise.jobs.pool import Fleet
+from lengthwise.jobs.pool import JobPool
 from lengthwise.report import WORST, curves
 from lengthwise.report.publish import publish
 from lengthwise.report.tables import score_table
@@ -28,7 +28,7 @@ from lengthwise.report.terminal import plot
 from lengthwise.run import Run
 from lengthwise.runs.folder import runs_folder
 from lengthwise.viewer.document import write_page
-from lengthwise.viewer.report import report_page, thinkers
+from lengthwise.viewer.report import exportable_weights, report_page
 
 WORKED = (8, 16, 32)  # digits of the sums that are shown
 
@@ -64,11 +64,11 @@ def run(args: argparse.Namespace) -> int:
             Text.from_markup(INTRO.format(top=top, looped=looped.recipe.name, standard=standard.recipe.name)), ""
         )
     options = ["--lengths", ",".join(map(str, panel.sizes)), "--samples", str(args.samples), "--hard", "--families"]
-    with Fleet(runs, lambda _: options, jobs=jobs_of(args)) as fleet:
+    with JobPool(runs, lambda _: options, jobs=jobs_of(args)) as fleet:
         follow(fleet, runs, console, quiet=args.quiet, extra=lambda: pictures(runs))
     fleet.check()
     files = publish(runs, folder, title=study.title)
-    page = report_page(runs, title=study.title, made="lengthwise demo", models=thinkers(runs))
+    page = report_page(runs, title=study.title, made="lengthwise demo", models=exportable_weights(runs))
     files.append(write_page(str(folder / "page.html"), page))
     if args.json:
         scores = {run.recipe.name: run.rows("scores") for run in runs}

@@ -89,7 +89,7 @@ def _run(args: argparse.Namespace) -> int:
             raise UsageError("standard output is closed: there is nowhere to show what was asked for")
         with signals.leaving():
             work = _work(args)
-        signals.heed()
+        signals.install_handlers()
         with streams.only_results() if getattr(args, "json", False) else contextlib.nullcontext():
             status = work()
         sys.stdout.flush()  # here, where an error can still be told

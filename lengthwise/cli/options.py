@@ -22,7 +22,7 @@ from lengthwise.experiment import resources
 from lengthwise.experiment.recipe import Recipe, check_stopping
 from lengthwise.experiment.stopping import After, Stopping
 from lengthwise.hub import PREFIX
-from lengthwise.jobs.launchers import Engine, Local
+from lengthwise.jobs.launchers import Launcher, Local
 from lengthwise.jobs.ray_cluster import Ray
 from lengthwise.jobs.slurm import Slurm
 from lengthwise.run import Run, choose_device, read_recipe, weights_folder
@@ -177,15 +177,15 @@ def check_stack(args: argparse.Namespace) -> None:
         raise UsageError("--stack computes all seeds together, uncompiled: leave --compile out")
 
 
-def engine(args: argparse.Namespace) -> Engine:
+def engine(args: argparse.Namespace) -> Launcher:
     """Where to train, as it is typed: ``local``, ``slurm``, ``ray`` or ``Slurm(partition=main, minutes=60)``."""
     value = literals.parse(args.on, "--on")
     if isinstance(value, str):
         value = {engine.__name__.lower(): engine.__name__ for engine in (Local, Ray, Slurm)}.get(value.lower(), value)
-    return fields.decode(Engine, value, "--on")
+    return fields.decode(Launcher, value, "--on")
 
 
-def at_hand(args: argparse.Namespace) -> tuple[torch.device, Matmul]:
+def local_device(args: argparse.Namespace) -> tuple[torch.device, Matmul]:
     """The device and the arithmetic with which something can be tried in this process: those asked for, but where other
     machines train, which may have a GPU that is not here, a CPU. UsageError for a device that is not here, or is none.
     """

@@ -18,7 +18,7 @@ from lengthwise.cli.console import code_changed, doing, foresee, say, say_page
 from lengthwise.report import all_curves, once
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.publish import publish, publish_depth, redraw
-from lengthwise.report.published import inquiries, is_published, published, told
+from lengthwise.report.published import inquiries, is_published, published, read_figures_json
 from lengthwise.report.style import FORMATS, KNOWN_FORMATS
 from lengthwise.report.tables import depth_rows, row_table, score_table
 from lengthwise.runs.folder import (
@@ -175,12 +175,12 @@ def _operations(args: argparse.Namespace, runs: Sequence[RunFolder]) -> dict[str
 
 def _page(args: argparse.Namespace, runs: Sequence[Run], asked: Sequence[InquiryFolder]) -> int:
     """One page of all that these runs have shown, in which models think that fit."""
-    from lengthwise.viewer.report import report_page, thinkers
+    from lengthwise.viewer.report import exportable_weights, report_page
 
     check_file("--html", Path(args.html))
     price = _operations(args, runs)
     with doing("a page: examples, and a search for failures", quiet=args.quiet):
-        page = report_page(runs, asked, made=_again(args), operations=price, models=thinkers(runs))
+        page = report_page(runs, asked, made=_again(args), operations=price, models=exportable_weights(runs))
     return say_page(args, page)
 
 
@@ -194,7 +194,7 @@ def _page_of_results(args: argparse.Namespace, folders: Sequence[Path]) -> int:
         raise UsageError(f"{folders[0]}: there are no runs in this folder of results")
     from lengthwise.viewer.report import report_page
 
-    title = told(folders[0]).get("title") if len(folders) == 1 else None
+    title = read_figures_json(folders[0]).get("title") if len(folders) == 1 else None
     return say_page(args, report_page(runs, asked, title=title, made=_again(args)))
 
 

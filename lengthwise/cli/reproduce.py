@@ -15,7 +15,7 @@ from lengthwise.base.progress import Progress
 from lengthwise.base.score_rows import Row
 from lengthwise.cli.console import doing, err, say
 from lengthwise.cli.forecast import forecast
-from lengthwise.cli.options import at_hand, check_stack, engine, jobs_of, passed_on, seeds_of
+from lengthwise.cli.options import check_stack, engine, jobs_of, local_device, passed_on, seeds_of
 from lengthwise.evaluation.depth import depths
 from lengthwise.evaluation.families import samples_of_family
 from lengthwise.evaluation.sealed import seal
@@ -23,7 +23,7 @@ from lengthwise.experiment.data import fixed_set
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import Finite
 from lengthwise.jobs.live import follow
-from lengthwise.jobs.pool import Fleet
+from lengthwise.jobs.pool import JobPool
 from lengthwise.report import curves
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.csv_files import write_csv
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         return _dry_run(args, study)
     engine(args).check()
-    device, matmul = at_hand(args)
+    device, matmul = local_device(args)
     check_matmul(matmul, device)
     if args.samples is None:
         args.samples = study.samples
@@ -89,7 +89,7 @@ def _runs(args: argparse.Namespace, panel: Panel) -> list[Run]:
     return runs
 
 
-def _train(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[Run]]) -> Fleet:
+def _train(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[Run]]) -> JobPool:
     """Train and measure, in processes; the fleet knows which failed."""
     options = {
         one.folder: [*passed_on(args), *_measured_on(args, panel, one)]
@@ -98,14 +98,14 @@ def _train(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[R
     }
     together = list(chain(*runs.values()))
     how = {"jobs": jobs_of(args), "on": engine(args), "stack": args.stack}
-    with Fleet(together, lambda one: options[one.folder], **how) as fleet:
+    with JobPool(together, lambda one: options[one.folder], **how) as fleet:
         follow(fleet, together, err, quiet=args.quiet)
     return fleet
 
 
 def _seal(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[Run]]) -> None:
     """Measure every run once on problems of its own sealed seed."""
-    device, _ = at_hand(args)
+    device, _ = local_device(args)
     for panel in study.panels:
         kinds = ["uniform", *(["hard"] if panel.hard else []), *(["natural"] if panel.natural else [])]
         for run in (run for run in runs[panel.title] if run.done):
@@ -170,7 +170,7 @@ def _publish_panel(
         if panel.also and one.recipe.seed == 0 and one.recipe.loops.adapts and one.done:
             with computing(1), Progress(quiet=args.quiet) as shown, one.locked(wait=True):
                 sizes = [one.recipe.lengths.top, *panel.sizes]
-                rows = depths(one, sizes, DEPTH_SAMPLES, shown, at_hand(args)[0])
+                rows = depths(one, sizes, DEPTH_SAMPLES, shown, local_device(args)[0])
             files += publish_depth(rows, folder / f"stopping-{one.recipe.name}")
     if panel.natural:
         files += _publish_set(runs[0].recipe, folder / "distribution", quiet=args.quiet)

@@ -17,16 +17,25 @@ from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row, latest, size_text
 from lengthwise.cli.console import err, foresee, measuring, say
 from lengthwise.cli.forecast import forecast
-from lengthwise.cli.options import at_hand, check_seeds, engine, jobs_of, parse_sizes, passed_on, recipe_of, seeds_of
+from lengthwise.cli.options import (
+    check_seeds,
+    engine,
+    jobs_of,
+    local_device,
+    parse_sizes,
+    passed_on,
+    recipe_of,
+    seeds_of,
+)
 from lengthwise.experiment.axes import Axis, Point, changed, check_sizes, furthest, grid, parse
 from lengthwise.experiment.recipe import ChosenOn, Recipe
 from lengthwise.experiment.resources import of_measuring
 from lengthwise.jobs.live import follow
-from lengthwise.jobs.pool import Fleet
+from lengthwise.jobs.pool import JobPool
 from lengthwise.jobs.search import Search, check_search
 from lengthwise.report.csv_files import write_csv
 from lengthwise.report.style import save
-from lengthwise.report.sweep import mattered, mattered_table, ranked, sweep_figure, trials_table
+from lengthwise.report.sweep import compute_importances, mattered_table, ranked, sweep_figure, trials_table
 from lengthwise.run import Run
 from lengthwise.runs.folder import Folder, runs_folder
 from lengthwise.training.trainer import rehearse
@@ -51,7 +60,7 @@ class Sweep:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train a recipe at every point of a grid, or where a search leads; tell what mattered, and keep the best."""
+    """Train a recipe over a grid or by a search; report which fields matter, and keep the best."""
     sweep = _asked(args)
     if args.dry_run:
         return _dry_run(args, sweep)
@@ -84,7 +93,7 @@ def _asked(args: argparse.Namespace) -> Sweep:
     foresee(measuring(sizes), of_measuring(recipe, sizes, args.samples, [recipe.stopping]))
     if args.trials is None:
         points = [changed(recipe, point) for point in grid(axes)]
-        rehearse(points[0], *at_hand(args))
+        rehearse(points[0], *local_device(args))
     return Sweep(recipe, tuple(axes), tuple(sizes), args.samples, args.seeds, args.trials)
 
 
@@ -188,7 +197,7 @@ def _train(args: argparse.Namespace, sweep: Sweep, runs: Sequence[Run]) -> list[
     missing = list({one.folder: one for one in runs if _exact(sweep, one) is None}.values())
     sizes = ",".join(size_text(s) if isinstance(s, tuple) else str(s) for s in sweep.sizes)
     options = [*passed_on(args), "--lengths", sizes, "--samples", str(sweep.samples)]
-    with Fleet(missing, lambda _: options, jobs=jobs_of(args), on=engine(args)) as fleet:
+    with JobPool(missing, lambda _: options, jobs=jobs_of(args), on=engine(args)) as fleet:
         follow(fleet, missing, err, quiet=args.quiet)
     return [f"{where}: {why}" for where, why in fleet.failed.items() if not Run.open(where).diverged]
 
@@ -225,7 +234,7 @@ def _row(sweep: Sweep, point: Point, runs: Sequence[Run]) -> Row:
 
 def _tell(args: argparse.Namespace, sweep: Sweep, folder: Path, trials: Sequence[Row]) -> int:
     ranges = {axis.path: axis.log for axis in sweep.axes if not axis.values}
-    best, parts = ranked(trials)[0], mattered(trials, list(ranges))
+    best, parts = ranked(trials)[0], compute_importances(trials, list(ranges))
     chosen = _chosen(sweep, best["values"])
     write_csv(
         folder / "trials.csv", [row["values"] | {n: v for n, v in row.items() if n != "values"} for row in trials]

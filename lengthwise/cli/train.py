@@ -21,11 +21,11 @@ from lengthwise.cli.console import say
 from lengthwise.cli.families import after_training
 from lengthwise.cli.forecast import forecast, foresee_scores
 from lengthwise.cli.options import (
-    at_hand,
     check_stack,
     engine,
     further_kinds,
     jobs_of,
+    local_device,
     parse_sizes,
     passed_on,
     recipe_of,
@@ -37,9 +37,9 @@ from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping
-from lengthwise.jobs.launchers import Engine, Local
+from lengthwise.jobs.launchers import Launcher, Local
 from lengthwise.jobs.live import follow
-from lengthwise.jobs.pool import Fleet
+from lengthwise.jobs.pool import JobPool
 from lengthwise.report import curves
 from lengthwise.report.tables import score_table
 from lengthwise.run import Run, choose_device, read_recipe, weights_folder
@@ -51,7 +51,7 @@ from lengthwise.training.lineage import go_on_from
 from lengthwise.training.loop import train
 from lengthwise.training.processes import follows, process_count
 from lengthwise.training.stacked import train_stacked
-from lengthwise.training.trainer import Trainee, rehearse
+from lengthwise.training.trainer import Trainer, rehearse
 
 FURTHER = 1000  # problems per size, at most, for stopping rules after the first: those look at many more loops
 
@@ -147,10 +147,10 @@ def _say_that_it_is_new(folder: Path, recipes: Sequence[Recipe]) -> None:
     )
 
 
-def _apart(args: argparse.Namespace, runs: Sequence[Run], on: Engine) -> int:
+def _apart(args: argparse.Namespace, runs: Sequence[Run], on: Launcher) -> int:
     """Train and measure in processes of their own, here or elsewhere."""
     options = [*passed_on(args), *_own_options(args)]
-    with Fleet(runs, lambda _: options, jobs=jobs_of(args), on=on) as fleet:
+    with JobPool(runs, lambda _: options, jobs=jobs_of(args), on=on) as fleet:
         follow(fleet, runs, console.err, quiet=args.quiet)
     left = [one for one in runs if one.folder not in fleet.failed or one.diverged]
     if any(one.done for one in left) or not fleet.failed:
@@ -214,11 +214,11 @@ def _own_options(args: argparse.Namespace) -> list[str]:
 
 def _rehearse(args: argparse.Namespace, recipe: Recipe) -> None:
     """UsageError for what cannot work, before anything is written."""
-    device, matmul = at_hand(args)
+    device, matmul = local_device(args)
     rehearse(recipe, device, matmul)
     if args.compile and isinstance(engine(args), Local):
         with Progress(quiet=args.quiet) as progress, computing(args.threads):
-            compile_first(Trainee(recipe, device, matmul=args.matmul, compile=True), progress)
+            compile_first(Trainer(recipe, device, matmul=args.matmul, compile=True), progress)
 
 
 def _train(args: argparse.Namespace, run: Run, progress: Progress) -> None:
@@ -226,7 +226,7 @@ def _train(args: argparse.Namespace, run: Run, progress: Progress) -> None:
     train(run.recipe, run.folder, progress=progress, **how)
 
 
-def _train_stacked(args: argparse.Namespace, recipes: Sequence[Recipe], on: Engine) -> None:
+def _train_stacked(args: argparse.Namespace, recipes: Sequence[Recipe], on: Launcher) -> None:
     if args.keep_state:
         raise UsageError("--stack keeps no state for others to go on from: leave --keep-state out")
     if args.jobs is not None or not isinstance(on, Local):

@@ -79,9 +79,9 @@ def _check(args: argparse.Namespace) -> None:
     if getattr(args, "measure", False) and not getattr(args, "dry_run", True):
         raise UsageError("--measure times some steps for --dry-run: add that, or leave --measure out")
     if hasattr(args, "on"):
-        from lengthwise.cli.options import at_hand
+        from lengthwise.cli.options import local_device
 
-        at_hand(args)
+        local_device(args)
     elif getattr(args, "device", None):  # a report names none unless it runs models: it needs no torch
         from lengthwise.run import choose_device
 

@@ -16,7 +16,7 @@ from lengthwise.base.types import Batch, UsageError
 from lengthwise.evaluation.generate import respond
 from lengthwise.evaluation.likelihood import perplexity
 from lengthwise.experiment.layout import up_to_end
-from lengthwise.experiment.resources import Demand, of_measuring
+from lengthwise.experiment.resources import ResourceEstimate, of_measuring
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.models import Model
 from lengthwise.run import Run, Weights
@@ -56,7 +56,7 @@ class Solver:
     def __repr__(self) -> str:
         return f"Solver({self.weights.name!r})"
 
-    def demand(self, prompt: str, stopping: Stopping | None = None) -> Demand:
+    def demand(self, prompt: str, stopping: Stopping | None = None) -> ResourceEstimate:
         """What an answer would take. Raises UsageError if the task cannot parse the prompt, or no machine holds it."""
         recipe = self.weights.recipe
         size = recipe.task.parse(prompt.strip()).sizes[0].tolist()

@@ -48,7 +48,7 @@ def runs_foreign_code(recipe: Recipe, model: nn.Module) -> bool:
 
 
 @contextmanager
-def told_of_own(recipe: Recipe) -> Iterator[None]:
+def wrap_user_errors(recipe: Recipe) -> Iterator[None]:
     """UsageError, in one line, for any error of a recipe that has parts of a user's own, which are then named; the
     error itself is its cause. For a ``SystemExit`` and its like too, with which a module would end the process."""
     try:
@@ -60,17 +60,17 @@ def told_of_own(recipe: Recipe) -> Iterator[None]:
         if not names and isinstance(error, Exception):
             raise
         parts = f"; it has parts of your own: {', '.join(names)}" if names else ""
-        raise UsageError(f"{recipe.name}: {told_with_place(error)}{parts}") from error
+        raise UsageError(f"{recipe.name}: {describe_user_error(error)}{parts}") from error
 
 
 @contextmanager
 def running_foreign_code(recipe: Recipe) -> Iterator[None]:
     """A context in which code of others computes: it may draw from global generators, and fail in any way."""
-    with rng.undisturbed(), told_of_own(recipe):
+    with rng.undisturbed(), wrap_user_errors(recipe):
         yield
 
 
-def told_with_place(error: BaseException) -> str:
+def describe_user_error(error: BaseException) -> str:
     """An error in a line, and where it came from in code that is no package's."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _packaged(Path(frame.filename))]
     where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""

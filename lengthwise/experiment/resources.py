@@ -21,7 +21,7 @@ from lengthwise.base.quantities import YEAR, bytes_text, duration
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
-from lengthwise.experiment.own_code import told_of_own
+from lengthwise.experiment.own_code import wrap_user_errors
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping, limit_of
 from lengthwise.nn.window import Local
@@ -33,7 +33,7 @@ LARGE = 64  # a size from which on rows are not drawn
 
 
 @dataclass(frozen=True)
-class Demand:
+class ResourceEstimate:
     """What something takes."""
 
     memory: float  # bytes
@@ -60,39 +60,40 @@ def memory() -> float:
     return min(most, float(text)) if text.isdigit() else most
 
 
-def of_sizes(count: int) -> Demand:
+def of_sizes(count: int) -> ResourceEstimate:
     """Estimate a list of sizes, each with a row of scores."""
-    return Demand(2000.0 * count, 0)
+    return ResourceEstimate(2000.0 * count, 0)
 
 
-def of_problems(count: int, size: Sequence[int]) -> Demand:
+def of_problems(count: int, size: Sequence[int]) -> ResourceEstimate:
     """Estimate so many problems, and their text."""
-    return Demand(count * (500.0 + 100.0 * sum(size)), 0)
+    return ResourceEstimate(count * (500.0 + 100.0 * sum(size)), 0)
 
 
-def of_model(recipe: Recipe, numbers: int = 1) -> Demand:
+def of_model(recipe: Recipe, numbers: int = 1) -> ResourceEstimate:
     """Estimate a model's weights, with so many numbers per parameter."""
-    return Demand(0.0 if surely_small(recipe.model) else 4.0 * numbers * parameters(recipe), 0)
+    return ResourceEstimate(0.0 if surely_small(recipe.model) else 4.0 * numbers * parameters(recipe), 0)
 
 
-def of_training(recipe: Recipe) -> Demand:
+def of_training(recipe: Recipe) -> ResourceEstimate:
     """Estimate training: weights and what is kept beside them, and what backpropagation keeps of a batch."""
     positions, rounds = _row(recipe, recipe.tops)
     loops = int(recipe.loops.planned(torch.tensor([round(rounds)])))
     rows, weights = recipe.batch * positions, parameters(recipe)
     held = 4 * KEPT * weights + rows * (100 + 4 * _numbers_per_position(recipe) * loops)
-    return Demand(held, 6 * weights * rows * loops * recipe.steps / SPEED / 2)  # mean sizes are half of the largest
+    seconds = 6 * weights * rows * loops * recipe.steps / SPEED / 2  # mean sizes are half of the largest
+    return ResourceEstimate(held, seconds)
 
 
-def of_measuring(recipe: Recipe, sizes: Sequence[AnySize], samples: int, rules: Sequence[Stopping]) -> Demand:
+def of_measuring(recipe: Recipe, sizes: Sequence[AnySize], samples: int, rules: Sequence[Stopping]) -> ResourceEstimate:
     """Estimate exact match on so many problems per size: memory of the largest, time of all."""
     shown = sizes[:: max(1, len(sizes) // 32)]  # of many sizes some stand for all
     each = [_measuring(recipe, recipe.sizes(size), samples, rules) for size in shown]
     seconds = sum(one.seconds for one in each) * len(sizes) / len(shown)
-    return Demand(max(one.memory for one in each), seconds)
+    return ResourceEstimate(max(one.memory for one in each), seconds)
 
 
-def _measuring(recipe: Recipe, size: tuple[int, ...], samples: int, rules: Sequence[Stopping]) -> Demand:
+def _measuring(recipe: Recipe, size: tuple[int, ...], samples: int, rules: Sequence[Stopping]) -> ResourceEstimate:
     positions, rounds = _row(recipe, size)
     planned = recipe.loops.planned(torch.tensor([round(rounds)]))
     loops = max(int(limit_of(rule, planned)) for rule in rules)
@@ -102,7 +103,7 @@ def _measuring(recipe: Recipe, size: tuple[int, ...], samples: int, rules: Seque
     seen = 8 * getattr(recipe.model, "heads", 0) * positions**2 * _sees_all(recipe)
     traced = 8.0 * loops * together if len(rules) > 1 or any(rule.reads_output for rule in rules) else 0
     held = 4 * weights + problems + 4 * _numbers_per_position(recipe) * together + traced + seen
-    return Demand(held, 2 * weights * samples * positions * loops / SPEED)
+    return ResourceEstimate(held, 2 * weights * samples * positions * loops / SPEED)
 
 
 @lru_cache(maxsize=256)
@@ -143,13 +144,13 @@ def _numbers_per_position(recipe: Recipe) -> float:
 def parameters(recipe: Recipe) -> int:
     """The number of a model's parameters; a large one is made without memory, where it can be."""
     if surely_small(recipe.model):
-        with told_of_own(recipe):
+        with wrap_user_errors(recipe):
             return _counted(recipe)
     spec, layers = recipe.model, getattr(recipe.model, "layers", 1)
     if layers > 2:  # all alike but for what stands around them
         one, two = (parameters(replace(recipe, model=replace(spec, layers=n))) for n in (1, 2))  # type: ignore[call-arg]
         return one + (layers - 1) * (two - one)
-    with told_of_own(recipe):
+    with wrap_user_errors(recipe):
         # One of a user's own may look at its numbers while it is built, or have a slip.
         with suppress(Exception), torch.device("meta"):
             return _counted(recipe)

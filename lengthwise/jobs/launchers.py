@@ -48,7 +48,7 @@ class Executor(ABC):
         """Stop what still runs, after it has written its checkpoint."""
 
 
-class Engine(Part):
+class Launcher(Part):
     """A kind of executor, with its settings. Subclasses are frozen dataclasses."""
 
     @abstractmethod
@@ -68,7 +68,7 @@ class Engine(Part):
 
 
 @dataclass(frozen=True)
-class Local(Engine):
+class Local(Launcher):
     """Processes of this machine, which end with the one that started them."""
 
     def executor(self, jobs: int) -> Executor:

@@ -14,7 +14,7 @@ from rich.table import Table
 from lengthwise.base.progress import EVERY
 from lengthwise.base.quantities import duration
 from lengthwise.base.score_rows import share_text
-from lengthwise.jobs.pool import Fleet
+from lengthwise.jobs.pool import JobPool
 from lengthwise.run import Run
 from lengthwise.training.progress import loss_text
 
@@ -23,7 +23,7 @@ SHARE = 0.05  # of the time, at most, goes into pictures: rows of long trainings
 
 
 def follow(
-    fleet: Fleet,
+    fleet: JobPool,
     runs: Sequence[Run],
     console: Console,
     *,
@@ -50,7 +50,7 @@ def follow(
             time.sleep(0.25)
 
 
-def overview(fleet: Fleet, runs: Sequence[Run]) -> RenderableType:
+def overview(fleet: JobPool, runs: Sequence[Run]) -> RenderableType:
     """``status`` of all runs; of many, how many there are of each kind, and ``status`` of some that have begun."""
     if len(runs) <= MOST:
         return status(runs)

@@ -10,13 +10,13 @@ from typing import Self
 
 from lengthwise.base.errors import clean
 from lengthwise.base.types import UsageError
-from lengthwise.jobs.launchers import Engine, Job, Local
+from lengthwise.jobs.launchers import Job, Launcher, Local
 from lengthwise.run import Run
 
 Together = Sequence[Run]  # that one command trains
 
 
-class Fleet:
+class JobPool:
     """Runs ``lengthwise train`` for several runs on an engine, with the options that ``arguments`` returns for each
     run; at most ``jobs`` at a time on this machine. Finished work is not repeated. With ``stack``, the runs of a
     recipe, whose seeds follow each other, are trained by one command, which is given the first one's options.
@@ -30,7 +30,7 @@ class Fleet:
         arguments: Callable[[Run], Sequence[str]],
         *,
         jobs: int = 2,
-        on: Engine | None = None,
+        on: Launcher | None = None,
         stack: bool = False,
     ) -> None:
         if jobs < 1:

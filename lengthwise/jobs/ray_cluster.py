@@ -17,7 +17,7 @@ from typing import Any
 from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import library
 from lengthwise.base.ranges import Extra, NotNegative, OneLine, Size
-from lengthwise.jobs.launchers import COMMAND, Engine, Executor, Job, Process
+from lengthwise.jobs.launchers import COMMAND, Executor, Job, Launcher, Process
 
 MOST = 1000  # tasks that Ray is given at a time
 LOOK = 1.0  # seconds between two looks at them
@@ -25,7 +25,7 @@ PATIENCE = 60.0  # seconds in which trainings that are cancelled write their che
 
 
 @dataclass(frozen=True)
-class Ray(Engine):
+class Ray(Launcher):
     """Tasks of a Ray cluster."""
 
     address: OneLine = ""  # of a cluster; empty: RAY_ADDRESS, a cluster that runs here, or one for this command alone

@@ -19,7 +19,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import library
 from lengthwise.base.files import check_tree, inside
 from lengthwise.base.ranges import Extra, OneLine, Range, Size
-from lengthwise.jobs.launchers import COMMAND, Engine, Executor, Job, last_line
+from lengthwise.jobs.launchers import COMMAND, Executor, Job, Launcher, last_line
 from lengthwise.runs.folder import runs_folder
 
 MOST = 1000  # jobs of an array
@@ -30,7 +30,7 @@ LOST = 3  # times a job may be lost, as when its memory does not suffice
 
 
 @dataclass(frozen=True)
-class Slurm(Engine):
+class Slurm(Launcher):
     """Jobs of a Slurm cluster, as one array."""
 
     partition: OneLine = ""  # empty: the cluster's own default

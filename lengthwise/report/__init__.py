@@ -26,7 +26,7 @@ from lengthwise.base.score_rows import (
     SOLVED,
     Row,
     Sizes,
-    among_all,
+    is_full_family_run,
     latest,
     share_text,
     trained_on,
@@ -144,7 +144,7 @@ def _curves(label: str, group: Sequence[RunFolder]) -> list[Curve]:
     kinds: dict[tuple[str, str], dict[SeedPair, list[Row]]] = {}
     for run in group:
         rows = run.rows("scores")
-        alone = [(row["problems"], row) for row in rows if not among_all(row)]
+        alone = [(row["problems"], row) for row in rows if not is_full_family_run(row)]
         for problems, row in [*alone, *((WORST, row) for row in worst_rows(rows))]:
             seeds = kinds.setdefault((problems, row["stopping"]), {})
             seeds.setdefault((run.outline.seed, run.outline.data_seed), []).append(row)

@@ -21,7 +21,7 @@ from lengthwise.report.loss_figure import loss_figure
 from lengthwise.report.map_figure import cells_of, heat_map
 from lengthwise.report.overview_figure import overview_figure
 from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
-from lengthwise.report.published import inquiries, published, read_json, read_table, told
+from lengthwise.report.published import inquiries, published, read_figures_json, read_json, read_table
 from lengthwise.report.style import FORMATS, Width, save
 from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder
 
@@ -80,7 +80,7 @@ def _forget(folder: Path, labels: Iterable[str], written: Sequence[Path]) -> Non
 
 def redraw(source: Path, folder: Path, *, width: Width = "page", formats: Sequence[str] = FORMATS) -> list[Path]:
     """Draw all figures of a folder of results again, from its rows, into ``folder``; the paths written."""
-    about, runs, asked = told(source), published(source), inquiries(source)
+    about, runs, asked = read_figures_json(source), published(source), inquiries(source)
     figures = _figures(runs, asked, about.get("title"), about.get("strong"), width) if [*runs, *asked] else {}
     for path in sorted(source.glob("stopping-*.json")):
         figures[path.stem] = depth_figure(read_json(path, tuple[Depth, ...]), _depth_title(path.stem), width=width)
@@ -231,15 +231,15 @@ def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], folde
     figure = parameter_figure(rows, claims)
     write_csv(folder / "parameters.csv", rows)
     drawn = [{"who": claim.who, "exact": claim.exact} for claim in claims if claim.exact is not None]
-    about = _write(folder, "figures", told(folder) | {"claims": drawn})
+    about = _write(folder, "figures", read_figures_json(folder) | {"claims": drawn})
     return [folder / "parameters.csv", about, *save(figure, folder / "parameters")]
 
 
 def publish_overview(panels: Sequence[str], folder: Path, *, title: str, strong: str) -> list[Path]:
     """All panels of a study in one figure: these, by the names of their folders, and those that were published before;
     one alone is remembered, and not drawn. ``strong`` is the method that it is about."""
-    known = list(dict.fromkeys([*told(folder).get("panels", []), *panels]))
-    about = told(folder) | {"title": title, "panels": known, "strong": strong}
+    known = list(dict.fromkeys([*read_figures_json(folder).get("panels", []), *panels]))
+    about = read_figures_json(folder) | {"title": title, "panels": known, "strong": strong}
     files = [_write(folder, "figures", about)]
     return files if len(known) < 2 else [*files, *save(_overview(folder, about), folder / "overview")]
 

@@ -135,7 +135,7 @@ def read_json(path: Path, kind: Any) -> Any:
     return fields.conform(kind, tree, str(path))
 
 
-def told(folder: Path) -> Row:
+def read_figures_json(folder: Path) -> Row:
     """What figures say beyond their rows: ``title``, ``strong``, ``claims``."""
     path = folder / "figures.json"
     return fields.conform(Figures, read_tree(path), str(path)) if path.exists() else {}

@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.score_rows import Row
+from lengthwise.base.score_rows import Row, share_text
 
 # `make docs` writes it, from docs/records.toml and the rows in results/.
 RECORDS = Path(__file__).with_name("records.json")
@@ -34,4 +34,4 @@ def describe_ours(record: Row) -> str:
     ours = record["ours"]
     seeds, lengths = ours["seeds"], "x".join(map(str, ours["trained_to"]))
     number = "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
-    return f"{ours['verdict']}: {statistics.fmean(seeds):.3f} ({number}), {lengths} → {ours['sizes']}"
+    return f"{ours['verdict']}: {share_text(statistics.fmean(seeds), 3)} ({number}), {lengths} → {ours['sizes']}"

@@ -1,4 +1,4 @@
-"""What a sweep found: its trials as a table, what mattered, and a figure."""
+"""A sweep's results: its trials as a table, the importance of each field, and a figure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def ranked(trials: Sequence[Row]) -> list[Row]:
     return sorted(trials, key=lambda row: (-row["seeds"], -row["exact"], row["parameters"] or 0))
 
 
-def mattered(trials: Sequence[Row], ranges: Sequence[str]) -> list[Row]:
+def compute_importances(trials: Sequence[Row], ranges: Sequence[str]) -> list[Row]:
     """For each field that varied: the fraction of the variance of exact match that its own values explain, and exact
     match at each value, the mean over trials. The values of searched ``ranges`` are put into three parts of about
     equal counts, equal values into one."""
@@ -71,8 +71,8 @@ def trials_table(trials: Sequence[Row]) -> Table:
 
 
 def mattered_table(rows: Sequence[Row]) -> Table:
-    """What mattered, most first."""
-    table = Sheet("field", "explains", "exact match by value", title="What mattered")
+    """The importance of each field, largest first."""
+    table = Sheet("field", "explains", "exact match by value", title="Importance of fields")
     for row in rows:
         by_value = ", ".join(f"{value}: {share_text(mean, 3)}" for value, mean in row["exact"].items())
         table.add_row(row["field"], share_text(row["explains"]), by_value)

@@ -19,7 +19,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.fields import Part, text
 from lengthwise.base.files import one_line
 from lengthwise.base.formatting import as_html, as_text
-from lengthwise.experiment.own_code import told_with_place
+from lengthwise.experiment.own_code import describe_user_error
 from lengthwise.models import ModelSpec
 from lengthwise.nn.mixer import MixerSpec
 from lengthwise.nn.position import Position
@@ -105,7 +105,7 @@ def _held(part: Any, name: str, law: Law) -> Finding:
 
 def _told(error: BaseException) -> str:
     """What was found or, of an error in the part's own code, where it stands too."""
-    return one_line(error) if isinstance(error, (Broken, UsageError)) else told_with_place(error)
+    return one_line(error) if isinstance(error, (Broken, UsageError)) else describe_user_error(error)
 
 
 def check_kinds(kinds: Iterable[type[Part]]) -> Findings:

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.signals import STOPS, told
+from lengthwise.base.signals import STOPS, on_stop_signals
 from lengthwise.base.types import Inputs
 from lengthwise.models import device_of
 from lengthwise.runners import Runner
@@ -185,5 +185,5 @@ def stop_signal() -> Iterator[Any]:
         came.append(number)
         signal.signal(number, before[number])
 
-    with told(note):
+    with on_stop_signals(note):
         yield lambda: bool(came)

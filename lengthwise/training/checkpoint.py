@@ -127,7 +127,7 @@ def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]
     return {name: clean(str(before[name])) for name in now if str(before[name]) != str(now[name])}
 
 
-def told(changes: Mapping[str, str], now: Mapping[str, Any], step: int) -> str:
+def describe_changes(changes: Mapping[str, str], now: Mapping[str, Any], step: int) -> str:
     """A line about them; empty if there are none."""
     what = ", ".join(f"{name} {now[name]} and not {value}" for name, value in changes.items())
     return f"goes on from step {step} with {what}: the last bits of its weights may differ" if what else ""

@@ -6,10 +6,10 @@ from lengthwise.base.errors import UsageError, clean, message_of
 from lengthwise.base.progress import Progress
 from lengthwise.base.streams import unwarned
 from lengthwise.runners import cpu
-from lengthwise.training.trainer import Trainee
+from lengthwise.training.trainer import Trainer
 
 
-def compile_first(trainee: Trainee, shown: Progress) -> None:
+def compile_first(trainee: Trainer, shown: Progress) -> None:
     """Compile what the first step needs, if anything is compiled; say where that is asked for and does not help.
     Raises UsageError where torch cannot."""
     if trainee.compile and trainee.processes.first and (said := _about(trainee)):
@@ -27,7 +27,7 @@ def compile_first(trainee: Trainee, shown: Progress) -> None:
     line.show(1.0)
 
 
-def _about(trainee: Trainee) -> str:
+def _about(trainee: Trainer) -> str:
     """What is to be said where compiling is asked for, and does not help; empty where it may."""
     if reason := cpu.uncompiled(trainee.model):
         return f"runs uncompiled: {reason}"

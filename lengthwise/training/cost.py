@@ -30,7 +30,7 @@ from lengthwise.runners.plain import Plain
 from lengthwise.runs.folder import keep_operations, known_operations
 from lengthwise.training.arithmetic import Matmul, computing
 from lengthwise.training.compiling import compile_first
-from lengthwise.training.trainer import Trainee
+from lengthwise.training.trainer import Trainer
 
 PATIENCE = 60.0  # seconds of one step
 STORED = Path(__file__).parent / "costs.json"  # written by `make costs`
@@ -177,7 +177,7 @@ def step_seconds(recipe: Recipe, moments: int = 4, rows: int | None = None) -> f
     rows = min(rows or recipe.batch, recipe.batch)
     if (foreseen := _foreseen(recipe)) * rows / recipe.batch > PATIENCE:
         return foreseen
-    trainee = Trainee(_small(recipe, rows), torch.device("cpu"))
+    trainee = Trainer(_small(recipe, rows), torch.device("cpu"))
     return _timed(trainee, moments, time.process_time) * recipe.batch / rows
 
 
@@ -186,7 +186,7 @@ def gpu_step_seconds(recipe: Recipe, moments: int, *, matmul: Matmul = "fp32", c
     if _foreseen(recipe) > FASTER * PATIENCE:
         return None
     device = torch.device("cuda")
-    trainee = Trainee(_small(recipe, recipe.batch), device, matmul=matmul, compile=compile)
+    trainee = Trainer(_small(recipe, recipe.batch), device, matmul=matmul, compile=compile)
     compile_first(trainee, Progress(quiet=True))
 
     def now() -> float:  # when it has done all it was given
@@ -196,7 +196,7 @@ def gpu_step_seconds(recipe: Recipe, moments: int, *, matmul: Matmul = "fp32", c
     return _timed(trainee, moments, now)
 
 
-def _timed(trainee: Trainee, moments: int, now: Callable[[], float]) -> float:
+def _timed(trainee: Trainer, moments: int, now: Callable[[], float]) -> float:
     """Seconds of a step, by a clock: the mean of steps across the training."""
     recipe, taken = trainee.recipe, 0.0
     with computing(1):

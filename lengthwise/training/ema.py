@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 
-class Average(AveragedModel):
+class EMA(AveragedModel):
     """An exponential moving average: after the first update a copy, then ``decay`` of itself and the rest of the model.
 
     Torch's own sends the number of updates to the model's device at each one, for which a GPU makes the host wait. An

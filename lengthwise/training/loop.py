@@ -23,7 +23,7 @@ from lengthwise.training.compiling import compile_first
 from lengthwise.training.prefetch import drawn_ahead
 from lengthwise.training.processes import joined
 from lengthwise.training.progress import Course, verdict
-from lengthwise.training.trainer import Trainee, rehearse
+from lengthwise.training.trainer import Trainer, rehearse
 
 
 @checked
@@ -66,7 +66,7 @@ def train(
         if processes.first and not (where / "config.json").exists():
             rehearse(recipe, at, matmul)
         how = {"allow_divergence": allow_divergence, "matmul": matmul, "compile": compile}
-        trainee = Trainee(recipe, at, processes=processes, **how)
+        trainee = Trainer(recipe, at, processes=processes, **how)
         causality.check(trainee.model, recipe)
         if not Run(where, recipe).done:
             with computing(threads):
@@ -93,7 +93,7 @@ def train(
     return run
 
 
-def _train(trainee: Trainee, run: Run, shown: Progress, stopped: Callable[[], bool], save_every: float) -> None:
+def _train(trainee: Trainer, run: Run, shown: Progress, stopped: Callable[[], bool], save_every: float) -> None:
     """Train from the last checkpoint to the end."""
     recipe = trainee.recipe
     for change in trainee.restore(run):
@@ -118,7 +118,7 @@ def _train(trainee: Trainee, run: Run, shown: Progress, stopped: Callable[[], bo
             raise Interrupted(f"stopped at step {trainee.step}; the same command goes on from there: {run.folder}")
 
 
-def _help(trainee: Trainee, where: Path, stopped: Callable[[], bool]) -> Run:
+def _help(trainee: Trainer, where: Path, stopped: Callable[[], bool]) -> Run:
     """What processes do beside the first: they take the same steps on other rows, and write nothing."""
     state = trainee.processes.from_first(None)
     if state is not None:

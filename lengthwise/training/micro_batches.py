@@ -15,7 +15,7 @@ from lengthwise.models import device_of
 from lengthwise.runners import Runner
 
 
-class InParts(Runner):
+class MicroBatches(Runner):
     """Runs the rows of a batch in parts, one after the other, and computes each again for its gradients.
 
     So memory holds what backpropagation keeps of one part, and of all parts the logits alone. Objectives see the whole

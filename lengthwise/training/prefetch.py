@@ -1,7 +1,7 @@
 """Draws each batch while the step before it is computed.
 
-A batch is a function of the recipe, the step and the exams passed (``recipe.data``), so it does not matter when it is
-drawn: weights are the same to the bit. On a CPU nothing is won, as drawing takes its time from the step.
+A batch is a function of the recipe, the step and the exams passed (``experiment.data``), so it does not matter when it
+is drawn: weights are the same to the bit. On a CPU nothing is won, as drawing takes its time from the step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from lengthwise.experiment import data
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.training.trainer import DrawnBatch, Trainee
+from lengthwise.training.trainer import DrawnBatch, Trainer
 
 
 def pays(device: torch.device) -> bool:
@@ -42,7 +42,7 @@ class Ahead:
 
 
 @contextmanager
-def drawn_ahead(trainees: Sequence[Trainee], *, always: bool = False) -> Iterator[None]:
+def drawn_ahead(trainees: Sequence[Trainer], *, always: bool = False) -> Iterator[None]:
     """A context in which one thread draws the batches of these ahead, where that pays, or ``always``."""
     if not always and not pays(trainees[0].device):
         yield

@@ -1,7 +1,7 @@
 """Several seeds of one recipe, trained together in one process.
 
-Each seed is a ``Trainee`` as ever, with batches, objective, optimizer, log, checkpoint and folder of its own. Only the
-logits and their gradients are computed together (``depth.stacked``).
+Each seed is a ``Trainer`` with batches, objective, optimizer, log, checkpoint and folder of its own. Only the
+logits and their gradients are computed together (``runners.stacked``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from lengthwise.training.arithmetic import Matmul, autocast, check_matmul, compu
 from lengthwise.training.prefetch import drawn_ahead
 from lengthwise.training.processes import process_count
 from lengthwise.training.progress import Course
-from lengthwise.training.trainer import DrawnBatch, Trainee, rehearse, small
+from lengthwise.training.trainer import DrawnBatch, Trainer, rehearse, small
 
 
 @checked
@@ -79,7 +79,7 @@ def train_stacked(
         stopped = entered.enter_context(stop_signal())
         if left:
             given: dict[str, Any] = {"allow_divergence": allow_divergence, "matmul": matmul, "stacked": len(left)}
-            seeds = [Member(run, Trainee(run.recipe, at, **given)) for run in left]
+            seeds = [Member(run, Trainer(run.recipe, at, **given)) for run in left]
             for one in seeds:
                 one.run.hold_code(one.trainee.model)
             with drawn_ahead([one.trainee for one in seeds]):
@@ -104,7 +104,7 @@ def _foresee(recipes: Sequence[Recipe], device: torch.device, matmul: Matmul) ->
 def rehearse_stacked(recipes: Sequence[Recipe], device: torch.device, matmul: Matmul = "fp32") -> None:
     """Train two of the seeds on a few rows at the first step and at the last: what cannot be stacked raises UsageError
     here."""
-    trainees = [Trainee(small(recipe), device, matmul=matmul) for recipe in recipes[:2]]
+    trainees = [Trainer(small(recipe), device, matmul=matmul) for recipe in recipes[:2]]
     try:
         advance(trainees)
         for one in trainees:
@@ -134,7 +134,7 @@ class Member:
     """One of a stack: a model in training, and its run."""
 
     run: Run
-    trainee: Trainee
+    trainee: Trainer
 
 
 class Stack:
@@ -207,7 +207,7 @@ def _means(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         yield {"exact": {size: mean(exact[size] for exact in watched) for size in watched[0]}}
 
 
-def advance(trainees: Sequence[Trainee]) -> list[Trainee]:
+def advance(trainees: Sequence[Trainer]) -> list[Trainer]:
     """Take a step of those that have taken fewest, and return them.
 
     The others are computed too, and thrown away: so a step has the same shapes, and the same last bits, after a kill
@@ -219,7 +219,7 @@ def advance(trainees: Sequence[Trainee]) -> list[Trainee]:
         return _advanced(trainees, step, batches)
 
 
-def _advanced(trainees: Sequence[Trainee], step: int, batches: Sequence[DrawnBatch]) -> list[Trainee]:
+def _advanced(trainees: Sequence[Trainer], step: int, batches: Sequence[DrawnBatch]) -> list[Trainer]:
     models = [one.model for one in trainees]
 
     def losses(runners: Sequence[Runner]) -> list[Loss]:

@@ -22,7 +22,7 @@ from lengthwise.base.types import Batch, Loss
 from lengthwise.evaluation import causality, scores
 from lengthwise.experiment import data
 from lengthwise.experiment.lengths import Growing, Mastery
-from lengthwise.experiment.own_code import running_foreign_code, runs_foreign_code, told_of_own
+from lengthwise.experiment.own_code import running_foreign_code, runs_foreign_code, wrap_user_errors
 from lengthwise.experiment.recipe import Parent, Recipe
 from lengthwise.experiment.resources import KEPT, of_model, parameters, surely_small
 from lengthwise.experiment.source import Fresh
@@ -32,11 +32,11 @@ from lengthwise.runners import Runner, cpu
 from lengthwise.runners.plain import Plain
 from lengthwise.training import checkpoint
 from lengthwise.training.arithmetic import Bf16, Clock, Matmul, check_matmul, stepping
-from lengthwise.training.ema import Average
+from lengthwise.training.ema import EMA
 from lengthwise.training.lineage import inherited
-from lengthwise.training.micro_batches import InParts
+from lengthwise.training.micro_batches import MicroBatches
 from lengthwise.training.processes import Alone, Divided, Processes
-from lengthwise.training.validation import Watching, finite
+from lengthwise.training.validation import Validator, finite
 
 DrawnBatch = tuple[Batch, Int[Tensor, " b"]]  # a batch, with its rows' loops
 
@@ -44,7 +44,7 @@ LOG_EVERY = 10  # steps
 REHEARSED = 2  # rows
 
 
-class Trainee:
+class Trainer:
     """A model in training, with the optimizer and everything else that a checkpoint holds."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Trainee:
             raise UsageError(f"{recipe.name}: several parts add random offsets to digit positions: offset=1 adds none")
         if not any(weight.requires_grad for weight in self.model.parameters()):
             raise UsageError(f"{recipe.name}: there is nothing to train: the model has no weights that may change")
-        self.average = Average(self.model, recipe.ema) if recipe.ema else None
+        self.average = EMA(self.model, recipe.ema) if recipe.ema else None
         self.optimizer = recipe.optimizer.build(self.model.parameters())
         self.draw: Callable[[int, int], DrawnBatch] = lambda step, passed: data.batch(recipe, step, passed=passed)
         self.step = recipe.start
@@ -77,7 +77,7 @@ class Trainee:
         self.last = (0, math.nan)  # step and loss of the last report
         self.diverged = 0  # the step at which that was found
         self.resumed: list[dict[str, Any]] = []  # with what each change of versions or threads came
-        self.watching = Watching(recipe)
+        self.watching = Validator(recipe)
         # Steps seed torch's global generators, for dropout; code of others may draw from Python's too.
         self.borrowed = partial(running_foreign_code, recipe) if runs_foreign_code(recipe, self.model) else rng.borrowed
         self.spent = {"wall_s": 0.0, "cpu_s": 0.0}
@@ -146,7 +146,7 @@ class Trainee:
         """Chosen at every step: hooks may have been set since the last one."""
         runner = cpu.choose(self.model, self._kinds())
         runner = Bf16(runner) if self.matmul == "bf16" else runner
-        runner = InParts(runner, self.parts) if self.parts > 1 else runner
+        runner = MicroBatches(runner, self.parts) if self.parts > 1 else runner
         return Divided(runner, self.processes) if self.processes.divides else runner
 
     def _kinds(self) -> Sequence[cpu.RunnerType]:
@@ -327,7 +327,7 @@ class Trainee:
         changes = checkpoint.changed(before, self.surroundings())
         self.resumed += [{"step": self.step, **changes}] if changes else []
         said = [
-            checkpoint.told(changes, self.surroundings(), self.step),
+            checkpoint.describe_changes(changes, self.surroundings(), self.step),
             checkpoint.lost(rows, self.step // LOG_EVERY - self.recipe.start // LOG_EVERY),
         ]
         return [f"{self.recipe.name}: {text}" for text in said if text]
@@ -372,16 +372,16 @@ class Trainee:
         self.resumed = [*state.get("resumed", [])]
 
 
-def rehearse(recipe: Recipe, device: torch.device, matmul: Matmul = "fp32") -> Trainee:
+def rehearse(recipe: Recipe, device: torch.device, matmul: Matmul = "fp32") -> Trainer:
     """Train on a few rows at the first step and at the last, and measure what the recipe watches and its longest
     problems on a few: what cannot work raises UsageError here, before anything is written or hours have passed."""
     check_matmul(matmul, device)
-    with told_of_own(recipe), rng.undisturbed():
+    with wrap_user_errors(recipe), rng.undisturbed():
         return _rehearsed(recipe, device, matmul)
 
 
-def _rehearsed(recipe: Recipe, device: torch.device, matmul: Matmul) -> Trainee:
-    trainee = Trainee(small(recipe), device, matmul=matmul)
+def _rehearsed(recipe: Recipe, device: torch.device, matmul: Matmul) -> Trainer:
+    trainee = Trainer(small(recipe), device, matmul=matmul)
     causality.check(trainee.model, recipe)
     data.check_training(recipe)
     check_kept(trainee.model.state_dict())

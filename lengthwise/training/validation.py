@@ -16,7 +16,7 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import Model
 
 
-class Watching:
+class Validator:
     """Measures what a recipe's ``watch`` names. ``best`` are the weights of the highest merit, at the first step that
     had it: the highest exact match, or the lowest validation loss, as the recipe's ``keep`` says; or none."""
 

@@ -50,7 +50,7 @@ def report_page(
     return page
 
 
-def thinkers(runs: Sequence[Run]) -> list[Weights]:
+def exportable_weights(runs: Sequence[Run]) -> list[Weights]:
     """The weights of each recipe's first trained run, if a page can compute them."""
     found = []
     for group in by_recipe(runs).values() if runs else ():

@@ -35,8 +35,8 @@ from lengthwise.run import Run, Weights, load
 from lengthwise.training.arithmetic import Clock
 from lengthwise.training.loop import train
 from lengthwise.training.stacked import train_stacked
-from lengthwise.training.trainer import Trainee
-from lengthwise.training.validation import Watching
+from lengthwise.training.trainer import Trainer
+from lengthwise.training.validation import Validator
 
 
 @pytest.mark.parametrize("name", ["looped-parity", "half-fop-loop-adaptive-copy", "gpt-small"])
@@ -116,7 +116,7 @@ def test_a_rule_for_many_problems_is_not_attacked():
 
 def test_no_loss_at_all_is_the_lowest_and_one_that_is_no_number_the_highest():
     recipe = catalog.recipe("looped-parity", ["keep=lowest-loss", "watch.validation=4", "watch.every=1"])
-    merits = [Watching(recipe)._merit({"validation_loss": loss}) for loss in (0.0, 0.5, None)]
+    merits = [Validator(recipe)._merit({"validation_loss": loss}) for loss in (0.0, 0.5, None)]
     assert merits == sorted(merits, reverse=True) and merits[0] == 0.0
 
 
@@ -132,7 +132,7 @@ def test_a_clock_forgets_what_it_is_told_to(monkeypatch):
 
 def test_the_best_weights_of_an_old_checkpoint_have_their_names_of_today():
     recipe = catalog.recipe("looped-parity").change(["keep=best", "watch.every=10", "model.width=16"])
-    one, other = (Trainee(recipe, torch.device("cpu")) for _ in range(2))
+    one, other = (Trainer(recipe, torch.device("cpu")) for _ in range(2))
     one.watching.best = {"merit": 1.0, "step": 0, "weights": dict(one.model.state_dict())}
     state = one.state()
     for part in (state["model"], state["average"], state["best"]["weights"]):

@@ -105,7 +105,7 @@ def test_one_thread_draws_while_another_trains(tmp_path):
     hold, go = threading.Event(), threading.Event()
 
     def trained():
-        one = trainer.Trainee(DROPPING, torch.device("cpu"))
+        one = trainer.Trainer(DROPPING, torch.device("cpu"))
         one.advance()
         hold.set()
         assert go.wait(20)

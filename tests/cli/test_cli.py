@@ -21,7 +21,7 @@ from lengthwise.base.errors import Diverged
 from lengthwise.cli import console, evaluate
 from lengthwise.cli.entry import parse
 from lengthwise.experiment.data import default_sizes
-from lengthwise.training.trainer import Trainee
+from lengthwise.training.trainer import Trainer
 
 TINY = ["steps=12", "batch=8", "model.width=16", "watch.every=0"]
 
@@ -352,8 +352,8 @@ def test_a_seed_that_diverges_stops_no_other_in_one_process(monkeypatch):
     words += ["--seeds", 2, "--jobs", 1, "--lengths", 4, "--samples", 4, "--quiet"]
     done = command(*words, "optimizer.rate=1e30", "clip=none")
     assert done.returncode == 2 and "2 of 2 seeds diverged" in done.stderr
-    finite = Trainee.check_finite
-    monkeypatch.setattr(Trainee, "check_finite", lambda one: _diverge() if one.recipe.seed == 0 else finite(one))
+    finite = Trainer.check_finite
+    monkeypatch.setattr(Trainer, "check_finite", lambda one: _diverge() if one.recipe.seed == 0 else finite(one))
     done = command(*words)
     assert done.returncode == 2 and "1 of 2 seeds diverged" in done.stderr
     assert "exact match" in done.stdout and "diverged" in done.stdout

@@ -28,7 +28,7 @@ from lengthwise.cli.entry import main
 from lengthwise.experiment.recipe import ChosenOn
 from lengthwise.run import Run, choose_device
 from lengthwise.runs.folder import RunFolder
-from lengthwise.training.loop import Trainee, rehearse, train
+from lengthwise.training.loop import Trainer, rehearse, train
 
 # As for a user, whose types nobody checks.
 pytestmark = pytest.mark.usefixtures("untyped")
@@ -423,7 +423,7 @@ STATES = [
 @pytest.mark.parametrize("change", STATES)
 def test_a_checkpoint_is_just_what_its_recipe_writes(change):
     run = Run.of(TINY)
-    trainee = Trainee(TINY, CPU)
+    trainee = Trainer(TINY, CPU)
     trainee.advance()
     state = trainee.state()
     change(state)
@@ -436,12 +436,12 @@ def test_a_checkpoint_is_just_what_its_recipe_writes(change):
 
 def test_settings_come_from_the_recipe_and_not_from_the_checkpoint():
     run = Run.of(TINY)
-    trainee = Trainee(TINY, CPU)
+    trainee = Trainer(TINY, CPU)
     trainee.advance()
     state = trainee.state()
     state["optimizer"]["param_groups"][0] |= {"betas": "x", "maximize": True, "params": "foreign"}
     run.save_state(state)
-    resumed = Trainee(TINY, CPU)
+    resumed = Trainer(TINY, CPU)
     resumed.restore(run)
     assert resumed.optimizer.state_dict()["param_groups"] == trainee.optimizer.state_dict()["param_groups"]
 

@@ -123,7 +123,7 @@ MISTAKES = [
 @pytest.mark.parametrize(("command", "answer"), MISTAKES)
 def test_quoted_mistakes_are_answered_so(command, answer, here, monkeypatch, capsys):
     """In one line and with exit status 2, before anything is trained; … stands for anything."""
-    monkeypatch.setattr(loop.Trainee, "advance", lambda _: pytest.fail("it trains"))
+    monkeypatch.setattr(loop.Trainer, "advance", lambda _: pytest.fail("it trains"))
     assert entry._run(entry.parse(words_of(command))) == 2
     wanted = re.escape(answer).replace("…", ".*")
     assert re.fullmatch(wanted, capsys.readouterr().err)

@@ -20,7 +20,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.cli import entry, options
 from lengthwise.jobs import launchers, live, ray_cluster, slurm
 from lengthwise.jobs.live import overview
-from lengthwise.jobs.pool import Fleet
+from lengthwise.jobs.pool import JobPool
 
 SMALL = ["steps=2", "lengths=Uniform(top=4)", "model.width=8", "batch=8", "watch.every=0", "keep=last"]
 
@@ -64,7 +64,7 @@ class Clock:
 )
 def test_pictures_of_long_trainings_take_little_of_the_time(terminal, quiet, picture, least, most, monkeypatch):
     clock = Clock(picture)
-    monkeypatch.setattr(fleet := object.__new__(Fleet), "poll", lambda: clock.now < 160, raising=False)
+    monkeypatch.setattr(fleet := object.__new__(JobPool), "poll", lambda: clock.now < 160, raising=False)
     monkeypatch.setattr(live, "time", clock)
     monkeypatch.setattr(live, "overview", clock.draw)
     live.follow(fleet, [], Console(file=io.StringIO(), force_terminal=terminal), quiet=quiet)
@@ -235,7 +235,7 @@ def test_a_fleet_runs_on_whatever_has_room():
     recipe = lw.find("looped-parity", *SMALL)
     found = [lw.Run.of(replace(recipe, seed=seed)) for seed in range(5)]
     engine = MadeEngine(Made(1), Made(0, "it is hot"), Made(3), Made(0), Made(99))
-    with Fleet(found, lambda run: ["--seed", str(run.recipe.seed)], jobs=2, on=engine) as fleet:
+    with JobPool(found, lambda run: ["--seed", str(run.recipe.seed)], jobs=2, on=engine) as fleet:
         while len(engine.last.submitted) < 5 or len(fleet.running) > 1:
             assert fleet.poll()
         assert engine.last.stopped is None
@@ -255,7 +255,7 @@ def test_the_seeds_of_a_recipe_may_be_one_command():
     found = [lw.Run.of(replace(recipe, seed=seed)) for recipe in recipes for seed in (3, 4)]
     (found[0].folder / "model.safetensors").touch()
     engine = MadeEngine(Made(0, "it is hot"), Made(0))
-    with Fleet(found, lambda run: [run.recipe.name], jobs=1, on=engine, stack=True) as fleet:
+    with JobPool(found, lambda run: [run.recipe.name], jobs=1, on=engine, stack=True) as fleet:
         assert fleet.poll() and fleet.poll() and not fleet.poll()
     words = [["train", str(run.folder), "--seed", "3", "--seeds", "2", "--stack", "--quiet", run.recipe.name]
              for run in (found[0], found[2])]  # fmt: skip

@@ -17,7 +17,7 @@ from lengthwise.experiment.axes import Axis, changed, check_sizes, furthest, gri
 from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.jobs.search import Search
-from lengthwise.report.sweep import mattered, ranked, sweep_figure
+from lengthwise.report.sweep import compute_importances, ranked, sweep_figure
 from lengthwise.run import Run
 
 SMALL = ["steps=1", "lengths=Uniform(top=4)", "batch=2", "watch.every=0", "keep=last", "--samples", "4", "--quiet"]
@@ -95,21 +95,21 @@ def trial(exact, **values):
 
 def test_equal_values_of_a_range_stand_in_one_part():
     trials = [trial(share, a=a) for a, share in zip("11122233", [0.1, 0.9, 0.2, 0.7, 0.3, 0.8, 0.5, 0.6], strict=True)]
-    forth, back = mattered(trials, ["a"]), mattered(trials[::-1], ["a"])
+    forth, back = compute_importances(trials, ["a"]), compute_importances(trials[::-1], ["a"])
     assert list(forth[0]["exact"]) == ["1", "2", "3"]
     assert forth[0]["explains"] == pytest.approx(back[0]["explains"])
-    assert list(mattered([trial(0.5, a=a) for a in "11223344"], ["a"])[0]["exact"]) == ["1", "2", "3–4"]
+    assert list(compute_importances([trial(0.5, a=a) for a in "11223344"], ["a"])[0]["exact"]) == ["1", "2", "3–4"]
 
 
 def test_what_mattered_is_what_explains_the_variance():
     trials = [trial(0.1 + 0.4 * (a == "2") + 0.1 * (b == "y"), a=a, b=b) for a in "12" for b in "xy"]
-    first, second = mattered(trials, [])
+    first, second = compute_importances(trials, [])
     assert first["field"] == "a" and math.isclose(first["explains"] + second["explains"], 1)
     assert first["exact"] == pytest.approx({"1": 0.15, "2": 0.55})
-    assert mattered([trial(0.5, a="1")], [])[0]["explains"] == 0
-    searched = mattered([trial(n / 10, a=str(n)) for n in range(7)], ["a"])
+    assert compute_importances([trial(0.5, a="1")], [])[0]["explains"] == 0
+    searched = compute_importances([trial(n / 10, a=str(n)) for n in range(7)], ["a"])
     assert list(searched[0]["exact"]) == ["0–2", "3–5", "6"]
-    settled = mattered([trial(0.0, a="1"), *(trial(n / 10, a="2") for n in range(11))], ["a"])
+    settled = compute_importances([trial(0.0, a="1"), *(trial(n / 10, a="2") for n in range(11))], ["a"])
     assert settled[0]["exact"] == pytest.approx({"1": 0.0, "2": 0.5})  # no trial is lost
 
 
@@ -143,7 +143,7 @@ def made(untyped, monkeypatch):
         def __exit__(self, *_):
             pass
 
-    monkeypatch.setattr(verb, "Fleet", Made)
+    monkeypatch.setattr(verb, "JobPool", Made)
     monkeypatch.setattr(verb, "follow", lambda *_, **__: None)
     monkeypatch.setattr(verb, "rehearse", lambda *_: None)
     return trained, kill_after
@@ -220,14 +220,14 @@ def test_a_trial_whose_training_failed_is_tried_again_once(made, monkeypatch):
     trained, _ = made
     fails = [True]
 
-    class Failing(verb.Fleet):
+    class Failing(verb.JobPool):
         def __enter__(self):
             if fails[0]:
                 self.failed = {run.folder: "the disk is full" for run in self.found}
                 return self
             return super().__enter__()
 
-    monkeypatch.setattr(verb, "Fleet", Failing)
+    monkeypatch.setattr(verb, "JobPool", Failing)
     words = [
         "sweep",
         "looped-parity",
@@ -256,14 +256,14 @@ def test_two_searches_on_one_folder_do_not_meet(made, runs):
     words = ["sweep", "looped-parity", "model.width=4,8", "--trials", "1", "--seeds", "1", *SMALL]
     held = []
 
-    class Looks(verb.Fleet):
+    class Looks(verb.JobPool):
         def __enter__(self):
             (folder,) = runs.glob("sweep-*")
             held.append((folder / ".owner").exists())
             return super().__enter__()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verb, "Fleet", Looks)
+        patch.setattr(verb, "JobPool", Looks)
         assert command(*words).returncode == 0
     assert held == [True]
 

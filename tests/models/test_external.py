@@ -20,7 +20,7 @@ from lengthwise.experiment.stopping import Oracle
 from lengthwise.objectives.final import Final
 from lengthwise.run import Run, load
 from lengthwise.training.loop import train
-from lengthwise.training.trainer import Trainee
+from lengthwise.training.trainer import Trainer
 
 FEW = {"task": "parity", "steps": 3, "batch": 4, "lengths": 4, "quiet": True}
 SYMBOLS = 4  # of parity in rows
@@ -181,7 +181,7 @@ def test_a_module_goes_on_whose_weights_some_steps_do_not_use():
     torch.manual_seed(0)
     module = Sometimes()
     recipe = lw.train(module, **FEW).recipe.change(steps=5)
-    trainee, run = Trainee(recipe, torch.device("cpu")), Run.of(recipe)
+    trainee, run = Trainer(recipe, torch.device("cpu")), Run.of(recipe)
     trainee.advance()
     trainee.all_kept()  # the optimizer keeps something of each
     run.save_state(trainee.state() | {"sums": {"now and then": torch.zeros(())}})

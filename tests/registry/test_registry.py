@@ -32,7 +32,7 @@ from lengthwise.testing.laws import laws_of
 from lengthwise.testing.laws_of_recipes import what_chooses_weights_stays_near
 from lengthwise.training import cost as costs
 from lengthwise.training.cost import cost, operations, operations_by_id
-from lengthwise.training.trainer import Trainee, rehearse
+from lengthwise.training.trainer import Trainer, rehearse
 
 RECIPES = catalog.recipes()
 
@@ -227,7 +227,7 @@ def test_what_mastery_takes_is_foreseen_as_that_of_lengths_that_grow():
 @pytest.mark.parametrize("name", ["halting-parity", "lstm-small", "abacus-addition"])
 def test_operations_are_those_that_torch_counts(name):
     recipe = catalog.recipe(name, ["model.width=8", "batch=2", "steps=2", "watch.every=0", "keep=last"])
-    trainee = Trainee(replace(recipe, source=Fresh()), torch.device("cpu"))
+    trainee = Trainer(replace(recipe, source=Fresh()), torch.device("cpu"))
     trainee.step = 1
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         trainee.advance()

@@ -30,7 +30,7 @@ from lengthwise.runners.compiled import Compiled
 from lengthwise.runners.plain import Plain
 from lengthwise.training.arithmetic import Bf16
 from lengthwise.training.loop import Interrupted, train
-from lengthwise.training.micro_batches import InParts
+from lengthwise.training.micro_batches import MicroBatches
 
 pytestmark = pytest.mark.usefixtures("quick")
 long = pytest.mark.skipif(not LONG, reason="compiles for minutes: LENGTHWISE_LONG=1")
@@ -260,7 +260,7 @@ def test_in_32_and_16_bits(name, inductor):
     model = recipe.build()
     exact, lower = (gradient_by(wrap(Plain(model)), recipe) for wrap in (lambda runner: runner, Bf16))
     assert apart(gradient_by(Compiled(model), recipe), exact) < 1e-5
-    assert apart(gradient_by(InParts(Compiled(model), 2), recipe), exact) < 1e-5
+    assert apart(gradient_by(MicroBatches(Compiled(model), 2), recipe), exact) < 1e-5
     found = gradient_by(Bf16(Compiled(model)), recipe)
     assert apart(found, lower) < 0.5 * min(apart(found, exact), apart(lower, exact))
 

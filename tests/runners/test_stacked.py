@@ -33,7 +33,7 @@ from lengthwise.studies import Panel, Study
 from lengthwise.training import stacked
 from lengthwise.training.loop import Interrupted, train
 from lengthwise.training.stacked import advance, train_stacked
-from lengthwise.training.trainer import Trainee
+from lengthwise.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("untyped")
 CPU = torch.device("cpu")
@@ -119,7 +119,7 @@ SHIPPED = [name for name in shipped() if not getattr(load(name).recipe.model, "d
 
 def same(recipe, steps, batch=None):
     recipe = replace(recipe, batch=batch or recipe.batch)
-    alone, together = ([Trainee(one, CPU) for one in seeds(recipe, 3)] for _ in range(2))
+    alone, together = ([Trainer(one, CPU) for one in seeds(recipe, 3)] for _ in range(2))
     for one in [*alone, *together]:
         one.model.double()
         if one.average:
@@ -260,14 +260,14 @@ def test_a_checkpoint_goes_on_alone_and_in_a_stack(monkeypatch):
 
 @long
 def test_a_seed_that_diverges_leaves_and_the_others_end_as_ever(monkeypatch, unbroken):
-    descend = Trainee.descend
+    descend = Trainer.descend
 
     def poisoned(trainee, loss):
         descend(trainee, loss)
         if trainee.recipe.seed == 1 and trainee.step == 3 and trainee.recipe.batch > 2:
             next(trainee.model.parameters()).data.fill_(torch.nan)
 
-    monkeypatch.setattr(Trainee, "descend", poisoned)
+    monkeypatch.setattr(Trainer, "descend", poisoned)
     runs = train_stacked(seeds(FEW, 3))
     assert [run.done for run in runs] == [True, False, True] and runs[1].diverged
     for run, (_, rows) in zip(runs, unbroken, strict=True):
@@ -329,7 +329,7 @@ def test_a_study_trains_seeds_together(monkeypatch, tmp_path):
 @long
 def test_the_command_says_which_diverged(monkeypatch):
     for lost, folders in ([1], "1 of 2 seeds diverged: "), ([0, 1], "2 of 2 seeds diverged: "):
-        monkeypatch.setattr(Trainee, "check_finite", lambda one, lost=lost: failing(one, lost))
+        monkeypatch.setattr(Trainer, "check_finite", lambda one, lost=lost: failing(one, lost))
         done = command(*WORDS, f"steps={4 + len(lost)}", "--seeds", 2, "--stack")
         assert done.returncode == 2 and f"lengthwise: {folders}" in done.stderr
         assert ("exact match" in done.stdout) == (len(lost) == 1)
@@ -417,7 +417,7 @@ def test_a_study_says_what_cannot_be_stacked_before_anything_is_written(monkeypa
 
 
 def test_seeds_that_train_together_share_the_processor(monkeypatch):
-    one, four = (Trainee(ODD, torch.device("cpu"), stacked=count) for count in (1, 4))
+    one, four = (Trainer(ODD, torch.device("cpu"), stacked=count) for count in (1, 4))
     for trainee in (one, four):
         monkeypatch.setattr(trainee.clock, "read", lambda: {"wall_s": 8.0, "cpu_s": 12.0})
     assert one.time() == {"wall_s": 8.0, "cpu_s": 12.0} and four.time() == {"wall_s": 8.0, "cpu_s": 3.0}

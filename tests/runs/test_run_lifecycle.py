@@ -26,7 +26,7 @@ from lengthwise.report.card import score_card
 from lengthwise.run import Run
 from lengthwise.runs.folder import DIVERGED
 from lengthwise.tasks.parity import Parity
-from lengthwise.training.loop import Trainee, train
+from lengthwise.training.loop import Trainer, train
 
 MODEL = Transformer(width=8, heads=2, init_std=0.3)
 SMALL = Recipe("small", Parity(), FullOutput(), Uniform(3), PerRound(), MODEL, Final(), steps=30, batch=4)
@@ -84,7 +84,7 @@ def test_a_number_that_is_none_is_null_in_json():
 
 def test_other_threads_are_said_and_noted(capsys):
     run = Run.of(SMALL)
-    trainee = Trainee(SMALL, torch.device("cpu"))
+    trainee = Trainer(SMALL, torch.device("cpu"))
     trainee.advance()
     run.save_state(trainee.state())
     threads = torch.get_num_threads()
@@ -99,7 +99,7 @@ def test_a_log_that_is_gone_is_noticed(capsys):
     (run.folder / "metrics.jsonl").unlink()
     with pytest.raises(UsageError, match="rows have vanished"):
         run.append("metrics", {"step": 20, "loss": 1.0})
-    trainee = Trainee(SMALL, torch.device("cpu"))
+    trainee = Trainer(SMALL, torch.device("cpu"))
     trainee.step = 20
     run.save_state(trainee.state())
     train(SMALL)

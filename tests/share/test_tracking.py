@@ -12,7 +12,7 @@ from lengthwise import tracking
 from lengthwise.base.errors import UsageError
 from lengthwise.experiment.recipe import Watch
 from lengthwise.run import Run
-from lengthwise.training.loop import Trainee, train
+from lengthwise.training.loop import Trainer, train
 
 WATCHED = replace(SMALL, steps=30, watch=Watch(every=10, sizes=(2,), count=4))
 
@@ -57,10 +57,10 @@ def test_every_row_is_a_point(kept):
 
 def test_a_resumed_run_doubles_no_point(kept, monkeypatch):
     """Killed at step 25, with a checkpoint of step 5: rows of steps 10 and 20 are logged again."""
-    save, advance = Run.save_state, Trainee.advance
+    save, advance = Run.save_state, Trainer.advance
     with monkeypatch.context() as patch:
         patch.setattr(Run, "save_state", lambda run, state: save(run, state) if state["step"] == 5 else None)
-        patch.setattr(Trainee, "advance", lambda one: _killed() if one.step == 25 else advance(one))
+        patch.setattr(Trainer, "advance", lambda one: _killed() if one.step == 25 else advance(one))
         with pytest.raises(KeyboardInterrupt):
             train(WATCHED, track=["kept"], save_every=0)
     assert [at for _, at, _ in kept.points] == [10, 10, 20, 20]

@@ -162,7 +162,7 @@ def _become(words: Sequence[object]) -> None:
 
 
 class _Forked:
-    """What ``Fleet`` needs of a ``Popen``, for a command ``python -P -m lengthwise …``."""
+    """What ``JobPool`` needs of a ``Popen``, for a command ``python -P -m lengthwise …``."""
 
     def __init__(self, command: Sequence[str], *, env: dict[str, str], stderr: Any, **_: Any) -> None:
         reads, writes = os.pipe()

@@ -38,7 +38,7 @@ from lengthwise.cli import entry
 from lengthwise.evaluation.anatomy import anatomy
 from lengthwise.evaluation.depth import depths
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.training.loop import Trainee, rehearse, train
+from lengthwise.training.loop import Trainer, rehearse, train
 
 from .damage import ESCAPES, spoil
 
@@ -104,7 +104,7 @@ def _runs(folder: Path) -> tuple[Path, Path, Path]:
     done.append("anatomy", anatomy(weights, 2, samples=4))
     depths(done, [2], 4)
     begun = lw.Run.of(recipe, folder / "begun")
-    trainee = Trainee(recipe, torch.device("cpu"))
+    trainee = Trainer(recipe, torch.device("cpu"))
     trainee.advance()
     begun.append("metrics", trainee.report())
     begun.save_state(trainee.state())

@@ -35,8 +35,8 @@ from lengthwise.models.transformer import Transformer
 from lengthwise.runners.plain import Plain
 from lengthwise.training import checkpoint
 from lengthwise.training.arithmetic import Bf16
-from lengthwise.training.ema import Average
-from lengthwise.training.loop import Trainee, train
+from lengthwise.training.ema import EMA
+from lengthwise.training.loop import Trainer, train
 
 META = torch.device("meta")
 aten = torch.ops.aten
@@ -88,7 +88,7 @@ def small(name):
 
 
 def on_meta(recipe):
-    trainee = Trainee(recipe, torch.device("cpu"))
+    trainee = Trainer(recipe, torch.device("cpu"))
     trainee.model.to(META)
     trainee.average.module.to(META)
     trainee.optimizer = torch.optim.AdamW(trainee.model.parameters(), foreach=True)  # a fused one knows no meta device
@@ -162,7 +162,7 @@ def test_a_wait_is_seen():
 def test_a_checkpoint_suits_any_device():
     """It is on the CPU; what it is held against is where the model trains."""
     recipe = small("looped-parity")
-    trainee, there = Trainee(recipe, torch.device("cpu")), on_meta(recipe)
+    trainee, there = Trainer(recipe, torch.device("cpu")), on_meta(recipe)
     trainee.advance()
     there.all_kept()
     for value in (value for kept in there.optimizer.state.values() for value in kept.values()):
@@ -175,7 +175,7 @@ def test_a_checkpoint_suits_any_device():
 def test_an_average_is_that_of_torch():
     recipe = small("looped-parity")
     models = [recipe.build() for _ in range(2)]
-    ours, theirs = Average(models[0], 0.9), AveragedModel(models[1], multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    ours, theirs = EMA(models[0], 0.9), AveragedModel(models[1], multi_avg_fn=get_ema_multi_avg_fn(0.9))
     for _ in range(3):
         for model, average in zip(models, (ours, theirs), strict=True):
             average.update_parameters(model)

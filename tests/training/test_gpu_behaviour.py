@@ -13,16 +13,16 @@ import lengthwise as lw
 from lengthwise import catalog
 from lengthwise.base import rng
 from lengthwise.base.types import UsageError, sent
-from lengthwise.cli.options import at_hand
+from lengthwise.cli.options import local_device
 from lengthwise.evaluation import causality, depth, scores, sealed
 from lengthwise.run import Run, choose_device, load
 from lengthwise.runners.plain import Plain
 from lengthwise.training import checkpoint, cost, micro_batches
 from lengthwise.training.arithmetic import computing, stepping
-from lengthwise.training.ema import Average
-from lengthwise.training.micro_batches import InParts
+from lengthwise.training.ema import EMA
+from lengthwise.training.micro_batches import MicroBatches
 from lengthwise.training.processes import joined
-from lengthwise.training.trainer import Trainee
+from lengthwise.training.trainer import Trainer
 from lengthwise.verify import verification
 
 CUDA = torch.device("cuda")
@@ -41,7 +41,7 @@ def test_parts_draw_dropout_again_on_their_device(monkeypatch):
     recipe = small("looped-parity")
     model, given = recipe.build().to(META), []
     monkeypatch.setattr(micro_batches, "checkpoint", lambda function, *rest, use_reentrant: given.append(rest))
-    InParts(Plain(model), 2)._again(lambda rows: None, slice(2))
+    MicroBatches(Plain(model), 2)._again(lambda rows: None, slice(2))
     assert META in [part.device for part in given[0] if isinstance(part, torch.Tensor)]
 
 
@@ -83,7 +83,7 @@ def test_only_steps_are_taken_in_tf32():
 
 def test_a_step_is_taken_in_the_arithmetic_asked_for(monkeypatch):
     recipe, seen = small("looped-parity"), []
-    trainee = Trainee(recipe, torch.device("cpu"), matmul="tf32")
+    trainee = Trainer(recipe, torch.device("cpu"), matmul="tf32")
     loss = trainee.loss
     monkeypatch.setattr(
         trainee, "loss", lambda *asked: seen.append(torch.get_float32_matmul_precision()) or loss(*asked)
@@ -142,7 +142,7 @@ def test_each_of_the_processes_has_its_own_gpu(monkeypatch):
 
 def test_what_processes_share_is_on_the_cpu_and_without_the_best_weights():
     recipe = replace(small("looped-parity"), watch=catalog.recipe("looped-parity").watch, keep="best")
-    first, other = (Trainee(recipe, torch.device("cpu")) for _ in range(2))
+    first, other = (Trainer(recipe, torch.device("cpu")) for _ in range(2))
     first.advance()
     first.watching.best = {"merit": 1.0, "step": 1, "weights": first.model.state_dict()}
     state = checkpoint.shared(first.state())
@@ -156,12 +156,12 @@ def remote(**changes):
 
 
 def test_a_machine_without_a_gpu_sends_trainings_to_those_with_one():
-    assert at_hand(remote()) == (torch.device("cpu"), "fp32")
-    assert at_hand(remote(matmul="bf16")) == (torch.device("cpu"), "bf16")
+    assert local_device(remote()) == (torch.device("cpu"), "fp32")
+    assert local_device(remote(matmul="bf16")) == (torch.device("cpu"), "bf16")
     for nowhere in ({"device": "cpu"}, {"on": "local", "device": "cpu"}):  # a CPU has no tf32 anywhere
-        assert at_hand(remote(**nowhere)) == (torch.device("cpu"), "tf32")
+        assert local_device(remote(**nowhere)) == (torch.device("cpu"), "tf32")
     with pytest.raises(UsageError, match="'abacus' is no device"):
-        at_hand(remote(device="abacus"))
+        local_device(remote(device="abacus"))
 
 
 def test_a_step_of_a_gpu_is_not_guessed(monkeypatch):
@@ -202,7 +202,7 @@ def test_an_average_copies_what_does_not_move():
     model = nn.Linear(2, 2)
     model.count = nn.Parameter(torch.tensor([3]), requires_grad=False)
     model.register_buffer("seen", torch.tensor([0.0]))
-    average = Average(model, 0.5)
+    average = EMA(model, 0.5)
     first = model.weight.detach().clone()
     for number in range(2):
         model.count.data += 1

@@ -89,7 +89,7 @@ def test_weights_alone_go_on_on_another_task_at_another_rate():
     recipe = go_on_from(parent.folder, BASE.change(["task=Parity", "steps=12", "optimizer.rate=0.01", "lengths.top=9"]))
     assert not recipe.parent.state and recipe.start == 7
     assert Recipe.read(recipe.json()) == recipe
-    started = trainer.Trainee(recipe, torch.device("cpu"))
+    started = trainer.Trainer(recipe, torch.device("cpu"))
     assert started.step == 7
     started.restore(Run.of(recipe))
     assert same(started.model, parent.model)
@@ -99,7 +99,7 @@ def test_weights_alone_go_on_on_another_task_at_another_rate():
 
 def test_the_schedule_begins_anew():
     recipe = go_on_from(train(BASE, device="cpu").folder, BASE.change(["steps=17", "schedule.shape=linear"]))
-    trainee = trainer.Trainee(recipe, torch.device("cpu"))
+    trainee = trainer.Trainer(recipe, torch.device("cpu"))
     trainee.restore(Run.of(recipe))
     trainee.advance()
     assert trainee.optimizer.param_groups[0]["lr"] == recipe.optimizer.rate
@@ -170,7 +170,7 @@ def test_patience_needs_something_to_compare():
 
 def test_accumulated_gradients_are_those_of_the_whole_batch():
     plain = replace(BASE, model=replace(MODEL, dropout=0.0))
-    first, second = (trainer.Trainee(one, torch.device("cpu")) for one in (plain, replace(plain, accumulate=3)))
+    first, second = (trainer.Trainer(one, torch.device("cpu")) for one in (plain, replace(plain, accumulate=3)))
     batch = data.batch(plain, 0)
     for one in (first, second):
         one.backward(*batch)

@@ -27,8 +27,8 @@ from lengthwise.runners import cpu
 from lengthwise.runners.plain import Plain
 from lengthwise.training import stacked
 from lengthwise.training.loop import Interrupted, train
-from lengthwise.training.micro_batches import InParts
-from lengthwise.training.trainer import Trainee
+from lengthwise.training.micro_batches import MicroBatches
+from lengthwise.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("untyped")
 CPU = torch.device("cpu")
@@ -67,7 +67,7 @@ class Little(Plain):
 def test_the_runners_for_a_cpu_run_in_parts(name):
     """As a checkpoint from a GPU, which was too small for a batch, goes on here."""
     recipe = catalog.recipe(name, ["batch=4", "watch.every=0", "keep=last", "model.dropout=0"])
-    whole, parted = Trainee(recipe, CPU), Trainee(recipe, CPU)
+    whole, parted = Trainer(recipe, CPU), Trainer(recipe, CPU)
     parted.parts = 2
     for trainee in (whole, parted):
         assert trainee.backward(*trainee.batch(0))
@@ -80,7 +80,7 @@ def test_the_runners_for_a_cpu_run_in_parts(name):
 def test_in_parts_is_the_same(name, monkeypatch):
     """In float64: every objective, whatever it sums over."""
     recipe, steps = RECIPES[name]
-    whole, parted = Trainee(recipe, CPU), Trainee(recipe, CPU)
+    whole, parted = Trainer(recipe, CPU), Trainer(recipe, CPU)
     for trainee in (whole, parted):
         trainee.model.double()
         if trainee.average:
@@ -101,7 +101,7 @@ def test_parts_keep_less():
     """What backpropagation keeps of a batch until it begins: hardly more than the logits."""
     rows, loops = data.batch(replace(PLAIN, batch=16), 0)
     model, kept = PLAIN.build(), []
-    for runner in (Plain(model), InParts(Plain(model), 4)):
+    for runner in (Plain(model), MicroBatches(Plain(model), 4)):
         numbers = Counter()
         with saved_tensors_hooks(lambda x, numbers=numbers: numbers.update([x.numel()]) or x, lambda x: x):
             runner.last(rows.inputs, loops, rows.loss_mask)
@@ -122,7 +122,7 @@ def test_a_run_stays_in_parts_and_says_so_once(runs, monkeypatch, capsys):
     said = "plain: memory does not hold a batch: from step 1 on, its 6 rows run in 4 parts"
     assert capsys.readouterr().err.count(said) == 1
     monkeypatch.undo()
-    assert "parts" not in Trainee(PLAIN, CPU).about()
+    assert "parts" not in Trainer(PLAIN, CPU).about()
 
 
 EXHAUSTED = [exhaust_memory, raise_cuda, raise_python]
@@ -130,8 +130,8 @@ EXHAUSTED = [exhaust_memory, raise_cuda, raise_python]
 
 @pytest.mark.parametrize("exhausted", EXHAUSTED)
 def test_what_no_part_makes_fit_is_said_in_a_line(monkeypatch, exhausted):
-    trainee = Trainee(PLAIN, CPU)
-    monkeypatch.setattr(Trainee, "loss", exhausted)
+    trainee = Trainer(PLAIN, CPU)
+    monkeypatch.setattr(Trainer, "loss", exhausted)
     with pytest.raises(UsageError, match="plain: memory does not hold 1 of 6 rows at a time: reduce batch"):
         trainee.advance()
     together = stacked.Stack([SimpleNamespace(trainee=trainee, run=SimpleNamespace(recipe=PLAIN))], Progress())

@@ -20,7 +20,7 @@ from lengthwise.training import prefetch
 from lengthwise.training.loop import train
 from lengthwise.training.prefetch import Ahead, drawn_ahead
 from lengthwise.training.stacked import train_stacked
-from lengthwise.training.trainer import Trainee
+from lengthwise.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("untyped")
 CPU = torch.device("cpu")
@@ -69,7 +69,7 @@ def test_batches_of_shipped_recipes_are_the_same(name):
 def test_weights_of_shipped_recipes_are_the_same(name):
     both = []
     for always in (False, True):
-        trainee = Trainee(replace(small(name), steps=3), CPU)
+        trainee = Trainer(replace(small(name), steps=3), CPU)
         with drawn_ahead([trainee], always=always):
             for _ in range(3):
                 trainee.advance()
@@ -100,7 +100,7 @@ def test_stopped_and_resumed_equals_unbroken_to_the_bit(recipe, monkeypatch, dra
 
 def test_a_batch_from_before_an_exam_is_never_used(drawn):
     recipe = replace(PLAIN, lengths=Mastery(9, every=1), batch=30)
-    trainee = Trainee(recipe, CPU)
+    trainee = Trainer(recipe, CPU)
     with drawn_ahead([trainee], always=True):
         for step, passed in [(0, 0), (1, 0), (2, 1), (3, 2), (4, 2)]:
             trainee.passed = passed
@@ -134,8 +134,8 @@ def test_what_goes_wrong_while_drawing_comes_out_where_the_batch_is_needed(monke
 
     monkeypatch.setattr(data, "batch", failing)
     taken = []
-    advance = Trainee.advance
-    monkeypatch.setattr(Trainee, "advance", lambda one: (advance(one), taken.append(one.step)))
+    advance = Trainer.advance
+    monkeypatch.setattr(Trainer, "advance", lambda one: (advance(one), taken.append(one.step)))
     with pytest.raises(UsageError, match="there is no such problem"):
         train(PLAIN)
     assert taken[2:] == [1, 2, 3, 4]  # after two that are rehearsed

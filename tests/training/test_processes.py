@@ -27,7 +27,7 @@ from lengthwise.objectives.halting import Halting
 from lengthwise.objectives.progressive import Progressive
 from lengthwise.runners.cpu import plain
 from lengthwise.training import processes
-from lengthwise.training.loop import Trainee
+from lengthwise.training.loop import Trainer
 from lengthwise.training.processes import Processes
 from lengthwise.training.trainer import rehearse
 
@@ -70,7 +70,7 @@ def trained(recipe, count, steps, state=None):
     barrier, box, faults = threading.Barrier(count, timeout=20), [None] * count, []
     trainees = []
     for rank in range(count):
-        trainee = Trainee(recipe, CPU, processes=Thread(rank, count, box, barrier) if count > 1 else None)
+        trainee = Trainer(recipe, CPU, processes=Thread(rank, count, box, barrier) if count > 1 else None)
         trainee.model.double()
         if state:
             trainee.adopt({**state})

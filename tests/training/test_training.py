@@ -317,7 +317,7 @@ def test_seeds_give_other_runs_and_the_same_seed_the_same_to_the_bit(tmp_path):
 def test_a_finished_run_is_not_trained_again(monkeypatch):
     run = train(PLAIN)
     before = {path.name: path.read_bytes() for path in run.folder.iterdir()}
-    monkeypatch.setattr(training.Trainee, "advance", None)
+    monkeypatch.setattr(training.Trainer, "advance", None)
     again = train(PLAIN)
     assert again.folder == run.folder
     assert {path.name: path.read_bytes() for path in run.folder.iterdir()} == before
@@ -347,7 +347,7 @@ def test_training_outside_the_main_thread():
 
 def stop_at(monkeypatch, steps, how):
     """During these steps (each once), something happens."""
-    steps, advance = set(steps), training.Trainee.advance
+    steps, advance = set(steps), training.Trainer.advance
 
     def advance_and_stop(trainee):
         advance(trainee)
@@ -355,7 +355,7 @@ def stop_at(monkeypatch, steps, how):
             steps.discard(trainee.step)
             how()
 
-    monkeypatch.setattr(training.Trainee, "advance", advance_and_stop)
+    monkeypatch.setattr(training.Trainer, "advance", advance_and_stop)
 
 
 STOPPED = [(PLAIN, signal.SIGINT), (RICH, signal.SIGTERM), (MASTERED, signal.SIGTERM)]
@@ -441,10 +441,10 @@ KILLING = """
 import os, random, signal, sys, time
 import lengthwise.models.transformer, lengthwise.objectives.progressive, lengthwise.tasks.addition
 from lengthwise.run import Run
-from lengthwise.training.loop import Interrupted, Trainee, choose_device, train
+from lengthwise.training.loop import Interrupted, Trainer, choose_device, train
 folder, chance = sys.argv[1], random.Random(1)
 recipe = Run.open(folder).recipe
-Trainee(recipe, choose_device("cpu")).advance()  # so that what torch imports late is imported once, before the forks
+Trainer(recipe, choose_device("cpu")).advance()  # so that what torch imports late is imported once, before the forks
 assert "torch._dynamo" not in sys.modules, "to train, nobody need wait for torch's compiler"
 
 def saved():
@@ -515,7 +515,7 @@ HALF = replace(PLAIN, ema=0.5)
 @cache
 def half_way():
     """The state of a run after five steps."""
-    trainee = training.Trainee(HALF, torch.device("cpu"))
+    trainee = training.Trainer(HALF, torch.device("cpu"))
     for _ in range(5):
         trainee.advance()
     return trainee.state()

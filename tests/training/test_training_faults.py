@@ -20,13 +20,13 @@ from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.loops import PerRound
 from lengthwise.experiment.optim import AdamW
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.jobs.pool import Fleet
+from lengthwise.jobs.pool import JobPool
 from lengthwise.models.transformer import Transformer
 from lengthwise.objectives.final import Final
 from lengthwise.run import Run
 from lengthwise.tasks.parity import Parity
 from lengthwise.training import loop
-from lengthwise.training.loop import Trainee, train
+from lengthwise.training.loop import Trainer, train
 
 MODEL = Transformer(width=8, heads=2, init_std=0.3)
 SMALL = Recipe("small", Parity(), FullOutput(), Uniform(3), PerRound(), MODEL, Final(), steps=30, batch=4)
@@ -86,7 +86,7 @@ def test_files_of_the_working_folder_are_no_libraries(runs, tmp_path):
 
 def test_a_checkpoint_with_moments_of_another_shape_is_refused():
     run = Run.of(SMALL)
-    trainee = Trainee(SMALL, torch.device("cpu"))
+    trainee = Trainer(SMALL, torch.device("cpu"))
     trainee.advance()
     state = trainee.state()
     state["optimizer"]["state"][0]["exp_avg"] = torch.zeros(1000, 3)
@@ -119,7 +119,7 @@ def test_whatever_asks_a_process_to_stop_is_as_ctrl_c(number):
     before = {known: signal.getsignal(known) for known in signals.STOPS}
     try:
         heed_all()
-        signals.heed()
+        signals.install_handlers()
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
     finally:
@@ -159,7 +159,7 @@ def test_no_file_of_rows_ever_holds_what_is_no_number():
 def test_a_run_that_fails_stops_no_other():
     wild, tame = replace(SMALL, name="wild", optimizer=AdamW(rate=1e30)), SMALL
     both = [Run.of(wild), Run.of(tame)]
-    with Fleet(both, lambda _: ["--lengths", "2", "--samples", "4"], jobs=1) as fleet:
+    with JobPool(both, lambda _: ["--lengths", "2", "--samples", "4"], jobs=1) as fleet:
         until(lambda: not fleet.poll())
     assert not both[0].done
     assert both[1].done

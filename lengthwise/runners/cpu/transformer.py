@@ -173,7 +173,7 @@ def _filled(model: TransformerModel, inputs: Inputs) -> Inputs:
 def _run(
     model: TransformerModel, prepared: _Prepared, untracked: int, at: Bool[Tensor, "b t"] | None
 ) -> Iterator[tuple[int, Int[Tensor, " r"], Packed]]:
-    """Run all loops, like ``depth.plain.unroll``. With ``at`` (in the order of ``prepared``), only the states at these
+    """Run all loops, as ``plain.unroll`` does. With ``at`` (in the order of ``prepared``), only the states at these
     positions after a row's last loop are computed, and those they depend on."""
     rows, loops, running, _, x, pattern = prepared
     state = Packed(model.start_from(x.value), x.ragged)
