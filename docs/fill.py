@@ -5,7 +5,6 @@
 <!-- fill: table results/… uniform 10 20 -->  the same of some of the sizes
 <!-- fill: table results/… uniform 10 RECIPE … -->  and of some of the recipes, in this order
 <!-- fill: time results/pairs -->             its runs' parameters and training times, from runs.json
-<!-- fill: summary results/looped/parity -->  a panel's summary.csv: ours beside what has been published
 <!-- fill: card results/… results/… -->      score cards: how far each recipe carries, how surely, at what cost
 <!-- fill: map results/abacus/addition 20 40 -->  exact match over all pairs of sizes up to each of these: mean, worst
 <!-- fill: kept results/abacus/splits 6 12 --> the mean of such a map after each number of loops that was asked for
@@ -18,7 +17,6 @@
 <!-- fill: tally docs/records.toml -->        how many published records there are, and how ours stand beside them
 <!-- fill: records docs/records.toml parity --> the published records of a group, ours beside them
 <!-- fill: stops results/looped -->           exact match where each rule stops, recipe by recipe
-<!-- fill: rules results/halting-parity … --> what rules that are not told T(n) lose, recipe by recipe
 <!-- fill: grid results/looped/parity … -->   every method on every task, each task's rows in a folder
 <!-- fill: arms results/controls/parity … --> loop, window, both, neither on every task, each task's rows in a folder
 <!-- fill: command results/looped/parity --> how a folder's figures were made, from results/README.md
@@ -30,12 +28,12 @@ import json
 import re
 import sys
 
-from fillers.exact import arms, grid, kept, squares, summary, table
+from fillers.exact import arms, grid, kept, squares, table
 from fillers.records import packaged, records, tally
 from fillers.rows import ROOT
 from fillers.runs import card, chosen, code, command, families, shipped, time
 from fillers.sources import claims, headline
-from fillers.stopping import loops, rules, stops
+from fillers.stopping import loops, stops
 
 from lengthwise import catalog
 from lengthwise.registry import sources
@@ -59,10 +57,8 @@ FILLERS = {
     "loops": loops,
     "map": squares,
     "records": records,
-    "rules": rules,
     "shipped": shipped,
     "stops": stops,
-    "summary": summary,
     "table": table,
     "tally": tally,
     "time": time,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 import statistics
 from collections import defaultdict
@@ -55,26 +54,6 @@ def table(folder: str, problems: str, *only: str) -> str:
     same = f"; {told}" if (told := problems_of_seeds(folder)) else ""
     note = f"{many}, {span(counts)} fresh problems per length{' and seed' * bool(same)}{same}.\n"
     return f"{table_of(lines)}\n{note}"
-
-
-def summary(folder: str) -> str:
-    """Mean over seeds ± standard error, how many seeds solve it, and what has been published."""
-    lines = ["| | stopping | at | exact match | seeds ≥ 0.99 | |\n| --- | --- | ---: | ---: | ---: | --- |\n"]
-    unfit = unfitted(folder)
-    with (ROOT / folder / "summary.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row.get("published"):
-                lines.append(f"| *{row['who']}* | | {row['size']} | {row['published']} | | *{row['standing']}* |\n")
-                continue
-            error = f" ± {share_text(float(row['error']), 3)}" if row["error"] else ""
-            exact = f"{share_text(float(row['exact']), 3)}{error}"
-            kind = "" if row.get("problems", "uniform") == "uniform" else f"{row['problems']} "
-            solved, note = f"{row['solved']} of {row['seeds']}", f"{int(row['count']):,} {kind}problems per seed"
-            who = f"`{row['who']}`{unfit.get(row['who'], '')}"
-            lines.append(f"| {who} | {row['stopping']} | {row['size']} | {exact} | {solved} | {note} |\n")
-    if any("±" in line for line in lines):
-        lines.append(f"\n±: the standard error of the mean over seeds; {problems_of_seeds(folder)}.\n")
-    return "".join(lines)
 
 
 def squares(folder: str, *tops: str) -> str:

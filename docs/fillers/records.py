@@ -140,7 +140,7 @@ def _published(record: dict) -> str:
     parts += [] if record["seeds"].startswith("not ") else [record["seeds"]]
     parts += [] if record["told"].startswith(("nothing", "not stated")) else [f"given: {record['told']}"]
     parts += [f"read: {record['where']}" if "where" in record else record["standing"]]
-    parts += [f"reruns: {record['reruns']}"] if "reruns" in record else []
+    parts += [f"reruns: {record['reruns']}"] if "reruns" in record and "ours" in record else []
     lengths = f"{record['trained_to']} → {record['tested_at']}"
     return f"**{record['system']}** ([{paper}]({record['source']})), {lengths}: {'; '.join(parts)}."
 

@@ -14,7 +14,7 @@ from fillers.rows import ROOT, exact_by_seed, maps_of, numbers, outlines_of, own
 from lengthwise.base.score_rows import ALONE, Row, share_text, size_text
 
 VERDICTS = ("agrees", "better, none fitted", "disagrees", "undecided")
-HEADS = ("claim", "at", "agrees if", "here", "seeds", "earlier", "verdict")
+HEADS = ("claim", "at", "here", "seeds", "verdict")
 
 
 def claims(name: str) -> str:
@@ -37,9 +37,9 @@ def headline(name: str, system: str) -> str:
     for claim in (one for one in told if one.get("headline") == system):
         runs = json.loads((ROOT / claim["folder"] / "runs.json").read_text())
         minutes = statistics.median(run["cpu_s"] for run in runs if run["recipe_name"] == claim["recipe"]) / 60
-        says, at, _, here, seeds, *_ = _line(claim)
-        here = here.replace(" (–)", "")
-        lines.append((says, f"{here} at {at.strip('*')}", seeds, f"{minutes:,.0f}", f"`{claim['command']}`"))
+        says, at, here, seeds, _ = _line(claim)
+        cells = (says, f"{here.split(';')[0]} at {at.strip('*')}", seeds.split()[0], f"{minutes:,.0f}")
+        lines.append((*cells, f"`{claim['command']}`"))
     return f"{table_of(lines)}\nMean over seeds; in brackets the worst family. CPU minutes are of one training.\n"
 
 
@@ -76,15 +76,19 @@ def _line(claim: Row) -> list[str]:
     result = compared(claim["recipe"], shares, others, unfit) if others else verdict(claim, shares, unfit)
     seeds = " against ".join(dict.fromkeys(str(len(found)) for found in (shares, *others.values())))
     at = f"**{at}**" if _was_chosen_on(claim) else at
-    return [claim["says"], at, bound, here, seeds, _earlier(claim.get("earlier")), result]
+    here += "" if others else f"; claimed {bound}"
+    return [claim["says"], at, here, seeds + _earlier(claim.get("earlier")), result]
 
 
 def _earlier(known: Row | None) -> str:
-    """Return how many seeds of earlier recipes of this name missed the bound, as docs/claims.toml counts them."""
-    if known is None:
-        return "–"
-    missed = f"{known['missed']} of " if "missed" in known else ""
-    return f"{missed}{known['seeds']}" if known["recipes"] else "none"
+    """Write how many seeds of earlier recipes of this name missed the bound, as docs/claims.toml counts them."""
+    if known is None or not known["recipes"]:
+        return ""
+    return (
+        f" (before: {known['missed']} of {known['seeds']} missed)"
+        if "missed" in known
+        else f" (before: {known['seeds']})"
+    )
 
 
 def _was_chosen_on(claim: Row) -> bool:
@@ -97,7 +101,7 @@ def _cell(claim: Row, recipe: str, shares: list[float]) -> str:
     if not shares:
         return "–"
     low = _worst_family(claim, recipe)
-    return f"{share_text(statistics.fmean(shares), 3)} ({f'{low[1]} {share_text(low[0])}' if low else '–'})"
+    return share_text(statistics.fmean(shares), 3) + (f" ({low[1]} {share_text(low[0])})" if low else "")
 
 
 def _worst_family(claim: Row, recipe: str) -> tuple[float, str] | None:

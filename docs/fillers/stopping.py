@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 
 import torch
-from fillers.rows import ROOT, alike, median_of, numbers, recipes_of, scores_of, table_of, trained_to
+from fillers.rows import ROOT, numbers, recipes_of, scores_of, table_of, trained_to
 
 from lengthwise.base import fields
 from lengthwise.base.rng import stream
@@ -45,26 +45,6 @@ def stops(folder: str) -> str:
         for row in found:
             shares = [share_text(row["chosen"][rule]["exact"], 3) if rule in row["chosen"] else "" for rule in rules]
             lines.append([f"`{path.stem.removeprefix('stopping-')}`{of}", size_text(row["sizes"]), *shares])
-    return table_of(lines)
-
-
-def rules(*folders: str) -> str:
-    """What recipes' own rules, which are not told T(n), have and lose, over all seeds, up to twice the training length.
-
-    A rule that stops after the planned loops has what the oracle has; where it does not and the oracle was not
-    measured, it loses no more than what it lacks.
-    """
-    lines = [["recipe", "its own rule", "at", "seeds", "uniform", "the worst family", "loses at most"]]
-    lines.append(["---", "---", "---:", "---:", "---:", "---:", "---:"])
-    for folder in folders:
-        for (recipe, rule, sizes), rows in sorted(stopped(folder).items(), key=lambda item: numbers(item[0][2])):
-            uniform = [row for row in rows if row["problems"] == "uniform"]
-            low = min((row for row in rows if row["problems"] != "uniform"), key=lambda row: row["exact"], default=None)
-            seeds = len({row["train_seed"] for row in rows})
-            named = f"{share_text(low['exact'])} (`{low['problems']}`)" if low else "–"
-            lost = max(row["lost"] for row in rows)
-            spread = median_of([row["exact"] for row in uniform])
-            lines.append([f"`{recipe}`", f"`{rule}`", alike(sizes), str(seeds), spread, named, f"{lost:.3f}"])
     return table_of(lines)
 
 
