@@ -82,6 +82,7 @@ Seed = Annotated[int, Range(-(2**63), 2**63 - 1)]
 Real = Annotated[float, Range(-1e38, 1e38)]  # what 32 bits hold
 Positive = Annotated[float, Range(0, 1e38, "open")]
 NotNegative = Annotated[float, Range(0, 1e38)]
+Growth = Annotated[float, Range(1, 1e6)]  # a factor that makes nothing smaller
 Fraction = Annotated[float, Range(0, 1)]
 Decay = Annotated[float, Range(0, 1, "half-open")]  # a factor, or a probability, that 1 would make useless
 Sizes = Annotated[tuple[Size, ...], Parts(1, 2)]  # on each of a task's axes

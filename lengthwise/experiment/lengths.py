@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from lengthwise.base.fields import Part
-from lengthwise.base.ranges import Count, Fraction, Size, Whole
+from lengthwise.base.ranges import Count, Fraction, Growth, Size, Whole
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.tasks import Task
 
@@ -138,9 +139,9 @@ class Curriculum(Growing):
 
 @dataclass(frozen=True)
 class Mastery(Growing):
-    """Uniform from ``bottom`` to a maximum that grows by 1 when it is mastered: every ``every`` steps the model takes
-    an exam of ``count`` fresh problems of the largest size, and passes if at least ``least`` of its answers are right.
-    A fraction ``longest`` of the rows has the largest size instead.
+    """Uniform from ``bottom`` to a maximum that grows, by 1 or by a factor ``grow``, when it is mastered: every
+    ``every`` steps the model takes an exam of ``count`` fresh problems of the largest size, and passes if at least
+    ``least`` of its answers are right. A fraction ``longest`` of the rows has the largest size instead.
 
     So a hard task's short problems get the steps that they need, and no schedule has to be guessed.
     """
@@ -153,6 +154,7 @@ class Mastery(Growing):
     least: Fraction = 0.9  # exact match that passes
     count: Size = 64  # problems of an exam
     longest: Fraction = 0.0  # fraction of the rows that have the largest size
+    grow: Growth = 1.0  # factor by which the maximum grows, to a whole number above; 1: it grows by 1
 
     def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
         sizes, maximum = super().draw(step, rows, axes, generator), self.maximum(step)
@@ -160,7 +162,18 @@ class Mastery(Growing):
         return sizes
 
     def maximum(self, step: int) -> int:
-        return min(self.top, self.start + step)
+        if self.grow == 1:
+            return min(self.top, self.start + step)
+        size = self.start
+        for _ in range(step):
+            if size >= self.top:
+                break
+            size = max(size + 1, math.ceil(size * self.grow))
+        return min(self.top, size)
+
+    def exams(self) -> int:
+        """The exams that lead from ``start`` to ``top``."""
+        return next(count for count in range(self.top + 1) if self.maximum(count) == self.top)
 
     def clock(self, step: int, passed: int | None) -> int:
         return self.top if passed is None else passed

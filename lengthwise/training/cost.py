@@ -121,7 +121,7 @@ def _passed(recipe: Recipe, step: int) -> int:
     """Exams passed by then (``Mastery``), which nobody knows beforehand: as if the last were passed at the end, and all
     took as long."""
     lengths = recipe.lengths
-    return (lengths.top - lengths.start) * step // recipe.steps if isinstance(lengths, Mastery) else 0
+    return lengths.exams() * step // recipe.steps if isinstance(lengths, Mastery) else 0
 
 
 def operations_by_id(recipes: Iterable[Recipe], progress: Progress | None = None) -> dict[str, float]:

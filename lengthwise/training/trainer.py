@@ -223,8 +223,7 @@ class Trainer:
         """A row of metrics: means over the steps since the last report."""
         self.check_finite()
         steps = min((self.step - 1) % LOG_EVERY + 1, self.step - self.recipe.start)
-        means = {name: finite(float(value) / steps) for name, value in self.sums.items()}
-        self.sums = {}
+        means, self.sums = {name: finite(float(value) / steps) for name, value in self.sums.items()}, {}
         if (loss := means.get("loss")) is not None:
             self.last = (self.step, loss)
         length = {"length": self.length()} if isinstance(self.recipe.lengths, Growing) else {}
@@ -263,6 +262,7 @@ class Trainer:
             "python": platform.python_version(),
             **self.surroundings(),
             "parameters": sum(p.numel() for p in self.model.parameters()),
+            **({"length": self.length()} if isinstance(self.recipe.lengths, Growing) else {}),
             **({"parts": self.parts} if self.parts > 1 else {}),
             "steps": self.step,
             **({"parent": encode(self.recipe.parent)} if self.recipe.parent else {}),

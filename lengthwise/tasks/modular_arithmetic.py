@@ -1,0 +1,165 @@
+"""Modular arithmetic (Delétang et al. 2023): a regular task."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+import torch
+from jaxtyping import Int
+from torch import Generator, Tensor
+
+from lengthwise.base.ranges import Range
+from lengthwise.base.rows import clipped
+from lengthwise.base.types import Problems, UsageError
+from lengthwise.tasks import Task, symbols_of
+from lengthwise.tasks.family import Family
+from lengthwise.tasks.patterns import every_row
+
+OPERATIONS = "+-*"
+Draw = Callable[[Int[Tensor, " b"], int, int, Generator], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class ModularArithmetic(Task):
+    """n numbers below ``modulus`` with +, - or * between them → the value modulo ``modulus`` (Delétang et al. 2023).
+
+    * comes before + and -, as in print. The size is the number of numbers, so a prompt has 2n − 1 symbols. T(n) = n.
+    """
+
+    modulus: Annotated[int, Range(2, 10)] = 5  # numbers are below it
+
+    axes = ("numbers",)
+    signs = tuple(OPERATIONS)
+
+    @property
+    def writes(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple("0123456789"[: self.modulus])
+
+    @property
+    def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*self.writes, *OPERATIONS)
+
+    @property
+    def question(self) -> str:
+        return f"Write the value of this expression modulo {self.modulus}, where * comes before + and -."
+
+    def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        return self._of(uniform, sizes, generator)
+
+    @property
+    def families(self) -> Sequence[Family]:
+        kinds = (one_product, alternating_products, sums, subtractions, mostly_zeros, mostly_ones, largest, one_number)
+        return tuple(Family.of(kind, partial(self._of, kind)) for kind in kinds)
+
+    def _of(self, draw: Draw, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        numbers, operations = draw(sizes[:, 0], int(sizes.max()), self.modulus, generator)
+        return self.solved(sizes, numbers, operations)
+
+    def solved(
+        self, sizes: Int[Tensor, "b axes"], numbers: Int[Tensor, "b n"], operations: Int[Tensor, "b n"]
+    ) -> Problems:
+        """Expressions of these numbers, with the operations that stand after each of them, as problems."""
+        count = sizes[:, 0]
+        total, term = torch.zeros(len(sizes), dtype=torch.long), numbers[:, 0].long()
+        for place in range(1, numbers.shape[1]):
+            number, operation, goes_on = numbers[:, place].long(), operations[:, place - 1], place < count
+            multiplies = operation == OPERATIONS.index("*")
+            signed = torch.where(operation == OPERATIONS.index("-"), -number, number)
+            total = torch.where(goes_on & ~multiplies, total + term, total)
+            term = torch.where(goes_on, torch.where(multiplies, term * number, signed) % self.modulus, term)
+        prompt = torch.stack([numbers, operations + self.modulus], 2).flatten(1)[:, : 2 * numbers.shape[1] - 1]
+        length = 2 * count - 1
+        answer = ((total + term) % self.modulus)[:, None].to(torch.int8)
+        return Problems(sizes, clipped(prompt.to(torch.int8), length), length, answer, torch.ones_like(count), count)
+
+    def every(self, size: Sequence[int], most: int) -> Problems | None:
+        count = size[0]
+        numbers = every_row(self.modulus, count, most)
+        operations = torch.zeros(1, 0, dtype=torch.long) if count == 1 else every_row(len(OPERATIONS), count - 1, most)
+        if numbers is None or operations is None or len(numbers) * len(operations) > most:
+            return None
+        pairs = torch.cartesian_prod(torch.arange(len(numbers)), torch.arange(len(operations)))
+        operations = torch.nn.functional.pad(operations[pairs[:, 1]].long(), (0, 1))
+        return self.solved(torch.full((len(pairs), 1), count), numbers[pairs[:, 0]].long(), operations)
+
+    def parse(self, text: str) -> Problems:
+        ids = symbols_of(self, text)
+        if not re.fullmatch(r"\d([*+-]\d)*", self.vocab.decode(ids)):
+            raise UsageError(f"{self.name}: {text!r} is not an expression of single numbers, such as 3+2*4")
+        numbers, operations = ids[None, ::2], ids[None, 1::2].long() - self.modulus
+        operations = torch.nn.functional.pad(operations, (0, 1))
+        return self.solved(torch.tensor([[numbers.shape[1]]]), numbers, operations)
+
+    def reference(self, prompt: str) -> str:
+        value = 0
+        for sign, term in re.findall(r"([+-]?)([\d*]+)", prompt):
+            found = 1
+            for number in term.split("*"):
+                found *= int(number)
+            value += -found if sign == "-" else found
+        return str(value % self.modulus)
+
+    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+        return torch.ones_like(sizes[:, 0])
+
+
+def uniform(count: Int[Tensor, " b"], width: int, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Uniform numbers and operations."""
+    shape = len(count), width
+    numbers = torch.randint(modulus, shape, generator=generator)
+    return numbers, torch.randint(len(OPERATIONS), shape, generator=generator)
+
+
+def one_product(count: Int[Tensor, " b"], width: int, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """One long product of numbers that are not zero."""
+    numbers, operations = uniform(count, width, modulus, generator)
+    return numbers.clamp(min=1), torch.full_like(operations, OPERATIONS.index("*"))
+
+
+def alternating_products(
+    count: Int[Tensor, " b"], width: int, modulus: int, generator: Generator
+) -> tuple[Tensor, Tensor]:
+    """Products of two numbers, added and subtracted."""
+    numbers, operations = uniform(count, width, modulus, generator)
+    inside = torch.arange(width) % 2 == 0
+    return numbers, torch.where(inside, OPERATIONS.index("*"), operations % 2)
+
+
+def sums(count: Int[Tensor, " b"], width: int, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Additions and subtractions alone."""
+    numbers, operations = uniform(count, width, modulus, generator)
+    return numbers, operations % 2
+
+
+def subtractions(count: Int[Tensor, " b"], width: int, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Subtractions alone."""
+    numbers, operations = uniform(count, width, modulus, generator)
+    return numbers, torch.full_like(operations, OPERATIONS.index("-"))
+
+
+def mostly_ones(count: Int[Tensor, " b"], width: int, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """One in nine places of ten."""
+    numbers, operations = uniform(count, width, modulus, generator)
+    return numbers.masked_fill(torch.rand(numbers.shape, generator=generator) < 0.9, 1), operations
+
+
+def largest(count: Int[Tensor, " b"], width: int, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """The largest number throughout."""
+    numbers, operations = uniform(count, width, modulus, generator)
+    return torch.full_like(numbers, modulus - 1), operations
+
+
+def mostly_zeros(count: Int[Tensor, " b"], width: int, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Zero in nine places of ten."""
+    numbers, operations = uniform(count, width, modulus, generator)
+    return numbers.masked_fill(torch.rand(numbers.shape, generator=generator) < 0.9, 0), operations
+
+
+def one_number(count: Int[Tensor, " b"], width: int, modulus: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """One number throughout, not zero, and one operation."""
+    numbers, operations = uniform(count, width, modulus, generator)
+    return numbers[:, :1].clamp(min=1).expand(-1, width), operations[:, :1].expand(-1, width)

@@ -1,0 +1,165 @@
+"""Associative recall with several queries (Arora et al. 2024), where a later value replaces an earlier one."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
+
+import torch
+from jaxtyping import Int
+from torch import Generator, Tensor
+
+from lengthwise.base.ranges import Range
+from lengthwise.base.rows import clipped
+from lengthwise.base.types import Problems, UsageError
+from lengthwise.tasks import Task, symbols_of
+from lengthwise.tasks.family import Family
+
+LETTERS, DIGITS = string.ascii_lowercase, string.digits
+
+
+@dataclass(frozen=True)
+class Recall(Task):
+    """n pairs of a letter and a digit, then n letters among them: ``a3b1a7`` and ``bab`` → for each letter, the digit
+    that it was given last (multi-query associative recall, Arora et al. 2024, with rewritten keys).
+
+    The size is n, so a prompt has 3n symbols. T(n) = n.
+    """
+
+    keys: Annotated[int, Range(1, 26)] = 26  # letters that problems draw from
+
+    axes = ("pairs",)
+    writes = tuple(DIGITS)
+    question = (
+        "This is a list of pairs of a letter and a digit, followed by letters without digits; write, for each of "
+        "these, the digit that the letter was given last."
+    )
+
+    @property
+    def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*LETTERS[: self.keys], *DIGITS)
+
+    def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        return self._of(lambda keys, queries, length: (keys, queries), sizes, generator)
+
+    @property
+    def families(self) -> Sequence[Family]:
+        return tuple(Family.of(kind, partial(self._of, kind)) for kind in ARRANGEMENTS)
+
+    def _of(self, arrange: Any, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        shape = len(sizes), int(sizes.max())
+        keys = torch.randint(self.keys, shape, generator=generator)
+        asked = (torch.rand(shape, generator=generator) * sizes).long()  # the pair whose letter is asked for
+        keys, asked = arrange(keys, asked, sizes)
+        values = torch.randint(len(DIGITS), shape, generator=generator)
+        return self.solved(sizes, keys, values, keys.gather(1, asked.clamp(max=shape[1] - 1)))
+
+    def solved(
+        self, sizes: Int[Tensor, "b axes"], keys: Tensor, values: Tensor, queries: Int[Tensor, "b n"]
+    ) -> Problems:
+        """Pairs of these letters and digits, and then these letters, as problems with their answers."""
+        count, (rows, width) = sizes[:, 0], keys.shape
+        memory, real = torch.zeros(rows, self.keys, dtype=torch.long), torch.arange(width) < sizes
+        for place in range(width):
+            key = keys[:, place : place + 1]
+            value = torch.where(real[:, place : place + 1], values[:, place : place + 1], memory.gather(1, key))
+            memory = memory.scatter(1, key, value)
+        pairs = torch.stack([keys, values + self.keys], 2).flatten(1)
+        place = torch.arange(3 * width)
+        query = queries.gather(1, (place - 2 * sizes).clamp(min=0, max=width - 1))
+        prompt = torch.where(place < 2 * sizes, torch.nn.functional.pad(pairs, (0, width)), query)
+        answer = memory.gather(1, queries) + self.keys
+        return Problems(
+            sizes,
+            clipped(prompt.to(torch.int8), 3 * count),
+            3 * count,
+            clipped(answer.to(torch.int8), count),
+            count,
+            count,
+        )
+
+    def parse(self, text: str) -> Problems:
+        ids = symbols_of(self, text)
+        word = self.vocab.decode(ids)
+        found = re.fullmatch(r"((?:[a-z]\d)+)([a-z]+)", word)
+        if not found or len(found[1]) != 2 * len(found[2]) or not {*found[2]} <= {*found[1]}:
+            raise UsageError(f"{self.name}: {text!r} is not pairs and then as many of their letters, such as a3b1ba")
+        count = len(found[2])
+        pairs = ids[: 2 * count].long().view(1, count, 2)
+        return self.solved(
+            torch.tensor([[count]]), pairs[..., 0], pairs[..., 1] - self.keys, ids[None, 2 * count :].long()
+        )
+
+    def reference(self, prompt: str) -> str:
+        count = len(prompt) // 3
+        given = dict(zip(prompt[: 2 * count : 2], prompt[1 : 2 * count : 2], strict=True))
+        return "".join(given[letter] for letter in prompt[2 * count :])
+
+    def every(self, size: Sequence[int], most: int) -> Problems | None:
+        count = self.keys * len(DIGITS)
+        if size[0] > 1 or count > most:
+            return None
+        pair = torch.arange(count)[:, None]
+        key = pair // len(DIGITS)
+        return self.solved(torch.ones(count, 1, dtype=torch.long), key, pair % len(DIGITS), key)
+
+    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+        return sizes[:, 0]
+
+
+def one_key(keys: Tensor, asked: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """One letter, given one digit after the other: the last counts."""
+    return keys[:, :1].expand_as(keys), asked
+
+
+def two_keys(keys: Tensor, asked: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """Two letters in turn, each given one digit after the other."""
+    return keys[:, torch.arange(keys.shape[1]) % 2], asked
+
+
+def alphabetical(keys: Tensor, asked: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """The letters in ascending order."""
+    after = torch.arange(keys.shape[1]) >= sizes
+    return keys.masked_fill(after, int(keys.max())).sort(1).values, asked
+
+
+def rewritten(keys: Tensor, asked: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """Every letter of the first half is given a digit again, in the same order."""
+    half = ((sizes + 1) // 2).clamp(min=1)
+    return keys.gather(1, torch.arange(keys.shape[1]) % half), asked
+
+
+def in_the_order_given(keys: Tensor, asked: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """The letters are asked for in the order in which they were given."""
+    return keys, torch.arange(keys.shape[1]).expand_as(asked)
+
+
+def in_reverse_order(keys: Tensor, asked: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """The letters are asked for in the reverse of the order in which they were given."""
+    return keys, (sizes - 1 - torch.arange(keys.shape[1])).clamp(min=0)
+
+
+def last_pair_alone(keys: Tensor, asked: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """The letter of the last pair is asked for again and again."""
+    return keys, (sizes - 1).expand_as(asked)
+
+
+def first_pair_alone(keys: Tensor, asked: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """The letter of the first pair is asked for again and again."""
+    return keys, torch.zeros_like(asked)
+
+
+ARRANGEMENTS = (
+    one_key,
+    two_keys,
+    alphabetical,
+    rewritten,
+    in_the_order_given,
+    in_reverse_order,
+    first_pair_alone,
+    last_pair_alone,
+)

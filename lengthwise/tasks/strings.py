@@ -1,0 +1,104 @@
+"""Strings written in another order (Delétang et al. 2023): reversed, twice, every second symbol first, or sorted."""
+
+from __future__ import annotations
+
+import string
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from lengthwise.base.ranges import Range
+from lengthwise.base.rows import clipped
+from lengthwise.base.types import Problems
+from lengthwise.tasks import Listed
+
+_ALPHABET = string.digits + string.ascii_lowercase
+
+
+@dataclass(frozen=True)
+class _Rearranged(Listed):
+    alphabet: Annotated[int, Range(2, 36)] = 2  # how many symbols, 2–36: 0–9, then a–z
+
+    times = 1  # how often the answer is as long as the prompt
+
+    @property
+    def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(_ALPHABET[: self.alphabet])
+
+    @abstractmethod
+    def places(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
+        """The position in the prompt of each symbol of the answer; after its end, any."""
+
+    def solved(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+        length = sizes[:, 0]
+        places = self.places(sizes, row).clamp(min=0, max=row.shape[1] - 1)
+        answer_length = self.times * length
+        return Problems(sizes, row, length, clipped(row.gather(1, places), answer_length), answer_length, length)
+
+    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+        return self.times * sizes[:, 0]
+
+
+@dataclass(frozen=True)
+class Reverse(_Rearranged):
+    """n uniform symbols → the same in reverse order (Delétang et al. 2023). T(n) = n."""
+
+    question = "Write this sequence of symbols in reverse order."
+    answers_each_symbol = True
+
+    def places(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
+        return length - 1 - torch.arange(row.shape[1])
+
+    def reference(self, prompt: str) -> str:
+        return prompt[::-1]
+
+
+@dataclass(frozen=True)
+class Duplicate(_Rearranged):
+    """n uniform symbols → the same twice, one after the other (Delétang et al. 2023). T(n) = n."""
+
+    question = "Write this sequence of symbols twice, one copy directly after the other."
+    times = 2
+
+    def places(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
+        return torch.arange(2 * row.shape[1]) % length
+
+    def reference(self, prompt: str) -> str:
+        return prompt + prompt
+
+
+@dataclass(frozen=True)
+class OddsFirst(_Rearranged):
+    """n uniform symbols → the first, third, fifth and so on, then the second, fourth and so on (Delétang et al. 2023).
+    T(n) = n."""
+
+    question = "Write every second symbol of this sequence, beginning with the first, and then all the others in order."
+    answers_each_symbol = True
+
+    def places(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
+        position, odds = torch.arange(row.shape[1]), (length + 1) // 2
+        return torch.where(position < odds, 2 * position, 2 * (position - odds) + 1)
+
+    def reference(self, prompt: str) -> str:
+        return prompt[::2] + prompt[1::2]
+
+
+@dataclass(frozen=True)
+class BucketSort(_Rearranged):
+    """n uniform symbols of a small alphabet → the same in ascending order (Delétang et al. 2023). T(n) = n."""
+
+    alphabet: Annotated[int, Range(2, 36)] = 5  # how many symbols, 2–36: 0–9, then a–z
+
+    question = "Write the symbols of this sequence in ascending order, digits before letters."
+    answers_each_symbol = True
+
+    def places(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
+        after = torch.arange(row.shape[1]) >= length
+        return row.long().masked_fill(after, self.alphabet).argsort(1)
+
+    def reference(self, prompt: str) -> str:
+        return "".join(sorted(prompt))

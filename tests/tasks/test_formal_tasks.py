@@ -1,0 +1,114 @@
+"""Formal languages: what their families hold, and that groups are groups."""
+
+import itertools
+from math import factorial
+
+import pytest
+import torch
+
+from lengthwise.base.rng import stream
+from lengthwise.experiment.layout import Labelled, Tagged
+from lengthwise.tasks.counted_blocks import CountedBlocks
+from lengthwise.tasks.cycle_navigation import CycleNavigation
+from lengthwise.tasks.dyck import Dyck
+from lengthwise.tasks.even_pairs import EvenPairs
+from lengthwise.tasks.family import chosen
+from lengthwise.tasks.group_words import GroupWords
+from lengthwise.tasks.modular_arithmetic import ModularArithmetic
+from lengthwise.tasks.parity import Parity
+from lengthwise.tasks.recall import Recall
+from lengthwise.testing.laws import check_part
+from lengthwise.testing.laws_of_tasks import texts
+
+ORDERS = {"S3": factorial(3), "S4": factorial(4), "A5": 60, "S5": factorial(5), "Z2": 2, "Z60": 60}
+FORMS = [*(GroupWords(group, each) for group in ORDERS for each in (True, False)), EvenPairs(each=True), Dyck(4)]
+FORMS += [CycleNavigation(3, each=True), ModularArithmetic(10), CountedBlocks(2), CountedBlocks(5), Recall(3)]
+
+
+def drawn(task, name, size, count=50):
+    (family,) = chosen(task.families, [name], task.name)
+    return texts(task, family.sample(torch.full((count, 1), size), stream(0, name)))
+
+
+@pytest.mark.parametrize("task", FORMS, ids=repr)
+def test_every_form_keeps_the_laws(task):
+    assert not check_part(task).broken
+
+
+@pytest.mark.parametrize("group", ORDERS)
+def test_words_are_over_groups(group):
+    table, answers = GroupWords(group).automaton()
+    order = ORDERS[group]
+    everything = torch.arange(order)
+    assert answers.tolist() == everything.tolist() and table.shape == (order, order)
+    assert torch.equal(table[0], everything) and torch.equal(table[:, 0], everything)  # the first is neutral
+    for row in (table, table.T):  # so there are inverses
+        assert torch.equal(row.sort(1).values, everything.expand(order, -1))
+    few = torch.randint(order, (3, 200), generator=stream(0, group))
+    a, b, c = few
+    assert torch.equal(table[table[a, b], c], table[a, table[b, c]])
+
+
+def test_only_the_groups_that_are_so_are_not_solvable():
+    """The subgroup of commutators, taken again and again, ends with the neutral element, or does not."""
+    for group, solvable in {"S3": True, "S4": True, "A5": False, "S5": False, "Z60": True}.items():
+        table, _ = GroupWords(group).automaton()
+        inverse = (table == 0).long().argmax(1)
+        found = set(range(len(table)))
+        for _ in range(5):
+            made = {int(table[table[a, b], table[inverse[a], inverse[b]]]) for a, b in itertools.product(found, found)}
+            while len(more := made | {int(table[a, b]) for a in made for b in made}) > len(made):
+                made = more
+            found = made
+        assert (found == {0}) == solvable
+
+
+def test_words_with_their_inverses_end_where_they_began():
+    task = GroupWords("S5")
+    for word, states in drawn(task, "inverse-pairs", 12):
+        assert states[1::2] == "a" * 6 and states[::2] == word[::2]
+    for word, states in drawn(task, "word-and-inverse", 12):
+        assert states[-1] == "a" and states[:5] == states[10:5:-1] and len(word) == 12
+
+
+def test_words_over_two_elements_are_running_parities():
+    task = GroupWords("Z2", each=True)
+    problems = task.sample(torch.full((20, 1), 9), stream(0))
+    bits = problems.prompt
+    assert torch.equal(problems.answer, bits.cumsum(1) % 2)
+    last = GroupWords("Z2", each=False).solved(problems.sizes, bits)
+    assert torch.equal(last.answer, Parity().solved(problems.sizes, bits).answer)
+    assert Tagged().accepts(task) and not Tagged().accepts(GroupWords("Z2", each=False))
+    assert Labelled().accepts(GroupWords("Z2", each=False))
+
+
+def test_even_pairs_are_words_with_equal_ends():
+    problems = EvenPairs(each=True).sample(torch.full((50, 1), 9), stream(0))
+    assert torch.equal(problems.answer == 1, problems.prompt == problems.prompt[:, :1])
+
+
+def test_blocks_of_each_family_are_in_the_language_or_not():
+    task, labels = CountedBlocks(), {"members": "1", "one-moved": "0", "two-swapped": "0", "one-changed": "0"}
+    for name, label in labels.items():
+        assert {answer for _, answer in drawn(task, name, 4)} == {label}
+    uniform = task.sample(torch.full((2000, 1), 8), stream(0))
+    assert 0.47 < (uniform.answer == uniform.answer.max()).double().mean() < 0.53
+
+
+def test_brackets_of_each_family_open_and_close_as_it_says():
+    task = Dyck()
+    for word, closers in drawn(task, "flat", 8):
+        assert closers[1::2] == "...." and "." not in closers[::2] and len(word) == 8
+    for word, _ in drawn(task, "one-mountain", 8):
+        assert {*word[:4]} <= {*"(["} and {*word[4:]} <= {*")]"}
+    assert all(len({*word} & {*"(["}) == 1 for word, _ in drawn(task, "one-kind", 8))
+    with pytest.raises(Exception, match="a bracket closes one that is not open"):
+        task.parse("(]")
+
+
+def test_a_letter_s_last_digit_is_recalled():
+    task = Recall()
+    assert texts(task, task.parse("a3b1a7 bab")) == [("a3b1a7bab", "171")]
+    assert all(len({*word[:12:2]}) == 1 and {*answer} == {word[11]} for word, answer in drawn(task, "one-key", 6))
+    with pytest.raises(Exception, match="is not pairs and then"):
+        task.parse("a3b1c")
