@@ -16,7 +16,6 @@
 <!-- fill: headline docs/claims.toml looped --> a paper's main results, ours, their cost, what to type
 <!-- fill: tally docs/records.toml -->        how many published records there are, and how ours stand beside them
 <!-- fill: records docs/records.toml parity --> the published records of a group, ours beside them
-<!-- fill: stops results/looped -->           exact match where each rule stops, recipe by recipe
 <!-- fill: grid results/looped/parity … -->   every method on every task, each task's rows in a folder
 <!-- fill: arms results/controls/parity … --> loop, window, both, neither on every task, each task's rows in a folder
 <!-- fill: command results/looped/parity --> how a folder's figures were made, from results/README.md
@@ -33,7 +32,7 @@ from fillers.records import packaged, records, tally
 from fillers.rows import ROOT
 from fillers.runs import card, chosen, code, command, families, shipped, time
 from fillers.sources import claims, headline
-from fillers.stopping import loops, stops
+from fillers.stopping import loops
 
 from lengthwise import catalog
 from lengthwise.registry import sources
@@ -58,7 +57,6 @@ FILLERS = {
     "map": squares,
     "records": records,
     "shipped": shipped,
-    "stops": stops,
     "table": table,
     "tally": tally,
     "time": time,

@@ -75,12 +75,18 @@ def squares(folder: str, *tops: str) -> str:
     return "".join(lines)
 
 
-def kept(folder: str, *tops: str) -> str:
+def kept(folder: str, *words: str) -> str:
     """How much of a map is kept when loops stop elsewhere: its mean over all pairs of sizes up to each of these, after
-    the planned number of loops and after each other that was asked for."""
+    the planned number of loops and after each other that was measured, or those of ``loops=1,32``."""
+    tops = [word for word in words if word.isdigit()]
+    wanted = {count for word in words if not word.isdigit() for count in word.removeprefix("loops=").split(",")}
     maps = maps_of(folder)
     names, rules = (list(dict.fromkeys(key[part] for key in maps)) for part in (0, 1))
     shown = ["planned", *(re.sub(r"After\(loops=(\d+)\)", r"\1", rule) for rule in rules[1:])]
+    if wanted:
+        rules, shown = zip(
+            *(two for two in zip(rules, shown, strict=True) if two[1] in {"planned", *wanted}), strict=True
+        )
     lines = [["", "digits", *shown], ["---", "---:", *("---:" for _ in shown)]]
     for name in names:
         for top in map(int, tops):

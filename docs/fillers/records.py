@@ -139,8 +139,11 @@ def _published(record: dict) -> str:
     parts = [record["score"]]
     parts += [] if record["seeds"].startswith("not ") else [record["seeds"]]
     parts += [] if record["told"].startswith(("nothing", "not stated")) else [f"given: {record['told']}"]
-    parts += [f"read: {record['where']}" if "where" in record else record["standing"]]
-    parts += [f"reruns: {record['reruns']}"] if "reruns" in record and "ours" in record else []
+    if "ours" in record:
+        parts += [f"read: {record['where']}" if "where" in record else record["standing"]]
+        parts += [f"reruns: {record['reruns']}"] if "reruns" in record else []
+    elif record["standing"] != "read":
+        parts += [record["standing"]]
     lengths = f"{record['trained_to']} → {record['tested_at']}"
     return f"**{record['system']}** ([{paper}]({record['source']})), {lengths}: {'; '.join(parts)}."
 

@@ -76,7 +76,8 @@ def _line(claim: Row) -> list[str]:
     result = compared(claim["recipe"], shares, others, unfit) if others else verdict(claim, shares, unfit)
     seeds = " against ".join(dict.fromkeys(str(len(found)) for found in (shares, *others.values())))
     at = f"**{at}**" if _was_chosen_on(claim) else at
-    here += "" if others else f"; claimed {bound}"
+    usual = {">= 0.95", "<= 0.6"}  # what the page says once
+    here += "" if others or claim["agrees"] in usual else f"; claimed {bound}"
     return [claim["says"], at, here, seeds + _earlier(claim.get("earlier")), result]
 
 

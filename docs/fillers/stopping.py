@@ -31,23 +31,6 @@ def loops(name: str) -> str:
     return f"{table_of(lines)}\n{rows[0]['count']} fresh problems per length.\n"
 
 
-def stops(folder: str) -> str:
-    """Exact match where each rule stops, of all recipes whose loops were looked at; with the folder of results where a
-    recipe of one name stands in several."""
-    rules = {"oracle": "T(n) known", "batch": "published: one loop per batch", "example": "per example"}
-    rows = {path: json.loads(path.read_text()) for path in sorted((ROOT / folder).rglob("stopping-*.json"))}
-    if any("own" in row["chosen"] for found in rows.values() for row in found):
-        rules["own"] = "its own rule"
-    several = len({path.name for path in rows}) < len(rows)
-    lines = [["recipe", "length", *rules.values()], ["---", "---:", *["---:"] * len(rules)]]
-    for path, found in rows.items():
-        of = f" ({path.parent.name})" if several else ""
-        for row in found:
-            shares = [share_text(row["chosen"][rule]["exact"], 3) if rule in row["chosen"] else "" for rule in rules]
-            lines.append([f"`{path.stem.removeprefix('stopping-')}`{of}", size_text(row["sizes"]), *shares])
-    return table_of(lines)
-
-
 def stopped(folder: str) -> dict[tuple[str, str, str], list[Row]]:
     """Rows of recipes' own rules by recipe, rule and sizes, each with what it loses at most against ``Oracle``, which
     takes the loops that are planned for T(n)."""
