@@ -53,6 +53,16 @@ class PerRound(Loops):
 
 
 @dataclass(frozen=True)
+class LogRounds(Loops):
+    """max(1, ⌈log₂ T(n)⌉ + ``more``) loops, for models that combine twice as many symbols in every loop (``Scan``)."""
+
+    more: Change = 0  # loops beyond ⌈log₂ T(n)⌉
+
+    def planned(self, rounds: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+        return (rounds.double().log2().ceil().long() + self.more).clamp(min=1)
+
+
+@dataclass(frozen=True)
 class ExtraLoops(Loops):
     """max(1, T(n) + ``more``) loops, and in training 0 … ``extra`` further ones, uniform per row, so that the model
     learns to keep its answer."""

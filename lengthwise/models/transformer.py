@@ -131,7 +131,11 @@ class TransformerModel(Model):
         self.readout = _readout(spec, writes)
 
     def embed(self, inputs: Inputs) -> TransformerContext:
-        sight = Sight.of(self.encodings, inputs, causal=self.causal)
+        # Without attention there is no bias to compute, which has the square of a row's length.
+        attends = any(block.mixer.attends for block in self.blocks)
+        sight = (
+            Sight.of(self.encodings, inputs, causal=self.causal) if attends else Sight(inputs.padding_mask, self.causal)
+        )
         return TransformerContext(self.embedded(inputs.tokens, self.vectors(inputs)), sight)
 
     def vectors(self, inputs: Inputs) -> list[Float[Tensor, "b t d"]]:

@@ -1,0 +1,74 @@
+"""Looped models that may think longer: a finished answer is a fixed point, so no rule needs T(n) to stop them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lengthwise.experiment.layout import Tagged
+from lengthwise.experiment.lengths import Curriculum, Uniform
+from lengthwise.experiment.loops import ExtraLoops, LogRounds
+from lengthwise.experiment.optim import AdamW, Schedule
+from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch
+from lengthwise.experiment.stopping import Settled
+from lengthwise.models.scan import Scan
+from lengthwise.models.transformer import Transformer
+from lengthwise.nn.convolution import Convolution
+from lengthwise.nn.position import Mark
+from lengthwise.objectives.final import Final
+from lengthwise.recipes.window import SMALL, looped_parity
+from lengthwise.tasks.prefix_sum import PrefixSum
+
+
+def settled_parity() -> Recipe:
+    """``looped-parity`` whose answer stays right however many loops follow: the first bit is marked, and in training
+    rows take up to ten loops more. A seed takes two minutes of one CPU thread."""
+    return replace(
+        looped_parity(),
+        name="settled-parity",
+        model=replace(SMALL, positions=(*SMALL.positions, Mark())),
+        loops=ExtraLoops(extra=10),
+        stopping=Settled(below=0.2),
+    )
+
+
+def looped_prefix_sum() -> Recipe:
+    """Prefix sums by a looped convolution with recall (Bansal et al. 2022): each loop sees the neighbours."""
+    return Recipe(
+        name="looped-prefix-sum",
+        task=PrefixSum(),
+        layout=Tagged(causal=False),
+        lengths=Curriculum(top=32, every=30),
+        loops=ExtraLoops(extra=5),
+        model=Transformer(
+            width=32,
+            mlp=2,
+            activation="relu",
+            positions=(Mark(),),
+            mixer=Convolution(),
+            init_std=0.1,
+            embedding_std=0.3,
+        ),
+        objective=Final(),
+        steps=1500,
+        batch=32,
+        optimizer=AdamW(rate=1e-3),
+        schedule=Schedule("cosine", cooldown=0.4),
+        ema=0.99,
+        stopping=Settled(most=1000),
+        watch=Watch(every=250, sizes=(32, 41), count=200),
+        chosen_on=ChosenOn((32, 41)),
+    )
+
+
+def scan_prefix_sum() -> Recipe:
+    """Prefix sums in ⌈log₂ n⌉ loops: loop k looks 2^(k−1) positions back."""
+    return replace(
+        looped_prefix_sum(),
+        name="scan-prefix-sum",
+        lengths=Uniform(top=32),
+        loops=LogRounds(),
+        model=Scan(),
+        steps=2000,
+        batch=64,
+        stopping=Settled(most=40),
+    )
