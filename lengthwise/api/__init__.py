@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Literal
+from types import ModuleType, NoneType
+from typing import Any, Literal, overload
 
 from torch import nn
 
@@ -20,6 +20,7 @@ from lengthwise import catalog
 from lengthwise.api.arguments import (
     recipe_from,
     rules_from,
+    run_to_save_in,
     scores_from,
     sizes_from,
     task_from,
@@ -27,6 +28,7 @@ from lengthwise.api.arguments import (
     training_recipe,
     weights_from,
 )
+from lengthwise.api.replicates import Factory, compare_pooled, pools, train_seeds
 from lengthwise.base import fields
 from lengthwise.base.errors import Interrupted
 from lengthwise.base.formatting import Listing
@@ -65,6 +67,7 @@ from lengthwise.objectives.every import Every
 from lengthwise.objectives.final import Final
 from lengthwise.objectives.progressive import Progressive
 from lengthwise.registry import sources
+from lengthwise.report.pooled import PooledComparison
 from lengthwise.report.scored import Comparison, Scores
 from lengthwise.run import Run, Weights
 from lengthwise.runners import Runner
@@ -88,9 +91,13 @@ Trained = Run | Weights | str | Path | nn.Module
 # Training
 
 
+@overload
+def train(*args: Any, seeds: None = None, **named: Any) -> Run: ...
+@overload
+def train(*args: Any, seeds: int, **named: Any) -> list[Run]: ...
 @fields.checked
 def train(
-    recipe: Recipe | str | ModelSpec | nn.Module | None = None,
+    recipe: Recipe | str | ModelSpec | nn.Module | Factory | None = None,
     *changes: str,
     task: Task | str | None = None,
     model: ModelSpec | None = None,
@@ -102,6 +109,7 @@ def train(
     steps: int | None = None,
     batch: int | None = None,
     seed: int | None = None,
+    seeds: Seeds | None = None,
     folder: str | Path | None = None,
     device: str = "auto",
     matmul: Matmul = "fp32",
@@ -113,7 +121,7 @@ def train(
     wait: bool = False,
     parent: Run | str | Path | None = None,
     keep_state: bool = False,
-) -> Run:
+) -> Run | list[Run]:
     """Train a model to its end and return its run; go on where an earlier call was stopped.
 
     ``recipe`` is a Recipe, the name of one (see ``list_recipes``), the configuration of a model such as
@@ -125,21 +133,23 @@ def train(
     configuration of another model; ``layout``: how problems are written as rows (for a model of your own
     ``NextToken()``); ``lengths``: sizes of the training problems, or the largest of them (20); ``loops``: how often a
     row passes through the model (``Constant(1)``); ``objective``: the loss (``Final()``); ``optimizer``
-    (``AdamW(1e-3)``, with a warm-up and a cosine); ``steps`` of it (2,500); ``batch``: rows per step (64); ``seed``: of
-    the weights and of the problems.
+    (``AdamW(1e-3)``, with a warm-up and a cosine); ``steps`` (2,500); ``batch``: rows per step (64); ``seed``: of
+    weights and problems. ``seeds=3`` trains three, from ``seed`` on, and returns a list; a module's weights are drawn
+    anew for each, and a class or a function that builds a module is called.
 
     ``folder`` is where the run is kept (by default among ``runs/``); ``device`` is "auto", "cpu" or "cuda"; ``matmul``
-    is the arithmetic of matrix products, "fp32", "tf32" (CUDA only) or "bf16"; ``compile`` lets torch compile a
-    transformer's loops, for GPUs; ``track`` names trackers: "tensorboard", "trackio", "wandb", or several; ``threads``
-    are those of the CPU, of which small models need one; ``save_every`` is in seconds between checkpoints; ``quiet``
-    shows no progress; ``wait`` waits for another process that trains this run, which is else an error.
+    is the arithmetic of matrix products, "fp32", "tf32" (CUDA only) or "bf16"; ``compile`` compiles a transformer's
+    loops, for GPUs; ``track`` names trackers: "tensorboard", "trackio", "wandb", or several; ``threads`` are those of
+    the CPU; ``save_every`` is in seconds; ``quiet`` shows no progress; ``wait`` waits for another process that trains
+    this run, which is else an error.
 
-    ``parent`` is a run, or weights, whose training goes on: ``train("steps=600", parent=run)`` takes its recipe unless
-    one is given. ``steps`` counts the parent's too; the schedule begins anew. Where the parent was trained with
-    ``keep_state``, its optimizer's state goes on too.
+    ``parent`` is a run, or weights, whose training goes on, up to ``steps`` in all: ``train("steps=600", parent=run)``
+    takes its recipe; where it was trained with ``keep_state``, its optimizer's state goes on too.
 
     UsageError says in one line what is wrong with an argument; Interrupted comes at Ctrl-C, after saving.
     """
+    if seeds is not None or not isinstance(recipe, (Recipe, str, ModelSpec, nn.Module, NoneType)):
+        return train_seeds(train, **locals())
     given: dict[str, Any] = {"model": model, "layout": layout, "loops": loops, "objective": objective,
         "optimizer": optimizer, "steps": steps, "batch": batch, "seed": seed, "data_seed": seed}  # fmt: skip
     chosen = training_recipe(recipe, changes, task, lengths, parent, given)
@@ -207,6 +217,7 @@ def evaluate(
     seed: int = 0,
     device: str = "auto",
     quiet: bool = False,
+    save: bool = False,
 ) -> Scores:
     """Exact match on fresh problems, a Score per length.
 
@@ -225,10 +236,12 @@ def evaluate(
     ``stopping`` is a rule or its text, ``"After(loops=10)"``, or several, by default the recipe's own; ``kind`` is
     "uniform", "hard", "natural" or the name of a family of structured problems. With ``families``, scores of all
     families follow, on a tenth of the samples each, 100 unless given. ``seed`` chooses the problems; ``device`` is
-    "auto", "cpu" or "cuda" (a module stays where it is); ``quiet`` shows no progress.
+    "auto", "cpu" or "cuda" (a module stays where it is); ``quiet`` shows no progress. With ``save``, a run's scores are
+    kept in its folder, where ``compare`` and ``report`` find them.
 
     UsageError says in one line what is wrong with an argument.
     """
+    own = run_to_save_in(weights) if save else None
     found = weights_from(weights, device, task=task, layout=layout, loops=loops, trained_to=trained_to)
     sizes = sizes_from(lengths, found.recipe) if lengths is not None else list(default_sizes(found.recipe))
     rules = rules_from(stopping)
@@ -247,21 +260,36 @@ def evaluate(
             every = partial(evaluate_families, found, sizes, samples=samples_of_family(samples or SAMPLES), **asked)
             of_size = {"each": len(found.recipe.task.families), "rules": len(asked["stopping"])}
             scores += followed(every, progress, found.recipe, sizes, what=f"{found.name}: families", **of_size)
+    if own:
+        own.keep("scores", *(score.row() | {"seed": seed} for score in scores))
     told = replace(outline(found.recipe), name=found.name)
     if isinstance(weights, nn.Module) and trained_to is None:  # how far it was trained is not known
         told = replace(told, top=0, tops=(0,) * len(told.axes))
     return Scores(scores, told)
 
 
-def compare(first: Scores | Run | str | Path, *others: Scores | Run | str | Path) -> Comparison:
-    """Scores, or the scores of runs or their folders, beside each other: at the sizes and on the problems that all were
-    measured on, exact match of each, and the difference of the last and ``first`` with its 95 % interval: of pairs
-    where ``evaluate`` gave both, on the same problems. Other seeds of training are another source of spread.
+Compared = Scores | Run | str | Path
 
-    ``others`` are one or more. The result prints as a table, and has ``plot()``, ``frame()`` and ``rows()``. UsageError
-    where they share no size, or are of different tasks.
+
+def compare(
+    first: Compared | Sequence[Compared], *others: Compared | Sequence[Compared]
+) -> Comparison | PooledComparison:
+    """Compare scores, or what runs have kept of theirs.
+
+    Given lists of runs, or names of shipped weights, pool seeds by recipe: ``compare(runs, "looped-parity")`` prints a
+    table with the mean over seeds on uniform problems and the worst family, and has ``plot()``, ``savefig("x.pdf")``,
+    ``to_latex()``, ``frame()`` and ``rows()``.
+
+    Given two or more scores, runs or folders, stand them beside each other at the sizes and on the problems that all
+    were measured on, with the difference of the last and ``first`` and its 95 % interval: of pairs where ``evaluate``
+    gave both, on the same problems. Other seeds of training are another source of spread.
+
+    Raises UsageError where they share no size, are of different tasks, or were not measured.
     """
-    return Comparison([scores_from(one) for one in (first, *others)])
+    things = [first, *others]
+    if any(pools(one) for one in things):
+        return compare_pooled(things)
+    return Comparison([scores_from(one) for one in things])
 
 
 def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[None]:

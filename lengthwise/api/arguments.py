@@ -192,3 +192,11 @@ def training_recipe(
         given |= {"lengths": Uniform(top=lengths, bottom=smallest) if isinstance(lengths, int) else lengths}
     chosen = chosen.change(**{name: value for name, value in given.items() if value is not None}).change(changes)
     return chosen if came_from is None else go_on_from(came_from, chosen)
+
+
+def run_to_save_in(weights: object) -> Run:
+    """The run whose folder keeps scores. UsageError where there is none."""
+    run = weights if isinstance(weights, Run) else Run.open(weights) if isinstance(weights, (str, Path)) else None
+    if run is None or not run.trained_here:
+        raise UsageError(f"save: scores are kept in a run's folder, and {_shown(weights)} is no run")
+    return run

@@ -207,6 +207,7 @@ def _report(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--width", choices=("column", "page"), help="of figures: a column, or a page (default)")
     sub.add_argument("--formats", metavar="A,B", help="of figures: png (default), svg, pdf, or several: png,svg")
+    sub.add_argument("--table", choices=("latex",), help="print one table of all recipes, seeds pooled, as LaTeX")
     sub.add_argument(
         "--html", metavar="FILE", help="write one page instead: all of it, and models that think, in a file"
     )

@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lengthwise.base import streams
 from lengthwise.base.errors import UsageError, shown
 from lengthwise.base.files import check_file, inside, is_folder
 from lengthwise.base.progress import Progress
@@ -17,6 +18,7 @@ from lengthwise.cli import console
 from lengthwise.cli.console import code_changed, doing, foresee, say, say_page
 from lengthwise.report import all_curves, once
 from lengthwise.report.card import card_table, score_card
+from lengthwise.report.pooled import PooledComparison
 from lengthwise.report.publish import publish, publish_depth, redraw
 from lengthwise.report.published import inquiries, is_published, published, read_figures_json
 from lengthwise.report.style import FORMATS, KNOWN_FORMATS
@@ -79,6 +81,7 @@ def _check_options(args: argparse.Namespace) -> None:
         "--width": args.width,
         "--formats": args.formats,
         "--out": args.out,
+        "--table": args.table,
     }
     given = [name for name, value in drawn.items() if value is not None and value is not False]
     if args.html and given:
@@ -151,6 +154,12 @@ def _report(args: argparse.Namespace, runs: Sequence[RunFolder], asked: Sequence
     shown = [score_table(lines) if lines else "no scores yet: `lengthwise evaluate RUN` measures a run"]
     shown += ["", card_table(cards)] if scores else []
     result = {"files": [str(file) for file in files], "scores": scores + replied, "cards": cards}
+    if args.table:
+        latex = PooledComparison(runs).to_latex()
+        if args.json:
+            return say(args, result | {"latex": latex})
+        streams.results().write(latex + "".join(f"% {file}\n" for file in files))  # whose lines must not be folded
+        return 0
     return say(args, result, *shown, "\n".join(map(str, files)))
 
 

@@ -176,7 +176,7 @@ class Recipe(fields.Part):
     @property
     def seedless_id(self) -> str:
         """The id with both seeds 0: recipes that differ only in their seeds share it."""
-        return self.seeded(0).id
+        return replace(self.seeded(0), model=self.model.seedless).id
 
     def seeded(self, seed: int) -> Recipe:
         """A replicate with this seed for weights and problems, which shares neither."""

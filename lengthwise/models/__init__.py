@@ -80,6 +80,11 @@ class ModelSpec(Part):
         modules are wrapped in ``Once``."""
 
     @property
+    def seedless(self) -> ModelSpec:
+        """What the seeds of one recipe share: itself, unless it holds given weights."""
+        return self
+
+    @property
     def offsets(self) -> int:
         """How many of its positional encodings add a random offset to digit positions in training."""
         return sum(position.moves_digits for position in getattr(self, "positions", ()))

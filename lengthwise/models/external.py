@@ -10,7 +10,7 @@ import inspect
 import logging
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
@@ -36,16 +36,22 @@ class Given(ModelSpec):
 
     name: str  # of its class
     digest: str  # of its weights when it was given, of which are frozen, and of all else that its modules hold
+    form: str = field(default="", metadata={"identity": False})  # the same but for the weights' numbers
 
     @staticmethod
     def of(module: nn.Module) -> Given:
         """What stands for the module in a recipe. UsageError for one whose weights are still to be made."""
         if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
             raise UsageError(f"{type(module).__name__} has lazy parts without weights: call it on some tokens first")
-        digest = _weights(module)
+        digest, form = _weights(module), _weights(module, numbers=False)
         for attribute in _attributes(module):
             digest.update(attribute.encode())
-        return Given(type(module).__name__, digest.hexdigest())
+            form.update(attribute.encode())
+        return Given(type(module).__name__, digest.hexdigest(), form.hexdigest())
+
+    @property
+    def seedless(self) -> ModelSpec:
+        return replace(self, digest=self.form) if self.form else self
 
     def remember(self, module: nn.Module) -> None:
         """Let this build the module as it is now, whatever becomes of it, for as long as the process lasts."""
@@ -60,12 +66,16 @@ class Given(ModelSpec):
         return copy.deepcopy(_MODULES[self.digest])
 
 
-def _weights(module: nn.Module) -> hashlib.blake2b:
-    """A digest of its weights, of what it is made of, and of which weights are frozen."""
+def _weights(module: nn.Module, *, numbers: bool = True) -> hashlib.blake2b:
+    """A digest of its weights, or of their names and shapes alone, of what it is made of, and of which weights are
+    frozen."""
     digest = hashlib.blake2b(f"{type(module).__qualname__} {module}".encode(), digest_size=5)
     for name, value in module.state_dict().items():
         digest.update(name.encode())
-        digest.update(tensor_bytes(value) if isinstance(value, Tensor) else repr(value).encode())
+        if isinstance(value, Tensor):
+            digest.update(tensor_bytes(value) if numbers else f"{value.dtype} {tuple(value.shape)}".encode())
+        else:
+            digest.update(repr(value).encode())
     for name, parameter in module.named_parameters():
         if not parameter.requires_grad:  # a frozen weight makes another training
             digest.update(f"{name} is frozen".encode())

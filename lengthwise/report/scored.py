@@ -41,7 +41,7 @@ class Scores(list[Score]):
             row = score.row()
             sizes = dict(zip(self.outline.axes, row.pop("sizes"), strict=True))
             rows.append(sizes | row)
-        return _frame(rows)
+        return frame_of(rows)
 
     def plot(self, title: str | None = None) -> Figure:
         """Exact match against length, or a map of pairs of sizes, as ``report`` draws it. UsageError without scores."""
@@ -120,7 +120,7 @@ class Comparison:
 
     def frame(self) -> Any:
         """The rows as a pandas DataFrame. UsageError where pandas is not installed."""
-        return _frame(self.rows())
+        return frame_of(self.rows())
 
     def plot(self, title: str | None = None) -> Figure:
         """Exact match against length, a line for each."""
@@ -243,7 +243,8 @@ def _rule(scores: Scores) -> str:
     return scores.rules[0] if scores.rules else ""
 
 
-def _frame(rows: Sequence[Row]) -> Any:
+def frame_of(rows: Sequence[Row]) -> Any:
+    """Rows as a pandas DataFrame. UsageError where pandas is not installed."""
     try:
         import pandas
     except ImportError:

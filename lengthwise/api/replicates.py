@@ -1,0 +1,106 @@
+"""Modules with new initial weights for each of several seeds, and runs pooled by recipe."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from lengthwise.api.arguments import recipe_from
+from lengthwise.base import rng
+from lengthwise.base.errors import UsageError, shown
+from lengthwise.base.files import is_folder
+from lengthwise.experiment.own_code import describe_user_error
+from lengthwise.experiment.recipe import Recipe
+from lengthwise.models import ModelSpec
+from lengthwise.report.pooled import PooledComparison
+from lengthwise.report.scored import Scores
+from lengthwise.run import Run
+from lengthwise.runs.folder import SHIPPED, RunFolder, run_path, runs_folder, shipped
+
+Factory = Callable[[], nn.Module]
+
+
+def module_of_seed(module: nn.Module | Factory, seed: int) -> nn.Module:
+    """A copy of a module with new initial weights, which its parts' ``reset_parameters`` draw; or what a function
+    without arguments builds. Torch's generator is seeded by ``seed``, and left as it was.
+
+    Raises UsageError for a module with weights of its own that nothing draws anew.
+    """
+    with rng.undisturbed():
+        rng.seed_torch(rng.address(seed, "weights"))
+        if not isinstance(module, nn.Module):
+            return _built(module)
+        new = copy.deepcopy(module)
+        for name, part in [*new.named_modules()][::-1]:  # a part that resets its own parts' biases comes after them
+            reset = getattr(part, "reset_parameters", getattr(part, "_reset_parameters", None))
+            if callable(reset):
+                reset()
+            elif part._parameters:
+                where = f"{name}, a {type(part).__name__}," if name else type(part).__name__
+                raise UsageError(
+                    f"seeds: {where} has weights and no reset_parameters to draw them anew: add it, or give a function "
+                    f"that builds the module: lw.train(lambda: {type(module).__name__}(…), …)"
+                )
+    return new
+
+
+def _built(factory: Factory) -> nn.Module:
+    try:
+        found: Any = factory()
+    except Exception as error:
+        raise UsageError(f"the function that builds the module: {describe_user_error(error)}") from error
+    if not isinstance(found, nn.Module):
+        raise UsageError(f"the function that builds the module returns {shown(found)}, which is no torch module")
+    return found
+
+
+def train_seeds(
+    train: Callable[..., Any],
+    *,
+    recipe: Any,
+    changes: Sequence[str],
+    seed: int | None,
+    seeds: int | None,
+    **named: Any,
+) -> Any:
+    """The runs of several seeds; a module, or what a function builds, has weights of its own in each."""
+    if seeds is not None and named["folder"] is not None:
+        raise UsageError("folder: each seed has a folder of its own: leave folder or seeds out")
+    fresh = isinstance(recipe, nn.Module) or (callable(recipe) and not isinstance(recipe, (Recipe, ModelSpec)))
+    first = seed if seed is not None else recipe_from(recipe, named["task"]).seed if not fresh and recipe else 0
+    runs = []
+    for number in range(first, first + (seeds or 1)):
+        one = module_of_seed(recipe, number) if fresh else recipe
+        runs.append(train(one, *changes, seed=number, **named))
+        if isinstance(recipe, nn.Module) and number == first:
+            recipe.load_state_dict(one.state_dict())
+    return runs if seeds is not None else runs[0]
+
+
+def pools(thing: object) -> bool:
+    """Is it several runs, or the name of shipped weights?"""
+    several = isinstance(thing, list | tuple) and not isinstance(thing, Scores)
+    return several or (isinstance(thing, str) and thing in shipped() and not is_folder(runs_folder() / thing))
+
+
+def compare_pooled(things: Iterable[object]) -> PooledComparison:
+    """Runs, lists of runs, and names of shipped weights, pooled by recipe."""
+    found: list[RunFolder] = []
+    for one in things:
+        found += [_folder(part) for part in (one if isinstance(one, list | tuple) else [one])]
+    return PooledComparison(found)
+
+
+def _folder(one: object) -> RunFolder:
+    if isinstance(one, Run):
+        return one
+    if isinstance(one, str) and one in shipped():
+        return RunFolder(SHIPPED / one)
+    if isinstance(one, str | Path):
+        return RunFolder(run_path(one))
+    raise UsageError(f"compare pools runs, their folders and shipped weights, not {shown(one)}; keep scores in a run "
+                     "with lw.evaluate(run, …, save=True)")  # fmt: skip

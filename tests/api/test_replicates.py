@@ -1,0 +1,144 @@
+"""Several seeds of a module, kept scores, and runs pooled by recipe."""
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import lengthwise as lw
+from lengthwise.api.replicates import module_of_seed
+from lengthwise.base.types import UsageError
+from lengthwise.cli import entry
+from lengthwise.report import by_recipe
+
+SYMBOLS = len(lw.NextToken().vocabs(lw.Parity())[0])
+FEW = {"steps": 2, "batch": 4, "lengths": 3, "quiet": True}
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.read = nn.Embedding(SYMBOLS, 8), nn.Linear(8, SYMBOLS)
+        self.gru = nn.GRU(8, 8, batch_first=True)
+
+    def forward(self, tokens):
+        return self.read(self.gru(self.embed(tokens))[0])
+
+
+class Bare(Net):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+
+
+def same(first, second):
+    return all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+def test_each_seed_has_weights_and_problems_of_its_own_and_one_recipe():
+    net = Net()
+    runs = lw.train(net, task="parity", seeds=3, seed=4, **FEW)
+    assert [run.recipe.seed for run in runs] == [run.recipe.data_seed for run in runs] == [4, 5, 6]
+    assert len({run.recipe.id for run in runs}) == 3 and len({run.recipe.seedless_id for run in runs}) == 1
+    assert [len(group) for group in by_recipe(runs).values()] == [3]
+    assert same(net, runs[0].model.module) and not same(net, runs[1].model.module)
+    other = lw.train(nn.Sequential(nn.Embedding(SYMBOLS, SYMBOLS)), task="parity", **FEW)
+    assert other.recipe.seedless_id != runs[0].recipe.seedless_id
+
+
+def test_weights_are_drawn_as_the_class_draws_them():
+    for module in (nn.GRU(4, 5), nn.MultiheadAttention(8, 2), nn.TransformerEncoderLayer(8, 2, 16)):
+        first, again, other = (module_of_seed(module, seed) for seed in (1, 1, 2))
+        assert same(first, again) and not same(first, other)
+        for name, value in first.named_parameters():
+            if name.endswith("bias") and value.dim() == 1 and "attn" in name:
+                assert value.abs().max() == 0  # as nn.MultiheadAttention begins
+
+
+def test_a_class_or_a_function_builds_the_module_of_each_seed():
+    first = lw.train(Net, task="parity", seeds=2, **FEW)
+    again = lw.train(lambda: Net(), task="parity", seeds=2, **FEW)
+    assert [run.recipe.id for run in first] == [run.recipe.id for run in again]
+    assert lw.train(Net, task="parity", **FEW).recipe.id == first[0].recipe.id
+    recipes = lw.train("looped-parity", "model.width=8", "watch.every=0", seeds=2, **FEW)
+    assert [run.recipe.seed for run in recipes] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("thing", "told"),
+    [
+        (Bare(), "Bare has weights and no reset_parameters"),
+        (lambda: 1 / 0, "the function that builds the module: ZeroDivisionError"),
+        (lambda: "net", "which is no torch module"),
+    ],
+)
+def test_what_cannot_be_drawn_anew_is_said(thing, told):
+    with pytest.raises(UsageError, match=told):
+        lw.train(thing, task="parity", seeds=2, **FEW)
+    with pytest.raises(UsageError, match="a folder of its own"):
+        lw.train(Net(), task="parity", seeds=2, folder="somewhere", **FEW)
+
+
+@pytest.fixture
+def runs():
+    found = lw.train(Net(), task="parity", seeds=2, **FEW)
+    for run in found:
+        lw.evaluate(run, [20, 40], samples=6, families=True, save=True, quiet=True)
+    return found
+
+
+def test_scores_are_kept_once_and_where_they_can_be(runs):
+    rows = runs[0].rows("scores")
+    assert {tuple(row["sizes"]) for row in rows} >= {(20,), (40,)} and all(row["seed"] == 0 for row in rows)
+    lw.evaluate(runs[0], [20, 40], samples=6, save=True, quiet=True)
+    assert runs[0].rows("scores") == rows
+    for wrong in (Net(), "looped-parity"):
+        with pytest.raises(UsageError, match=r"save: scores are kept in a run's folder|there is no such run"):
+            lw.evaluate(wrong, [2], task="parity" if isinstance(wrong, Net) else None, save=True, quiet=True)
+
+
+def test_seeds_are_pooled_beside_shipped_weights_in_one_table_and_one_figure(runs, tmp_path):
+    found = lw.compare(runs, "looped-parity", "halting-parity")
+    uniform = {(row["recipe"], row["size"]): row for row in found.rows() if row["problems"] == "uniform"}
+    exact = [next(r for r in run.rows("scores") if r["problems"] == "uniform" and r["sizes"] == [20]) for run in runs]
+    pooled = uniform["net-parity", "20"]
+    assert pooled["seeds"] == 2 and pooled["exact"] == pytest.approx(sum(row["exact"] for row in exact) / 2)
+    assert (pooled["low"], pooled["high"]) == (min(r["exact"] for r in exact), max(r["exact"] for r in exact))
+    assert {name for name, _ in uniform} == {"net-parity", "looped-parity", "halting-parity"}
+    assert "worst family" in str(found) and "not fitted" not in str(found).partition("looped")[2]
+    latex = found.to_latex()
+    heads = re.search(r"\\toprule\n(.*?) \\\\", latex)[1]
+    assert heads == "exact match & problems & seeds & 20 & 40"
+    assert all(line.count("&") == 4 for line in latex.splitlines() if line.endswith(r"\\"))
+    assert latex.count(r"\begin{tabular}{lllrr}") == 1
+    assert found.savefig(tmp_path / "x.pdf").read_bytes().startswith(b"%PDF")
+    assert found.frame().shape[0] == len(found.rows()) and "<table>" in found._repr_html_()
+    with pytest.raises(UsageError, match=r"ends in \.png"):
+        found.savefig(tmp_path / "x.doc")
+    assert isinstance(lw.compare(*runs), lw.Comparison)  # as before
+
+
+def test_what_cannot_be_pooled_is_said(runs):
+    with pytest.raises(UsageError, match="different tasks"):
+        lw.compare(runs, "looped-addition")
+    with pytest.raises(UsageError, match="compare pools runs"):
+        lw.compare(runs, runs[0].scores)
+    fresh = lw.train(Net(), task="parity", seed=9, **FEW)
+    with pytest.raises(UsageError, match="no scores yet"):
+        lw.compare([fresh])
+
+
+def test_the_command_line_reports_runs_of_a_module_with_figures_and_a_latex_table(runs, tmp_path, capsys):
+    words = ["report", *(str(run.folder) for run in runs), "looped-parity", "--formats", "pdf,png", "--table", "latex"]
+    assert entry._run(entry.parse([*words, "--out", str(tmp_path), "--quiet"])) == 0
+    said = capsys.readouterr().out
+    assert r"\begin{tabular}" in said and (tmp_path / "lengths.pdf").exists() and (tmp_path / "lengths.png").exists()
+    assert "net-parity & uniform & 2 &" in said and "looped-parity & uniform & 1" in said
+    assert max(map(len, said.splitlines())) > 80  # not folded
+
+
+def test_runs_that_were_kept_before_forms_are_pooled_by_themselves():
+    spec = lw.train(Net(), task="parity", **FEW).recipe.model
+    assert replace(spec, form="").seedless == replace(spec, form="") and spec.seedless.digest == spec.form
