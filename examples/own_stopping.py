@@ -7,8 +7,6 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
-
 import lengthwise as lw
 
 
@@ -19,13 +17,11 @@ class Confident(lw.Stopping):
     least: Annotated[float, lw.Range(0, 1, "open")] = 0.99
     extra: Annotated[int, lw.Range(0)] = 20  # loops beyond the planned ones that may be run
 
-    def limit(self, planned):  # (rows) → (rows): how many loops are run before choosing
+    def limit(self, planned):  # (rows) → (rows): how many loops are run at most
         return planned + self.extra
 
-    def choose(self, trace, planned):  # → (rows): the loop that answers, counted from 1
-        loop = torch.arange(1, len(trace.confidence) + 1, device=trace.loops.device)[:, None]
-        sure = (trace.confidence >= math.log(self.least)) & (loop <= trace.loops)  # (loops, rows)
-        return torch.where(sure.any(0), sure.long().argmax(0) + 1, trace.loops)
+    def done(self, trace, planned):  # → (rows): True where the row stops after the last loop of the trace
+        return trace.confidence[-1] >= math.log(self.least)
 
 
 if __name__ == "__main__":

@@ -50,6 +50,7 @@ class Score:
     fixed_set: bool | None = None  # True: drawn from the test part of a fixed set, and some of them several times
     chance: float | None = None  # the per-symbol accuracy of guessing; None: the layout does not report it
     at_limit: float | None = None  # fraction of problems that only the rule's limit ended; None: it has no other end
+    ran: float | None = None  # loops run to choose those, mean over problems: the compute; None: the rule reads nothing
     outcomes: Outcomes | None = field(default=None, compare=False, repr=False)  # in memory only; None: not known
 
     @property

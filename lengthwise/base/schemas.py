@@ -59,6 +59,7 @@ class Measured(TypedDict):
     family: NotRequired[Literal["alone"]]  # a family that was asked for by name: the others may not be measured
     chance: NotRequired[Fraction]  # accuracy per symbol of guessing
     scaled: NotRequired[Real]  # accuracy per symbol, from guessing (0) to all right (1)
+    ran: NotRequired[NotNegative]  # loops that were run to choose ``loops``
     at_limit: NotRequired[Fraction]  # of the problems, which the rule did not stop before its limit
     together: NotRequired[Count]  # problems of a batch for which the rule chose one loop
 

@@ -46,6 +46,20 @@ def interval_text(row: Row) -> str:
     return f"{share_text(row['low'], 3)}–{share_text(row['high'], 3)}"
 
 
+def loops_text(row: Row) -> str:
+    """The mean loop whose answer counts, and how many loops were run to choose it, where these were more."""
+    used, ran = f"{row['loops']:.1f}", f"{row.get('ran', row['loops']):.1f}"
+    return used if ran == used else f"{used} of {ran}"
+
+
+def loops_notes(rows: Iterable[Row]) -> list[str]:
+    """Explain the column of loops; name the sizes at which a rule had to be ended by its limit."""
+    rows = list(rows)
+    said = ["loops: that of the answer, of those run"] * any(loops_text(row).count("of") for row in rows)
+    ended = {f"{share_text(row['at_limit'])} at {size_text(row['sizes'])}": row for row in rows if row.get("at_limit")}
+    return said + [f"never stopped, so ended by the rule's limit: {', '.join(ended)} of the problems"] * bool(ended)
+
+
 def trained_on(sizes: Sequence[int], tops: Sequence[int]) -> bool:
     """Do sizes lie within the training range, which ends at ``tops``, one for each axis?"""
     return all(size <= top for size, top in zip(sizes, tops, strict=True))

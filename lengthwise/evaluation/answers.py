@@ -12,10 +12,12 @@ from torch import Tensor
 from lengthwise.base.types import Batch, Trace
 from lengthwise.experiment.layout import up_to_end
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.experiment.stopping import Stopping, chosen_by, first_done, limit_of
+from lengthwise.experiment.stopping import Stopping, chosen_by, done_rows, first_done, limit_of
 from lengthwise.models import Model
 from lengthwise.runners.cpu import choose
 from lengthwise.runners.movement import PERIODS
+
+LEAVE_TOGETHER = 8  # rows that stop early leave when one of so many does
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Predictions:
     confidence: Float[Tensor, " b"]  # mean log probability, in nats, up to its own first end
     loops: Int[Tensor, " b"]
     stopped: Bool[Tensor, " b"] | None = None  # by the rule, not by its limit; None: the rule has no ``done``
+    ran: Int[Tensor, " b"] | None = None  # loops that were run to choose ``loops``; None: as many
 
 
 def answer(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Predictions:
@@ -46,37 +49,131 @@ def answers(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping
         symbols, _, confidence = _read(*best, batch.answer_slots, end)
         return [Predictions(symbols, confidence, limits[0])]
     movement = any(rule.needs_movement for rule in rules)
+    if all(rule.stops or not rule.reads_output for rule in rules):
+        followed = [_Followed(rule, limit, planned, batch) for rule, limit in zip(rules, limits, strict=True)]
+        _run_until_done(model, batch, followed, end, movement)
+        return [one.predictions() for one in followed]
     traced = trace(model, batch, torch.stack(limits).amax(0), end, movement=movement)
     row = torch.arange(len(planned))
     found = []
     for rule, limit in zip(rules, limits, strict=True):
-        seen = replace(traced, loops=limit)
-        stopped = first_done(rule, seen, planned)[1] if rule.stops else None
+        seen, stopped, ran = replace(traced, loops=limit), None, None
         chosen = chosen_by(rule, seen, planned, limit)
+        if rule.stops:
+            stopped = first_done(rule, seen, planned)[1]
+            ran = torch.where(stopped, chosen + rule.back, limit)
+        elif rule.reads_output:
+            ran = limit
         said, sure = traced.predictions[chosen - 1, row], traced.confidence[chosen - 1, row]
-        found.append(Predictions(said, sure, chosen, stopped))
+        found.append(Predictions(said, sure, chosen, stopped, ran))
     return found
+
+
+class _Followed:
+    """One stopping rule, loop by loop, and what it has chosen of a batch so far."""
+
+    def __init__(self, rule: Stopping, limit: Int[Tensor, " b"], planned: Int[Tensor, " b"], batch: Batch) -> None:
+        self.rule, self.limit, self.planned = rule, limit, planned
+        self.open = torch.ones(len(batch), dtype=torch.bool)  # the rows that go on
+        self.stopped = torch.zeros_like(self.open)
+        self.symbols = torch.zeros(filled_slots(batch.answer_slots).shape, dtype=torch.long)
+        self.confidence, self.loops = torch.zeros(len(batch)), limit.clone()
+
+    def look(self, latest: Trace, loop: int) -> None:
+        """Choose for the rows that stop after this loop, by the rule or at their limit."""
+        if self.rule.stops:
+            done = done_rows(self.rule, latest, loop, self.planned) & self.open
+            self._take(done, latest, self.rule.back, loop)
+            self.stopped |= done
+        self._take(self.open & (self.limit == loop), latest, 0, loop)
+
+    def _take(self, chosen: Bool[Tensor, " b"], latest: Trace, back: int, loop: int) -> None:
+        if not chosen.any():
+            return
+        rows = chosen.nonzero()[:, 0]
+        self.symbols[rows] = latest.predictions[-1 - back, rows]
+        self.confidence[rows] = latest.confidence[-1 - back, rows]
+        self.loops[rows] = loop - back
+        self.open &= ~chosen
+
+    def predictions(self) -> Predictions:
+        if not self.rule.stops:
+            return Predictions(self.symbols, self.confidence, self.loops)
+        ran = self.loops + self.rule.back * self.stopped
+        return Predictions(self.symbols, self.confidence, self.loops, self.stopped, ran)
+
+
+def _run_until_done(model: Model, batch: Batch, followed: Sequence[_Followed], end: int | None, movement: bool) -> None:
+    """Run each row until every rule has chosen a loop for it. The loops before those that a rule looks at are
+    forgotten, so that memory does not grow with the number of loops."""
+    limit = torch.stack([one.limit for one in followed]).amax(0)
+    window = max(one.rule.window for one in followed)
+    steps, stay, kept = choose(model).steps(batch.inputs, limit, batch.answer_slots, movement=movement), None, None
+    while True:
+        try:
+            loop, rows, logits, far = steps.send(stay)
+        except StopIteration:
+            return
+        ((best, logs),) = _on_host([_likeliest(logits)])
+        now = _empty_trace(1, batch, movement)
+        _fill(now, 0, rows, _read(best, logs, batch.answer_slots[rows], end), far)
+        kept = now if kept is None else _joined(kept, now, window)
+        for one in followed:
+            one.look(kept, loop)
+        goes_on = torch.stack([one.open[rows] for one in followed]).any(0)
+        # Leaving takes a copy of the others' states, so rows leave together. Those at their limit leave by themselves.
+        early = int((~goes_on & (limit[rows] > loop)).sum())
+        stay = goes_on if early * LEAVE_TOGETHER >= len(rows) else None
+
+
+def _joined(kept: Trace, now: Trace, window: int) -> Trace:
+    """The latest ``window`` loops."""
+
+    def join(old: Tensor, new: Tensor) -> Tensor:
+        return torch.cat([old[-(window - 1) :], new]) if window > 1 else new
+
+    moved = None
+    if kept.movement is not None and now.movement is not None:
+        moved = join(kept.movement, now.movement)
+    predictions, ends = join(kept.predictions, now.predictions), join(kept.ends, now.ends)
+    return Trace(predictions, ends, join(kept.confidence, now.confidence), now.loops, moved)
+
+
+def _empty_trace(loops: int, batch: Batch, movement: bool) -> Trace:
+    """A trace of so many loops that holds nothing yet."""
+    rows, width = filled_slots(batch.answer_slots).shape
+    return Trace(
+        torch.zeros(loops, rows, width, dtype=torch.long),
+        torch.zeros(loops, rows, dtype=torch.long),
+        torch.zeros(loops, rows),
+        torch.full((rows,), loops),
+        torch.full((loops, rows, PERIODS), torch.inf) if movement else None,
+    )
+
+
+def _fill(
+    trace: Trace, at: int, rows: Int[Tensor, " r"], read: tuple[Tensor, Tensor, Tensor], far: Tensor | None
+) -> None:
+    """Write what these rows answered, and how far their states moved, to loop ``at`` + 1 of a trace."""
+    symbols, length, sure = read
+    trace.predictions[at, rows, : symbols.shape[1]] = symbols
+    trace.ends[at, rows], trace.confidence[at, rows] = length, sure
+    if trace.movement is not None and far is not None:
+        trace.movement[at, rows] = far.amax(1).float().cpu()
 
 
 @torch.no_grad()
 def trace(model: Model, batch: Batch, limit: Int[Tensor, " b"], end: int | None, *, movement: bool = False) -> Trace:
     """What each loop up to each row's ``limit`` would have answered, and how far it moved the state where that is asked
     for; all on the CPU."""
-    shape = int(limit.max()), len(batch), int(batch.answer_slots.sum(1).max())
-    predicted, ends = torch.zeros(shape, dtype=torch.long), torch.zeros(shape[:2], dtype=torch.long)
-    confidence = torch.zeros(shape[:2])
-    moved = torch.full((*shape[:2], PERIODS), torch.inf) if movement else None
-    ran, found = [], []
-    for k, rows, logits, far in choose(model).steps(batch.inputs, limit, batch.answer_slots, movement=movement):
-        ran.append((k - 1, rows))
-        found.append(_likeliest(logits))
-        if moved is not None and far is not None:
-            moved[k - 1, rows] = far.amax(1).float().cpu()
-    for (k, rows), best in zip(ran, _on_host(found), strict=True):
-        symbols, length, sure = _read(*best, batch.answer_slots[rows], end)
-        predicted[k, rows, : symbols.shape[1]] = symbols
-        ends[k, rows], confidence[k, rows] = length, sure
-    return Trace(predicted, ends, confidence, limit, moved)
+    found = replace(_empty_trace(int(limit.max()), batch, movement), loops=limit)
+    steps, best = [], []
+    for loop, rows, logits, far in choose(model).steps(batch.inputs, limit, batch.answer_slots, movement=movement):
+        steps.append((loop, rows, None if far is None else far.amax(1, keepdim=True)))
+        best.append(_likeliest(logits))
+    for (loop, rows, far), one in zip(steps, _on_host(best), strict=True):
+        _fill(found, loop - 1, rows, _read(*one, batch.answer_slots[rows], end), far)
+    return found
 
 
 Best = tuple[Tensor, Tensor]  # the likeliest symbols "n", as floats, and their log probabilities

@@ -120,7 +120,7 @@ def _scores(
 
 def _each_once(
     weights: Weights, groups: Sequence[Problems], rules: Sequence[Stopping], watch: Callable[[float], None] | None
-) -> list[Int[Tensor, "b 6"]]:
+) -> list[Int[Tensor, "b 7"]]:
     """Hits row by row for each rule. Problems that stand there several times, as they do in families of few problems,
     are answered once."""
     problems = Problems.join(groups)

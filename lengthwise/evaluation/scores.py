@@ -110,13 +110,13 @@ def score_of(
     kind: Kind,
     sizes: tuple[int, ...],
     problems: Problems,
-    rows: Int[Tensor, "b 6"],
+    rows: Int[Tensor, "b 7"],
     *,
     precision: float | None = None,
     family: str | None = None,
 ) -> Score:
     """The Score of ``problems`` by one rule, from the columns of ``hits`` of each of them."""
-    exact, whole_row, tokens, total, loops, at_limit = rows.sum(0).tolist()
+    exact, whole_row, tokens, total, loops, at_limit, ran = rows.sum(0).tolist()
     digest = hashlib.blake2b(hashed(problems).numpy().tobytes(), digest_size=8).digest()
     return Score(
         weights.recipe.task.name,
@@ -130,6 +130,7 @@ def score_of(
         token_accuracy=tokens / total,
         loops=loops / count,
         at_limit=at_limit / count if rule.stops else None,
+        ran=ran / count if rule.reads_output else None,
         precision=precision,
         family=family,
         chance=weights.recipe.layout.chance(weights.recipe.task),
@@ -186,7 +187,7 @@ def hits_of_groups(
     groups: Sequence[Problems],
     rules: Sequence[Stopping],
     watch: Callable[[float], None] | None = None,
-) -> list[Int[Tensor, "b 6"]]:
+) -> list[Int[Tensor, "b 7"]]:
     """For each rule the columns of ``hits``, of each row of all groups. Rules that choose for many rows see one group
     at a time. ``watch`` gets the share of a group's rows that is done."""
     joined = [Problems.join(groups)] if all(rule.together == 1 for rule in rules) else groups
@@ -200,7 +201,7 @@ def hits_by_row(
     problems: Problems,
     rules: Sequence[Stopping],
     watch: Callable[[float], None] | None = None,
-) -> list[Int[Tensor, "b 6"]]:
+) -> list[Int[Tensor, "b 7"]]:
     """For each rule the columns of ``hits``, of each row of one group. A rule that chooses for many rows sees as many
     as it asks for, whichever rules stand beside it."""
     first, *more = sorted({rule.together for rule in rules} - {1}) or [1]
@@ -217,7 +218,7 @@ def _hits_alike(
     problems: Problems,
     rules: Sequence[Stopping],
     watch: Callable[[float], None] | None,
-) -> list[Int[Tensor, "b 6"]]:
+) -> list[Int[Tensor, "b 7"]]:
     """``hits_by_row`` of rules that may see the same batches."""
     found: list[list[Tensor]] = [[] for _ in rules]
     cached = device_of(model).type == "cpu" and not any(rule.reads_output for rule in rules)
@@ -231,9 +232,9 @@ def _hits_alike(
     return [torch.cat(parts) for parts in found]
 
 
-def hits(recipe: Recipe, batch: Batch, predicted: Predictions) -> Int[Tensor, "b 6"]:
-    """Per row, in columns: is the answer right, are all its slots right, tokens that are right, tokens, loops, and did
-    the rule's limit end it."""
+def hits(recipe: Recipe, batch: Batch, predicted: Predictions) -> Int[Tensor, "b 7"]:
+    """Per row, in columns: is the answer right, are all its slots right, tokens that are right, tokens, the loop that
+    was chosen, did the rule's limit end it, and the loops that were run."""
     wanted, filled = slots(batch.targets, batch.answer_slots), filled_slots(batch.answer_slots)
     answer = answer_mask(wanted, batch.answer_slots, recipe.layout.end(recipe.task))
     same = (predicted.symbols == wanted) & filled
@@ -244,6 +245,7 @@ def hits(recipe: Recipe, batch: Batch, predicted: Predictions) -> Int[Tensor, "b
         answer.sum(1),
         predicted.loops,
         torch.zeros_like(predicted.loops) if predicted.stopped is None else ~predicted.stopped,
+        predicted.loops if predicted.ran is None else predicted.ran,
     ]
     return torch.stack([column.long() for column in columns], 1)
 

@@ -102,7 +102,9 @@ def _measuring(recipe: Recipe, size: tuple[int, ...], samples: int, rules: Seque
     weights = parameters(recipe)
     together = max(positions, 32_768)
     seen = 8 * getattr(recipe.model, "heads", 0) * positions**2 * _sees_all(recipe)
-    traced = 8.0 * loops * together if len(rules) > 1 or any(rule.reads_output for rule in rules) else 0
+    # A rule that looks at all loops needs all their answers; one that stops needs the latest ones.
+    kept = loops if any(rule.reads_output and not rule.stops for rule in rules) else max(rule.window for rule in rules)
+    traced = 8.0 * kept * together if len(rules) > 1 or any(rule.reads_output for rule in rules) else 0
     held = 4 * weights + problems + 4 * _numbers_per_position(recipe) * together + traced + seen
     return ResourceEstimate(held, 2 * weights * samples * positions * loops / SPEED)
 

@@ -227,13 +227,24 @@ def _said(found: object) -> str:
     return f"{found.dtype} of {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
 
 
-def window_of(trace: Trace, loop: int, size: int) -> Trace:
-    """The last ``size`` of the first ``loop`` loops of a trace, or as many as there are."""
-    part = slice(max(0, loop - size), loop)
+def window_of(trace: Trace, end: int, size: int, loop: int) -> Trace:
+    """The last ``size`` of the first ``end`` loops of a trace, or as many as there are; the last one is ``loop``."""
+    part = slice(max(0, end - size), end)
     movement = None if trace.movement is None else trace.movement[part]
     return Trace(
         trace.predictions[part], trace.ends[part], trace.confidence[part], torch.full_like(trace.loops, loop), movement
     )
+
+
+def done_rows(rule: Stopping, latest: Trace, loop: int, planned: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
+    """The rows that a rule stops after ``loop``, the last one of ``latest``. Raises UsageError if what it says is no
+    mask of rows, or if it stops a row before it has seen the loop whose answer counts."""
+    done = rule.done(window_of(latest, len(latest.ends), rule.window, loop), planned)
+    if not isinstance(done, Tensor) or done.dtype != torch.bool or done.shape != planned.shape:
+        raise UsageError(f"{rule.name}: done gives a torch.bool for each of {len(planned)} rows, not {_said(done)}")
+    if rule.back >= min(loop, rule.window) and done.any():
+        raise UsageError(f"{rule.name}: done stopped a row after loop {loop}, with its answer {rule.back} loops before")
+    return done
 
 
 def first_done(
@@ -242,6 +253,7 @@ def first_done(
     """The loop that answers each row, and the rows that stopped before ``trace.loops``, or there."""
     chosen, stopped = trace.loops.clone(), torch.zeros_like(trace.loops, dtype=torch.bool)
     for loop in range(1, len(trace.ends) + 1):
-        new = rule.done(window_of(trace, loop, rule.window), planned) & (loop <= trace.loops) & ~stopped
+        ran = (loop <= trace.loops) & ~stopped
+        new = done_rows(rule, window_of(trace, loop, rule.window, loop), loop, planned) & ran if ran.any() else ran
         chosen, stopped = chosen.masked_fill(new, loop - rule.back), stopped | new
     return chosen, stopped

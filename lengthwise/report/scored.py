@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from lengthwise.base.errors import UsageError
 from lengthwise.base.formatting import as_grid, as_html
 from lengthwise.base.results import RunOutline, Score
-from lengthwise.base.score_rows import Row, count_text, interval_notes, scaled_text, share_text, size_text
+from lengthwise.base.score_rows import (
+    Row,
+    count_text,
+    interval_notes,
+    loops_notes,
+    loops_text,
+    scaled_text,
+    share_text,
+    size_text,
+)
 from lengthwise.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -60,7 +69,7 @@ class Scores(list[Score]):
         several, scaled = len(self.rules) > 1, any(score.scaled is not None for score in self)
         rows = [
             [size_text(s.sizes), s.problems, *[s.stopping] * several, share_text(s.exact, 3),
-             "–".join(share_text(end, 3) for end in s.interval), *[scaled_text(s.scaled)] * scaled, f"{s.loops:.1f}",
+             "–".join(share_text(end, 3) for end in s.interval), *[scaled_text(s.scaled)] * scaled, loops_text(s.row()),
              count_text(s.count, s.distinct)] for s in self
         ]  # fmt: skip
         return [*HEADS[:2], *[RULE] * several, *HEADS[2:4], *["scaled"] * scaled, *HEADS[4:]], rows
@@ -68,7 +77,8 @@ class Scores(list[Score]):
     def _title(self) -> str:
         """Whose scores they are, how far it was trained, where that is known, and what the intervals count."""
         trained = [f"trained up to {size_text(self.outline.tops)}"] if self.outline.top else []
-        return "; ".join([", ".join([self.outline.name, *trained]), *interval_notes(self.rows())])
+        rows = self.rows()
+        return "; ".join([", ".join([self.outline.name, *trained]), *interval_notes(rows), *loops_notes(rows)])
 
     def __str__(self) -> str:
         return f"{self._title()}\n{as_grid(*self._table())}"

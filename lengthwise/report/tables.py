@@ -16,6 +16,8 @@ from lengthwise.base.score_rows import (
     Sizes,
     interval_notes,
     interval_text,
+    loops_notes,
+    loops_text,
     scaled_text,
     share_text,
     size_text,
@@ -81,6 +83,7 @@ def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
     said = [f"{name}: {rows[0][name]}" for name in ("problems", "stopping") if name not in own]
     said += [f"{TRAINED} within the training range, up to {size_text(tops)}"] if tops is not None else []
     said += ["scaled: accuracy per token, from guessing (0) to all right (1)"] if scaled else []
+    said += loops_notes(rows)
     said += ["count: in brackets how many problems differ"] * any("distinct" in row for row in rows)
     early = sorted({row["precision"] for row in rows if "precision" in row})
     said += [f"ended as soon as the 95 % interval is within ±{width:g} of its middle" for width in early]
@@ -283,7 +286,7 @@ def _details(row: Row, *, trained: bool) -> list[Text]:
         Text(share_text(exact, 3), style),
         Text(interval_text(row), "dim"),
         Text(share_text(row["token_accuracy"], 3)),
-        Text(f"{row['loops']:.1f}"),
+        Text(loops_text(row)),
         Text(f"{row['count']} ({row['distinct']})" if "distinct" in row else str(row["count"])),
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from jaxtyping import Bool, Float, Int
@@ -20,6 +20,9 @@ class Step(NamedTuple):
     rows: Int[Tensor, " r"]  # their indices in the batch, on the CPU
     logits: Float[Tensor, "n v"]  # at the selected positions, in the order of ``rows``
     movement: Float[Tensor, "r t p"] | None  # of each position's state (see ``movement``); None unless asked for
+
+
+Steps = Generator[Step, Bool[Tensor, " r"] | None, None]  # rows that a step ran → those of them that go on; None: all
 
 
 class Runner(ABC):
@@ -47,6 +50,9 @@ class Runner(ABC):
 
     def steps(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, movement: bool = False
-    ) -> Iterator[Step]:
-        """As ``each``, for evaluation, with how far each loop moved the states where that is asked for."""
+    ) -> Steps:
+        """As ``each``, for evaluation, with how far each loop moved the states where that is asked for.
+
+        After a step, ``send`` a mask "r" of its rows that go on; the others are no longer computed.
+        """
         raise UsageError(f"{type(self).__name__} is a runner for training: it gives logits by last and each alone")

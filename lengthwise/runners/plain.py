@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import torch
@@ -11,38 +11,49 @@ from torch import Tensor
 
 from lengthwise.base.types import Inputs, sent
 from lengthwise.models import Model, State, device_of
-from lengthwise.runners import Runner, Step
+from lengthwise.runners import Runner, Step, Steps
 from lengthwise.runners.movement import PERIODS, relative_movement
 
 
 def unroll(
     model: Model, inputs: Inputs, loops: Int[Tensor, " b"], *, untracked: int = 0
-) -> Iterator[tuple[int, Int[Tensor, " r"], State]]:
+) -> Generator[tuple[int, Int[Tensor, " r"], State], Bool[Tensor, " r"] | None, None]:
     """Advance each row for its own number of loops; yield, after each loop k = 1, 2, …: k, the rows still running (as
     indices into ``inputs``), and their state.
 
     ``inputs`` and ``loops`` are on the CPU, loops at least 1. Rows are sorted by loops, most first, so that the running
-    rows are always the first r; a row that is done is no longer computed. The first ``untracked`` loops run without
-    gradients.
+    rows are always the first r; a row that is done is no longer computed. Who is sent a mask "r" after a loop goes on
+    with those rows alone. The first ``untracked`` loops run without gradients.
     """
     order = loops.argsort(descending=True, stable=True)
     running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
-    context = model.embed(inputs.take(order).to(device_of(model)))
+    context = model.embed(inputs.take(order).to(device := device_of(model)))
     state = model.start(context)
     for k, count in enumerate(running, 1):
         # Rows with fewer loops are last, so cutting them off is a slice, without a copy.
-        state, context = first((state, context), count)
+        order = order[:count]
+        if not len(order):
+            return
+        state, context = first((state, context), len(order))
         with torch.set_grad_enabled(torch.is_grad_enabled() and k > untracked):
             state = model.advance(state, context)
-        yield k, order[:count], state
+        if (stay := (yield k, order, state)) is not None:
+            kept = stay.nonzero()[:, 0]
+            order, (state, context) = order[kept], rows_of((state, context), sent(kept, device))
+            running[k:] = [int((loops[order] > later).sum()) for later in range(k, len(running))]
 
 
 def first(tree: Any, count: int) -> Any:
     """The first ``count`` rows of all tensors in nested tuples. Tensors of one row and non-tensors stay unchanged."""
+    return rows_of(tree, slice(count))
+
+
+def rows_of(tree: Any, rows: slice | Int[Tensor, " r"]) -> Any:
+    """These rows of all tensors in nested tuples. Tensors of one row and non-tensors stay unchanged."""
     if isinstance(tree, Tensor):
-        return tree if len(tree) == 1 else tree[:count]
+        return tree if len(tree) == 1 else tree[rows]
     if isinstance(tree, tuple):
-        parts = [first(part, count) for part in tree]
+        parts = [rows_of(part, rows) for part in tree]
         return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
     return tree
 
@@ -72,15 +83,20 @@ class Plain(Runner):
 
     def steps(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, movement: bool = False
-    ) -> Iterator[Step]:
+    ) -> Steps:
         real, earlier, moved = sent(inputs.padding_mask, device_of(self.model)), list[State](), None
-        for k, rows, state in unroll(self.model, inputs, loops):
+        unrolled, stay, ran = unroll(self.model, inputs, loops), None, torch.empty(0, dtype=torch.long)
+        while True:
+            try:
+                k, rows, state = unrolled.send(stay)
+            except StopIteration:
+                return
             if movement:
-                now = self.model.answer_state(state)
-                earlier = [first(one, len(rows)) for one in earlier]
-                moved = relative_movement(now, earlier, real[sent(rows, real.device)])
+                now, left = self.model.answer_state(state), torch.isin(ran, rows).nonzero()[:, 0]
+                earlier = [rows_of(one, sent(left, real.device)) for one in earlier]
+                moved, ran = relative_movement(now, earlier, real[sent(rows, real.device)]), rows
                 earlier = [now, *earlier][:PERIODS]
-            yield Step(k, rows, picked(self.model.read(state), *at[rows].nonzero(as_tuple=True)), moved)
+            stay = yield Step(k, rows, picked(self.model.read(state), *at[rows].nonzero(as_tuple=True)), moved)
 
 
 def picked(values: Tensor, *index: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:

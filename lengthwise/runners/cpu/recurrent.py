@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from lengthwise.base.types import Inputs
 from lengthwise.models import Model
-from lengthwise.runners import Step
+from lengthwise.runners import Steps
 from lengthwise.runners.cpu import claims
 from lengthwise.runners.cpu.groups import by_length, in_order
 from lengthwise.runners.cpu.packing import Packing
@@ -65,7 +65,7 @@ class Sequential(claims.Claiming):
 
     def steps(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, movement: bool = False
-    ) -> Iterator[Step]:
+    ) -> Steps:
         return Plain(_FastLoops(self)).steps(inputs, loops, at, movement=movement)
 
 

@@ -12,7 +12,7 @@ from lengthwise.base.types import Inputs
 from lengthwise.models import Model
 from lengthwise.models.timed import TimedModel
 from lengthwise.models.transformer import TransformerModel
-from lengthwise.runners import Step
+from lengthwise.runners import Step, Steps
 from lengthwise.runners.cpu import claims
 from lengthwise.runners.cpu.transformer import PARTS, PackedTransformer, of_two_injections
 
@@ -53,9 +53,14 @@ class Twice(claims.Claiming):
 
     def steps(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, movement: bool = False
-    ) -> Iterator[Step]:
-        first, (answers, clock) = self.model.firsts(inputs), self._both(inputs)
+    ) -> Steps:
+        first, ((one, read), (other, timed)) = self.model.firsts(inputs), self._both(inputs)
         # Both run in the same order of rows; what moves is the state that answers.
-        both = answers[0].steps(answers[1], loops, at, movement=movement), clock[0].steps(clock[1], loops, at)
-        for (k, rows, said, moved), (_, _, timed, _) in zip(*both, strict=True):
-            yield Step(k, rows, self.model.joined(said, timed, first[rows][at[rows]]), moved)
+        answers, clock, stay = one.steps(read, loops, at, movement=movement), other.steps(timed, loops, at), None
+        while True:
+            try:
+                k, rows, said, moved = answers.send(stay)
+                _, _, done, _ = clock.send(stay)
+            except StopIteration:
+                return
+            stay = yield Step(k, rows, self.model.joined(said, done, first[rows][at[rows]]), moved)

@@ -23,7 +23,7 @@ from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.block import MLP, Block
 from lengthwise.nn.readin import Numbers
 from lengthwise.nn.readout import Scaled
-from lengthwise.runners import Step
+from lengthwise.runners import Step, Steps
 from lengthwise.runners.cpu import claims, fused_loops, small
 from lengthwise.runners.cpu.dropout import dropout
 from lengthwise.runners.cpu.gelu import gelu
@@ -93,14 +93,29 @@ class PackedTransformer(claims.Claiming):
 
     def steps(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, movement: bool = False
-    ) -> Iterator[Step]:
-        earlier, moved = list[Packed](), None
-        for k, rows, state in _run(self.model, _Prepared.of(self.model, inputs, loops), 0, None):
-            if movement:
-                earlier = [one.take(slice(len(rows))) for one in earlier]
-                moved = _movement(state, earlier)
-                earlier = [state, *earlier][:PERIODS]
-            yield Step(k, rows, self.model.readout(state[at[rows]]), moved)
+    ) -> Steps:
+        # The latest states, the latest first: packed in a run of _run, padded between two, when rows have left.
+        states, padded, done, ids = list[Packed](), list[Tensor](), 0, torch.arange(len(loops))
+        while len(ids):
+            prepared, stay = _Prepared.of(self.model, inputs.take(ids), loops[ids] - done), None
+            ragged = prepared.embedded.ragged
+            states = [Packed(ragged.pack(one[prepared.rows]), ragged) for one in padded]
+            # Movement is that of all positions; without it only those are computed that answers depend on.
+            needed = None if movement or torch.is_grad_enabled() else at[ids[prepared.rows]]
+            for k, local, state in _run(self.model, prepared, 0, needed, states[0] if states else None):
+                rows, moved = ids[local], None
+                if movement:
+                    states = [one.take(slice(len(rows))) for one in states]
+                    moved = _movement(state, states)
+                states = [state, *states][: PERIODS if movement else 1]
+                stay = yield Step(done + k, rows, self.model.readout(state[at[rows]]), moved)
+                if stay is not None:
+                    break
+            else:
+                return
+            done += k
+            kept = (stay & (loops[rows] > done)).nonzero()[:, 0]
+            ids, padded = rows[kept], [one.ragged.unpack(one.value)[kept] for one in states]
 
 
 def of_two_injections(model: nn.Module) -> str | None:
@@ -171,12 +186,17 @@ def _filled(model: TransformerModel, inputs: Inputs) -> Inputs:
 
 
 def _run(
-    model: TransformerModel, prepared: _Prepared, untracked: int, at: Bool[Tensor, "b t"] | None
+    model: TransformerModel,
+    prepared: _Prepared,
+    untracked: int,
+    at: Bool[Tensor, "b t"] | None,
+    state: Packed | None = None,
 ) -> Iterator[tuple[int, Int[Tensor, " r"], Packed]]:
     """Run all loops, as ``plain.unroll`` does. With ``at`` (in the order of ``prepared``), only the states at these
-    positions after a row's last loop are computed, and those they depend on."""
+    positions after a row's last loop are computed, and those they depend on. ``state`` is that before the first loop,
+    if it is another than the model's."""
     rows, loops, running, _, x, pattern = prepared
-    state = Packed(model.start_from(x.value), x.ragged)
+    state = Packed(model.start_from(x.value), x.ragged) if state is None else state
     radius = len(model.blocks) * (pattern.bias.value.shape[-1] // 2) if isinstance(pattern, Band) else None
     until = None if at is None else Packed(x.ragged.pack(_needed_until(at, loops, radius)), x.ragged)
     for k, count in enumerate(running, 1):

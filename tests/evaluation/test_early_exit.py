@@ -1,0 +1,126 @@
+"""Rows that stop early are no longer computed, and their answers are those of the full trace."""
+
+import pytest
+import torch
+from forms import EVERY, built, close, names, shipped, some
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Problems, UsageError
+from lengthwise.evaluation import answers as answering
+from lengthwise.evaluation.answers import answers, trace
+from lengthwise.evaluation.scores import evaluate
+from lengthwise.experiment.stopping import Converged, Halted, Oracle, Settled, first_done, limit_of
+from lengthwise.run import load
+from lengthwise.runners.cpu import choose
+from lengthwise.runners.plain import Plain
+
+LOOPS = torch.tensor([5, 2, 6])
+# Few loops: where states move chaotically, rounding becomes another answer after hundreds.
+RULES = [
+    Settled(0.3, most=40), Settled(0.02, period=2, most=40), Settled(1e-6, most=9), Converged(), Converged(1, most=12),
+    Halted(), Halted(more=2, most=15),
+    *(rule for rule in shipped("stopping") if rule.stops and type(rule) not in (Settled, Converged, Halted)),
+]  # fmt: skip
+WEIGHTS = ["looped-pairs", "looped-parity", "looped-multiplication", "looped-unique-set", "halting-parity"]
+
+
+def by_row(runner, inputs, at, leave, movement):
+    """Logits and movement by loop and row; ``leave`` has the loop after which each row goes."""
+    found, stay = {}, None
+    steps = runner.steps(inputs, LOOPS, at, movement=movement)
+    while True:
+        try:
+            step = steps.send(stay)
+        except StopIteration:
+            return found
+        far = step.movement if movement else torch.zeros(len(step.rows))
+        parts = step.logits.split(at[step.rows].sum(1).tolist())
+        found |= {(step.loop, row): pair for row, *pair in zip(step.rows.tolist(), parts, far, strict=True)}
+        stay = leave[step.rows] > step.loop if (leave == step.loop).any() else None
+
+
+@pytest.mark.parametrize("movement", [False, True])
+@pytest.mark.parametrize(("spec", "causal"), EVERY, ids=names(EVERY))
+@torch.no_grad()
+def test_the_other_rows_go_on_as_if_none_had_left(spec, causal, movement):
+    model, inputs = built(spec, causal).eval(), some(width=10)
+    at = inputs.padding_mask & (torch.arange(10) % 3 != 1)
+    whole = by_row(Plain(model), inputs, at, LOOPS, movement)
+    for leave in ([1, 9, 3], [3, 1, 9], [9, 9, 2], [2, 2, 2], [9, 1, 1], [4, 9, 4]):
+        leave = torch.tensor(leave)
+        wanted = {key: pair for key, pair in whole.items() if key[0] <= leave[key[1]]}
+        for runner in (Plain(model), choose(model)):
+            found = by_row(runner, inputs, at, leave, movement)
+            assert sorted(found) == sorted(wanted)
+            for key, pair in wanted.items():
+                for one, two in zip(pair, found[key], strict=True):
+                    close(one.double(), two.double())
+
+
+def batch_of(recipe, sizes, each=6):
+    draw = stream(3, "early")
+    problems = [recipe.task.sample(torch.tensor([list(recipe.sizes(size))] * each), draw) for size in sizes]
+    return recipe.layout.write(Problems.join(problems), recipe.task)
+
+
+@pytest.mark.parametrize("together", [1, 10**9])
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_answers_are_those_of_the_full_trace(name, together, monkeypatch):
+    monkeypatch.setattr(answering, "LEAVE_TOGETHER", together)
+    model, recipe = (weights := load(name)).model.double(), weights.recipe
+    batch, end = batch_of(recipe, [2, 5, 9]), recipe.layout.end(recipe.task)
+    planned, row = recipe.loops.planned(batch.rounds), torch.arange(18)
+    rules = [rule for rule in RULES if recipe.layout.ends or not rule.needs_end]
+    alone = [answers(model, recipe, batch, [rule])[0] for rule in rules]
+    for rule, found, beside in zip(rules, alone, answers(model, recipe, batch, [*rules, Oracle()]), strict=False):
+        limit = limit_of(rule, planned)
+        traced = trace(model, batch, limit, end, movement=rule.needs_movement)
+        chosen, stopped = first_done(rule, traced, planned)
+        assert torch.equal(found.symbols, traced.predictions[chosen - 1, row]), rule
+        assert torch.equal(found.loops, chosen) and torch.equal(found.stopped, stopped), rule
+        assert torch.equal(found.ran, torch.where(stopped, chosen + rule.back, limit)), rule
+        close(found.confidence, traced.confidence[chosen - 1, row], 1e-6)
+        for field in ("symbols", "loops", "stopped", "ran"):
+            assert torch.equal(getattr(found, field), getattr(beside, field)), (rule, field)
+
+
+def test_what_is_not_looked_at_is_not_computed(monkeypatch):
+    """A loop beyond a row's own costs nothing: neither time nor memory."""
+    weights, ran = load("looped-pairs"), []
+    plain = type(choose(weights.model)).steps
+
+    def counted(self, *args, **kwargs):
+        steps, stay = plain(self, *args, **kwargs), None
+        while True:
+            try:
+                step = steps.send(stay)
+            except StopIteration:
+                return
+            ran.append(len(step.rows))
+            stay = yield step
+
+    monkeypatch.setattr(type(choose(weights.model)), "steps", counted)
+    monkeypatch.setattr(answering, "LEAVE_TOGETHER", 10**9)
+    (score,) = evaluate(weights, [30], samples=100, stopping=Converged(2, most=400))
+    assert sum(ran) == pytest.approx(score.ran * 100) and len(ran) < 10 < limit_of(Converged(2, most=400), LOOPS)[0]
+    (limited,) = evaluate(weights, [30], samples=100, stopping=Converged(50, most=20))
+    assert limited.at_limit == 1 and limited.loops == limited.ran == 20
+
+
+@given(st.data())
+def test_a_rule_stops_no_row_before_the_loop_whose_answer_counts(data):
+    class Hasty(Converged):
+        """Does not wait."""
+
+        def done(self, trace, planned):
+            return torch.ones_like(planned, dtype=torch.bool)
+
+    weights = load("looped-parity")
+    with pytest.raises(UsageError, match="done stopped a row after loop 1, with its answer 2 loops before"):
+        answers(weights.model, weights.recipe, batch_of(weights.recipe, [3]), [Hasty()])
+    wrong = data.draw(st.sampled_from([None, 3, torch.ones(6), torch.ones(5, dtype=torch.bool)]))
+    Hasty.done = lambda self, trace, planned: wrong
+    with pytest.raises(UsageError, match=r"done gives a torch\.bool for each of 6 rows"):
+        answers(weights.model, weights.recipe, batch_of(weights.recipe, [3]), [Hasty()])
