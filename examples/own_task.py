@@ -1,4 +1,4 @@
-"""A task of one's own: write n digits backwards. Or: `lengthwise train looped-reverse --import own_task`."""
+"""A task of one's own: write n digits backwards. Or: `lengthwise train looped-backwards --import own_task`."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,8 @@ import lengthwise as lw
 
 
 @dataclass(frozen=True)
-class Reverse(lw.Listed):  # n symbols in a row, each drawn uniformly; lw.Task for any other kind of problem
-    """Write these digits in reverse order."""
+class Backwards(lw.Listed):  # n symbols in a row, each drawn uniformly; lw.Task for any other kind of problem
+    """Write these digits backwards."""
 
     symbols = tuple("0123456789")  # what prompts and answers are written in
 
@@ -25,12 +25,12 @@ class Reverse(lw.Listed):  # n symbols in a row, each drawn uniformly; lw.Task f
         return sizes[:, 0]
 
 
-def looped_reverse() -> lw.Recipe:
-    """Reverse on up to 5 digits, n loops for n digits."""
-    changes = "name=looped-reverse lengths=Curriculum(top=5,every=100) model.positions=RoPE steps=1000 watch.every=0"
-    return lw.find("looped-parity", *changes.split()).change(task=Reverse())
+def looped_backwards() -> lw.Recipe:
+    """Backwards on up to 5 digits, n loops for n digits."""
+    changes = "name=looped-backwards lengths=Curriculum(top=5,every=100) model.positions=RoPE steps=1000 watch.every=0"
+    return lw.find("looped-parity", *changes.split()).change(task=Backwards())
 
 
 if __name__ == "__main__":
-    run = lw.train(looped_reverse())
+    run = lw.train(looped_backwards())
     print(*(f"{score.sizes[0]}: {score.exact:.2f}" for score in lw.evaluate(run, range(1, 9))))

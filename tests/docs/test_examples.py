@@ -125,11 +125,11 @@ def test_own_sampled_task_keeps_all_laws(here):
 
 
 def test_own_task_obeys_its_reference(here):
-    from own_task import Reverse
+    from own_task import Backwards
 
     import lengthwise as lw
 
-    task = Reverse()
+    task = Backwards()
     problems = task.sample(torch.tensor([[1], [4], [7]]), lw.stream(0))
     for i in range(3):
         prompt = task.vocab.decode(problems.prompt[i, : problems.prompt_length[i]])
@@ -167,9 +167,9 @@ def test_own_position_tells_left_from_right(causal, here):
 def test_an_example_is_a_file_that_the_shell_runs_too(tmp_path):
     """In a process of its own, from the folder that holds it."""
     shutil.copy(EXAMPLES / "own_task.py", tmp_path)
-    words = ["train", "looped-reverse", *FEW, "--import", "own_task", "--lengths", "2", "--samples", "4", "--quiet"]
+    words = ["train", "looped-backwards", *FEW, "--import", "own_task", "--lengths", "2", "--samples", "4", "--quiet"]
     command = [sys.executable, "-m", "lengthwise", *words]
     done = subprocess.run(
         command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=280, check=True
     )
-    assert "looped-reverse" in done.stdout
+    assert "looped-backwards" in done.stdout
