@@ -11,6 +11,8 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from torch import nn
+
 from lengthwise.base.errors import shown
 from lengthwise.base.fields import Part, below, kebab, kinds, made, suggest
 from lengthwise.base.types import UsageError
@@ -23,6 +25,7 @@ from lengthwise.experiment.recipe import Recipe, import_parts
 from lengthwise.experiment.source import Source
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.models import ModelSpec
+from lengthwise.models.external import add_builders
 from lengthwise.nn.mixer import MixerSpec
 from lengthwise.nn.position import Position
 from lengthwise.objectives import Objective
@@ -42,13 +45,20 @@ def parts() -> dict[str, dict[str, type[Part]]]:
 
 
 def _functions(modules: Iterable[ModuleType], returns: Any) -> dict[str, Callable[..., Any]]:
+    """Public functions of these modules without arguments, by name, that say they return this, or a torch module of
+    any class where this is ``nn.Module``."""
     found = {}
     for module in modules:
         for name, function in inspect.getmembers(module, inspect.isfunction):
             own = function.__module__ == module.__name__ and not name.startswith("_")
-            if own and _returned(function) == returns and _callable(function):
+            if own and _is(_returned(function), returns) and _callable(function):
                 found[name.replace("_", "-")] = function
     return found
+
+
+def _is(returned: Any, wanted: Any) -> bool:
+    modules = wanted is nn.Module and isinstance(returned, type) and issubclass(returned, nn.Module)
+    return modules or returned == wanted
 
 
 def _returned(function: Callable[..., Any]) -> Any:
@@ -110,7 +120,8 @@ def _shipped_studies() -> dict[str, Callable[..., Study]]:
 
 
 def add(module: ModuleType) -> None:
-    """Make the recipes and studies of a user's own module known by name. Its classes are known once it is imported.
+    """Make the recipes and studies of a user's own module known by name, and its functions that return a torch module
+    to runs of such modules. Its classes are known once it is imported.
     Raises UsageError where a part, recipe or study has the name of one of the package's, or a part that of one of
     another module."""
     _check_names(module)
@@ -119,6 +130,7 @@ def add(module: ModuleType) -> None:
     taken = [name for name in recipes if name in _shipped()] + [name for name in studies if name in _shipped_studies()]
     if taken:
         raise UsageError(f"{module.__name__}: the package has a recipe or study called {taken[0]}: rename yours")
+    add_builders(_functions([module], nn.Module).values())
     _OWN.update(recipes)
     _OWN_STUDIES.update(studies)
     if module.__file__:

@@ -156,12 +156,14 @@ def parts_in(value: Any) -> Iterator[Any]:
 
 
 def text(part: Any) -> str:
-    """Write a part as a user would type it, without default values: ``MaxConfidence(per=batch)``, ``Oracle``."""
+    """Write a part as a user would type it, without default values: ``MaxConfidence(per=batch)``, ``Oracle``; and
+    without fields whose metadata say ``shown=False``."""
     if isinstance(part, tuple):
         return f"({', '.join(map(text, part))}{',' if len(part) == 1 else ''})"
     if not dataclasses.is_dataclass(part):
         return written(part) if isinstance(part, str) else str(part)
-    inside = ", ".join(f"{f.name}={text(getattr(part, f.name))}" for f in _changed(part))
+    named = [f.name for f in _changed(part) if f.metadata.get("shown", True)]
+    inside = ", ".join(f"{name}={text(getattr(part, name))}" for name in named)
     return type(part).__name__ + (f"({inside})" if inside else "")
 
 

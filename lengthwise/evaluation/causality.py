@@ -8,11 +8,11 @@ symbol does.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 import torch
@@ -22,6 +22,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lengthwise.base.origin import foreign
+from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Inputs, Problems, UsageError
 from lengthwise.experiment.layout import Layout
@@ -33,15 +34,17 @@ from lengthwise.runners.plain import Plain
 CUTS = 8  # positions of an answer after which tokens are changed
 ROWS, LOOPS = 6, 3  # of the batch on which a model is checked
 SPREAD = 6  # of its lengths
+MOVED_IN_DOUBLE = 2e-5  # smallest change of a logit that counts, relative to the largest logit, in 64 bits
+MOST_COPIED = 100_000_000  # parameters of a model that is copied to 64 bits
 MOVED = 1e-3  # smallest change of a logit that counts, relative to the largest logit, in 32 bits
 ROUNDINGS = 8  # relative rounding errors that a logit may be off by in coarser types
 
 
 @torch.no_grad()
-def check(model: Model, recipe: Recipe) -> None:
+def check(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> None:
     """Raise UsageError if a model does not know all symbols, or is random at test, or sees later positions in a causal
-    layout, or padding, or other rows; or if a layout shows the answer. The package's own models and layouts are not
-    checked."""
+    layout, or padding, or other rows, or has too few positions for the largest of ``sizes``; or if a layout shows the
+    answer. The package's own models and layouts are not checked."""
     if foreign(type(recipe.layout)) and not recipe.layout.decodes:
         _check_layout(recipe)
     if not isinstance(model, Once) and not any(foreign(type(part)) for part in model.modules()):
@@ -50,7 +53,8 @@ def check(model: Model, recipe: Recipe) -> None:
         model.eval()
         batch = recipe.layout.write(_problems(recipe), recipe.task)
         _check_symbols(model, batch.inputs, recipe)
-        model = _in_single_precision(model, batch.inputs)
+        _check_room(model, recipe, sizes)
+        model = _in_double_precision(model, batch.inputs)
         least = _tolerance(model, batch.inputs)
         _check_repeatable(model, batch.inputs, least)
         if recipe.layout.causal:
@@ -83,17 +87,20 @@ def _problems(recipe: Recipe) -> Problems:
     return task.sample(sizes, draw)
 
 
-def _in_single_precision(model: Model, inputs: Inputs) -> Model:
-    """A copy with weights in 32 bits, if some have fewer: rounding to 8 bits hides small changes, and looks like one.
-    The model itself where such a copy cannot be computed."""
-    if all(torch.finfo(one.dtype).bits >= 32 for one in model.parameters() if one.is_floating_point()):
-        return model
-    try:
-        copied = deepcopy(model).float()
-        _logits(copied, inputs)
-    except Exception:  # it may cast to its own type within, or hold what cannot be copied
-        return model
-    return copied
+def _in_double_precision(model: Model, inputs: Inputs) -> Model:
+    """A copy with weights in 64 bits, or in 32 where it computes nothing with these: rounding hides small changes, such
+    as a new model's with small weights, and looks like one. The model itself where no such copy can be computed."""
+    weights = [one for one in model.parameters() if one.is_floating_point()]
+    narrow = any(torch.finfo(one.dtype).bits < 32 for one in weights)
+    small = sum(one.numel() for one in weights) <= MOST_COPIED
+    for kind in [torch.float64] * small + [torch.float32] * narrow:
+        try:
+            copied = deepcopy(model).to(kind)
+            _logits(copied, inputs)
+        except Exception:  # it may cast to its own type within, or hold what cannot be copied
+            continue
+        return copied
+    return model
 
 
 class _CoarsestType(TorchDispatchMode):
@@ -108,15 +115,25 @@ class _CoarsestType(TorchDispatchMode):
         return found
 
 
-def _tolerance(model: Model, inputs: Inputs) -> float:
-    """The smallest change of a logit that counts, relative to the largest: more than rounding within the model, such as
-    in ``torch.autocast``, can make."""
+class Tolerance(NamedTuple):
+    """The change of a logit that counts: more than ``relative`` · (``scale`` + the largest logit)."""
+
+    relative: float
+    scale: float
+
+
+def _tolerance(model: Model, inputs: Inputs) -> Tolerance:
+    """What counts is more than rounding within the model can make, in ``torch.autocast`` for example: in 64 bits little
+    is; where some operation, such as a norm, computes in 32 bits, somewhat more."""
+    double = all(one.dtype == torch.float64 for one in model.parameters() if one.is_floating_point())
     try:
         with _CoarsestType() as seen:
             _logits(model, inputs)
     except Exception:  # compiled code may not let itself be watched
-        return MOVED
-    return max(MOVED, ROUNDINGS * seen.eps)
+        return Tolerance(MOVED, 1)
+    if double and seen.eps <= torch.finfo(torch.float32).eps:
+        return Tolerance(MOVED_IN_DOUBLE, 0)
+    return Tolerance(max(MOVED, ROUNDINGS * seen.eps), 1)
 
 
 def _logits(model: Model, inputs: Inputs) -> Float[Tensor, "b t v"]:
@@ -154,6 +171,21 @@ def _check_positions(model: Model, inputs: Inputs, error: IndexError) -> None:
         raise UsageError(f"{_name(model)} {too_few_positions(inputs.tokens.shape[1], error)}") from None
 
 
+def _check_room(model: Model, recipe: Recipe, sizes: Sequence[AnySize]) -> None:
+    """UsageError where a row of the largest size has more positions than the model."""
+    if not sizes:
+        return
+    largest = max(map(recipe.sizes, sizes), key=sum)
+    inputs = recipe.layout.write(recipe.task.sample(torch.tensor([largest]), stream(0, "room")), recipe.task).inputs
+    here = model if device_of(model).type == "cpu" else deepcopy(model).cpu()
+    try:
+        _logits(here, inputs)
+    except IndexError as error:
+        if isinstance(error, TooFewPositions):
+            raise
+        raise UsageError(f"{_name(model)} {too_few_positions(inputs.tokens.shape[1], error)}") from None
+
+
 def _try_on_cpu(model: Model, inputs: Inputs) -> None:
     """Raise IndexError for a symbol that it does not know, after which a CUDA device computes nothing any more."""
     try:
@@ -164,7 +196,7 @@ def _try_on_cpu(model: Model, inputs: Inputs) -> None:
         return
 
 
-def _check_repeatable(model: Model, inputs: Inputs, least: float) -> None:
+def _check_repeatable(model: Model, inputs: Inputs, least: Tolerance) -> None:
     """The same rows must get the same logits again: whatever is compared below would differ for this reason alone."""
     if not _differ(_logits(model, inputs), _logits(model, inputs), inputs.padding_mask, least):
         return
@@ -204,7 +236,7 @@ def _same_random_numbers() -> Iterator[Callable[[], None]]:
         numpy.random.set_state(of_numpy)
 
 
-def _check_causality(model: Model, batch: Batch, layout: Layout, least: float) -> None:
+def _check_causality(model: Model, batch: Batch, layout: Layout, least: Tolerance) -> None:
     """Changing the tokens after a position must not change the logits up to it: one within the prompt, and several
     from the one at which the first symbol of the answer is predicted, where looking ahead pays."""
     inputs = batch.inputs
@@ -237,7 +269,7 @@ def _check_norms(model: Model) -> None:
             )
 
 
-def _check_padding(model: Model, inputs: Inputs, least: float) -> None:
+def _check_padding(model: Model, inputs: Inputs, least: Tolerance) -> None:
     """The logits of a row must be the same alone and beside longer rows."""
     together = _logits(model, inputs)
     for row in range(len(inputs)):
@@ -252,11 +284,11 @@ def _check_padding(model: Model, inputs: Inputs, least: float) -> None:
 
 
 def _differ(
-    one: Float[Tensor, "b t v"], two: Float[Tensor, "b t v"], at: Bool[Tensor, "b t"], least: float = MOVED
+    one: Float[Tensor, "b t v"], two: Float[Tensor, "b t v"], at: Bool[Tensor, "b t"], least: Tolerance
 ) -> bool:
-    """Whether logits at the positions ``at`` differ by more than rounding, ``least`` of the largest; False for NaN."""
+    """Whether logits at the positions ``at`` differ by more than rounding; False for NaN."""
     one, two = one[at].double(), two[at].double()
-    return bool(((one - two).abs() > least * (1 + one.abs().max())).any())
+    return bool(((one - two).abs() > least.relative * (least.scale + one.abs().max())).any())
 
 
 def _name(model: Model) -> str:

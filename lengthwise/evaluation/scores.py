@@ -49,7 +49,8 @@ def evaluate(
     as soon as half of every rule's 95 % interval is as small as that, on ``samples`` problems at most. ``watch`` is
     called after each batch.
     """
-    recipe, rules = weights.recipe, checked(weights, samples, stopping)
+    sizes = list(sizes)
+    recipe, rules = weights.recipe, checked(weights, samples, stopping, sizes)
     if precision is not None:
         yield from _precise(weights, sizes, rules, samples, precision, kind=kind, seed=seed, watch=watch)
         return
@@ -145,15 +146,20 @@ def _alone(kind: Kind) -> str | None:
     return None if kind in ALONE else "alone"
 
 
-def checked(weights: Weights, samples: int, stopping: Stopping | Sequence[Stopping] | None) -> list[Stopping]:
+def checked(
+    weights: Weights,
+    samples: int,
+    stopping: Stopping | Sequence[Stopping] | None,
+    sizes: Sequence[AnySize] = (),
+) -> list[Stopping]:
     """The stopping rules asked for, or the recipe's own. UsageError where they do not suit the layout, where no problem
-    is asked for, and where the model sees what it must not."""
+    is asked for, and where the model sees what it must not or has too few positions for one of ``sizes``."""
     rules = [stopping] if isinstance(stopping, Stopping) else list(stopping or [weights.recipe.stopping])
     for rule in rules:
         check_stopping(weights.recipe.layout, rule)
     if samples < 1:
         raise UsageError(f"samples must be 1 or more, not {samples}")
-    check(weights.model, weights.recipe)
+    check(weights.model, weights.recipe, sizes)
     return rules
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from lengthwise.base.fields import Part
 from lengthwise.base.files import one_line
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import Vocab
+from lengthwise.models.calling import Call
 
 Context = Any  # tensors with a first axis of rows, or of 1 if all rows share them; non-tensors; or tuples of these
 State = Any  # as Context
@@ -97,20 +97,15 @@ class ModelSpec(Part):
 class Once(Model):
     """Wraps a module that maps tokens "b t" to logits "b t v" as a model that is advanced once.
 
-    If its ``forward`` has a parameter ``padding_mask``, it gets the mask "b t", True for a real token. Raises
-    UsageError if the logits have another shape.
+    If its ``forward`` has a parameter ``padding_mask`` or ``attention_mask``, it gets the mask "b t", True or 1 for a
+    real token. Logits may also be the ``logits`` of an object or a dictionary, or stand in a tuple, as those of
+    transformers and nanoGPT do; in 16 bits they are widened to 32. UsageError if there are none of this shape.
     """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        asked = inspect.signature(module.forward).parameters
-        self.masked = "padding_mask" in asked
-        if further := [name for name, part in [*asked.items()][1:] if name != "padding_mask" and _is_required(part)]:
-            raise UsageError(
-                f"a module takes tokens, and padding_mask if it wants, but {type(module).__name__}.forward also takes "
-                f"{', '.join(further)}"
-            )
+        self.call = Call.of(module)
 
     def embed(self, inputs: Inputs) -> Context:
         return inputs.tokens, inputs.padding_mask
@@ -121,19 +116,12 @@ class Once(Model):
     def advance(self, state: State, context: Context) -> State:
         tokens, padding_mask = context
         try:
-            logits = self.module(tokens, padding_mask=padding_mask) if self.masked else self.module(tokens)
-        except (IndexError, RuntimeError) as error:
+            return self.call.logits(self.module, tokens, padding_mask)
+        except (IndexError, RuntimeError, AssertionError) as error:
             if not lacks_positions(error):
                 raise
             said = too_few_positions(tokens.shape[1], error)
             raise TooFewPositions(f"{type(self.module).__name__} {said}") from error
-        if not isinstance(logits, Tensor) or logits.dim() != 3 or logits.shape[:2] != tokens.shape:
-            found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise UsageError(
-                f"a module takes tokens {tuple(tokens.shape)} to logits (rows, positions, vocabulary), "
-                f"but {type(self.module).__name__} gave {found}"
-            )
-        return logits
 
     def read(self, state: State) -> Float[Tensor, "r t v"]:
         return state
@@ -144,8 +132,11 @@ class TooFewPositions(UsageError, IndexError):
 
 
 def lacks_positions(error: Exception) -> bool:
-    """Is this how torch fails where a table of positions or symbols ends, or a row does not fit what it is added to?"""
-    return isinstance(error, IndexError) or "must match the size of tensor" in str(error)
+    """Is this how a module fails where a table of positions or symbols ends, or a row does not fit what it is added to;
+    or how it says so, as nanoGPT and x-transformers assert it?"""
+    if isinstance(error, (IndexError, AssertionError)):
+        return True
+    return any(said in str(error) for said in ("must match the size of tensor", "must match the existing size"))
 
 
 def too_few_positions(count: int, error: Exception) -> str:
@@ -154,7 +145,3 @@ def too_few_positions(count: int, error: Exception) -> str:
         f"fails on rows of {count} positions ({type(error).__name__}: {one_line(error)}): if it has fewer, give it "
         "more, or shorter problems"
     )
-
-
-def _is_required(part: inspect.Parameter) -> bool:
-    return part.default is part.empty and part.kind not in (part.VAR_POSITIONAL, part.VAR_KEYWORD)

@@ -7,9 +7,10 @@ import dataclasses
 import functools
 import hashlib
 import inspect
+import json
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
@@ -19,6 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from lengthwise.base.extras import library
+from lengthwise.base.files import one_line
 from lengthwise.base.types import UsageError
 from lengthwise.base.vocab import Vocab
 from lengthwise.models import Model, ModelSpec
@@ -27,16 +30,20 @@ PLAIN = bool, int, float, complex, str, bytes, range, torch.dtype, torch.device
 TORCHS = frozenset(vars(nn.Module()))  # what torch keeps of every module, "training" among it
 DEEPEST = 8  # lists within lists that are told of
 
+_BUILDERS: dict[str, Callable[[], nn.Module]] = {}  # by name: functions of imported files that return a module
 _MODULES: dict[str, nn.Module] = {}  # by digest, as they were given; they last as long as the process
 
 
 @dataclass(frozen=True)
 class Given(ModelSpec):
-    """A module given to ``lw.train`` or ``lw.evaluate`` from Python. No file can build it: give the module again."""
+    """A module given to ``lw.train`` or ``lw.evaluate`` from Python. Another process builds it from the configuration
+    of transformers, or with an imported function that returns such a module; else give the module again."""
 
     name: str  # of its class
     digest: str  # of its weights when it was given, of which are frozen, and of all else that its modules hold
     form: str = field(default="", metadata={"identity": False})  # the same but for the weights' numbers
+    # The configuration of a model of transformers and the type of its weights, in JSON; empty for other modules.
+    config: str = field(default="", metadata={"identity": False, "shown": False})
 
     @staticmethod
     def of(module: nn.Module) -> Given:
@@ -47,7 +54,7 @@ class Given(ModelSpec):
         for attribute in _attributes(module):
             digest.update(attribute.encode())
             form.update(attribute.encode())
-        return Given(type(module).__name__, digest.hexdigest(), form.hexdigest())
+        return Given(type(module).__name__, digest.hexdigest(), form.hexdigest(), _config_of(module))
 
     @property
     def seedless(self) -> ModelSpec:
@@ -58,12 +65,53 @@ class Given(ModelSpec):
         _MODULES[self.digest] = copy.deepcopy(module)
 
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model | nn.Module:
-        if self.digest not in _MODULES:
+        if self.digest in _MODULES:
+            return copy.deepcopy(_MODULES[self.digest])
+        if self.config:
+            return _from_config(self.name, self.config)
+        built = {name: function() for name, function in _BUILDERS.items()}
+        alike = {name: module for name, module in built.items() if type(module).__name__ == self.name}
+        for module in alike.values():
+            if self.form in ("", Given.of(module).form):
+                return module
+        if alike:
             raise UsageError(
-                f"this model is a module {self.name} that was given from Python, which no file can build: load "
-                "model.safetensors into your module (names there begin with 'module.'), and give it to lw.evaluate"
+                f"{', '.join(alike)} returns a {self.name} of other layers or settings than the one that was trained"
             )
-        return copy.deepcopy(_MODULES[self.digest])
+        raise UsageError(
+            f"this model is a module {self.name} that was given from Python, which no file can build: --import a file "
+            f"with a function that returns it, such as def build() -> {self.name}; or, in Python, load "
+            "model.safetensors into your module (names there begin with 'module.'), and give it to lw.evaluate"
+        )
+
+
+def add_builders(functions: Iterable[Callable[[], nn.Module]]) -> None:
+    """Remember functions without arguments that return a module: ``Given`` builds modules of their classes."""
+    _BUILDERS.update({function.__qualname__: function for function in functions})
+
+
+def _config_of(module: nn.Module) -> str:
+    """The configuration of a model of transformers, and the type of its weights, in JSON; empty for another module."""
+    config: Any = getattr(module, "config", None)
+    if type(module).__module__.partition(".")[0] != "transformers" or config is None:
+        return ""
+    kinds = {str(one.dtype).removeprefix("torch.") for one in module.parameters()}
+    return json.dumps({"dtype": min(kinds, default="float32"), "config": json.loads(config.to_json_string())})
+
+
+def _from_config(name: str, text: str) -> nn.Module:
+    """A model of transformers by its class's name and configuration, with new weights. UsageError where transformers is
+    missing or has no such model."""
+    transformers = library("transformers", "transformers", f"this model is a {name} of transformers")
+    kind = getattr(transformers, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
+        raise UsageError(f"transformers {transformers.__version__} has no model {name}")
+    try:
+        told = json.loads(text)
+        module = kind(kind.config_class.from_dict(told["config"]))
+        return module.to(getattr(torch, told["dtype"]))
+    except Exception as error:  # whatever a configuration of another version does
+        raise UsageError(f"{name}: transformers cannot build it from its configuration ({one_line(error)})") from None
 
 
 def _weights(module: nn.Module, *, numbers: bool = True) -> hashlib.blake2b:

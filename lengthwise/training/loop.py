@@ -67,7 +67,7 @@ def train(
             rehearse(recipe, at, matmul)
         how = {"allow_divergence": allow_divergence, "matmul": matmul, "compile": compile}
         trainee = Trainer(recipe, at, processes=processes, **how)
-        causality.check(trainee.model, recipe)
+        causality.check(trainee.model, recipe, [recipe.tops])
         if not Run(where, recipe).done:
             with computing(threads):
                 compile_first(trainee, shown)

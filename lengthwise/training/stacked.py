@@ -98,7 +98,7 @@ def _foresee(recipes: Sequence[Recipe], device: torch.device, matmul: Matmul) ->
         rehearse(first, device, matmul)
     if not all(run.done for run in runs):
         rehearse_stacked(recipes, device, matmul)
-    causality.check(first.build(), first)
+    causality.check(first.build(), first, [first.tops])
 
 
 def rehearse_stacked(recipes: Sequence[Recipe], device: torch.device, matmul: Matmul = "fp32") -> None:

@@ -382,7 +382,7 @@ def rehearse(recipe: Recipe, device: torch.device, matmul: Matmul = "fp32") -> T
 
 def _rehearsed(recipe: Recipe, device: torch.device, matmul: Matmul) -> Trainer:
     trainee = Trainer(small(recipe), device, matmul=matmul)
-    causality.check(trainee.model, recipe)
+    causality.check(trainee.model, recipe, [recipe.tops])
     data.check_training(recipe)
     check_kept(trainee.model.state_dict())
     trainee.advance()

@@ -40,7 +40,7 @@ class Gru(nn.Module):
 
     def forward(self, tokens):
         logits = self.head(self.cell(self.embedding(tokens))[0])
-        return {"logits": logits} if self.wrapped else logits
+        return {"scores": logits} if self.wrapped else logits
 
 
 class Unprintable:

@@ -1,0 +1,23 @@
+"""A model of transformers as it is: a small Llama on parity, and a small BERT that sees the whole row."""
+
+from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
+
+import lengthwise as lw
+
+SIZE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+
+
+def llama(symbols):
+    return LlamaForCausalLM(LlamaConfig(vocab_size=symbols, **SIZE))
+
+
+def bert(symbols):
+    return BertForMaskedLM(BertConfig(vocab_size=symbols, max_position_embeddings=64, **SIZE))
+
+
+if __name__ == "__main__":
+    task = lw.Parity()
+    for build, layout in ((llama, lw.NextToken()), (bert, lw.FullOutput(causal=False))):
+        reads, writes = layout.vocabs(task)  # rows hold = and $ besides the task's symbols
+        run = lw.train(build(len(reads)), "steps=300", task=task, layout=layout, lengths=8)
+        print(lw.evaluate(run, [8, 12]))

@@ -1,0 +1,230 @@
+"""Modules of transformers, x-transformers and nanoGPT, as they are: trained, measured, loaded again, refused."""
+
+import json
+import subprocess
+import sys
+import textwrap
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import lengthwise as lw
+from lengthwise.models import Once
+from lengthwise.models.calling import Call, logits_in
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # both warn of torch's own plans when they are imported
+    import transformers
+    import x_transformers
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SYMBOLS, POSITIONS = 4, 64
+SMALL = {"vocab_size": SYMBOLS, "hidden_size": 16, "num_hidden_layers": 1, "bos_token_id": 0, "eos_token_id": 0}
+HEADS = {"num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": POSITIONS}
+NTP, FOP = lw.NextToken(), lw.FullOutput(causal=False)
+
+
+class NanoGPT(nn.Module):
+    """As nanoGPT: logits of all positions only with targets, of the last one without; and a loss beside them."""
+
+    def __init__(self, width=16):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(width, 2, 2 * width, 0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.wte, self.wpe = nn.Embedding(SYMBOLS, width), nn.Embedding(POSITIONS, width)
+        self.lm_head = nn.Linear(width, SYMBOLS)
+
+    def forward(self, idx, targets=None):
+        length = idx.shape[1]
+        assert length <= POSITIONS, f"Cannot forward sequence of length {length}, block size is only {POSITIONS}"
+        later = torch.ones(length, length, dtype=torch.bool).triu(1)
+        x = self.layers(self.wte(idx) + self.wpe(torch.arange(length)), mask=later)
+        if targets is None:
+            return self.lm_head(x[:, [-1]]), None
+        logits = self.lm_head(x)
+        return logits, nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def gpt2():
+    config = {"n_positions": POSITIONS, "n_embd": 16, "n_layer": 1, "n_head": 2, "bos_token_id": 0, "eos_token_id": 0}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=SYMBOLS, **config))
+
+
+def llama():
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL, **HEADS))
+
+
+def mamba():
+    return transformers.MambaForCausalLM(transformers.MambaConfig(**SMALL, state_size=4, pad_token_id=0))
+
+
+def bert():
+    return transformers.BertForMaskedLM(transformers.BertConfig(**SMALL, **HEADS))
+
+
+def t5():
+    config = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2, "num_labels": SYMBOLS}
+    return transformers.T5ForTokenClassification(transformers.T5Config(vocab_size=SYMBOLS, **config))
+
+
+def x_decoder():
+    layers = x_transformers.Decoder(dim=16, depth=1, heads=2)
+    return x_transformers.TransformerWrapper(num_tokens=SYMBOLS, max_seq_len=POSITIONS, attn_layers=layers)
+
+
+def x_encoder():
+    layers = x_transformers.Encoder(dim=16, depth=1, heads=2)
+    return x_transformers.TransformerWrapper(num_tokens=SYMBOLS, max_seq_len=POSITIONS, attn_layers=layers)
+
+
+MODULES = [(gpt2, NTP), (llama, NTP), (mamba, NTP), (bert, FOP), (t5, FOP), (NanoGPT, NTP)]
+MODULES += [(x_decoder, NTP), (x_encoder, FOP)]
+every = pytest.mark.parametrize(("build", "layout"), MODULES, ids=lambda one: getattr(one, "__name__", ""))
+
+
+def built(build):
+    torch.manual_seed(0)
+    return build()
+
+
+def trained(module, layout, *changes, **options):
+    options = {"task": "parity", "layout": layout, "lengths": 5, "steps": 3, "batch": 4, "quiet": True} | options
+    return lw.train(module, *changes, **options)
+
+
+@every
+def test_it_is_trained_and_measured_without_a_wrapper(build, layout, runs):
+    """Padding and neighbours are looked at too: ``train`` and ``evaluate`` refuse a module that reads them."""
+    module = built(build)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    run = trained(module, layout)
+    assert any(not torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    first, again = (lw.evaluate(one, [5, 9], samples=20, **given) for one, given in
+                    ((run, {}), (module, {"task": "parity", "layout": layout})))  # fmt: skip
+    assert [score.exact for score in first] == [score.exact for score in again]
+
+
+@every
+def test_padding_changes_nothing(build, layout):
+    """A row gets the same logits alone and beside a longer one, whatever stands in its padding."""
+    model = Once(built(build)).eval()
+    tokens = torch.randint(SYMBOLS, (1, 5))
+    beside = nn.functional.pad(tokens, (0, 4), value=1).repeat(2, 1)
+    present = torch.tensor([[True] * 5 + [False] * 4, [True] * 9])
+    with torch.no_grad():
+        alone, longer = (model.advance(None, pair) for pair in ((tokens, tokens >= 0), (beside, present)))
+    assert torch.allclose(alone[0], longer[0, :5], atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(("build", "layout"), [(gpt2, NTP), (llama, NTP), (mamba, NTP), (bert, FOP), (t5, FOP)])
+def test_weights_in_16_bits_are_trained_and_measured(build, layout, dtype, runs):
+    module = built(build).to(dtype)
+    run = trained(module, layout)
+    assert {one.dtype for one in run.model.parameters()} == {dtype}
+    assert len(lw.evaluate(run, [5], samples=10)) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_neither_small_weights_nor_16_bits_hide_who_looks_ahead(dtype):
+    """Weights of transformers start small, so a token that looks ahead changes a logit by .0002 at most."""
+    module = built(bert).to(dtype)
+    with pytest.raises(lw.UsageError, match="looks ahead"):
+        lw.evaluate(module, [5], task="parity", layout=NTP, samples=10)
+
+
+@pytest.mark.parametrize(("build", "layout"), [(gpt2, NTP), (bert, FOP), (NanoGPT, NTP), (x_decoder, NTP)])
+def test_rows_beyond_its_positions_are_refused_before_anything_is_measured(build, layout, monkeypatch, runs):
+    module = built(build)
+    measured = []
+    monkeypatch.setattr("lengthwise.evaluation.scores.hits_of_groups", lambda *given: measured.append(given))
+    with pytest.raises(lw.UsageError, match=r"^\w+ fails on rows of 7\d positions \(\w+: [^\n]*$"):
+        lw.evaluate(module, [5, 70], task="parity", layout=layout, samples=10)
+    with pytest.raises(lw.UsageError, match=r"^\w+ fails on rows of 7\d positions"):
+        trained(module, layout, lengths=70)
+    assert not measured and not list(runs.glob("*"))
+
+
+def test_what_has_no_logits_is_told_so():
+    config = transformers.T5Config(vocab_size=SYMBOLS, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+    with pytest.raises(lw.UsageError, match=r"without logits: take its class with a head, such as …ForToken"):
+        lw.evaluate(transformers.T5EncoderModel(config), [5], task="parity", layout=FOP)
+
+
+def test_logits_are_found_in_tensors_objects_dictionaries_and_tuples():
+    logits, shape = torch.zeros(2, 5, 3), torch.Size((2, 5))
+
+    class Output:
+        pass
+
+    holder = Output()
+    holder.logits = logits
+    for found in (logits, holder, {"logits": logits}, (logits, None), [torch.tensor(1.0), logits]):
+        assert logits_in(found, shape) is logits
+    for found in (None, {}, (None, torch.zeros(2, 1, 3)), torch.zeros(2, 5), {"scores": logits}):
+        assert logits_in(found, shape) is None
+
+
+def test_masks_are_passed_by_the_name_that_forward_has():
+    assert [Call.of(built(build)).mask for build, _ in MODULES] == [
+        "attention_mask", "attention_mask", "attention_mask", "attention_mask", "attention_mask", None, None, "mask"
+    ]  # fmt: skip
+
+
+def shell(folder, *words):
+    return subprocess.run(
+        [sys.executable, "-m", "lengthwise", *words], cwd=folder, capture_output=True, text=True, timeout=250
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_run_of_transformers_is_loaded_again_from_the_command_line(tmp_path, runs, dtype):
+    """Its configuration and the type of its weights are kept in the run; they are no part of its name, or its id."""
+    run = trained(built(gpt2).to(dtype), NTP, steps=40)
+    kept = json.loads(json.loads((run.folder / "config.json").read_text())["model"]["config"])
+    assert kept["config"]["n_embd"] == 16 and kept["dtype"] == str(dtype).removeprefix("torch.")
+    assert "n_embd" not in str(run.recipe)
+    there = shell(tmp_path, "evaluate", str(run.folder), "--lengths", "5,9", "--samples", "50", "--json")
+    assert there.returncode == 0, there.stderr
+    here = lw.evaluate(run, [5, 9], samples=50)
+    rows = [row for row in json.loads(there.stdout) if row["problems"] == "uniform"]
+    assert [(one.exact, one.token_accuracy) for one in here] == [(row["exact"], row["token_accuracy"]) for row in rows]
+
+
+OWN = """
+    import torch
+
+    class Sums(torch.nn.Module):
+        def __init__(self, width, scale=1):
+            super().__init__()
+            self.embed, self.read, self.scale = torch.nn.Embedding(4, width), torch.nn.Linear(width, 4), scale
+
+        def forward(self, tokens):
+            return self.read(self.embed(tokens).cumsum(1)) * self.scale
+
+    def narrow() -> Sums:
+        return Sums(8)
+
+    def wide() -> Sums:
+        return Sums(16)
+"""
+
+
+def test_a_run_of_a_module_of_one_s_own_is_loaded_with_a_function_that_builds_it(tmp_path, runs, monkeypatch):
+    """The one of the imported functions whose module is built as the run's was; one of other settings is refused."""
+    (tmp_path / "own_sums.py").write_text(textwrap.dedent(OWN))
+    monkeypatch.syspath_prepend(tmp_path)
+    import own_sums
+
+    run = trained(own_sums.wide(), NTP)
+    asked = "evaluate", str(run.folder), "--lengths", "5", "--samples", "20"
+    there = shell(tmp_path, *asked, "--import", "own_sums", "--json")
+    assert there.returncode == 0, there.stderr
+    missing = shell(tmp_path, *asked)
+    assert missing.returncode == 2 and "def build() -> Sums" in missing.stderr and missing.stderr.count("\n") == 1
+    (tmp_path / "own_sums.py").write_text(textwrap.dedent(OWN).replace("Sums(16)", "Sums(16, 2)"))
+    other = shell(tmp_path, *asked, "--import", "own_sums")
+    assert other.returncode == 2 and "narrow, wide" in other.stderr and "other layers or settings" in other.stderr
