@@ -68,18 +68,23 @@ class Cache:
 
     def extend(self, key: Float[Tensor, "b h t e"], value: Float[Tensor, "b h t e"]) -> tuple[Tensor, Tensor]:
         """Append new keys and values; return all of this call of attention."""
-        if (before := self._before()) is not None:
+        if (before := self.last()) is not None:
             key, value = torch.cat([before[0], key], 2), torch.cat([before[1], value], 2)
         self._keep((key, value))
         return key, value
 
     def step(self, mixer: Mixer, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         """The outputs of a mixer at the new positions, by its ``step``."""
-        mixed, state = mixer.step(x, self._before())
+        mixed, state = mixer.step(x, self.last())
         self._keep(state)
         return mixed
 
-    def _before(self) -> Any:
+    @property
+    def length(self) -> int:
+        """The earlier positions, in a call of attention."""
+        return 0 if (before := self.last()) is None else before[0].shape[2]
+
+    def last(self) -> Any:
         """What this call kept of earlier positions; None at the first."""
         return self.kept[self.turn] if self.turn < len(self.kept) else None
 

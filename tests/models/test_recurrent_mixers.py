@@ -7,8 +7,14 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from lengthwise.base.rng import stream
+from lengthwise.nn.attention import SoftmaxAttention
+from lengthwise.nn.attention_context import Sight
+from lengthwise.nn.mixers.attention_forms import ForgettingMixer, ScalableAttention, StickBreakingMixer
 from lengthwise.nn.mixers.delta import DeltaMixer, delta_rule, delta_rule_scan
+from lengthwise.nn.mixers.mamba2 import linear_attention, linear_attention_scan
 from lengthwise.nn.mixers.recurrent import reversed_rows
+from lengthwise.nn.mixers.rwkv7 import diagonal_plus_rank_one, diagonal_plus_rank_one_scan
+from lengthwise.nn.mixers.xlstm import exponential_attention, exponential_attention_scan
 
 ROWS, HEADS, WIDTH = 2, 3, 4
 
@@ -49,6 +55,115 @@ def test_the_delta_rule_in_chunks_equals_its_scan(length, decays, starts, chunk,
     slow = results_and_gradients(bounded(delta_rule_scan), parts)
     for one, other in zip(results_and_gradients(bounded(delta_rule), parts, chunk), slow, strict=True):
         torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
+
+
+def equal(one, other):
+    for here, there in zip(one, other, strict=True):
+        torch.testing.assert_close(here, there, atol=1e-10, rtol=1e-10)
+
+
+@given(lengths, st.booleans(), st.booleans(), st.sampled_from([4, 32]), st.integers(0, 99))
+def test_linear_attention_in_chunks_equals_its_scan(length, signed, starts, chunk, seed):
+    query, key = (drawn(ROWS, 1, length, WIDTH, seed=seed + i) for i in range(2))
+    value, log_decay = drawn(ROWS, HEADS, length, 5, seed=seed), drawn(ROWS, HEADS, length, seed=seed)
+    state = drawn(ROWS, HEADS, WIDTH, 5, seed=seed) if starts else None
+    sign = drawn(ROWS, HEADS, length, seed=seed + 1).detach().sign() if signed else None
+
+    def bounded(function):
+        def call(query, key, value, log_decay, state, *further):
+            return function(query, key, value, -20 * log_decay.square(), sign, state, *further)
+
+        return call
+
+    parts = [query, key, value, log_decay, state]
+    slow = results_and_gradients(bounded(linear_attention_scan), parts)
+    equal(results_and_gradients(bounded(linear_attention), parts, chunk), slow)
+
+
+@given(lengths, st.booleans(), st.sampled_from([4, 16]), st.integers(0, 99))
+def test_a_diagonal_and_rank_one_in_chunks_equals_its_scan(length, starts, chunk, seed):
+    query, log_decay, taken, given_, key, value = (drawn(ROWS, HEADS, length, WIDTH, seed=seed + i) for i in range(6))
+    state = drawn(ROWS, HEADS, WIDTH, WIDTH, seed=seed) if starts else None
+
+    def bounded(function):
+        def call(query, log_decay, taken, given_, key, value, state, *further):
+            taken = F.normalize(taken, dim=-1)
+            given_ = -2 * given_.sigmoid() * taken
+            return function(query, -0.6 * log_decay.sigmoid(), taken, given_, key, value, state, *further)
+
+        return call
+
+    parts = [query, log_decay, taken, given_, key, value, state]
+    slow = results_and_gradients(bounded(diagonal_plus_rank_one_scan), parts)
+    equal(results_and_gradients(bounded(diagonal_plus_rank_one), parts, chunk), slow)
+
+
+@given(lengths, st.sampled_from([4, 32]), st.integers(0, 99))
+def test_exponential_gates_in_chunks_equal_their_scan(length, chunk, seed):
+    """However large the gates' exponents are; and the row in two pieces is the whole row."""
+    query, key, value = (drawn(ROWS, HEADS, length, WIDTH, seed=seed + i) for i in range(3))
+    enter, forget = (drawn(ROWS, HEADS, length, seed=seed + i) for i in range(2))
+    parts = [query, key, value, enter, forget]
+
+    def scan(query, key, value, enter, forget):
+        found = exponential_attention_scan(query, key, value, 3 * enter, F.logsigmoid(forget))
+        return found, found.new_zeros(1)
+
+    def chunked(query, key, value, enter, forget):
+        cut, found, state = length // 2, [], (None, None)
+        for piece in (slice(0, cut), slice(cut, length)):
+            if piece.stop > piece.start:
+                here = (part[:, :, piece] for part in (query, key, value, 3 * enter, F.logsigmoid(forget)))
+                one, *state = exponential_attention(*here, *state, chunk)
+                found.append(one)
+        return torch.cat(found, 2), found[0].new_zeros(1)
+
+    equal(results_and_gradients(chunked, parts), results_and_gradients(scan, parts))
+    far = exponential_attention(query, key, value, 400 * enter, F.logsigmoid(forget), None, None)[0]
+    assert far.isfinite().all()
+
+
+def attending(kind, **options):
+    torch.manual_seed(0)
+    mixer = kind(8, 2, biases=True, **options).double()
+    x = drawn(2, 6, 8).detach()
+    return mixer, x, Sight(torch.ones(2, 6, dtype=torch.bool), causal=True)
+
+
+def heads_of(mixer, x):
+    return (part.transpose(1, 2) for part in mixer.project(x).unflatten(-1, (3, 2, -1)).unbind(2))
+
+
+def test_forgetting_attention_adds_what_is_forgotten_between():
+    mixer, x, sight = attending(ForgettingMixer)
+    query, key, value = heads_of(mixer, x)
+    log_forget = F.logsigmoid(mixer.forget(x) + mixer.forget_bias)
+    score = query @ key.mT / 2
+    for i in range(6):
+        for j in range(6):
+            score[..., i, j] += -torch.inf if j > i else log_forget[:, j + 1 : i + 1].sum(1)
+    torch.testing.assert_close(mixer(x, sight), mixer.out((score.softmax(-1) @ value).transpose(1, 2).flatten(2)))
+
+
+def test_stick_breaking_gives_later_keys_first():
+    mixer, x, sight = attending(StickBreakingMixer)
+    query, key, value = heads_of(mixer, x)
+    share, weight = (query @ key.mT / 2).sigmoid(), torch.zeros(2, 2, 6, 6, dtype=torch.double)
+    for i in range(6):
+        left = torch.ones(2, 2, dtype=torch.double)
+        for j in range(i, -1, -1):
+            weight[..., i, j] = share[..., i, j] * left
+            left = left * (1 - share[..., i, j])
+    torch.testing.assert_close(mixer(x, sight), mixer.out((weight @ value).transpose(1, 2).flatten(2)))
+
+
+def test_scalable_softmax_multiplies_scores_by_the_logarithm_of_their_number():
+    mixer, x, sight = attending(ScalableAttention, dropout=0.0)
+    query, key, value = heads_of(mixer, x)
+    logs = torch.arange(2, 8, dtype=torch.double).log()[:, None]
+    score = (0.43 * logs * (query @ key.mT) / 2).masked_fill(torch.ones(6, 6).triu(1) > 0, -torch.inf)
+    torch.testing.assert_close(mixer(x, sight), mixer.out((score.softmax(-1) @ value).transpose(1, 2).flatten(2)))
+    assert isinstance(mixer, SoftmaxAttention)
 
 
 @pytest.mark.parametrize(("negative", "least"), [(False, 0.0), (True, -1.0)])

@@ -128,7 +128,12 @@ class Decay(nn.Module):
         self.log_rate = without_decay(nn.Parameter(torch.empty(heads).uniform_(1, 16).log()))
 
     def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b h t"]:
-        return -(self.log_rate.exp() * F.softplus(self.step(x) + self.step_bias)).transpose(1, 2)
+        return self.with_step(x)[0]
+
+    def with_step(self, x: Float[Tensor, "b t d"]) -> tuple[Float[Tensor, "b h t"], Float[Tensor, "b h t"]]:
+        """The log decay, and its step softplus(w x + b) alone."""
+        step = F.softplus(self.step(x) + self.step_bias)
+        return -(self.log_rate.exp() * step).transpose(1, 2), step.transpose(1, 2)
 
 
 def delta_rule(
@@ -163,7 +168,7 @@ def delta_rule(
         total = in_chunks(log_decay[..., None]).cumsum(3)
         ratio = (total - total.mT).masked_fill(~lower, -torch.inf).exp()  # γ_t / γ_j
         between, among = between * ratio, among * ratio
-    inverse = _inverse_of_unit_lower((beta * among).tril(-1))
+    inverse = inverse_of_unit_lower((beta * among).tril(-1))
     fresh = inverse @ (beta * value)  # the u if S_0 were 0
     removed = inverse @ (beta * key if total is None else beta * total.exp() * key)
     if total is not None:  # from here on, each query and key with its decay from, and to, the chunk's ends
@@ -178,7 +183,7 @@ def delta_rule(
     return torch.cat(found, 2)[:, :, :length], state
 
 
-def _inverse_of_unit_lower(strict: Float[Tensor, "*n c c"]) -> Float[Tensor, "*n c c"]:
+def inverse_of_unit_lower(strict: Float[Tensor, "*n c c"]) -> Float[Tensor, "*n c c"]:
     """(I + L)⁻¹ of a strictly lower triangular L: the product of I + M, I + M², I + M⁴, … with M = −L, which ends
     because M^c = 0."""
     size = strict.shape[-1]

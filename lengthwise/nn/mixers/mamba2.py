@@ -1,0 +1,118 @@
+"""Mamba-2: a state-space layer with a scalar decay per head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lengthwise.base.ranges import Extra, Size
+from lengthwise.nn.mixer import Mixer, MixerSpec
+from lengthwise.nn.mixers.delta import Decay
+from lengthwise.nn.mixers.recurrent import RecurrentMixer, ShortConvolution, check_heads, join_heads, split_heads
+
+CHUNK = 32  # positions that are computed at once: the fastest on a CPU
+SMALLEST = 1e-6  # of a decay's magnitude, so that its logarithm is finite
+
+
+@dataclass(frozen=True)
+class Mamba2(MixerSpec):
+    """Mamba-2 (Dao and Gu 2024): for each head S ← a S + Δ B xᵀ, output Sᵀ C + D x, then a gated norm. B and C are
+    shared by the heads. With ``negative``, a is in (−1, 1) instead of (0, 1) (Grazzi et al. 2025)."""
+
+    negative: bool = False  # decays in (−1, 1) instead of (0, 1)
+    state: Size = 16  # numbers of B and C
+    expand: Size = 2  # the inner width, in multiples of width
+    taps: Extra = 4  # of the short convolution; 0: none
+
+    def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
+        return Mamba2Mixer(self, width, heads, biases=biases)
+
+
+class Mamba2Mixer(RecurrentMixer):
+    """The module of ``Mamba2``. Its state: that of the convolution, and S "b h n e"."""
+
+    def __init__(self, spec: Mamba2, width: int, heads: int, *, biases: bool) -> None:
+        super().__init__()
+        inner = spec.expand * width
+        check_heads(inner, heads)
+        self.heads, self.negative, self.sizes = heads, spec.negative, [inner, spec.state, spec.state]
+        self.project = nn.Linear(width, sum(self.sizes), bias=False)
+        self.conv = ShortConvolution(sum(self.sizes), spec.taps)
+        self.decay = Decay(width, heads)
+        self.skip = nn.Parameter(torch.ones(heads, 1, 1))
+        self.gate = nn.Linear(width, inner, bias=False)
+        self.norm = nn.RMSNorm(inner, eps=1e-5)
+        self.out = nn.Linear(inner, width, bias=biases)
+
+    def step(self, x: Float[Tensor, "b t d"], state: Any) -> tuple[Float[Tensor, "b t d"], Any]:
+        before, memory = state or (None, None)
+        projected, before = self.conv(self.project(x), before)
+        value, key, query = projected.split(self.sizes, -1)
+        value, key, query = split_heads(value, self.heads), key[:, None], query[:, None]
+        log_decay, step = self.decay.with_step(x)
+        sign = None
+        if self.negative:
+            factor = 2 * log_decay.exp() - 1
+            log_decay, sign = factor.abs().clamp(min=SMALLEST).log(), torch.where(factor < 0, -1.0, 1.0).to(x.dtype)
+        found, memory = linear_attention(query, key, step[..., None] * value, log_decay, sign, memory)
+        mixed = join_heads(found + self.skip * value)
+        return self.out(self.norm(mixed * F.silu(self.gate(x)))), (before, memory)
+
+
+def linear_attention(
+    query: Float[Tensor, "b g t k"],
+    key: Float[Tensor, "b g t k"],
+    value: Float[Tensor, "b h t v"],
+    log_decay: Float[Tensor, "b h t"],
+    sign: Float[Tensor, "b h t"] | None,
+    state: Float[Tensor, "b h k v"] | None,
+    chunk: int = CHUNK,
+) -> tuple[Float[Tensor, "b h t v"], Float[Tensor, "b h k v"]]:
+    """Compute S_t = a_t S_{t−1} + k_t v_tᵀ and the outputs S_tᵀ q_t, chunk by chunk; return the outputs and the last
+    state. a_t has this logarithm of its magnitude, and this sign, 1 or −1; None: all are positive. All heads may share
+    queries and keys (g = 1)."""
+    length = value.shape[2]
+    chunk = min(chunk, length)
+
+    def in_chunks(part: Tensor, filler: float = 0.0) -> Tensor:
+        return F.pad(part, (0, 0, 0, -length % chunk), value=filler).unflatten(2, (-1, chunk))
+
+    query, key, value = map(in_chunks, (query, key, value))
+    total = in_chunks(log_decay[..., None]).cumsum(3)  # of logarithms since the chunk's start
+    lower = torch.ones(chunk, chunk, dtype=torch.bool, device=value.device).tril()
+    ratio = (total - total.mT).masked_fill(~lower, -torch.inf).exp()
+    kept, left = total.exp(), (total[..., -1:, :] - total).exp()
+    if sign is not None:
+        run = in_chunks(sign[..., None], 1.0).cumprod(3)
+        ratio, kept, left = ratio * run * run.mT, kept * run, left * run * run[..., -1:, :]
+    inside = (query @ key.mT * ratio) @ value
+    query, key = query * kept, key * left
+    state = value.new_zeros(*value.shape[:2], key.shape[-1], value.shape[-1]) if state is None else state
+    found = []
+    for i in range(value.shape[2]):
+        found.append(inside[:, :, i] + query[:, :, i] @ state)
+        state = kept[:, :, i, -1:] * state + key[:, :, i].mT @ value[:, :, i]
+    return torch.cat(found, 2)[:, :, :length], state
+
+
+def linear_attention_scan(
+    query: Float[Tensor, "b g t k"],
+    key: Float[Tensor, "b g t k"],
+    value: Float[Tensor, "b h t v"],
+    log_decay: Float[Tensor, "b h t"],
+    sign: Float[Tensor, "b h t"] | None,
+    state: Float[Tensor, "b h k v"] | None,
+) -> tuple[Float[Tensor, "b h t v"], Float[Tensor, "b h k v"]]:
+    """``linear_attention`` position by position: what tests compare it with."""
+    state = value.new_zeros(*value.shape[:2], key.shape[-1], value.shape[-1]) if state is None else state
+    decay = log_decay.exp() if sign is None else log_decay.exp() * sign
+    found = []
+    for t in range(value.shape[2]):
+        state = decay[:, :, t, None, None] * state + key[:, :, t, :, None] * value[:, :, t, None]
+        found.append((query[:, :, t, None] @ state)[:, :, 0])
+    return torch.stack(found, 2), state

@@ -1,0 +1,133 @@
+"""RWKV-7's time mixing: a state with a decay per channel and a removal key of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lengthwise.nn.mixer import Mixer, MixerSpec
+from lengthwise.nn.mixers.delta import inverse_of_unit_lower
+from lengthwise.nn.mixers.recurrent import RecurrentMixer, check_heads, join_heads, split_heads, without_decay
+
+CHUNK = 16  # positions that are computed at once; the product of so many decays stays far above what 32 bits round
+LOG_SLOWEST = -0.606531  # −exp(−1/2): decays are in (.545, 1)
+PARTS = ("receptance", "decay", "key", "value", "rate", "gate")
+
+
+@dataclass(frozen=True)
+class RWKV7(MixerSpec):
+    """RWKV-7 (Peng et al. 2025): for each head S ← S (diag(w) − κ̂ (a ∘ κ̂)ᵀ) + v k̃ᵀ, output S r, with vectors w and
+    a of the input. With ``negative``, a is in (0, 2) instead of (0, 1), for eigenvalues in (−1, 1). There is no value
+    residual between layers."""
+
+    negative: bool = False  # eigenvalues in (−1, 1) instead of (0, 1)
+
+    def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
+        return RWKV7Mixer(width, heads, negative=self.negative, biases=biases)
+
+
+class RWKV7Mixer(RecurrentMixer):
+    """The module of ``RWKV7``. Its state: the last input, and S "b h k v" (transposed)."""
+
+    def __init__(self, width: int, heads: int, *, negative: bool, biases: bool) -> None:
+        super().__init__()
+        check_heads(width, heads)
+        self.heads, self.top = heads, 2.0 if negative else 1.0
+        self.shift = nn.Parameter(torch.rand(len(PARTS), width))  # how much of each part is of the position before
+        self.full = nn.ModuleDict(
+            {name: nn.Linear(width, width, bias=False) for name in ("receptance", "key", "value")}
+        )
+        rank = max(4, width // 4)
+        self.low = nn.ModuleDict({name: nn.Linear(width, rank, bias=False) for name in ("decay", "rate", "gate")})
+        self.high = nn.ModuleDict({name: nn.Linear(rank, width, bias=False) for name in ("decay", "rate", "gate")})
+        self.decay_bias = without_decay(nn.Parameter(torch.linspace(-6, 1, width // heads).repeat(heads)))
+        self.rate_bias = without_decay(nn.Parameter(torch.zeros(width)))
+        self.removal = nn.Parameter(torch.full((width,), 0.85))  # of the key, before it is normalised
+        self.replacement = nn.Parameter(torch.ones(width))  # how much the rate a lowers the key k̃
+        self.bonus = nn.Parameter(torch.zeros(heads, 1, width // heads))  # of the present position
+        self.norm = nn.GroupNorm(heads, width, eps=64e-5)
+        self.out = nn.Linear(width, width, bias=biases)
+
+    def step(self, x: Float[Tensor, "b t d"], state: Any) -> tuple[Float[Tensor, "b t d"], Any]:
+        last, memory = state or (x.new_zeros(len(x), 1, x.shape[-1]), None)
+        before = torch.cat([last, x[:, :-1]], 1)
+        mixed = {name: x + part * (before - x) for name, part in zip(PARTS, self.shift, strict=True)}
+        receptance, key, value = (self.full[name](mixed[name]) for name in ("receptance", "key", "value"))
+        log_decay = (
+            LOG_SLOWEST * (self.decay_bias + self.high["decay"](self.low["decay"](mixed["decay"]).tanh())).sigmoid()
+        )
+        rate = self.top * (self.rate_bias + self.high["rate"](self.low["rate"](mixed["rate"]))).sigmoid()
+        gate = self.high["gate"](self.low["gate"](mixed["gate"]).sigmoid())
+        removal = F.normalize(split_heads(key * self.removal, self.heads), dim=-1)
+        key = key * (1 + (rate / self.top - 1) * self.replacement)
+        parts = (split_heads(part, self.heads) for part in (receptance, log_decay, key, value, rate))
+        receptance, log_decay, key, value, rate = parts
+        found, memory = diagonal_plus_rank_one(receptance, log_decay, -removal, rate * removal, key, value, memory)
+        rows = join_heads(found)
+        normed = self.norm(rows.flatten(0, 1)).view_as(rows)
+        own = (receptance * self.bonus * key).sum(-1, keepdim=True) * value
+        return self.out((normed + join_heads(own)) * gate), (x[:, -1:], memory)
+
+
+def diagonal_plus_rank_one(
+    query: Float[Tensor, "b h t k"],
+    log_decay: Float[Tensor, "b h t k"],
+    taken: Float[Tensor, "b h t k"],
+    given: Float[Tensor, "b h t k"],
+    key: Float[Tensor, "b h t k"],
+    value: Float[Tensor, "b h t v"],
+    state: Float[Tensor, "b h k v"] | None,
+    chunk: int = CHUNK,
+) -> tuple[Float[Tensor, "b h t v"], Float[Tensor, "b h k v"]]:
+    """Compute S_t = diag(w_t) S_{t−1} + b_t (a_tᵀ S_{t−1}) + k_t v_tᵀ, with a ``taken`` and b ``given``, and the
+    outputs S_tᵀ q_t, chunk by chunk; return the outputs and the last state.
+
+    With γ the product of decays since the chunk's start, z_t = a_tᵀ S_{t−1} solves z_t = (γ_{t−1} a_t)ᵀ S_0 + Σ_{j < t}
+    (γ_{t−1} a_t)ᵀ ((b_j / γ_j) z_j + (k_j / γ_j) v_j). Decays must not be so small that their product over a chunk
+    underflows.
+    """
+    length = value.shape[2]
+    chunk = min(chunk, length)
+    parts = (query, log_decay, taken, given, key, value)
+    query, log_decay, taken, given, key, value = (
+        F.pad(part, (0, 0, 0, -length % chunk)).unflatten(2, (-1, chunk)) for part in parts
+    )
+    total = log_decay.cumsum(3)
+    query, taken = query * total.exp(), taken * (total - log_decay).exp()
+    given, key, last = given * (-total).exp(), key * (-total).exp(), total[..., -1:, :].exp()
+    inverse = inverse_of_unit_lower(-(taken @ given.mT).tril(-1))
+    fresh, seen = inverse @ ((taken @ key.mT).tril(-1) @ value), inverse @ taken
+    of_given, of_key = (query @ given.mT).tril(), (query @ key.mT).tril() @ value
+    state = value.new_zeros(*value.shape[:2], key.shape[-1], value.shape[-1]) if state is None else state
+    found = []
+    for i in range(value.shape[2]):
+        z = fresh[:, :, i] + seen[:, :, i] @ state
+        found.append(query[:, :, i] @ state + of_given[:, :, i] @ z + of_key[:, :, i])
+        state = state + given[:, :, i].mT @ z + key[:, :, i].mT @ value[:, :, i]
+        state = last[:, :, i].mT * state
+    return torch.cat(found, 2)[:, :, :length], state
+
+
+def diagonal_plus_rank_one_scan(
+    query: Float[Tensor, "b h t k"],
+    log_decay: Float[Tensor, "b h t k"],
+    taken: Float[Tensor, "b h t k"],
+    given: Float[Tensor, "b h t k"],
+    key: Float[Tensor, "b h t k"],
+    value: Float[Tensor, "b h t v"],
+    state: Float[Tensor, "b h k v"] | None,
+) -> tuple[Float[Tensor, "b h t v"], Float[Tensor, "b h k v"]]:
+    """``diagonal_plus_rank_one`` position by position: what tests compare it with."""
+    state = value.new_zeros(*value.shape[:2], key.shape[-1], value.shape[-1]) if state is None else state
+    found = []
+    for t in range(value.shape[2]):
+        z = taken[:, :, t, None] @ state
+        state = log_decay[:, :, t, :, None].exp() * state + given[:, :, t, :, None] * z
+        state = state + key[:, :, t, :, None] * value[:, :, t, None]
+        found.append((query[:, :, t, None] @ state)[:, :, 0])
+    return torch.stack(found, 2), state
