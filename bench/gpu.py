@@ -36,7 +36,7 @@ from lengthwise.experiment.source import Fresh
 from lengthwise.run import Run, load
 from lengthwise.runners import Runner, cpu
 from lengthwise.runners.plain import Plain
-from lengthwise.runs.folder import shipped
+from lengthwise.runs.folder import list_shipped
 from lengthwise.training.arithmetic import Bf16, computing
 from lengthwise.training.loop import train
 from lengthwise.training.prefetch import drawn_ahead
@@ -60,7 +60,7 @@ def plainly(recipe: Recipe, **changes) -> Recipe:
 
 def one_of_each() -> list[Recipe]:
     """A recipe for every form of shipped model: those of shipped weights."""
-    return [plainly(load(name).recipe, batch=16) for name in shipped()]
+    return [plainly(load(name).recipe, batch=16) for name in list_shipped()]
 
 
 def gradient(recipe: Recipe, runner: Runner, step: int) -> list[torch.Tensor]:
@@ -249,7 +249,7 @@ def tried(what: str, name: str, measure: Callable[[], Measured]) -> Measured:
 def measured(device: torch.device, parts: Sequence[str], *, quick: bool) -> dict:
     start, recipes, count = time.perf_counter(), one_of_each(), 50 if quick else 1000
     recipes = recipes[-2:] if quick else recipes
-    names = [name for name in shipped() if not quick or name == "looped-parity"]
+    names = [name for name in list_shipped() if not quick or name == "looped-parity"]
     known, published = {recipe.name: recipe for recipe in recipes}, PUBLISHED[: 1 if quick else 2]
     ways: dict[str, tuple[Sequence[str], Callable[[str], Measured]]] = {
         "same": (list(known), lambda name: differs(known[name], device)),

@@ -17,7 +17,7 @@ from lengthwise.base.files import write_json
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.stopping import MaxConfidence, Oracle, Stopping
 from lengthwise.report.lines import look
-from lengthwise.report.style import drawing, save, settled, style
+from lengthwise.report.style import drawing, fix_layout, save, style
 from lengthwise.run import Weights, load
 
 LENGTHS, SAMPLES, REPEATS = ((2, 5), 4, 1) if QUICK else ((5, 10, 20, 40, 60, 80, 100), 128, 5)
@@ -53,7 +53,7 @@ def drawn(prices: Prices) -> Figure:
     figure.axes[0].legend()
     title = "What an answer of looped-parity costs; it is trained on up to 20 bits"
     figure.suptitle(title, fontsize=9, fontweight="bold", x=0.01, ha="left")
-    return settled(figure)
+    return fix_layout(figure)
 
 
 def main() -> None:

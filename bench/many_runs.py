@@ -75,7 +75,7 @@ class Training(Job):
     end: float
     kept = {}  # noqa: RUF012 (the files of a real run)
 
-    def done(self):
+    def is_done(self):
         if time.monotonic() < self.end:
             return False
         start, worked = time.perf_counter(), time.process_time()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lengthwise.base.score_rows import SOLVED
 from lengthwise.report import by_recipe
-from lengthwise.report.style import COLOURS, drawing, save, settled, style
+from lengthwise.report.style import COLOURS, drawing, fix_layout, save, style
 from lengthwise.runs.folder import RunFolder
 
 
@@ -32,7 +32,7 @@ def reach_figure(runs):
     axes.set_ylim(len(groups) - 0.4, -0.6)
     axes.set_xlim(left=0)
     axes.set_xlabel(f"longest length with exact match ≥ {SOLVED}; bar: longest in training")
-    return settled(figure)
+    return fix_layout(figure)
 
 
 if __name__ == "__main__":

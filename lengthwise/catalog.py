@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from lengthwise.base.errors import shown
+from lengthwise.base.errors import quote_value
 from lengthwise.base.fields import Part, below, kebab, kinds, made, suggest
 from lengthwise.base.types import UsageError
 from lengthwise.experiment.layout import Layout
@@ -51,7 +51,7 @@ def _functions(modules: Iterable[ModuleType], returns: Any) -> dict[str, Callabl
     for module in modules:
         for name, function in inspect.getmembers(module, inspect.isfunction):
             own = function.__module__ == module.__name__ and not name.startswith("_")
-            if own and _is(_returned(function), returns) and _callable(function):
+            if own and _is(_return_type(function), returns) and _callable(function):
                 found[name.replace("_", "-")] = function
     return found
 
@@ -61,7 +61,7 @@ def _is(returned: Any, wanted: Any) -> bool:
     return modules or returned == wanted
 
 
-def _returned(function: Callable[..., Any]) -> Any:
+def _return_type(function: Callable[..., Any]) -> Any:
     """What it says it returns; NoneType where it says nothing, None where that is a name which only a type checker
     imports."""
     said = SimpleNamespace(__annotations__={"return": function.__annotations__.get("return")})
@@ -101,11 +101,11 @@ _OWN_STUDIES: dict[str, Callable[..., Study]] = {}
 def recipes() -> dict[str, Callable[[], Recipe]]:
     """Functions that return a recipe, by name: those in ``recipes/``, and the members of its families, which are
     functions that return several by name (``dict[str, Recipe]``)."""
-    return _shipped() | _OWN
+    return _shipped_recipes() | _OWN
 
 
 @cache
-def _shipped() -> dict[str, Callable[[], Recipe]]:
+def _shipped_recipes() -> dict[str, Callable[[], Recipe]]:
     return _recipes(import_room("recipes"))
 
 
@@ -127,7 +127,9 @@ def add(module: ModuleType) -> None:
     _check_names(module)
     recipes, studies = _recipes([module]), _functions([module], Study)
     # Asked name by name, so that a module without recipes need not wait until the package's are made.
-    taken = [name for name in recipes if name in _shipped()] + [name for name in studies if name in _shipped_studies()]
+    taken = [name for name in recipes if name in _shipped_recipes()] + [
+        name for name in studies if name in _shipped_studies()
+    ]
     if taken:
         raise UsageError(f"{module.__name__}: the package has a recipe or study called {taken[0]}: rename yours")
     add_builders(_functions([module], nn.Module).values())
@@ -149,7 +151,7 @@ def _check_names(module: ModuleType) -> None:
                 raise UsageError(f"{cls.__name__}: {other.__module__} and {cls.__module__} each define it: rename one")
 
 
-def defined(
+def find_defined(
     module: ModuleType,
 ) -> tuple[list[type[Part]], dict[str, Callable[[], Recipe]], dict[str, Callable[..., Study]]]:
     """The parts, recipes and studies that a user's own module defines."""
@@ -195,7 +197,7 @@ def _find(what: str, name: str, known: dict[str, Any]) -> Any:
         if what == "recipe" and name in {kebab(kind) for kind in kinds(Task)}:
             own = [one for one in known if one.endswith(f"-{name}")]
             near = f"; it is a task, of which there are {', '.join(own[:3])} and others" if own else "; it is a task"
-        raise UsageError(f"{what}: {shown(name)} is not {few}{near}")
+        raise UsageError(f"{what}: {quote_value(name)} is not {few}{near}")
     return known[name]
 
 

@@ -49,8 +49,8 @@ def fetch(text: str) -> Path:
     """The folder with a repository's weights, from the Hub or, without a network, from the cache. Raises UsageError if
     there is no such repository, it cannot be reached, or a file is not what the Hub lists."""
     where, hub = place(text), library("huggingface_hub", "hub")
-    with _quiet(), _told(where):
-        listed = _listed(hub, where)
+    with _quiet(), _translate_errors(where):
+        listed = _list_digests(hub, where)
         options = {"revision": where.revision, "allow_patterns": FILES, "max_workers": 1, "endpoint": _endpoint()}
         folder = Path(hub.snapshot_download(where.repository, **options, local_files_only=not listed))
     # In the cache a file is called by its digest.
@@ -74,7 +74,7 @@ def push(folder: Path, text: str, card: str, *, private: bool = False) -> str:
         raise UsageError(f"{where}: what is sent becomes the newest revision; leave @{where.revision} out")
     hub = library("huggingface_hub", "hub")
     api = hub.HfApi(endpoint=_endpoint())
-    with tempfile.TemporaryDirectory() as place_, _quiet(), _told(where):
+    with tempfile.TemporaryDirectory() as place_, _quiet(), _translate_errors(where):
         for name in FILES:
             if (folder / name).exists():
                 write(Path(place_) / name, read_bytes(folder / name, MOST))
@@ -91,7 +91,7 @@ def _endpoint() -> str | None:
     return os.environ.get("HF_ENDPOINT")
 
 
-def _listed(hub: Any, where: Place) -> dict[str, str]:
+def _list_digests(hub: Any, where: Place) -> dict[str, str]:
     """The digest of each file that the Hub lists; nothing where it cannot be reached. Raises UsageError if weights are
     missing, or files too large."""
     api = hub.HfApi(endpoint=_endpoint())
@@ -132,7 +132,7 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _told(where: Place) -> Iterator[None]:
+def _translate_errors(where: Place) -> Iterator[None]:
     """A context in which the library's errors become UsageErrors, in our words."""
     errors = library("huggingface_hub.errors", "hub")
     try:

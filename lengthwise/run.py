@@ -19,7 +19,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
 from torch import Tensor, nn
 
-from lengthwise.base.errors import NotImported, UsageError, clean, shown
+from lengthwise.base.errors import NotImported, UsageError, clean, quote_value
 from lengthwise.base.fields import suggest
 from lengthwise.base.files import (
     check_no_link,
@@ -39,7 +39,7 @@ from lengthwise.base.formatting import as_html, as_text
 from lengthwise.base.quantities import duration
 from lengthwise.base.results import RunOutline, Score
 from lengthwise.base.score_rows import latest, share_text, size_text
-from lengthwise.base.streams import unwarned
+from lengthwise.base.streams import suppress_warnings
 from lengthwise.experiment.outline import outline
 from lengthwise.experiment.own_code import changed_classes, own_code
 from lengthwise.experiment.recipe import Recipe
@@ -47,7 +47,7 @@ from lengthwise.experiment.resources import memory, of_model
 from lengthwise.hub import PREFIX, fetch, place
 from lengthwise.models import Model
 from lengthwise.report.scored import Scores
-from lengthwise.runs.folder import SHIPPED, RunFolder, run_path, runs_folder, shipped
+from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped, run_path, runs_folder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -92,7 +92,7 @@ def load(weights: str | Path, device: str | torch.device = "cpu") -> Weights:
     of_model(recipe).check(f"{folder}: its model")
     model = recipe.build()
     try:
-        model.load_state_dict(named_now(load_tensors(read_bytes(path, max_numbers()))))
+        model.load_state_dict(rename_parameters(load_tensors(read_bytes(path, max_numbers()))))
     except (SafetensorError, OSError) as error:
         raise UsageError(f"{path}: not a whole safetensors file ({one_line(error)})") from None
     except RuntimeError as error:
@@ -104,16 +104,16 @@ def weights_folder(weights: str | Path) -> Path:
     """The folder of weights: as it is, by its name among the runs, by a shipped name, or ``hf:user/name`` from the Hub.
     Raises UsageError if there is none."""
     if not isinstance(weights, (str, Path)):
-        raise UsageError(f"weights are named by a folder or a name, not by {shown(weights)}")
+        raise UsageError(f"weights are named by a folder or a name, not by {quote_value(weights)}")
     if str(weights).startswith(PREFIX):
         return fetch(str(weights))
     for folder in (path_of(weights), runs_folder() / weights):
         if is_folder(folder):
             return folder
-    if str(weights) in shipped():
+    if str(weights) in list_shipped():
         return SHIPPED / str(weights)
-    near = suggest(str(weights), shipped())
-    raise UsageError(f"{weights}: neither a folder nor one of the shipped weights: {', '.join(shipped())}{near}")
+    near = suggest(str(weights), list_shipped())
+    raise UsageError(f"{weights}: neither a folder nor one of the shipped weights: {', '.join(list_shipped())}{near}")
 
 
 def name_of(weights: str | Path, folder: Path) -> str:
@@ -133,7 +133,7 @@ def choose_device(name: str | torch.device) -> torch.device:
         torch.zeros(1, device=device).item()  # some devices, e.g. meta, compute nothing
     except (RuntimeError, AssertionError, TypeError, ValueError):
         here = ["auto", "cpu", *["cuda"] * torch.cuda.is_available(), *["mps"] * torch.backends.mps.is_available()]
-        raise UsageError(f"device: {shown(name)} is not here; there are: {', '.join(here)}") from None
+        raise UsageError(f"device: {quote_value(name)} is not here; there are: {', '.join(here)}") from None
     return device
 
 
@@ -152,7 +152,7 @@ def read_recipe(folder: Path) -> Recipe:
         raise kind(f"{folder / 'config.json'}: {error}") from None
 
 
-def named_now(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def rename_parameters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Weights by the present names of parameters. Before version 0.2 a block's mixer was always called attention."""
     old = re.compile(r"^((?:module\.)?blocks\.\d+\.)(norm_)?attention\.")
     return {old.sub(r"\1\2mixer.", name): weight for name, weight in weights.items()}
@@ -197,7 +197,7 @@ class Run(RunFolder):
     def of(recipe: Recipe, folder: Path | None = None) -> Run:
         """The run of a recipe; its folder is created if needed. Raises UsageError if it holds another recipe,
         or is a link among the runs."""
-        run = Run(folder, recipe) if folder else Run.expected(recipe)
+        run = Run(folder, recipe) if folder else Run.locate(recipe)
         if not folder:
             inside(runs_folder(), run.folder.name)
         if (run.folder / "config.json").exists():
@@ -208,7 +208,7 @@ class Run(RunFolder):
         return run
 
     @staticmethod
-    def expected(recipe: Recipe) -> Run:
+    def locate(recipe: Recipe) -> Run:
         """The run of a recipe, whether or not its folder exists; nothing is created or read."""
         return Run(runs_folder() / f"{recipe.name}-{recipe.id}", recipe)
 
@@ -285,12 +285,12 @@ class Run(RunFolder):
         return loss_figure([self])
 
     def _repr_html_(self) -> str:
-        return as_html(repr(self), self._told())
+        return as_html(repr(self), self._facts())
 
     def __str__(self) -> str:
-        return as_text(repr(self), self._told())
+        return as_text(repr(self), self._facts())
 
-    def _told(self) -> list[tuple[str, str]]:
+    def _facts(self) -> list[tuple[str, str]]:
         about, scores, own = self.about(), self.scores, self.recipe.stopping.name
         rule = own if own in scores.rules else next(iter(scores.rules), own)
         ended = f"trained in {duration(about['wall_s'])}" if about else "training has not ended"
@@ -327,7 +327,7 @@ class Run(RunFolder):
         except OSError as error:
             raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
         try:
-            with unwarned():
+            with suppress_warnings():
                 state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         except Exception:  # whatever torch says of foreign bytes, often advice to trust them
             state = None

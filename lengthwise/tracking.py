@@ -152,7 +152,7 @@ class Tracker:
 
 
 @contextmanager
-def tracked(run: RunFolder, names: Sequence[str], note: Callable[[str], None]) -> Iterator[list[Tracker]]:
+def send_to_trackers(run: RunFolder, names: Sequence[str], note: Callable[[str], None]) -> Iterator[list[Tracker]]:
     """A context in which what is appended to a run is sent to the trackers of these names. ``note`` is told of those
     that fail. Raises UsageError if there is none of a name."""
     check(names)

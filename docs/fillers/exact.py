@@ -24,7 +24,7 @@ from fillers.rows import (
 from lengthwise import catalog
 from lengthwise.base.score_rows import share_text, size_text
 from lengthwise.recipes.looped import METHODS, Scale, variation
-from lengthwise.studies.looped import TESTED, tested_at
+from lengthwise.studies.looped import TESTED, test_length
 
 
 def table(folder: str, problems: str, *only: str) -> str:
@@ -113,7 +113,7 @@ def grid(*folders: str) -> str:
     count = 0
     for task, together in zip(TESTED, folders, strict=True):
         known = [folder for folder in together.split("+") if (ROOT / folder).exists()]
-        sizes = size_text(variation(task, "fop", scale).sizes(tested_at(task, scale)))
+        sizes = size_text(variation(task, "fop", scale).sizes(test_length(task, scale)))
         unfit = {name for folder in known for name in unfitted(folder)}
         columns.append([f"{task} at {sizes.replace('x', ' × ')}", "---:"])
         for name in (variation(task, method, scale).name for method in METHODS):

@@ -14,7 +14,7 @@ from fillers.rows import ROOT, exact_by_seed, numbers, table_of, unfitted
 
 from lengthwise import catalog
 from lengthwise.base.score_rows import size_text
-from lengthwise.report.published import published
+from lengthwise.report.published import read_published
 
 REQUIRED = {"group", "system", "paper", "trained_to", "tested_at", "score", "seeds", "told", "source", "standing"}
 OURS = {"folder", "recipe", "sizes", "told", "verdict", "reason"}
@@ -83,7 +83,7 @@ def validate_verdict(record: dict, ours: Ours) -> None:
 
 @cache
 def _runs_of(folder: str) -> list:
-    return list(published(ROOT / folder))
+    return list(read_published(ROOT / folder))
 
 
 def ours_of(entry: dict[str, str]) -> Ours:

@@ -13,7 +13,7 @@ from lengthwise.base.results import RunOutline
 from lengthwise.base.score_rows import Row, fit_rows, latest, share_text, size_text
 from lengthwise.report import not_fitted
 from lengthwise.report.publish import run_of
-from lengthwise.report.published import published
+from lengthwise.report.published import read_published
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,7 +51,7 @@ def recipes_of(folder: str) -> dict[str, dict]:
 @cache
 def outlines_of(folder: str) -> dict[str, RunOutline]:
     """The outlines of a folder's runs, by the names of their recipes."""
-    return {run.outline.name: run.outline for run in published(ROOT / folder)}
+    return {run.outline.name: run.outline for run in read_published(ROOT / folder)}
 
 
 def scores_of(folder: str) -> Sequence[Row]:
@@ -63,7 +63,7 @@ def scores_of(folder: str) -> Sequence[Row]:
 def _scores_in(folder: Path) -> Sequence[Row]:
     return [
         run_of(run) | row | {"own_rule": run.outline.stopping, "sizes": size_text(row["sizes"])}
-        for run in published(folder)
+        for run in read_published(folder)
         for row in latest(run.rows("scores"))
     ]
 

@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 
 from lengthwise.base.errors import UsageError
-from lengthwise.report.published import is_published, published
+from lengthwise.report.published import is_published, read_published
 from lengthwise.run import load
-from lengthwise.runs.folder import SHIPPED, shipped
+from lengthwise.runs.folder import SHIPPED, list_shipped
 from lengthwise.viewer.report import report_page
 from lengthwise.viewer.viewer import viewer_page
 
@@ -49,7 +49,7 @@ def pages(tables: Tables) -> dict[str, str | bytes]:
     texts |= {f"docs/models/{name}.page.html": page for name, page in models.items()}
     for folder in folders():
         whole = ROOT / folder
-        runs = published(whole) if is_published(whole) else []
+        runs = read_published(whole) if is_published(whole) else []
         if runs:
             command = f"lengthwise report {folder} --html page.html"
             texts[f"{folder}/report.page.html"] = report_page(runs, made=command)
@@ -60,7 +60,7 @@ def pages(tables: Tables) -> dict[str, str | bytes]:
 def thinking() -> dict[str, str]:
     """The pages of all shipped models that a page can compute."""
     found = {}
-    for name in shipped():
+    for name in list_shipped():
         try:
             found[name] = viewer_page([load(SHIPPED / name)])
         except UsageError:  # no page can run it

@@ -356,13 +356,13 @@ def check(*things: fields.Part | type[fields.Part] | Study | ModuleType) -> Find
     found = Findings()
     with computing(1):
         for thing in things:
-            found += _checked(thing)
+            found += _check_part(thing)
     return found
 
 
-def _checked(thing: Any) -> Findings:
+def _check_part(thing: Any) -> Findings:
     if isinstance(thing, ModuleType):
-        return check_all(*catalog.defined(thing))
+        return check_all(*catalog.find_defined(thing))
     if isinstance(thing, Recipe):
         return check_recipes({thing.name: lambda: thing})
     if isinstance(thing, Study):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lengthwise import catalog
 from lengthwise.base import fields, literals
-from lengthwise.base.errors import UsageError, shown
+from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.results import AnySize
 from lengthwise.experiment.layout import Layout, NextToken
 from lengthwise.experiment.lengths import Lengths, Uniform
@@ -48,7 +48,7 @@ def recipe_from(recipe: object, task: Task | str | None) -> Recipe:
         if isinstance(found.model, Given) and isinstance(recipe, nn.Module):
             found.model.remember(recipe)
         return found
-    raise UsageError(f"train takes a recipe, its name, a model's configuration or a torch module, not {_shown(recipe)}")
+    raise UsageError(f"train takes a recipe, its name, a model's configuration or a torch module, not {_quote(recipe)}")
 
 
 def recipe_of_model(model: ModelSpec | nn.Module, task: Task | str, **given: Any) -> Recipe:
@@ -73,7 +73,7 @@ def task_from(task: Task | str) -> Task:
     if isinstance(task, Task):
         return task
     if not isinstance(task, str):
-        raise UsageError(f"task: {_shown(task)} is neither a task nor the name of one; lw.list_tasks() lists them")
+        raise UsageError(f"task: {_quote(task)} is neither a task nor the name of one; lw.list_tasks() lists them")
     return catalog.task(task)
 
 
@@ -93,7 +93,7 @@ def weights_from(weights: object, device: str, *, task: Task | str | None, **giv
         return weights.weights(chosen)
     if isinstance(weights, (str, Path)):
         return load_weights(weights, chosen)
-    raise UsageError(f"evaluate takes a run, weights, a name, a folder or a torch module, not {_shown(weights)}")
+    raise UsageError(f"evaluate takes a run, weights, a name, a folder or a torch module, not {_quote(weights)}")
 
 
 def weights_of_module(
@@ -111,12 +111,12 @@ def sizes_from(lengths: object, recipe: Recipe) -> list[AnySize]:
     if isinstance(lengths, str):
         raise UsageError(f"lengths: {lengths!r} is text; write [8, 12], or range(8, 25, 4)")
     if isinstance(lengths, Tensor):
-        raise UsageError(f"lengths: {_shown(lengths)} is a tensor; give numbers, as its tolist() does")
+        raise UsageError(f"lengths: {_quote(lengths)} is a tensor; give numbers, as its tolist() does")
     given = [lengths] if isinstance(lengths, Integral) else lengths
     if isinstance(given, tuple) and len(given) == len(recipe.task.axes) > 1:
         given = [given]
     if not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:  # which an array of numpy's may be
-        raise UsageError(f"lengths: {_shown(lengths)} is neither a size nor several")
+        raise UsageError(f"lengths: {_quote(lengths)} is neither a size nor several")
     sizes: list[AnySize] = []
     for size in islice(given, MOST_SIZES + 1):
         whole = size if isinstance(size, tuple) else (size,)
@@ -125,7 +125,7 @@ def sizes_from(lengths: object, recipe: Recipe) -> list[AnySize]:
             isinstance(part, Integral) and not isinstance(part, bool) and 0 < int(part) <= LARGEST for part in whole
         ):
             raise UsageError(
-                f"lengths: {_shown(size)} is no size: sizes are whole numbers from 1 up, to a million at most"
+                f"lengths: {_quote(size)} is no size: sizes are whole numbers from 1 up, to a million at most"
             )
         sizes.append(tuple(map(int, size)) if isinstance(size, tuple) else int(size))
     if len(sizes) > MOST_SIZES:
@@ -139,7 +139,7 @@ def texts_from(given: object, name: str) -> list[str]:
     """A text or several, as a list; ``name`` is what they are called. UsageError for anything else."""
     several = [given] if isinstance(given, str) else given
     if not isinstance(several, Collection) or not all(isinstance(one, str) for one in several):
-        raise UsageError(f"{name}: {_shown(given)} is neither a text nor a list of texts")
+        raise UsageError(f"{name}: {_quote(given)} is neither a text nor a list of texts")
     return list(several)
 
 
@@ -152,9 +152,9 @@ def rules_from(stopping: Stopping | str | Sequence[Stopping | str] | None) -> li
     return [rule if isinstance(rule, Stopping) else fields.decode(Stopping, rule, "stopping") for rule in rules]
 
 
-def _shown(value: object) -> str:
+def _quote(value: object) -> str:
     """A value as a message quotes it: short."""
-    text = shown(value, longest=61)
+    text = quote_value(value, longest=61)
     return text if len(text) <= 60 else f"{type(value).__name__} {text[:40]}…"
 
 
@@ -164,7 +164,7 @@ def scores_from(one: object) -> Scores:
         one = Run.open(one)
     found = one.scores if isinstance(one, Run) else one
     if not isinstance(found, Scores):
-        raise UsageError(f"compare takes scores, as evaluate gives them, runs or their folders, not {_shown(one)}")
+        raise UsageError(f"compare takes scores, as evaluate gives them, runs or their folders, not {_quote(one)}")
     return found
 
 
@@ -198,5 +198,5 @@ def run_to_save_in(weights: object) -> Run:
     """The run whose folder keeps scores. UsageError where there is none."""
     run = weights if isinstance(weights, Run) else Run.open(weights) if isinstance(weights, (str, Path)) else None
     if run is None or not run.trained_here:
-        raise UsageError(f"save: scores are kept in a run's folder, and {_shown(weights)} is no run")
+        raise UsageError(f"save: scores are kept in a run's folder, and {_quote(weights)} is no run")
     return run

@@ -11,7 +11,7 @@ from torch import nn
 
 from lengthwise.api.arguments import recipe_from
 from lengthwise.base import rng
-from lengthwise.base.errors import UsageError, shown
+from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.files import is_folder
 from lengthwise.experiment.own_code import describe_user_error
 from lengthwise.experiment.recipe import Recipe
@@ -19,7 +19,7 @@ from lengthwise.models import ModelSpec
 from lengthwise.report.pooled import PooledComparison
 from lengthwise.report.scored import Scores
 from lengthwise.run import Run
-from lengthwise.runs.folder import SHIPPED, RunFolder, run_path, runs_folder, shipped
+from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped, run_path, runs_folder
 
 Factory = Callable[[], nn.Module]
 
@@ -30,7 +30,7 @@ def module_of_seed(module: nn.Module | Factory, seed: int) -> nn.Module:
 
     Raises UsageError for a module with weights of its own that nothing draws anew.
     """
-    with rng.undisturbed():
+    with rng.preserve_generators():
         rng.seed_torch(rng.address(seed, "weights"))
         if not isinstance(module, nn.Module):
             return _built(module)
@@ -54,7 +54,7 @@ def _built(factory: Factory) -> nn.Module:
     except Exception as error:
         raise UsageError(f"the function that builds the module: {describe_user_error(error)}") from error
     if not isinstance(found, nn.Module):
-        raise UsageError(f"the function that builds the module returns {shown(found)}, which is no torch module")
+        raise UsageError(f"the function that builds the module returns {quote_value(found)}, which is no torch module")
     return found
 
 
@@ -84,7 +84,7 @@ def train_seeds(
 def pools(thing: object) -> bool:
     """Is it several runs, or the name of shipped weights?"""
     several = isinstance(thing, list | tuple) and not isinstance(thing, Scores)
-    return several or (isinstance(thing, str) and thing in shipped() and not is_folder(runs_folder() / thing))
+    return several or (isinstance(thing, str) and thing in list_shipped() and not is_folder(runs_folder() / thing))
 
 
 def compare_pooled(things: Iterable[object]) -> PooledComparison:
@@ -98,9 +98,11 @@ def compare_pooled(things: Iterable[object]) -> PooledComparison:
 def _folder(one: object) -> RunFolder:
     if isinstance(one, Run):
         return one
-    if isinstance(one, str) and one in shipped():
+    if isinstance(one, str) and one in list_shipped():
         return RunFolder(SHIPPED / one)
     if isinstance(one, str | Path):
         return RunFolder(run_path(one))
-    raise UsageError(f"compare pools runs, their folders and shipped weights, not {shown(one)}; keep scores in a run "
-                     "with lw.evaluate(run, …, save=True)")  # fmt: skip
+    raise UsageError(
+        f"compare pools runs, their folders and shipped weights, not {quote_value(one)}; "
+        "keep scores in a run with lw.evaluate(run, …, save=True)"
+    )

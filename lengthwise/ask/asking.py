@@ -13,7 +13,7 @@ from lengthwise.ask.client import Client, Failure, Refusal, brief
 from lengthwise.ask.folder import Asked, Row
 from lengthwise.ask.inquiry import Item
 from lengthwise.ask.key import Key
-from lengthwise.ask.scoring import judged
+from lengthwise.ask.scoring import judge
 from lengthwise.base.fields import Part
 from lengthwise.base.ranges import NotNegative, Positive, Size, Whole
 from lengthwise.base.signals import on_stop_signals
@@ -176,7 +176,7 @@ class _Asker:
             self.closed.set()
 
     def _keep(self, item: Item, reply: Row) -> None:
-        row = reply | judged(self.asked.inquiry.task, reply["said"], item.right)
+        row = reply | judge(self.asked.inquiry.task, reply["said"], item.right)
         shown = {name: self.manner.key.hide(v) if isinstance(v, str) else v for name, v in row.items()}
         self.asked.append("replies", {"sizes": item.sizes, "prompt": item.prompt, "right": item.right} | shown)
         self.replies, self.in_vain, self.fruitful = self.replies + 1, 0, True

@@ -84,7 +84,7 @@ class Client:
     def _problem(self, error: Any) -> Exception:
         """The exception for an HTTP error status."""
         status = error.status_code
-        quoted = f"{status}{_quoted(error.body)}"
+        quoted = f"{status}{_quote_message(error.body)}"
         if status == 429 and "insufficient_quota" in (error.code, error.type):
             return UsageError(f"{self.inquiry.endpoint}: {brief(self.key.hide(f'the quota is used up ({quoted})'))}")
         if status in (408, 409, 425, 429) or status >= 500:
@@ -149,7 +149,7 @@ def _until(date: str) -> float:
     return max(0.0, parsedate_to_datetime(date).timestamp() - time.time())
 
 
-def _quoted(body: Any) -> str:
+def _quote_message(body: Any) -> str:
     """The message in an error's body, after a colon, or ``""``."""
     inner = body.get("error", body) if isinstance(body, dict) else body
     message = inner.get("message", inner) if isinstance(inner, dict) else inner

@@ -30,13 +30,13 @@ class Asked(InquiryFolder):
     @staticmethod
     def of(inquiry: Inquiry, folder: Path | None = None) -> Asked:
         """The folder of an inquiry, created if needed. Raises UsageError if it holds anything else."""
-        asked = Asked.expected(inquiry, folder)
+        asked = Asked.locate(inquiry, folder)
         if not (path := asked.folder / "asked.json").exists():
             write_json(path, fields.encode(inquiry) | {"outline": fields.encode(inquiry.outline)})
         return asked
 
     @staticmethod
-    def expected(inquiry: Inquiry, folder: Path | None = None) -> Asked:
+    def locate(inquiry: Inquiry, folder: Path | None = None) -> Asked:
         """The same, without creating anything."""
         path = folder or inside(runs_folder(), inquiry.name)
         if (path / "asked.json").exists():
@@ -59,7 +59,7 @@ class Asked(InquiryFolder):
             raise UsageError(f"{path}: {error}") from None
 
     @staticmethod
-    def named(name: str | Path) -> Asked | None:
+    def find_by_name(name: str | Path) -> Asked | None:
         """Open a folder by its path, or by its name among the runs; None if there is no inquiry."""
         path = inquiry_path(name)
         return Asked.open(path) if path else None

@@ -113,7 +113,7 @@ def _is_address(text: str) -> bool:
 def _example(task: Task, size: int) -> tuple[str, str]:
     """A problem with its answer, drawn apart from those that are asked; of a short size it may be one of them all the
     same."""
-    (item,) = _written(task, fresh_problems(task, (size,) * len(task.axes), 1, seed=0, step=0))
+    (item,) = _write_problems(task, fresh_problems(task, (size,) * len(task.axes), 1, seed=0, step=0))
     return item
 
 
@@ -138,10 +138,10 @@ def _items_of(inquiry: Inquiry, size: tuple[int, ...], samples: int) -> list[Ite
     task, bottom = inquiry.task, natural_from(size, inquiry.bottom, inquiry.top)
     chosen = {"kind": inquiry.problems, "bottom": bottom, "source": inquiry.source}
     problems = fresh_problems(task, size, samples, seed=inquiry.seed, **chosen)
-    return [Item(size, prompt, answer) for prompt, answer in _written(task, problems)]
+    return [Item(size, prompt, answer) for prompt, answer in _write_problems(task, problems)]
 
 
-def _written(task: Task, problems: Problems) -> list[tuple[str, str]]:
+def _write_problems(task: Task, problems: Problems) -> list[tuple[str, str]]:
     """Prompts and answers as people write them."""
     found = []
     for row in range(len(problems)):

@@ -12,7 +12,7 @@ from lengthwise.base.types import Score
 from lengthwise.tasks import Task
 
 
-def judged(task: Task, reply: str, right: str) -> Row:
+def judge(task: Task, reply: str, right: str) -> Row:
     """Judge a reply: it is correct if, without surrounding white space, it equals the correct answer exactly.
 
     Further words, a full stop, a plus sign, leading zeros or thousands separators make it wrong. ``answer`` is the

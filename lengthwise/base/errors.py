@@ -55,7 +55,7 @@ def message_of(error: BaseException) -> str:
         return "its message cannot be printed"
 
 
-def shown(value: object, *, quoted: bool = True, longest: int = 80) -> str:
+def quote_value(value: object, *, quoted: bool = True, longest: int = 80) -> str:
     """A foreign value as an error quotes it, shortened."""
     try:
         text = repr(value) if quoted or not isinstance(value, str) else value

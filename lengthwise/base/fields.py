@@ -25,9 +25,9 @@ from functools import cache
 from itertools import chain
 from typing import Annotated, Any, Literal, NotRequired, ParamSpec, TypeVar, cast
 
-from lengthwise.base.errors import UnknownPart, UsageError, shown
-from lengthwise.base.literals import parse, written
-from lengthwise.base.origin import shipped
+from lengthwise.base.errors import UnknownPart, UsageError, quote_value
+from lengthwise.base.literals import parse, write_literal
+from lengthwise.base.origin import is_shipped
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -141,7 +141,7 @@ def _changed_tree(tree: Any, changes: Iterable[str]) -> Any:
         conform(str, change, "a change")
         name, equals, text = change.partition("=")
         if not equals or not name:
-            raise UsageError(f"a change is written name=value, not {shown(change)}")
+            raise UsageError(f"a change is written name=value, not {quote_value(change)}")
         _put(tree, name.split("."), parse(text, name), name)
     return tree
 
@@ -161,7 +161,7 @@ def text(part: Any) -> str:
     if isinstance(part, tuple):
         return f"({', '.join(map(text, part))}{',' if len(part) == 1 else ''})"
     if not dataclasses.is_dataclass(part):
-        return written(part) if isinstance(part, str) else str(part)
+        return write_literal(part) if isinstance(part, str) else str(part)
     named = [f.name for f in _changed(part) if f.metadata.get("shown", True)]
     inside = ", ".join(f"{name}={text(getattr(part, name))}" for name in named)
     return type(part).__name__ + (f"({inside})" if inside else "")
@@ -206,7 +206,7 @@ def conform(kind: Any, value: Any, path: str) -> Any:
         value = "none" if value is None and "none" in options else value  # as it is read where it is typed
         if any(type(value) is type(option) and value == option for option in options):
             return value
-        raise UsageError(f"{path}: {shown(value)} is not one of: {', '.join(map(str, options))}")
+        raise UsageError(f"{path}: {quote_value(value)} is not one of: {', '.join(map(str, options))}")
     if origin in (typing.Union, types.UnionType):
         (some,) = [option for option in options if option is not type(None)]
         return None if value is None and type(None) in options else conform(some, value, path)
@@ -222,7 +222,7 @@ def conform(kind: Any, value: Any, path: str) -> Any:
 def _ranged(value: Any, rules: tuple[Any, ...], path: str) -> Any:
     for rule in rules:
         if demand := rule.demand(value):
-            raise UsageError(f"{path} must be {demand}, not {shown(value)}")
+            raise UsageError(f"{path} must be {demand}, not {quote_value(value)}")
     return value
 
 
@@ -231,7 +231,7 @@ def _plain(kind: type, value: Any, path: str) -> Any:
         value = float(value)
     if type(value) is not kind or (kind is float and not math.isfinite(value)):
         names = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
-        raise UsageError(f"{path}: {shown(value)} is not {names[kind]}")
+        raise UsageError(f"{path}: {quote_value(value)} is not {names[kind]}")
     return value
 
 
@@ -248,7 +248,7 @@ def _tuple(options: tuple[Any, ...], value: Any, path: str) -> tuple[Any, ...]:
 def _row(kind: Any, options: tuple[Any, ...], value: Any, path: str) -> Any:
     """A dictionary, as it is; a TypedDict may have further keys."""
     if not isinstance(value, dict):
-        raise UsageError(f"{path}: {shown(value)} is not a JSON object")
+        raise UsageError(f"{path}: {quote_value(value)} is not a JSON object")
     if options:
         for name, part in value.items():
             conform(options[0], name, f"{path}: a name in it")
@@ -309,10 +309,10 @@ def _part(base: Any, value: Any, path: str) -> Any:
         value = {"kind": value}
     known = kinds(base)
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-        raise UsageError(f"{here}: {shown(value)} is not one of: {', '.join(known)}")
+        raise UsageError(f"{here}: {quote_value(value)} is not one of: {', '.join(known)}")
     name = value["kind"]
     if name not in known:
-        raise UnknownPart(f"{here}: {shown(name)} is not one of: {', '.join(known)}{suggest(name, known)}")
+        raise UnknownPart(f"{here}: {quote_value(name)} is not one of: {', '.join(known)}{suggest(name, known)}")
     return _built(known[name], {name: part for name, part in value.items() if name != "kind"}, path)
 
 
@@ -322,7 +322,7 @@ def _built(cls: type, values: Mapping[str, Any], path: str) -> Any:
     for name, value in values.items():
         if name not in hints(cls):
             raise UsageError(
-                f"{inside}{shown(name, quoted=False)}: there is no such field; {cls.__name__} has: "
+                f"{inside}{quote_value(name, quoted=False)}: there is no such field; {cls.__name__} has: "
                 f"{', '.join(hints(cls)) or 'none'}{suggest(name, hints(cls))}"
             )
         given[name] = conform(hints(cls)[name], value, f"{inside}{name}")
@@ -342,8 +342,8 @@ def kinds(base: type) -> dict[str, type]:
     has the name of one of the package's: it would silently take its place in every recipe."""
     found: dict[str, type] = {}
     for cls in sorted(below(base), key=lambda cls: cls.__name__):
-        if (other := found.get(cls.__name__)) and shipped(other) != shipped(cls):
-            own = other if shipped(cls) else cls
+        if (other := found.get(cls.__name__)) and is_shipped(other) != is_shipped(cls):
+            own = other if is_shipped(cls) else cls
             raise UsageError(
                 f"{own.__module__}.{own.__name__}: the package has a part of this name; call yours otherwise"
             )

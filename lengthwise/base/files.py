@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lengthwise.base import fields
-from lengthwise.base.errors import UsageError, clean, message_of, shown
+from lengthwise.base.errors import UsageError, clean, message_of, quote_value
 from lengthwise.base.quantities import DAY, bytes_text
 
 MAX_TEXT_BYTES = 2**28  # of a file of rows or of JSON: some hundred thousand times a usual row
@@ -66,10 +66,10 @@ def append(path: Path, text: bytes) -> int:
         state = os.fstat(file.fileno())
         _refuse_link(path, state)  # another may have been put there meanwhile
         _check_size(path, state.st_size + len(text), MAX_TEXT_BYTES)
-        if cut_short(file):
+        if ends_incomplete(file):
             file.seek(0)
             file.truncate(file.read().rfind(b"\n") + 1)
-        return added(file, text)
+        return append_text(file, text)
 
 
 def remove(path: Path) -> None:
@@ -168,11 +168,11 @@ def regular(path: Path) -> Path:
 def path_of(value: str | Path) -> Path:
     """What was passed as a path. Raises UsageError if it is none, or too long to be one."""
     if not isinstance(value, (str, Path)) or "\0" in str(value):
-        raise UsageError(f"a name or a folder is needed, not {shown(value)}")
+        raise UsageError(f"a name or a folder is needed, not {quote_value(value)}")
     try:
         Path(value).exists()
     except OSError as error:
-        raise UsageError(f"{shown(str(value))}: no folder can be called so ({error.strerror})") from None
+        raise UsageError(f"{quote_value(str(value))}: no folder can be called so ({error.strerror})") from None
     return Path(value)
 
 
@@ -209,10 +209,10 @@ def read_text(path: Path) -> str:
 
 def read_tree(path: Path) -> dict[str, Any]:
     """Read a JSON object. Raises UsageError if the file cannot be read or holds something else."""
-    return parsed(read_text(path), str(path))
+    return parse_object(read_text(path), str(path))
 
 
-def parsed(text: str | bytes, where: str) -> dict[str, Any]:
+def parse_object(text: str | bytes, where: str) -> dict[str, Any]:
     """A JSON object, its numbers that are not finite as null. Raises UsageError, with ``where`` it stands, if it is
     something else."""
     try:
@@ -236,7 +236,7 @@ def one_line(error: BaseException) -> str:
     return clean(message_of(error))[:200]
 
 
-def cut_short(file: BinaryIO) -> bool:
+def ends_incomplete(file: BinaryIO) -> bool:
     """Whether a file's last line is incomplete."""
     if file.seek(0, os.SEEK_END) == 0:
         return False
@@ -244,7 +244,7 @@ def cut_short(file: BinaryIO) -> bool:
     return file.read() != b"\n"
 
 
-def added(file: BinaryIO, text: bytes) -> int:
+def append_text(file: BinaryIO, text: bytes) -> int:
     """Write at a file's end, all or nothing: a full disk may take the beginning. The file's size."""
     size = file.seek(0, os.SEEK_END)
     try:
@@ -265,7 +265,7 @@ def sweep(folder: Path, name: str | None = None) -> None:
         return
     for entry in entries:
         named = _TEMPORARY.fullmatch(entry.name)
-        if named and (name is None or named["name"] == _shortened(name)):
+        if named and (name is None or named["name"] == _shorten_name(name)):
             with suppress(FileNotFoundError):
                 state = entry.stat(follow_symlinks=False)
                 ended = named["place"] == _place() and not _alive(int(named["process"]))
@@ -275,10 +275,10 @@ def sweep(folder: Path, name: str | None = None) -> None:
 
 def _temporary_name(name: str) -> str:
     """A name that nobody can foresee, so that nothing can be put there before."""
-    return f".{_shortened(name)}.lengthwise-{_place()}-{os.getpid()}-{secrets.token_hex(8)}"
+    return f".{_shorten_name(name)}.lengthwise-{_place()}-{os.getpid()}-{secrets.token_hex(8)}"
 
 
-def _shortened(name: str) -> str:
+def _shorten_name(name: str) -> str:
     """A name of at most 150 bytes: file systems allow 255, and a temporary file's says more."""
     return name.encode(errors="surrogateescape")[:150].decode(errors="ignore")
 
@@ -331,7 +331,7 @@ def read_rows(schema: Any, path: Path, damaged: list[UsageError] | None = None) 
     for number, line in enumerate(lines, 1):
         where = f"{path}: line {number}"
         try:
-            rows.append(fields.decode(schema, parsed(line, where), where))
+            rows.append(fields.decode(schema, parse_object(line, where), where))
         except UsageError as error:
             if damaged is None:
                 raise UsageError(f"{error}; take that line out") from None

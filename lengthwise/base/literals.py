@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from keyword import iskeyword
 from typing import Any
 
-from lengthwise.base.errors import UsageError, shown
+from lengthwise.base.errors import UsageError, quote_value
 
 WORD = r"[^\W\d][\w-]*"
 NUMBER = r"\d[\d_]*[eE][+-]?\d+|0[xX][\da-fA-F_]+|0[bB][01_]+|0[oO][0-7_]+"  # that has a letter
@@ -26,16 +26,16 @@ def parse(text: str, name: str = "value") -> Any:
     Raises UsageError if it is not a number, a word, a kind with fields, or a tuple.
     """
     try:
-        return _read(ast.parse(WORDS.sub(_quoted, text.strip()), mode="eval").body)
+        return _read(ast.parse(WORDS.sub(_quote, text.strip()), mode="eval").body)
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise UsageError(
-            f"{name}: {shown(text)} is neither a number, a word, a kind like Uniform(top=20), nor a tuple"
+            f"{name}: {quote_value(text)} is neither a number, a word, a kind like Uniform(top=20), nor a tuple"
         ) from None
 
 
-def _quoted(found: re.Match[str]) -> str:
+def _quote(found: re.Match[str]) -> str:
     """A word as Python reads it: with dashes it would be a subtraction, a path a division, and some words are Python's
     own."""
     word = found[0]
@@ -46,7 +46,7 @@ def _quoted(found: re.Match[str]) -> str:
     return repr(word) if "-" in word or word[0].isdigit() or (iskeyword(word) and word not in PLAIN) else word
 
 
-def written(text: str) -> str:
+def write_literal(text: str) -> str:
     """A text as ``parse`` reads it: a word as it is, all else in quotes."""
     return text if re.fullmatch(WORD, text) else repr(text)
 
@@ -64,7 +64,9 @@ def _read(node: ast.expr) -> Any:
         case ast.Call(func=ast.Name(id=kind), args=[], keywords=keywords):
             return {"kind": kind} | _fields(kind, keywords)
         case ast.Call(func=ast.Name(id=kind), args=[_, *_]):
-            raise UsageError(f"say which field of {kind} it is, as in Uniform(top=20): {shown(ast.unparse(node))}")
+            raise UsageError(
+                f"say which field of {kind} it is, as in Uniform(top=20): {quote_value(ast.unparse(node))}"
+            )
     raise ValueError
 
 

@@ -9,7 +9,7 @@ KNOWN = {"lengthwise", "torch", "builtins"}  # whose own tests hold their classe
 STANDARD = {*sys.builtin_module_names, *sys.stdlib_module_names} - {"__main__"}
 
 
-def shipped(cls: type) -> bool:
+def is_shipped(cls: type) -> bool:
     """Is it the package's own?"""
     return _root(cls) == "lengthwise"
 

@@ -90,22 +90,22 @@ OneLine = Annotated[str, Printable()]
 Name = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", "letters, digits and dashes, at most 100")]
 
 
-def spelled(annotation: str) -> str:
+def describe_type(annotation: str) -> str:
     """A field's type as its source has it, with ranges in words: ``Size`` → ``int (1 or more)``."""
     inline = re.sub(r"Annotated\[(int|float), Range(\([^)]*\))\]", _inline, annotation)
     return re.sub(r"\b[A-Z]\w+\b", lambda found: _SPELLED.get(found[0], found[0]), inline)
 
 
 def _inline(found: re.Match[str]) -> str:
-    return _spelled(found[1], Range(*ast.literal_eval(found[2])))
+    return _describe_kind(found[1], Range(*ast.literal_eval(found[2])))
 
 
-def _spelled(kind: str, bounds: Range) -> str:
+def _describe_kind(kind: str, bounds: Range) -> str:
     return kind if bounds.low <= -PRACTICAL else f"{kind} ({bounds})"
 
 
 _SPELLED = {
-    name: _spelled(get_args(alias)[0].__name__, get_args(alias)[1])
+    name: _describe_kind(get_args(alias)[0].__name__, get_args(alias)[1])
     for name, alias in list(globals().items())
     if get_origin(alias) is Annotated and isinstance(get_args(alias)[1], Range)
 }

@@ -32,11 +32,11 @@ def stream(seed: int, *path: str | int) -> torch.Generator:
 def seed_torch(number: int) -> None:
     """``torch.manual_seed``, which prepares for every kind of device, at a hundredth of its price where there is only
     the CPU."""
-    (torch.manual_seed if _accelerated() else torch.default_generator.manual_seed)(number)
+    (torch.manual_seed if _has_accelerator() else torch.default_generator.manual_seed)(number)
 
 
 @contextmanager
-def borrowed() -> Iterator[None]:
+def borrow_torch_generators() -> Iterator[None]:
     """Hold torch's global generators for this thread, and leave them as they were.
 
     They belong to the process: a thread that seeds them or draws from them would change the numbers of another one. So
@@ -57,9 +57,9 @@ def borrowed() -> Iterator[None]:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def preserve_generators() -> Iterator[None]:
     """``borrowed``, which leaves Python's global generator as it was too: code of a user's own may draw from both."""
-    with borrowed():
+    with borrow_torch_generators():
         before = random.getstate()
         try:
             yield
@@ -68,5 +68,5 @@ def undisturbed() -> Iterator[None]:
 
 
 @cache
-def _accelerated() -> bool:
+def _has_accelerator() -> bool:
     return torch.accelerator.is_available()

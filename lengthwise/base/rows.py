@@ -18,12 +18,12 @@ def within(length: Int[Tensor, "*b"], width: int) -> Bool[Tensor, "*b width"]:
     return _first(length, width, torch.bool)
 
 
-def clipped(rows: Int[Tensor, "*b n"], length: Int[Tensor, "*b"]) -> Int[Tensor, "*b n"]:
+def zero_after(rows: Int[Tensor, "*b n"], length: Int[Tensor, "*b"]) -> Int[Tensor, "*b n"]:
     """Set every number after a row's length to 0."""
     return rows & _first(length, rows.shape[-1], rows.dtype)
 
 
-def shifted(rows: Shaped[Tensor, "b n"], by: Int[Tensor, " b"], width: int) -> Shaped[Tensor, "b width"]:
+def shift_right(rows: Shaped[Tensor, "b n"], by: Int[Tensor, " b"], width: int) -> Shaped[Tensor, "b width"]:
     """Shift each row right by ``by`` positions, −n to ``width``, into ``width`` columns; the rest is 0."""
     count, size = rows.shape
     apart = rows.new_zeros(count + 1, width + size)  # the zeros before a row are also those after the previous row

@@ -15,7 +15,7 @@ STOPS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") 
 _VARIABLE = "LENGTHWISE_LIFELINE"
 
 
-def tied() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """The environment of a child process that ends with this one. Its standard input must be a pipe from here: the pipe
     closes when this process ends, even by SIGKILL."""
     return {**os.environ, _VARIABLE: "1"}
@@ -49,13 +49,13 @@ def install_handlers() -> None:
         threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _ignored(number: int) -> bool:
+def _is_ignored(number: int) -> bool:
     """Was the process told to go on when its terminal goes (``nohup``)?"""
     return number == getattr(signal, "SIGHUP", None) and signal.getsignal(number) == signal.SIG_IGN
 
 
 def _may_catch(number: int) -> bool:
-    return threading.current_thread() is threading.main_thread() and not _ignored(number)
+    return threading.current_thread() is threading.main_thread() and not _is_ignored(number)
 
 
 def _leave(number: int, frame: object) -> NoReturn:

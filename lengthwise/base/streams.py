@@ -34,7 +34,7 @@ _FILTERS = threading.RLock()
 
 
 @contextlib.contextmanager
-def unwarned() -> Iterator[None]:
+def suppress_warnings() -> Iterator[None]:
     """A context without Python's warnings. Their filters belong to the process: one thread at a time changes them, or
     none would find them as they were."""
     with _FILTERS, warnings.catch_warnings(action="ignore"):

@@ -52,7 +52,7 @@ def integer_type(largest: int) -> torch.dtype:
 SYMBOL = integer_type(99)  # every shipped task has fewer than 100 symbols
 
 
-def sent(value: Tensor, device: torch.device) -> Tensor:
+def to_device(value: Tensor, device: torch.device) -> Tensor:
     """Copy a CPU tensor to a device without waiting for it: CUDA copies from pinned memory in the background."""
     if device.type == "cuda" and not value.is_cuda:
         value = value.contiguous().pin_memory()
@@ -123,7 +123,7 @@ class Inputs(Rows):
         """Send it to a device, without waiting for it."""
         if device.type == "cpu":
             return self
-        copies = {f.name: sent(getattr(self, f.name), device) for f in fields(Inputs)}
+        copies = {f.name: to_device(getattr(self, f.name), device) for f in fields(Inputs)}
         return Copied(**copies, original=self)
 
     def columns(self, start: int, stop: int) -> Inputs:

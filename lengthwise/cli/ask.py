@@ -25,7 +25,7 @@ from lengthwise.cli.console import err, say
 from lengthwise.cli.options import kind_of, parse_sizes, recipe_of
 from lengthwise.experiment.data import default_sizes
 from lengthwise.experiment.resources import of_problems
-from lengthwise.report.tables import asked_table
+from lengthwise.report.tables import language_model_table
 
 LENGTHS = (1, 2, 4, 8, 16)  # the default sizes
 
@@ -47,14 +47,14 @@ def run(args: argparse.Namespace) -> int:
         _warn_of_damage(asked)
         asked.rows("scores")  # damage there is an error now, not after replies are paid for
         before = asked.spent()
-        outcome = _collected(args, asked, wanted, manner)
+        outcome = _collect_replies(args, asked, wanted, manner)
         rows, tokens = scores(inquiry, wanted, asked.replies()), asked.spent()
         asked.keep_scores(rows)
     result = {"run": str(asked.folder), "scores": rows, "unfinished": outcome.left, "requests": outcome.requests}
     result |= {"tokens": tokens, "tokens_of_this_call": {name: tokens[name] - before[name] for name in tokens}}
-    say(args, result, *([asked_table(rows)] if rows else []), _account(asked, outcome, result))
+    say(args, result, *([language_model_table(rows)] if rows else []), _account(asked, outcome, result))
     if outcome.left:
-        print(f"lengthwise: {_left(outcome, wanted)}", file=sys.stderr)
+        print(f"lengthwise: {_describe_rest(outcome, wanted)}", file=sys.stderr)
     return 1 if outcome.left else 0
 
 
@@ -81,7 +81,7 @@ def _inquiry(args: argparse.Namespace) -> tuple[Inquiry, Sequence[Any]]:
 
 def _dry_run(args: argparse.Namespace, inquiry: Inquiry, wanted: list[Item]) -> int:
     """What asking would take. Nothing is sent, no folder is made."""
-    asked = Asked.expected(inquiry, Path(args.out) if args.out else None)
+    asked = Asked.locate(inquiry, Path(args.out) if args.out else None)
     _warn_of_damage(asked)
     known = asked.replies()
     lacking = {item.prompt: item.right for item in wanted if item.prompt not in known}
@@ -101,7 +101,7 @@ def _warn_of_damage(asked: Asked) -> None:
         print(f"lengthwise: {damaged[0]}{others}: set aside, and asked again", file=sys.stderr)
 
 
-def _collected(args: argparse.Namespace, asked: Asked, wanted: list[Item], manner: Manner) -> Outcome:
+def _collect_replies(args: argparse.Namespace, asked: Asked, wanted: list[Item], manner: Manner) -> Outcome:
     """Ask, with a progress bar."""
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
     known, prompts = asked.replies(), {item.prompt for item in wanted}
@@ -127,6 +127,6 @@ def _account(asked: Asked, outcome: Outcome, result: dict[str, Any]) -> Text:
     )
 
 
-def _left(outcome: Outcome, wanted: list[Item]) -> str:
+def _describe_rest(outcome: Outcome, wanted: list[Item]) -> str:
     total = len({item.prompt for item in wanted})
     return f"{outcome.left} of {total} prompts have no reply ({outcome.reason}); the same command goes on from here"

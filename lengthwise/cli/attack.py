@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 def _shortest(found: dict[str, Any]) -> Table:
     table = _table("the shortest failures", "prompt", "answer", "right", "sure", "from")
     for row in found["shortest"]:
-        texts = (_cut(row[name]) for name in ("prompt", "answer", "right"))
+        texts = (_shorten(row[name]) for name in ("prompt", "answer", "right"))
         table.add_row(*texts, share_text(row["confidence"], 3), row["origin"])
     return table
 
@@ -50,7 +50,7 @@ def _origins(found: dict[str, Any]) -> Table:
     return table
 
 
-def _cut(text: str) -> Text:
+def _shorten(text: str) -> Text:
     return Text(text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…")
 
 

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         return _check_files(args, files)
     with computing(1), doing(f"{', '.join(names)}: held to the laws", quiet=args.quiet):
         for name in names:
-            found += _checked(name)
+            found += _check(name)
     broken = len(found.broken)
     result: dict[str, Any] = {"laws": len(found), "broken": broken, "found": [asdict(one) for one in found]}
     say(args, result, _table(found), "", found.told if broken else f"all {len(found)} laws hold")
@@ -71,8 +71,8 @@ def _facts(task: File) -> list[tuple[str, str]]:
     ]
 
 
-def _checked(name: str) -> Findings:
-    if not any(defined := catalog.defined(sys.modules[name])):
+def _check(name: str) -> Findings:
+    if not any(defined := catalog.find_defined(sys.modules[name])):
         raise UsageError(f"{name}: it defines no part, recipe or study; a part is a dataclass, e.g. of lw.Task")
     return check_all(*defined)
 

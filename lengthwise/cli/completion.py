@@ -7,17 +7,17 @@ from typing import Any
 
 from lengthwise.base.fields import kebab
 from lengthwise.registry import sources
-from lengthwise.runs.folder import runs_folder, shipped
+from lengthwise.runs.folder import list_shipped, runs_folder
 
 
 def complete(top: argparse.ArgumentParser) -> None:
     """Answer the shell, where it is the shell that asks."""
     import argcomplete  # the extra "complete"
 
-    argcomplete.autocomplete(completed(top))
+    argcomplete.autocomplete(add_completers(top))
 
 
-def completed(top: argparse.ArgumentParser) -> argparse.ArgumentParser:
+def add_completers(top: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """The parser with what may stand for each name."""
     (verbs,) = [action.choices for action in top._actions if isinstance(action, argparse._SubParsersAction)]
     for sub in verbs.values():
@@ -36,7 +36,7 @@ def _runs(**_: Any) -> list[str]:
 
 
 def _weights(**_: Any) -> list[str]:
-    return [*shipped(), *_runs()]
+    return [*list_shipped(), *_runs()]
 
 
 def _tasks(**_: Any) -> list[str]:

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         print(json_text({"files": [str(file) for file in files], "scores": scores}), file=results())
         return 0
     console.print(length_plot(runs), "", score_table(curves(runs)), study.notes, "")
-    console.print(worked(runs), "")
+    console.print(worked_sums(runs), "")
     console.print(Text("Figures and tables", "bold"), *(f"  {file}" for file in files), "", sep="\n")
     console.print(
         Text("What to type next", "bold"), NEXT.format(run=looped.folder), sep="\n", highlight=False, soft_wrap=True
@@ -107,7 +107,7 @@ def length_plot(runs: Sequence[Run]) -> RenderableType:
     return plot(lengths, width=76, height=12, top=top, x_label="digits", y_label="exact match")
 
 
-def worked(runs: Sequence[Run]) -> RenderableType:
+def worked_sums(runs: Sequence[Run]) -> RenderableType:
     """A few fresh sums as each model works them, wrong digits marked."""
     task = runs[0].recipe.task
     panels = []
@@ -117,7 +117,7 @@ def worked(runs: Sequence[Run]) -> RenderableType:
         answers = {run.recipe.name: _try(Solver(run.weights()), f"{first}+{second}") for run in runs}
         right = str(int(first) + int(second))
         lines = [Text(f"{'':>16} {first:>{len(right)}}"), Text(f"{'+':>16} {second:>{len(right)}}")]
-        lines += [_marked(name, answer, right) for name, answer in answers.items()]
+        lines += [_mark_wrong(name, answer, right) for name, answer in answers.items()]
         panels.append(Panel(Group(*lines), title=f"{size} digits", title_align="left", expand=False))
     return Group(*panels)
 
@@ -129,7 +129,7 @@ def _try(solver: Solver, prompt: str) -> Answer | None:
         return None  # longer than its position table
 
 
-def _marked(name: str, answer: Answer | None, right: str) -> Text:
+def _mark_wrong(name: str, answer: Answer | None, right: str) -> Text:
     line = Text(f"{name:>16} ")
     if answer is None:
         return line.append("too long for its position table", "dim")

@@ -32,13 +32,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         top.error("an argument holds a null character")
     args, rest = top.parse_known_args(arguments)
     if not any(re.match("--|-[a-zA-Z]", word) for word in rest):
-        rest = _taken(args, rest)
+        rest = _assign_words(args, rest)
     if rest:
         top.error(_unknown(rest, verbs_of(top).get(args.verb, top), hasattr(args, "recipe")))
     return args
 
 
-def _taken(args: argparse.Namespace, rest: list[str]) -> list[str]:
+def _assign_words(args: argparse.Namespace, rest: list[str]) -> list[str]:
     """Give words that stand behind an option to the argument that they belong to, and return those of none."""
     if rest and getattr(args, "prompt", "") is None:  # of `rasp`
         args.prompt, *rest = rest
@@ -95,25 +95,25 @@ def _run(args: argparse.Namespace) -> int:
         sys.stdout.flush()  # here, where an error can still be told
         return status
     except Interrupted as stopped:
-        return _told(stopped, 130)
+        return _print_error(stopped, 130)
     except UsageError as error:
-        return _told(f"{error}: --import MODULE" if isinstance(error, NotImported) else error, 2)
+        return _print_error(f"{error}: --import MODULE" if isinstance(error, NotImported) else error, 2)
     except KeyboardInterrupt:
-        return _told(f"interrupted{_kept(args)}", 130)
+        return _print_error(f"interrupted{_resume_hint(args)}", 130)
     except BrokenPipeError:
         streams.discard_output()
         return 141
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        return _told(f"out of memory: reduce {_reducible(args)}{_kept(args)}", 2)
+        return _print_error(f"out of memory: reduce {_reducible(args)}{_resume_hint(args)}", 2)
     except OSError as error:
         if error.filename is None:
             streams.discard_output()
-        return _told(f"{error.filename or 'the output cannot be written'}: {error.strerror or error}", 2)
+        return _print_error(f"{error.filename or 'the output cannot be written'}: {error.strerror or error}", 2)
 
 
-def _kept(args: argparse.Namespace) -> str:
+def _resume_hint(args: argparse.Namespace) -> str:
     return "; the same command goes on from here" if args.verb in KEEPING else ""
 
 
@@ -140,7 +140,7 @@ def _print(text: str) -> int:
     return 0
 
 
-def _told(message: object, status: int) -> int:
+def _print_error(message: object, status: int) -> int:
     with contextlib.suppress(OSError):
         print(f"lengthwise: {clean(str(message))}", file=sys.stderr)
     return status

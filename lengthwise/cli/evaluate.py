@@ -70,7 +70,7 @@ def _measure(work: Work, most: int) -> int:
 
 def _scores(work: Work, most: int) -> list[Row]:
     """A row per size and rule; what a run measures is kept in its folder."""
-    rows = _measured(work) if work.args.grid and work.own and work.args.precision is None else []
+    rows = _read_measured(work) if work.args.grid and work.own and work.args.precision is None else []
     known = {(tuple(row["sizes"]), row["stopping"]) for row in rows}
     asked = {"samples": most, "precision": work.args.precision, "kind": kind_of(work.args), "seed": work.seed}
     what = work.what("exact match")
@@ -82,7 +82,7 @@ def _scores(work: Work, most: int) -> list[Row]:
     return rows
 
 
-def _measured(work: Work) -> list[Row]:
+def _read_measured(work: Work) -> list[Row]:
     """The cells of a grid that an earlier call has measured: they are not measured again."""
     names, cells = {rule.name for rule in work.rules}, set(work.sizes)
     asked = kind_of(work.args), work.args.samples, work.seed

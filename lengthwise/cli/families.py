@@ -92,7 +92,11 @@ def after_training(
     }
     wanted = [
         *short_sizes(recipe, count),
-        *(size for size in _apart(sizes) if trained_on(recipe.sizes(size), [BEYOND * top for top in recipe.tops])),
+        *(
+            size
+            for size in _outside_map(sizes)
+            if trained_on(recipe.sizes(size), [BEYOND * top for top in recipe.tops])
+        ),
     ]
     missing = {
         at: lacking
@@ -106,7 +110,7 @@ def after_training(
             run.append("scores", *(score.row() | {"seed": 0} for score in found))
 
 
-def _apart(sizes: Sequence[AnySize]) -> Sequence[AnySize]:
+def _outside_map(sizes: Sequence[AnySize]) -> Sequence[AnySize]:
     """Sizes without those of a map."""
     alone = [size for size in sizes if isinstance(size, int)]
     return sizes if len(sizes) - len(alone) <= LISTED else alone

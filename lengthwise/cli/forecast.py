@@ -52,7 +52,7 @@ def forecast(args: argparse.Namespace, plan: Sequence[Sequence[Recipe]], title: 
     gpu = args.measure and torch.cuda.is_available()
     table = Sheet("recipe", "seeds", "to train", "operations", "memory", "CPU each", *["GPU each"] * gpu, title=title)
     found = []
-    for seeds in _shown(plan, args.quiet or not args.measure):
+    for seeds in _show_progress(plan, args.quiet or not args.measure):
         price = cost(seeds[0], moments=2, rows=rows) if args.measure else known_cost(seeds[0])
         faster = gpu_step_seconds(seeds[0], 2, matmul=args.matmul, compile=args.compile) if gpu else None
         row = _row(seeds, price, faster)
@@ -80,7 +80,7 @@ def _notes(found: Sequence[Row], gpu: bool) -> list[str]:
     return [*["GPU: " + there] * (not gpu), *said, "evaluation is not counted"]
 
 
-def _shown(plan: Sequence[Sequence[Recipe]], quiet: bool) -> Iterator[Sequence[Recipe]]:
+def _show_progress(plan: Sequence[Sequence[Recipe]], quiet: bool) -> Iterator[Sequence[Recipe]]:
     with Progress(quiet=quiet) as progress:
         line = progress.line("what each would cost", len(plan))
         for number, seeds in enumerate(plan):
@@ -92,7 +92,7 @@ def _row(seeds: Sequence[Recipe], price: Cost, faster: float | None) -> Row:
     return {
         "recipe": seeds[0].name,
         "seeds": len(seeds),
-        "missing": sum(not Run.expected(one).done for one in seeds),
+        "missing": sum(not Run.locate(one).done for one in seeds),
         "operations_each": price.operations * price.steps,
         "memory": price.memory,
         "minutes_each": price.minutes,

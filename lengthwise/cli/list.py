@@ -18,7 +18,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.files import read_text
 from lengthwise.cli.console import columns, out, say
 from lengthwise.registry import sources
-from lengthwise.runs.folder import SHIPPED, InquiryFolder, RunFolder, runs_folder, shipped
+from lengthwise.runs.folder import SHIPPED, InquiryFolder, RunFolder, list_shipped, runs_folder
 
 NAMED = 6  # recipes of one sentence that are still named one by one
 SEED = re.compile(r'(?<=seed": )-?\d+')
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         systems.append(sources.System("yours", "Recipes of what was imported", catalog.own_recipes()))
         studies |= catalog.own_studies()
     everything = {"recipes": {name: about for system in systems for name, about in system.recipes.items()}}
-    everything |= {"studies": studies} | _kept()
+    everything |= {"studies": studies} | _sections_on_disk()
     found = {title: sources.matching(entries, args.words, title) for title, entries in everything.items()}
     parts = {kind: sources.matching(about, args.words, f"parts {kind}") for kind, about in _parts().items()}
     if args.json:
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"list: nothing has {' and '.join(args.words)} in its name or its sentence")
     count = sum(map(len, matches.values()))
     said = [
-        _section(title, _grouped(entries))
+        _section(title, _group_names(entries))
         if count <= WHOLE or title in ("runs", "asked")
         else _lines(title, entries, together=count > SCREEN)
         for title, entries in matches.items()
@@ -68,12 +68,12 @@ def _recipes() -> list[sources.System]:
     return found or []
 
 
-def _kept() -> Sections:
+def _sections_on_disk() -> Sections:
     """What is on the disk."""
     files = (runs_folder().glob(f"*/{name}.json") for name in ("config", "asked"))
     runs, asked = (sorted(found, key=lambda path: path.parent.name) for found in files)
     return {
-        "weights": {name: _summary_of_weights(name) for name in shipped()},
+        "weights": {name: _summary_of_weights(name) for name in list_shipped()},
         "runs": {path.parent.name: _standing(path.parent) for path in runs},
         "asked": {path.parent.name: _replies(path.parent) for path in asked},
     }
@@ -143,7 +143,7 @@ def _lines(title: str, entries: Mapping[str, str], *, together: bool) -> Any:
     return Group(Text(title, "bold"), Text(lines, no_wrap=True, overflow="ellipsis"))
 
 
-def _grouped(summaries: Mapping[str, str]) -> dict[str, str]:
+def _group_names(summaries: Mapping[str, str]) -> dict[str, str]:
     """Names that share a summary, as a family's members do, on one line."""
     groups: dict[str, list[str]] = {}
     for name, text in summaries.items():

@@ -14,7 +14,7 @@ import torch
 
 from lengthwise import catalog
 from lengthwise.base import fields, literals
-from lengthwise.base.errors import NotImported, shown
+from lengthwise.base.errors import NotImported, quote_value
 from lengthwise.base.files import is_folder, read_bytes
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind, UsageError
@@ -195,12 +195,12 @@ def local_device(args: argparse.Namespace) -> tuple[torch.device, Matmul]:
         if args.device != "auto":
             torch.device(args.device)
     except RuntimeError:
-        raise UsageError(f"device: {shown(args.device)} is no device; say cuda, cpu or auto") from None
+        raise UsageError(f"device: {quote_value(args.device)} is no device; say cuda, cpu or auto") from None
     elsewhere = args.matmul == "tf32" and args.device != "cpu"  # which a CPU does not know
     return torch.device("cpu"), "fp32" if elsewhere else args.matmul
 
 
-def passed_on(args: argparse.Namespace) -> list[str]:
+def training_options(args: argparse.Namespace) -> list[str]:
     """The options that every process of training is given too."""
     allowed = ["--allow-divergence"] * args.allow_divergence
     return [

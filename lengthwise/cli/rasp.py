@@ -14,7 +14,7 @@ from lengthwise.base.errors import clean
 from lengthwise.base.progress import Progress
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import err, out, say
-from lengthwise.rasp.program import answer, execute, rounds_shown, shown
+from lengthwise.rasp.program import answer, execute, format_state, rounds_shown
 from lengthwise.rasp.programs import PUBLISHED, program
 from lengthwise.tasks import Task
 
@@ -35,13 +35,15 @@ def run(args: argparse.Namespace) -> int:
             line.show(done)
 
         ran = execute(program(task), task.parse(args.prompt), seen)
-        row, rounds, answered = shown(ran.row), rounds_shown(ran), answer(ran, task)
+        row, rounds, answered = format_state(ran.row), rounds_shown(ran), answer(ran, task)
     result = {"prompt": args.prompt, "row": row, "rounds": rounds, "answer": answered}
     if args.json:
         return say(args, result)
     # Printed without rich, which takes a minute for the states of thousands of symbols.
     print(
-        "\n".join(line if line.isprintable() else clean(line) for line in [*_beside(row, rounds), f"answer {answered}"])
+        "\n".join(
+            line if line.isprintable() else clean(line) for line in [*_state_lines(row, rounds), f"answer {answered}"]
+        )
     )
     return 0
 
@@ -54,7 +56,7 @@ def _list(args: argparse.Namespace, tasks: dict[str, Task]) -> int:
     return say(args, known, table)
 
 
-def _beside(row: str, rounds: Sequence[dict[str, str]]) -> list[str]:
+def _state_lines(row: str, rounds: Sequence[dict[str, str]]) -> list[str]:
     """A column per part of the state and a line per round; parts below each other if the terminal is too narrow."""
     width = max(len(row), *map(len, rounds[0])) + 2
     groups = [list(rounds[0])] if 6 + width * len(rounds[0]) <= out.width else [[name] for name in rounds[0]]

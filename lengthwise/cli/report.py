@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.base import streams
-from lengthwise.base.errors import UsageError, shown
+from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.files import check_file, inside, is_folder
 from lengthwise.base.progress import Progress
 from lengthwise.cli import console
 from lengthwise.cli.console import code_changed, doing, foresee, say, say_page
-from lengthwise.report import all_curves, once
+from lengthwise.report import all_curves, drop_repeats
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.pooled import PooledComparison
 from lengthwise.report.publish import publish, publish_depth, redraw
-from lengthwise.report.published import inquiries, is_published, published, read_figures_json
+from lengthwise.report.published import inquiries, is_published, read_figures_json, read_published
 from lengthwise.report.style import FORMATS, KNOWN_FORMATS
 from lengthwise.report.tables import depth_rows, row_table, score_table
 from lengthwise.runs.folder import (
@@ -28,10 +28,10 @@ from lengthwise.runs.folder import (
     InquiryFolder,
     RunFolder,
     inquiry_path,
-    known_operations,
+    list_shipped,
+    read_operations,
     run_path,
     runs_folder,
-    shipped,
 )
 
 if TYPE_CHECKING:  # what takes torch is imported where it is needed: a report of finished runs is not
@@ -51,16 +51,16 @@ def run(args: argparse.Namespace) -> int:
         return _page_of_results(args, folders)
     if folders:
         return _redraw(args, folders)
-    found = [_asked(name) or _run(name) for name in args.runs]
-    runs = once(one for one in found if isinstance(one, RunFolder))
-    asked = once(one for one in found if isinstance(one, InquiryFolder))
+    found = [_open_inquiry(name) or _run(name) for name in args.runs]
+    runs = drop_repeats(one for one in found if isinstance(one, RunFolder))
+    asked = drop_repeats(one for one in found if isinstance(one, InquiryFolder))
     if args.html:
-        return _page(args, _opened(runs), asked)
+        return _page(args, _open_runs(runs), asked)
     if args.stopping:
         if asked:
             raise UsageError(f"{asked[0].folder}: a language model that was asked has no loops to look at")
-        return _report_stopping(args, _opened(runs))
-    with _uncollected():
+        return _report_stopping(args, _open_runs(runs))
+    with _pause_garbage_collection():
         return _report(args, runs, asked)
 
 
@@ -68,7 +68,7 @@ def _formats(text: str | tuple[str, ...] | None) -> tuple[str, ...]:
     """Return the formats of figures. UsageError for one that is not known."""
     formats = tuple(dict.fromkeys(text.split(","))) if isinstance(text, str) else text or FORMATS
     if wrong := [name for name in formats if name not in KNOWN_FORMATS]:
-        raise UsageError(f"--formats: {shown(wrong[0])} is not one of {', '.join(KNOWN_FORMATS)}")
+        raise UsageError(f"--formats: {quote_value(wrong[0])} is not one of {', '.join(KNOWN_FORMATS)}")
     return formats
 
 
@@ -107,7 +107,7 @@ def _results_among_runs(folder: Path) -> bool:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def _pause_garbage_collection() -> Iterator[None]:
     """Without garbage collection, which would go through a hundred thousand rows again and again."""
     before = gc.isenabled()
     gc.disable()
@@ -120,13 +120,13 @@ def _uncollected() -> Iterator[None]:
 
 def _run(name: str) -> RunFolder:
     """A run's folder, or that of shipped weights; its recipe is not read, which would take a while."""
-    path = SHIPPED / name if not is_folder(Path(name)) and name in shipped() else run_path(name)
+    path = SHIPPED / name if not is_folder(Path(name)) and name in list_shipped() else run_path(name)
     if not (path / "config.json").exists() and any(path.glob("*/config.json")):
         raise UsageError(f"{name}: a folder of runs; name the runs, as {name.rstrip('/')}/* does")
     return RunFolder(path)
 
 
-def _asked(name: str) -> Asked | None:
+def _open_inquiry(name: str) -> Asked | None:
     """The folder of a language model that was asked, if it is one."""
     if not (path := inquiry_path(name)):
         return None
@@ -135,7 +135,7 @@ def _asked(name: str) -> Asked | None:
     return Asked.open(path)
 
 
-def _opened(runs: Sequence[RunFolder]) -> list[Run]:
+def _open_runs(runs: Sequence[RunFolder]) -> list[Run]:
     """Open run folders as runs, with their recipes."""
     from lengthwise.run import Run
 
@@ -167,7 +167,7 @@ def _operations(args: argparse.Namespace, runs: Sequence[RunFolder]) -> dict[str
     """Operations of a step, by a recipe's id without seeds: as they are kept, else measured. Where a recipe cannot be
     built any more, as from a module that was given from Python, they are not known, and all else is reported."""
     one_of_each = {one.outline.seedless_id: one for one in runs}
-    found = {key: steps for key, steps in known_operations().items() if key in one_of_each}
+    found = {key: steps for key, steps in read_operations().items() if key in one_of_each}
     missing = [one for key, one in one_of_each.items() if key not in found]
     if not missing:
         return found
@@ -176,7 +176,7 @@ def _operations(args: argparse.Namespace, runs: Sequence[RunFolder]) -> dict[str
     with Progress(quiet=args.quiet) as progress:
         for one in missing:
             try:
-                found |= operations_by_id([run.recipe for run in _opened([one])], progress)
+                found |= operations_by_id([run.recipe for run in _open_runs([one])], progress)
             except UsageError as error:
                 progress.note(f"{one.folder.name}: its operations are not known: {error}")
     return found
@@ -197,7 +197,7 @@ def _page_of_results(args: argparse.Namespace, folders: Sequence[Path]) -> int:
     """Write the report of folders of results, which hold no weights."""
     if len(folders) < len(args.runs):
         raise UsageError("a page of folders of results: name no runs beside them")
-    runs = [run for folder in folders for run in published(folder)]
+    runs = [run for folder in folders for run in read_published(folder)]
     asked = [one for folder in folders for one in inquiries(folder)]
     if not runs and not asked:
         raise UsageError(f"{folders[0]}: there are no runs in this folder of results")

@@ -15,7 +15,7 @@ from lengthwise.base.progress import Progress
 from lengthwise.base.score_rows import Row
 from lengthwise.cli.console import doing, err, say
 from lengthwise.cli.forecast import forecast
-from lengthwise.cli.options import check_stack, engine, jobs_of, local_device, passed_on, seeds_of
+from lengthwise.cli.options import check_stack, engine, jobs_of, local_device, seeds_of, training_options
 from lengthwise.evaluation.depth import depths
 from lengthwise.evaluation.families import samples_of_family
 from lengthwise.evaluation.sealed import seal
@@ -75,7 +75,7 @@ def _check_stacks(study: Study, seeds: int) -> None:
     for recipe in study.recipes:
         recipes = seeds_of(recipe, 0, seeds)
         check_alike(recipes)
-        if not all(Run.expected(one).done for one in recipes):
+        if not all(Run.locate(one).done for one in recipes):
             rehearse_stacked(recipes, torch.device("cpu"))
 
 
@@ -84,7 +84,7 @@ def _runs(args: argparse.Namespace, panel: Panel) -> list[Run]:
     runs = []
     for recipe in panel.recipes:
         runs += [Run.of(one) for one in seeds_of(recipe, 0, args.seeds)]
-        following = (Run.expected(one) for seed in count(args.seeds) for one in seeds_of(recipe, seed, 1))
+        following = (Run.locate(one) for seed in count(args.seeds) for one in seeds_of(recipe, seed, 1))
         runs += takewhile(lambda run: run.done, following)
     return runs
 
@@ -92,7 +92,7 @@ def _runs(args: argparse.Namespace, panel: Panel) -> list[Run]:
 def _train(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[Run]]) -> JobPool:
     """Train and measure, in processes; the fleet knows which failed."""
     options = {
-        one.folder: [*passed_on(args), *_measured_on(args, panel, one)]
+        one.folder: [*training_options(args), *_measurement_options(args, panel, one)]
         for panel in study.panels
         for one in runs[panel.title]
     }
@@ -115,7 +115,7 @@ def _seal(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[Ru
                 seal(run, panel.sizes, samples=args.samples, structured=few, rules=rules, kinds=kinds, device=device)
 
 
-def _measured_on(args: argparse.Namespace, panel: Panel, run: Run) -> list[str]:
+def _measurement_options(args: argparse.Namespace, panel: Panel, run: Run) -> list[str]:
     """What a run is measured on, as options of ``train``."""
     sizes = [*map(str, panel.sizes), *(["x".join(f"1-{top}" for top in panel.grid)] if panel.grid else [])]
     options = ["--lengths", ",".join(sizes), "--samples", str(args.samples)]

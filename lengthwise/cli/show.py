@@ -15,7 +15,7 @@ from rich.text import Text
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import check_file
-from lengthwise.base.ranges import spelled
+from lengthwise.base.ranges import describe_type
 from lengthwise.cli.console import columns, doing, say, say_page
 from lengthwise.registry import sources
 
@@ -85,7 +85,7 @@ def _recipe(args: argparse.Namespace) -> int:
         "evaluation_minutes": evaluation,
         "runner": runner,
     }
-    rows = _all_fields(recipe) if args.all else _changed_fields(recipe)
+    rows = _all_fields(recipe) if args.all else _list_fields(recipe)
     rows += [
         ("parameters", Text(f"{price.parameters:,}")),
         ("operations", Text(f"{price.operations / 1e9:.2f} GFLOP per step, forward and backward")),
@@ -97,7 +97,7 @@ def _recipe(args: argparse.Namespace) -> int:
     return say(args, result, columns(Text(f"{recipe.name}  {recipe.id}", "bold"), rows))
 
 
-def _changed_fields(recipe: Any) -> list[tuple[str, Text]]:
+def _list_fields(recipe: Any) -> list[tuple[str, Text]]:
     """Every field of a recipe; parts without their defaults."""
     return [(name, Text(text)) for name, text in fields.lines(recipe) if name != "name"]
 
@@ -105,7 +105,7 @@ def _changed_fields(recipe: Any) -> list[tuple[str, Text]]:
 def _all_fields(part: Any, path: str = "") -> list[tuple[str, Text]]:
     """Every field of a part and of its parts, with what it means; what is not the default stands out."""
     rows, usual = [], {field.name: field.default for field in dataclasses.fields(part)}
-    for field in _declared(type(part).__name__).fields:
+    for field in _find_declared(type(part).__name__).fields:
         value, name = getattr(part, field.name), f"{path}{field.name}"
         style = "" if value == usual[field.name] else "bold"
         rows.append((name, Text.assemble((fields.text(value), style), (f"  {field.about}", "dim"))))
@@ -117,7 +117,7 @@ def _all_fields(part: Any, path: str = "") -> list[tuple[str, Text]]:
 # Parts
 
 
-def _declared(name: str) -> sources.Declared:
+def _find_declared(name: str) -> sources.Declared:
     if found := sources.find(name):
         return found
     known = [kind for kinds in sources.parts().values() for kind in kinds]
@@ -135,7 +135,7 @@ def _check_alone(args: argparse.Namespace) -> None:
 def _part(args: argparse.Namespace) -> int:
     """A part's fields, with their defaults and what they mean."""
     _check_alone(args)
-    part = _declared(args.recipe)
+    part = _find_declared(args.recipe)
     kinds = [kind for kind, base in sources.BASES.items() if base == part.name]
     result = {
         "part": part.name,
@@ -165,7 +165,7 @@ def _paragraphs(about: str) -> str:
 def _about(field: sources.Field) -> Text:
     """A field's type, its default, and what it means."""
     given = "must be given" if field.default is None else f"= {field.default}"
-    return Text.assemble(f"{spelled(field.type)} {given}", "\n" * bool(field.about), (field.about, "dim"))
+    return Text.assemble(f"{describe_type(field.type)} {given}", "\n" * bool(field.about), (field.about, "dim"))
 
 
 def _kinds(kind: str) -> RenderableType:

@@ -23,9 +23,9 @@ from lengthwise.cli.options import (
     jobs_of,
     local_device,
     parse_sizes,
-    passed_on,
     recipe_of,
     seeds_of,
+    training_options,
 )
 from lengthwise.experiment.axes import Axis, Point, changed, check_sizes, furthest, grid, parse
 from lengthwise.experiment.recipe import ChosenOn, Recipe
@@ -35,7 +35,7 @@ from lengthwise.jobs.pool import JobPool
 from lengthwise.jobs.search import Search, check_search
 from lengthwise.report.csv_files import write_csv
 from lengthwise.report.style import save
-from lengthwise.report.sweep import compute_importances, mattered_table, ranked, sweep_figure, trials_table
+from lengthwise.report.sweep import compute_importances, importance_table, rank_trials, sweep_figure, trials_table
 from lengthwise.run import Run
 from lengthwise.runs.folder import Folder, runs_folder
 from lengthwise.training.trainer import rehearse
@@ -61,7 +61,7 @@ class Sweep:
 
 def run(args: argparse.Namespace) -> int:
     """Train a recipe over a grid or by a search; report which fields matter, and keep the best."""
-    sweep = _asked(args)
+    sweep = _parse_sweep(args)
     if args.dry_run:
         return _dry_run(args, sweep)
     engine(args).check()
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     return status
 
 
-def _asked(args: argparse.Namespace) -> Sweep:
+def _parse_sweep(args: argparse.Namespace) -> Sweep:
     """UsageError for what cannot work, before anything is trained."""
     axes, changes = parse(args.changes)
     recipe = recipe_of(args.recipe, changes)
@@ -131,8 +131,8 @@ def _search(args: argparse.Namespace, sweep: Sweep, folder: Path) -> tuple[list[
     search, faults = Search(folder, sweep.axes, sweep.recipe.seed), []
     waiting = search.begun()
     again = {trial.number for trial in waiting}
-    while waiting or search.ended() < sweep.trials:
-        left = sweep.trials - search.ended() - len(waiting)
+    while waiting or search.count_finished() < sweep.trials:
+        left = sweep.trials - search.count_finished() - len(waiting)
         active = waiting + [search.ask() for _ in range(min(left, max(0, jobs_of(args) - len(waiting))))]
         found, lost = _stage(args, sweep, search, active)
         faults, waiting = faults + found, []
@@ -143,7 +143,7 @@ def _search(args: argparse.Namespace, sweep: Sweep, folder: Path) -> tuple[list[
         if lost:
             break
     points = search.points()
-    rows = [_row(sweep, point, _expected(sweep, point)) for point in points]
+    rows = [_row(sweep, point, _runs_at(sweep, point)) for point in points]
     return [row for row in rows if row["seeds"]], faults
 
 
@@ -165,7 +165,7 @@ def _stage(
                 trials.pop(number)
         faults += _train(args, sweep, list(runs.values()))
         for number, (trial, point) in [*trials.items()]:
-            row = _row(sweep, point, _expected(sweep, point)[: seed + 1])
+            row = _row(sweep, point, _runs_at(sweep, point)[: seed + 1])
             if row["seeds"] <= seed:
                 lost.append(trial)
             elif seed + 1 == sweep.seeds or not search.goes_on(trial, seed, row["exact"]):
@@ -184,9 +184,9 @@ def _runs(recipe: Recipe, count: int) -> list[Run]:
     return [Run.of(one) for one in _seeds(recipe, count)]
 
 
-def _expected(sweep: Sweep, point: Point) -> list[Run]:
+def _runs_at(sweep: Sweep, point: Point) -> list[Run]:
     try:
-        return [Run.expected(one) for one in _seeds(changed(sweep.recipe, point), sweep.seeds)]
+        return [Run.locate(one) for one in _seeds(changed(sweep.recipe, point), sweep.seeds)]
     except UsageError:
         return []
 
@@ -196,7 +196,7 @@ def _train(args: argparse.Namespace, sweep: Sweep, runs: Sequence[Run]) -> list[
     # A search may try one point twice.
     missing = list({one.folder: one for one in runs if _exact(sweep, one) is None}.values())
     sizes = ",".join(size_text(s) if isinstance(s, tuple) else str(s) for s in sweep.sizes)
-    options = [*passed_on(args), "--lengths", sizes, "--samples", str(sweep.samples)]
+    options = [*training_options(args), "--lengths", sizes, "--samples", str(sweep.samples)]
     with JobPool(missing, lambda _: options, jobs=jobs_of(args), on=engine(args)) as fleet:
         follow(fleet, missing, err, quiet=args.quiet)
     return [f"{where}: {why}" for where, why in fleet.failed.items() if not Run.open(where).diverged]
@@ -234,8 +234,8 @@ def _row(sweep: Sweep, point: Point, runs: Sequence[Run]) -> Row:
 
 def _tell(args: argparse.Namespace, sweep: Sweep, folder: Path, trials: Sequence[Row]) -> int:
     ranges = {axis.path: axis.log for axis in sweep.axes if not axis.values}
-    best, parts = ranked(trials)[0], compute_importances(trials, list(ranges))
-    chosen = _chosen(sweep, best["values"])
+    best, parts = rank_trials(trials)[0], compute_importances(trials, list(ranges))
+    chosen = _best_recipe(sweep, best["values"])
     write_csv(
         folder / "trials.csv", [row["values"] | {n: v for n, v in row.items() if n != "values"} for row in trials]
     )
@@ -247,10 +247,10 @@ def _tell(args: argparse.Namespace, sweep: Sweep, folder: Path, trials: Sequence
     result = {"best": fields.encode(chosen), "trials": trials, "mattered": parts, "files": [*map(str, files)]}
     how = " ".join(f"{path}={value}" for path, value in best["values"].items())
     note = f"best: {how}  (lengthwise train {folder / 'best.json'})"
-    return say(args, result, trials_table(trials), "", mattered_table(parts), note, "\n".join(map(str, files)))
+    return say(args, result, trials_table(trials), "", importance_table(parts), note, "\n".join(map(str, files)))
 
 
-def _chosen(sweep: Sweep, point: Point) -> Recipe:
+def _best_recipe(sweep: Sweep, point: Point) -> Recipe:
     """The recipe at a point, which says by what it was chosen."""
     recipe = changed(sweep.recipe, point)
     sizes = {max(recipe.sizes(size)) for size in sweep.sizes}

@@ -7,7 +7,7 @@ import argparse
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import say
 from lengthwise.runs.folder import RunFolder, run_path
-from lengthwise.tracking import tracked
+from lengthwise.tracking import send_to_trackers
 
 
 def run(args: argparse.Namespace) -> int:
@@ -16,7 +16,7 @@ def run(args: argparse.Namespace) -> int:
     if not (found.folder / "config.json").exists():
         raise UsageError(f"{found.folder}: no run: there is no config.json")
     said: list[str] = []
-    with tracked(found, args.to, said.append) as trackers:
+    with send_to_trackers(found, args.to, said.append) as trackers:
         pass  # leaving it sends all that is missing
     if said:
         raise UsageError("; ".join(said))

@@ -27,10 +27,10 @@ from lengthwise.cli.options import (
     jobs_of,
     local_device,
     parse_sizes,
-    passed_on,
     recipe_of,
     rules_of,
     seeds_of,
+    training_options,
 )
 from lengthwise.evaluation.curves import followed
 from lengthwise.evaluation.scores import evaluate
@@ -44,7 +44,7 @@ from lengthwise.report import curves
 from lengthwise.report.tables import score_table
 from lengthwise.run import Run, choose_device, read_recipe, weights_folder
 from lengthwise.runs.folder import DIVERGED
-from lengthwise.tracking import check, tracked
+from lengthwise.tracking import check, send_to_trackers
 from lengthwise.training.arithmetic import computing
 from lengthwise.training.compiling import compile_first
 from lengthwise.training.lineage import go_on_from
@@ -84,15 +84,15 @@ def run(args: argparse.Namespace) -> int:
     if args.changes and is_folder(Path(args.recipe)) and not follows():
         _say_that_it_is_new(Path(args.recipe), recipes)
     if follows():
-        _train(args, Run.expected(recipes[0]) if own_folder is None else Run(own_folder, recipe), Progress(quiet=True))
+        _train(args, Run.locate(recipes[0]) if own_folder is None else Run(own_folder, recipe), Progress(quiet=True))
         return 0
     if args.stack:
         _train_stacked(args, recipes, on)
-    elif own_folder is None and not (Run.expected(recipes[0]).folder / "config.json").exists():
+    elif own_folder is None and not (Run.locate(recipes[0]).folder / "config.json").exists():
         _rehearse(args, recipe)
     runs = [Run.of(recipe, own_folder) for recipe in recipes]
     if not args.stack and ((len(runs) > 1 and jobs_of(args) > 1) or not isinstance(on, Local)):
-        return _apart(args, runs, on)
+        return _train_in_processes(args, runs, on)
     lost = [one for one in runs if args.stack and not one.done]
     for one in runs:
         if one not in lost:
@@ -131,7 +131,7 @@ def _going_on(args: argparse.Namespace) -> Recipe:
 def _say_that_it_is_new(folder: Path, recipes: Sequence[Recipe]) -> None:
     """Say that a run's recipe with changes is another run, which does not start from that run's weights."""
     old = Run.open(folder)
-    new = [Run.expected(one).folder for one in recipes if one.id != old.recipe.id]
+    new = [Run.locate(one).folder for one in recipes if one.id != old.recipe.id]
     new = [path for path in new if not (path / "config.json").exists()]
     if not new:
         return
@@ -147,9 +147,9 @@ def _say_that_it_is_new(folder: Path, recipes: Sequence[Recipe]) -> None:
     )
 
 
-def _apart(args: argparse.Namespace, runs: Sequence[Run], on: Launcher) -> int:
+def _train_in_processes(args: argparse.Namespace, runs: Sequence[Run], on: Launcher) -> int:
     """Train and measure in processes of their own, here or elsewhere."""
-    options = [*passed_on(args), *_own_options(args)]
+    options = [*training_options(args), *_own_options(args)]
     with JobPool(runs, lambda _: options, jobs=jobs_of(args), on=on) as fleet:
         follow(fleet, runs, console.err, quiet=args.quiet)
     left = [one for one in runs if one.folder not in fleet.failed or one.diverged]
@@ -163,7 +163,7 @@ def _here(args: argparse.Namespace, run: Run, plan: Sequence[Measurement]) -> No
     """Train and measure in this process what is missing."""
     with run.locked(wait=args.wait), Progress(quiet=args.quiet) as progress:
         _train(args, run, progress)
-        with tracked(run, args.track, progress.note):
+        with send_to_trackers(run, args.track, progress.note):
             _measure(args, run, plan, progress)
             if args.families:
                 after_training(args, run, plan[0].sizes, plan[0].rules, progress)

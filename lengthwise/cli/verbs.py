@@ -104,7 +104,7 @@ def _add(name: str, asked: str) -> None:
             catalog.add(importlib.import_module(name))
     except BaseException as error:  # Ctrl-C does not come by here: see `lifeline.leaving`
         frames = traceback.extract_tb(error.__traceback__)
-        foreign = [frame for frame in frames if not _packaged(frame.filename)]
+        foreign = [frame for frame in frames if not _is_packaged(frame.filename)]
         if isinstance(error, UsageError) and not foreign:
             raise  # its code is right, and some name in it is not
         last = [*frames, *foreign][-1]
@@ -128,6 +128,6 @@ def _check_hidden(name: str, asked: str) -> None:
         )
 
 
-def _packaged(file: str) -> bool:
+def _is_packaged(file: str) -> bool:
     """Is it the package's own file?"""
     return Path(file).is_relative_to(Path(__file__).parents[1])

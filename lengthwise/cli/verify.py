@@ -21,8 +21,8 @@ from lengthwise.report.sheet import Sheet
 from lengthwise.run import choose_device, load, name_of, weights_folder
 from lengthwise.training.arithmetic import computing
 from lengthwise.verify.claims import claims_of
-from lengthwise.verify.retraining import retrained
-from lengthwise.verify.verification import file_digest, passed, read, sign, verify
+from lengthwise.verify.retraining import compare_retrained
+from lengthwise.verify.verification import file_digest, has_passed, read, sign, verify
 
 STYLES = {"passed": "green", "exposed": "bold red", "open": "yellow"}
 
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         if args.retrain:
             write_json(out, sign(record))  # what is known so far: training takes long, and may be stopped
             how = {"device": args.device, "threads": args.threads}
-            again = retrained(weights, record["scores"], record["about"]["seed"], progress, **how)
+            again = compare_retrained(weights, record["scores"], record["about"]["seed"], progress, **how)
             record["checks"].append(asdict(again))
     record = sign(record)
     write_json(out, record)
@@ -67,7 +67,7 @@ def _say(args: argparse.Namespace, record: dict[str, Any], where: str) -> int:
     for check in record["checks"]:
         table.add_row(check["name"], Text(check["verdict"], STYLES[check["verdict"]]), Text(check["told"]))
     say(args, record, table, "", _scores(record), "", _longest(record), Text(where, "dim"))
-    return 0 if passed(record) else 1
+    return 0 if has_passed(record) else 1
 
 
 def _scores(record: dict[str, Any]) -> Table:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lengthwise.base.types import Batch, Problems, sent
+from lengthwise.base.types import Batch, Problems, to_device
 from lengthwise.evaluation.scores import in_parts
 from lengthwise.experiment.layout import up_to_end
 from lengthwise.experiment.recipe import Recipe
@@ -42,5 +42,5 @@ def _likelihood(
 ) -> Float[Tensor, " n"]:
     """The log probability, in nats, of each target that is asked for after each row's own loops, row by row."""
     logs = choose(model).last(batch.inputs, loops, asked).log_softmax(-1)
-    targets = sent(batch.targets[asked], logs.device)
+    targets = to_device(batch.targets[asked], logs.device)
     return logs.gather(1, targets[:, None])[:, 0].cpu()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lengthwise.base.fields import Part
 from lengthwise.base.ranges import Extra
-from lengthwise.base.rows import clipped, shifted, windows, within
+from lengthwise.base.rows import shift_right, windows, within, zero_after
 from lengthwise.base.types import Batch, Inputs, Problems, UsageError, integer_type
 from lengthwise.base.vocab import END, EQUALS, PAD, PAUSE, START, Vocab
 from lengthwise.tasks import Stackable, Task
@@ -96,11 +96,11 @@ class _Row(Layout):
         width = int(length.max())
         before, prompted, answered, padding_mask = within(torch.stack([first, first + 1, over, length]), width).unbind()
         # Stored as XOR with the end symbol, the answer is 0 outside its own positions, and rows combine by XOR.
-        answer = shifted(clipped(problems.answer.to(small) ^ end, problems.answer_length), first, width)
+        answer = shift_right(zero_after(problems.answer.to(small) ^ end, problems.answer_length), first, width)
         # First every row without prompt and answer: zeros, the tokens between them, then end symbols.
         tokens = windows(_around(ids.around, width, small), width + self.pauses - first, width)
         # Problems selected from a larger batch may have more padding than this batch is wide.
-        prompt = clipped(problems.prompt.to(small), problems.prompt_length)[:, : width - self.framed]
+        prompt = zero_after(problems.prompt.to(small), problems.prompt_length)[:, : width - self.framed]
         tokens[:, self.framed : self.framed + prompt.shape[1]].bitwise_or_(prompt)
         if self.decodes:
             tokens[:, 1:].bitwise_xor_(answer[:, :-1])

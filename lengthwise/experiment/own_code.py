@@ -66,7 +66,7 @@ def wrap_user_errors(recipe: Recipe) -> Iterator[None]:
 @contextmanager
 def running_foreign_code(recipe: Recipe) -> Iterator[None]:
     """A context in which code of others computes: it may draw from global generators, and fail in any way."""
-    with rng.undisturbed(), wrap_user_errors(recipe):
+    with rng.preserve_generators(), wrap_user_errors(recipe):
         yield
 
 

@@ -252,7 +252,7 @@ class Recipe(fields.Part):
     def build(self) -> Model:
         """A new model with its initial weights, on the CPU; the global generator is left as it was."""
         reads, writes = self.layout.vocabs(self.task)
-        with rng.undisturbed():
+        with rng.preserve_generators():
             rng.seed_torch(rng.address(self.seed, "weights"))
             module = self.model.build(reads, writes, causal=self.layout.causal)
         if not isinstance(module, nn.Module):

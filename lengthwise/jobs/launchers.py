@@ -15,7 +15,7 @@ from typing import IO
 import torch
 
 from lengthwise.base.fields import Part
-from lengthwise.base.signals import tied
+from lengthwise.base.signals import child_environment
 
 COMMAND = (sys.executable, "-P", "-m", "lengthwise")  # -P: nothing in the working folder is imported for a library
 
@@ -24,7 +24,7 @@ class Job(ABC):
     """A command that an executor was given."""
 
     @abstractmethod
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Has it come to an end?"""
 
     @abstractmethod
@@ -91,7 +91,7 @@ class _Local(Executor):
 
     def _start(self, command: list[str]) -> Job:
         """Start a command. Of several GPUs it gets the one that fewest of those running have, unless it names one."""
-        self.placed = [(job, gpu) for job, gpu in self.placed if not job.done()]
+        self.placed = [(job, gpu) for job, gpu in self.placed if not job.is_done()]
         gpu = free_gpu([gpu for _, gpu in self.placed])
         asked = command.index("--device") + 1 if "--device" in command else 0
         if gpu is None or not asked or command[asked] not in ("auto", "cuda"):
@@ -126,12 +126,12 @@ class Process(Job):
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=log,
-            env={**tied(), "OMP_NUM_THREADS": "1"},
+            env={**child_environment(), "OMP_NUM_THREADS": "1"},
             start_new_session=True,
         )
         return Process(process, log)
 
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         return self.process.poll() is not None
 
     def failure(self) -> str:

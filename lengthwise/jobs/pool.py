@@ -57,7 +57,7 @@ class JobPool:
     def poll(self) -> bool:
         """Collect ended trainings and start waiting ones; False when all are done. A run that failed stops no other:
         why is kept in ``failed``, and in its folder."""
-        ended = [(runs, job) for runs, job in self.running if job.done()]
+        ended = [(runs, job) for runs, job in self.running if job.is_done()]
         gone = {id(job) for _, job in ended}
         self.running = [pair for pair in self.running if id(pair[1]) not in gone]
         for runs, job in ended:
@@ -74,7 +74,7 @@ class JobPool:
     def _start(self, starting: Sequence[Together]) -> None:
         for run in chain(*starting):
             run.forgive()
-        words = [["train", *_named(runs), "--quiet", *self.arguments(runs[0])] for runs in starting]
+        words = [["train", *_run_arguments(runs), "--quiet", *self.arguments(runs[0])] for runs in starting]
         self.running += zip(starting, self.executor.submit(words), strict=True)
 
     def _fail(self, runs: Together, reason: str) -> None:
@@ -92,7 +92,7 @@ def _stacks(runs: Iterable[Run]) -> list[Together]:
     return [*found.values()]
 
 
-def _named(runs: Together) -> list[str]:
+def _run_arguments(runs: Together) -> list[str]:
     """What ``train`` is asked to train."""
     folder, seed = str(runs[0].folder), runs[0].recipe.seed
     return [folder] if len(runs) == 1 else [folder, "--seed", str(seed), "--seeds", str(len(runs)), "--stack"]

@@ -42,7 +42,7 @@ class Ray(Launcher):
     def at_once(self, jobs: int) -> int:
         if not (self.address or os.environ.get("RAY_ADDRESS")):
             return 0  # one for this command alone would have the cores of this machine
-        ray = _joined(self.address)
+        ray = _join_cluster(self.address)
         cores = int(ray.cluster_resources().get("CPU", 0))
         ray.shutdown()
         return cores // self.cpus
@@ -52,7 +52,7 @@ def _library() -> Any:
     return library("ray", "ray", "Ray is not here")
 
 
-def _joined(address: str) -> Any:
+def _join_cluster(address: str) -> Any:
     """Ray, with a cluster. Raises UsageError if it is not installed, or none answers."""
     ray = _library()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of this command's own tells nobody
@@ -68,7 +68,7 @@ def _joined(address: str) -> Any:
 
 class _Ray(Executor):
     def __init__(self, engine: Ray) -> None:
-        self.ray = _joined(engine.address)
+        self.ray = _join_cluster(engine.address)
         needs = {"num_cpus": engine.cpus, "num_gpus": engine.gpus}
         again = {"max_retries": engine.retries, "retry_exceptions": [Lost]}
         self.train = self.ray.remote(**needs, **again)(training)
@@ -105,7 +105,7 @@ def training(words: list[str], folder: str) -> str:
     os.chdir(folder)
     process = Process.start([*COMMAND, *words])
     try:
-        while not process.done():
+        while not process.is_done():
             time.sleep(0.2)  # Ray cancels a task as Ctrl-C does, which waits for Python's next step
     except KeyboardInterrupt:
         process.process.terminate()
@@ -138,7 +138,7 @@ class _Task(Job):
     reference: Any  # Ray's, to what the task returns
     tasks: _Tasks
 
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         return not self.tasks.has(self.reference)
 
     def failure(self) -> str:

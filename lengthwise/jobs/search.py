@@ -10,7 +10,7 @@ from typing import Any
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import library
-from lengthwise.base.files import append, check_no_link, disk, one_line, parsed, read_bytes
+from lengthwise.base.files import append, check_no_link, disk, one_line, parse_object, read_bytes
 from lengthwise.base.rng import address
 from lengthwise.experiment.axes import Axis, Point
 
@@ -36,7 +36,7 @@ class _Journal:
         self.path = path
         with disk(path.parent):
             lines = read_bytes(path).split(b"\n")[:-1] if path.exists() else []
-        self.entries = [parsed(line, f"{path}: line {number}") for number, line in enumerate(lines, 1)]
+        self.entries = [parse_object(line, f"{path}: line {number}") for number, line in enumerate(lines, 1)]
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
         """Return the entries from this number on."""
@@ -77,7 +77,7 @@ class Search:
                 load_if_exists=True,
             )
 
-    def ended(self) -> int:
+    def count_finished(self) -> int:
         """How many trials have come to an end."""
         return sum(trial.state.is_finished() for trial in self.study.trials)
 
@@ -92,14 +92,14 @@ class Search:
 
     def point(self, trial: Any) -> Point:
         """What a trial tries."""
-        return {axis.path: self._suggested(trial, axis) for axis in self.axes}
+        return {axis.path: self._suggest(trial, axis) for axis in self.axes}
 
     def points(self) -> list[Point]:
         """What all trials tried, from the first on, each once."""
         tried = [self.point(self.library.trial.FixedTrial(one.params)) for one in self.study.trials if one.params]
         return [point for number, point in enumerate(tried) if point not in tried[:number]]
 
-    def _suggested(self, trial: Any, axis: Axis) -> str:
+    def _suggest(self, trial: Any, axis: Axis) -> str:
         if axis.values:
             return trial.suggest_categorical(axis.path, axis.values)
         if axis.whole:

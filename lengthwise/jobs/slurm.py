@@ -87,10 +87,10 @@ class _Slurm(Executor):
 
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
         trainings = [Training([*COMMAND, *words, "--wait"]) for words in commands]
-        jobs = zip(self._submitted(trainings), trainings, strict=True)
-        return [_Job(job, self.queue, partial(self._submitted, [training])) for job, training in jobs]
+        jobs = zip(self._submit(trainings), trainings, strict=True)
+        return [_Job(job, self.queue, partial(self._submit, [training])) for job, training in jobs]
 
-    def _submitted(self, trainings: Sequence[Training]) -> list[Any]:
+    def _submit(self, trainings: Sequence[Training]) -> list[Any]:
         try:
             with self.executor.batch():
                 return [self.executor.submit(training) for training in trainings]
@@ -155,7 +155,7 @@ class _Job(Job):
     missed: float | None = None  # since when Slurm does not know it
     lost: int = 0  # times
 
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         if self.queue.has(self.job.job_id):  # first: of a thousand jobs no file is looked for
             self.missed = None
             return False
@@ -164,7 +164,7 @@ class _Job(Job):
         self.missed = self.missed or time.monotonic()
         if time.monotonic() - self.missed < 2 * LOOK:  # a shared file system may show the result late
             return False
-        if self.lost == LOST or _cancelled(self.job.job_id):
+        if self.lost == LOST or _is_cancelled(self.job.job_id):
             return True
         self.lost, self.missed = self.lost + 1, None
         (self.job,) = self.submit()
@@ -180,7 +180,7 @@ class _Job(Job):
             return f"job {self.job.job_id}: {str(error).strip().splitlines()[-1]}"
 
 
-def _cancelled(job: str) -> bool:
+def _is_cancelled(job: str) -> bool:
     """Was a job taken back? As far as Slurm still knows it."""
     found = subprocess.run(["scontrol", "--oneliner", "show", "job", job], capture_output=True, text=True)
     return "JobState=CANCELLED" in found.stdout

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from lengthwise.base.fields import Part
-from lengthwise.base.types import Batch, Loss, sent
+from lengthwise.base.types import Batch, Loss, to_device
 from lengthwise.runners import Runner
 
 
@@ -27,6 +27,6 @@ class Objective(Part):
 
 def supervise(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """The mean cross-entropy in nats (differentiable), and the fraction of correct tokens. Targets are on the CPU."""
-    targets = sent(targets, logits.device)
+    targets = to_device(targets, logits.device)
     right = (logits.detach().argmax(-1) == targets).to(logits.dtype).mean()
     return F.cross_entropy(logits, targets), right

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from lengthwise.base.ranges import Change
-from lengthwise.base.types import Batch, Loss, sent
+from lengthwise.base.types import Batch, Loss, to_device
 from lengthwise.objectives import Objective
 from lengthwise.runners import Runner
 
@@ -41,7 +41,7 @@ class Halting(Objective):
         fraction = 1 - early.double().mean()
         weight = torch.where(done, fraction / done.sum().clamp(min=1), 1 / len(loops))
         logits = runner.last(batch.inputs, loops, at)
-        targets, done, weight = (sent(part, logits.device) for part in (targets, done, weight.to(logits.dtype)))
+        targets, done, weight = (to_device(part, logits.device) for part in (targets, done, weight.to(logits.dtype)))
         value = (weight * F.cross_entropy(logits, targets, reduction="none")).sum()
         right = (logits.detach().argmax(-1) == targets) & done
         return Loss(value, {"loss": value.detach(), "token_accuracy": right.sum() / done.sum().clamp(min=1)})

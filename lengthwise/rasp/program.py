@@ -150,10 +150,10 @@ def _symbols(state: State) -> dict[str, Any]:
 
 def rounds_shown(execution: Execution) -> list[dict[str, str]]:
     """The states of the first problem as text: per round, a string per part with a character per position."""
-    return [{name: shown(part) for name, part in state.items()} for state in execution.states]
+    return [{name: format_state(part) for name, part in state.items()} for state in execution.states]
 
 
-def shown(part: Row | Places) -> str:
+def format_state(part: Row | Places) -> str:
     """A part of the first problem's state as text: True as ``^``, False and None as ``·``; positions as numbers."""
     if isinstance(part, Places):
         assert part.at is not None
@@ -169,6 +169,6 @@ def _character(symbol: Any) -> str:
 
 def answer(execution: Execution, task: Task) -> str:
     """The first problem's answer, formatted for a reader."""
-    symbols = shown(execution.said)
+    symbols = format_state(execution.said)
     start = int(execution.answer_slots[0].long().argmax())
     return task.format(task.vocab.encode(symbols[start:].split(END)[0]))

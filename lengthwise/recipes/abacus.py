@@ -52,11 +52,11 @@ SPLITS = {
 
 def paper() -> dict[str, Recipe]:
     """A decoder of McLeish et al. 2024 as published: width 1024, 20 million sums of up to 20 digits; for a GPU."""
-    found = [_published(name, split) for name, split in SPLITS.items()]
+    found = [_published_recipe(name, split) for name, split in SPLITS.items()]
     return {recipe.name: recipe for recipe in found}
 
 
-def _published(name: str, split: Split) -> Recipe:
+def _published_recipe(name: str, split: Split) -> Recipe:
     # Batches are of one size: the published one grows to 8,192 over the first 60 % of the run.
     model = Transformer(
         width=1024,
@@ -105,7 +105,7 @@ def blog_abacus_addition() -> Recipe:
         injection="reads",
     )
     return replace(
-        _published("1x16", SPLITS["1x16"]),
+        _published_recipe("1x16", SPLITS["1x16"]),
         name="blog-abacus-addition",
         model=model,
         objective=Progressive(),
@@ -197,7 +197,7 @@ def positions() -> dict[str, Recipe]:
     """A positional encoding on sums of up to 5 digits, all at one budget, which suffices to learn those without digit
     positions too (McLeish et al. 2024). See results/abacus."""
     found = [
-        _compared(f"abacus-positions-{name}", 5, steps=4000, model=replace(SMALL, positions=chosen))
+        _comparison_recipe(f"abacus-positions-{name}", 5, steps=4000, model=replace(SMALL, positions=chosen))
         for name, chosen in POSITIONS.items()
     ]
     return {recipe.name: recipe for recipe in found}
@@ -209,7 +209,7 @@ def splits() -> dict[str, Recipe]:
     found = []
     for name, split in SPLITS.items():
         model = replace(SMALL, width=64, layers=split.layers, injection=split.injection, positions=(_PLACES,))
-        recipe = _compared(f"abacus-split-{name}", 6, steps=3000, model=model, loops=Constant(split.loops))
+        recipe = _comparison_recipe(f"abacus-split-{name}", 6, steps=3000, model=model, loops=Constant(split.loops))
         found.append(recipe)
         if split.loops > 1:
             found.append(replace(recipe, name=f"{recipe.name}-once", model=replace(model, injection="once")))
@@ -217,7 +217,7 @@ def splits() -> dict[str, Recipe]:
     return {recipe.name: recipe for recipe in found}
 
 
-def _compared(name: str, top: int, **changed: Any) -> Recipe:
+def _comparison_recipe(name: str, top: int, **changed: Any) -> Recipe:
     """Sums of up to ``top`` digits, on a budget of minutes."""
     sizes = (top, top + 2)
     return replace(

@@ -27,7 +27,7 @@ PARITY_ONLY = ("no-ema", "alibi", "learned")  # an addition takes longer
 def ablations() -> dict[str, Recipe]:
     """Ours, with one part changed: what does the looped system owe to it? See results/ablations."""
     addition = [recipe for recipe in _variations("addition", _addition()) if not recipe.name.endswith(PARITY_ONLY)]
-    found = [*_variations("parity", _parity()), *addition, *_two_loops(), *_published(), *_own_rows()]
+    found = [*_variations("parity", _parity()), *addition, *_two_loops(), *_published_recipes(), *_own_rows()]
     return {recipe.name: recipe for recipe in found}
 
 
@@ -78,7 +78,7 @@ def _two_loops() -> list[Recipe]:
     ]
 
 
-def _published() -> list[Recipe]:
+def _published_recipes() -> list[Recipe]:
     """The published form, trained for another number of loops than T(n)."""
     forms = {task: variation(task, "fop-loop-adaptive") for task in PUBLISHED}
     rounds = {"less": -1, "more": 1}

@@ -51,11 +51,11 @@ def models(size: str) -> dict[str, tuple[ModelSpec, float]]:
 
 def paper() -> dict[str, Recipe]:
     """A model of the ReTran paper as published: ten epochs of 2.6 million expressions of up to 30 characters."""
-    found = [_published(name, size) for size in SIZES for name in models(size)]
+    found = [_published_recipe(name, size) for size in SIZES for name in models(size)]
     return {recipe.name: recipe for recipe in found}
 
 
-def _published(name: str, size: str) -> Recipe:
+def _published_recipe(name: str, size: str) -> Recipe:
     model, rate = models(size)[name]
     epoch = ROWS // BATCH
     return Recipe(
@@ -103,7 +103,7 @@ def _on_a_cpu(name: str, size: str) -> Recipe:
     batch, rate = BUDGETS[size].steps[name]
     steps = BUDGETS[size].expressions // batch
     return replace(
-        _published(name, size),
+        _published_recipe(name, size),
         name=f"{name}-{size}",
         steps=steps,
         batch=batch,

@@ -266,7 +266,7 @@ class System:
 def systems(members: Mapping[str, Mapping[str, list[str]]] | None = None) -> list[System] | None:
     """Shipped recipes, file by file. ``members`` are the names of each file's families, function by function; those
     that are kept beside the recipes, unless given; None where these are older than the recipes."""
-    kept = _kept() if members is None else members
+    kept = _read_members() if members is None else members
     found = []
     for path in _files("recipes"):
         if kept is None or path.stem not in kept:
@@ -299,7 +299,7 @@ def _code(path: Path) -> str:
     return "\n".join(line for line in lines if line and not line.startswith("#"))
 
 
-def _kept() -> dict[str, dict[str, list[str]]] | None:
+def _read_members() -> dict[str, dict[str, list[str]]] | None:
     try:
         tree = json.loads(MEMBERS.read_text(encoding="utf-8"))
     except (OSError, ValueError):

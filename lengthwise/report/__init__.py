@@ -171,10 +171,10 @@ def _curves(label: str, group: Sequence[RunFolder]) -> list[Curve]:
 def all_curves(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[Curve]:
     """The curves of runs, then of language models that were ``asked``; of those that were measured."""
     measured = any(run.rows("scores") for run in runs)
-    return (curves(runs) if measured else []) + asked_curves(asked)
+    return (curves(runs) if measured else []) + language_model_curves(asked)
 
 
-def asked_curves(folders: Iterable[InquiryFolder]) -> list[Curve]:
+def language_model_curves(folders: Iterable[InquiryFolder]) -> list[Curve]:
     """A curve for each language model that was asked, to stand beside those of runs; folders without whole scores add
     nothing. Where a model was asked in several ways, the folder's name tells them apart."""
     folders = list(folders)
@@ -206,7 +206,7 @@ def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
     return {first.name if shared[first.name] == 1 else f"{first.name}-{first.id}": group for first, group in firsts}
 
 
-def once(folders: Iterable[Named]) -> list[Named]:
+def drop_repeats(folders: Iterable[Named]) -> list[Named]:
     """Each once, however often its folder is named."""
     return [*{one.folder.resolve(): one for one in folders}.values()]
 

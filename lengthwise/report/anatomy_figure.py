@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import Row, share_text, size_text
 from lengthwise.report.lines import Look, legend, look
-from lengthwise.report.style import COLOURS, Drawing, Width, drawing, headed, settled, style
+from lengthwise.report.style import COLOURS, Drawing, Width, add_heading, drawing, fix_layout, style
 
 SHOWN: dict[Width, int] = {"column": 1, "page": 3}  # sizes in one figure, at most: the largest
 
@@ -37,10 +37,10 @@ def anatomy_figure(rows: Sequence[Row], title: str, *, width: Width = "page") ->
     grid[0, 0].set_ylabel("answers first wrong there")
     for row in grid[1:]:
         row[0].set_ylabel("exact match")
-    headed(figure, title, width)
+    add_heading(figure, title, width)
     if traits and len(looks) > 1:
         legend(figure, list(looks.values()), columns=5)
-    return settled(figure)
+    return fix_layout(figure)
 
 
 def by_size(rows: Sequence[Row]) -> dict[str, list[Row]]:

@@ -142,7 +142,7 @@ def card_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def listed(sizes: Iterable[Any]) -> str:
+def format_sizes(sizes: Iterable[Any]) -> str:
     """Sizes in words, such as those of each seed; – for none."""
     return ", ".join(str(size) if size else "–" for size in sizes) or "–"
 
@@ -152,18 +152,18 @@ def card_cells(row: Row) -> list[str]:
 
     unfit, low = not_fitted(row.get("fit"), row["trained_to"]), row.get("worst")
 
-    def known(name: str, write: Callable[[Any], str]) -> str:
+    def format_known(name: str, write: Callable[[Any], str]) -> str:
         return "–" if row[name] is None else write(row[name])
 
     return [
         row["recipe"] + (f" ({unfit})" if unfit else ""),
         row["trained_to"],
-        listed(row.get("chosen_on", [])),
-        listed(row["longest"]),
-        listed(row.get("longest_uniform", row["longest"])),
+        format_sizes(row.get("chosen_on", [])),
+        format_sizes(row["longest"]),
+        format_sizes(row.get("longest_uniform", row["longest"])),
         f"{low['family']} {share_text(low['exact'])} at {low['size']}" if low else "not measured",
         f"{row['generalise']} of {row['seeds']}" if row["seeds"] else "–",
-        known("parameters", lambda count: f"{count:,}"),
-        known("operations", lambda count: f"{count:.1e}"),
-        known("cpu_s", lambda seconds: f"{seconds / 60:.1f}"),
+        format_known("parameters", lambda count: f"{count:,}"),
+        format_known("operations", lambda count: f"{count:.1e}"),
+        format_known("cpu_s", lambda seconds: f"{seconds / 60:.1f}"),
     ]

@@ -21,7 +21,7 @@ def write_csv(path: Path, rows: Iterable[Row], *, packed_above: float = math.inf
     """Write rows of any kind, whole or not at all; return the file's path. Columns stand in the order in which the rows
     first name them; lists are written 20x40, the entries of a dictionary in columns ``exact.8``, nothing for None. A
     file of more bytes than ``packed_above`` is compressed, as ``path`` + .gz. UsageError without rows."""
-    columns, flat = flattened(rows)
+    columns, flat = flatten_rows(rows)
     if not flat:
         raise UsageError(f"{path}: there are no rows to write")
     text = io.StringIO(newline="")
@@ -35,7 +35,7 @@ def write_csv(path: Path, rows: Iterable[Row], *, packed_above: float = math.inf
     return kept
 
 
-def flattened(rows: Iterable[Row]) -> tuple[list[str], list[Row]]:
+def flatten_rows(rows: Iterable[Row]) -> tuple[list[str], list[Row]]:
     """Columns in the order in which rows first name them, and the rows as CSV has them, see ``write_csv``."""
     flat = [_flat(row) for row in rows]
     return list(dict.fromkeys(name for names in dict.fromkeys(map(tuple, flat)) for name in names)), flat

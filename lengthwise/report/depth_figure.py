@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import Row, size_text
 from lengthwise.report.lines import Look, legend
-from lengthwise.report.style import COLOURS, FAINT, INK, Dash, Drawing, Width, drawing, headed, settled, style
+from lengthwise.report.style import COLOURS, FAINT, INK, Dash, Drawing, Width, add_heading, drawing, fix_layout, style
 
 RULES: dict[str, tuple[str, str, Dash]] = {
     "oracle": ("T(n)", INK, "-"),
@@ -48,10 +48,10 @@ def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> D
         below.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     grid[0, 0].set_ylabel("exact match")
     grid[1, 0].set_ylabel("cross-entropy\nwith its own answer")
-    headed(figure, title, width)
+    add_heading(figure, title, width)
     rules = [rule for name, rule in RULES.items() if any(name in row["chosen"] for row in rows)]
     legend(figure, [Look(text, colour, "", dash) for text, colour, dash in rules], columns=len(rules))
-    return settled(figure)
+    return fix_layout(figure)
 
 
 def _mark(axes: Axes, row: Row) -> None:

@@ -23,11 +23,11 @@ from lengthwise.report.style import (
     SHADE,
     Drawing,
     Width,
+    add_heading,
     drawing,
-    headed,
-    settled,
+    fix_layout,
     style,
-    wrapped,
+    wrap_title,
 )
 from lengthwise.runs.folder import InquiryFolder, RunFolder
 
@@ -94,15 +94,15 @@ def length_figure(
         ends = [(curve.diagonal()[-1].length, curve.diagonal()[-1].mean) for curve in curves]
         name_lines(grid[0], parts[0].looks, ends, width, heading)
         if title:
-            grid[0].set_title(wrapped(title, width), pad=15)
-        return settled(figure)
+            grid[0].set_title(wrap_title(title, width), pad=15)
+        return fix_layout(figure)
     for axes, part in zip(grid, parts, strict=True):
         axes.set_title(part.title, pad=11, fontsize=8, fontweight="bold" if part.strong else "normal")
     together = dict.fromkeys(look for part in parts for look in part.looks)
     legend(figure, list(together), columns=2 if width == "column" else 5)
     if title:
-        headed(figure, title, width)
-    return settled(figure)
+        add_heading(figure, title, width)
+    return fix_layout(figure)
 
 
 def panel_grid(count: int, lines: int, width: Width, *, sharex: bool = True) -> tuple[Drawing, list[Axes]]:

@@ -88,7 +88,7 @@ def name_lines(
     wanted = [float(axes.transAxes.inverted().transform(axes.transData.transform(end))[1]) for end in ends]
     order = sorted(range(len(ends)), key=lambda number: -wanted[number])
     gaps = [(ROW + NOTE * bool(looks[number].note)) / height for number in order]
-    heights = _apart([wanted[number] for number in order], gaps)
+    heights = _spread_heights([wanted[number] for number in order], gaps)
     for number, at in zip(order, heights, strict=True):
         edge = ScaledTranslation(1, at, axes.transAxes)  # type: ignore[arg-type]
         beside = figure.dpi_scale_trans + edge  # inches to the right of it
@@ -128,7 +128,7 @@ def legend(figure: Figure, looks: Sequence[Look], columns: int, heading: str = "
         legend(figure, looks, columns - 1, heading)
 
 
-def _apart(wanted: Sequence[float], gaps: Sequence[float], top: float = 1.0) -> list[float]:
+def _spread_heights(wanted: Sequence[float], gaps: Sequence[float], top: float = 1.0) -> list[float]:
     """Heights from the top down, each its gap above the next and as near to those wanted (in falling order) as one
     pass down and one up can make them; too many run over the top."""
     heights: list[float] = []

@@ -23,9 +23,9 @@ from lengthwise.report.style import (
     Drawing,
     Width,
     drawing,
-    settled,
+    fix_layout,
     style,
-    wrapped,
+    wrap_title,
 )
 from lengthwise.runs.folder import RunFolder
 
@@ -66,11 +66,11 @@ def loss_figure(
     last.set_xlabel("steps")
     last.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     last.set_xlim(left=0)
-    loss.set_title(wrapped(title or "Training", width))
+    loss.set_title(wrap_title(title or "Training", width))
     if width == "page" and parts and len(parts[0]) > 1:
         _name_sizes(below[0], groups, sizes)
     name_lines(loss, list(looks.values()), ends, width, heading)
-    return settled(figure)
+    return fix_layout(figure)
 
 
 def _looks(groups: dict[str, list[_Training]], strong: str | None) -> tuple[str, dict[str, Look]]:
@@ -103,7 +103,7 @@ class _Training:
         return _Training([(step, loss) for step, loss in losses if 0 < loss < math.inf], watched)
 
 
-def _joined(lines: Iterable[Points]) -> tuple[tuple[list[float], list[float]], list[int]]:
+def _join_lines(lines: Iterable[Points]) -> tuple[tuple[list[float], list[float]], list[int]]:
     """Lines of one look as a single one, broken where the next begins, which is drawn much faster: steps and values.
     And which of its points are marked, about ``MARKS`` of each line."""
     steps: list[float] = []
@@ -127,10 +127,10 @@ def _draw_losses(axes: Axes, groups: dict[str, list[_Training]], looks: dict[str
     axes.text(0.99, 0.98, said, transform=axes.transAxes, ha="right", va="top", fontsize=6.5, color=FAINT)
     for label, group in groups.items():
         if len(groups) <= FULLY_DRAWN:
-            logged, _ = _joined([one.losses for one in group])
+            logged, _ = _join_lines([one.losses for one in group])
             axes.plot(*logged, color=looks[label].colour, linewidth=0.4, alpha=0.35, zorder=2, label="_")
         smooth = [_smooth(one.losses) for one in group]
-        joined, _ = _joined(smooth)
+        joined, _ = _join_lines(smooth)
         axes.plot(*joined, zorder=2.9 if looks[label].strong else 3, **looks[label].line())
         last = [line[-1] for line in smooth]
         ends.append((max(step for step, _ in last), statistics.geometric_mean(loss for _, loss in last)))
@@ -146,7 +146,7 @@ def _draw_watched(axes: Axes, groups: dict[str, list[_Training]], looks: dict[st
             own = looks[label]
             if len(sizes) > 1:
                 own = replace(_size_look(number, size), name=f"{own.name} at {size}", colour=own.colour)
-            joined, marked = _joined([points for one in group if (points := one.watched.get(size))])
+            joined, marked = _join_lines([points for one in group if (points := one.watched.get(size))])
             line = own.line() | {"linewidth": 0.9, "markevery": marked, "in_layout": False}  # which breaks disturb
             axes.plot(*joined, zorder=3, clip_on=False, **line)
 

@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import Row, Sizes, latest, share_text, size_text
 from lengthwise.report import rule_text
-from lengthwise.report.style import ACROSS, INK, WIDTHS, Drawing, Width, drawing, settled, style
+from lengthwise.report.style import ACROSS, INK, WIDTHS, Drawing, Width, drawing, fix_layout, style
 from lengthwise.runs.folder import RunFolder
 
 TICKS = 9  # sizes written along a side, at most
@@ -57,7 +57,7 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
         axes.set_ylabel(_side_label(pairs, "second") if number % grid.across == 0 else "")
     bar = figure.colorbar(mesh, cax=grid.bar(figure), label="exact match", ticks=np.linspace(0, 1, 6))
     bar.outline.set_visible(False)
-    return settled(figure)
+    return fix_layout(figure)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.report import Curve, curves
 from lengthwise.report.length_figure import draw_curve, explain_bands, length_axes, panel_grid
 from lengthwise.report.lines import legend, look, short
-from lengthwise.report.style import Drawing, Width, headed, settled, style
+from lengthwise.report.style import Drawing, Width, add_heading, fix_layout, style
 from lengthwise.runs.folder import RunFolder
 
 
@@ -37,8 +37,8 @@ def overview_figure(
         axes.set_title(name, pad=11, fontsize=8)
     legend(figure, [looks[method] for method in methods], columns=2 if width == "column" else 4)
     if title:
-        headed(figure, title, width)
-    return settled(figure)
+        add_heading(figure, title, width)
+    return fix_layout(figure)
 
 
 def _by_recipe(group: Sequence[RunFolder]) -> dict[str, Curve]:

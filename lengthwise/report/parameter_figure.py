@@ -23,11 +23,11 @@ from lengthwise.report.style import (
     INK,
     Drawing,
     Width,
+    add_heading,
     drawing,
-    headed,
-    settled,
+    fix_layout,
     style,
-    wrapped,
+    wrap_title,
 )
 from lengthwise.runs.folder import RunFolder
 
@@ -78,7 +78,7 @@ def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width
     wide = width == "page"
     figure = drawing(width, 3.0 if wide else 5.0)
     left, right = figure.subplots(1, 2) if wide else figure.subplots(2, 1)
-    kinds = _grouped(rows, "model")
+    kinds = _group_rows(rows, "model")
     twins = len(kinds) <= len(COLOURS)  # beyond the training range a line keeps its colour, if these are enough
     looks = []
     for number, group in enumerate(kinds.values()):
@@ -103,12 +103,12 @@ def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width
         axes.margins(x=0.12)
         _few_ticks(axes.xaxis, [row["parameters"] for row in rows], EngFormatter(sep=""))
     _few_ticks(right.yaxis, [row["validation_loss"] for row in rows], StrMethodFormatter("{x:g}"))
-    headed(figure, "Accuracy and loss against size", width)
+    add_heading(figure, "Accuracy and loss against size", width)
     ranges = [Look("within the training lengths", FAINT, "o", ""), Look("beyond", FAINT, "o", "", hollow=True)]
     joined = len({row["parameters"] for row in rows}) > len(kinds)  # else there are marks alone
     shown = [one if joined or not one.marker else replace(one, dash="") for one in looks]
     legend(figure, [*shown, *ranges], columns=6)
-    return settled(figure)
+    return fix_layout(figure)
 
 
 def _kind(rows: Sequence[Row]) -> str:
@@ -127,7 +127,7 @@ def _few_ticks(axis: Axis, values: Sequence[float], formatter: Formatter) -> Non
 
 
 def _line(axes: Axes, group: Sequence[Row], measure: str, own: Look) -> None:
-    recipes = _grouped([row for row in group if row.get(measure) is not None], "recipe", "parameters")
+    recipes = _group_rows([row for row in group if row.get(measure) is not None], "recipe", "parameters")
     if not recipes:
         return
     means = sorted((rows[0]["parameters"], statistics.fmean(row[measure] for row in rows)) for rows in recipes.values())
@@ -138,7 +138,7 @@ def _line(axes: Axes, group: Sequence[Row], measure: str, own: Look) -> None:
     axes.plot(*zip(*each, strict=True), alpha=0.5, zorder=2, clip_on=False, **faint)
 
 
-def _grouped(rows: Sequence[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
+def _group_rows(rows: Sequence[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in names), []).append(row)
@@ -157,5 +157,5 @@ def distribution_figure(counts: Mapping[int, int], title: str, *, width: Width =
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.set_xlabel("length")
     axes.set_ylabel("problems")
-    axes.set_title(wrapped(title, width))
-    return settled(figure)
+    axes.set_title(wrap_title(title, width))
+    return fix_layout(figure)

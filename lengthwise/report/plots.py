@@ -33,7 +33,7 @@ def plots(curves: Sequence[Curve], strong: str | None) -> tuple[list[Plot], str]
     """
     heading, labels = short([curve.label for curve in curves])
     brief = dict(zip((curve.label for curve in curves), labels, strict=True))
-    split = _split(curves)
+    split = _choose_aspect(curves)
     looks = _looks(curves, split, brief, strong)
     groups: dict[str, list[int]] = {}
     for number, curve in enumerate(curves):
@@ -45,7 +45,7 @@ def plots(curves: Sequence[Curve], strong: str | None) -> tuple[list[Plot], str]
     return found, heading
 
 
-def _split(curves: Sequence[Curve]) -> Aspect | None:
+def _choose_aspect(curves: Sequence[Curve]) -> Aspect | None:
     kinds = {(curve.label, curve.stopping) for curve in curves}
     if len(kinds) <= len(COLOURS):
         return None

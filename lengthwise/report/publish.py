@@ -11,7 +11,7 @@ from lengthwise.base.fields import encode
 from lengthwise.base.files import remove, write_json
 from lengthwise.base.schemas import Depth, Distribution, Trained
 from lengthwise.base.score_rows import ALONE, Row, Sizes
-from lengthwise.report import Claim, all_curves, by_recipe, once
+from lengthwise.report import Claim, all_curves, by_recipe, drop_repeats
 from lengthwise.report.anatomy_figure import anatomy_figure
 from lengthwise.report.card import score_card
 from lengthwise.report.csv_files import write_csv
@@ -21,7 +21,7 @@ from lengthwise.report.loss_figure import loss_figure
 from lengthwise.report.map_figure import cells_of, heat_map
 from lengthwise.report.overview_figure import overview_figure
 from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
-from lengthwise.report.published import inquiries, published, read_figures_json, read_json, read_table
+from lengthwise.report.published import inquiries, read_figures_json, read_json, read_published, read_table
 from lengthwise.report.style import FORMATS, Width, save
 from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder
 
@@ -48,7 +48,7 @@ def publish(
     exact match against length; ``map-<recipe>`` exact match on two axes, the mean over seeds; ``anatomy-<recipe>`` how
     answers go wrong; ``loss`` the course of training. Figures are written in each of ``formats``.
     """
-    runs, asked = once(runs), once(asked)
+    runs, asked = drop_repeats(runs), drop_repeats(asked)
     title = title or usual_title([one.outline for one in [*runs, *asked]])
     figures = _figures(runs, asked, title, strong, width)  # first: where they cannot be drawn, nothing is written
     again = (folder / "runs.json").exists()
@@ -80,7 +80,7 @@ def _forget(folder: Path, labels: Iterable[str], written: Sequence[Path]) -> Non
 
 def redraw(source: Path, folder: Path, *, width: Width = "page", formats: Sequence[str] = FORMATS) -> list[Path]:
     """Draw all figures of a folder of results again, from its rows, into ``folder``; the paths written."""
-    about, runs, asked = read_figures_json(source), published(source), inquiries(source)
+    about, runs, asked = read_figures_json(source), read_published(source), inquiries(source)
     figures = _figures(runs, asked, about.get("title"), about.get("strong"), width) if [*runs, *asked] else {}
     for path in sorted(source.glob("stopping-*.json")):
         figures[path.stem] = depth_figure(read_json(path, tuple[Depth, ...]), _depth_title(path.stem), width=width)
@@ -110,7 +110,7 @@ def _figures(
     groups = by_recipe(runs) if runs else {}
     for label, group in groups.items():
         cells = [row for row in cells_of(group) if row["problems"] in ALONE]
-        if all(len({sizes[axis] for sizes in _mixed(cells)}) > 1 for axis in (0, 1)):
+        if all(len({sizes[axis] for sizes in _unequal_sizes(cells)}) > 1 for axis in (0, 1)):
             figures[f"map-{label}"] = heat_map(cells, group[0].outline.tops, label, width=width)
     if any(row.get("loss") is not None for row in _rows(runs, "metrics")):
         figures["loss"] = loss_figure(runs, title, strong=strong, width=width)
@@ -120,7 +120,7 @@ def _figures(
     return figures
 
 
-def _mixed(rows: Sequence[Row]) -> set[Sizes]:
+def _unequal_sizes(rows: Sequence[Row]) -> set[Sizes]:
     """Pairs of two different sizes; a map needs some on both axes."""
     return {tuple(row["sizes"]) for row in rows if len(set(row["sizes"])) == 2}
 
@@ -245,7 +245,7 @@ def publish_overview(panels: Sequence[str], folder: Path, *, title: str, strong:
 
 
 def _overview(folder: Path, about: Row, width: Width = "page") -> Figure:
-    groups = {name.replace("-", " ").capitalize(): published(folder / name) for name in about["panels"]}
+    groups = {name.replace("-", " ").capitalize(): read_published(folder / name) for name in about["panels"]}
     return overview_figure(groups, about.get("title"), strong=about.get("strong", ""), width=width)
 
 

@@ -85,7 +85,7 @@ def is_published(folder: Path) -> bool:
     return any((folder / name).exists() for name in ("runs.json", "parameters.csv", "overview.png"))
 
 
-def published(folder: Path) -> list[PublishedRun]:
+def read_published(folder: Path) -> list[PublishedRun]:
     """The runs of a folder of results; none if it holds only what was made of several. Raises UsageError if a file is
     damaged."""
     if not (folder / "runs.json").exists():

@@ -54,7 +54,7 @@ class Scores(list[Score]):
 
     def plot(self, title: str | None = None) -> Figure:
         """Exact match against length, or a map of pairs of sizes, as ``report`` draws it. UsageError without scores."""
-        return _drawn([self], [self.outline.name], title)
+        return _draw([self], [self.outline.name], title)
 
     def compare(self, *others: Scores) -> Comparison:
         """These scores beside others, size by size. UsageError where no size was measured in all of them."""
@@ -107,7 +107,7 @@ class Comparison:
         self.scores = list(scores)
         if len(tasks := dict.fromkeys(one.outline.task for one in scores)) > 1:
             raise UsageError(f"compare: {' and '.join(tasks)} are different tasks")
-        self.names = _told_apart(scores)
+        self.names = _distinct_names(scores)
         found = [{(one.sizes, one.problems): one for one in reversed(part)} for part in scores]
         self.keys = [key for key in reversed(found[0]) if all(key in other for other in found)]
         if not self.keys:
@@ -134,7 +134,7 @@ class Comparison:
 
     def plot(self, title: str | None = None) -> Figure:
         """Exact match against length, a line for each."""
-        return _drawn(self.scores, self.names, title)
+        return _draw(self.scores, self.names, title)
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
         heads = ["size", "problems", *self.names, "difference", "95 % interval"]
@@ -233,14 +233,14 @@ class _Held(RunFolder):
         return [row | {"seed": 0} for row in self.scores.rows()] if name == "scores" else []
 
 
-def _drawn(scores: Sequence[Scores], names: Sequence[str], title: str | None) -> Figure:
+def _draw(scores: Sequence[Scores], names: Sequence[str], title: str | None) -> Figure:
     from lengthwise.report.length_figure import score_figure  # late: matplotlib is slow to import
 
     held = [_Held(one, name, number) for number, (one, name) in enumerate(zip(scores, names, strict=True))]
     return score_figure(held, title)
 
 
-def _told_apart(scores: Sequence[Scores]) -> list[str]:
+def _distinct_names(scores: Sequence[Scores]) -> list[str]:
     """A name for each: the recipe's, with its seed, its stopping rule or its place where two share it."""
     for tell in ("{name}", "{name} {seed}", "{name} {rule}", "{name} {seed} {rule}"):
         names = [tell.format(name=one.outline.name, seed=one.outline.seed, rule=_rule(one)) for one in scores]

@@ -39,7 +39,7 @@ class Sheet(Table):
             least = [_widest(cells, how) for cells, how in zip(grid, breaks, strict=True)]
             if sum(least) <= options.max_width - GAP * len(grid):
                 most = [_widest(cells, str.splitlines) for cells in grid]
-                yield _table(columns, grid, _shared(least, most, options))
+                yield _table(columns, grid, _share_width(least, most, options))
                 break
         else:
             yield from _paragraphs(grid, options.max_width)
@@ -70,7 +70,7 @@ def _widest(cells: Iterable[Text], pieces: Callable[[str], list[str]]) -> int:
     return max((Text(piece).cell_len for cell in cells for piece in pieces(cell.plain)), default=0)
 
 
-def _shared(least: Sequence[int], most: Sequence[int], options: ConsoleOptions) -> list[int]:
+def _share_width(least: Sequence[int], most: Sequence[int], options: ConsoleOptions) -> list[int]:
     """A width for each column: what it needs least, and more where there is room; first for names, then for columns
     that want little more."""
     widths, spare = list(least), options.max_width - GAP * len(least) - sum(least)

@@ -19,7 +19,7 @@ from cycler import cycler
 from matplotlib.figure import Figure
 from PIL import Image
 
-from lengthwise.base.errors import UsageError, shown
+from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.files import write
 
 Width = Literal["column", "page"]
@@ -80,7 +80,7 @@ def style(width: Width = "page") -> Iterator[None]:
     """Draw as the package draws, whatever the reader's own settings; see ``lw.style``. Also a decorator. Letters that
     the font lacks are drawn as boxes."""
     if not isinstance(width, str) or width not in WIDTHS:
-        raise UsageError(f"width is 'column' or 'page', not {shown(width)}")
+        raise UsageError(f"width is 'column' or 'page', not {quote_value(width)}")
     size = (WIDTHS[width], 0.62 * min(WIDTHS[width], 5.0))
     with matplotlib.style.context(["default", STYLE | {"figure.figsize": size}]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")
@@ -100,7 +100,7 @@ def drawing(width: Width, height: float) -> Drawing:
     return Drawing((WIDTHS[width], height), layout="constrained")
 
 
-def wrapped(title: str, width: Width) -> str:
+def wrap_title(title: str, width: Width) -> str:
     """A title in as many lines as it takes."""
     return "\n".join(textwrap.wrap(title, 34 if width == "column" else 80))
 
@@ -132,12 +132,12 @@ def _vector(figure: Figure, name: str) -> bytes:
     return content.getvalue()
 
 
-def headed(figure: Drawing, title: str, width: Width) -> None:
+def add_heading(figure: Drawing, title: str, width: Width) -> None:
     """Write a heading over all of a figure, at its left."""
-    figure.suptitle(wrapped(title, width), x=0.01, ha="left", fontsize=9, fontweight="bold")
+    figure.suptitle(wrap_title(title, width), x=0.01, ha="left", fontsize=9, fontweight="bold")
 
 
-def settled(figure: Drawing) -> Drawing:
+def fix_layout(figure: Drawing) -> Drawing:
     """The figure with its layout worked out once and kept: both formats, and a second save, look the same."""
     figure.draw_without_rendering()
     with _as_it_stands():

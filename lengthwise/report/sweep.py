@@ -12,13 +12,13 @@ from rich.table import Table
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import Row, share_text
 from lengthwise.report.sheet import Sheet
-from lengthwise.report.style import COLOURS, FAINT, Drawing, drawing, headed, settled, style
+from lengthwise.report.style import COLOURS, FAINT, Drawing, add_heading, drawing, fix_layout, style
 
 SHOWN = 12  # trials in the table
 BINS = 3  # of a searched range
 
 
-def ranked(trials: Sequence[Row]) -> list[Row]:
+def rank_trials(trials: Sequence[Row]) -> list[Row]:
     """Trials from the best down: by mean exact match over seeds, and of equals the smaller model. Those of which seeds
     are missing come last."""
     return sorted(trials, key=lambda row: (-row["seeds"], -row["exact"], row["parameters"] or 0))
@@ -31,7 +31,7 @@ def compute_importances(trials: Sequence[Row], ranges: Sequence[str]) -> list[Ro
     exact = [row["exact"] for row in trials]
     whole, found = statistics.pvariance(exact), []
     for path in trials[0]["values"]:
-        groups = _grouped(trials, path, binned=path in ranges)
+        groups = _group_scores(trials, path, binned=path in ranges)
         means = {value: statistics.fmean(group) for value, group in groups.items()}
         mean = statistics.fmean(exact)
         between = sum(len(groups[value]) * (means[value] - mean) ** 2 for value in groups) / len(exact)
@@ -39,7 +39,7 @@ def compute_importances(trials: Sequence[Row], ranges: Sequence[str]) -> list[Ro
     return sorted(found, key=lambda row: -row["explains"])
 
 
-def _grouped(trials: Sequence[Row], path: str, *, binned: bool) -> dict[str, list[float]]:
+def _group_scores(trials: Sequence[Row], path: str, *, binned: bool) -> dict[str, list[float]]:
     groups: dict[str, list[float]] = {}
     if not binned:
         for row in trials:
@@ -61,7 +61,7 @@ def trials_table(trials: Sequence[Row]) -> Table:
     """The best trials."""
     paths = list(trials[0]["values"])
     table = Sheet(*paths, "exact match", "worst seed", "seeds", "parameters", title="Trials, the best first")
-    for row in ranked(trials)[:SHOWN]:
+    for row in rank_trials(trials)[:SHOWN]:
         size = f"{row['parameters']:,}" if row["parameters"] else "–"
         numbers = (share_text(row["exact"], 3), share_text(row["worst"], 3), str(row["seeds"]), size)
         table.add_row(*(row["values"][path] for path in paths), *numbers)
@@ -70,7 +70,7 @@ def trials_table(trials: Sequence[Row]) -> Table:
     return table
 
 
-def mattered_table(rows: Sequence[Row]) -> Table:
+def importance_table(rows: Sequence[Row]) -> Table:
     """The importance of each field, largest first."""
     table = Sheet("field", "explains", "exact match by value", title="Importance of fields")
     for row in rows:
@@ -95,8 +95,8 @@ def sweep_figure(trials: Sequence[Row], ranges: Mapping[str, bool], title: str) 
         axes.set_xlabel(path)
         axes.set_ylim(-0.02, 1.02)
     panels[0].set_ylabel("exact match")
-    headed(figure, title, "page")
-    return settled(figure)
+    add_heading(figure, title, "page")
+    return fix_layout(figure)
 
 
 def _panel(axes: Axes, trials: Sequence[Row], path: str, ranges: Mapping[str, bool]) -> None:
@@ -105,7 +105,7 @@ def _panel(axes: Axes, trials: Sequence[Row], path: str, ranges: Mapping[str, bo
         axes.scatter([float(row["values"][path]) for row in trials], exact, s=12, color=COLOURS[0], alpha=0.7)
         axes.set_xscale("log" if ranges[path] else "linear")
         return
-    groups = _grouped(trials, path, binned=False)
+    groups = _group_scores(trials, path, binned=False)
     places = {value: number for number, value in enumerate(groups)}
     axes.scatter([places[row["values"][path]] for row in trials], exact, s=12, color=FAINT, alpha=0.7)
     axes.plot(list(places.values()), [statistics.fmean(group) for group in groups.values()], "o-", color=COLOURS[0])

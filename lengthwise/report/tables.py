@@ -125,7 +125,7 @@ def _span(block: Sequence[int]) -> str:
     return str(block[0]) if len(block) == 1 else f"{block[0]}–{block[-1]}"
 
 
-def asked_table(rows: Iterable[Row]) -> Table:
+def language_model_table(rows: Iterable[Row]) -> Table:
     """What a language model was asked, a row per size; where replies are still missing, it says of how many."""
     rows = list(rows)
     table = Sheet(ornament=1)

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lengthwise.base.types import Inputs, sent
+from lengthwise.base.types import Inputs, to_device
 from lengthwise.models import Model, device_of
 from lengthwise.models.transformer import TransformerContext, TransformerModel
 from lengthwise.nn.attention import SoftmaxAttention
@@ -60,7 +60,7 @@ class Compiled(claims.Claiming):
     def _states(self, inputs: Inputs, loops: Int[Tensor, " b"], untracked: int) -> Iterator[Float[Tensor, "b t d"]]:
         """The state after each loop, of all rows; of those whose loops are over, their last one."""
         model, device = self.model, device_of(self.model)
-        running = sent((loops > torch.arange(int(loops.max()))[:, None])[..., None, None], device)
+        running = to_device((loops > torch.arange(int(loops.max()))[:, None])[..., None, None], device)
         context, advance = model.embed(_padded(model, inputs).to(device)), _compiled(BACKEND)
         state = model.start(context)
         for k, runs in enumerate(running):

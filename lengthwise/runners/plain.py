@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lengthwise.base.types import Inputs, sent
+from lengthwise.base.types import Inputs, to_device
 from lengthwise.models import Model, State, device_of
 from lengthwise.runners import Runner, Step, Steps
 from lengthwise.runners.movement import PERIODS, relative_movement
@@ -39,7 +39,7 @@ def unroll(
             state = model.advance(state, context)
         if (stay := (yield k, order, state)) is not None:
             kept = stay.nonzero()[:, 0]
-            order, (state, context) = order[kept], rows_of((state, context), sent(kept, device))
+            order, (state, context) = order[kept], rows_of((state, context), to_device(kept, device))
             running[k:] = [int((loops[order] > later).sum()) for later in range(k, len(running))]
 
 
@@ -84,7 +84,7 @@ class Plain(Runner):
     def steps(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, movement: bool = False
     ) -> Steps:
-        real, earlier, moved = sent(inputs.padding_mask, device_of(self.model)), list[State](), None
+        real, earlier, moved = to_device(inputs.padding_mask, device_of(self.model)), list[State](), None
         unrolled, stay, ran = unroll(self.model, inputs, loops), None, torch.empty(0, dtype=torch.long)
         while True:
             try:
@@ -93,12 +93,12 @@ class Plain(Runner):
                 return
             if movement:
                 now, left = self.model.answer_state(state), torch.isin(ran, rows).nonzero()[:, 0]
-                earlier = [rows_of(one, sent(left, real.device)) for one in earlier]
-                moved, ran = relative_movement(now, earlier, real[sent(rows, real.device)]), rows
+                earlier = [rows_of(one, to_device(left, real.device)) for one in earlier]
+                moved, ran = relative_movement(now, earlier, real[to_device(rows, real.device)]), rows
                 earlier = [now, *earlier][:PERIODS]
             stay = yield Step(k, rows, picked(self.model.read(state), *at[rows].nonzero(as_tuple=True)), moved)
 
 
 def picked(values: Tensor, *index: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
     """The values at indices from the CPU; a mask on a device would be read to know how many there are."""
-    return values[tuple(sent(one, values.device) for one in index)]
+    return values[tuple(to_device(one, values.device) for one in index)]

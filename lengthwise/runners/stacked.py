@@ -17,7 +17,7 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lengthwise.base.types import Copied, Inputs, UsageError, sent
+from lengthwise.base.types import Copied, Inputs, UsageError, to_device
 from lengthwise.models import Model, device_of
 from lengthwise.runners import Runner
 from lengthwise.runners.plain import first, picked
@@ -96,7 +96,7 @@ def answers(models: Sequence[Model], asked: Sequence[Query]) -> list[Answered]:
     named = [dict([*one.named_parameters(), *one.named_buffers()]) for one in models]
     weights = {f"model.{name}": torch.stack([one[name] for one in named]) for name in named[0]}
     before = [weight._version for weight in weights.values()]
-    given = {name: sent(value, device) for name, value in plan.given.items()}
+    given = {name: to_device(value, device) for name, value in plan.given.items()}
     unrolled = _Unrolled(models[0], plan)
     # The fused kernels of attention have no stacked form: torch would call them for one model after the other.
     with sdpa_kernel(SDPBackend.MATH):

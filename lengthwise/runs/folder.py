@@ -87,7 +87,7 @@ def inquiry_path(name: str | Path) -> Path | None:
     return next((path for path in paths if is_folder(path) and (path / "asked.json").is_file()), None)
 
 
-def shipped() -> list[str]:
+def list_shipped() -> list[str]:
     """The names of the weights that come with the package."""
     return sorted(path.parent.name for path in SHIPPED.glob("*/config.json"))
 
@@ -283,7 +283,7 @@ class RunFolder(Folder):
     def outline(self) -> RunOutline:
         """The facts of the recipe that a report shows, from about.json once the run is done."""
         if kept := self._about().get("outline"):
-            return self._held(RunOutline, kept, "outline")
+            return self._validate(RunOutline, kept, "outline")
         # For unfinished runs and folders of earlier versions, the recipe's classes compute them: they import torch.
         from lengthwise.experiment.outline import outline
         from lengthwise.experiment.recipe import Recipe
@@ -293,9 +293,9 @@ class RunFolder(Folder):
     def about(self) -> dict[str, Any]:
         """Versions, commit, device and time of a finished run; empty before. Raises UsageError if it is damaged."""
         about = {name: value for name, value in self._about().items() if name != "outline"}
-        return self._held(About, about, "it") if about else {}
+        return self._validate(About, about, "it") if about else {}
 
-    def _held(self, kind: Any, value: Any, where: str) -> Any:
+    def _validate(self, kind: Any, value: Any, where: str) -> Any:
         path = self.folder / "about.json"
         try:
             return fields.decode(kind, value, f"{path}: {where}")
@@ -352,7 +352,7 @@ class InquiryFolder(Folder):
 # What a training step costs
 
 
-def known_operations() -> dict[str, float]:
+def read_operations() -> dict[str, float]:
     """Operations of a step that this version has measured, by a recipe's id without seeds."""
     try:
         kept = read_tree(runs_folder() / OPERATIONS)
@@ -367,5 +367,5 @@ def keep_operations(found: Mapping[str, float]) -> None:
     if not runs_folder().is_dir():
         return
     with suppress(UsageError):
-        operations = known_operations() | {**found}
+        operations = read_operations() | {**found}
         write_json(runs_folder() / OPERATIONS, {"lengthwise": __version__, "operations": operations})

@@ -14,7 +14,7 @@ from lengthwise.experiment.stopping import After, Stopping
 from lengthwise.report import Claim
 
 
-def chosen(names: str, known: Iterable[str], option: str = "tasks") -> list[str]:
+def choose_names(names: str, known: Iterable[str], option: str = "tasks") -> list[str]:
     """Those that ``--tasks``, or another option, names, with commas, or ``all``. UsageError where one is not known."""
     known = list(known)
     named = known if names == "all" else names.split(",")

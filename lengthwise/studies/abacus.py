@@ -14,7 +14,7 @@ from lengthwise.recipes.abacus import (
 )
 from lengthwise.recipes.abacus import tasks as other_tasks
 from lengthwise.report import Claim
-from lengthwise.studies import Panel, Study, chosen
+from lengthwise.studies import Panel, Study, choose_names
 
 SECOND_HAND = "paper, quoted second-hand"
 LOOPS = (1, 2, 8, 16, 32)  # of the blog's maps
@@ -43,7 +43,7 @@ def abacus(tasks: str = "all", scale: str = "cpu") -> Study:
     by_name = {panel.name: panel for panel in panels[scale]}
     return Study(
         title="Abacus embeddings",
-        panels=tuple(by_name[name] for name in chosen(tasks, by_name)),
+        panels=tuple(by_name[name] for name in choose_names(tasks, by_name)),
         samples=100,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lengthwise.recipes.ablations import ablations as recipes
 from lengthwise.recipes.looped import SETTINGS, variation
-from lengthwise.studies import Panel, Study, chosen
+from lengthwise.studies import Panel, Study, choose_names
 
 # And what they are trained up to; of `published-…` and, on half the range, `half-…`, the published form has no window
 # and no positions.
@@ -17,7 +17,7 @@ def ablations(tasks: str = "all") -> Study:
     """Ours with one part changed at a time, measured at 2, 3, 5 and 10 times the training length."""
     return Study(
         title="Ablations of the looped system",
-        panels=tuple(_panel(task) for task in chosen(tasks, TASKS)),
+        panels=tuple(_panel(task) for task in choose_names(tasks, TASKS)),
         note="One thing is changed at a time; nothing was chosen by these figures.",
         samples=200,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lengthwise.recipes.controls import controls as recipes
 from lengthwise.recipes.pairs import looped_pairs, standard_pairs
 from lengthwise.recipes.window import FORMS
-from lengthwise.studies import Panel, Study, chosen
+from lengthwise.studies import Panel, Study, choose_names
 
 TASKS = ("pairs", *FORMS)
 
@@ -14,7 +14,7 @@ def controls(tasks: str = "pairs") -> Study:
     """Ours beside the same without the loop, without the window, and without both, on the same data."""
     return Study(
         title="What the loop does, and what the window",
-        panels=tuple(_panel(task) for task in chosen(tasks, TASKS)),
+        panels=tuple(_panel(task) for task in choose_names(tasks, TASKS)),
         note="Nothing was chosen by these figures. Judge no recipe beyond where it is not fitted within.",
         strong="both",
     )

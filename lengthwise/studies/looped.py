@@ -45,7 +45,7 @@ def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu
     )
 
 
-def tested_at(task: str, scale: Scale) -> int:
+def test_length(task: str, scale: Scale) -> int:
     """The length that a task is tested at: the published one, or as far beyond the training lengths of this scale."""
     return TESTED[task] * SETTINGS[scale][task].top // SETTINGS["paper"][task].top
 
@@ -53,7 +53,7 @@ def tested_at(task: str, scale: Scale) -> int:
 def _panel(task: str, methods: list[str], scale: Scale) -> Panel:
     recipes = tuple(_recipe(task, method, scale) for method in methods)
     top = recipes[0].lengths.top
-    tested = tested_at(task, scale)
+    tested = test_length(task, scale)
     extra = 30 if task in LATE else 20
     claim = Claim("FOP-Loop-Adaptive", tested, "near-perfect; next-token baselines fail", PAPER)
     claims = () if scale == "half" else (claim, *CLAIMS.get(task, ()))  # nothing is published of half the range

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lengthwise.recipes.pairs import notebook as recipes
-from lengthwise.studies import Panel, Study, chosen
+from lengthwise.studies import Panel, Study, choose_names
 
 TITLES = {"decimal": "Decimal sums of 8 digits", "binary": "Binary sums of 8 bits, modulo 2ⁿ"}
 SIZES = (4, 6, 8, 10, 12, 16, 20, 24)
@@ -13,7 +13,7 @@ def notebook(tasks: str = "all") -> Study:
     """A standard and a looped encoder, trained on exactly 8 digits with the notebook's optimizer, steps and dropout."""
     return Study(
         title="Standard against looped, as the notebook has them",
-        panels=tuple(_panel(name) for name in chosen(tasks, TITLES)),
+        panels=tuple(_panel(name) for name in choose_names(tasks, TITLES)),
         note="Nothing was chosen by these figures; dropout is off at test, where the notebook left it on.",
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lengthwise.base.types import UsageError
 from lengthwise.recipes.retran import SIZES, cpu, models, paper
 from lengthwise.report import Claim
-from lengthwise.studies import Panel, Study, chosen
+from lengthwise.studies import Panel, Study, choose_names
 
 CLAIMS = (
     Claim("GPT-4o, asked for the answer alone", 30, "0.5568 of 10,000", "constant in the authors' notebook", 0.5568),
@@ -29,7 +29,7 @@ def retran(scale: str = "cpu", sizes: str = "small") -> Study:
             strong=f"{prefix}retran-{size}",
             name=size,
         )
-        for size in chosen(sizes, SIZES, "sizes")
+        for size in choose_names(sizes, SIZES, "sizes")
     )
     note = (
         "`natural` problems are distributed as those of training are, and none of them is among those: up to 30 "

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 
 from lengthwise.base.fields import Part, kebab
-from lengthwise.base.rows import clipped
+from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems, Purpose, UsageError, integer_type
 from lengthwise.base.vocab import Vocab
 from lengthwise.tasks.family import Family
@@ -146,7 +146,7 @@ class Listed(Task):
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         count, width = len(self._drawn), int(sizes.max())
         row = torch.randint(count, (len(sizes), width), generator=generator, dtype=integer_type(count))
-        return self.solved(sizes, clipped(self._ids(row), sizes[:, 0]))
+        return self.solved(sizes, zero_after(self._ids(row), sizes[:, 0]))
 
     @property
     def _drawn(self) -> tuple[str, ...]:
@@ -167,7 +167,7 @@ class Listed(Task):
 
     def _patterned(self, pattern: Pattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         row = pattern(sizes[:, 0], int(sizes.max()), len(self._drawn), generator)
-        return self.solved(sizes, clipped(self._ids(row), sizes[:, 0]))
+        return self.solved(sizes, zero_after(self._ids(row), sizes[:, 0]))
 
     @property
     def listed_sizes(self) -> Sequence[int] | None:

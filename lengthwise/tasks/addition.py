@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.base.rows import clipped, shifted
+from lengthwise.base.rows import shift_right, zero_after
 from lengthwise.base.types import SYMBOL, Problems
 from lengthwise.tasks import Stackable
 from lengthwise.tasks.digits import (
@@ -127,7 +127,7 @@ class Addition(Stackable):
         if not self.leading_zeros:
             others = torch.randint(1, self.base, operands.mT.shape, generator=generator, dtype=SYMBOL)
             operands = without_leading_zeros(operands, lengths, others.mT)
-        return clipped(operands, lengths)
+        return zero_after(operands, lengths)
 
     def _problems(
         self, sizes: Int[Tensor, "b axes"], operands: Int[Tensor, "b 2 n"], lengths: Int[Tensor, "b 2"]
@@ -152,7 +152,7 @@ class Addition(Stackable):
         width = int(lengths.max())
         operands = []
         for start, length in ((torch.zeros_like(plus), lengths[:, 0]), (plus + 1, lengths[:, 1])):
-            digits = clipped(shifted(problems.prompt, -start, width), length)
+            digits = zero_after(shift_right(problems.prompt, -start, width), length)
             operands.append(ordered(digits, length, self.order))
         return torch.stack(operands, -1), lengths.max(1).values
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from lengthwise.base.rows import clipped
+from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems
 from lengthwise.tasks import Listed
 
@@ -40,7 +40,7 @@ class Automaton(Listed):
             states.append(state)
         found = torch.stack(states, 1)
         if self.each:
-            return Problems(sizes, row, length, clipped(outputs[found].to(row.dtype), length), length, length)
+            return Problems(sizes, row, length, zero_after(outputs[found].to(row.dtype), length), length, length)
         last = outputs[found.gather(1, length[:, None] - 1)].to(row.dtype)
         return Problems(sizes, row, length, last, torch.ones_like(length), length)
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.base.rows import clipped, shifted
+from lengthwise.base.rows import shift_right, zero_after
 from lengthwise.base.types import SYMBOL, Problems
 from lengthwise.tasks import Task
 from lengthwise.tasks.digits import joined, parted
@@ -67,7 +67,7 @@ class BitwiseOr(Task):
 
     def _of(self, sizes: Int[Tensor, "b axes"], bits: Digits) -> Problems:
         """From the bits of both vectors, whatever they are padded with."""
-        first, second = clipped(bits.to(SYMBOL).contiguous(), sizes).unbind(1)
+        first, second = zero_after(bits.to(SYMBOL).contiguous(), sizes).unbind(1)
         return self._problems(sizes, joined(first, second, sizes, "least", 0))
 
     def parse(self, text: str) -> Problems:
@@ -80,7 +80,7 @@ class BitwiseOr(Task):
         """``bits`` are those of both vectors, with a zero at the sign's position."""
         first, second, longest = *sizes.unbind(1), sizes.amax(1)
         width = int(longest.max())
-        answer = clipped(bits[:, :width], first) | clipped(shifted(bits, -1 - first, width), second)
+        answer = zero_after(bits[:, :width], first) | zero_after(shift_right(bits, -1 - first, width), second)
         prompt = bits.scatter(1, first[:, None], OR)
         return Problems(sizes, prompt, sizes.sum(1) + 1, answer, longest, longest)
 

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from lengthwise.base.ranges import Range
-from lengthwise.base.rows import shifted
+from lengthwise.base.rows import shift_right
 from lengthwise.base.types import SYMBOL, UsageError
 from lengthwise.tasks import Task, symbols_of
 
@@ -25,7 +25,7 @@ def ordered(digits: Int[Tensor, "b n"], length: Int[Tensor, " b"], order: Order)
     """Digits least significant first ↔ in the order in which they are written (its own inverse). Each row has zeros
     beyond its length, and keeps them."""
     width = digits.shape[1]
-    return shifted(digits.flip(1), length - width, width) if order == "most" else digits
+    return shift_right(digits.flip(1), length - width, width) if order == "most" else digits
 
 
 def number_length(digits: Int[Tensor, "b n"]) -> Int[Tensor, " b"]:
@@ -81,7 +81,7 @@ def joined(
     width = int(lengths.sum(1).max()) + 1
     left, right = ordered(first, lengths[:, 0], order), ordered(second, lengths[:, 1], order)
     behind = torch.nn.functional.pad(right, (1, 0), value=sign)
-    row = shifted(behind, lengths[:, 0], width)
+    row = shift_right(behind, lengths[:, 0], width)
     row[:, : left.shape[1]].bitwise_or_(left)
     return row
 

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
 from lengthwise.base.ranges import Range
-from lengthwise.base.rows import clipped
+from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.tasks import Task, symbols_of
 from lengthwise.tasks.family import Family
@@ -108,7 +108,7 @@ class Dyck(Task):
             stack = torch.where(opening, stack.scatter(1, depth, here), stack)
             row.append(torch.where(opening, here, self.kinds + top))
             depth = depth + torch.where(opening, 1, -1)
-        return self.solved(sizes, clipped(torch.cat(row, 1).to(torch.int8), sizes[:, 0]))
+        return self.solved(sizes, zero_after(torch.cat(row, 1).to(torch.int8), sizes[:, 0]))
 
     def solved(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         """These rows of brackets as problems with their answers."""
@@ -122,7 +122,7 @@ class Dyck(Task):
             top = stack.gather(1, (depth - 1).clamp(min=0)) + self.kinds
             answer.append(torch.where(depth > 0, top, 2 * self.kinds))
         length = sizes[:, 0]
-        return Problems(sizes, row, length, clipped(torch.cat(answer, 1).to(row.dtype), length), length, length)
+        return Problems(sizes, row, length, zero_after(torch.cat(answer, 1).to(row.dtype), length), length, length)
 
     def every(self, size: Sequence[int], most: int) -> Problems | None:
         rows = every_row(2 * self.kinds, size[0], most)

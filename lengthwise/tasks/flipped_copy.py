@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jaxtyping import Int
 from torch import Tensor
 
-from lengthwise.base.rows import clipped
+from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems
 from lengthwise.tasks import Listed
 
@@ -28,7 +28,7 @@ class FlippedCopy(Listed):
     def solved(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]
         odd = bits.sum(1, keepdim=True) % 2
-        answer = clipped(bits ^ odd, length)
+        answer = zero_after(bits ^ odd, length)
         return Problems(sizes, bits, length, answer, length, 2 * length)
 
     def reference(self, prompt: str) -> str:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.base.rows import clipped
+from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems
 from lengthwise.tasks.automaton import Automaton
 from lengthwise.tasks.family import Family
@@ -72,7 +72,7 @@ class GroupWords(Automaton):
     def _of(self, make: Callable[..., Tensor], sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         drawn = torch.randint(len(self.symbols), (len(sizes), int(sizes.max())), generator=generator)
         row = make(drawn, inverses(self.group), sizes[:, 0])
-        return self.solved(sizes, clipped(row.to(torch.int8), sizes[:, 0]))
+        return self.solved(sizes, zero_after(row.to(torch.int8), sizes[:, 0]))
 
 
 def inverse_pairs(row: Int[Tensor, "b n"], inverse: Int[Tensor, " g"], length: Int[Tensor, " b"]) -> Int[Tensor, "b n"]:

@@ -13,7 +13,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from lengthwise.base.ranges import Range
-from lengthwise.base.rows import clipped
+from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.tasks import Task, symbols_of
 from lengthwise.tasks.family import Family
@@ -74,7 +74,7 @@ class ModularArithmetic(Task):
         prompt = torch.stack([numbers, operations + self.modulus], 2).flatten(1)[:, : 2 * numbers.shape[1] - 1]
         length = 2 * count - 1
         answer = ((total + term) % self.modulus)[:, None].to(torch.int8)
-        return Problems(sizes, clipped(prompt.to(torch.int8), length), length, answer, torch.ones_like(count), count)
+        return Problems(sizes, zero_after(prompt.to(torch.int8), length), length, answer, torch.ones_like(count), count)
 
     def every(self, size: Sequence[int], most: int) -> Problems | None:
         count = size[0]

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
-from lengthwise.base.rows import clipped
+from lengthwise.base.rows import zero_after
 from lengthwise.base.types import SYMBOL, Problems
 from lengthwise.tasks import Task
 from lengthwise.tasks.digits import (
@@ -99,7 +99,7 @@ class Multiplication(Task):
             drawn = torch.where(chosen, self.base - 1, digits(0, self.base - 1))
         if not self.leading_zeros:
             drawn = without_leading_zeros(drawn, length, digits(1, self.base))
-        return clipped(drawn, length)
+        return zero_after(drawn, length)
 
     def _problems(
         self, sizes: Int[Tensor, "b axes"], first: Int[Tensor, "b n"], second: Int[Tensor, "b m"]

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
-from lengthwise.base.rows import clipped
+from lengthwise.base.rows import zero_after
 from lengthwise.base.types import SYMBOL, Problems
 from lengthwise.tasks import patterns
 from lengthwise.tasks.family import Family
@@ -245,7 +245,7 @@ def written(pattern: PairPattern, pair: Pair) -> Digits:
             again = pattern(pair.take(wrong))
             digits[wrong, :, : again.shape[2]] = again
         digits = torch.where(_in_front(pair, digits), 1, digits)
-    return clipped(digits.to(SYMBOL).contiguous(), pair.lengths)
+    return zero_after(digits.to(SYMBOL).contiguous(), pair.lengths)
 
 
 def _in_front(pair: Pair, digits: Digits) -> Bool[Tensor, "b 2 n"]:

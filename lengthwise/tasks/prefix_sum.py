@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jaxtyping import Int
 from torch import Tensor
 
-from lengthwise.base.rows import clipped
+from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems
 from lengthwise.tasks import Listed
 
@@ -25,7 +25,7 @@ class PrefixSum(Listed):
 
     def solved(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]
-        answer = clipped(bits.cumsum(1) % 2, length).to(bits.dtype)
+        answer = zero_after(bits.cumsum(1) % 2, length).to(bits.dtype)
         return Problems(sizes, bits, length, answer, length, length)
 
     def reference(self, prompt: str) -> str:

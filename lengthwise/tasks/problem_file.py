@@ -17,10 +17,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from lengthwise.base.errors import UsageError, shown
+from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.extras import library
 from lengthwise.base.files import is_folder, one_line, read_bytes
-from lengthwise.base.rows import clipped, windows
+from lengthwise.base.rows import windows, zero_after
 from lengthwise.base.types import Problems, Purpose, integer_type
 
 PARTS: tuple[Purpose, ...] = get_args(Purpose)
@@ -66,7 +66,7 @@ class Collection:
     def _texts(self, start: Int[Tensor, " b"], length: Int[Tensor, " b"]) -> Int[Tensor, "b w"]:
         if not len(length):
             return self.ids.new_zeros(0, 0)
-        return clipped(windows(self.ids, start, int(length.amax())), length)
+        return zero_after(windows(self.ids, start, int(length.amax())), length)
 
 
 def to_symbols(text: str) -> str:
@@ -221,7 +221,7 @@ def _entry(row: Any) -> Entry:
     size = _whole(row, "size", len(prompt))
     part = row.get("split") or None
     if part is not None and part not in PARTS:
-        raise UsageError(f"split must be one of {', '.join(PARTS)}, not {shown(part)}")
+        raise UsageError(f"split must be one of {', '.join(PARTS)}, not {quote_value(part)}")
     return Entry(prompt, answer, size, _whole(row, "rounds", size), part)
 
 
@@ -230,7 +230,7 @@ def _text(row: Mapping[str, Any], name: str) -> str:
     if type(value) is int:
         value = str(value)
     if not isinstance(value, str) or not value:
-        given = "is missing" if value is None else f"must be text of one symbol or more, not {shown(value)}"
+        given = "is missing" if value is None else f"must be text of one symbol or more, not {quote_value(value)}"
         raise UsageError(f"{name} {given}")
     found = to_symbols(value)
     if to_text(found) != value or not found.isprintable():
@@ -246,5 +246,5 @@ def _whole(row: Mapping[str, Any], name: str, default: int) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit():  # as CSV has it
         value = int(value)
     if type(value) is not int or not 1 <= value <= MAX_SIZE:
-        raise UsageError(f"{name} must be a whole number from 1 to a million, not {shown(value)}")
+        raise UsageError(f"{name} must be a whole number from 1 to a million, not {quote_value(value)}")
     return value

@@ -14,7 +14,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from lengthwise.base.ranges import Range
-from lengthwise.base.rows import clipped
+from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.tasks import Task, symbols_of
 from lengthwise.tasks.family import Family
@@ -75,9 +75,9 @@ class Recall(Task):
         answer = memory.gather(1, queries) + self.keys
         return Problems(
             sizes,
-            clipped(prompt.to(torch.int8), 3 * count),
+            zero_after(prompt.to(torch.int8), 3 * count),
             3 * count,
-            clipped(answer.to(torch.int8), count),
+            zero_after(answer.to(torch.int8), count),
             count,
             count,
         )

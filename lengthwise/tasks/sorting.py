@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 
-from lengthwise.base.rows import clipped, within
+from lengthwise.base.rows import within, zero_after
 from lengthwise.base.types import SYMBOL, Problems, UsageError
 from lengthwise.tasks import Task
 from lengthwise.tasks.digits import EXACT, Order, as_read, ordered, without_leading_zeros, words
@@ -87,13 +87,13 @@ class Sorting(Task):
         """From the numbers' digits, least significant first, whatever they are padded with."""
         there = within(sizes[:, 0], labels.shape[1])
         length = length * there
-        digits = clipped(digits, length)
+        digits = zero_after(digits, length)
         ranked = _ascending(digits, there)
         answer = torch.full((len(sizes), 2 * labels.shape[1] - 1), COMMA, dtype=SYMBOL)
         answer[:, ::2] = FIRST + labels.gather(1, ranked)
         answer_length = 2 * sizes[:, 0] - 1
         prompt, prompt_length = self._write(digits, length, labels)
-        return Problems(sizes, prompt, prompt_length, clipped(answer, answer_length), answer_length, sizes[:, 0])
+        return Problems(sizes, prompt, prompt_length, zero_after(answer, answer_length), answer_length, sizes[:, 0])
 
     def _write(
         self, digits: Int[Tensor, "b n d"], length: Int[Tensor, "b n"], labels: Int[Tensor, "b n"]

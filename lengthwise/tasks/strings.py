@@ -12,7 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from lengthwise.base.ranges import Range
-from lengthwise.base.rows import clipped
+from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems
 from lengthwise.tasks import Listed
 
@@ -37,7 +37,7 @@ class _Rearranged(Listed):
         length = sizes[:, 0]
         places = self.places(sizes, row).clamp(min=0, max=row.shape[1] - 1)
         answer_length = self.times * length
-        return Problems(sizes, row, length, clipped(row.gather(1, places), answer_length), answer_length, length)
+        return Problems(sizes, row, length, zero_after(row.gather(1, places), answer_length), answer_length, length)
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return self.times * sizes[:, 0]

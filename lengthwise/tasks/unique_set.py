@@ -12,7 +12,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from lengthwise.base.ranges import Range
-from lengthwise.base.rows import clipped, within
+from lengthwise.base.rows import within, zero_after
 from lengthwise.base.types import Problems
 from lengthwise.tasks import Listed
 from lengthwise.tasks.family import Family
@@ -43,7 +43,7 @@ class UniqueSet(Listed):
         few = (torch.rand(rows, 1, generator=generator) * most).long() + 1
         number = (torch.rand(rows, width, generator=generator) * few).long()  # among the row's own symbols
         own = torch.rand(rows, self.alphabet, generator=generator).argsort(1)
-        return self.solved(sizes, clipped(own.gather(1, number), sizes[:, 0]))
+        return self.solved(sizes, zero_after(own.gather(1, number), sizes[:, 0]))
 
     @property
     def families(self) -> Sequence[Family]:
@@ -52,13 +52,13 @@ class UniqueSet(Listed):
 
     def _all_different(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         """No symbol twice, as far as the alphabet goes."""
-        return self.solved(sizes, clipped(self._shuffled(sizes, generator), sizes[:, 0]))
+        return self.solved(sizes, zero_after(self._shuffled(sizes, generator), sizes[:, 0]))
 
     def _first_comes_again(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         """No symbol twice but the last, which is the first again."""
         row = self._shuffled(sizes, generator)
         row = torch.where(torch.arange(row.shape[1]) == sizes - 1, row[:, :1], row)
-        return self.solved(sizes, clipped(row, sizes[:, 0]))
+        return self.solved(sizes, zero_after(row, sizes[:, 0]))
 
     def _shuffled(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Int[Tensor, "b n"]:
         """The alphabet in an order of each row's own, round and round."""

@@ -87,23 +87,23 @@ def laws_of(kind: type, *further: ModuleType) -> tuple[Law, ...]:
     return tuple(found)
 
 
-def held(part: Any, name: str, laws: Sequence[Law]) -> Findings:
+def hold_to_laws(part: Any, name: str, laws: Sequence[Law]) -> Findings:
     """Whether a part keeps each of these laws; ``name`` is what it is called."""
-    return Findings(_held(part, name, law) for law in laws)
+    return Findings(_hold_to_law(part, name, law) for law in laws)
 
 
-def _held(part: Any, name: str, law: Law) -> Finding:
+def _hold_to_law(part: Any, name: str, law: Law) -> Finding:
     said = sentence(law.__doc__ or "")
     try:
         law(part)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a SystemExit is one of the law's too
-        return Finding(name, said, holds=False, told=_told(error))
+        return Finding(name, said, holds=False, told=_describe_error(error))
     return Finding(name, said, holds=True, told="")
 
 
-def _told(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     """What was found or, of an error in the part's own code, where it stands too."""
     return one_line(error) if isinstance(error, (Broken, UsageError)) else describe_user_error(error)
 
@@ -118,7 +118,7 @@ def check_kinds(kinds: Iterable[type[Part]]) -> Findings:
             raise
         except BaseException as error:
             law = "It can be made without arguments."
-            found.append(Finding(kind.__name__, law, holds=False, told=_told(error)))
+            found.append(Finding(kind.__name__, law, holds=False, told=_describe_error(error)))
         else:
             found += check_part(part, kind.__name__)
     return found
@@ -127,8 +127,8 @@ def check_kinds(kinds: Iterable[type[Part]]) -> Findings:
 def check_part(part: Part, name: str = "") -> Findings:
     """Hold a part to the laws of its kind."""
     name = name or text(part)
-    found = held(part, name, laws_of(type(part)))
+    found = hold_to_laws(part, name, laws_of(type(part)))
     if isinstance(part, (Position, MixerSpec)):
         of_models = [law for law in laws_of(ModelSpec) if law not in laws_of(Part)]
-        found += held(laws_of_models.small(part), name, of_models)
+        found += hold_to_laws(laws_of_models.small(part), name, of_models)
     return found

@@ -34,7 +34,7 @@ ROWS = 40
 
 def there_is_a_task_to_try(layout: Layout) -> None:
     """It accepts a task that the laws are tried on: one of ours, or one of your own that is imported."""
-    if not _accepted(layout):
+    if not _accepted_tasks(layout):
         names = ", ".join(dict.fromkeys(task.name for task in TASKS))
         raise Broken(
             f"it accepts none of {names}, and no imported task of your own: its other laws were tried on nothing"
@@ -43,7 +43,7 @@ def there_is_a_task_to_try(layout: Layout) -> None:
 
 def what_is_asked_for_is_the_answer(layout: Layout) -> None:
     """The targets of a row's answer slots read as its answer, whatever stands where no symbol is asked for."""
-    for task, problems, batch in _written(layout):
+    for task, problems, batch in _write_batches(layout):
         symbols = len(layout.vocabs(task)[1])
         rubbish = torch.randint(symbols, batch.targets.shape, generator=stream(0, "rubbish"))
         said = batch.targets.where(batch.loss_mask, rubbish)  # what a model may say where nobody asks
@@ -53,26 +53,26 @@ def what_is_asked_for_is_the_answer(layout: Layout) -> None:
                 continue  # as in sums modulo baseⁿ
             read, right = (task.format(part) for part in (layout.answer(row[slots], task), answer))
             if read != right:
-                raise Broken(f"{_named(task, problems, i)}: {right!r} is read as {read!r}")
+                raise Broken(f"{_describe_row(task, problems, i)}: {right!r} is read as {read!r}")
 
 
 def what_is_asked_for_has_room(layout: Layout) -> None:
     """Each row asks for one symbol or more, all of them in its answer slots, and those in the row."""
-    for task, problems, batch in _written(layout):
+    for task, problems, batch in _write_batches(layout):
         for inner, mask, outer, whole in (
             ("loss_mask", batch.loss_mask, "answer_slots", batch.answer_slots),
             ("answer_slots", batch.answer_slots, "the row", batch.inputs.padding_mask),
         ):
             if (outside := (mask & ~whole).any(1)).any():
                 row = int(outside.long().argmax())
-                raise Broken(f"{_named(task, problems, row)}: {inner} reaches out of {outer}")
+                raise Broken(f"{_describe_row(task, problems, row)}: {inner} reaches out of {outer}")
         if not batch.loss_mask.any(1).all():
             raise Broken(f"{task.name}: a row asks for nothing")
 
 
 def all_symbols_are_known(layout: Layout) -> None:
     """Tokens and targets are ids of the vocabularies of inputs and outputs."""
-    for task, _, batch in _written(layout):
+    for task, _, batch in _write_batches(layout):
         reads, writes = map(len, layout.vocabs(task))
         for name, ids, count in (("tokens", batch.inputs.tokens, reads), ("targets", batch.targets, writes)):
             if int(ids.min()) < 0 or int(ids.max()) >= count:
@@ -81,7 +81,7 @@ def all_symbols_are_known(layout: Layout) -> None:
 
 def the_answer_is_not_shown(layout: Layout) -> None:
     """Inputs do not depend on the answer or, where answer symbols are read, on none that is still to be predicted."""
-    for task, problems, batch in _written(layout):
+    for task, problems, batch in _write_batches(layout):
         for other in _other_answers(layout, task, problems):
             again = layout.write(other, task)
             changed = (batch.targets != again.targets).long()
@@ -94,12 +94,12 @@ def the_answer_is_not_shown(layout: Layout) -> None:
                 if differs.any():
                     row, position = divmod(int(differs.flatten().long().argmax()), differs.shape[1])
                     told = f"another answer changes {name} at position {position}"
-                    raise Broken(f"{_named(task, problems, row)}: {told}")
+                    raise Broken(f"{_describe_row(task, problems, row)}: {told}")
 
 
 def there_is_room_whatever_the_answer(layout: Layout) -> None:
     """Rows of one size and prompt length have the same answer slots, however long their answers are."""
-    for task in _accepted(layout):
+    for task in _accepted_tasks(layout):
         problems = task.sample(torch.full((100, len(task.axes)), task.smallest + 2), stream(0, "room"))
         batch = layout.write(problems, task)
         for length in problems.prompt_length.unique():
@@ -111,8 +111,8 @@ def there_is_room_whatever_the_answer(layout: Layout) -> None:
 
 def a_problem_is_written_as_it_is_alone(layout: Layout) -> None:
     """A row does not depend on the rows beside it: longer ones add padding, in which nothing is asked for."""
-    for task in _accepted(layout):
-        problems = _drawn(task, top=4)
+    for task in _accepted_tasks(layout):
+        problems = _draw_problems(task, top=4)
         longer = task.sample(torch.full((1, len(task.axes)), task.smallest + 8), stream(1, "longer"))
         order = torch.randperm(ROWS, generator=stream(0, "order"))
         together = layout.write(Problems.join([problems.take(order), longer]), task)
@@ -122,19 +122,21 @@ def a_problem_is_written_as_it_is_alone(layout: Layout) -> None:
                 here, beyond = beside[place].split([one.shape[1], beside.shape[1] - one.shape[1]])
                 if not torch.equal(one[0], here):
                     told = f"{name} is {one[0].tolist()} alone, {here.tolist()} beside others"
-                    raise Broken(f"{_named(task, problems, i)}: {told}")
+                    raise Broken(f"{_describe_row(task, problems, i)}: {told}")
                 if one.dtype == torch.bool and beyond.any():
-                    raise Broken(f"{_named(task, problems, i)}: {name} reaches into the padding beside a longer row")
+                    raise Broken(
+                        f"{_describe_row(task, problems, i)}: {name} reaches into the padding beside a longer row"
+                    )
 
 
 def rounds_and_sizes_are_kept(layout: Layout) -> None:
     """A batch has the sizes and the rounds T(n) of its problems, in their order."""
-    for task, problems, batch in _written(layout):
+    for task, problems, batch in _write_batches(layout):
         if not torch.equal(batch.rounds, problems.rounds) or not torch.equal(batch.sizes, problems.sizes):
             raise Broken(f"{task.name}: rounds {problems.rounds.tolist()} become {batch.rounds.tolist()}")
 
 
-def _accepted(layout: Layout) -> list[Task]:
+def _accepted_tasks(layout: Layout) -> list[Task]:
     """The tasks that a layout's laws are tried on: of ours, else of a user's own, those that it accepts."""
     return [task for task in TASKS if layout.accepts(task)] or [task for task in _own_tasks() if layout.accepts(task)]
 
@@ -147,20 +149,20 @@ def _own_tasks() -> Iterator[Task]:
                 yield kind()
 
 
-def _written(layout: Layout) -> Iterator[tuple[Task, Problems, Batch]]:
+def _write_batches(layout: Layout) -> Iterator[tuple[Task, Problems, Batch]]:
     """Problems of each task that it accepts, and their batch."""
-    for task in _accepted(layout):
-        problems = _drawn(task)
+    for task in _accepted_tasks(layout):
+        problems = _draw_problems(task)
         yield task, problems, layout.write(problems, task)
 
 
-def _drawn(task: Task, top: int = 6) -> Problems:
+def _draw_problems(task: Task, top: int = 6) -> Problems:
     """Problems of the smallest size, and of further ones, ``top`` in all."""
     draw = stream(0, "laws", task.name, top)
     return task.sample(torch.randint(top, (ROWS, len(task.axes)), generator=draw) + task.smallest, draw)
 
 
-def _named(task: Task, problems: Problems, row: int) -> str:
+def _describe_row(task: Task, problems: Problems, row: int) -> str:
     ((prompt, _),) = texts(task, problems.take(slice(row, row + 1)))
     return f"{task.name} {prompt}"
 

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lengthwise.base.fields import parts_in
-from lengthwise.base.rng import seed_torch, stream, undisturbed
+from lengthwise.base.rng import preserve_generators, seed_torch, stream
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import END, EQUALS, Vocab
 from lengthwise.experiment.layout import Layout
@@ -85,7 +85,7 @@ def weights_come_from_the_seed(spec: ModelSpec) -> None:
     own = problems_of(spec)
     for causal in (own[1].causal,) if own else (False, True):
         try:
-            one, two = (_seeded(spec, causal).state_dict() for _ in range(2))
+            one, two = (_build_seeded(spec, causal).state_dict() for _ in range(2))
         except UsageError:
             continue
         for name, weight in one.items():
@@ -106,7 +106,7 @@ def far_longer_rows_are_read(spec: ModelSpec) -> None:
 
 def decoding_goes_on_from_earlier_positions(spec: ModelSpec) -> None:
     """In decoding, positions that are read one after the other get the logits of the whole row."""
-    for model in built(spec, [True]):
+    for model in build_models(spec, [True]):
         inputs, loops = rows([9, 9]), 2
         if (read_on := reader(model, inputs)) is None:
             continue
@@ -194,7 +194,7 @@ class _Checked(Plain):
 
 
 def _runners(spec: ModelSpec, directions: Sequence[bool] = (False, True)) -> Iterator[_Checked]:
-    return (_Checked(model, spec) for model in built(spec, directions))
+    return (_Checked(model, spec) for model in build_models(spec, directions))
 
 
 def _rows_of(runner: Runner, lengths: Sequence[int] = LENGTHS, width: int | None = None) -> Inputs:
@@ -219,7 +219,7 @@ def small(part: Position | MixerSpec) -> ModelSpec:
     return replace(SMALL, positions=(part,))
 
 
-def built(spec: ModelSpec, directions: Sequence[bool] = (False, True)) -> Iterator[Model]:
+def build_models(spec: ModelSpec, directions: Sequence[bool] = (False, True)) -> Iterator[Model]:
     """Its models, not causal and causal, with every weight away from where it starts. Raises the UsageError of the
     second where it has neither."""
     refused = []
@@ -227,7 +227,7 @@ def built(spec: ModelSpec, directions: Sequence[bool] = (False, True)) -> Iterat
         directions = [causal for causal in directions if causal == own[1].causal]
     for causal in directions:
         try:
-            model = _seeded(spec, causal)
+            model = _build_seeded(spec, causal)
         except UsageError as error:
             refused.append(error)
         else:
@@ -236,8 +236,8 @@ def built(spec: ModelSpec, directions: Sequence[bool] = (False, True)) -> Iterat
         raise refused[-1]
 
 
-def _seeded(spec: ModelSpec, causal: bool) -> Model:
-    with undisturbed():
+def _build_seeded(spec: ModelSpec, causal: bool) -> Model:
+    with preserve_generators():
         seed_torch(0)
         model = spec.build(*vocabs_of(spec), causal=causal)
     return model if isinstance(model, Model) else Once(model)

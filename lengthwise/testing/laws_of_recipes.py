@@ -10,7 +10,7 @@ import torch
 from lengthwise.base.fields import Part
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.studies import Study
-from lengthwise.testing.laws import Findings, check_kinds, held, laws_of
+from lengthwise.testing.laws import Findings, check_kinds, hold_to_laws, laws_of
 from lengthwise.testing.laws_of_parts import Broken
 from lengthwise.training.trainer import rehearse
 
@@ -24,7 +24,7 @@ def it_trains_and_is_measured(recipe: Recipe) -> None:
 
 def what_chooses_weights_stays_near(recipe: Recipe) -> None:
     """What it watches stays within 1.5 times its training length: scores further out are no surprise otherwise."""
-    furthest = max(_watched(recipe), default=0)
+    furthest = max(_watched_sizes(recipe), default=0)
     if furthest > NEAR * recipe.lengths.top:
         raise Broken(f"it trains to {recipe.lengths.top}, and watch.sizes names {furthest}")
 
@@ -32,7 +32,7 @@ def what_chooses_weights_stays_near(recipe: Recipe) -> None:
 def it_reports_what_did_not_choose(study: Study) -> None:
     """Each panel measures a size beyond those that its recipes watch or, where they watch none, train on."""
     for panel in study.panels:
-        chosen = max((max(_watched(recipe), default=recipe.lengths.top) for recipe in panel.recipes), default=0)
+        chosen = max((max(_watched_sizes(recipe), default=recipe.lengths.top) for recipe in panel.recipes), default=0)
         if max((*panel.sizes, *panel.grid), default=0) <= chosen:
             raise Broken(f"{panel.title}: chosen up to {chosen}, measured up to {max(panel.sizes, default=0)}")
 
@@ -44,7 +44,7 @@ def its_recipes_have_names(study: Study) -> None:
         raise Broken(f"two recipes are called {twice[0]!r}")
 
 
-def _watched(recipe: Recipe) -> tuple[int, ...]:
+def _watched_sizes(recipe: Recipe) -> tuple[int, ...]:
     return recipe.watch.sizes if recipe.watch.every else ()
 
 
@@ -62,11 +62,11 @@ def check_recipes(recipes: Mapping[str, Callable[[], Recipe]]) -> Findings:
 
     found = Findings()
     for name, make in recipes.items():
-        found += held(name, name, (it_can_be_made,))
+        found += hold_to_laws(name, name, (it_can_be_made,))
         if found[-1].holds:
-            found += held(name, name, (it_is_called_by_its_name,))
+            found += hold_to_laws(name, name, (it_is_called_by_its_name,))
         if found[-1].holds:
-            found += held(make(), name, laws_of(Recipe, sys.modules[__name__]))
+            found += hold_to_laws(make(), name, laws_of(Recipe, sys.modules[__name__]))
     return found
 
 
@@ -79,9 +79,9 @@ def check_studies(studies: Mapping[str, Callable[[], Study]]) -> Findings:
 
     found = Findings()
     for name, make in studies.items():
-        found += held(name, name, (it_can_be_made,))
+        found += hold_to_laws(name, name, (it_can_be_made,))
         if found[-1].holds:
-            found += held(make(), name, laws_of(Study, sys.modules[__name__]))
+            found += hold_to_laws(make(), name, laws_of(Study, sys.modules[__name__]))
     return found
 
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from lengthwise.base.rng import seed_torch, stream, undisturbed
+from lengthwise.base.rng import preserve_generators, seed_torch, stream
 from lengthwise.base.types import Batch, Loss, Trace
 from lengthwise.experiment.layout import FullOutput
 from lengthwise.experiment.lengths import Lengths
@@ -154,7 +154,7 @@ def drawn_problems_come_from_the_generator(lengths: Lengths) -> None:
 def the_loss_is_a_number(objective: Objective) -> None:
     """The loss is one finite number above 0, logged as ``loss``; no log carries a gradient."""
     model, batch = setting()
-    loss = _computed(objective, model, batch)
+    loss = _compute_loss(objective, model, batch)
     if loss.value.shape != () or not loss.value.isfinite() or not loss.value > 0:
         raise Broken(f"the loss is {loss.value.tolist()}")
     if "loss" not in loss.logs or any(value.requires_grad for value in loss.logs.values()):
@@ -176,7 +176,7 @@ def only_what_is_asked_matters(objective: Objective) -> None:
 def the_loss_can_be_descended(objective: Objective) -> None:
     """Some parameter has a gradient, and all gradients are finite."""
     model, batch = setting()
-    _computed(objective, model, batch).value.backward()
+    _compute_loss(objective, model, batch).value.backward()
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     if not any(gradient.any() for gradient in gradients):
         raise Broken("no parameter has a gradient")
@@ -186,7 +186,7 @@ def the_loss_can_be_descended(objective: Objective) -> None:
 
 def setting() -> tuple[Model, Batch]:
     """A small transformer, and a batch of sums."""
-    with undisturbed():
+    with preserve_generators():
         seed_torch(0)
         model = SMALL.build(*LAYOUT.vocabs(TASK), causal=LAYOUT.causal)
     draw = stream(0, "setting")
@@ -196,10 +196,10 @@ def setting() -> tuple[Model, Batch]:
 
 def _loss(objective: Objective, model: Model, batch: Batch) -> Tensor:
     with torch.no_grad():
-        return _computed(objective, model, batch).value
+        return _compute_loss(objective, model, batch).value
 
 
-def _computed(objective: Objective, model: Model, batch: Batch) -> Loss:
+def _compute_loss(objective: Objective, model: Model, batch: Batch) -> Loss:
     return objective(Plain(model), batch, batch.rounds, stream(0, "objective"))
 
 

@@ -25,7 +25,7 @@ Sampler = Callable[[Int[Tensor, "b axes"], Generator], Problems]
 
 def every_answer_is_right(task: Task) -> None:
     """Every answer is the one that ``reference`` gives."""
-    for name, problems in _drawn(task):
+    for name, problems in _draw_all(task):
         for prompt, answer in texts(task, problems):
             if (right := task.reference(prompt)) != answer:
                 raise Broken(f"{name} problem {prompt!r} has the answer {answer!r}, where reference says {right!r}")
@@ -34,7 +34,7 @@ def every_answer_is_right(task: Task) -> None:
 def sizes_are_those_asked_for(task: Task) -> None:
     """Problems have the sizes that were asked for, row by row."""
     for name, sampler in _samplers(task):
-        sizes = asked(task, name)
+        sizes = sizes_of_family(task, name)
         problems = sampler(sizes, stream(0, "laws", name))
         if problems.sizes.tolist() != sizes.tolist():
             raise Broken(f"{name} problems of sizes {sizes[:3].tolist()} have {problems.sizes[:3].tolist()}")
@@ -43,7 +43,7 @@ def sizes_are_those_asked_for(task: Task) -> None:
 def symbols_are_those_it_reads_and_writes(task: Task) -> None:
     """Where a task says what it ``reads`` or ``writes``, prompts and answers hold no other symbols; where it says that
     it ``answers_each_symbol``, each answer is as long as its prompt."""
-    for name, problems in _drawn(task):
+    for name, problems in _draw_all(task):
         for prompt, answer in texts(task, problems):
             for what, row, known in (("reads", prompt, task.reads), ("writes", answer, task.writes)):
                 if known and (other := {*row} - {*known}):
@@ -55,7 +55,7 @@ def symbols_are_those_it_reads_and_writes(task: Task) -> None:
 def rows_are_padded_with_zeros(task: Task) -> None:
     """Prompts and answers hold one symbol or more, ids of ``symbols``, and zeros after their ends; the longest fills
     the last column."""
-    for name, problems in _drawn(task):
+    for name, problems in _draw_all(task):
         for what, row, length in (
             ("prompts", problems.prompt, problems.prompt_length),
             ("answers", problems.answer, problems.answer_length),
@@ -73,7 +73,7 @@ def rows_are_padded_with_zeros(task: Task) -> None:
 
 def answers_fit_their_slots(task: Task) -> None:
     """No answer is longer than ``answer_slots`` says."""
-    for name, problems in _drawn(task):
+    for name, problems in _draw_all(task):
         if (long := problems.answer_length > task.answer_slots(problems.sizes)).any():
             prompt, answer = texts(task, problems)[int(long.long().argmax())]
             raise Broken(f"the answer to the {name} problem {prompt!r}, {answer!r}, does not fit")
@@ -92,7 +92,7 @@ def some_answer_fills_its_slots(task: Task) -> None:
 
 def rounds_are_whole_numbers(task: Task) -> None:
     """T(n), the rounds of its algorithm, is a whole number from 1 up."""
-    for name, problems in _drawn(task):
+    for name, problems in _draw_all(task):
         if problems.rounds.dtype != torch.long or int(problems.rounds.min()) < 1:
             raise Broken(f"{name} problems have rounds from {problems.rounds.min()} up, as {problems.rounds.dtype}")
 
@@ -100,7 +100,7 @@ def rounds_are_whole_numbers(task: Task) -> None:
 def the_generator_alone_decides(task: Task) -> None:
     """The same generator gives the same problems, another one others."""
     for name, sampler in _samplers(task):
-        sizes = asked(task, name)
+        sizes = sizes_of_family(task, name)
         first, again, other = (texts(task, sampler(sizes, stream(seed, "laws"))) for seed in (0, 0, 1))
         if first != again:
             raise Broken(f"{name} problems differ between two calls with the same generator")
@@ -110,7 +110,7 @@ def the_generator_alone_decides(task: Task) -> None:
 
 def what_is_typed_is_read(task: Task) -> None:
     """``parse`` gives back the problem whose prompt was typed, its answer and its rounds."""
-    for name, problems in _drawn(task):
+    for name, problems in _draw_all(task):
         for (prompt, answer), rounds in zip(texts(task, problems), problems.rounds.tolist(), strict=True):
             typed = task.typed(task.vocab.encode(prompt))
             parsed = task.parse(typed)
@@ -208,7 +208,7 @@ def _samplers(task: Task) -> list[tuple[str, Sampler]]:
     return [("uniform", task.sample), *((family.name, family.sample) for family in task.families)]
 
 
-def asked(task: Task, name: str) -> Int[Tensor, "b axes"]:
+def sizes_of_family(task: Task, name: str) -> Int[Tensor, "b axes"]:
     """Sizes of uniform problems, and of a family: all small ones several times; or few of them, the smallest and a
     large one, and some between."""
     small = sizes_of(task) if name in ("uniform", task.harder) else sizes_of(task, top=3, times=1)
@@ -221,7 +221,7 @@ def asked(task: Task, name: str) -> Int[Tensor, "b axes"]:
     return torch.cat([small, ends, between])
 
 
-def _drawn(task: Task) -> Iterator[tuple[str, Problems]]:
+def _draw_all(task: Task) -> Iterator[tuple[str, Problems]]:
     """Uniform problems, and those of every family, the harder set among them."""
     for name, sampler in _samplers(task):
-        yield name, sampler(asked(task, name), stream(0, "laws", name))
+        yield name, sampler(sizes_of_family(task, name), stream(0, "laws", name))

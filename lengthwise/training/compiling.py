@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lengthwise.base.errors import UsageError, clean, message_of
 from lengthwise.base.progress import Progress
-from lengthwise.base.streams import unwarned
+from lengthwise.base.streams import suppress_warnings
 from lengthwise.runners import cpu
 from lengthwise.training.trainer import Trainer
 
@@ -18,7 +18,7 @@ def compile_first(trainee: Trainer, shown: Progress) -> None:
         return
     line = shown.line(f"{trainee.recipe.name}: compiling", 1.0)
     try:
-        with unwarned(), trainee.borrowed():  # the compiler's warnings are for those who write kernels
+        with suppress_warnings(), trainee.borrowed():  # the compiler's warnings are for those who write kernels
             trainee.backward(*trainee.batch(0))
     except RuntimeError as error:
         reason = clean(message_of(error).partition("Set TORCHDYNAMO")[0])[:200].strip()

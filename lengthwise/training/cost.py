@@ -27,7 +27,7 @@ from lengthwise.experiment.recipe import Recipe, Watch
 from lengthwise.experiment.resources import SPEED, of_training, parameters
 from lengthwise.experiment.source import Fresh
 from lengthwise.runners.plain import Plain
-from lengthwise.runs.folder import keep_operations, known_operations
+from lengthwise.runs.folder import keep_operations, read_operations
 from lengthwise.training.arithmetic import Matmul, computing
 from lengthwise.training.compiling import compile_first
 from lengthwise.training.trainer import Trainer
@@ -80,7 +80,7 @@ def operations(recipe: Recipe, rows: int | None = None, moments: int = 4) -> flo
         for step in _moments(recipe, moments):
             batch, loops = data.batch(small, step, passed=_passed(recipe, step))
             # Torch does not count the fused attention of a CPU.
-            with rng.undisturbed(), sdpa_kernel(SDPBackend.MATH), counter:
+            with rng.preserve_generators(), sdpa_kernel(SDPBackend.MATH), counter:
                 rng.seed_torch(rng.address(recipe.seed, "dropout", step))
                 small.objective(Plain(model), batch, loops, rng.stream(recipe.seed, "objective", step)).value.backward()
     return counter.operations * recipe.batch / rows / moments
@@ -126,7 +126,7 @@ def _passed(recipe: Recipe, step: int) -> int:
 
 def operations_by_id(recipes: Iterable[Recipe], progress: Progress | None = None) -> dict[str, float]:
     """``operations`` of each recipe, by its id without seeds. What is measured is kept."""
-    found, known = {recipe.seedless_id: recipe for recipe in recipes}, known_operations()
+    found, known = {recipe.seedless_id: recipe for recipe in recipes}, read_operations()
     new = {key: recipe for key, recipe in found.items() if key not in known}
     line = (progress or Progress(quiet=True)).line("operations of a step", len(new))
     for number, (key, recipe) in enumerate(new.items()):

@@ -14,8 +14,8 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.files import one_line
 from lengthwise.experiment.recipe import Parent, Recipe
 from lengthwise.hub import PREFIX
-from lengthwise.run import FINAL, Run, load, named_now, read_recipe, weights_folder
-from lengthwise.runs.folder import RunFolder, runs_folder, shipped
+from lengthwise.run import FINAL, Run, load, read_recipe, rename_parameters, weights_folder
+from lengthwise.runs.folder import RunFolder, list_shipped, runs_folder
 
 TAKEN = ("step", "passed", "model", "average", "optimizer")  # of a kept state
 
@@ -35,8 +35,10 @@ def go_on_from(run: str | Path, recipe: Recipe) -> Recipe:
     except (RuntimeError, KeyError, AttributeError, TypeError) as error:
         raise UsageError(f"{run}: its weights do not fit this recipe's model ({one_line(error)})") from None
     given = str(run)
-    named = given.startswith(PREFIX) or given in shipped() or folder.resolve().parent == runs_folder().resolve()
-    name = (given if given in shipped() or given.startswith(PREFIX) else folder.name) if named else folder.resolve()
+    named = given.startswith(PREFIX) or given in list_shipped() or folder.resolve().parent == runs_folder().resolve()
+    name = (
+        (given if given in list_shipped() or given.startswith(PREFIX) else folder.name) if named else folder.resolve()
+    )
     step = about.get("steps", own.steps)
     return recipe.change(parent=Parent(digest_of(found), step, state is not None, str(name)))
 
@@ -54,7 +56,7 @@ def inherited(parent: Parent) -> tuple[dict[str, Any], Recipe]:
     if found is None or (digest := digest_of(found)) != parent.digest:
         changed = "its final.pt is gone" if found is None else f"they have the digest {digest}, not {parent.digest}"
         raise UsageError(f"{parent.run}: these are not the weights that this run goes on from: {changed}")
-    found["model"] = named_now(found["model"])
+    found["model"] = rename_parameters(found["model"])
     return found, own
 
 

@@ -16,7 +16,7 @@ from lengthwise.evaluation import causality
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import of_training
 from lengthwise.run import Run, choose_device
-from lengthwise.tracking import check, tracked
+from lengthwise.tracking import check, send_to_trackers
 from lengthwise.training import checkpoint
 from lengthwise.training.arithmetic import Matmul, check_matmul, computing, stop_signal
 from lengthwise.training.compiling import compile_first
@@ -58,7 +58,7 @@ def train(
     """
     check(track)
     shown = progress or Progress(quiet=True)
-    at, where = choose_device(device), Run.expected(recipe).folder if folder in (None, "") else path_of(folder)
+    at, where = choose_device(device), Run.locate(recipe).folder if folder in (None, "") else path_of(folder)
     check_matmul(matmul, at)
     if at.type == "cpu":
         of_training(recipe).check(f"{recipe.name}: its training")
@@ -82,7 +82,7 @@ def train(
                 held.enter_context(alone)
             held.enter_context(computing(threads))
             stopped = held.enter_context(stop_signal())
-            held.enter_context(tracked(run, track, shown.note))
+            held.enter_context(send_to_trackers(run, track, shown.note))
             if run.done:  # another process finished it, or this run was killed just before it cleaned up
                 run.forget_state()
                 processes.from_first(None)

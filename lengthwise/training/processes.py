@@ -19,7 +19,7 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.types import Inputs, sent
+from lengthwise.base.types import Inputs, to_device
 from lengthwise.run import from_torchrun
 from lengthwise.runners import Runner
 
@@ -188,4 +188,4 @@ class Divided(Runner):
         parts = [part[:count] for part, count in zip(self.processes.gather(padded), counts, strict=True)]
         parts[self.processes.rank] = own
         back = owner.argsort(stable=True).argsort()
-        return torch.cat(parts)[sent(back, own.device)]
+        return torch.cat(parts)[to_device(back, own.device)]

@@ -29,7 +29,7 @@ from lengthwise.run import Run, choose_device
 from lengthwise.runners import Runner
 from lengthwise.runners.stacked import Recorder, Replayer, answers
 from lengthwise.runs.folder import DIVERGED
-from lengthwise.tracking import check, tracked
+from lengthwise.tracking import check, send_to_trackers
 from lengthwise.training.arithmetic import Matmul, autocast, check_matmul, computing, stepping, stop_signal
 from lengthwise.training.prefetch import drawn_ahead
 from lengthwise.training.processes import process_count
@@ -74,7 +74,7 @@ def train_stacked(
             if run.done:
                 run.forget_state()
             else:
-                entered.enter_context(tracked(run, track, shown.note))
+                entered.enter_context(send_to_trackers(run, track, shown.note))
         entered.enter_context(computing(threads))
         stopped = entered.enter_context(stop_signal())
         if left:
@@ -89,7 +89,7 @@ def train_stacked(
 
 def _foresee(recipes: Sequence[Recipe], device: torch.device, matmul: Matmul) -> None:
     """Raise UsageError for what cannot work, before anything is written."""
-    first, runs = recipes[0], [Run.expected(recipe) for recipe in recipes]
+    first, runs = recipes[0], [Run.locate(recipe) for recipe in recipes]
     if device.type == "cpu":
         demand = of_training(first)
         together = replace(demand, memory=len(recipes) * demand.memory)

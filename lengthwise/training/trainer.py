@@ -27,7 +27,7 @@ from lengthwise.experiment.recipe import Parent, Recipe
 from lengthwise.experiment.resources import KEPT, of_model, parameters, surely_small
 from lengthwise.experiment.source import Fresh
 from lengthwise.models import Model
-from lengthwise.run import FINAL, Run, check_kept, commit, named_now, save
+from lengthwise.run import FINAL, Run, check_kept, commit, rename_parameters, save
 from lengthwise.runners import Runner, cpu
 from lengthwise.runners.plain import Plain
 from lengthwise.training import checkpoint
@@ -79,7 +79,8 @@ class Trainer:
         self.resumed: list[dict[str, Any]] = []  # with what each change of versions or threads came
         self.watching = Validator(recipe)
         # Steps seed torch's global generators, for dropout; code of others may draw from Python's too.
-        self.borrowed = partial(running_foreign_code, recipe) if runs_foreign_code(recipe, self.model) else rng.borrowed
+        foreign = runs_foreign_code(recipe, self.model)
+        self.borrowed = partial(running_foreign_code, recipe) if foreign else rng.borrow_torch_generators
         self.spent = {"wall_s": 0.0, "cpu_s": 0.0}
         self.clock = Clock()
 
@@ -345,9 +346,9 @@ class Trainer:
     def _resume(self, state: dict[str, Any], known: dict[str, Any]) -> None:
         for name in ("model", "average"):
             if isinstance(state.get(name), dict):
-                state[name] = named_now(state[name])
+                state[name] = rename_parameters(state[name])
         if isinstance(best := state.get("best"), dict) and isinstance(best.get("weights"), dict):
-            best["weights"] = named_now(best["weights"])
+            best["weights"] = rename_parameters(best["weights"])
         checkpoint.check(state, known)
         self.adopt(state)
 
@@ -376,22 +377,20 @@ def rehearse(recipe: Recipe, device: torch.device, matmul: Matmul = "fp32") -> T
     """Train on a few rows at the first step and at the last, and measure what the recipe watches and its longest
     problems on a few: what cannot work raises UsageError here, before anything is written or hours have passed."""
     check_matmul(matmul, device)
-    with wrap_user_errors(recipe), rng.undisturbed():
-        return _rehearsed(recipe, device, matmul)
-
-
-def _rehearsed(recipe: Recipe, device: torch.device, matmul: Matmul) -> Trainer:
-    trainee = Trainer(small(recipe), device, matmul=matmul)
-    causality.check(trainee.model, recipe, [recipe.tops])
-    data.check_training(recipe)
-    check_kept(trainee.model.state_dict())
-    trainee.advance()
-    trainee.step, trainee.passed = recipe.steps - 1, recipe.lengths.top
-    trainee.advance()
-    if recipe.watch.every:
-        trainee.watch()
-    scores.exact_match(trainee.model, trainee.recipe, data.nearest_size(recipe, recipe.lengths.top, "validation"), 1)
-    return trainee
+    with wrap_user_errors(recipe), rng.preserve_generators():
+        trainer = Trainer(small(recipe), device, matmul=matmul)
+        causality.check(trainer.model, recipe, [recipe.tops])
+        data.check_training(recipe)
+        check_kept(trainer.model.state_dict())
+        trainer.advance()
+        trainer.step, trainer.passed = recipe.steps - 1, recipe.lengths.top
+        trainer.advance()
+        if recipe.watch.every:
+            trainer.watch()
+        scores.exact_match(
+            trainer.model, trainer.recipe, data.nearest_size(recipe, recipe.lengths.top, "validation"), 1
+        )
+        return trainer
 
 
 def small(recipe: Recipe) -> Recipe:

@@ -64,7 +64,7 @@ def contradictions(claims: Claims, weights: Weights, parameters: int) -> Iterato
         yield f"scores are of other weights ({', '.join(sorted(others))}; these are {own})"
 
 
-def refuted(claims: Claims, measured: Iterable[Row], weights: Weights, seed: int) -> tuple[list[str], int]:
+def find_refuted(claims: Claims, measured: Iterable[Row], weights: Weights, seed: int) -> tuple[list[str], int]:
     """Claims that are surely better than what was measured, and how many claims were looked at. Of those that nobody
     has measured yet, a few are drawn and measured here."""
     own = [row for row in claims.rows if row["stopping"] == weights.recipe.stopping.name]
@@ -72,7 +72,7 @@ def refuted(claims: Claims, measured: Iterable[Row], weights: Weights, seed: int
     unknown = [row for row in own if _key(row) not in found]
     drawn = Random(address(seed, "claims")).sample(unknown, min(DRAWN, len(unknown)))
     for row in drawn:
-        if score := _measured(weights, row, seed):
+        if score := _measure_again(weights, row, seed):
             found[_key(row)] = score
     looked_at = [row for row in own if _key(row) in found]
     return [said for row in looked_at if (said := _refutation(row, found[_key(row)]))], len(looked_at)
@@ -82,7 +82,7 @@ def _key(row: Row) -> tuple[tuple[int, ...], str]:
     return tuple(row["sizes"]), row["problems"]
 
 
-def _measured(weights: Weights, row: Row, seed: int) -> Row | None:
+def _measure_again(weights: Weights, row: Row, seed: int) -> Row | None:
     """A claim's problems measured anew; none where there are no such problems, or it would take too long."""
     recipe, size = weights.recipe, tuple(row["sizes"])
     try:

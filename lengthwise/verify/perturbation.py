@@ -13,7 +13,7 @@ from jaxtyping import Bool
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from lengthwise.base.rng import stream, undisturbed
+from lengthwise.base.rng import preserve_generators, stream
 from lengthwise.base.types import Batch, Problems
 from lengthwise.evaluation.answers import answer_mask, answers
 from lengthwise.evaluation.likelihood import loss
@@ -51,7 +51,9 @@ def _spread(tensor: Tensor) -> float:
 
 
 @contextmanager
-def changed(model: nn.Module, change: Perturbation, draw: Generator, only: str | None = None) -> Iterator[None]:
+def change_parameters(
+    model: nn.Module, change: Perturbation, draw: Generator, only: str | None = None
+) -> Iterator[None]:
     """A context in which all parameters of a model, or ``only`` the one of this name, are changed."""
     chosen = {name: value for name, value in model.named_parameters() if only in (None, name)}
     before = {name: value.detach().clone() for name, value in chosen.items()}
@@ -71,7 +73,7 @@ class Answered(NamedTuple):
     loss: float  # mean −log p of the right symbols, in nats
 
 
-def answered(weights: Weights, problems: Problems) -> Answered:
+def measure_answers(weights: Weights, problems: Problems) -> Answered:
     """Exact match by the recipe's own stopping rule, and the loss."""
     recipe = weights.recipe
     batch = recipe.layout.write(problems, recipe.task)
@@ -80,15 +82,15 @@ def answered(weights: Weights, problems: Problems) -> Answered:
     return Answered(exact, loss(weights.model, recipe, problems))
 
 
-def perturbed(weights: Weights, problems: Problems, seed: int) -> dict[str, Answered]:
+def measure_perturbed(weights: Weights, problems: Problems, seed: int) -> dict[str, Answered]:
     """How it does as it is, and with its weights ``shuffled``, ``noisy`` and ``jittered``. Of several draws the one
     that does most as the weights themselves: the best of what should fail, the worst of what should not."""
-    found = {"as it is": answered(weights, problems)}
+    found = {"as it is": measure_answers(weights, problems)}
     for change, chosen in ((shuffled, max), (noisy, max), (jittered, min)):
         draws = []
         for number in range(DRAWS):
-            with changed(weights.model, change, stream(seed, "perturbed", change.__name__, number)):
-                draws.append(answered(weights, problems))
+            with change_parameters(weights.model, change, stream(seed, "perturbed", change.__name__, number)):
+                draws.append(measure_answers(weights, problems))
         found[change.__name__] = chosen(draws, key=lambda one: (one.exact, -one.loss))
     return found
 
@@ -99,13 +101,13 @@ def chance(problems: Problems) -> float:
     return float(answer.unique(dim=0, return_counts=True)[1].max()) / len(problems)
 
 
-def unused(weights: Weights, problems: Problems, seed: int) -> list[str]:
+def find_unused_parameters(weights: Weights, problems: Problems, seed: int) -> list[str]:
     """The names of parameters on which no logit depends at the positions that the loss looks at."""
     recipe, model = weights.recipe, weights.model
     batch = recipe.layout.write(problems, recipe.task)
     before, found = _logits(model, recipe, batch), []
     for number, (name, _) in enumerate(model.named_parameters()):
-        with changed(model, noisy, stream(seed, "unused", number), only=name):
+        with change_parameters(model, noisy, stream(seed, "unused", number), only=name):
             after = _logits(model, recipe, batch)
         if not ((after - before).abs() > MOVED * (1 + before.abs().max())).any() and bool(after.isfinite().all()):
             found.append(name)
@@ -123,20 +125,20 @@ def unsteady(weights: Weights, problems: Problems) -> tuple[int, int]:
     halves. In the second rounding may tip what is nearly undecided, and rules that choose for several rows may."""
     recipe, rows = weights.recipe, len(problems)
     batch = recipe.layout.write(problems, recipe.task)
-    first, *others = [_predicted(weights, batch, seed) for seed in range(TIMES)]
+    first, *others = [_predict(weights, batch, seed) for seed in range(TIMES)]
     again = torch.stack([_differ(first, other) for other in others]).any(0)
     if recipe.stopping.together > 1:
         return int(again.sum()), 0
     order = torch.arange(rows).flip(0)
-    parts = [_predicted(weights, batch.take(part), TIMES) for part in order.chunk(2)]
+    parts = [_predict(weights, batch.take(part), TIMES) for part in order.chunk(2)]
     parts = [F.pad(part, (0, first.shape[1] - part.shape[1])) for part in parts]  # a half may lack the longest rows
     return int(again.sum()), int(_differ(first.flip(0), torch.cat(parts)).sum())
 
 
-def _predicted(weights: Weights, batch: Batch, seed: int) -> Tensor:
+def _predict(weights: Weights, batch: Batch, seed: int) -> Tensor:
     """Each row's symbols up to its first end, "b a", zeros after it."""
     recipe = weights.recipe
-    with undisturbed():
+    with preserve_generators():
         torch.manual_seed(seed)
         random.seed(seed)
         (predicted,) = answers(weights.model, recipe, batch, [recipe.stopping])

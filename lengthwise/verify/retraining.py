@@ -15,13 +15,13 @@ from lengthwise.evaluation.sealed import digest
 from lengthwise.models import device_of
 from lengthwise.run import Weights
 from lengthwise.training.loop import train
-from lengthwise.verify.claims import Claims, refuted
+from lengthwise.verify.claims import Claims, find_refuted
 from lengthwise.verify.verification import Check
 
 SAMPLES = 400  # problems per size
 
 
-def retrained(
+def compare_retrained(
     weights: Weights, rows: Sequence[dict[str, Any]], seed: int, progress: Progress | None = None, **how: Any
 ) -> Check:
     """Train the recipe of these weights, and compare: are they the same, or at least no better at what ``rows`` of
@@ -40,6 +40,6 @@ def retrained(
     again = replace(again, name=weights.name)
     sizes = [tuple(row["sizes"]) for row in uniform]
     measured = [score.row() for score in evaluate(again, sizes, samples=SAMPLES, seed=seed)]
-    wrong, count = refuted(Claims(uniform), measured, again, seed)
+    wrong, count = find_refuted(Claims(uniform), measured, again, seed)
     told = f"other weights; {len(wrong)} of {count} sizes are solved worse by what its recipe gives"
     return Check(name, "exposed" if wrong else "passed", "; ".join([told, *wrong[:3]]))

@@ -43,8 +43,8 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import Fresh
 from lengthwise.run import Weights
 from lengthwise.runners.plain import Plain
-from lengthwise.verify.claims import Claims, contradictions, refuted
-from lengthwise.verify.perturbation import Answered, chance, perturbed, unsteady, unused
+from lengthwise.verify.claims import Claims, contradictions, find_refuted
+from lengthwise.verify.perturbation import Answered, chance, find_unused_parameters, measure_perturbed, unsteady
 
 SAMPLES = 1000  # uniform problems per size
 STRUCTURED = 0.4  # of each family so many times as many: 381, all right, are surely .99
@@ -102,7 +102,7 @@ def verify(
         if recipe.stopping.together == 1:
             line.show(0, "looking for failures")
             found, refused = _attack(weights, seconds, seed)
-        checks.append(_attacked(found, refused))
+        checks.append(_check_attack(found, refused))
     return {
         "about": _about(weights, seed, files or {}),
         "parameters": parameters,
@@ -144,7 +144,7 @@ def _text(sizes: tuple[int, ...] | None) -> str | None:
 # The record
 
 
-def passed(record: Row) -> bool:
+def has_passed(record: Row) -> bool:
     """Was nothing exposed?"""
     return all(check["verdict"] != "exposed" for check in record["checks"])
 
@@ -247,9 +247,12 @@ def _sight(weights: Weights) -> Check:
 
 def _behaviour(weights: Weights, problems: Problems, seed: int) -> Iterator[Check]:
     """Is it the weights that answer, and all of them?"""
-    yield from _collapse(perturbed(weights, problems, seed), problems)
+    yield from _collapse(measure_perturbed(weights, problems, seed), problems)
     few = problems.take(slice(PERTURBED // 4))
-    yield _used({name: value.numel() for name, value in weights.model.named_parameters()}, unused(weights, few, seed))
+    yield _check_parameters_used(
+        {name: value.numel() for name, value in weights.model.named_parameters()},
+        find_unused_parameters(weights, few, seed),
+    )
 
 
 def _collapse(found: Mapping[str, Answered], problems: Problems) -> Iterator[Check]:
@@ -269,7 +272,7 @@ def _collapse(found: Mapping[str, Answered], problems: Problems) -> Iterator[Che
     yield Check("tolerates rounding", "passed" if same else "exposed", told)
 
 
-def _used(counts: Mapping[str, int], idle: Sequence[str]) -> Check:
+def _check_parameters_used(counts: Mapping[str, int], idle: Sequence[str]) -> Check:
     if not counts:
         return Check("uses its parameters", "exposed", "it has none")
     without = sum(counts[name] for name in idle)
@@ -322,7 +325,7 @@ def surely_longest(rows: Iterable[Row]) -> Sizes | None:
 
 
 def _claims(claims: Claims, rows: Sequence[Row], weights: Weights, seed: int) -> Check:
-    wrong, count = refuted(claims, rows, weights, seed)
+    wrong, count = find_refuted(claims, rows, weights, seed)
     if not count:
         told = f"of {len(claims.rows)} claims none could be looked at" if claims.rows else "none are claimed"
         return Check("claimed scores", "open", told)
@@ -339,7 +342,7 @@ def _attack(weights: Weights, seconds: float, seed: int) -> tuple[Row, str]:
         return {}, str(error)
 
 
-def _attacked(found: Row, refused: str) -> Check:
+def _check_attack(found: Row, refused: str) -> Check:
     if not found:
         return Check("attack", "open", f"none: {refused}")
     if not found["failed"]:

@@ -31,7 +31,7 @@ def document(
 ) -> str:
     """A whole page. ``body`` is HTML, ``data`` values that scripts find in the elements of these ids: as JSON or, of
     the names in ``small``, as deflated JSON in base64. ``libraries`` are scripts that run before the page's own."""
-    held = "\n".join(_held(name, value, name in small) for name, value in data.items())
+    held = "\n".join(_embed_json(name, value, name in small) for name, value in data.items())
     style = (HERE / "page.css").read_text(encoding="utf-8")
     code = "\n".join(f"<script>\n{_script(part)}\n</script>" for part in (*libraries, code))
     return f"""<!doctype html>
@@ -74,7 +74,7 @@ def scripts(*names: str) -> str:
     return '(() => {\n"use strict";\n' + "\n".join(parts) + "})();"
 
 
-def vendored(*names: str) -> list[str]:
+def vendor_scripts(*names: str) -> list[str]:
     """Libraries of others, in ``vendor``, without the address of their source map; the first names their licences."""
     notice = (
         "/* The licences of these libraries:\n"
@@ -85,7 +85,7 @@ def vendored(*names: str) -> list[str]:
     return [notice * (not n) + code.partition("//# sourceMappingURL")[0] for n, code in enumerate(texts)]
 
 
-def _held(name: str, value: Any, small: bool) -> str:
+def _embed_json(name: str, value: Any, small: bool) -> str:
     if not small:
         return f'<script type="application/json" id="{name}">{_json(value)}</script>'
     deflated = base64.b64encode(zlib.compress(json_text(value).encode(), 9)).decode()

@@ -55,7 +55,7 @@ FIXED: dict[str, Any] = {
 ONE_OF = {"final_norm": ("loop", "none"), "injection": ("add", "once")}
 
 
-def exported(weights: Weights) -> dict[str, Any]:
+def export_model(weights: Weights) -> dict[str, Any]:
     """A model with its recipe's facts as plain values: ``weights`` is base64 of little-endian float32, ``tensors`` says
     what lies where. Raises UsageError, in one line, for a model that a page cannot compute."""
     recipe, spec = weights.recipe, weights.recipe.model

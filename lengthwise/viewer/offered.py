@@ -24,12 +24,12 @@ FAILURES = 4  # that are offered
 HARD = 3  # structured problems that are offered
 
 
-def offered(weights: Weights, tries: int | None = None) -> dict[str, Any]:
+def collect_examples(weights: Weights, tries: int | None = None) -> dict[str, Any]:
     """``examples``: problems with what the model says to each, by where they come from; and what a search for failures
     came to. Every answer is given by the model itself, so that none is called right that is not."""
     failing, searched = _failures(weights, tries or TRIES)
     solver, found = Solver(weights), []
-    for prompt, origin in dict([*_drawn(weights), *((prompt, "attack") for prompt in failing)]).items():
+    for prompt, origin in dict([*_draw_examples(weights), *((prompt, "attack") for prompt in failing)]).items():
         try:
             answer = solver.solve(prompt)
         except UsageError:  # longer than its table of positions
@@ -38,7 +38,7 @@ def offered(weights: Weights, tries: int | None = None) -> dict[str, Any]:
     return {"examples": found, "searched": searched}
 
 
-def _drawn(weights: Weights) -> list[tuple[str, str]]:
+def _draw_examples(weights: Weights) -> list[tuple[str, str]]:
     """Draw a problem of the harder set, if there is one, at twice the training length; uniform ones at the training
     length and at twice it; and one each of some families."""
     recipe, draw = weights.recipe, stream(0, "page", weights.recipe.task.name)
@@ -60,18 +60,18 @@ def _drawn(weights: Weights) -> list[tuple[str, str]]:
 
 def _failures(weights: Weights, tries: int) -> tuple[list[str], str]:
     """Problems that the model gets wrong, and how they were looked for."""
-    known = _known().get(weights.name)
+    known = _longest_searches().get(weights.name)
     if known and known["weights"] == digest(weights.model.state_dict()):
         also = f"; {known['also']}" if "also" in known else ""
-        return known["prompts"], f"lengthwise attack {weights.name} {known['options']} {found_by(known)}{also}"
+        return known["prompts"], f"lengthwise attack {weights.name} {known['options']} {describe_search(known)}{also}"
     try:
         ran = attack(weights, tries=tries)
     except UsageError as error:  # a rule that looks at many problems, or a table of positions that ends too soon
         return [], f"no search for failures: {error}"
-    return [row["prompt"] for row in ran["shortest"][:FAILURES]], f"a search for failures {found_by(ran)}"
+    return [row["prompt"] for row in ran["shortest"][:FAILURES]], f"a search for failures {describe_search(ran)}"
 
 
-def found_by(search: Mapping[str, Any]) -> str:
+def describe_search(search: Mapping[str, Any]) -> str:
     """What a search found, given how many problems were tried and how many failed."""
     if not search["failed"]:
         return f"found no wrong answer in {search['tries']:,} tries, which proves nothing"
@@ -79,7 +79,7 @@ def found_by(search: Mapping[str, Any]) -> str:
 
 
 @cache
-def _known() -> dict[str, dict[str, Any]]:
+def _longest_searches() -> dict[str, dict[str, Any]]:
     """The longest searches for failures of shipped weights: with which ``options`` of ``attack``, what they found, and
     some of it; of these very weights, told by their digest."""
     return json.loads((Path(__file__).parent / "failures.json").read_text(encoding="utf-8"))

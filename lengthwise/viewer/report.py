@@ -12,9 +12,9 @@ from lengthwise.report.card import HEADINGS, SURE, card_cells
 from lengthwise.report.length_figure import usual_title
 from lengthwise.run import Run, Weights
 from lengthwise.runs.folder import InquiryFolder, RunFolder
-from lengthwise.viewer.document import document, scripts, text, vendored
+from lengthwise.viewer.document import document, scripts, text, vendor_scripts
 from lengthwise.viewer.models import check
-from lengthwise.viewer.rows import cards, drawn, packed, tables
+from lengthwise.viewer.rows import cards, chart_rows, pack_columns, tables
 from lengthwise.viewer.viewer import SCRIPTS as VIEWER
 from lengthwise.viewer.viewer import thinking
 
@@ -37,8 +37,8 @@ def report_page(
     title = title or usual_title([one.outline for one in [*runs, *asked]])
     held = {
         "made": made,
-        "charts": drawn(runs, asked),
-        "tables": {name: packed(rows) for name, rows in tables(runs, asked, operations).items()},
+        "charts": chart_rows(runs, asked),
+        "tables": {name: pack_columns(rows) for name, rows in tables(runs, asked, operations).items()},
         "recipes": {label: group[0].config() for label, group in (by_recipe(runs) if runs else {}).items()},
     }
     body = _body(title, runs, asked, cards(runs, operations), made)
@@ -74,7 +74,9 @@ def _page(title: str, body: str, held: dict[str, Any], models: list[dict[str, An
     if models:
         body = body.replace(_THINKING, _VIEWER)
         data["models"], code = {"models": models}, code + "\n" + scripts(*VIEWER)
-    return document(title, body.replace(_THINKING, ""), code, data, libraries=vendored(*LIBRARIES), small=("report",))
+    return document(
+        title, body.replace(_THINKING, ""), code, data, libraries=vendor_scripts(*LIBRARIES), small=("report",)
+    )
 
 
 _THINKING = "<!-- thinking -->"

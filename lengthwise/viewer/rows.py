@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lengthwise.base.score_rows import ALONE, Row, latest, size_text
-from lengthwise.report import all_curves, asked_curves, by_recipe, names
+from lengthwise.report import all_curves, by_recipe, language_model_curves, names
 from lengthwise.report.anatomy_figure import by_size, together
-from lengthwise.report.card import listed, score_card
-from lengthwise.report.csv_files import flattened
+from lengthwise.report.card import format_sizes, score_card
+from lengthwise.report.csv_files import flatten_rows
 from lengthwise.report.lines import look
 from lengthwise.report.loss_figure import running_mean
 from lengthwise.report.publish import anatomies_of, metrics_of, scores_of
@@ -31,17 +31,17 @@ SHAPES = {
 SEEDS = {"seed", "data_seed", "name"}  # fields of a recipe that tell no recipes apart
 
 
-def drawn(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> dict[str, list[Row]]:
+def chart_rows(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> dict[str, list[Row]]:
     """The rows of every chart, by the chart's name; empty where there is nothing to draw."""
     groups = by_recipe(runs) if runs else {}
     return {
-        "methods": _methods([*groups, *(curve.label for curve in asked_curves(asked))]),
+        "methods": _methods([*groups, *(curve.label for curve in language_model_curves(asked))]),
         "lengths": _lengths(runs, asked),
         "maps": [row for label, group in groups.items() for row in _map(label, group)],
         "loops": [row for label, group in groups.items() for row in _loops(label, group)],
         "stops": [row for label, group in groups.items() for row in _stops(label, group)],
         "loss": [row for label, group in groups.items() for row in _loss(label, group)],
-        "watched": [row for label, group in groups.items() for row in _watched(label, group)],
+        "watched": [row for label, group in groups.items() for row in _training_rows(label, group)],
         "wrong": [row for label, group in groups.items() for row in _wrong(label, group)],
         "traits": [row for label, group in groups.items() for row in _traits(label, group)],
     }
@@ -55,7 +55,7 @@ def tables(
     found = {
         "scores": scores_of(runs, asked),
         "curves": [{**row, "families": " ".join(row["families"])} for row in _lengths(runs, asked)],
-        "card": [_listed(row) for row in cards(runs, operations)],
+        "card": [_with_size_words(row) for row in cards(runs, operations)],
         "metrics": metrics_of(runs),
         "stopping": [{"recipe": label} | row for label, group in groups.items() for row in depth_rows(_depths(group))],
         "anatomy": [{"recipe": label} | row for label, group in groups.items() for row in anatomies_of(group)],
@@ -69,14 +69,14 @@ def cards(runs: Sequence[RunFolder], operations: Mapping[str, float] | None) -> 
     return score_card(runs, operations) if any(run.rows("scores") for run in runs) else []
 
 
-def _listed(row: Row) -> Row:
+def _with_size_words(row: Row) -> Row:
     """A row of the card whose lists are words: they are of sizes, and no sizes themselves."""
-    return {name: listed(value) if isinstance(value, list) else value for name, value in row.items()}
+    return {name: format_sizes(value) if isinstance(value, list) else value for name, value in row.items()}
 
 
-def packed(rows: Iterable[Row]) -> dict[str, Any]:
+def pack_columns(rows: Iterable[Row]) -> dict[str, Any]:
     """A table with its columns named once."""
-    columns, flat = flattened(rows)
+    columns, flat = flatten_rows(rows)
     return {"columns": columns, "rows": [[row.get(name) for name in columns] for row in flat]}
 
 
@@ -175,7 +175,7 @@ def _loss(label: str, group: Sequence[RunFolder]) -> list[Row]:
     return rows
 
 
-def _watched(label: str, group: Sequence[RunFolder]) -> list[Row]:
+def _training_rows(label: str, group: Sequence[RunFolder]) -> list[Row]:
     """Exact match measured while training."""
     return [
         {"label": label, "seed": seed, "size": size, "step": row["step"], "exact": share}

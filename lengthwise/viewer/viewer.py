@@ -8,8 +8,8 @@ from typing import Any
 from lengthwise.base.types import UsageError
 from lengthwise.run import Weights
 from lengthwise.viewer.document import document, scripts, text
-from lengthwise.viewer.models import exported
-from lengthwise.viewer.offered import offered
+from lengthwise.viewer.models import export_model
+from lengthwise.viewer.offered import collect_examples
 
 NETWORK = "tensors", "tasks", "layouts", "network", "timed", "trace", "rasp"  # what computes
 SCRIPTS = *NETWORK, "dom", "draw", "panel", "viewer"
@@ -33,4 +33,4 @@ see what it would answer after every loop, how sure it is, where its heads look,
 
 def thinking(model: Weights, tries: int | None = None) -> dict[str, Any]:
     """What the viewer needs of one model; ``tries`` of a search for its failures, see ``offered``."""
-    return exported(model) | offered(model, tries)
+    return export_model(model) | collect_examples(model, tries)

@@ -277,7 +277,7 @@ def test_scores_by_several_rules_say_by_which(run):
 
 def test_a_run_shows_what_its_own_rule_scores(folder):
     words = ["train", "looped-parity", "model.width=8", "watch.every=0", "steps=2", "batch=2", "lengths.top=4"]
-    run = Run.expected(lw.find(*words[1:]))
+    run = Run.locate(lw.find(*words[1:]))
     for rule, said in (("After(loops=1)", "exact match, After(loops=1)"), ("Oracle", "exact match ")):
         with pytest.raises(SystemExit) as stopped:
             main([*words, "--lengths", "3", "--samples", "10", "--stopping", rule, "--quiet"])

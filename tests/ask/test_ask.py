@@ -26,7 +26,7 @@ from lengthwise.ask.client import read_reply
 from lengthwise.ask.folder import Asked
 from lengthwise.ask.inquiry import ALONE, Inquiry, items
 from lengthwise.ask.key import Key
-from lengthwise.ask.scoring import judged, lenient
+from lengthwise.ask.scoring import judge, lenient
 from lengthwise.base import signals
 from lengthwise.base.fields import kinds
 from lengthwise.base.types import UsageError, wilson
@@ -310,7 +310,7 @@ def test_numbers_written_least_digit_first_are_asked_most_digit_first(endpoint, 
     ],
 )
 def test_only_the_whole_answer_is_right(said, answer, correct):
-    row = judged(catalog.task("addition"), said, "42")
+    row = judge(catalog.task("addition"), said, "42")
     assert row == {"said": said, "answer": answer, "correct": correct}
 
 
@@ -415,7 +415,7 @@ def test_requests_say_what_was_chosen(endpoint, asked, told):
 
 
 def test_an_answer_below_zero_is_one_too():
-    assert judged(catalog.task("addition"), "-3\n", "-3") == {"said": "-3\n", "answer": "-3", "correct": True}
+    assert judge(catalog.task("addition"), "-3\n", "-3") == {"said": "-3\n", "answer": "-3", "correct": True}
 
 
 def test_a_model_that_says_nothing_is_wrong(endpoint, asked):
@@ -1021,7 +1021,7 @@ def test_what_is_asked_is_read_back(tmp_path):
     assert inquiry.endpoint == "https://x.example/v1"
     with pytest.raises(UsageError, match=r"asked\.json"):
         Asked.open(tmp_path)
-    assert Asked.named(tmp_path) is None
+    assert Asked.find_by_name(tmp_path) is None
 
 
 def test_items_of_two_sizes_are_asked_as_they_are():

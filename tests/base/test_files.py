@@ -156,7 +156,7 @@ def test_no_writer_follows_a_link_to_a_folder(writer, outside, tmp_path, monkeyp
     folder.mkdir()
     monkeypatch.setenv("LENGTHWISE_RUNS", str(folder))
     inquiry = Inquiry("http://x/v1", "m", RECIPE.task, "Well?")
-    names = {"a run": Run.expected(RECIPE).folder.name, "an inquiry": inquiry.name}
+    names = {"a run": Run.locate(RECIPE).folder.name, "an inquiry": inquiry.name}
     (folder / names.get(writer, writer)).symlink_to(outside)
     before = contents(outside)
     with pytest.raises(UsageError, match="nothing is written through links"):

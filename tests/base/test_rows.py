@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lengthwise.base.rng import stream
-from lengthwise.base.rows import clipped, shifted, windows, within
+from lengthwise.base.rows import shift_right, windows, within, zero_after
 from lengthwise.base.types import SYMBOL
 from lengthwise.tasks.digits import carried, number_length, ordered, without_leading_zeros, words
 
@@ -26,7 +26,7 @@ def numbers(seed, low, high, count):
 def test_a_row_is_marked_and_clipped_at_its_own_length(seed, rows, width, dtype):
     length = numbers(seed, 0, width, rows)
     row = drawn(seed, rows, width, dtype)
-    marked, kept = within(length, width), clipped(row, length)
+    marked, kept = within(length, width), zero_after(row, length)
     assert kept.dtype == dtype
     for i, count in enumerate(length.tolist()):
         assert marked[i].tolist() == [True] * count + [False] * (width - count)
@@ -39,7 +39,7 @@ def test_a_row_is_marked_and_clipped_at_its_own_length(seed, rows, width, dtype)
 def test_a_row_is_moved_by_its_own_number_of_places(seed, rows, size, width, dtype):
     by = numbers(seed, -size, width, rows)
     row = drawn(seed, rows, size, dtype)
-    moved = shifted(row, by, width)
+    moved = shift_right(row, by, width)
     assert moved.dtype == dtype
     for i, positions in enumerate(by.tolist()):
         expected = [row[i, j - positions].item() if 0 <= j - positions < size else 0 for j in range(width)]
@@ -110,7 +110,7 @@ def test_only_a_zero_in_the_top_place_is_drawn_again(seed, rows, width):
 @given(seeds, sizes, sizes)
 def test_the_other_order_is_its_own_inverse(seed, rows, width):
     length = numbers(seed, 1, width, rows)
-    digits = clipped(drawn(seed, rows, width), length)
+    digits = zero_after(drawn(seed, rows, width), length)
     turned = ordered(digits, length, "most")
     for i, count in enumerate(length.tolist()):
         assert turned[i].tolist() == digits[i, :count].flip(0).tolist() + [0] * (width - count)

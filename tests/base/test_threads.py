@@ -14,7 +14,7 @@ from test_training import MASTERED, MODEL, PLAIN, outcome
 from torch import nn
 
 import lengthwise as lw
-from lengthwise.base.streams import unwarned
+from lengthwise.base.streams import suppress_warnings
 from lengthwise.experiment.layout import NextToken
 from lengthwise.experiment.loops import Constant
 from lengthwise.experiment.recipe import Watch
@@ -173,7 +173,7 @@ def test_filters_of_warnings_are_as_they_were_after_two_threads():
 
     def silenced(number):
         for _ in range(50):
-            with unwarned():
+            with suppress_warnings():
                 time.sleep(0.0001 * (number + 1))
 
     in_threads(silenced, range(COUNT))

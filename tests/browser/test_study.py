@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from browsing import FITS, chromium, first_paint, needs_browser, opened, until  # noqa: F401
 
-from lengthwise.report.published import published, read_csv
+from lengthwise.report.published import read_csv, read_published
 from lengthwise.run import load
 from lengthwise.viewer.report import MOST, report_page
 
@@ -28,7 +28,9 @@ def written(tmp_path_factory):
     def written(name, *models):
         path = folder / f"{name.replace('/', '-')}{len(models)}.html"
         if not path.exists():
-            path.write_text(report_page(published(RESULTS / name), made="again", models=[load(one) for one in models]))
+            path.write_text(
+                report_page(read_published(RESULTS / name), made="again", models=[load(one) for one in models])
+            )
         return path
 
     return written

@@ -12,9 +12,9 @@ import pytest
 
 import lengthwise as lw
 from lengthwise import catalog
-from lengthwise.base.ranges import spelled
+from lengthwise.base.ranges import describe_type
 from lengthwise.cli import console, entry
-from lengthwise.cli.completion import completed
+from lengthwise.cli.completion import add_completers
 from lengthwise.cli.options import recipe_of
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.registry import sources
@@ -50,7 +50,7 @@ def test_sources_and_imported_code_agree():
     systems = sources.systems()
     assert systems is not None, "run `make docs`"
     assert {name: about for one in systems for name, about in one.recipes.items()} == {
-        name: catalog.summary_of(function) for name, function in catalog._shipped().items()
+        name: catalog.summary_of(function) for name, function in catalog._shipped_recipes().items()
     }
     assert sources.studies() == {name: catalog.summary_of(function) for name, function in catalog.studies().items()}
 
@@ -76,7 +76,7 @@ def test_changed_recipes_are_asked_themselves(tmp_path, monkeypatch):
     assert sources.systems() is None
     (tmp_path / "members.json").write_text(json.dumps({"files": {}, "families": {}}))
     assert sources.systems() is None
-    assert sum(len(one.recipes) for one in sources.systems(catalog.members())) == len(catalog._shipped())
+    assert sum(len(one.recipes) for one in sources.systems(catalog.members())) == len(catalog._shipped_recipes())
 
 
 def test_a_list_waits_for_nothing(tmp_path):
@@ -287,12 +287,12 @@ COMPLETED = [
 @pytest.mark.parametrize(("typed", "wanted"), COMPLETED)
 def test_a_shell_can_complete(typed, wanted):
     *before, last = ["lengthwise", *typed.split()]
-    finder = argcomplete.CompletionFinder(completed(entry.parser()), always_complete_options=True)
+    finder = argcomplete.CompletionFinder(add_completers(entry.parser()), always_complete_options=True)
     assert wanted in [found.strip() for found in finder._get_completions(before, last, "", None)]
 
 
 def test_ranges_are_spelled_out():
-    assert spelled("Size") == "int (1 or more)" and spelled("Seed") == "int"
-    assert spelled("tuple[Decay, ...]") == "tuple[float (0 or more and below 1), ...]"
-    assert spelled('Annotated[float, Range(0, 1, "open")]') == "float (above 0 and below 1)"
-    assert spelled("tuple[Position, ...]") == "tuple[Position, ...]"
+    assert describe_type("Size") == "int (1 or more)" and describe_type("Seed") == "int"
+    assert describe_type("tuple[Decay, ...]") == "tuple[float (0 or more and below 1), ...]"
+    assert describe_type('Annotated[float, Range(0, 1, "open")]') == "float (above 0 and below 1)"
+    assert describe_type("tuple[Position, ...]") == "tuple[Position, ...]"

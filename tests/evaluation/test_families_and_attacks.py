@@ -533,7 +533,7 @@ def test_more_problems_are_measured_of_families_too(capsys):
     words = ["train", "looped-parity", *few, "--families", "--quiet"]
     for samples in ("20", "200", "200"):
         said(capsys, *words, "--lengths", "12", "--samples", samples)
-    rows = Run.expected(lw.find("looped-parity", *few)).rows("scores")
+    rows = Run.locate(lw.find("looped-parity", *few)).rows("scores")
     assert [row["count"] for row in rows if row["problems"] == "runs"] == [2, 20]
 
 
@@ -541,7 +541,7 @@ def test_more_problems_are_measured_of_families_too(capsys):
 def test_families_are_measured_at_pairs_of_sizes_but_not_on_a_map(sizes, measured, capsys):
     few = ["steps=2", "batch=2", "lengths.top=4", "watch.every=0"]
     said(capsys, "train", "abacus-addition", *few, "--families", "--quiet", "--lengths", sizes, "--samples", "10")
-    rows = Run.expected(lw.find("abacus-addition", *few)).rows("scores")
+    rows = Run.locate(lw.find("abacus-addition", *few)).rows("scores")
     assert [row["sizes"] for row in rows if row["problems"] == "runs"] == measured
 
 
@@ -549,7 +549,7 @@ def test_a_family_that_was_measured_by_name_is_measured_again_with_the_others(ca
     few = ["steps=2", "batch=2", "model.width=8", "lengths.top=12", "watch.every=0"]
     words = ["train", "looped-parity", *few, "--quiet", "--lengths", "12", "--samples", "20"]
     said(capsys, *words)
-    run = Run.expected(lw.find("looped-parity", *few))
+    run = Run.locate(lw.find("looped-parity", *few))
     said(capsys, "evaluate", str(run.folder), "--family", "runs", "--lengths", "12", "--samples", "40", "--quiet")
     assert [row["problems"] for row in run.rows("scores")] == ["uniform", "runs"]
     said(capsys, *words, "--families")
@@ -563,7 +563,7 @@ def test_families_are_measured_by_every_rule_that_looks_at_one_problem_at_a_time
     further = ["--stopping", "Converged()", "--stopping", "MaxConfidence(per=batch)"]
     for rules in ([], further, further):
         said(capsys, *words, *rules)
-    rows = Run.expected(lw.find("looped-parity", *few)).rows("scores")
+    rows = Run.locate(lw.find("looped-parity", *few)).rows("scores")
     assert [row["stopping"] for row in rows if row["problems"] == "runs"] == ["Oracle", "Converged"]
 
 
@@ -577,7 +577,7 @@ def test_a_rule_for_whole_batches_measures_families_where_there_is_no_other(caps
         "stopping=MaxConfidence(per=batch)",
     ]
     said(capsys, "train", "looped-parity", *few, "--families", "--quiet", "--lengths", "12", "--samples", "20")
-    rows = Run.expected(lw.find("looped-parity", *few)).rows("scores")
+    rows = Run.locate(lw.find("looped-parity", *few)).rows("scores")
     assert [row["stopping"] for row in rows if row["problems"] == "runs"] == ["MaxConfidence(per=batch)"]
 
 

@@ -53,9 +53,9 @@ def predicted_answers(weights: Any, problems: Any) -> Any:
 
 def shipped_names() -> list[str]:
     """Return the names of all shipped weights."""
-    from lengthwise.runs.folder import shipped
+    from lengthwise.runs.folder import list_shipped
 
-    return sorted(shipped())
+    return sorted(list_shipped())
 
 
 def recipe_names() -> list[str]:

@@ -115,7 +115,7 @@ def test_tasks_of_ray_end_one_by_one_and_the_rest_are_cancelled(monkeypatch, tmp
     assert ray.given == {"num_cpus": 1, "num_gpus": 0.25, "max_retries": 2, "retry_exceptions": [ray_cluster.Lost]}
     ends = ["pass", "import sys; sys.exit('lengthwise: it is hot')", "import os; os.kill(os.getpid(), 9)", "never"]
     jobs = executor.submit([[end] for end in ends])
-    assert [job.done() for job in jobs] == [True, True, True, False]
+    assert [job.is_done() for job in jobs] == [True, True, True, False]
     said = [job.failure() for job in jobs[:3]]
     assert said == ["", "it is hot", "Ray: killed by signal 9"]
     executor.shutdown(jobs[3:])
@@ -196,7 +196,7 @@ class Made(launchers.Job):
     def __init__(self, looks, reason=""):
         self.looks, self.reason = looks, reason
 
-    def done(self):
+    def is_done(self):
         self.looks -= 1
         return self.looks < 0
 

@@ -17,7 +17,7 @@ from lengthwise.experiment.axes import Axis, changed, check_sizes, furthest, gri
 from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.jobs.search import Search
-from lengthwise.report.sweep import compute_importances, ranked, sweep_figure
+from lengthwise.report.sweep import compute_importances, rank_trials, sweep_figure
 from lengthwise.run import Run
 
 SMALL = ["steps=1", "lengths=Uniform(top=4)", "batch=2", "watch.every=0", "keep=last", "--samples", "4", "--quiet"]
@@ -115,7 +115,7 @@ def test_what_mattered_is_what_explains_the_variance():
 
 def test_of_equals_the_smaller_model_is_the_best():
     trials = [trial(1.0, a="1") | {"parameters": 20}, trial(1.0, a="2"), trial(0.9, a="3")]
-    assert [row["values"]["a"] for row in ranked(trials)] == ["2", "1", "3"]
+    assert [row["values"]["a"] for row in rank_trials(trials)] == ["2", "1", "3"]
     assert len(sweep_figure(trials, {"a": False}, "x").axes) == 1
 
 
@@ -207,7 +207,7 @@ def test_the_best_is_a_recipe_that_was_trained(runs, made):
     assert done.returncode == 0, done.stderr
     (folder,) = runs.glob("sweep-*")
     best = Recipe.read((folder / "best.json").read_text())
-    assert (best.seed, best.data_seed) == (3, 3) and Run.expected(best).folder in trained
+    assert (best.seed, best.data_seed) == (3, 3) and Run.locate(best).folder in trained
 
 
 def test_a_sweep_chooses_no_problems(made, runs):
@@ -285,7 +285,7 @@ def test_a_search_goes_on_after_its_log_lost_its_last_bytes(tmp_path):
         search.point(trial)
         search.tell(trial, 0.25)
         again = Search(tmp_path, axes, 0)
-        assert again.ended() == search.ended() >= 1 and again.points() == search.points()
+        assert again.count_finished() == search.count_finished() >= 1 and again.points() == search.points()
     lines = content.splitlines(keepends=True)
     for damaged in (b"{\n", b"[]\n", b'{"op_code": 4}\n', b'{"op_code": 99, "worker_id": "x"}\n', b"\xff\n"):
         path.write_bytes(b"".join([*lines[:2], damaged, *lines[2:]]))

@@ -33,7 +33,7 @@ from lengthwise.rasp.language import (
     select,
     shift,
 )
-from lengthwise.rasp.program import Program, alphabet, answer, check, execute, rounds_shown, shown
+from lengthwise.rasp.program import Program, alphabet, answer, check, execute, format_state, rounds_shown
 from lengthwise.rasp.programs import PROGRAMS, PUBLISHED, ParityProgram, program
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.binary_sum import BinarySum
@@ -723,8 +723,8 @@ def test_parity_as_people_see_it():
         {"bits": "···101", "answer": "····0·"},
         {"bits": "····10", "answer": "····1·"},
     ]
-    assert shown(execution.row) == "1011=$"
-    assert shown(execution.said) == "$$$$1$"
+    assert format_state(execution.row) == "1011=$"
+    assert format_state(execution.said) == "$$$$1$"
     assert answer(execution, Parity()) == "1"
 
 
@@ -732,7 +732,7 @@ def test_a_binary_sum_as_people_see_it():
     """Least significant bit first where it is read, most significant first for people."""
     task = BinarySum()
     execution = execute(program(task), task.parse("10111101"))
-    assert shown(execution.row) == "10111101=$$$$"
+    assert format_state(execution.row) == "10111101=$$$$"
     assert [state["counter"][8:] for state in rounds_shown(execution)] == [
         "00000",
         "10000",
@@ -746,10 +746,10 @@ def test_a_binary_sum_as_people_see_it():
     ]
     assert rounds_shown(execution)[0]["written"] == "········^····"
     assert rounds_shown(execution)[-1]["written"] == "········^^^··"
-    assert shown(execution.said) == "$$$$$$$$011$$"
+    assert format_state(execution.said) == "$$$$$$$$011$$"
     assert answer(execution, task) == "110"
 
 
 def test_people_see_the_first_problem_and_places_as_numbers():
-    assert shown(Places(torch.tensor([[-1, 0, 10], [5, 5, 5]]))) == "-1 0 10"
-    assert shown(Row((None, True, False, "a"), torch.tensor([[0, 1, 2, 3], [1, 1, 1, 1]]))) == "·^·a"
+    assert format_state(Places(torch.tensor([[-1, 0, 10], [5, 5, 5]]))) == "-1 0 10"
+    assert format_state(Row((None, True, False, "a"), torch.tensor([[0, 1, 2, 3], [1, 1, 1, 1]]))) == "·^·a"

@@ -24,7 +24,7 @@ from lengthwise.experiment.source import Fresh
 from lengthwise.recipes.pairs import looped_pairs
 from lengthwise.registry.loading import import_room
 from lengthwise.run import Run, load
-from lengthwise.runs.folder import SHIPPED, RunFolder, shipped
+from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped
 from lengthwise.studies import Study
 from lengthwise.tasks.addition import Addition
 from lengthwise.testing import laws_of_recipes
@@ -152,7 +152,7 @@ def test_ids_differ_wherever_the_recipe_does():
     assert len({recipe.id, *(recipe.change([change]).id for change in changes)}) == len(changes) + 1
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", list_shipped())
 def test_shipped_weights_hide_no_size_that_was_looked_at(name):
     recipe = load(name).recipe
     assert recipe.chosen_on == catalog.recipe(name).chosen_on
@@ -171,7 +171,7 @@ def test_a_study_says_what_its_recipes_were_chosen_on():
             )
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", list_shipped())
 def test_shipped_weights_answer_and_are_as_good_as_their_scores_say(name):
     weights = load(name)
     rows = [row for row in Run.open(SHIPPED / name).rows("scores") if row["problems"] == "uniform"]
@@ -185,7 +185,7 @@ def test_shipped_weights_answer_and_are_as_good_as_their_scores_say(name):
     assert Solver(weights)
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", list_shipped())
 def test_sealed_scores_of_shipped_weights_are_theirs(name):
     """Whole or not at all: problems that nothing else used are beside no others, and name these weights."""
     sealed = {row.get("sealed") for row in Run.open(SHIPPED / name).rows("scores")}

@@ -24,7 +24,7 @@ from lengthwise.report.overview_figure import overview_figure
 from lengthwise.report.parameter_figure import parameter_figure
 from lengthwise.report.plots import plots
 from lengthwise.report.publish import publish, publish_overview
-from lengthwise.report.published import published
+from lengthwise.report.published import read_published
 from lengthwise.report.style import WIDTHS, drawing, save
 from lengthwise.runs.folder import SHIPPED
 from lengthwise.tasks.addition import Addition
@@ -223,7 +223,9 @@ def test_an_overview_has_a_panel_per_task_and_a_look_per_method(tmp_path):
     assert alone.name == "figures.json"
     files = publish_overview(["binary-sum"], tmp_path, title="Study", strong="loop")
     assert [path.name for path in files] == ["figures.json", "overview.png"]
-    figure = overview_figure({name: published(tmp_path / name) for name in ("parity", "binary-sum")}, strong="loop")
+    figure = overview_figure(
+        {name: read_published(tmp_path / name) for name in ("parity", "binary-sum")}, strong="loop"
+    )
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["parity", "binary-sum"]
     looks = []
     for axes in figure.axes:
@@ -266,7 +268,7 @@ def test_an_overview_shows_what_a_recipe_has_by_its_own_rule(tmp_path):
     for name, order in (("first", [*exact]), ("last", [*exact][::-1])):
         of = [(size, exact[rule], {"stopping": rule}) for rule in order for size in (8, 16)]
         publish([scored(recipe("half-loop-parity"), *of, folder=tmp_path / name)], tmp_path / "out" / name)
-    for axes in overview_figure({name: published(tmp_path / "out" / name) for name in ("first", "last")}).axes:
+    for axes in overview_figure({name: read_published(tmp_path / "out" / name) for name in ("first", "last")}).axes:
         assert [0.5, 0.5] in [[*line.get_ydata()] for line in axes.lines]
 
 

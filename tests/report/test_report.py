@@ -28,7 +28,7 @@ from lengthwise.experiment.loops import PerRound
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.models.transformer import Transformer
 from lengthwise.objectives.final import Final
-from lengthwise.report import WORST, Claim, asked_curves, curves, names
+from lengthwise.report import WORST, Claim, curves, language_model_curves, names
 from lengthwise.report import published as report_published
 from lengthwise.report.card import card_cells, card_table, score_card
 from lengthwise.report.csv_files import write_csv
@@ -38,7 +38,7 @@ from lengthwise.report.loss_figure import loss_figure
 from lengthwise.report.map_figure import cells_of, heat_map
 from lengthwise.report.parameter_figure import distribution_figure, parameter_figure, parameter_rows
 from lengthwise.report.publish import publish, publish_parameters, redraw
-from lengthwise.report.published import published, read_csv, read_table
+from lengthwise.report.published import read_csv, read_published, read_table
 from lengthwise.report.style import save
 from lengthwise.report.tables import (
     detail_table,
@@ -768,7 +768,7 @@ def replied(*scores, kind="uniform", **changes):
 
 def test_language_models_stand_beside_models(tmp_path):
     run, asked = scored(recipe(), (8, 1.0), (12, 0.9)), replied((8, 0.7), (12, 0.2))
-    lines = curves([run]) + asked_curves([asked])
+    lines = curves([run]) + language_model_curves([asked])
     assert names(lines) == ["looped-parity", "org/model"]
     text = printed(score_table(lines))
     assert text.splitlines()[0].split()[-4:] == ["trained", "to", "8", "12"]
@@ -787,7 +787,7 @@ def test_language_models_stand_beside_models(tmp_path):
     (told,) = json.loads((tmp_path / "inquiries.json").read_text())
     assert (told["model"], told["endpoint"], told["id"]) == ("org/model", "http://x/v1", asked.inquiry.id)
     drawn = (tmp_path / "lengths.png").read_bytes()
-    assert [one.rows("scores") for one in published(tmp_path)] == [run.rows("scores")]
+    assert [one.rows("scores") for one in read_published(tmp_path)] == [run.rows("scores")]
     redraw(tmp_path, tmp_path / "again")
     assert (tmp_path / "again" / "lengths.png").read_bytes() == drawn
     (tmp_path / "inquiries.json").write_text(json.dumps([{k: v for k, v in told.items() if k != "outline"}]))
@@ -796,7 +796,7 @@ def test_language_models_stand_beside_models(tmp_path):
 
 
 def test_of_language_models_alone_no_training_is_spoken(tmp_path):
-    lines = asked_curves([replied((8, 0.7), (12, 0.2))])
+    lines = language_model_curves([replied((8, 0.7), (12, 0.2))])
     assert "train" not in printed(score_table(lines))
     assert not any("train" in note.get_text() for note in length_figure(lines).axes[0].texts)
     files = publish([], tmp_path, asked=[replied((8, 0.7), (12, 0.2)), replied(seed=1)])
@@ -808,9 +808,13 @@ def test_of_language_models_alone_no_training_is_spoken(tmp_path):
 def test_models_asked_in_several_ways_are_told_apart():
     first, other = replied((8, 0.7)), replied((8, 0.6), seed=1)
     hard = replied((8, 0.1), kind="hard")
-    assert names(asked_curves([first, hard])) == ["org/model", "org/model, hard"]
-    assert names(asked_curves([first, hard, other])) == [first.folder.name, "org/model, hard", other.folder.name]
-    assert asked_curves([replied(seed=2)]) == []
+    assert names(language_model_curves([first, hard])) == ["org/model", "org/model, hard"]
+    assert names(language_model_curves([first, hard, other])) == [
+        first.folder.name,
+        "org/model, hard",
+        other.folder.name,
+    ]
+    assert language_model_curves([replied(seed=2)]) == []
 
 
 def test_a_report_takes_runs_and_language_models_together(tmp_path, capsys):
@@ -870,7 +874,7 @@ def test_the_parameter_figure_joins_the_means_over_seeds():
 def test_a_run_that_is_named_twice_is_published_once(tmp_path):
     run = scored(recipe(), (8, 1.0))
     publish([run, RunFolder(run.folder)], tmp_path)
-    assert [len(published(tmp_path)), len(json.loads((tmp_path / "runs.json").read_text()))] == [1, 1]
+    assert [len(read_published(tmp_path)), len(json.loads((tmp_path / "runs.json").read_text()))] == [1, 1]
     assert len(read_csv(tmp_path / "scores.csv")) == 1
 
 

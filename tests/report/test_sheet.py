@@ -10,7 +10,14 @@ from lengthwise.base.results import wilson
 from lengthwise.report.card import card_table
 from lengthwise.report.families import family_table, worst_table
 from lengthwise.report.sheet import Sheet
-from lengthwise.report.tables import anatomy_table, asked_table, detail_table, map_table, row_table, summary_table
+from lengthwise.report.tables import (
+    anatomy_table,
+    detail_table,
+    language_model_table,
+    map_table,
+    row_table,
+    summary_table,
+)
 
 WIDTHS = (60, 80, 200)
 
@@ -47,7 +54,7 @@ PAIRS = [score(1, 0.5) | {"sizes": [i, j]} for i in range(1, 101, 10) for j in r
 TABLES = {
     "card": card_table([CARD]),
     "detail": detail_table([*ROWS, *STRUCTURED[:2]], (20,)),
-    "asked": asked_table(ASKED),
+    "asked": language_model_table(ASKED),
     "anatomy": anatomy_table([ANATOMY]),
     "map": map_table(PAIRS, (20, 20)),
     "summary": summary_table([SUMMARY]),

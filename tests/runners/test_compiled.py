@@ -21,7 +21,7 @@ import lengthwise as lw
 from lengthwise import catalog
 from lengthwise.base.types import UsageError
 from lengthwise.cli import entry
-from lengthwise.cli.options import passed_on
+from lengthwise.cli.options import training_options
 from lengthwise.models.lstm import LSTM
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned, Mark
@@ -221,8 +221,8 @@ def test_who_compiles_on_a_cpu_is_told_that_it_does_not_pay(uncompiled):
 
 def test_processes_are_told_to_compile_too():
     for words in (["train", "looped-parity"], ["reproduce", "pairs"], ["sweep", "looped-parity", "model.width=8,16"]):
-        assert "--compile" not in passed_on(entry.parse(words))
-        assert "--compile" in passed_on(entry.parse([*words, "--compile"]))
+        assert "--compile" not in training_options(entry.parse(words))
+        assert "--compile" in training_options(entry.parse([*words, "--compile"]))
 
 
 @pytest.mark.parametrize("words", [WORDS, *[["reproduce", "pairs", "--compile"]] * LONG])

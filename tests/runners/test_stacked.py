@@ -28,7 +28,7 @@ from lengthwise.objectives.final import Final
 from lengthwise.run import Run, load
 from lengthwise.runners.plain import Plain
 from lengthwise.runners.stacked import Query, Replayer, answers
-from lengthwise.runs.folder import shipped
+from lengthwise.runs.folder import list_shipped
 from lengthwise.studies import Panel, Study
 from lengthwise.training import stacked
 from lengthwise.training.loop import Interrupted, train
@@ -114,7 +114,7 @@ def test_loops_that_other_seeds_need_harm_none():
 
 
 RECIPES = {name: recipe for name, (recipe, _) in RECIPES.items()} | {"large": LARGE}
-SHIPPED = [name for name in shipped() if not getattr(load(name).recipe.model, "dropout", 0.0)]
+SHIPPED = [name for name in list_shipped() if not getattr(load(name).recipe.model, "dropout", 0.0)]
 
 
 def same(recipe, steps, batch=None):
@@ -241,7 +241,7 @@ def test_a_crash_at_any_write_and_resumed_equals_unbroken_to_the_bit(monkeypatch
 def test_a_checkpoint_goes_on_alone_and_in_a_stack(monkeypatch):
     """One that a stack wrote as one by itself, and the other way round; what changed is told and kept."""
     recipes = seeds(replace(PLAIN, steps=8), 2)
-    ends = [train(recipe, Run.expected(recipe).folder.with_name(f"whole-{recipe.seed}")) for recipe in recipes]
+    ends = [train(recipe, Run.locate(recipe).folder.with_name(f"whole-{recipe.seed}")) for recipe in recipes]
     stop_at(monkeypatch, [3], lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Interrupted, match="stopped at step 3"):
         train(recipes[0])
@@ -250,7 +250,7 @@ def test_a_checkpoint_goes_on_alone_and_in_a_stack(monkeypatch):
         step(trainees), next(came) == 5 and os.kill(os.getpid(), signal.SIGTERM))[0])  # fmt: skip
     with pytest.raises(Interrupted, match="stopped at step 3; "):  # two rehearsed, and the one behind first
         train_stacked(recipes)
-    assert Run.expected(recipes[1]).state()["step"] == 3
+    assert Run.locate(recipes[1]).state()["step"] == 3
     for recipe, whole in zip(recipes, ends, strict=True):
         run = train(recipe)
         assert run.about()["resumed"][-1] == {"step": 3, "stacked": "2"}
@@ -319,7 +319,7 @@ def test_a_study_trains_seeds_together(monkeypatch, tmp_path):
     assert stopped.returncode == 2 and "2 runs failed" in stopped.stderr and "stopped at step 2" in stopped.stderr
     again = command(*STUDY, "--seeds", 2)
     assert (again.returncode, again.stderr) == (0, "")
-    runs = [Run.expected(one) for one in seeds(recipe, 2)]
+    runs = [Run.locate(one) for one in seeds(recipe, 2)]
     assert all(run.about()["stacked"] == 2 and run.rows("scores") for run in runs)
     ended = [outcome(run) for run in runs]
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "unbroken"))

@@ -16,7 +16,7 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.report.publish import publish
 from lengthwise.run import Run
 from lengthwise.runs import folder as folders
-from lengthwise.runs.folder import SHIPPED, InquiryFolder, RunFolder, shipped
+from lengthwise.runs.folder import SHIPPED, InquiryFolder, RunFolder, list_shipped
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_the_recipe_as_data(run, asked):
         RunFolder(asked.folder).config()
 
 
-@pytest.mark.parametrize("name", shipped()[:2])
+@pytest.mark.parametrize("name", list_shipped()[:2])
 def test_a_folder_of_an_earlier_version_has_an_outline_too(name):
     """No outline was kept in it, and its config.json lacks later fields."""
     assert RunFolder(SHIPPED / name).outline == Run.open(SHIPPED / name).outline
@@ -93,7 +93,7 @@ def test_a_list_tells_of_weights_without_building_a_model(monkeypatch, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["list", "--json"])
     assert stopped.value.code == 0
-    recipes = {name: Run.open(SHIPPED / name).recipe for name in shipped()}
+    recipes = {name: Run.open(SHIPPED / name).recipe for name in list_shipped()}
     told = {name: f"{recipe.task.name}, trained up to {recipe.lengths.top}" for name, recipe in recipes.items()}
     assert json.loads(capsys.readouterr().out)["weights"] == told
 

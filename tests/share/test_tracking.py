@@ -77,14 +77,14 @@ def _killed():
 
 @pytest.mark.parametrize("most", [0, 3])
 def test_a_tracker_that_fails_harms_no_run(kept, most, monkeypatch):
-    whole = train(WATCHED, folder=Run.expected(WATCHED).folder.with_name("whole"))
+    whole = train(WATCHED, folder=Run.locate(WATCHED).folder.with_name("whole"))
     monkeypatch.setattr(Kept, "most", most)
     words = ["train", "small.json", "--track", "kept", "--lengths", "2", "--samples", "4", "--quiet", "--json"]
     folder = whole.folder.parent
     (folder / "small.json").write_text(WATCHED.json())
     monkeypatch.chdir(folder)
     done = command(*words)
-    run = Run.open(Run.expected(WATCHED).folder)
+    run = Run.open(Run.locate(WATCHED).folder)
     assert done.returncode == 0 and json.loads(done.stdout)[0]["scores"] == run.rows("scores")
     assert (run.folder / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
     assert len(kept.points) == most

@@ -22,7 +22,7 @@ from lengthwise.tasks.family import Family, chosen, mixed
 from lengthwise.tasks.grammar import structured
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.sorting import Sorting
-from lengthwise.testing.laws_of_tasks import asked
+from lengthwise.testing.laws_of_tasks import sizes_of_family
 
 
 def family_of(task, name):
@@ -47,7 +47,7 @@ def test_every_problem_of_a_small_size_is_known(task):
 def test_a_typed_problem_of_a_family_has_its_size(task):
     """Of lists of numbers, a size says how many digits there are at most."""
     for family in task.families:
-        sizes = asked(task, family.name)
+        sizes = sizes_of_family(task, family.name)
         prompts, _ = texts(task, family.sample(sizes, stream(1, family.name)))
         parsed = [task.parse(task.typed(task.vocab.encode(prompt))) for prompt in prompts]
         assert [one.sizes[0].tolist() for one in parsed] == sizes.tolist()

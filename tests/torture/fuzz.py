@@ -32,7 +32,7 @@ import lengthwise as lw
 from lengthwise import catalog
 from lengthwise.ask.folder import Asked
 from lengthwise.ask.inquiry import Inquiry
-from lengthwise.base.errors import shown
+from lengthwise.base.errors import quote_value
 from lengthwise.base.fields import encode
 from lengthwise.cli import entry
 from lengthwise.evaluation.anatomy import anatomy
@@ -163,18 +163,27 @@ def calls(place: Place, draw: random.Random) -> Input:
     weights, prompt, text = draw.choice([place.done, place.done, any_()]), any_(), any_()
     return draw.choice(
         [
-            (f"{kind.__name__} {shown(chosen)}", lambda: kind(**(dict.fromkeys(needed, 1) | chosen))),
-            (f"replace {name}={shown(given, longest=300)}", lambda: dataclasses.replace(_base(), **{name: given})),
-            (f"evaluate {shown(measured, longest=300)}", lambda: lw.evaluate(weights, **measured)),
-            (f"train {shown(trained, longest=300)}", lambda: lw.train(_base(), **trained)),
-            (f"train {shown(text, longest=300)} {shown(prompt, longest=300)}", lambda: lw.train(text, prompt)),
+            (f"{kind.__name__} {quote_value(chosen)}", lambda: kind(**(dict.fromkeys(needed, 1) | chosen))),
             (
-                f"load {shown(weights, longest=300)} {shown(prompt, longest=300)}",
+                f"replace {name}={quote_value(given, longest=300)}",
+                lambda: dataclasses.replace(_base(), **{name: given}),
+            ),
+            (f"evaluate {quote_value(measured, longest=300)}", lambda: lw.evaluate(weights, **measured)),
+            (f"train {quote_value(trained, longest=300)}", lambda: lw.train(_base(), **trained)),
+            (
+                f"train {quote_value(text, longest=300)} {quote_value(prompt, longest=300)}",
+                lambda: lw.train(text, prompt),
+            ),
+            (
+                f"load {quote_value(weights, longest=300)} {quote_value(prompt, longest=300)}",
                 lambda: lw.load(weights).solve(prompt),
             ),
-            (f"find {shown(text, longest=300)} {shown(prompt, longest=300)}", lambda: lw.find(text, prompt)),
-            (f"families {shown(text, longest=300)}", lambda: lw.families(text)),
-            (f"read {shown(text, longest=300)}", lambda: Recipe.read(text)),
+            (
+                f"find {quote_value(text, longest=300)} {quote_value(prompt, longest=300)}",
+                lambda: lw.find(text, prompt),
+            ),
+            (f"families {quote_value(text, longest=300)}", lambda: lw.families(text)),
+            (f"read {quote_value(text, longest=300)}", lambda: Recipe.read(text)),
         ]
     )
 

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lengthwise import catalog
 from lengthwise.base import fields
 from lengthwise.base.rng import stream
-from lengthwise.base.types import UsageError, sent
+from lengthwise.base.types import UsageError, to_device
 from lengthwise.evaluation import scores
 from lengthwise.evaluation.answers import answers
 from lengthwise.experiment.data import batch
@@ -152,7 +152,7 @@ def test_a_wait_is_seen():
     for send, found in (
         (lambda: here.to(META), {"waits": 1}),
         (lambda: there.copy_(here), {"waits": 1}),
-        (lambda: sent(here, META), {}),
+        (lambda: to_device(here, META), {}),
     ):
         with Reads() as reads:
             send()

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import lengthwise as lw
 from lengthwise import catalog
 from lengthwise.base import rng
-from lengthwise.base.types import UsageError, sent
+from lengthwise.base.types import UsageError, to_device
 from lengthwise.cli.options import local_device
 from lengthwise.evaluation import causality, depth, scores, sealed
 from lengthwise.run import Run, choose_device, load
@@ -32,7 +32,7 @@ CUDA = torch.device("cuda")
 def test_mps_copies_before_anything_is_freed(device, meanwhile, monkeypatch):
     asked = []
     monkeypatch.setattr(torch.Tensor, "to", lambda self, device, non_blocking=False: asked.append(non_blocking) or self)
-    sent(torch.ones(2), torch.device(device))
+    to_device(torch.ones(2), torch.device(device))
     assert asked == [meanwhile]
 
 
@@ -187,7 +187,7 @@ def test_what_is_measured_after_training_is_measured_on_its_device(monkeypatch):
         raise InterruptedError
 
     monkeypatch.setattr(Run, "weights", weights)
-    run = Run.expected(small("looped-parity"))
+    run = Run.locate(small("looped-parity"))
     for measure in (
         lambda: sealed.seal(run, [4], samples=2, structured=2, device=CUDA),
         lambda: depth.depths(run, [4], 2, device=CUDA),
@@ -217,8 +217,8 @@ def test_the_seed_of_a_gpu_that_nobody_uses_yet_is_kept(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     seeds = []
     monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
-    with rng.undisturbed():
+    with rng.preserve_generators():
         torch.manual_seed(7)
-        with rng.undisturbed():
+        with rng.preserve_generators():
             torch.manual_seed(8)
         assert seeds[-1] == 7

@@ -27,7 +27,7 @@ from lengthwise.models import Once
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned
 from lengthwise.run import Run, Weights, load
-from lengthwise.runs.folder import SHIPPED, shipped
+from lengthwise.runs.folder import SHIPPED, list_shipped
 from lengthwise.tasks.parity import Parity
 from lengthwise.training.loop import train
 from lengthwise.verify import claims, retraining, verification
@@ -72,7 +72,7 @@ def pairs():
 
 
 @pytest.mark.skipif(not LONG, reason="minutes")
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", list_shipped())
 def test_shipped_weights_pass(name, monkeypatch):
     monkeypatch.undo()
     found = verify(load(name), claims_of(SHIPPED / name), seconds=10)
@@ -296,8 +296,8 @@ def test_the_record_says_what_was_done_and_cannot_be_edited(trained, tmp_path, m
 def test_a_recipe_that_gives_other_weights_is_told(trained, monkeypatch):
     monkeypatch.setattr(retraining, "SAMPLES", 40)
     other = Weights("other", trained.recipe, Recipe.build(replace(trained.recipe, seed=9)))
-    assert retraining.retrained(other, [claim(4, 0.0)], seed=0).verdict == "passed"
-    assert retraining.retrained(other, [claim(4)], seed=0).verdict == "exposed"
+    assert retraining.compare_retrained(other, [claim(4, 0.0)], seed=0).verdict == "passed"
+    assert retraining.compare_retrained(other, [claim(4)], seed=0).verdict == "exposed"
 
 
 def test_a_recipe_that_diverges_is_exposed_and_the_record_is_kept(trained, tmp_path, monkeypatch):

@@ -14,15 +14,15 @@ import lengthwise as lw
 from lengthwise import catalog
 from lengthwise.ask.folder import Asked
 from lengthwise.ask.inquiry import Inquiry, items
-from lengthwise.ask.scoring import judged, scores
+from lengthwise.ask.scoring import judge, scores
 from lengthwise.base.results import Score
 from lengthwise.report import curves
 from lengthwise.report.publish import publish
-from lengthwise.report.published import published, read_csv
+from lengthwise.report.published import read_csv, read_published
 from lengthwise.run import Run
 from lengthwise.runs.folder import RunFolder
 from lengthwise.viewer import rows
-from lengthwise.viewer.document import vendored
+from lengthwise.viewer.document import vendor_scripts
 from lengthwise.viewer.report import LIBRARIES, MOST, report_page
 from lengthwise.viewer.rows import differences, fields_of
 
@@ -34,7 +34,7 @@ KINDS = {"pairs": "lengths", "looped/multiplication": "maps"}
 @pytest.fixture(scope="module")
 def pages():
     return {
-        name: report_page(published(RESULTS / name), made="lengthwise report results --html page.html")
+        name: report_page(read_published(RESULTS / name), made="lengthwise report results --html page.html")
         for name in KINDS
     }
 
@@ -49,7 +49,7 @@ def held(page):
 def test_a_report_asks_the_network_for_nothing_and_is_small(name, pages):
     page = pages[name]
     own = page
-    for library in vendored(*LIBRARIES):
+    for library in vendor_scripts(*LIBRARIES):
         assert library in page or library.replace("</script", "<\\/script") in page
         own = own.replace(library.replace("</script", "<\\/script"), "")
     assert "sourceMappingURL" not in page and "default-src 'none'" in page
@@ -85,7 +85,7 @@ def test_tables_are_those_of_the_folder(pages):
 
 def test_curves_are_those_of_reports(pages):
     drawn = [row for row in held(pages["pairs"])["charts"]["lengths"] if row["along"]]
-    wanted = [(curve, point) for curve in curves(published(RESULTS / "pairs")) for point in curve.diagonal()]
+    wanted = [(curve, point) for curve in curves(read_published(RESULTS / "pairs")) for point in curve.diagonal()]
     assert len(drawn) == len(wanted)
     for row, (curve, point) in zip(drawn, wanted, strict=True):
         assert (row["label"], row["problems"], row["size"]) == (curve.label, curve.problems, point.length)
@@ -137,7 +137,7 @@ def test_the_command_writes_a_page_of_results(tmp_path):
 @pytest.mark.parametrize("name", sorted(str(path.parent.relative_to(RESULTS)) for path in RESULTS.rglob("runs.json")))
 def test_every_published_row_belongs_to_a_run(name):
     folder = RESULTS / name
-    runs = published(folder)
+    runs = read_published(folder)
     for kind in ("scores", "metrics"):
         assert sum(len(run.rows(kind)) for run in runs) == len(read_csv(folder / f"{kind}.csv"))
 
@@ -148,7 +148,7 @@ def test_a_run_whose_id_looks_like_a_number_keeps_its_rows(identity, tmp_path):
     (entry,) = json.loads((source / "runs.json").read_text())
     (tmp_path / "runs.json").write_text(json.dumps([entry | {"id": identity}]))
     (tmp_path / "scores.csv").write_text((source / "scores.csv").read_text().replace(entry["id"], identity))
-    (found,) = published(tmp_path)
+    (found,) = read_published(tmp_path)
     assert len(found.rows("scores")) == len(read_csv(source / "scores.csv")) > 0
 
 
@@ -208,7 +208,7 @@ def test_loops_that_were_looked_at_twice_are_drawn_once(tmp_path):
     for count, exact in ((16, 0.5), (8, 0.25)):
         row = {"task": "parity", "sizes": [4], "count": count, "seed": 0, "planned": 2}
         run.append("depth", row | {"exact": [exact] * 2, "confidence": [-1.0] * 2, "chosen": chosen})
-    shown = rows.drawn([run], [])
+    shown = rows.chart_rows([run], [])
     assert [row["exact"] for row in shown["loops"]] == [0.5, 0.5]
     assert len(shown["stops"]) == 3
 
@@ -217,7 +217,7 @@ def test_a_page_of_a_folder_of_results_has_language_models_that_were_asked(tmp_p
     inquiry = Inquiry.of("http://localhost/v1", "some-model", catalog.task("parity"))
     asked = Asked.of(inquiry, tmp_path / "asked")
     wanted = items(inquiry, [3], 2)
-    replies = {item.prompt: judged(inquiry.task, item.right, item.right) for item in wanted}
+    replies = {item.prompt: judge(inquiry.task, item.right, item.right) for item in wanted}
     asked.keep_scores(scores(inquiry, wanted, replies))
     publish([], tmp_path / "results", asked=[asked])
     assert command("report", str(tmp_path / "results"), "--html", str(tmp_path / "page.html")).returncode == 0
@@ -234,7 +234,7 @@ def test_runs_that_differ_in_the_seed_of_their_problems_have_lines_of_their_own(
             row = {"task": "parity", "stopping": run.outline.stopping, "problems": "uniform", "sizes": [8], "seed": 0}
             by = {"ones": [part | {"exact": share}]}
             run.append("anatomy", row | {"count": count, "exact": share, "ends": ends, "first_wrong": {}, "by": by})
-    found = rows.drawn(runs, [])
+    found = rows.chart_rows(runs, [])
     names = ["0, problems 0", "0, problems 1", 1]
     for chart in ("loss", "watched", "traits"):
         assert [row["seed"] for row in found[chart]] == names, chart
@@ -250,5 +250,9 @@ def test_a_page_of_results_has_the_traits_of_every_seed(tmp_path):
         run.append("anatomy", row | {"count": 10, "exact": 0.1, "ends": ends, "first_wrong": {}, "by": by})
         run.append("scores", Score("parity", "w", run.outline.stopping, "uniform", (8,), 9, 0.5, 0.5, 0.5, 8.0).row())
     publish(runs, tmp_path)
-    for shown in (runs, published(tmp_path)):
-        assert [(row["seed"], row["exact"]) for row in rows.drawn(shown, [])["traits"]] == [(0, 0), (1, 0.1), (2, 0.2)]
+    for shown in (runs, read_published(tmp_path)):
+        assert [(row["seed"], row["exact"]) for row in rows.chart_rows(shown, [])["traits"]] == [
+            (0, 0),
+            (1, 0.1),
+            (2, 0.2),
+        ]

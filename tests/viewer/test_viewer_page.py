@@ -24,16 +24,16 @@ from lengthwise.rasp.graph import graph
 from lengthwise.rasp.program import execute
 from lengthwise.rasp.programs import PUBLISHED, program
 from lengthwise.run import Weights, load
-from lengthwise.runs.folder import shipped
+from lengthwise.runs.folder import list_shipped
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.sorting import Sorting
 from lengthwise.tasks.unique_set import UniqueSet
 from lengthwise.viewer import document, offered
-from lengthwise.viewer.models import MOST, TASKS, _task, check, exported
+from lengthwise.viewer.models import MOST, TASKS, _task, check, export_model
 from lengthwise.viewer.viewer import NETWORK
 
-SHIPPED = [name for name in shipped() if "small" not in name]
+SHIPPED = [name for name in list_shipped() if "small" not in name]
 NODE = shutil.which("node")
 node = pytest.mark.skipif(NODE is None, reason="there is no node to run a page's scripts")
 OTHERS = "(Abacus(size=30, offset=1), CoupledHeads(count=1, reach=1, ahead=1), NoPE())"
@@ -83,7 +83,7 @@ def test_a_page_computes_what_pytorch_computes(untyped):
     wanted = [
         [thinking.reference(model, prompt) for prompt in thinking.typed(model.recipe, count, 9)] for model in models
     ]
-    cases = [{"model": exported(model), "problems": rows} for model, rows in zip(models, wanted, strict=True)]
+    cases = [{"model": export_model(model), "problems": rows} for model, rows in zip(models, wanted, strict=True)]
     found = run_in_node(NETWORK, {"cases": cases})
     for row, want in zip(found, itertools.chain(*wanted), strict=True):
         for name in ("prompt", "text", "right", "loops", "states"):
@@ -187,7 +187,7 @@ def test_every_script_is_javascript():
 @pytest.mark.parametrize("name", SHIPPED if LONG else SHIPPED[:2])
 def test_every_shipped_model_of_these_tasks_can_be_shown(name):
     weights = load(name)
-    held = json.loads(json.dumps(exported(weights)))
+    held = json.loads(json.dumps(export_model(weights)))
     numbers = np.frombuffer(base64.b64decode(held["weights"]), "<f4")
     for part, start, size in held["tensors"]:
         kept = weights.model.state_dict()[part].numpy().ravel()
@@ -287,7 +287,7 @@ def test_examples_say_truly_what_the_model_gets_right(page):
 def test_known_failures_are_those_of_the_shipped_weights():
     from lengthwise import load as solver
 
-    for name, known in offered._known().items():
+    for name, known in offered._longest_searches().items():
         assert known["weights"] == digest(load(name).model.state_dict()), "search again: these are other weights"
         for prompt in known["prompts"] if LONG else []:
             assert not solver(name).solve(prompt).correct, (name, prompt)
@@ -316,5 +316,5 @@ def test_the_command_says_what_is_wrong(tmp_path):
 )
 def test_a_search_that_cannot_be_made_leaves_the_page(change, why):
     recipe = catalog.recipe("looped-parity", [change])
-    found = offered.offered(Weights("mine", recipe, recipe.build()))
+    found = offered.collect_examples(Weights("mine", recipe, recipe.build()))
     assert found["searched"].startswith("no search for failures: ") and why in found["searched"] and found["examples"]
