@@ -155,10 +155,9 @@ def _ours(entry: dict[str, str] | None) -> str:
     count = len(ours.seeds)
     score = f"{ours.mean:.3f}, one seed" if count == 1 else f"{ours.mean:.3f} (worst of {count}: {min(ours.seeds):.3f})"
     told = "T(n) known" if ours.stopping == "Oracle" else f"stops by `{ours.stopping}`"
-    told += "" if entry["told"] == "the same" else f"; {entry['told']}"
     unfit = unfitted(entry["folder"]).get(entry["recipe"], "")
     lengths = f"{_spaced(size_text(ours.trained_to))} → {_spaced(entry['sizes'])}"
-    row = f"`{entry['recipe']}`{unfit}, {lengths}: **{score}**; {told}; {ours.minutes:,.0f} CPU min"
+    row = f"`{entry['recipe']}`{unfit}, {lengths}: **{score}**; {told}"
     return f" *Ours: {entry['verdict']}*, {row}. {entry['reason'][0].upper()}{entry['reason'][1:]}."
 
 

@@ -14,7 +14,7 @@ from fillers.rows import ROOT, exact_by_seed, maps_of, numbers, outlines_of, own
 from lengthwise.base.score_rows import ALONE, Row, share_text, size_text
 
 VERDICTS = ("agrees", "better, none fitted", "disagrees", "undecided")
-HEADS = ("claim", "at", "here", "seeds", "verdict")
+HEADS = ("claim", "at", "here", "verdict")
 
 
 def claims(name: str) -> str:
@@ -25,7 +25,7 @@ def claims(name: str) -> str:
     for claim in told["claim"]:
         rows[claim["source"]].append(_line(claim))
     parts = [tally(row[-1] for found in rows.values() for row in found)]
-    aligned = ["---:" if head in ("at", "seeds") else "---" for head in HEADS]
+    aligned = ["---:" if head == "at" else "---" for head in HEADS]
     parts += [f"### {source}\n\n{table_of([HEADS, aligned, *found])}" for source, found in rows.items()]
     return "\n".join(parts)
 
@@ -37,8 +37,9 @@ def headline(name: str, system: str) -> str:
     for claim in (one for one in told if one.get("headline") == system):
         runs = json.loads((ROOT / claim["folder"] / "runs.json").read_text())
         minutes = statistics.median(run["cpu_s"] for run in runs if run["recipe_name"] == claim["recipe"]) / 60
-        says, at, here, seeds, _ = _line(claim)
-        cells = (says, f"{here.split(';')[0]} at {at.strip('*')}", seeds.split()[0], f"{minutes:,.0f}")
+        says, at, here, _ = _line(claim)
+        seeds = str(len(_figures(claim, claim["recipe"])))
+        cells = (says, f"{here.split(';')[0].split(' (before')[0]} at {at.strip('*')}", seeds, f"{minutes:,.0f}")
         lines.append((*cells, f"`{claim['command']}`"))
     return f"{table_of(lines)}\nMean over seeds; in brackets the worst family. CPU minutes are of one training.\n"
 
@@ -78,7 +79,8 @@ def _line(claim: Row) -> list[str]:
     at = f"**{at}**" if _was_chosen_on(claim) else at
     usual = {">= 0.95", "<= 0.6"}  # what the page says once
     here += "" if others or claim["agrees"] in usual else f"; claimed {bound}"
-    return [claim["says"], at, here, seeds + _earlier(claim.get("earlier")), result]
+    seeds = "" if seeds == "1" else f"; {seeds} seeds"
+    return [claim["says"], at, here + seeds + _earlier(claim.get("earlier")), result]
 
 
 def _earlier(known: Row | None) -> str:
