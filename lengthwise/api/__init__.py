@@ -18,6 +18,7 @@ from torch import nn
 
 from lengthwise import catalog
 from lengthwise.api.arguments import (
+    outline_of,
     recipe_from,
     rules_from,
     run_to_save_in,
@@ -38,6 +39,7 @@ from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Inputs, Kind, Loss, Problems, Score, Trace, UsageError
 from lengthwise.base.vocab import Vocab
+from lengthwise.evaluation.answer_rows import answer_rows
 from lengthwise.evaluation.curves import followed
 from lengthwise.evaluation.families import evaluate_families, rules_of_families, samples_of_family
 from lengthwise.evaluation.scores import MOST, SAMPLES
@@ -48,7 +50,6 @@ from lengthwise.experiment.layout import FullOutput, Labelled, Layout, NextToken
 from lengthwise.experiment.lengths import Curriculum, Lengths, LogUniform, Mastery, Natural, Uniform
 from lengthwise.experiment.loops import Constant, ExtraLoops, Loops, PerRound
 from lengthwise.experiment.optim import LAMB, AdamW, Optimizer, Schedule
-from lengthwise.experiment.outline import outline
 from lengthwise.experiment.recipe import Recipe, Watch
 from lengthwise.experiment.resources import of_problems
 from lengthwise.experiment.source import Finite, Fresh
@@ -218,6 +219,7 @@ def evaluate(
     device: str = "auto",
     quiet: bool = False,
     save: bool = False,
+    rows: bool = False,
 ) -> Scores:
     """Exact match on fresh problems, a Score per length.
 
@@ -228,8 +230,7 @@ def evaluate(
 
     For a module alone: ``task``, a Task or its name; ``layout``, how problems are written as rows, by default
     ``NextToken()``, whose symbols are ``layout.vocabs(task)``; ``loops``, for a module that is a ``Model``;
-    ``trained_to``, its training length, which pictures shade and the default lengths start from (20 there, and not
-    shown, unless given).
+    ``trained_to``, its training length, which pictures shade and the default lengths start from (20 unless given).
 
     ``samples`` are problems per length, 1,000 unless given. With ``precision``, e.g. 0.01, a length is done as soon as
     its 95 % interval is as narrow as ± that, after 10,000 problems at most, or ``samples``.
@@ -237,7 +238,7 @@ def evaluate(
     "uniform", "hard", "natural" or the name of a family of structured problems. With ``families``, scores of all
     families follow, on a tenth of the samples each, 100 unless given. ``seed`` chooses the problems; ``device`` is
     "auto", "cpu" or "cuda" (a module stays where it is); ``quiet`` shows no progress. With ``save``, a run's scores are
-    kept in its folder, where ``compare`` and ``report`` find them.
+    kept in its folder, where ``compare`` finds them. With ``rows``, ``scores.answers`` has a row per problem.
 
     UsageError says in one line what is wrong with an argument.
     """
@@ -251,21 +252,21 @@ def evaluate(
     of_problems(most, max(map(found.recipe.sizes, sizes), key=sum)).check(f"{most:,} problems of a size")
     check_problems(found.recipe, sizes, kind)
     asked: dict[str, Any] = {"stopping": rules, "seed": seed}
-    count = len(rules or [1])
     with modes_kept(found.model), computing(1), Progress(quiet=quiet) as progress:
         one = partial(measure, found, sizes, samples=most, kind=kind, precision=precision, **asked)
-        scores = [*followed(one, progress, found.recipe, sizes, what=f"{found.name}: exact match", rules=count)]
+        what = f"{found.name}: exact match"
+        scores = [*followed(one, progress, found.recipe, sizes, what=what, rules=len(rules or [1]))]
         if families:
             asked["stopping"] = rules_of_families(rules or [found.recipe.stopping])
             every = partial(evaluate_families, found, sizes, samples=samples_of_family(samples or SAMPLES), **asked)
             of_size = {"each": len(found.recipe.task.families), "rules": len(asked["stopping"])}
             scores += followed(every, progress, found.recipe, sizes, what=f"{found.name}: families", **of_size)
+        measured, by = [score.row() for score in scores] if rows else [], rules or [found.recipe.stopping]
+        answers = [*answer_rows(found, measured, by, seed=seed)]
     if own:
         own.keep("scores", *(score.row() | {"seed": seed} for score in scores))
-    told = replace(outline(found.recipe), name=found.name)
-    if isinstance(weights, nn.Module) and trained_to is None:  # how far it was trained is not known
-        told = replace(told, top=0, tops=(0,) * len(told.axes))
-    return Scores(scores, told)
+    known = not isinstance(weights, nn.Module) or trained_to is not None
+    return Scores(scores, outline_of(found, known=known), answers)
 
 
 Compared = Scores | Run | str | Path

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from lengthwise import catalog
 from lengthwise.base import fields, literals
 from lengthwise.base.errors import UsageError, quote_value
-from lengthwise.base.results import AnySize
+from lengthwise.base.results import AnySize, RunOutline
 from lengthwise.experiment.layout import Layout, NextToken
 from lengthwise.experiment.lengths import Lengths, Uniform
 from lengthwise.experiment.loops import Constant, Loops
 from lengthwise.experiment.optim import AdamW, Schedule
+from lengthwise.experiment.outline import outline
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.models import Model, ModelSpec, Once, device_of
@@ -200,3 +201,9 @@ def run_to_save_in(weights: object) -> Run:
     if run is None or not run.trained_here:
         raise UsageError(f"save: scores are kept in a run's folder, and {_quote(weights)} is no run")
     return run
+
+
+def outline_of(weights: Weights, *, known: bool) -> RunOutline:
+    """The outline of weights; where it is not ``known`` how far they were trained, it does not say."""
+    told = replace(outline(weights.recipe), name=weights.name)
+    return told if known else replace(told, top=0, tops=(0,) * len(told.axes))

@@ -6,10 +6,12 @@ import argparse
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
+from lengthwise.base.files import check_file, json_text, write
 from lengthwise.base.progress import Progress
 from lengthwise.base.score_rows import Row, Sizes, latest
 from lengthwise.base.types import UsageError
@@ -18,6 +20,7 @@ from lengthwise.cli.families import Work, families_of, family_tables, with_famil
 from lengthwise.cli.forecast import foresee_scores
 from lengthwise.cli.options import kind_of, parse_grid, parse_sizes, rules_of
 from lengthwise.evaluation.anatomy import anatomy
+from lengthwise.evaluation.answer_rows import answer_rows
 from lengthwise.evaluation.curves import followed, followed_sizes, lacking
 from lengthwise.evaluation.precision import check_precision
 from lengthwise.evaluation.scores import MOST, SAMPLES, evaluate
@@ -38,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("give --lengths or --grid, not both")
     if args.families and args.uniform_only:
         raise UsageError("give --families or --uniform-only, not both")
+    if args.rows:
+        check_file("--rows", Path(args.rows))
     given = parse_grid(args.grid) if args.grid else parse_sizes(args.lengths) if args.lengths else []
     sizes = given or default_sizes(weights.recipe)
     # Weights on the Hub are nobody's run: what is measured of them is not kept.
@@ -62,6 +67,9 @@ def _measure(work: Work, most: int) -> int:
         structured = families_of(work)
         tables += family_tables(rows, structured, tops, whole=args.families)
         rows = rows + structured
+    if args.rows:
+        found = answer_rows(work.weights, rows, work.rules, seed=work.seed)
+        write(Path(args.rows), "".join(json_text(row) + "\n" for row in found).encode())
     if not args.anatomy:
         return say(args, rows, *tables)
     parts = _anatomies(work)

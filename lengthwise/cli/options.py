@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import math
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from lengthwise import catalog
 from lengthwise.base import fields, literals
 from lengthwise.base.errors import NotImported, quote_value
-from lengthwise.base.files import is_folder, read_bytes
+from lengthwise.base.extras import library
+from lengthwise.base.files import is_folder, one_line, parse_object, read_bytes
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind, UsageError
 from lengthwise.experiment import resources
@@ -96,23 +99,51 @@ def recipe_of(name: str, changes: Sequence[str]) -> Recipe:
         return read_recipe(weights_folder(name)).change(changes)
     if is_folder(path):
         return Run.open(path).recipe.change(changes)
-    if path.suffix == ".json":
+    if path.suffix in (".json", ".yaml", ".yml"):
         return _read(path).change(changes)
-    if path.suffix in (".yaml", ".yml", ".toml", ".ini", ".cfg", ".txt") or (path.suffix == ".py" and path.is_file()):
+    if path.suffix in (".toml", ".ini", ".cfg", ".txt") or (path.suffix == ".py" and path.is_file()):
         own = f"name a recipe, and import the module that defines it: RECIPE --import {path.stem}"
-        json = "a recipe's file is JSON, such as config.json in a run's folder; or name a recipe, and change its fields"
-        raise UsageError(f"{path}: {own if path.suffix == '.py' else json}")
+        files = "a recipe's file is JSON or YAML, as `lengthwise show RECIPE --json` prints it, or name a recipe"
+        raise UsageError(f"{path}: {own if path.suffix == '.py' else files}")
     return catalog.recipe(name, changes)
 
 
 def _read(path: Path) -> Recipe:
     try:
-        return Recipe.read(read_bytes(path).decode())
+        return _recipe_in(read_bytes(path).decode(), path)
     except NotImported as error:
         raise NotImported(f"{path}: {error}") from None
     except (OSError, UsageError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{path}: not a recipe that can be read ({reason})") from None
+
+
+def _recipe_in(text: str, path: Path) -> Recipe:
+    """A recipe from a file's text: all of it, as ``show --json`` prints it; or ``recipe: NAME`` and changed fields."""
+    if path.suffix == ".json":
+        tree = parse_object(text, "it is")
+    else:
+        yaml = library("yaml", "yaml", "to read YAML takes PyYAML")
+        try:
+            tree = _numbers(yaml.safe_load(text))
+        except yaml.YAMLError as error:
+            raise UsageError(f"not YAML: {one_line(error)}") from None
+    recipe = tree.get("recipe", tree) if isinstance(tree, dict) else tree
+    if not isinstance(recipe, str):
+        return Recipe.read(json.dumps(recipe))
+    changes = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in tree.items()
+               if name != "recipe"]  # fmt: skip
+    return catalog.recipe(recipe, [change.replace("=null", "=none") for change in changes])
+
+
+def _numbers(tree: Any) -> Any:
+    """A tree of YAML's, in which 1e-3 is a number, as it is in JSON."""
+    if isinstance(tree, dict):
+        return {str(name): _numbers(value) for name, value in tree.items()}
+    if isinstance(tree, list):
+        return [_numbers(value) for value in tree]
+    is_number = isinstance(tree, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", tree)
+    return float(tree) if is_number else tree
 
 
 def check_seeds(recipe: Recipe) -> None:

@@ -181,6 +181,8 @@ def _evaluate(sub: argparse.ArgumentParser) -> None:
         "--precision", type=float, metavar="H", help="end a length as soon as its 95 %% interval is ±H, e.g. 0.01"
     )
     sub.set_defaults(samples=None)
+    text = "write each problem, the model's answer, right or wrong, loops and confidence, as JSON Lines"
+    sub.add_argument("--rows", metavar="FILE", help=text)
     sub.add_argument("--anatomy", action="store_true", help="how answers go wrong: where, and on which problems")
 
 

@@ -34,9 +34,10 @@ RULE = "stopping"  # a further column where there are several rules
 class Scores(list[Score]):
     """Score rows, in the order of the lengths asked for; ``outline`` says of which recipe."""
 
-    def __init__(self, scores: Iterable[Score], outline: RunOutline) -> None:
+    def __init__(self, scores: Iterable[Score], outline: RunOutline, answers: Sequence[Row] = ()) -> None:
         super().__init__(scores)
         self.outline = outline
+        self.answers = list(answers)  # of ``evaluate`` with ``rows``: a row per problem, in the order of the scores
 
     def rows(self) -> list[Row]:
         """Plain values, for JSON and CSV."""
