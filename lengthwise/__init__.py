@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lengthwise.api import *
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 
 __all__ = [
