@@ -223,6 +223,7 @@ class LongParity(lw.Parity):
 MASKS = [
     (r"lengthwise/[\w/]+\.py(:\d+)?", "FILE"),
     (r"(?<=-)[0-9a-f]{10}\b", "HASH"),
+    (r"no failure in [\d,]+ problems", "no failure in COUNT problems"),  # as many as a second allows
     (r"\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7,64}\b", "HASH"),
     (r"\d{4}-\d\d-\d\d[T ][\d:.+Z-]*", "DATE"),
     (r"(?:~|about |≈ ?)?\d[\d.,]*(?:e-?\d+)? ?(?:ms|µs|s|min|h|minutes?|seconds?|hours?)\b", "TIME"),
