@@ -29,6 +29,7 @@ from lengthwise.api.arguments import (
     training_recipe,
     weights_from,
 )
+from lengthwise.api.problem_sets import problems
 from lengthwise.api.replicates import Factory, compare_pooled, pools, train_seeds
 from lengthwise.base import fields
 from lengthwise.base.errors import Interrupted
@@ -50,6 +51,7 @@ from lengthwise.experiment.layout import FullOutput, Labelled, Layout, NextToken
 from lengthwise.experiment.lengths import Curriculum, Lengths, LogUniform, Mastery, Natural, Uniform
 from lengthwise.experiment.loops import Constant, ExtraLoops, Loops, PerRound
 from lengthwise.experiment.optim import LAMB, AdamW, Optimizer, Schedule
+from lengthwise.experiment.problem_set import ProblemSet
 from lengthwise.experiment.recipe import Recipe, Watch
 from lengthwise.experiment.resources import of_problems
 from lengthwise.experiment.source import Finite, Fresh
@@ -244,7 +246,7 @@ def evaluate(
     """
     own = run_to_save_in(weights) if save else None
     found = weights_from(weights, device, task=task, layout=layout, loops=loops, trained_to=trained_to)
-    sizes = sizes_from(lengths, found.recipe) if lengths is not None else list(default_sizes(found.recipe))
+    sizes = sizes_from(lengths, found.recipe.task) if lengths is not None else list(default_sizes(found.recipe))
     rules = rules_from(stopping)
     most = (MOST if precision else SAMPLES) if samples is None else samples
     fields.conform(Count, most, "samples")

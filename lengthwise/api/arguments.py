@@ -107,14 +107,14 @@ def weights_of_module(
     return Weights(type(module).__name__, recipe, module if isinstance(module, Model) else Once(module))
 
 
-def sizes_from(lengths: object, recipe: Recipe) -> list[AnySize]:
+def sizes_from(lengths: object, task: Task) -> list[AnySize]:
     """Sizes as they are given. UsageError where they are none."""
     if isinstance(lengths, str):
         raise UsageError(f"lengths: {lengths!r} is text; write [8, 12], or range(8, 25, 4)")
     if isinstance(lengths, Tensor):
         raise UsageError(f"lengths: {_quote(lengths)} is a tensor; give numbers, as its tolist() does")
     given = [lengths] if isinstance(lengths, Integral) else lengths
-    if isinstance(given, tuple) and len(given) == len(recipe.task.axes) > 1:
+    if isinstance(given, tuple) and len(given) == len(task.axes) > 1:
         given = [given]
     if not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:  # which an array of numpy's may be
         raise UsageError(f"lengths: {_quote(lengths)} is neither a size nor several")

@@ -168,9 +168,14 @@ def _show(sub: argparse.ArgumentParser) -> None:
 
 def _sample(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("task", metavar="TASK", help="e.g. addition")
-    sub.add_argument("size", metavar="SIZE", help="e.g. 5, or 5x3 for a task of two sizes")
+    sub.add_argument("size", metavar="SIZE", nargs="?", help="e.g. 5, or 5x3 for a task of two sizes")
     _several(sub, "changes", "name=value", "the task's fields, e.g. base=2")
-    sub.add_argument("--count", type=int, default=5, metavar="N", help="how many (default: 5)")
+    sub.add_argument("--count", type=int, metavar="N", help="how many (default: 5; with --lm-eval: 500 of each size)")
+    sub.add_argument("--lengths", metavar="SIZES", help="several sizes, each problem of a uniform one: 1-20")
+    parts = ("train", "validation", "test")
+    sub.add_argument("--split", choices=parts, help="of one part of all prompts, which share none")
+    sub.add_argument("--jsonl", action="store_true", help="a line of JSON per problem, as File(path=…) reads it")
+    sub.add_argument("--lm-eval", metavar="FOLDER", help="write tasks for lm-evaluation-harness into a folder")
 
 
 def _evaluate(sub: argparse.ArgumentParser) -> None:

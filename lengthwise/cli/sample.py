@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import hashlib
+from pathlib import Path
+from typing import Any
 
 from lengthwise import catalog
 from lengthwise.base import streams
+from lengthwise.base.errors import UsageError
 from lengthwise.base.files import json_text
 from lengthwise.base.progress import Progress
 from lengthwise.base.types import Problems
 from lengthwise.cli.console import err
-from lengthwise.cli.options import kind_of, parse_size
+from lengthwise.cli.options import kind_of, parse_size, parse_sizes
+from lengthwise.evaluation.harness import write_harness_task
 from lengthwise.experiment.data import fresh_problems
+from lengthwise.experiment.problem_set import draw_problems, json_lines, problem_texts
 from lengthwise.experiment.resources import of_problems
 from lengthwise.tasks import Task
 
@@ -21,34 +26,66 @@ CHUNK = 1000  # problems that are written at a time
 
 def run(args: argparse.Namespace) -> int:
     """Problems of a task."""
+    if args.size and "=" in args.size:  # a field of the task
+        args.size, args.changes = None, [args.size, *args.changes]
     task = catalog.task(args.task, args.changes)
-    size = parse_size(args.size, len(task.axes))
-    of_problems(args.count, size).check(f"{args.count} problems of size {args.size}")
-    out = streams.results()
-    # On a terminal the problems themselves show how far it is.
+    if args.size and args.lengths:
+        raise UsageError("give a size, or --lengths, not both")
+    if not args.lengths:
+        return _of_one_size(args, task)
+    sizes = [size if isinstance(size, tuple) else (size,) * len(task.axes) for size in parse_sizes(args.lengths)]
+    if args.lm_eval:
+        count = args.count or 500
+        of_problems(count, max(sizes, key=sum)).check(f"{count} problems of a size")
+        files = write_harness_task(Path(args.lm_eval), task, sizes, count, seed=args.seed or 0)
+        streams.results().write("".join(f"{file}\n" for file in files))
+        return 0
+    return _of_many_sizes(args, task, sizes)
+
+
+def _of_many_sizes(args: argparse.Namespace, task: Task, sizes: list[tuple[int, ...]]) -> int:
+    """Write problems of several sizes as they are drawn; their digest goes to standard error."""
+    count, digest, done, out = args.count or 5, hashlib.sha256(), 0, streams.results()
+    of_problems(min(count, 65_536), max(sizes, key=sum)).check(f"{count} problems")
     with Progress(quiet=out.isatty(), console=err) as progress:
-        line = progress.line(f"{task.name}: problems", args.count)
-        problems = fresh_problems(task, size, args.count, seed=args.seed or 0, kind=kind_of(args))
-        if args.json:
-            out.write("[")
-        for start in range(0, args.count, CHUNK):
-            rows = list(_rows(task, problems.take(slice(start, start + CHUNK))))
-            if args.json:
-                out.write(", " * (start > 0) + ", ".join(map(json_text, rows)))
+        line = progress.line(f"{task.name}: problems", count)
+        for problems in draw_problems(task, sizes, count, split=args.split, seed=args.seed or 0):
+            text = "".join(json_lines(task, problems))
+            digest.update(text.encode())
+            done += len(problems)
+            if args.jsonl:
+                out.write(text)
             else:
-                out.write("".join(f"{row['prompt']} → {row['answer']}\n" for row in rows))
-            line.show(start + len(rows))
-        if args.json:
-            out.write("]\n")
+                out.write("".join(f"{prompt} → {answer}\n" for prompt, answer in problem_texts(task, problems)))
+            line.show(done)
+    err.print(f"{done:,} problems, digest {digest.hexdigest()[:16]} (SHA-256 of the JSON Lines)", highlight=False)
     return 0
 
 
-def _rows(task: Task, problems: Problems) -> Iterator[dict[str, str]]:
-    prompts, answers = problems.prompt.tolist(), problems.answer.tolist()
-    lengths = zip(problems.prompt_length.tolist(), problems.answer_length.tolist(), strict=True)
-    for prompt, answer, (prompt_length, answer_length) in zip(prompts, answers, lengths, strict=True):
-        yield {"prompt": _text(task, prompt[:prompt_length]), "answer": _text(task, answer[:answer_length])}
+def _of_one_size(args: argparse.Namespace, task: Task) -> int:
+    """Write problems of one size: those that a model is measured on."""
+    if args.split or args.lm_eval or args.size is None:
+        raise UsageError("name a size, e.g. 5, or several: --lengths 1-20, which --split and --lm-eval need")
+    size, count = parse_size(args.size, len(task.axes)), args.count or 5
+    of_problems(count, size).check(f"{count} problems of size {args.size}")
+    problems = fresh_problems(task, size, count, seed=args.seed or 0, kind=kind_of(args))
+    out = streams.results()
+    # On a terminal the problems themselves show how far it is.
+    with Progress(quiet=out.isatty(), console=err) as progress:
+        line = progress.line(f"{task.name}: problems", count)
+        out.write("[" * args.json)
+        for start in range(0, count, CHUNK):
+            out.write(_written(args, task, problems.take(slice(start, start + CHUNK)), first=start == 0))
+            line.show(min(count, start + CHUNK))
+        out.write("]\n" * args.json)
+    return 0
 
 
-def _text(task: Task, symbols: list[int]) -> str:
-    return "".join([task.vocab.symbols[symbol] for symbol in symbols])
+def _written(args: argparse.Namespace, task: Task, problems: Problems, *, first: bool) -> str:
+    if args.jsonl:
+        return "".join(json_lines(task, problems))
+    pairs: Any = problem_texts(task, problems)
+    if not args.json:
+        return "".join(f"{prompt} → {answer}\n" for prompt, answer in pairs)
+    rows = [json_text({"prompt": prompt, "answer": answer}) for prompt, answer in pairs]
+    return ", " * (not first) + ", ".join(rows)

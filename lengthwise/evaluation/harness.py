@@ -1,0 +1,62 @@
+"""A task folder for EleutherAI's lm-evaluation-harness, with the problems that ``evaluate`` measures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from lengthwise.base.errors import UsageError
+from lengthwise.base.files import write
+from lengthwise.base.score_rows import size_text
+from lengthwise.experiment.data import fresh_problems
+from lengthwise.tasks import Task
+
+STRIP = [{"function": "remove_whitespace"}, {"function": "take_first"}]
+
+
+def write_harness_task(
+    folder: Path, task: Task, sizes: Sequence[tuple[int, ...]], samples: int, *, seed: int = 0
+) -> list[Path]:
+    """Write a task of the harness for each size, its problems beside it, and a group of all; return the paths.
+
+    The problems of a size are those of ``evaluate`` with this ``seed``, as people write them. A score is the harness's
+    ``exact_match`` of the text up to the first line's end; it equals ours for a model that answers alike. Raises
+    UsageError where the task has no such size.
+    """
+    name, question, files = f"lengthwise_{task.name.replace('-', '_')}", task.question, []
+    for size in sizes:
+        problems, own = fresh_problems(task, size, samples, seed=seed), f"{name}_{size_text(size)}"
+        lines = []
+        for row in range(len(problems)):
+            prompt = task.typed(problems.prompt[row, : int(problems.prompt_length[row])])
+            answer = task.format(problems.answer[row, : int(problems.answer_length[row])])
+            lines.append(json.dumps({"prompt": prompt, "answer": answer}, ensure_ascii=False) + "\n")
+        rows = folder / f"{own}.jsonl"
+        write(rows, "".join(lines).encode())
+        room = max(len(task.vocab.decode(row)) for row in problems.answer) + 8
+        config = {
+            "task": own,
+            "dataset_path": "json",
+            "dataset_kwargs": {"data_files": {"test": str(rows.resolve())}},
+            "test_split": "test",
+            "output_type": "generate_until",
+            "description": f"{question}\n\n",
+            "doc_to_text": "{{prompt}} = ",
+            "doc_to_target": "{{answer}}",
+            "target_delimiter": "",
+            "num_fewshot": 0,
+            "generation_kwargs": {"until": ["\n"], "do_sample": False, "max_gen_toks": room},
+            "filter_list": [
+                {"name": "strip", "filter": [{"function": "remove_whitespace"}, {"function": "take_first"}]}
+            ],
+            "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+            "metadata": {"version": 1, "size": list(size), "seed": seed},
+        }
+        files += [rows, folder / f"{own}.yaml"]
+        write(files[-1], (json.dumps(config, indent=1, ensure_ascii=False) + "\n").encode())  # which YAML is too
+    if not files:
+        raise UsageError("a task folder needs a size or several")
+    tasks = [file.stem for file in files if file.suffix == ".yaml"]
+    write(folder / f"{name}.yaml", (json.dumps({"group": name, "task": tasks}, indent=1) + "\n").encode())
+    return [*files, folder / f"{name}.yaml"]

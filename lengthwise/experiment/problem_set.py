@@ -1,0 +1,132 @@
+"""Problems for other programs: as text, as JSON Lines, as tensors, and in batches."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from lengthwise.base.rng import stream
+from lengthwise.base.types import Batch, Problems, Purpose, UsageError
+from lengthwise.experiment.data import NoneLeft, check_size, source_of
+from lengthwise.experiment.layout import Layout
+from lengthwise.experiment.source import Finite
+from lengthwise.tasks import Task
+
+CHUNK = 65_536  # problems that are drawn at a time
+FEW = 1000  # chunks without a problem after which there are none of a part
+SPLIT = Finite(rows=1)  # whose hash of the prompt assigns problems to parts
+
+
+class ProblemSet(Sequence[dict[str, Any]]):
+    """Problems of a task, in the order in which they were drawn.
+
+    An item is a dictionary with ``prompt``, ``answer``, ``size`` (on two axes ``sizes``) and ``rounds``: so a torch
+    ``DataLoader`` takes the set as it is. ``problems`` are tensors of symbol ids, whose memory
+    ``problems.prompt.numpy()`` and ``jax.dlpack.from_dlpack(problems.prompt)`` share.
+    """
+
+    def __init__(self, task: Task, problems: Problems) -> None:
+        self.task, self.problems = task, problems
+
+    def __len__(self) -> int:
+        return len(self.problems)
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return ProblemSet(self.task, self.problems.take(at))
+        if not -len(self) <= at < len(self):
+            raise IndexError(at)
+        at %= len(self)
+        return json.loads(next(json_lines(self.task, self.problems.take(slice(at, at + 1)))))
+
+    def __repr__(self) -> str:
+        return f"ProblemSet({len(self):,} of {self.task.name}, digest {self.digest})"
+
+    def lines(self) -> Iterator[str]:
+        """Each problem as a line of JSON, as ``File`` reads it."""
+        for start in range(0, len(self), CHUNK):
+            yield from json_lines(self.task, self.problems.take(slice(start, start + CHUNK)))
+
+    @property
+    def digest(self) -> str:
+        """The first 16 hexadecimal digits of the SHA-256 of its JSON Lines: as ``sha256sum`` and ``File`` have it."""
+        digest = hashlib.sha256()
+        for line in self.lines():
+            digest.update(line.encode())
+        return digest.hexdigest()[:16]
+
+    def batches(self, rows: int, layout: Layout) -> Iterator[Batch]:
+        """Batches of so many problems, written by a layout: tokens, targets and masks as training has them."""
+        for start in range(0, len(self), rows):
+            yield layout.write(self.problems.take(slice(start, start + rows)), self.task)
+
+
+def draw_problems(
+    task: Task, sizes: Sequence[tuple[int, ...]], count: int, *, split: Purpose | None = None, seed: int = 0
+) -> Iterator[Problems]:
+    """``count`` problems in parts of at most ``CHUNK``, each of a uniform one of the ``sizes``; of one part of all
+    prompts, those that a hash assigns to ``split``: no prompt is in two parts. Raises UsageError where the task has no
+    such size, NoneLeft where a part has no problem of these sizes."""
+    task = task if split is None else task.part(split)
+    for size in sizes:
+        check_size(task, size)
+    if not sizes or count < 1:
+        raise UsageError("problems: name one size or more, and a count from 1 up")
+    known, given, number, fruitless = torch.tensor([list(size) for size in sizes]), 0, 0, 0
+    while given < count:
+        draw = stream(seed, "problems", task.name, split or "all", number)
+        # Always as many, so that fewer problems are the beginning of more.
+        found = task.sample(known[torch.randint(len(known), (CHUNK,), generator=draw)], draw)
+        if split and source_of(task, SPLIT) is SPLIT:
+            found = found.take(SPLIT.of(split, found))
+        found = found.take(slice(count - given)).narrowed(len(task.symbols))
+        number, given, fruitless = number + 1, given + len(found), 0 if len(found) else fruitless + 1
+        if fruitless == FEW:
+            raise NoneLeft(f"{task.name} has no problems of these sizes in its {split} part: name larger sizes")
+        if len(found):
+            yield found
+
+
+def json_lines(task: Task, problems: Problems) -> Iterator[str]:
+    """Each problem as a line of JSON, its texts in the task's own symbols and order."""
+    sizes, rounds = problems.sizes.tolist(), problems.rounds.tolist()
+    plain = all(json.dumps(symbol, ensure_ascii=False) == f'"{symbol}"' for symbol in task.symbols)
+    for (prompt, answer), size, count in zip(problem_texts(task, problems), sizes, rounds, strict=True):
+        said = f'"size": {size[0]}' if len(size) == 1 else f'"sizes": {size}'
+        texts = (f'"{prompt}"', f'"{answer}"') if plain else map(_quoted, (prompt, answer))
+        first, second = texts
+        yield f'{{"prompt": {first}, "answer": {second}, {said}, "rounds": {count}}}\n'
+
+
+def problem_texts(task: Task, problems: Problems) -> list[tuple[str, str]]:
+    """Prompt and answer of each problem, in the task's own symbols and order."""
+    prompts = _texts(task, problems.prompt, problems.prompt_length)
+    return list(zip(prompts, _texts(task, problems.answer, problems.answer_length), strict=True))
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _texts(task: Task, ids: Int[Tensor, "b n"], length: Int[Tensor, " b"]) -> list[str]:
+    """Rows of symbols as texts: a million take seconds."""
+    symbols, lengths = task.symbols, length.tolist()
+    if any(len(symbol) != 1 for symbol in symbols):
+        return ["".join(symbols[i] for i in row[:end]) for row, end in zip(ids.tolist(), lengths, strict=True)]
+    codes = np.array([ord(symbol) for symbol in symbols], dtype=np.uint32)[ids.numpy()]
+    whole, width = codes.tobytes().decode("utf-32-le"), ids.shape[1]
+    return [whole[at * width : at * width + end] for at, end in enumerate(lengths)]
+
+
+def problem_set(
+    task: Task, sizes: Sequence[tuple[int, ...]], count: int, *, split: Purpose | None = None, seed: int = 0
+) -> ProblemSet:
+    """The problems of ``draw_problems``, in memory."""
+    return ProblemSet(task, Problems.join(list(draw_problems(task, sizes, count, split=split, seed=seed))))

@@ -1,0 +1,131 @@
+"""Problems for other programs: the same from everywhere, and no prompt in two parts."""
+
+import hashlib
+import itertools
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lengthwise as lw
+from lengthwise import catalog
+from lengthwise.base import fields
+from lengthwise.base.types import UsageError
+from lengthwise.cli import entry
+from lengthwise.experiment import problem_set
+from lengthwise.experiment.problem_set import json_lines
+from lengthwise.tasks.file import File
+
+yaml = pytest.importorskip("yaml")
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch):
+    monkeypatch.setattr(problem_set, "CHUNK", 64)
+
+
+def said(capsys, *words):
+    assert entry._run(entry.parse(list(map(str, words)))) == 0
+    return capsys.readouterr()
+
+
+@pytest.mark.parametrize("task", ["addition", "parity", "sorting", "expression"])
+@pytest.mark.parametrize("split", [None, "train"])
+def test_the_digest_is_the_same_from_the_command_line_python_a_loader_and_a_file(task, split, tmp_path, capsys):
+    found = lw.problems(task, range(3, 8), 150, split=split)
+    words = ["sample", task, "--lengths", "3-7", "--count", 150, "--jsonl", *(["--split", split] if split else [])]
+    shell = said(capsys, *words)
+    digest = hashlib.sha256(shell.out.encode()).hexdigest()[:16]
+    assert digest == found.digest and f"150 problems, digest {digest}" in shell.err
+    loader = torch.utils.data.DataLoader(found, batch_size=32)
+    loaded = [pair for batch in loader for pair in zip(batch["prompt"], batch["answer"], strict=True)]
+    rows = [json.loads(line) for line in shell.out.splitlines()]
+    assert loaded == [(row["prompt"], row["answer"]) for row in rows] and [*found] == rows
+    named = catalog_task(task)
+    assert all(named.reference(row["prompt"]) == row["answer"] for row in rows)
+    if len(named.axes) == 1:
+        (tmp_path / "sample.jsonl").write_text(shell.out, encoding="utf-8")
+        assert File(str(tmp_path / "sample.jsonl")).digest == digest
+
+
+def catalog_task(name):
+    return catalog.task(name)
+
+
+@given(st.integers(1, 300), st.integers(0, 3))
+def test_fewer_problems_are_the_beginning_of_more(count, seed):
+    more = lw.problems("parity", [3, 9], 300, seed=seed)
+    assert [*lw.problems("parity", [3, 9], count, seed=seed)] == [*more][:count] == [*more[:count]]
+    assert more[-1] == [*more][-1]
+    with pytest.raises(IndexError):
+        more[300]
+
+
+def test_no_prompt_is_in_two_parts():
+    parts = {split: lw.problems("addition", [1, 2, 3], 400, split=split) for split in ("train", "validation", "test")}
+    prompts = {split: {row["prompt"] for row in rows} for split, rows in parts.items()}
+    assert all(not prompts[a] & prompts[b] for a, b in itertools.combinations(prompts, 2))
+    with pytest.raises(UsageError, match="no problems of these sizes in its validation part"):
+        lw.problems("parity", 1, 5, split="validation") and lw.problems("parity", 1, 5, split="test")
+
+
+def test_texts_that_json_escapes_are_written_as_json_does():
+    task = File.of([{"prompt": 'a"\\', "answer": "é"}], "escapes.jsonl")
+    (line,) = json_lines(task, task.every([3], 5))
+    assert json.loads(line) == {"prompt": 'a"\\', "answer": "é", "size": 3, "rounds": 3}
+
+
+def test_batches_are_those_of_a_layout():
+    found = lw.problems("parity", range(1, 6), 50)
+    batches = [*found.batches(16, lw.NextToken())]
+    assert [len(batch) for batch in batches] == [16, 16, 16, 2] and batches[0].inputs.tokens.dtype == torch.long
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["parity", "5", "--lengths", "3"], "not both"),
+        (["parity"], "name a size"),
+        (["parity", "5", "--split", "train"], "which --split and --lm-eval need"),
+        (["sorting", "--lengths", "1x1x1"], "names no sizes"),
+    ],
+)
+def test_what_does_not_go_together_is_said(words, told, capsys):
+    assert entry._run(entry.parse(["sample", *words])) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("weights", "sizes"), [("looped-parity", "20,40"), ("looped-addition", "4,30")])
+def test_a_harness_task_scores_a_model_as_evaluate_does(weights, sizes, tmp_path, capsys):
+    """By what the harness does with such a task: texts in, generated text out, filters, exact match."""
+    solver, count = lw.load(weights), 40
+    task = solver.weights.recipe.task
+    changes = [f"{name}={value}" for name, value in fields.lines(task)]
+    said(capsys, "sample", task.name, *changes, "--lengths", sizes, "--count", count, "--lm-eval", tmp_path)
+    group = yaml.safe_load((tmp_path / f"lengthwise_{task.name}.yaml").read_text())
+    asked = [int(size) for size in sizes.split(",")]
+    scores = lw.evaluate(weights, asked, samples=count, quiet=True)
+    for name, score in zip(group["task"], scores, strict=True):
+        config = yaml.safe_load((tmp_path / f"{name}.yaml").read_text())
+        assert harness_score(config, lambda text: f" {solver.solve(text.partition(chr(10) * 2)[2][:-3]).text}\n") == (
+            pytest.approx(score.exact)
+        )
+
+
+def harness_score(config, generate):
+    """exact_match of a generate_until task, after the harness's filters remove_whitespace and take_first."""
+    file = Path(config["dataset_kwargs"]["data_files"][config["test_split"]])
+    rows, right = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()], 0
+    for row in rows:
+        filled = {key: value.replace("{{prompt}}", row["prompt"]).replace("{{answer}}", row["answer"])
+                  for key, value in config.items() if key.startswith("doc_to_")}  # fmt: skip
+        answer = generate(config["description"] + filled["doc_to_text"])
+        for stop in config["generation_kwargs"]["until"]:
+            answer = answer.partition(stop)[0]
+        right += answer.strip() == filled["doc_to_target"]
+    assert SimpleNamespace(**config).filter_list[0]["filter"][0] == {"function": "remove_whitespace"}
+    return right / len(rows)
