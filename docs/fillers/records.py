@@ -138,8 +138,8 @@ def _published(record: dict) -> str:
     paper = re.sub(r", arXiv [\d.]+$", "", record["paper"])
     parts = [record["score"]]
     parts += [] if record["seeds"].startswith("not ") else [record["seeds"]]
-    parts += [] if record["told"].startswith(("nothing", "not stated")) else [f"given: {record['told']}"]
     if "ours" in record:
+        parts += [] if record["told"].startswith(("nothing", "not stated")) else [f"given: {record['told']}"]
         parts += [f"read: {record['where']}" if "where" in record else record["standing"]]
         parts += [f"reruns: {record['reruns']}"] if "reruns" in record else []
     elif record["standing"] != "read":

@@ -86,8 +86,8 @@ def families(*tasks: str) -> str:
             size = max(5, family.smallest + 1)
             drawn = family.sample(torch.tensor([[size] * len(task.axes)]), stream(0, "page", family.name))
             text = task.typed(drawn.prompt[0, : int(drawn.prompt_length)])
-            shown_as = text if len(text) <= 32 else f"{text[:24]}…"
-            rows.append(f"- `{family.name}`: {family.about} `{shown_as}`\n")
+            example = "" if re.search(r"\d\d", family.about) else f" `{text}`"
+            rows.append(f"- `{family.name}`: {family.about}{example}\n")
         parts.append(f"### `{name}`\n\n")
         for first, names in known.items():
             whole = len(names) == sum(owner == first for owner in shown.values())
