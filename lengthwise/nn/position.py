@@ -135,7 +135,7 @@ class _Mark(Encoding):
 
     def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
         first = torch.arange(inputs.tokens.shape[1], device=inputs.tokens.device) == 0
-        return (first[:, None] * self.vector).expand(len(inputs), -1, -1)
+        return (first[:, None] * self.vector).expand(inputs.tokens.shape[0], -1, -1)
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ class _FIRE(Encoding):
         most = torch.maximum(index.to(far.dtype), (self.times * self.threshold).abs())[..., None]
         near = ((self.scale * far).abs() + 1).log() / (((self.scale * most).abs() + 1).log() + 1e-6)
         bias = self.network(near[..., None]).permute(0, 3, 1, 2)
-        return bias[0] if len(index) == 1 else bias
+        return bias[0] if index.shape[0] == 1 else bias
 
 
 @dataclass(frozen=True)
@@ -331,7 +331,7 @@ class _ALiBi(Encoding):
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"]:
         bias = -self.slopes[:, None, None] * gaps(_index(inputs))[:, None]
-        return bias[0] if len(bias) == 1 else bias
+        return bias[0] if bias.shape[0] == 1 else bias
 
 
 def _index(inputs: Inputs) -> Int[Tensor, "#b t"]:

@@ -1,0 +1,208 @@
+"""A model as a graph for other programs: by torch.export and ONNX, for any batch, row length and number of loops.
+
+The loop over depth is an operation of the graph (``while_loop``; ONNX's Loop), and so is that of an LSTM or of ReTran
+over positions.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch._higher_order_ops.while_loop import while_loop
+from torch.nn import functional as F
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from lengthwise.base.types import Inputs, UsageError
+from lengthwise.models import Model
+from lengthwise.models.lstm import LSTMModel
+from lengthwise.models.retran import Layer, ReTranModel
+from lengthwise.nn.lstm import Cell
+from lengthwise.nn.position import Encoding
+
+NAMES = ("tokens", "position", "digit_position", "padding_mask", "loops")  # the graph's inputs, in their order
+
+
+class Exported(nn.Module):
+    """Maps ``tokens``, ``position``, ``digit_position`` and ``padding_mask`` "b t" and ``loops`` "b" to logits "b t v",
+    each row's after its own loops, from 1 up."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = copy.deepcopy(model).cpu().eval()
+        for part in self.model.modules():
+            if isinstance(part, Encoding):
+                part.check = _no_check  # type: ignore[method-assign]  # it reads numbers, which are not known yet
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "b t"],
+        position: Int[Tensor, "b t"],
+        digit_position: Int[Tensor, "b t"],
+        padding_mask: Bool[Tensor, "b t"],
+        loops: Int[Tensor, " b"],
+    ) -> Float[Tensor, "b t v"]:
+        model = self.model
+        context = model.embed(Inputs(tokens, position, digit_position, padding_mask))
+        if isinstance(model, (LSTMModel, ReTranModel)):
+            return model.read(_lstm(model, context) if isinstance(model, LSTMModel) else _retran(model, context))
+        leaves, form = tree_flatten((context, model.start(context)))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        constant = sum(isinstance(leaf, Tensor) for leaf in tree_flatten(context)[0])
+
+        def whole(given: Any) -> Any:
+            rest = iter(given)
+            return tree_unflatten([next(rest) if isinstance(leaf, Tensor) else leaf for leaf in leaves], form)
+
+        def goes_on(k: Tensor, loops: Tensor, *given: Tensor) -> Tensor:
+            return k < loops.max()
+
+        def loop(k: Tensor, loops: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+            context, state = whole(given)
+            changed = tree_flatten(model.advance(state, context))[0]
+            both = zip([leaf for leaf in changed if isinstance(leaf, Tensor)], given[constant:], strict=True)
+            # A row whose loops are over keeps its state.
+            kept = [_chosen((k < loops).view(-1, *[1] * (new.dim() - 1)), new, old) for new, old in both]
+            return k + 1, loops.clone(), *(one.clone() for one in given[:constant]), *kept
+
+        first = torch.zeros((), dtype=torch.long), loops.clone(), *(tensor.clone() for tensor in tensors)
+        return model.read(whole(while_loop(goes_on, loop, first)[2:])[1])
+
+
+def export_program(model: Model, inputs: Inputs, loops: Int[Tensor, " b"]) -> torch.export.ExportedProgram:
+    """The model as a program of torch.export, traced on some rows, at least two of three positions or more, and good
+    for all. ``Exported`` says what it computes. UsageError for a model that torch cannot trace."""
+    rows, positions = torch.export.Dim("rows"), torch.export.Dim("positions")
+    shapes = (*({0: rows, 1: positions} for _ in NAMES[:-1]), {0: rows})
+    given = inputs.tokens, inputs.position.contiguous(), inputs.digit_position, inputs.padding_mask, loops
+    try:
+        with torch.no_grad(), _explicit_attention():
+            return torch.export.export(Exported(model), given, dynamic_shapes=shapes, strict=False)
+    except UsageError:
+        raise
+    except Exception as error:
+        kind = type(model).__name__
+        raise UsageError(f"{kind}: torch.export cannot trace this model ({type(error).__name__})") from error
+
+
+def _chosen(first: Tensor, one: Tensor, other: Tensor) -> Tensor:
+    """``torch.where``, which onnxruntime lacks for truth values."""
+    return (first & one) | (~first & other) if one.dtype == torch.bool else torch.where(first, one, other)
+
+
+def _no_check(inputs: Inputs) -> None:
+    pass
+
+
+@contextmanager
+def _explicit_attention() -> Iterator[None]:
+    """Attention as two products and a softmax: what torch makes of its own within a loop cannot become ONNX."""
+
+    def attention(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+    ) -> Tensor:
+        scores = query @ key.mT / math.sqrt(query.shape[-1])
+        if is_causal:
+            index = torch.arange(query.shape[2])
+            scores = scores.masked_fill(index > index[:, None], -torch.inf)
+        return (scores if attn_mask is None else scores + attn_mask).softmax(-1) @ value
+
+    with patch.object(F, "scaled_dot_product_attention", attention):
+        yield
+
+
+def _over_positions(
+    step: Callable[..., tuple[Tensor, ...]], x: Float[Tensor, "b t d"], width: int, *states: Tensor
+) -> Float[Tensor, "b t width"]:
+    """The outputs of a recurrence: ``step(t, *states)`` returns the output "b width" at position t, then the states."""
+    index = torch.arange(x.shape[1])
+
+    def goes_on(t: Tensor, outputs: Tensor, *states: Tensor) -> Tensor:
+        return t < outputs.shape[1]
+
+    def loop(t: Tensor, outputs: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
+        output, *after = step(t, *states)
+        return t + 1, torch.where((index == t)[:, None], output[:, None], outputs), *after
+
+    first = torch.zeros((), dtype=torch.long), x.new_zeros(x.shape[0], x.shape[1], width)
+    return while_loop(goes_on, loop, (*first, *(state.clone() for state in states)))[1]
+
+
+def _at(x: Float[Tensor, "b t d"], t: Int[Tensor, ""]) -> Float[Tensor, "b d"]:
+    return x.index_select(1, t.view(1)).squeeze(1)
+
+
+def _lstm(model: LSTMModel, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+    """``LSTMModel.advance``, once."""
+    for cell in model.cells:
+        x = _cell(cell, x)
+    return x
+
+
+def _cell(cell: Cell, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+    seen = cell.input(x)
+
+    def step(t: Tensor, short: Tensor, long: Tensor) -> tuple[Tensor, ...]:
+        gates, g = (_at(seen, t) + cell.recurrent(short)).split([3 * long.shape[1], long.shape[1]], -1)
+        i, f, o = gates.sigmoid().chunk(3, -1)
+        long = f * long + i * g.tanh()
+        return o * long, cell.short(o * long), long
+
+    return cell.out(_over_positions(step, x, cell.out.in_features, *_started(cell, x)))
+
+
+def _started(cell: Cell, x: Tensor) -> tuple[Tensor, Tensor]:
+    rows = x.new_zeros(x.shape[0], 1)
+    return rows + cell.first_short, rows + cell.first_long
+
+
+def _retran(model: ReTranModel, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+    """``ReTranModel.advance``, once."""
+    angles = torch.arange(1, x.shape[1] + 1)[:, None] * model.rates
+    turn = angles.cos().repeat(1, 2), torch.cat([-angles.sin(), angles.sin()], 1)
+    for layer in model.layers:
+        x = _retran_layer(layer, x, *turn)
+    return x
+
+
+def _retran_layer(
+    layer: Layer, x: Float[Tensor, "b t d"], own: Float[Tensor, "t e"], other: Float[Tensor, "t e"]
+) -> Float[Tensor, "b t d"]:
+    """One layer, with room for the keys and values of all positions from the start."""
+    rows, width = x.shape[0], x.shape[2]
+    by_head = (layer.heads, -1)
+    first = layer.first + x.new_zeros(rows, 1)
+    index = torch.arange(x.shape[1] + 1)
+    room = (index == 0)[:, None]  # the learned vector's place; the others are filled one by one
+    keys, values = (room * part(first).unflatten(-1, by_head)[:, :, None] for part in (layer.key, layer.value))
+    queries = layer.query(x)
+
+    def turned(one: Tensor, t: Tensor) -> Tensor:
+        swapped = one.roll(one.shape[-1] // 2, -1)
+        return one * own.index_select(0, t.view(1)) + swapped * other.index_select(0, t.view(1))
+
+    def step(t: Tensor, short: Tensor, long: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
+        query = turned(_at(queries, t).unflatten(-1, by_head), t) / math.sqrt(keys.shape[-1])
+        scores = (query[:, :, None] @ keys.mT).masked_fill(index > t, -torch.inf)
+        mixed = (scores.softmax(-1) @ values).flatten(1)
+        h = layer.norm_attention(_at(x, t) + layer.mix(mixed))
+        output, (short, long) = layer.cell(h[:, None], (short, long))
+        y = layer.norm_cell(h + output[:, 0])
+        now = (index == t + 1)[:, None]
+        keys = torch.where(now, turned(layer.key(y).unflatten(-1, by_head), t)[:, :, None], keys)
+        values = torch.where(now, layer.value(y).unflatten(-1, by_head)[:, :, None], values)
+        return y, short, long, keys, values
+
+    return _over_positions(step, x, width, *_started(layer.cell, x), keys, values)
