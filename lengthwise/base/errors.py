@@ -1,12 +1,12 @@
-"""The exceptions that a user is meant to see, and how text that did not come from us is shown in them."""
+"""Exceptions for users, and the safe display of foreign text in their messages."""
 
 LONGEST = 2000  # characters of a message
 
 
 class UsageError(ValueError):
-    """An error that the user can correct. Its message is one line: what is wrong, and what would be right.
+    """An error that the user can correct. Its message is one line: what is wrong, and how to correct it.
 
-    Messages quote names and files, so whatever they quote is made fit for a terminal here.
+    Messages quote names and files, so control characters are removed here.
     """
 
     def __init__(self, message: object = "") -> None:
@@ -15,7 +15,7 @@ class UsageError(ValueError):
 
 
 class UnknownPart(UsageError):
-    """A kind of part that nobody has imported. It may be a user's own."""
+    """A kind of part that no imported module defines; it may be a user's own."""
 
 
 class NotImported(UsageError):
@@ -23,18 +23,19 @@ class NotImported(UsageError):
 
 
 class Diverged(UsageError):
-    """Training whose loss is no number any more. Its last finite checkpoint is kept."""
+    """Training whose loss became NaN or infinite. Its last finite checkpoint is kept."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was asked to stop. Its checkpoint is written, and the same call goes on from there.
+    """Training was asked to stop. Its checkpoint is written, and the same call resumes from it.
 
-    As Ctrl-C is, it is no ``Exception``: a loop that passes over what fails must stop here, not train the next model.
+    It is a ``KeyboardInterrupt``, not an ``Exception``: a loop that skips failed models must stop here, not train the
+    next one.
     """
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether memory ran out: an error of Python's own, of numpy's, or of torch's allocator for any device."""
+    """Return whether an error of Python, numpy or any of torch's allocators means that memory ran out."""
     text = str(error).lower()
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(sign in text for sign in _SIGNS))
 
@@ -43,12 +44,12 @@ _SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "alloc_
 
 
 def clean(text: str) -> str:
-    """Foreign text that can be printed on one line: control characters, escape sequences with them, are left out."""
+    """Return foreign text as one printable line: control characters are removed, which disables escape sequences."""
     return "".join(character for character in " ".join(text.split()) if character.isprintable())
 
 
 def message_of(error: BaseException) -> str:
-    """The text of an error, which may be of a user's own class and fail to give one."""
+    """Return an error's text. The ``__str__`` of a user's own error class may fail."""
     try:
         return str(error)
     except Exception:
@@ -56,11 +57,11 @@ def message_of(error: BaseException) -> str:
 
 
 def quote_value(value: object, *, quoted: bool = True, longest: int = 80) -> str:
-    """A foreign value as an error quotes it, shortened."""
+    """Return a foreign value as text of at most ``longest`` characters, to be quoted in an error."""
     try:
         text = repr(value) if quoted or not isinstance(value, str) else value
-    except ValueError:  # Python writes out no number of thousands of digits
+    except ValueError:  # Python refuses to print integers of thousands of digits
         return "a number of thousands of digits"
-    except Exception:  # of an object of a user's own
+    except Exception:  # from the `__repr__` of a user's own class
         return f"a {type(value).__name__}"
     return text if len(text) <= longest else f"{text[: longest - 1]}…"

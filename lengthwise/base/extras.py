@@ -1,4 +1,4 @@
-"""Libraries that not everybody needs: extras of the package, imported when they are asked for."""
+"""Optional libraries (extras of the package), imported on first use."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from lengthwise.base.errors import UsageError
 
 
 def library(module: str, extra: str, reason: str = "") -> Any:
-    """An optional library. Raises UsageError, with the ``reason`` why it is wanted, if it is not installed."""
+    """Import and return an optional library. Raises UsageError with the ``reason`` why it is needed if it is
+    missing."""
     try:
         return importlib.import_module(module)
     except ImportError:
-        said = reason or f"{module.partition('.')[0]} is not installed"
-        raise UsageError(f"{said}; pip install 'lengthwise[{extra}]'") from None
+        message = reason or f"{module.partition('.')[0]} is not installed"
+        raise UsageError(f"{message}; pip install 'lengthwise[{extra}]'") from None

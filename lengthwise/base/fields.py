@@ -5,7 +5,7 @@ declared type, so a file can only name classes that the program has already impo
 name raises UsageError, which suggests the closest valid one.
 
 A field's type is a number, a word, ``Literal``, a tuple, a part, or one of these or None; ``Annotated`` adds a range
-(see ``ranges``). Rows of files are described by ``TypedDict``, which may also hold dictionaries.
+(see ``ranges``). ``TypedDict`` describes rows of files; it may also hold dictionaries.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ P = ParamSpec("P")
 
 
 class Part(ABC):  # noqa: B024 (its subclasses are abstract)
-    """Base of all that recipes are made of. Subclasses are frozen dataclasses of plain values, tuples and other parts.
+    """Base class of the parts of a recipe. Subclasses are frozen dataclasses of plain values, tuples and other parts.
 
-    Each field is held to its declared type and range, whoever makes the part: UsageError where it does not fit. A
+    Creating a part checks each field against its declared type and range, and raises UsageError if it does not fit. A
     subclass with a ``__post_init__`` of its own calls this one first.
     """
 
@@ -46,8 +46,8 @@ class Part(ABC):  # noqa: B024 (its subclasses are abstract)
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
-    """Hold a function's arguments to its annotations, as fields are; those that are neither plain nor parts are the
-    function's own to check."""
+    """Decorate a function so that its arguments are checked against their annotations, as fields are. Arguments that
+    are neither plain values nor parts are not checked."""
     signature, kinds = inspect.signature(function), typing.get_type_hints(function, include_extras=True)
     single = {
         name for name, one in signature.parameters.items() if one.kind.name not in ("VAR_POSITIONAL", "VAR_KEYWORD")
@@ -75,11 +75,11 @@ def _can_hold(kind: Any) -> bool:
 
 @cache
 def hints(kind: type) -> Mapping[str, Any]:
-    """The declared types of a dataclass's fields, or of a TypedDict's keys."""
+    """Return the declared types of a dataclass's fields, or of a TypedDict's keys."""
     found = typing.get_type_hints(kind, include_extras=True)
     if dataclasses.is_dataclass(kind):
         return {f.name: found[f.name] for f in dataclasses.fields(kind)}
-    # What is not required may be missing, and is as declared where it is there.
+    # A key that is not required still has its declared type where it is present.
     return {
         name: typing.get_args(hint)[0] if typing.get_origin(hint) is NotRequired else hint
         for name, hint in found.items()
@@ -87,7 +87,7 @@ def hints(kind: type) -> Mapping[str, Any]:
 
 
 def encode(value: Any) -> Any:
-    """Convert a dataclass, and all that it contains, to values that JSON can hold."""
+    """Convert a dataclass, recursively, to values that JSON can hold."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {"kind": type(value).__name__} | {
             f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)
@@ -98,11 +98,11 @@ def encode(value: Any) -> Any:
 
 
 def essence(value: Any) -> Any:
-    """Like ``encode``, without the fields that have their default values, and without those whose metadata say
-    ``identity=False``: they do not change what is computed."""
+    """Like ``encode``, without fields at their default values and without fields whose metadata say ``identity=False``,
+    which do not change the results."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        told = [f for f in _changed(value) if f.metadata.get("identity", True)]
-        return {"kind": type(value).__name__} | {f.name: essence(getattr(value, f.name)) for f in told}
+        shown = [f for f in _changed(value) if f.metadata.get("identity", True)]
+        return {"kind": type(value).__name__} | {f.name: essence(getattr(value, f.name)) for f in shown}
     if isinstance(value, tuple):
         return [essence(part) for part in value]
     return value
@@ -130,8 +130,8 @@ def override(part: T, changes: Iterable[str]) -> T:
 
 
 def made(kind: type[T], changes: Iterable[str]) -> T:
-    """A part of this kind with its defaults, changed as ``override`` does. UsageError names the fields that have none
-    and were not given."""
+    """Build a part of this kind from its defaults and ``name=value`` changes (see ``override``). Raises UsageError if a
+    field without a default is missing."""
     given = {f.name: encode(f.default) for f in dataclasses.fields(cast(Any, kind)) if f.default is not MISSING}
     return decode(kind, _changed_tree({"kind": kind.__name__} | given, changes))
 
@@ -147,7 +147,7 @@ def _changed_tree(tree: Any, changes: Iterable[str]) -> Any:
 
 
 def parts_in(value: Any) -> Iterator[Any]:
-    """A dataclass and all those within its fields, in tuples too."""
+    """Yield a dataclass and, recursively, those in its fields and tuples."""
     if isinstance(value, tuple):
         yield from chain.from_iterable(map(parts_in, value))
     elif dataclasses.is_dataclass(value):
@@ -156,8 +156,8 @@ def parts_in(value: Any) -> Iterator[Any]:
 
 
 def text(part: Any) -> str:
-    """Write a part as a user would type it, without default values: ``MaxConfidence(per=batch)``, ``Oracle``; and
-    without fields whose metadata say ``shown=False``."""
+    """Return a part as a user would type it: ``MaxConfidence(per=batch)``, ``Oracle``. Fields at their defaults, and
+    those whose metadata say ``shown=False``, are left out."""
     if isinstance(part, tuple):
         return f"({', '.join(map(text, part))}{',' if len(part) == 1 else ''})"
     if not dataclasses.is_dataclass(part):
@@ -168,7 +168,7 @@ def text(part: Any) -> str:
 
 
 def lines(part: Any) -> list[tuple[str, str]]:
-    """The fields of a part that are not at their defaults, by name, as a user would type them."""
+    """Return the name and the typed form of each field that is not at its default."""
     return [(f.name, text(getattr(part, f.name))) for f in _changed(part)]
 
 
@@ -197,13 +197,13 @@ def _indexes(parts: list[Any], step: str) -> bool:
 
 
 def conform(kind: Any, value: Any, path: str) -> Any:
-    """A value as its declared type has it: a whole number in a float's place is one, a kind's name is the part, a
-    single value in a tuple's place is a tuple of one. UsageError, with the path, if it does not fit."""
+    """Convert a value to its declared type: an integer to a float, a kind's name to the part, a single value to a tuple
+    of one. Raises UsageError, with the field's path, if it does not fit."""
     origin, options = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         return _ranged(conform(options[0], value, path), options[1:], path)
     if origin is Literal:
-        value = "none" if value is None and "none" in options else value  # as it is read where it is typed
+        value = "none" if value is None and "none" in options else value  # `parse` reads the word none as None
         if any(type(value) is type(option) and value == option for option in options):
             return value
         raise UsageError(f"{path}: {quote_value(value)} is not one of: {', '.join(map(str, options))}")
@@ -246,7 +246,7 @@ def _tuple(options: tuple[Any, ...], value: Any, path: str) -> tuple[Any, ...]:
 
 
 def _row(kind: Any, options: tuple[Any, ...], value: Any, path: str) -> Any:
-    """A dictionary, as it is; a TypedDict may have further keys."""
+    """Check a dictionary and return it unchanged; a TypedDict may have further keys."""
     if not isinstance(value, dict):
         raise UsageError(f"{path}: {quote_value(value)} is not a JSON object")
     if options:
@@ -263,8 +263,8 @@ def _row(kind: Any, options: tuple[Any, ...], value: Any, path: str) -> Any:
 
 
 def all_fit(kind: Any, rows: Sequence[Any]) -> bool:
-    """Tells of most lists of rows that fit a ``TypedDict`` that they do, field by field: a report reads many rows, and
-    ``conform``, which says what does not fit, takes ten times as long."""
+    """Return whether rows fit a ``TypedDict``, checked column by column: ten times as fast as ``conform``, which names
+    the misfit. It may return False for rows that ``conform`` accepts, never True for rows that do not fit."""
     if not {*map(type, rows)} <= {dict}:
         return False
     for name, hint in hints(kind).items():
@@ -288,7 +288,7 @@ def _column_fits(kind: Any, values: Sequence[Any]) -> bool:
         inside = _column_fits(options[0], [*chain.from_iterable(values)])
         return inside and _held(rules, {*map(tuple, values)} if rules else ())
     if kind is int or (kind is float and all(map(math.isfinite, values))):
-        return _held(rules, (min(values), max(values)))  # a range holds whatever is between two numbers that it holds
+        return _held(rules, (min(values), max(values)))  # if both ends are in the range, all values are
     return kind is str and _held(rules, {*values})
 
 
@@ -297,22 +297,22 @@ def _held(rules: Sequence[Any], values: Iterable[Any]) -> bool:
 
 
 def _part(base: Any, value: Any, path: str) -> Any:
-    here = path or "recipe"
+    where = path or "recipe"
     if not isinstance(base, type) or base is Any:
-        raise UsageError(f"{here}: a field is a number, a word, a tuple or a part, not {base}")
+        raise UsageError(f"{where}: a field is a number, a word, a tuple or a part, not {base}")
     if isinstance(value, base):
         if not getattr(getattr(type(value), "__dataclass_params__", None), "frozen", False):
             name = type(value).__name__
-            raise UsageError(f"{name} is no frozen dataclass: write @dataclass(frozen=True) above it")
+            raise UsageError(f"{name} is not a frozen dataclass: write @dataclass(frozen=True) above it")
         return value
     if isinstance(value, str):
         value = {"kind": value}
     known = kinds(base)
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-        raise UsageError(f"{here}: {quote_value(value)} is not one of: {', '.join(known)}")
+        raise UsageError(f"{where}: {quote_value(value)} is not one of: {', '.join(known)}")
     name = value["kind"]
     if name not in known:
-        raise UnknownPart(f"{here}: {quote_value(name)} is not one of: {', '.join(known)}{suggest(name, known)}")
+        raise UnknownPart(f"{where}: {quote_value(name)} is not one of: {', '.join(known)}{suggest(name, known)}")
     return _built(known[name], {name: part for name, part in value.items() if name != "kind"}, path)
 
 
@@ -338,21 +338,19 @@ def _built(cls: type, values: Mapping[str, Any], path: str) -> Any:
 
 
 def kinds(base: type) -> dict[str, type]:
-    """All imported dataclasses that a field of type ``base`` may hold, by name. Raises UsageError where a user's own
-    has the name of one of the package's: it would silently take its place in every recipe."""
+    """Return all imported dataclasses that a field of type ``base`` may hold, by name. Raises UsageError if a user's
+    own has the name of one of the package's: it would silently replace it in every recipe."""
     found: dict[str, type] = {}
     for cls in sorted(below(base), key=lambda cls: cls.__name__):
         if (other := found.get(cls.__name__)) and is_shipped(other) != is_shipped(cls):
             own = other if is_shipped(cls) else cls
-            raise UsageError(
-                f"{own.__module__}.{own.__name__}: the package has a part of this name; call yours otherwise"
-            )
+            raise UsageError(f"{own.__module__}.{own.__name__}: the package has a part of this name; rename yours")
         found[cls.__name__] = cls
     return found
 
 
 def below(base: type) -> Iterator[type]:
-    """All imported dataclasses that a field of type ``base`` may hold; of one name there may be several."""
+    """Yield all imported dataclasses that a field of type ``base`` may hold; several may share a name."""
     if dataclasses.is_dataclass(base) and not base.__name__.startswith("_"):
         yield base
     for subclass in base.__subclasses__():
@@ -360,12 +358,12 @@ def below(base: type) -> Iterator[type]:
 
 
 def kebab(name: str) -> str:
-    """The name by which a class is called from the shell: ``BinarySum`` → ``binary-sum``."""
+    """Return a class's name as typed in the shell: ``BinarySum`` → ``binary-sum``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
 
 
 def suggest(name: str, names: Iterable[str]) -> str:
-    """``" (did you mean …?)"`` with the closest of ``names``, whatever its capitals, or ``""`` if none is close."""
+    """Return ``" (did you mean …?)"`` with the closest of ``names``, ignoring case, or ``""`` if none is close."""
     known = {other.lower(): other for other in names}
     close = difflib.get_close_matches(name[:100].lower(), known, 1)  # its time grows with both lengths
     return f" (did you mean {known[close[0]]}?)" if close else ""

@@ -1,8 +1,8 @@
-"""Read and write files: a crash loses nothing, nothing is written outside a folder, and every error is one line.
+"""Read and write files safely, with one-line errors.
 
 Files are replaced atomically or appended to, so a crash leaves at most one incomplete last line, which is ignored. A
-folder may come from a stranger, so no link in it is followed for writing, and no file is read without a bound. This is
-the only module of the package that writes files; a test checks that.
+folder may come from a stranger: writing follows no link in it, and reading has a size limit. No other module of the
+package writes files; a test checks that.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from lengthwise.base import fields
 from lengthwise.base.errors import UsageError, clean, message_of, quote_value
 from lengthwise.base.quantities import DAY, bytes_text
 
-MAX_TEXT_BYTES = 2**28  # of a file of rows or of JSON: some hundred thousand times a usual row
-TEMPORARY_AGE = DAY  # seconds from which on a temporary file is a remnant, wherever its writer ran
-# The name of a temporary file: the file that it becomes, and where, by which process and in which call it was made.
+MAX_TEXT_BYTES = 2**28  # of a JSON or JSON Lines file: about a hundred thousand rows
+TEMPORARY_AGE = DAY  # seconds after which a temporary file counts as abandoned, on whatever machine its writer ran
+# A temporary file's name: the final name, the machine (`_place`), the process and a random number.
 _TEMPORARY = re.compile(
     r"\.(?P<name>.+)\.lengthwise-(?P<place>[0-9a-f]{12})-(?P<process>\d{1,10})-[0-9a-f]{16}", re.DOTALL
 )
-# What a system lacks is 0. Without O_NONBLOCK a pipe that stands where a file was could be waited for.
+# Flags that the system lacks count as 0. Without O_NONBLOCK, opening a pipe put in a file's place could block.
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 
 
 def write(path: Path, content: bytes, *, make: bool = True) -> None:
-    """Replace a file atomically; its folder is made if needed, or has to be there. Raises UsageError if it cannot be
+    """Replace a file atomically. With ``make``, create its folder if needed. Raises UsageError if the file cannot be
     written, or is a link."""
     with disk(path.parent):
         if make:
@@ -59,12 +59,12 @@ def write(path: Path, content: bytes, *, make: bool = True) -> None:
 
 
 def append(path: Path, text: bytes) -> int:
-    """Add lines at a file's end, all or none; an incomplete last line is removed first. Return the file's size, bytes.
+    """Append lines to a file, all or none, after removing an incomplete last line. Return the file's size in bytes.
     Raises UsageError if the file is a link or too large, OSError if it cannot be written."""
     check_no_link(path)
     with open(path, "ab+", buffering=0, opener=_open) as file:
         state = os.fstat(file.fileno())
-        _refuse_link(path, state)  # another may have been put there meanwhile
+        _refuse_link(path, state)  # the file may have been replaced since the check
         _check_size(path, state.st_size + len(text), MAX_TEXT_BYTES)
         if ends_incomplete(file):
             file.seek(0)
@@ -73,19 +73,19 @@ def append(path: Path, text: bytes) -> int:
 
 
 def remove(path: Path) -> None:
-    """Remove a file if it is there; of a link, the link alone. Raises UsageError if the system does not let it go."""
+    """Remove a file if it exists; a link is removed, not its target. Raises UsageError if the system refuses."""
     with disk(path.parent):
         path.unlink(missing_ok=True)
 
 
 def inside(folder: Path, *names: str) -> Path:
     """Return the path of ``names`` below a folder that the user named. The folder may be a link, or lie below one;
-    raises UsageError if a name below it is a link: it would lead out."""
+    raises UsageError if a name below it is a link, which may lead out."""
     path = folder
     for name in filter(None, names):
         path = path / name
         if path.is_symlink() or getattr(os.path, "isjunction", lambda _: False)(path):
-            raise UsageError(f"{path}: a link, and nothing is written through links; name the folder that it leads to")
+            raise UsageError(f"{path}: a link, and nothing is written through links; name its target")
     return path
 
 
@@ -104,7 +104,7 @@ def check_tree(folder: Path) -> Path:
 
 def check_no_link(path: Path) -> None:
     """Raise UsageError if a file that is to be written is a link, has other hard links, or is no regular file."""
-    with suppress(OSError):  # where it cannot be looked at, it cannot be written either
+    with suppress(OSError):  # a file that cannot be inspected cannot be written either
         _refuse_link(path, path.lstat())
 
 
@@ -112,7 +112,7 @@ def _refuse_link(path: Path, state: os.stat_result) -> None:
     if stat.S_ISLNK(state.st_mode):
         raise UsageError(f"{path}: a link, and nothing is written through links; put a file there, or delete it")
     if not stat.S_ISREG(state.st_mode):
-        raise UsageError(f"{path}: not a regular file; take it away")
+        raise UsageError(f"{path}: not a regular file; remove it")
     if state.st_nlink > 1:
         raise UsageError(f"{path}: it has {state.st_nlink} hard links, so writing could change other files; copy it")
 
@@ -122,7 +122,7 @@ def _open(name: str, flags: int) -> int:
 
 
 def check_writable(folder: Path) -> None:
-    """UsageError where nothing can be written in a folder, which is made if needed: asked before long work."""
+    """Raise UsageError if a folder, created if needed, is not writable. Called before long work."""
     with disk(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -130,7 +130,7 @@ def check_writable(folder: Path) -> None:
 
 
 def check_file(option: str, path: Path) -> None:
-    """UsageError where a file that an option names cannot be written: asked before long work."""
+    """Raise UsageError if the file named by an option cannot be written. Called before long work."""
     if is_folder(path):
         raise UsageError(f"{option} {path}: that is a folder; name a file in it")
     check_no_link(path)
@@ -143,7 +143,7 @@ def write_json(path: Path, tree: Any) -> None:
 
 
 def json_text(tree: Any, indent: int | None = None) -> str:
-    """JSON that any parser reads: what is not a finite number is null."""
+    """Return standard JSON: NaN and infinity are written as null."""
     try:
         return json.dumps(tree, indent=indent, allow_nan=False)
     except ValueError:
@@ -159,25 +159,25 @@ def _finite_or_null(tree: Any) -> Any:
 
 
 def regular(path: Path) -> Path:
-    """Return the path. Raises UsageError if it is there and no file: to read a pipe would take for ever."""
+    """Return the path. Raises UsageError if it exists and is not a regular file: reading a pipe could block."""
     if path.exists() and not path.is_file():
-        raise UsageError(f"{path}: not a regular file; take it away")
+        raise UsageError(f"{path}: not a regular file; remove it")
     return path
 
 
 def path_of(value: str | Path) -> Path:
-    """What was passed as a path. Raises UsageError if it is none, or too long to be one."""
+    """Return an argument as a path. Raises UsageError if it is not a valid one, or too long."""
     if not isinstance(value, (str, Path)) or "\0" in str(value):
         raise UsageError(f"a name or a folder is needed, not {quote_value(value)}")
     try:
         Path(value).exists()
     except OSError as error:
-        raise UsageError(f"{quote_value(str(value))}: no folder can be called so ({error.strerror})") from None
+        raise UsageError(f"{quote_value(str(value))}: not a valid path ({error.strerror})") from None
     return Path(value)
 
 
 def is_folder(path: Path) -> bool:
-    """Is there such a folder? No, where the system cannot say: a name may be too long, or a folder closed."""
+    """Return whether the folder exists; False if the system cannot tell, e.g. because a name is too long."""
     try:
         return path.is_dir()
     except OSError:
@@ -190,7 +190,7 @@ def read_bytes(path: Path, most: float = MAX_TEXT_BYTES) -> bytes:
     with regular(path).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         _check_size(path, size, most)
-        return file.read(size)  # no further: of what looks like a file some, as the system's own, have no end
+        return file.read(size)  # bounded: some system files have no end
 
 
 def _check_size(path: Path, size: int, most: float) -> None:
@@ -203,7 +203,7 @@ def read_text(path: Path) -> str:
     try:
         return read_bytes(path).decode()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise UsageError(f"{path.parent}: its {path.name} cannot be read ({reason})") from None
 
 
@@ -213,7 +213,7 @@ def read_tree(path: Path) -> dict[str, Any]:
 
 
 def parse_object(text: str | bytes, where: str) -> dict[str, Any]:
-    """A JSON object, its numbers that are not finite as null. Raises UsageError, with ``where`` it stands, if it is
+    """Parse a JSON object; NaN and infinity become None. Raises UsageError, which begins with ``where``, if it is
     something else."""
     try:
         tree = _DECODER.decode(text if isinstance(text, str) else text.decode())
@@ -232,12 +232,12 @@ _DECODER = json.JSONDecoder(parse_float=_number, parse_constant=_number)  # earl
 
 
 def one_line(error: BaseException) -> str:
-    """An error's message, shortened to one line."""
+    """Return an error's message on one line, shortened."""
     return clean(message_of(error))[:200]
 
 
 def ends_incomplete(file: BinaryIO) -> bool:
-    """Whether a file's last line is incomplete."""
+    """Return whether a file's last line is incomplete."""
     if file.seek(0, os.SEEK_END) == 0:
         return False
     file.seek(-1, os.SEEK_END)
@@ -245,7 +245,8 @@ def ends_incomplete(file: BinaryIO) -> bool:
 
 
 def append_text(file: BinaryIO, text: bytes) -> int:
-    """Write at a file's end, all or nothing: a full disk may take the beginning. The file's size."""
+    """Append to a file, all or nothing: if the disk fills up, remove the part that was written. Return the file's
+    size."""
     size = file.seek(0, os.SEEK_END)
     try:
         if file.write(text) < len(text):
@@ -257,42 +258,42 @@ def append_text(file: BinaryIO, text: bytes) -> int:
 
 
 def sweep(folder: Path, name: str | None = None) -> None:
-    """Remove temporary files of killed writers, all or those of one file. Only what is named as ``write`` names them is
-    touched, and only if its process is known to have ended, or it is a day old."""
+    """Remove temporary files that killed processes left, of all files or of one. A file is removed only if its name is
+    one of ``write``'s, and its process is known to have ended or the file is a day old."""
     try:
         entries = [*os.scandir(folder)]
-    except PermissionError:  # such a folder may still be written to
+    except PermissionError:  # such a folder may still be writable
         return
     for entry in entries:
-        named = _TEMPORARY.fullmatch(entry.name)
-        if named and (name is None or named["name"] == _shorten_name(name)):
+        match = _TEMPORARY.fullmatch(entry.name)
+        if match and (name is None or match["name"] == _shorten_name(name)):
             with suppress(FileNotFoundError):
                 state = entry.stat(follow_symlinks=False)
-                ended = named["place"] == _place() and not _alive(int(named["process"]))
+                ended = match["place"] == _place() and not _alive(int(match["process"]))
                 if stat.S_ISREG(state.st_mode) and (ended or state.st_mtime < time.time() - TEMPORARY_AGE):
                     os.unlink(entry.path)
 
 
 def _temporary_name(name: str) -> str:
-    """A name that nobody can foresee, so that nothing can be put there before."""
+    """Return an unpredictable name, so that no one can place a link there first."""
     return f".{_shorten_name(name)}.lengthwise-{_place()}-{os.getpid()}-{secrets.token_hex(8)}"
 
 
 def _shorten_name(name: str) -> str:
-    """A name of at most 150 bytes: file systems allow 255, and a temporary file's says more."""
+    """Shorten a name to 150 bytes: file systems allow 255, and a temporary name is longer."""
     return name.encode(errors="surrogateescape")[:150].decode(errors="ignore")
 
 
 @cache
 def _place() -> str:
-    """Tell where process numbers mean the same: on this machine since it was started, in this container. Machines and
-    containers may share a disk, and have the same name."""
-    told = [platform.node()]
+    """Return an id of the scope in which process numbers are unique: this machine since its boot, and this container.
+    Machines and containers may share a disk and a name."""
+    facts = [platform.node()]
     try:
-        told += [Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"), os.readlink("/proc/self/ns/pid")]
+        facts += [Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"), os.readlink("/proc/self/ns/pid")]
     except OSError:  # not Linux
-        told.append(str(uuid.getnode()))
-    return hashlib.blake2b("\n".join(told).encode(errors="replace"), digest_size=6).hexdigest()
+        facts.append(str(uuid.getnode()))
+    return hashlib.blake2b("\n".join(facts).encode(errors="replace"), digest_size=6).hexdigest()
 
 
 def _alive(process: int) -> bool:
@@ -309,7 +310,7 @@ def _alive(process: int) -> bool:
 
 @contextmanager
 def disk(folder: Path) -> Iterator[None]:
-    """UsageError where the system cannot write in a folder."""
+    """A context that turns an OSError into a UsageError about writing in ``folder``."""
     try:
         yield
     except OSError as error:
@@ -317,10 +318,10 @@ def disk(folder: Path) -> Iterator[None]:
 
 
 def read_rows(schema: Any, path: Path, damaged: list[UsageError] | None = None) -> list[dict[str, Any]]:
-    """The rows of a file: as one list, which is read in half the time; line by line where one has to be named.
+    """Return the rows of a JSON Lines file. All lines are parsed as one list, in half the time; only a file with a
+    damaged row is read again line by line.
 
-    Raises UsageError for a damaged row; if ``damaged`` is given, such rows are left out, and their errors appended to
-    it.
+    Raises UsageError for a damaged row. If ``damaged`` is given, leave such rows out and append their errors to it.
     """
     lines = read_bytes(path).split(b"\n")[:-1]
     with suppress(ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Small tables of text, as notebooks and Python's prompt show them."""
+"""Small text and HTML tables for Python's prompt and for notebooks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WIDE = 100  # characters of a line
 
 
 def as_text(title: str, rows: Iterable[tuple[str, str]]) -> str:
-    """A title, and a name with its text on each line below; long texts go on below themselves."""
+    """Format a title and, below it, a line per name with its text; long texts are wrapped."""
     rows = list(rows)
     width = max((len(name) for name, _ in rows), default=0) + 4
     lines = [textwrap.fill(text, WIDE, initial_indent=f"  {name}".ljust(width), subsequent_indent=" " * width)
@@ -19,14 +19,14 @@ def as_text(title: str, rows: Iterable[tuple[str, str]]) -> str:
 
 
 def as_grid(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns under their heads, aligned to the right."""
+    """Format right-aligned columns under their heads."""
     cells = [list(heads), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join("  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in cells)
 
 
 def as_html(title: str, rows: Iterable[Sequence[str]], heads: Sequence[str] = ()) -> str:
-    """Format it for a notebook; every text is escaped."""
+    """Format a table for a notebook; all text is escaped."""
     top = "".join(f"<th>{html.escape(head)}</th>" for head in heads)
     body = "".join(
         "<tr>" + "".join(f'<td style="text-align:left">{html.escape(text)}</td>' for text in row) + "</tr>"
@@ -37,7 +37,7 @@ def as_html(title: str, rows: Iterable[Sequence[str]], heads: Sequence[str] = ()
 
 
 class Listing(dict[str, str]):
-    """Names, and a sentence for each."""
+    """Names with a sentence each; printed as a table."""
 
     def __str__(self) -> str:
         return as_text(f"{len(self)} found", self.items())

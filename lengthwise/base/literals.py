@@ -11,13 +11,13 @@ from typing import Any
 from lengthwise.base.errors import UsageError, quote_value
 
 WORD = r"[^\W\d][\w-]*"
-NUMBER = r"\d[\d_]*[eE][+-]?\d+|0[xX][\da-fA-F_]+|0[bB][01_]+|0[oO][0-7_]+"  # that has a letter
+NUMBER = r"\d[\d_]*[eE][+-]?\d+|0[xX][\da-fA-F_]+|0[bB][01_]+|0[oO][0-7_]+"  # in a form with a letter
 NUMBERED = rf"(?<!\.)(?!(?:{NUMBER})(?![\w-]))\d+[^\W\d_][\w-]*"  # a word that begins with a number, such as 8GB
 # A path without spaces: with a slash in it, or an ending such as .jsonl.
 PATH = r"[~\w.-]*/[\w./~-]+|(?!\d+\.[eE])\w[\w-]*(?:\.[\w-]+)*\.[^\W\d]\w*"
-# Of a text, and what stands in quotes.
+# Matches in a text: quoted strings (group 1), paths (group 2) and words.
 WORDS = re.compile(rf"""("[^"]*"|'[^']*')|(?<![\w.-])({PATH})|(?<![\w-])(?:{WORD}|{NUMBERED})""")
-PLAIN = ("True", "False", "None")  # of Python's own words those that are read
+PLAIN = ("True", "False", "None")  # Python keywords that keep their meaning
 
 
 def parse(text: str, name: str = "value") -> Any:
@@ -36,8 +36,7 @@ def parse(text: str, name: str = "value") -> Any:
 
 
 def _quote(found: re.Match[str]) -> str:
-    """A word as Python reads it: with dashes it would be a subtraction, a path a division, and some words are Python's
-    own."""
+    """Quote a match where Python would misread it: a dash as subtraction, a slash as division, or a keyword."""
     word = found[0]
     if found[1]:
         return word
@@ -47,7 +46,7 @@ def _quote(found: re.Match[str]) -> str:
 
 
 def write_literal(text: str) -> str:
-    """A text as ``parse`` reads it: a word as it is, all else in quotes."""
+    """Return a text in a form that ``parse`` reads back: a word unchanged, anything else in quotes."""
     return text if re.fullmatch(WORD, text) else repr(text)
 
 
@@ -64,9 +63,7 @@ def _read(node: ast.expr) -> Any:
         case ast.Call(func=ast.Name(id=kind), args=[], keywords=keywords):
             return {"kind": kind} | _fields(kind, keywords)
         case ast.Call(func=ast.Name(id=kind), args=[_, *_]):
-            raise UsageError(
-                f"say which field of {kind} it is, as in Uniform(top=20): {quote_value(ast.unparse(node))}"
-            )
+            raise UsageError(f"name the field of {kind}, as in Uniform(top=20): {quote_value(ast.unparse(node))}")
     raise ValueError
 
 
@@ -76,6 +73,6 @@ def _fields(kind: str, keywords: Sequence[ast.keyword]) -> dict[str, Any]:
         if keyword.arg is None:
             raise ValueError
         if keyword.arg in found:
-            raise UsageError(f"{kind} has one {keyword.arg}, which is given twice")
+            raise UsageError(f"{kind}: {keyword.arg} is given twice")
         found[keyword.arg] = _read(keyword.value)
     return found

@@ -1,7 +1,7 @@
-"""What takes long says what it does, how far it is, and when it ends.
+"""Progress display for long work.
 
-In a terminal a line that moves, in a notebook a bar of plain HTML, elsewhere (a pipe, a log) a line of text every ten
-seconds. All of it on standard error; nothing of it stays in a terminal.
+A terminal shows a moving line, a notebook a plain HTML bar, and a pipe or log file a line of text every ten seconds.
+All output goes to standard error; a terminal's line is erased at the end.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from rich.text import Text
 from lengthwise.base.quantities import duration
 from lengthwise.base.terminal import Terminal
 
-EVERY = 10.0  # seconds between lines where nothing can move
+EVERY = 10.0  # seconds between lines in a log
 BAR = 12  # characters of a bar
-SOON = 1.0  # seconds after which a notebook shows something
-TELLING = 0.005  # fraction of the work that says how long the rest takes; the first pieces are the smallest, often
+SOON = 1.0  # seconds between updates in a notebook
+TELLING = 0.005  # fraction of the work after which the remaining time is estimated; the first pieces are often small
 
 
 class Line:
-    """One piece of work: ``done`` of ``total``, in any unit, and what there is to say of it."""
+    """The progress of one piece of work: ``done`` of ``total``, in any unit, and a note."""
 
     def __init__(self, what: str, total: float | None, done: float = 0.0) -> None:
         self.what, self.total, self.note = what, total, ""
@@ -37,30 +37,30 @@ class Line:
         self.start, self.end = time.monotonic(), math.inf
 
     def show(self, done: float, note: str = "") -> None:
-        """What is done by now, and what there is to say of it."""
+        """Update the amount done and the note."""
         self.done, self.note = done, note
         if self.total and done >= self.total:
             self.end = min(self.end, time.monotonic())
 
     @property
     def seconds(self) -> float:
-        """Since it began, until it was done."""
+        """Seconds from the start to now, or to the end if it is done."""
         return min(self.end, time.monotonic()) - self.start
 
     @property
     def share(self) -> float:
-        """How much is done, 0 to 1."""
+        """The fraction done, 0 to 1."""
         return min(1.0, self.done / self.total) if self.total else 0.0
 
     def left(self) -> float | None:
-        """Seconds until it ends, as far as can be told."""
+        """Return the estimated remaining seconds; None if there is no basis for an estimate yet."""
         gone = self.done - self.first
         if not self.total or gone < TELLING * self.total:
             return None
         return self.seconds * (self.total - self.done) / gone
 
     def when(self) -> str:
-        """How far it is, and when it ends."""
+        """Return the fraction done and the remaining time as text."""
         left = self.left()
         share = [f"{self.share:.0%}"] if self.total else []
         if self.end < math.inf:
@@ -68,22 +68,22 @@ class Line:
         return "  ".join([*share, f"{duration(self.seconds)} so far" if left is None else f"{duration(left)} left"])
 
     def said(self) -> str:
-        """All of it in one line."""
+        """Return the progress and the note on one line."""
         return "  ".join(filter(None, [self.when(), self.note]))
 
 
 class View(Protocol):
-    """Where progress is shown."""
+    """A display of progress lines."""
 
     def add(self, line: Line) -> None:
-        """A further line."""
+        """Add a line."""
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """End the display."""
 
 
 class Progress:
-    """A context in which pieces of work say how far they are; nothing if ``quiet``."""
+    """A context that displays the progress of pieces of work; with ``quiet``, nothing."""
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
         self.quiet, self.console = quiet, console or Terminal(stderr=True)
@@ -101,12 +101,12 @@ class Progress:
             self.view = None
 
     def note(self, text: str) -> None:
-        """Say something that matters, ``quiet`` or not."""
+        """Print a message, even if ``quiet``."""
         self.console.print(f"lengthwise: {text}", markup=False, highlight=False, soft_wrap=True)
 
     def line(self, what: str, total: float | None = None, done: float = 0.0) -> Line:
-        """Begin a piece of work, of which so much was done by an earlier call; without ``total`` nobody knows how long
-        it takes."""
+        """Add a piece of work, ``done`` of which an earlier call has completed; without ``total``, no remaining time is
+        shown."""
         line = Line(what, total, done)
         if self.view:
             self.view.add(line)
@@ -114,7 +114,7 @@ class Progress:
 
 
 class _Moving:
-    """A terminal. Every line is drawn anew a few times a second, so its time goes on where nothing is reported."""
+    """Progress in a terminal, redrawn four times a second so that the clock advances between reports."""
 
     def __init__(self, console: Console) -> None:
         self.lines: list[Line] = []
@@ -132,7 +132,7 @@ class _Moving:
 
 
 def _as_text(line: Line) -> Iterator[RenderableType]:
-    """A name with a bar, and the note below."""
+    """Yield a line with name, bar and time, and the note below it."""
     full = round(line.share * BAR)
     bar = [("━" * full, "green"), ("━" * (BAR - full), "dim")] if line.total else []
     yield Text(" ").join([Text(line.what), *([Text.assemble(*bar)] if bar else []), Text(line.when(), "cyan")])
@@ -141,7 +141,7 @@ def _as_text(line: Line) -> Iterator[RenderableType]:
 
 
 class _Ticking:
-    """Something that is shown anew every so many seconds, by a thread of its own."""
+    """Base of displays that a thread updates every ``every`` seconds."""
 
     def __init__(self, every: float) -> None:
         self.lines: list[Line] = []
@@ -165,19 +165,19 @@ class _Ticking:
 
 
 class _Log(_Ticking):
-    """A pipe or a file."""
+    """Progress in a pipe or a log file."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         super().__init__(EVERY)
 
     def tick(self) -> None:
-        for line in self.lines[-1:]:  # those before it are done
+        for line in self.lines[-1:]:  # the lines before it are done
             self.console.print(f"{line.what}: {line.said()}", highlight=False, markup=False, soft_wrap=True)
 
 
 class _Page(_Ticking):
-    """A notebook: one output, which is replaced."""
+    """Progress in a notebook: one output, which is replaced."""
 
     def __init__(self) -> None:
         self.handle: Any = None
@@ -199,12 +199,12 @@ class _Page(_Ticking):
 
 
 def as_bar(line: Line) -> str:
-    """A line as plain HTML."""
+    """Format a line as plain HTML."""
     value = f' value="{line.share:.4f}"' if line.total else ""
     return f"<div>{html.escape(line.what)} <progress{value}></progress> {html.escape(line.said())}</div>"
 
 
 def _in_notebook() -> bool:
-    """Is this a kernel of Jupyter's? It has imported IPython then."""
+    """Return whether this process is a Jupyter kernel, which has imported IPython."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return shell is not None and hasattr(shell, "kernel")

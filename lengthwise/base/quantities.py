@@ -1,4 +1,4 @@
-"""Amounts of time and memory, and lists of numbers, as people write them."""
+"""Human-readable times, memory sizes and lists of numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FOREVER = 1e5 * YEAR
 
 
 def duration(seconds: float) -> str:
-    """A time: ``8 s``, ``3 min``, ``2.5 h``, ``4 days``."""
+    """Format a time: ``8 s``, ``3 min``, ``2.5 h``, ``4 days``."""
     if seconds >= FOREVER:
         return "more than 100,000 years"
     for name, unit in (("years", YEAR), ("days", DAY)):
@@ -22,14 +22,14 @@ def duration(seconds: float) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """A number of bytes: ``329 MB``."""
+    """Format a number of bytes: ``329 MB``."""
     units = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
     power = min(len(units) - 1, int(math.log(max(count, 1), 1000)))
     return f"{count / 1000**power:,.0f} {units[power]}" if count < 1e22 else "more than there is"
 
 
 def spans(numbers: Sequence[int]) -> str:
-    """Ascending whole numbers, in short: ``1–8, 12, 16–20``."""
+    """Format ascending whole numbers as ranges: ``1–8, 12, 16–20``."""
     found: list[list[int]] = []
     for number in numbers:
         if found and number == found[-1][1] + 1:

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin
 
-PRACTICAL = 10_000  # an upper bound from here on only keeps away what no computer can hold; messages leave it out
+PRACTICAL = 10_000  # a larger upper bound only rules out impossible sizes, so messages leave it out
 
 
 @dataclass(frozen=True)
 class Range:
-    """Finite numbers from ``low`` to ``high``; an ``open`` range's ends do not belong to it, of ``half-open`` ones the
-    upper end does not."""
+    """Finite numbers from ``low`` to ``high``: with both ends (``closed``), neither (``open``), or only the lower one
+    (``half-open``)."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -43,7 +43,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Pattern:
-    """Words that a regular expression matches as a whole; ``about`` says it for people."""
+    """Words that a regular expression matches in full; ``about`` describes them for users."""
 
     regex: str
     about: str
@@ -62,7 +62,7 @@ class Printable:
 
 @dataclass(frozen=True)
 class Parts:
-    """Tuples of so many values."""
+    """Tuples of ``low`` to ``high`` values."""
 
     low: int
     high: int
@@ -79,19 +79,19 @@ Change = Annotated[int, Range(-(10**6), 10**6)]  # of a size
 Seeds = Annotated[int, Range(1, 1000)]  # replicates in one call
 Threads = Annotated[int, Range(1, 1024)]
 Seed = Annotated[int, Range(-(2**63), 2**63 - 1)]
-Real = Annotated[float, Range(-1e38, 1e38)]  # what 32 bits hold
+Real = Annotated[float, Range(-1e38, 1e38)]  # within float32
 Positive = Annotated[float, Range(0, 1e38, "open")]
 NotNegative = Annotated[float, Range(0, 1e38)]
-Growth = Annotated[float, Range(1, 1e6)]  # a factor that makes nothing smaller
+Growth = Annotated[float, Range(1, 1e6)]  # a factor of at least 1
 Fraction = Annotated[float, Range(0, 1)]
-Decay = Annotated[float, Range(0, 1, "half-open")]  # a factor, or a probability, that 1 would make useless
+Decay = Annotated[float, Range(0, 1, "half-open")]  # a factor or probability below 1
 Sizes = Annotated[tuple[Size, ...], Parts(1, 2)]  # on each of a task's axes
 OneLine = Annotated[str, Printable()]
 Name = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", "letters, digits and dashes, at most 100")]
 
 
 def describe_type(annotation: str) -> str:
-    """A field's type as its source has it, with ranges in words: ``Size`` → ``int (1 or more)``."""
+    """Return a field's type as in the source, with ranges in words: ``Size`` → ``int (1 or more)``."""
     inline = re.sub(r"Annotated\[(int|float), Range(\([^)]*\))\]", _inline, annotation)
     return re.sub(r"\b[A-Z]\w+\b", lambda found: _SPELLED.get(found[0], found[0]), inline)
 

@@ -1,4 +1,4 @@
-"""Dataclasses for results. They are kept out of ``types`` so that reports can read results without importing torch."""
+"""Dataclasses of results; separate from ``types`` so that reports can read results without importing torch."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from lengthwise.base.errors import UsageError
 from lengthwise.base.ranges import Count, Name, OneLine, Seed, Size, Sizes
 
-# Which problems are drawn: "uniform" at given sizes; "natural" from the task's own distribution over sizes; a family's,
-# by its name; "hard", from the family that is the task's harder set; or "every" one of a size.
+# How problems are drawn: "uniform" at given sizes; "natural" from the task's own distribution over sizes; a family's
+# name; "hard" from the family that is the task's harder set; or "every" problem of a size.
 Kind = str
 
-AnySize = int | tuple[int, ...]  # a bare number stands for all of a task's axes (``Recipe.sizes``)
+AnySize = int | tuple[int, ...]  # one number is used on all of a task's axes (``Recipe.sizes``)
 
 
 NORMAL = 1.959964  # the normal quantile of a 95 % interval
@@ -22,7 +22,8 @@ NORMAL = 1.959964  # the normal quantile of a 95 % interval
 
 @dataclass(frozen=True)
 class Outcomes:
-    """The problems of a score and which were answered right, so that scores on the same problems can be paired."""
+    """A digest of a score's problems, and which answers were right, so that scores on the same problems can be
+    paired."""
 
     problems: bytes  # a digest of the problems, in their order
     right: bytes  # a byte for each problem: 1 if the whole answer is right, else 0
@@ -38,34 +39,36 @@ class Score:
     problems: Kind
     sizes: tuple[int, ...]
     count: int
-    exact: float  # fraction of problems whose answer is correct in every symbol, its end included
-    # Fraction that is also correct at every position after the end (the official code's measure); None: not known.
+    exact: float  # fraction of problems whose answer is correct in every symbol, including its end
+    # Fraction that is also correct at every position after the end (the measure of the paper's code); None: unknown.
     whole_row: float | None
     token_accuracy: float  # fraction of answer symbols that are correct
     loops: float  # loops used, mean over problems
-    precision: float | None = None  # half the width of an interval that ended the count early; None: it did not
-    family: str | None = None  # "alone": of one family, by its name; None: of none, or with all the others
-    together: int | None = None  # problems of a batch for which the rule chose one loop; None: each has its own
-    distinct: int | None = None  # number of different problems among ``count``; None: all differ, or not known
-    fixed_set: bool | None = None  # True: drawn from the test part of a fixed set, and some of them several times
+    precision: float | None = None  # half the interval's width at which sampling stopped early; None: it did not
+    family: str | None = None  # "alone": a family measured without the others; None: all families, or none
+    together: int | None = None  # batch size of a rule that chooses one loop per batch; None: one loop per problem
+    distinct: int | None = None  # number of different problems among ``count``; None: all differ, or unknown
+    fixed_set: bool | None = None  # True: drawn with repetition from the test part of a fixed set
     chance: float | None = None  # the per-symbol accuracy of guessing; None: the layout does not report it
-    at_limit: float | None = None  # fraction of problems that only the rule's limit ended; None: it has no other end
-    ran: float | None = None  # loops run to choose those, mean over problems: the compute; None: the rule reads nothing
-    outcomes: Outcomes | None = field(default=None, compare=False, repr=False)  # in memory only; None: not known
+    at_limit: float | None = (
+        None  # fraction of problems stopped only by the rule's limit; None: the rule stops nowhere else
+    )
+    ran: float | None = None  # loops run to choose ``loops``, mean over problems; None: the rule reads no outputs
+    outcomes: Outcomes | None = field(default=None, compare=False, repr=False)  # in memory only; None: unknown
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's 95 % interval of ``exact``, over independent trials (see ``trials``)."""
+        """Wilson's 95 % interval of ``exact`` over independent trials (see ``trials``)."""
         return wilson(self.exact, trials(vars(self)))
 
     @property
     def scaled(self) -> float | None:
-        """Accuracy per symbol on a scale from guessing, 0, to all right, 1; below 0 if it is worse than guessing. None
+        """Accuracy per symbol, scaled so that guessing is 0 and all correct is 1; negative if worse than guessing. None
         without ``chance``."""
         return None if self.chance is None else (self.token_accuracy - self.chance) / (1 - self.chance)
 
     def row(self) -> dict[str, Any]:
-        """Plain values, for JSON and CSV."""
+        """Return plain values for JSON and CSV."""
         low, high = self.interval
         scaled = {} if self.scaled is None else {"scaled": self.scaled}
         names = [one.name for one in fields(self) if one.name != "outcomes"]
@@ -84,21 +87,21 @@ class RunOutline:
     data_seed: Seed
     task: OneLine
     axes: tuple[OneLine, ...]
-    top: Size  # the largest training size; 0 where Python evaluates a module of which it is not known
-    tops: Sizes  # the largest training size on each axis, likewise
+    top: Size  # the largest training size; 0 if unknown, as for a module evaluated from Python
+    tops: Sizes  # the largest training size on each axis, or 0
     steps: Count
     stopping: OneLine  # the recipe's own stopping rule
     model: OneLine
-    looked_at: tuple[Size, ...] = ()  # sizes that may have chosen the recipe; none where that is not known
+    looked_at: tuple[Size, ...] = ()  # sizes that may have been used to choose the recipe; empty if unknown
 
     def __post_init__(self) -> None:
         if len(self.axes) != len(self.tops):
-            raise UsageError(f"an outline has a largest size on each axis, not {len(self.tops)} on {len(self.axes)}")
+            raise UsageError(f"an outline needs a largest size for each of {len(self.axes)} axes, not {len(self.tops)}")
 
 
 @dataclass(frozen=True)
 class InquiryOutline:
-    """The facts that a report shows about a language model that was asked."""
+    """The facts about an inquiry to a language model that a report shows."""
 
     id: Name
     model: OneLine
@@ -109,27 +112,26 @@ class InquiryOutline:
 
 
 def independent_trials(count: int, together: int | None = None) -> float:
-    """Return how many independent trials ``count`` problems are worth (Kish 1965): as many as there are batches, where
-    a rule chose one loop for each batch of ``together`` problems, since one choice decides all of them. A batch that
-    is not full counts for less. The problems of a batch need not agree, so an interval may be wider than necessary."""
+    """Return the effective number of independent trials of ``count`` problems (Kish 1965). If a rule chose one loop for
+    each batch of ``together`` problems, it is the number of batches, since one choice decides a whole batch; a partial
+    batch counts for less. Answers within a batch may differ, so an interval may be wider than necessary."""
     full, rest = divmod(count, together or 1)
     return count**2 / (full * (together or 1) ** 2 + rest**2)
 
 
 def problems_counted(row: Mapping[str, Any]) -> int:
-    """Return the number of problems that the interval of a score's fields counts. A problem that is drawn again from
-    the few that a fixed set leaves for tests shows nothing new about those of its size; one drawn again from a task's
-    own distribution is another draw of it."""
+    """Return the number of problems that a score's interval counts. Repeats from the test part of a fixed set add no
+    information and are not counted; repeats from a task's own distribution are."""
     return row["distinct"] if row.get("fixed_set") else row["count"]
 
 
 def trials(row: Mapping[str, Any]) -> float:
-    """Return the number of independent trials that a score's fields stand for."""
+    """Return the effective number of independent trials of a score's row."""
     return independent_trials(problems_counted(row), row.get("together"))
 
 
 def wilson(share: float, count: float, z: float = NORMAL) -> tuple[float, float]:
-    """Wilson's (1927) confidence interval of a proportion ``share`` observed in ``count`` trials.
+    """Return Wilson's (1927) confidence interval of a proportion ``share`` observed in ``count`` trials.
 
     ``count`` need not be a whole number (see ``independent_trials``); ``z`` is the normal quantile. Raises ValueError
     if ``count`` is below 1.

@@ -1,7 +1,7 @@
-"""Masks and shifts of rows of different lengths, vectorised.
+"""Vectorised masks and shifts of rows of different lengths.
 
-Each row is copied as a window of one longer row in memory. Copying contiguous numbers is several times as fast as
-comparing positions with lengths, or indexing each number separately.
+Each row is copied from a window of a longer row: contiguous copies are several times as fast as comparing positions
+with lengths or indexing each number.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def within(length: Int[Tensor, "*b"], width: int) -> Bool[Tensor, "*b width"]:
-    """True at each row's first ``length`` positions; lengths are 0 to ``width``."""
+    """Return a mask that is True at each row's first ``length`` positions; lengths are 0 to ``width``."""
     return _first(length, width, torch.bool)
 
 
@@ -33,19 +33,19 @@ def shift_right(rows: Shaped[Tensor, "b n"], by: Int[Tensor, " b"], width: int) 
 
 
 def windows(row: Shaped[Tensor, " n"], start: Int[Tensor, " b"], width: int) -> Shaped[Tensor, "b width"]:
-    """The ``width`` numbers of ``row`` that begin at each ``start``."""
+    """Return the ``width`` numbers of ``row`` from each ``start``."""
     return row.unfold(0, width, 1).index_select(0, start)
 
 
 def _first(length: Int[Tensor, "*b"], width: int, dtype: torch.dtype) -> Shaped[Tensor, "*b width"]:
-    """A bit mask: all bits set at each row's first ``length`` positions, 0 elsewhere."""
+    """Return a bit mask: all bits set at each row's first ``length`` positions, 0 elsewhere."""
     bits = windows(_half(width, dtype), width - length.flatten(), width)
     return bits if length.dim() == 1 else bits.view(*length.shape, width)
 
 
 @lru_cache(maxsize=256)
 def _half(width: int, dtype: torch.dtype) -> Shaped[Tensor, " n"]:
-    """2 · width numbers: all bits set in the first half, 0 in the second."""
+    """Return 2 · width numbers: all bits set in the first half, 0 in the second."""
     row = torch.zeros(2 * width, dtype=dtype)
     row[:width] = True if dtype == torch.bool else -1
     return row

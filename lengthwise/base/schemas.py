@@ -1,6 +1,6 @@
-"""What stands in the files of a run's folder, a schema each; ``folder`` checks them where it reads.
+"""Schemas of the files in a run's folder; ``folder`` checks them when it reads.
 
-Rows may have further fields. What is not required here is left out by some versions, or where it was not measured.
+Rows may have further fields. Optional fields are missing in files of some versions, or where they were not measured.
 """
 
 # TypedDict knows which keys are required only where annotations are not postponed.
@@ -21,7 +21,7 @@ from lengthwise.base.ranges import (
     Whole,
 )
 
-SizeText = Annotated[str, Pattern(r"\d{1,7}(x\d{1,7})?", "a size, as 8 or 8x12")]  # as tables name it
+SizeText = Annotated[str, Pattern(r"\d{1,7}(x\d{1,7})?", "a size, as 8 or 8x12")]  # as in tables
 
 
 class Metrics(TypedDict):
@@ -55,17 +55,17 @@ class Measured(TypedDict):
     seed: NotRequired[Seed]
     sealed: NotRequired[OneLine]
     distinct: NotRequired[Count]  # number of different problems, where it is less than the count
-    fixed_set: NotRequired[bool]  # they are a fixed set's, so that the interval counts those that differ
-    family: NotRequired[Literal["alone"]]  # a family that was asked for by name: the others may not be measured
-    chance: NotRequired[Fraction]  # accuracy per symbol of guessing
-    scaled: NotRequired[Real]  # accuracy per symbol, from guessing (0) to all right (1)
-    ran: NotRequired[NotNegative]  # loops that were run to choose ``loops``
-    at_limit: NotRequired[Fraction]  # of the problems, which the rule did not stop before its limit
-    together: NotRequired[Count]  # problems of a batch for which the rule chose one loop
+    fixed_set: NotRequired[bool]  # drawn from a fixed set: the interval counts different problems
+    family: NotRequired[Literal["alone"]]  # a family requested by name: the others may not be measured
+    chance: NotRequired[Fraction]  # per-symbol accuracy of guessing
+    scaled: NotRequired[Real]  # per-symbol accuracy, from guessing (0) to all correct (1)
+    ran: NotRequired[NotNegative]  # loops run to choose ``loops``
+    at_limit: NotRequired[Fraction]  # fraction of problems that ran to the rule's limit
+    together: NotRequired[Count]  # batch size of a rule that chooses one loop per batch
 
 
 class Chosen(TypedDict):
-    """The loops that a stopping rule chose."""
+    """Statistics of the loops that one stopping rule chose."""
 
     mean: NotNegative
     low: NotNegative
@@ -74,7 +74,7 @@ class Chosen(TypedDict):
 
 
 class ChosenBy(TypedDict):
-    """The loops that each rule chose."""
+    """Statistics of the loops that each stopping rule chose."""
 
     oracle: Chosen
     batch: Chosen
@@ -96,7 +96,7 @@ class Depth(TypedDict):
 
 
 class Ends(TypedDict):
-    """Wrong answers, by where they end."""
+    """Counts of wrong answers whose end is too early, too late or right."""
 
     early: Whole
     late: Whole
@@ -104,7 +104,7 @@ class Ends(TypedDict):
 
 
 class Group(TypedDict):
-    """Problems alike in a trait."""
+    """Problems with a similar value of a difficulty feature."""
 
     low: Real
     high: Real
@@ -132,13 +132,13 @@ class Reply(TypedDict):
 
     prompt: str
     correct: bool
-    prompt_tokens: Annotated[int, Range(0)]  # as the endpoint says; ``ask.folder.token_counts`` bounds them
+    prompt_tokens: Annotated[int, Range(0)]  # from the endpoint; ``ask.folder.token_counts`` bounds them
     completion_tokens: Annotated[int, Range(0)]
     answer: NotRequired[str | None]
 
 
 class About(TypedDict):
-    """about.json, apart from the recipe's outline."""
+    """about.json, without the recipe's outline."""
 
     parameters: Whole
     cpu_s: NotNegative
@@ -147,24 +147,24 @@ class About(TypedDict):
 
 
 class Published(TypedDict):
-    """An entry of a folder of results' runs.json or inquiries.json."""
+    """An entry of runs.json or inquiries.json in a folder of results."""
 
     recipe_name: OneLine
     id: OneLine
-    parameters: NotRequired[Whole]  # these three only of runs that were trained to the end
+    parameters: NotRequired[Whole]  # these three: only for completed runs
     cpu_s: NotRequired[NotNegative]
     wall_s: NotRequired[NotNegative]
 
 
 class Quoted(TypedDict):
-    """A figure's quoted result of somebody else."""
+    """A published result that a figure shows."""
 
     who: OneLine
     exact: Fraction
 
 
 class Figures(TypedDict):
-    """figures.json: what figures say beyond their rows."""
+    """figures.json: texts of figures."""
 
     title: NotRequired[str | None]
     strong: NotRequired[str | None]
@@ -186,7 +186,7 @@ class Trained(TypedDict):
 
 
 Length = Annotated[str, Pattern(r"\d{1,7}", "a length")]
-Distribution = dict[Length, Whole]  # distribution.json: how many problems there are of each length
+Distribution = dict[Length, Whole]  # distribution.json: number of problems of each length
 
 
 class Checked(TypedDict):
@@ -198,7 +198,7 @@ class Checked(TypedDict):
 
 
 class Verified(TypedDict):
-    """What was verified."""
+    """The subject of a verification."""
 
     name: OneLine
     task: OneLine

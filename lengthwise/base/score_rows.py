@@ -1,4 +1,4 @@
-"""Rows of scores, as every layer reads them: which one counts, which are of families, which is the worst."""
+"""Selection and formatting of score rows: the latest, those of families, and the worst family."""
 
 from __future__ import annotations
 
@@ -7,27 +7,26 @@ from typing import Any
 
 from lengthwise.base.ranges import Sizes
 
-Row = dict[str, Any]  # of `Score.row`, or of metrics
+Row = dict[str, Any]  # from `Score.row`, or a row of metrics
 
 
 SOLVED = 0.99  # exact match from which a size counts as solved
-DRAWN = ("uniform", "natural")  # problems that are no family's
-ALONE = (*DRAWN, "hard")  # sets of problems that always have a curve of their own; a family has one where it is alone
+DRAWN = ("uniform", "natural")  # kinds of problems outside families
+ALONE = (*DRAWN, "hard")  # kinds of problems with a curve of their own; a family has one only if measured alone
 
 
 def size_text(sizes: Iterable[int]) -> str:
-    """A size as it is typed and printed: ``40``, or ``20x40`` on two axes."""
+    """Format a size as it is typed: ``40``, or ``20x40`` on two axes."""
     return "x".join(map(str, sizes))
 
 
 def count_text(count: int, distinct: int | None) -> str:
-    """A number of problems, with how many of them are different where some are drawn several times."""
+    """Format a number of problems, with the number of different ones if some repeat."""
     return str(count) if distinct is None else f"{count} ({distinct} different)"
 
 
 def share_text(share: float, decimals: int = 2) -> str:
-    """A fraction in so many decimals, which never rounds to a clean 0 or 1 what is not: ``>.99`` and ``<.01``
-    instead."""
+    """Format a fraction to ``decimals`` places, without rounding to 0 or 1: ``<.01`` and ``>.99`` instead."""
     half = 0.5 * 10**-decimals
     if 1 - half <= share < 1:
         return f">.{'9' * decimals}"
@@ -35,39 +34,39 @@ def share_text(share: float, decimals: int = 2) -> str:
 
 
 def scaled_text(scaled: float | None) -> str:
-    """An accuracy from guessing, 0, to all right, 1, in three decimals; it is below 0 if it is worse than guessing."""
+    """Format a scaled accuracy (0: guessing, 1: all correct; may be negative) to three decimals."""
     if scaled is None:
         return "–"
     return share_text(scaled, 3) if scaled >= 0 else f"{scaled:.3f}"
 
 
 def interval_text(row: Row) -> str:
-    """A row's 95 % interval in three decimals."""
+    """Format a row's 95 % interval to three decimals."""
     return f"{share_text(row['low'], 3)}–{share_text(row['high'], 3)}"
 
 
 def loops_text(row: Row) -> str:
-    """The mean loop whose answer counts, and how many loops were run to choose it, where these were more."""
+    """Format the mean chosen loop and, if more were run to choose it, the mean number of loops run."""
     used, ran = f"{row['loops']:.1f}", f"{row.get('ran', row['loops']):.1f}"
     return used if ran == used else f"{used} of {ran}"
 
 
 def loops_notes(rows: Iterable[Row]) -> list[str]:
-    """Explain the column of loops; name the sizes at which a rule had to be ended by its limit."""
+    """Return notes on the loops column, including the sizes at which a rule reached its limit."""
     rows = list(rows)
-    said = ["loops: that of the answer, of those run"] * any(loops_text(row).count("of") for row in rows)
+    notes = ["loops: that of the answer, of those run"] * any(loops_text(row).count("of") for row in rows)
     ended = {f"{share_text(row['at_limit'])} at {size_text(row['sizes'])}": row for row in rows if row.get("at_limit")}
-    return said + [f"never stopped, so ended by the rule's limit: {', '.join(ended)} of the problems"] * bool(ended)
+    return notes + [f"never stopped, so ended by the rule's limit: {', '.join(ended)} of the problems"] * bool(ended)
 
 
 def trained_on(sizes: Sequence[int], tops: Sequence[int]) -> bool:
-    """Do sizes lie within the training range, which ends at ``tops``, one for each axis?"""
+    """Return whether each size is at most the largest training size of its axis, ``tops``."""
     return all(size <= top for size, top in zip(sizes, tops, strict=True))
 
 
 def latest(rows: Iterable[Row]) -> list[Row]:
-    """One row per sizes, problems and stopping rule, where a run was measured more than once: the sealed one, else the
-    one on the most problems, of equals the last. A quick measurement does not replace a careful one."""
+    """Return one row per sizes, problems and stopping rule: the sealed one, else the one with the most problems, else
+    the last. So a quick measurement does not replace a larger one."""
     found: dict[tuple[Sizes, str, str], Row] = {}
     for row in rows:
         key = tuple(row["sizes"]), row["problems"], row["stopping"]
@@ -81,29 +80,29 @@ def _weight(row: Row) -> tuple[bool, int]:
 
 
 def interval_notes(rows: Iterable[Row]) -> list[str]:
-    """Explain the intervals that do not count every problem; nothing where there is no such row."""
+    """Return notes on intervals that do not count every problem; empty if there are none."""
     rows = list(rows)
     sizes = sorted({row["together"] for row in rows if row.get("together")})
-    said = [f"one loop was chosen for each {size} problems: those intervals are over batches" for size in sizes]
+    notes = [f"one loop was chosen for each {size} problems: those intervals are over batches" for size in sizes]
     repeats = any(row.get("fixed_set") for row in rows)
-    return said + ["a fixed set repeats problems: those intervals count each problem once"] * repeats
+    return notes + ["a fixed set repeats problems: those intervals count each problem once"] * repeats
 
 
 def uniform_in(rows: Iterable[Row]) -> dict[Sizes, Row]:
-    """Rows of uniform problems, by their sizes; of several the last."""
+    """Return rows of uniform problems by size; the last one if there are several."""
     return {tuple(row["sizes"]): row for row in rows if row["problems"] == "uniform"}
 
 
 def fit_rows(rows: Iterable[Row], tops: Sizes) -> list[Row]:
-    """Return the rows of one run that decide whether it is fitted, at its training length ``tops``: of all problems of
-    that size where these were measured, else of uniform ones. A sample near 0.99 may fall on either side of it."""
+    """Return a run's rows at its training length ``tops``, which decide whether it is fitted: on every problem of that
+    size if measured, else on uniform ones, since a sample near 0.99 may fall on either side of it."""
     found = [row for row in rows if tuple(row["sizes"]) == tuple(tops)]
     every = [row for row in found if row["problems"] == "every"]
     return every or [row for row in found if row["problems"] == "uniform"]
 
 
 def families_in(rows: Iterable[Row]) -> dict[Sizes, list[Row]]:
-    """Rows of families of structured problems, the harder set among them, by their sizes."""
+    """Return rows of families of structured problems, including the harder set, by size."""
     found: dict[Sizes, list[Row]] = {}
     for row in rows:
         if row["problems"] not in DRAWN:
@@ -112,21 +111,21 @@ def families_in(rows: Iterable[Row]) -> dict[Sizes, list[Row]]:
 
 
 def worst(rows: Sequence[Row]) -> Row:
-    """The row of the lowest exact match; of equals, the first by name."""
+    """Return the row with the lowest exact match; the first by name on a tie."""
     return min(rows, key=lambda row: (row["exact"], row["problems"]))
 
 
 def worst_rows(rows: Iterable[Row]) -> list[Row]:
-    """The row of the worst family at each size, by each stopping rule; none where no more than the harder set was
-    measured, or single families by name: the worst may be another."""
+    """Return the worst family's row for each size and stopping rule. Sizes at which not all families were measured are
+    left out, since the worst one may be missing."""
     rows, found = list(rows), dict[tuple[Sizes, str], list[Row]]()
-    whole = {(tuple(row["sizes"]), row["stopping"]) for row in rows if is_full_family_run(row)}
+    complete = {(tuple(row["sizes"]), row["stopping"]) for row in rows if is_full_family_run(row)}
     for row in latest(rows):
-        if row["problems"] not in DRAWN and (at := (tuple(row["sizes"]), row["stopping"])) in whole:
-            found.setdefault(at, []).append(row)
+        if row["problems"] not in DRAWN and (key := (tuple(row["sizes"]), row["stopping"])) in complete:
+            found.setdefault(key, []).append(row)
     return [*map(worst, found.values())]
 
 
 def is_full_family_run(row: Row) -> bool:
-    """Is this of a family that was measured with all the others?"""
+    """Return whether a row is of a family that was measured together with all others."""
     return row["problems"] not in ALONE and row.get("family") != "alone"

@@ -1,4 +1,4 @@
-"""Processes end in order: SIGTERM and SIGHUP are as Ctrl-C, and a child ends with its parent, however that ends."""
+"""Orderly process ends: SIGTERM and SIGHUP act as Ctrl-C, and a child process ends with its parent."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _VARIABLE = "LENGTHWISE_LIFELINE"
 
 
 def child_environment() -> dict[str, str]:
-    """The environment of a child process that ends with this one. Its standard input must be a pipe from here: the pipe
-    closes when this process ends, even by SIGKILL."""
+    """Return the environment for a child process that ends with this one. Its standard input must be a pipe from this
+    process, which closes when this process ends, even by SIGKILL."""
     return {**os.environ, _VARIABLE: "1"}
 
 
 def leaving() -> AbstractContextManager[None]:
-    """A context in which nothing is begun yet, e.g. torch is imported: a signal that asks the process to stop ends it
-    at once, with exit status 130. An exception would be raised inside a library, which may lose it."""
+    """A context before the actual work, e.g. while torch is imported: a stop signal ends the process at once, with exit
+    status 130. A library could swallow an exception instead."""
     return on_stop_signals(_leave)
 
 
 @contextmanager
 def on_stop_signals(act: Callable[[int, Any], object]) -> Iterator[None]:
-    """A context in which a signal that asks the process to stop calls ``act``, where this thread may catch signals."""
+    """A context in which stop signals call ``act``, if this thread may catch signals."""
     before = {number: signal.getsignal(number) for number in STOPS if _may_catch(number)}
     try:
         for number in before:
@@ -41,7 +41,8 @@ def on_stop_signals(act: Callable[[int, Any], object]) -> Iterator[None]:
 
 
 def install_handlers() -> None:
-    """Take every signal that asks the process to stop as Ctrl-C and, where the parent said so, end with it."""
+    """Treat every stop signal as Ctrl-C and, if the parent requested it (``child_environment``), end with the
+    parent."""
     for number in STOPS:
         if _may_catch(number):
             signal.signal(number, _interrupt)
@@ -50,7 +51,7 @@ def install_handlers() -> None:
 
 
 def _is_ignored(number: int) -> bool:
-    """Was the process told to go on when its terminal goes (``nohup``)?"""
+    """Return whether the signal is SIGHUP and is ignored, as under ``nohup``."""
     return number == getattr(signal, "SIGHUP", None) and signal.getsignal(number) == signal.SIG_IGN
 
 
@@ -59,7 +60,7 @@ def _may_catch(number: int) -> bool:
 
 
 def _leave(number: int, frame: object) -> NoReturn:
-    os.write(2, b"lengthwise: interrupted; nothing was begun\n")
+    os.write(2, b"lengthwise: interrupted before any work\n")
     os._exit(130)
 
 

@@ -1,4 +1,4 @@
-"""Standard streams that are not as one would wish: another encoding, a full disk, a reader that has gone."""
+"""Robust standard streams: other encodings, full disks, closed pipes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-_RESULTS: list[Any] = []  # standard output, where it is kept for results
+_RESULTS: list[Any] = []  # standard outputs reserved for results, innermost last
 
 
 @contextlib.contextmanager
 def only_results() -> Iterator[None]:
-    """A context in which standard output holds what is written to ``results()`` alone: whatever else is printed, as a
-    user's own module may, goes to standard error."""
+    """A context that reserves standard output for ``results()``: other prints, e.g. of a user's own module, go to
+    standard error."""
     _RESULTS.append(sys.stdout)
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -25,8 +25,8 @@ def only_results() -> Iterator[None]:
         _RESULTS.pop()
 
 
-def results() -> Any:  # of `TextIO`'s methods, whatever stands for standard output
-    """Where results are written."""
+def results() -> Any:  # some object with the methods of `TextIO`
+    """Return the stream for results."""
     return _RESULTS[-1] if _RESULTS else sys.stdout
 
 
@@ -35,20 +35,20 @@ _FILTERS = threading.RLock()
 
 @contextlib.contextmanager
 def suppress_warnings() -> Iterator[None]:
-    """A context without Python's warnings. Their filters belong to the process: one thread at a time changes them, or
-    none would find them as they were."""
+    """A context without Python's warnings. Their filters are global to the process, so one thread at a time changes and
+    restores them."""
     with _FILTERS, warnings.catch_warnings(action="ignore"):
         yield
 
 
 def tolerate_encodings() -> None:
-    """Let standard streams replace what their encoding lacks: an ASCII terminal shows ``?`` for ``→``."""
+    """Replace characters that a standard stream cannot encode: an ASCII terminal shows ``?`` for ``→``."""
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
 
 
 def discard_output() -> None:
-    """Send what Python would still flush to nowhere: its reader has gone, or its disk is full."""
+    """Discard output that Python would still flush, because its reader has closed or its disk is full."""
     with contextlib.suppress(AttributeError, OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

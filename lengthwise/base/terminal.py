@@ -1,4 +1,4 @@
-"""The terminal as this package writes to it: what comes from files and other people is shown, and never obeyed."""
+"""A rich console that is safe for foreign text: text from files and servers is shown, never interpreted."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rich.text import Text
 
 
 class Terminal(Console):
-    """A rich console on which a string is text: brackets are no markup, colons no emoji, and control characters, with
-    which names and files could write anywhere, are left out. Our own styles are given as ``Text``."""
+    """A rich console that prints strings literally: no markup, no emoji codes, and no control characters, with which
+    foreign text could move the cursor. Styled text is passed as ``Text``."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)

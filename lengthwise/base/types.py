@@ -1,4 +1,4 @@
-"""The data types that all parts of Lengthwise exchange.
+"""Data types shared by all parts of Lengthwise.
 
 Terms, each with one meaning throughout:
 
@@ -7,7 +7,7 @@ row                one problem of a batch, as a sequence of tokens
 position           the index of a token in its row, from 0
 digit position     the index of a digit within its number, from 1; 0 for a sign
 padding mask       True for a real token, False for padding at a row's end
-loss mask          True where a target is supervised: the answer and its end, and more where a layout says so
+loss mask          True where a target is supervised: the answer, its end, and further positions of a layout
 answer slots       the positions where an answer may stand, known without the answer
 prediction         the symbol with the largest logit
 probability        of an event, e.g. of dropping a weight; a proportion of rows is a fraction
@@ -36,16 +36,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lengthwise.base.errors import UsageError as UsageError  # these have files of their own, which need no torch
+from lengthwise.base.errors import UsageError as UsageError  # re-exported from modules that need no torch
 from lengthwise.base.results import Kind as Kind
 from lengthwise.base.results import Score as Score
 from lengthwise.base.results import wilson as wilson
 
-Purpose = Literal["train", "validation", "test"]  # what problems are used for
+Purpose = Literal["train", "validation", "test"]  # the use of problems
 
 
 def integer_type(largest: int) -> torch.dtype:
-    """The smallest of int8, int16 and int32 that holds ``largest``; less memory takes less time."""
+    """Return the smallest of int8, int16 and int32 that holds ``largest``; smaller types are faster."""
     return torch.int8 if largest < 2**7 else torch.int16 if largest < 2**15 else torch.int32
 
 
@@ -61,7 +61,7 @@ def to_device(value: Tensor, device: torch.device) -> Tensor:
 
 
 class Rows:
-    """Base of dataclasses of tensors whose first axis is the row."""
+    """Base of dataclasses of tensors whose first axis is rows."""
 
     def __len__(self) -> int:
         return len(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]
@@ -99,8 +99,8 @@ class Problems(Rows):
         return Problems(**{f.name: stack(f.name) for f in fields(Problems)})
 
     def narrowed(self, symbols: int) -> Problems:
-        """Store ids in the smallest type that holds those of a task's number of ``symbols``, so that a large set fits
-        in memory. Sizes, lengths and rounds keep their types."""
+        """Store ids in the smallest type for a task of ``symbols`` symbols, so that a large set fits in memory. Sizes,
+        lengths and rounds keep their types."""
         kind = integer_type(symbols)
         return replace(self, prompt=self.prompt.to(kind), answer=self.answer.to(kind))
 
@@ -116,18 +116,18 @@ class Inputs(Rows):
 
     @property
     def host(self) -> Inputs:
-        """Bring it to the CPU: numbers that decide what is computed are read there."""
+        """The inputs on the CPU, where numbers that decide what is computed are read."""
         return self
 
     def to(self, device: torch.device) -> Inputs:
-        """Send it to a device, without waiting for it."""
+        """Copy the inputs to a device without waiting."""
         if device.type == "cpu":
             return self
         copies = {f.name: to_device(getattr(self, f.name), device) for f in fields(Inputs)}
         return Copied(**copies, original=self)
 
     def columns(self, start: int, stop: int) -> Inputs:
-        """The positions ``start`` to ``stop`` − 1 of each row."""
+        """Return positions ``start`` to ``stop`` − 1 of each row."""
         return self._map(lambda value: value[:, start:stop])
 
     def narrow(self) -> Inputs:
@@ -138,7 +138,7 @@ class Inputs(Rows):
 
 @dataclass(frozen=True)
 class Copied(Inputs):
-    """Inputs on a device that remember those on the CPU. Slices of them do not."""
+    """Inputs on a device with a reference to the original on the CPU, which slices lose."""
 
     original: Inputs
 
@@ -152,17 +152,17 @@ class Copied(Inputs):
 
 @dataclass(frozen=True)
 class Batch(Rows):
-    """Problems that a layout has written as rows. It stays on the CPU; a runner copies the inputs to its model."""
+    """Problems written as rows by a layout. A batch stays on the CPU; a runner copies the inputs to its model."""
 
     inputs: Inputs
     targets: Int[Tensor, "b t"]
-    loss_mask: Bool[Tensor, "b t"]  # True at the answer and its end, and further where a layout supervises more
-    answer_slots: Bool[Tensor, "b t"]  # where an answer may stand, known without it; contiguous in each row
+    loss_mask: Bool[Tensor, "b t"]  # True at the answer, its end, and further supervised positions of a layout
+    answer_slots: Bool[Tensor, "b t"]  # where an answer may stand, independent of the answer; contiguous in each row
     rounds: Int[Tensor, " b"]
     sizes: Int[Tensor, "b axes"]
 
     def trimmed(self) -> Batch:
-        """End each row at its last supervised position. A causal model's loss does not change."""
+        """End each row at its last supervised position, which does not change a causal model's loss."""
         reached = self.loss_mask.flip(1).cumsum(1).flip(1) > 0
         inputs = replace(self.inputs, padding_mask=self.inputs.padding_mask & reached)
         return replace(self, inputs=inputs, answer_slots=self.answer_slots & reached).narrow()

@@ -23,17 +23,17 @@ class Vocab:
 
     def __post_init__(self) -> None:
         if len(set(self.symbols)) != len(self.symbols):
-            raise ValueError(f"a vocabulary holds each symbol once: {' '.join(self.symbols)}")
+            raise ValueError(f"a vocabulary must not repeat a symbol: {' '.join(self.symbols)}")
 
     def __len__(self) -> int:
         return len(self.symbols)
 
     def id(self, symbol: str) -> int:
-        """The id of one symbol. Raises ValueError if it is not in the vocabulary."""
+        """Return the id of one symbol. Raises ValueError if it is not in the vocabulary."""
         return self.symbols.index(symbol)
 
     def encode(self, text: Iterable[str]) -> Int[Tensor, " n"]:
-        """The ids of a text's symbols. Raises UsageError if one is unknown, with its position, counted from 1."""
+        """Return the ids of a text's symbols. Raises UsageError with the position (from 1) of an unknown one."""
         ids = {symbol: i for i, symbol in enumerate(self.symbols)}
         symbols = list(text)
         for position, symbol in enumerate(symbols, 1):
@@ -42,5 +42,5 @@ class Vocab:
         return torch.tensor([ids[symbol] for symbol in symbols], dtype=torch.long)
 
     def decode(self, ids: Int[Tensor, " n"]) -> str:
-        """The symbols with these ids, joined to one string; where an id is no symbol's, ``UNKNOWN``."""
+        """Return the symbols with these ids as one string; ``UNKNOWN`` replaces ids without a symbol."""
         return "".join(self.symbols[i] if i < len(self) else UNKNOWN for i in ids.tolist())

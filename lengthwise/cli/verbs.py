@@ -124,7 +124,7 @@ def _check_hidden(name: str, asked: str) -> None:
     if own and spec and (not spec.origin or Path(spec.origin).resolve() != own.resolve()):
         raise UsageError(
             f"{asked}{name}: Python has another module of this name ({spec.origin or top}), which hides your {own}: "
-            "call yours otherwise"
+            "rename yours"
         )
 
 

@@ -238,7 +238,7 @@ def test_a_class_may_be_called_like_its_base(words, tmp_path):
 def test_a_part_with_the_name_of_one_of_the_package_s_is_refused(words, tmp_path):
     done = own(tmp_path, words, mine=LIKE_THE_PACKAGE_S)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "lengthwise: mine.Parity: the package has a part of this name; call yours otherwise\n"
+    assert done.stderr == "lengthwise: mine.Parity: the package has a part of this name; rename yours\n"
 
 
 def test_two_modules_that_define_a_part_of_one_name_are_refused(tmp_path):
@@ -254,14 +254,14 @@ def test_a_file_that_another_module_hides_is_refused(name, tmp_path):
     done = own(tmp_path, "list", **{name: LIKE_ITS_BASE})
     assert (done.returncode, done.stdout) == (2, "") and len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith(f"lengthwise: --import {name}: Python has another module of this name (")
-    assert done.stderr.endswith(f"), which hides your {name}.py: call yours otherwise\n")
+    assert done.stderr.endswith(f"), which hides your {name}.py: rename yours\n")
 
 
 def test_a_folder_that_another_module_hides_is_refused(tmp_path):
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "__init__.py").touch()
     done = own(tmp_path, "check copy")
-    assert done.returncode == 2 and "which hides your copy/__init__.py: call yours otherwise" in done.stderr
+    assert done.returncode == 2 and "which hides your copy/__init__.py: rename yours" in done.stderr
 
 
 def test_an_error_of_the_package_is_told_with_the_line_of_ones_own_that_led_to_it(tmp_path):
