@@ -1,8 +1,8 @@
 """Weights on the Hugging Face Hub: ``hf:user/name``, or ``hf:user/name@revision``.
 
-Of a repository, four files are read, by name; none of them can run code. Each is held to the digest that the Hub lists
-for it. What was read once is kept in the Hub's own cache, and is found there without a network. No text of a server is
-ever quoted: a server is told the token, and may say it again.
+Four files of a repository are read, by name; none of them can run code. Each must match the digest that the Hub lists.
+Files are cached in the Hub's own cache, and available offline. Error messages never quote a server, which knows the
+token and could repeat it.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from lengthwise.base.files import read_bytes, remove, write
 PREFIX = "hf:"
 NEEDED = ("config.json", "model.safetensors")
 FILES = (*NEEDED, "about.json", "scores.jsonl")
-MOST = 2 * 10**9  # bytes of a file; weights here are a thousandth of that
+MOST = 2 * 10**9  # bytes of a file, about a thousand times those of shipped weights
 NAME = r"[A-Za-z0-9][\w.-]{0,95}"
 
 
 class Place(NamedTuple):
-    """Where weights are on the Hub."""
+    """A repository on the Hub and its revision."""
 
     repository: str  # user/name
-    revision: str | None = None  # a commit, branch or tag; None: the main branch as it is now
+    revision: str | None = None  # a commit, branch or tag; None: the latest of the main branch
 
     def __str__(self) -> str:
         return f"{PREFIX}{self.repository}" + (f"@{self.revision}" if self.revision else "")
 
 
 def place(text: str) -> Place:
-    """What ``hf:user/name@revision`` names. Raises UsageError if it is not written so."""
+    """Parse ``hf:user/name@revision``. Raises UsageError if the form is wrong."""
     found = re.fullmatch(rf"(?:{PREFIX})?({NAME}/{NAME})(?:@([\w./-]{{1,200}}))?", text)
     if not found:
         raise UsageError(f"{text}: a repository on the Hub is written hf:user/name or hf:user/name@revision")
@@ -46,14 +46,14 @@ def place(text: str) -> Place:
 
 
 def fetch(text: str) -> Path:
-    """The folder with a repository's weights, from the Hub or, without a network, from the cache. Raises UsageError if
-    there is no such repository, it cannot be reached, or a file is not what the Hub lists."""
+    """Download a repository's weights, or find them in the cache without a network, and return their folder. Raises
+    UsageError if the repository does not exist or cannot be reached, or if a file does not match its digest."""
     where, hub = place(text), library("huggingface_hub", "hub")
     with _quiet(), _translate_errors(where):
         listed = _list_digests(hub, where)
         options = {"revision": where.revision, "allow_patterns": FILES, "max_workers": 1, "endpoint": _endpoint()}
         folder = Path(hub.snapshot_download(where.repository, **options, local_files_only=not listed))
-    # In the cache a file is called by its digest.
+    # The cache names files after their digests.
     found = {
         path: listed.get(path.name) or path.resolve().name for path in map(folder.joinpath, FILES) if path.exists()
     }
@@ -67,11 +67,11 @@ def fetch(text: str) -> Path:
 
 
 def push(folder: Path, text: str, card: str, *, private: bool = False) -> str:
-    """Send the weights of a folder to the Hub, with a model card; the address of the commit. The repository is made if
-    it is not there. Raises UsageError if the Hub does not take them."""
+    """Upload the weights of a folder to the Hub with a model card, and return the commit's URL. The repository is
+    created if needed. Raises UsageError if the Hub refuses."""
     where = place(text)
     if where.revision:
-        raise UsageError(f"{where}: what is sent becomes the newest revision; leave @{where.revision} out")
+        raise UsageError(f"{where}: an upload becomes the newest revision; leave @{where.revision} out")
     hub = library("huggingface_hub", "hub")
     api = hub.HfApi(endpoint=_endpoint())
     with tempfile.TemporaryDirectory() as place_, _quiet(), _translate_errors(where):
@@ -80,7 +80,7 @@ def push(folder: Path, text: str, card: str, *, private: bool = False) -> str:
                 write(Path(place_) / name, read_bytes(folder / name, MOST))
         write(Path(place_) / "README.md", card.encode())
         api.create_repo(where.repository, private=private, exist_ok=True)
-        # What an earlier upload had and this one has not, as scores, is not of these weights.
+        # Delete files of an earlier upload, such as scores, which are not of these weights.
         done = api.upload_folder(
             repo_id=where.repository, folder_path=place_, commit_message="Upload weights", delete_patterns=list(FILES)
         )
@@ -92,8 +92,8 @@ def _endpoint() -> str | None:
 
 
 def _list_digests(hub: Any, where: Place) -> dict[str, str]:
-    """The digest of each file that the Hub lists; nothing where it cannot be reached. Raises UsageError if weights are
-    missing, or files too large."""
+    """Return the digests of the files that the Hub lists; empty if it cannot be reached. Raises UsageError if weights
+    are missing or a file is too large."""
     api = hub.HfApi(endpoint=_endpoint())
     try:
         info = api.model_info(where.repository, revision=where.revision, files_metadata=True)
@@ -110,7 +110,7 @@ def _list_digests(hub: Any, where: Place) -> dict[str, str]:
 
 
 def _is(path: Path, digest: str) -> bool:
-    """Has a file this digest: SHA-256 or, as small files have, git's own?"""
+    """Return whether a file has this digest: SHA-256 or, for small files, git's own."""
     content = read_bytes(path, MOST)
     git = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
     return digest in (git, hashlib.sha256(content).hexdigest())
@@ -118,7 +118,7 @@ def _is(path: Path, digest: str) -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """A context without progress bars and warnings of the library."""
+    """A context without the library's progress bars and warnings."""
     utils = library("huggingface_hub.utils", "hub")
     bars, level = utils.are_progress_bars_disabled(), utils.logging.get_verbosity()
     utils.disable_progress_bars()
@@ -133,7 +133,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _translate_errors(where: Place) -> Iterator[None]:
-    """A context in which the library's errors become UsageErrors, in our words."""
+    """A context that turns the library's errors into UsageErrors with our own messages."""
     errors = library("huggingface_hub.errors", "hub")
     try:
         yield
@@ -164,10 +164,10 @@ def _status(error: Any) -> str:
 
 
 def _client() -> Any:
-    """The HTTP library that the Hub's uses, which depends on its version."""
+    """Return the HTTP library that this version of huggingface_hub uses."""
     return getattr(library("huggingface_hub.utils._http", "hub"), "httpx2", None) or library("httpx", "hub")
 
 
 def _unreachable() -> tuple[type[Exception], ...]:
-    """What it raises where nobody answers."""
+    """Return the HTTP library's errors for an unreachable server."""
     return _client().ConnectError, _client().TimeoutException

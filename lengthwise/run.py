@@ -1,4 +1,4 @@
-"""Runs and weights: a run's folder together with its recipe, model and checkpoint."""
+"""Runs and weights: a run's folder with its recipe, model and checkpoint."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped, run_path, r
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FINAL = "final.pt"  # the state at the end of a training, for others that go on from it
-CODE = "code.json"  # what code of a user's own a run was trained with
-MAX_NUMBERS_BYTES = 2**34  # of weights or a checkpoint; the largest model that is meant here has a hundredth of that
+FINAL = "final.pt"  # the final training state, from which another run can start
+CODE = "code.json"  # digests of the user's own classes that a run was trained with
+MAX_NUMBERS_BYTES = 2**34  # of weights or a checkpoint; about a hundred times the largest shipped recipe's
 
 
 WRITTEN = (
@@ -79,10 +79,10 @@ class Weights:
 
 
 def load(weights: str | Path, device: str | torch.device = "cpu") -> Weights:
-    """Load weights by their shipped name, from a folder with config.json and model.safetensors, e.g. a run's, or from
+    """Load weights by their shipped name, from a folder with config.json and model.safetensors (e.g. a run's), or from
     the Hub: ``hf:user/name``, ``hf:user/name@revision``.
 
-    Raises UsageError if a file is missing, damaged, or does not fit the recipe. No file can run code.
+    Raises UsageError if a file is missing or damaged, or does not match the recipe. No file can run code.
     """
     chosen, folder = choose_device(device), weights_folder(weights)
     recipe = read_recipe(folder)
@@ -101,7 +101,7 @@ def load(weights: str | Path, device: str | torch.device = "cpu") -> Weights:
 
 
 def weights_folder(weights: str | Path) -> Path:
-    """The folder of weights: as it is, by its name among the runs, by a shipped name, or ``hf:user/name`` from the Hub.
+    """Return the folder of weights given as a path, a run's name, a shipped name, or ``hf:user/name`` on the Hub.
     Raises UsageError if there is none."""
     if not isinstance(weights, (str, Path)):
         raise UsageError(f"weights are named by a folder or a name, not by {quote_value(weights)}")
@@ -117,28 +117,29 @@ def weights_folder(weights: str | Path) -> Path:
 
 
 def name_of(weights: str | Path, folder: Path) -> str:
-    """What weights are called: the Hub's folders have the names of commits."""
+    """Return the name of weights: the repository's for the Hub, whose folders are named after commits, else the
+    folder's."""
     return place(str(weights)).repository if str(weights).startswith(PREFIX) else clean(folder.resolve().name)
 
 
 def choose_device(name: str | torch.device) -> torch.device:
-    """The device with this name; ``auto`` is a CUDA GPU if there is one, else one of MPS (Apple), else the CPU. Raises
-    UsageError if the device is missing."""
+    """Return the device with this name; ``auto`` prefers CUDA, then MPS (Apple), then the CPU. Raises UsageError if the
+    device is missing."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    if str(name) == "cuda" and from_torchrun():  # each of its processes has a GPU of its own
+    if str(name) == "cuda" and from_torchrun():  # each torchrun process has its own GPU
         name = f"cuda:{os.environ['LOCAL_RANK']}"
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # some devices, e.g. meta, compute nothing
     except (RuntimeError, AssertionError, TypeError, ValueError):
-        here = ["auto", "cpu", *["cuda"] * torch.cuda.is_available(), *["mps"] * torch.backends.mps.is_available()]
-        raise UsageError(f"device: {quote_value(name)} is not here; there are: {', '.join(here)}") from None
+        available = ["auto", "cpu", *["cuda"] * torch.cuda.is_available(), *["mps"] * torch.backends.mps.is_available()]
+        raise UsageError(f"device: {quote_value(name)} is not here; there are: {', '.join(available)}") from None
     return device
 
 
 def from_torchrun() -> bool:
-    """Has torchrun started this process?"""
+    """Return whether torchrun started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
@@ -153,21 +154,21 @@ def read_recipe(folder: Path) -> Recipe:
 
 
 def rename_parameters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights by the present names of parameters. Before version 0.2 a block's mixer was always called attention."""
+    """Return weights under current parameter names: before version 0.2 every mixer was called attention."""
     old = re.compile(r"^((?:module\.)?blocks\.\d+\.)(norm_)?attention\.")
     return {old.sub(r"\1\2mixer.", name): weight for name, weight in weights.items()}
 
 
 def max_numbers() -> float:
-    """Bytes of weights or of a checkpoint that are read at most: what this machine may hold, within bounds."""
+    """Return the largest size in bytes of weights or a checkpoint that is read: at most this machine's memory."""
     return min(MAX_NUMBERS_BYTES, memory())
 
 
 def check_kept(weights: Mapping[str, object]) -> None:
-    """Raise UsageError where model.safetensors cannot hold one of these weights."""
+    """Raise UsageError if model.safetensors cannot hold one of these weights."""
     for name, value in weights.items():
         if not isinstance(value, Tensor):
-            raise UsageError(f"{name}: weights are kept as tensors, and this is a {type(value).__name__}")
+            raise UsageError(f"{name}: weights must be tensors, not {type(value).__name__}")
         try:
             dump_tensors({name: torch.empty(0, dtype=value.dtype)})
         except KeyError:
@@ -177,9 +178,11 @@ def check_kept(weights: Mapping[str, object]) -> None:
 def save(folder: Path, recipe: Recipe, weights: dict[str, Tensor]) -> None:
     """Write config.json and model.safetensors."""
     _write_recipe(folder, recipe)
-    # A copy each: the format refuses tensors that share memory, as those of a tied embedding and read-out do.
-    alone = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in weights.items()}
-    write(folder / "model.safetensors", dump_tensors(alone))
+    # Copy each: the format refuses tensors that share memory, such as a tied embedding and read-out.
+    copies = {
+        name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in weights.items()
+    }
+    write(folder / "model.safetensors", dump_tensors(copies))
 
 
 def _write_recipe(folder: Path, recipe: Recipe) -> None:
@@ -195,8 +198,8 @@ class Run(RunFolder):
 
     @staticmethod
     def of(recipe: Recipe, folder: Path | None = None) -> Run:
-        """The run of a recipe; its folder is created if needed. Raises UsageError if it holds another recipe,
-        or is a link among the runs."""
+        """Return the run of a recipe, and create its folder if needed. Raises UsageError if the folder holds another
+        recipe, or is a link in the folder of runs."""
         run = Run(folder, recipe) if folder else Run.locate(recipe)
         if not folder:
             inside(runs_folder(), run.folder.name)
@@ -209,7 +212,7 @@ class Run(RunFolder):
 
     @staticmethod
     def locate(recipe: Recipe) -> Run:
-        """The run of a recipe, whether or not its folder exists; nothing is created or read."""
+        """Return the run of a recipe without creating or reading its folder."""
         return Run(runs_folder() / f"{recipe.name}-{recipe.id}", recipe)
 
     @staticmethod
@@ -219,7 +222,7 @@ class Run(RunFolder):
         return Run(path, read_recipe(path))
 
     def config(self) -> dict[str, Any]:
-        """The recipe as plain values, with defaults for fields that its file lacks."""
+        """Return the recipe as plain values, with defaults for fields missing in its file."""
         return json.loads(self.recipe.json())
 
     @cached_property
@@ -229,12 +232,12 @@ class Run(RunFolder):
 
     @cached_property
     def model(self) -> Model:
-        """The trained model, on the CPU. UsageError if training has not ended."""
+        """The trained model, on the CPU. Raises UsageError if training has not ended."""
         return self.weights().model
 
     def hold_code(self, model: nn.Module) -> None:
-        """Keep which code of a user's own trains this run. Raises UsageError if it is not what it was, or if a file
-        that training will write is a link."""
+        """Record digests of the user's own classes that train this run. Raises UsageError if they changed since
+        training began, or if a file that training will write is a link."""
         for name in () if self.done else WRITTEN:
             check_no_link(self.folder / name)
         if not self.done and not (self.folder / "state.pt").exists():  # nothing is trained yet
@@ -247,9 +250,8 @@ class Run(RunFolder):
             )
 
     def changed_code(self, model: nn.Module | None = None) -> list[str]:
-        """The classes of a user's own that are not as they were when this run was trained, in its ``model`` and
-        recipe."""
-        if not (self.folder / CODE).exists():  # it has none, or an earlier version began it
+        """Return the user's own classes in the ``model`` and recipe that changed since this run was trained."""
+        if not (self.folder / CODE).exists():  # no own classes, or a run of an earlier version
             return []
         return changed_classes(
             read_tree(self.folder / CODE), own_code(self.recipe, self.model if model is None else model)
@@ -257,8 +259,7 @@ class Run(RunFolder):
 
     @property
     def scores(self) -> Scores:
-        """What it was measured on, and kept: empty before it is. Of a size measured more than once, the score that
-        counts."""
+        """The saved scores, one per size, kind of problems and rule (see ``latest``); empty before an evaluation."""
         names = [field.name for field in fields(Score)]
         rows: list[dict[str, Any]] = [
             {"whole_row": None} | row | {"sizes": tuple(row["sizes"])} for row in latest(self.rows("scores"))
@@ -266,8 +267,8 @@ class Run(RunFolder):
         return Scores([Score(**{name: row[name] for name in names if name in row}) for row in rows], self.outline)
 
     def measured(self, seed: int = 0) -> dict[tuple[tuple[int, ...], str, str], int]:
-        """On how many problems of this seed each size was measured, by size, kind of problems and stopping rule;
-        without families that were asked for by name."""
+        """Return the number of problems of this seed in the scores, by size, kind of problems and stopping rule;
+        families requested by name are left out."""
         found: dict[tuple[tuple[int, ...], str, str], int] = {}
         for row in self.rows("scores"):
             if row.get("seed") == seed and row.get("family") != "alone":
@@ -276,8 +277,8 @@ class Run(RunFolder):
         return found
 
     def plot(self, title: str | None = None) -> Figure:
-        """Exact match against length or, before it is measured, the loss against steps. UsageError where there is
-        neither."""
+        """Plot exact match against length or, before an evaluation, the loss against steps. Raises UsageError if there
+        is neither."""
         if self.rows("scores"):
             return self.scores.plot(title)
         from lengthwise.report.loss_figure import loss_figure  # late: matplotlib is slow to import
@@ -307,14 +308,14 @@ class Run(RunFolder):
     # The training state
 
     def save_state(self, state: dict[str, Any], name: str = "state.pt") -> None:
-        """Replace the checkpoint, or what is kept at the end of training."""
+        """Write the checkpoint or, under another ``name``, the final state."""
         buffer = io.BytesIO()
         torch.save(state, buffer)
-        write(self.folder / name, buffer.getvalue(), make=False)  # one that has vanished is noticed
+        write(self.folder / name, buffer.getvalue(), make=False)  # fails if the folder has vanished
 
     def forget_state(self) -> None:
-        """Remove the checkpoint of a training that has ended."""
-        if (path := self.folder / "state.pt").exists():  # on a read-only disk, removing what is not there fails too
+        """Remove the checkpoint after training has ended."""
+        if (path := self.folder / "state.pt").exists():  # on a read-only disk, unlinking a missing file fails too
             remove(path)
 
     def state(self, name: str = "state.pt") -> dict[str, Any] | None:
@@ -329,7 +330,7 @@ class Run(RunFolder):
         try:
             with suppress_warnings():
                 state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-        except Exception:  # whatever torch says of foreign bytes, often advice to trust them
+        except Exception:  # any error of torch about foreign bytes; its message often advises to trust them
             state = None
         if not isinstance(state, dict):
             raise UsageError(f"{path}: not a checkpoint, or a damaged one; delete it to start over")
@@ -337,7 +338,7 @@ class Run(RunFolder):
 
 
 def commit() -> str:
-    """The git commit of this code, with ``+`` if files are changed; empty outside a checkout."""
+    """Return the git commit of this code, with ``+`` if files are changed; empty outside a checkout."""
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
         head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, timeout=10)

@@ -1,7 +1,7 @@
-"""Sends a run's rows to a tracker: TensorBoard, trackio or wandb. The run's own files stay the truth.
+"""Sends a run's rows to a tracker: TensorBoard, trackio or wandb. The run's own files stay authoritative.
 
-A tracker is fed by what is appended to the run's files, each row once, however often the run is resumed: a file beside
-them counts the rows that were sent. A tracker that fails says so once, and is left alone.
+Each row appended to the run's files is sent once, however often the run is resumed: a file in the folder counts the
+rows sent. A tracker that fails is reported once and then not used again.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from lengthwise.base.score_rows import Row, size_text
 from lengthwise.runs.folder import RunFolder
 
 PROJECT = "lengthwise"
-KINDS = ("metrics", "scores")  # of rows, in the order in which they come
+KINDS = ("metrics", "scores")  # of rows, in chronological order
 
 
 class Sink(ABC):
-    """Where values go."""
+    """A destination of values."""
 
     @abstractmethod
     def log(self, axis: str, at: int, values: dict[str, float]) -> None:
-        """Keep values by name, at a step of training or, on the axis ``size``, at a size of problems."""
+        """Send named values at a training step or, on the axis ``size``, at a problem size."""
 
     @abstractmethod
     def close(self) -> None:
-        """Nothing more will come."""
+        """End the connection."""
 
 
 class TensorBoard(Sink):
@@ -53,7 +53,7 @@ class TensorBoard(Sink):
 
 
 class Wandb(Sink):
-    """A run of Weights & Biases. Without a key, and unless WANDB_MODE says otherwise, it is kept offline."""
+    """A run of Weights & Biases. Without a key it is offline, unless WANDB_MODE is set."""
 
     def __init__(self, run: RunFolder) -> None:
         check_tree(inside(run.folder, "wandb"))
@@ -73,7 +73,7 @@ class Wandb(Sink):
 
 
 class Trackio(Sink):
-    """A local database of trackio's: ``trackio show``."""
+    """A local database of trackio, shown by ``trackio show``."""
 
     def __init__(self, run: RunFolder) -> None:
         self.library = library("trackio", "trackio")
@@ -84,7 +84,7 @@ class Trackio(Sink):
         self.run.log(values, step=at)
 
     def close(self) -> None:
-        self.library.finish()  # the run's own leaves it to be ended at exit again
+        self.library.finish()  # with `run.finish`, trackio would end the run again at exit
 
 
 SINKS: dict[str, Callable[[RunFolder], Sink]] = {"tensorboard": TensorBoard, "trackio": Trackio, "wandb": Wandb}
@@ -102,7 +102,7 @@ class Tracker:
         self.failed = False
 
     def hear(self, kind: str, rows: Sequence[Row]) -> None:
-        """Rows that were just appended to the run's file of this kind."""
+        """Send rows that were just appended to the run's file of this kind."""
         if kind not in KINDS or self.failed:
             return
         with self._harmless():
@@ -119,18 +119,18 @@ class Tracker:
             return
         self.sink = self.sink or SINKS[self.name](self.run)
         self.sent[kind] = self.seen[kind]
-        write_json(self.ledger, self.sent)  # first: a process that is killed here sends a row too few, never one twice
+        write_json(self.ledger, self.sent)  # before sending: a process killed here skips a row, never sends one twice
         axis, at = ("size", max(row["sizes"])) if kind == "scores" else ("step", row["step"])
         if values := _scores(row, self.run) if kind == "scores" else dict(_numbers(row)):
             try:
                 self.sink.log(axis, at, values)
-            except Exception:  # it was not sent: `lengthwise track` makes up for it
+            except Exception:  # not sent: `lengthwise track` sends it later
                 self.sent[kind] -= 1
                 write_json(self.ledger, self.sent)
                 raise
 
     def close(self) -> None:
-        """Send what is missing, and end."""
+        """Send missing rows, and end the connection."""
         for kind in KINDS:
             if kind not in self.seen:
                 self.hear(kind, ())
@@ -140,40 +140,40 @@ class Tracker:
 
     @contextmanager
     def _harmless(self) -> Iterator[None]:
-        """A context in which whatever a library raises ends the tracking alone, and its chatter is not heard."""
+        """A context in which a library's error ends only the tracking, and its prints are suppressed."""
         try:
             with redirect_stdout(StringIO()):
                 yield
         except Exception as error:
             if not self.failed:
                 reason = clean(str(error)) if isinstance(error, UsageError) else type(error).__name__
-                self.note(f"{self.name} tracks no more of {self.run.folder.name}: {reason}")
+                self.note(f"{self.name} stopped tracking {self.run.folder.name}: {reason}")
             self.failed = True
 
 
 @contextmanager
 def send_to_trackers(run: RunFolder, names: Sequence[str], note: Callable[[str], None]) -> Iterator[list[Tracker]]:
-    """A context in which what is appended to a run is sent to the trackers of these names. ``note`` is told of those
-    that fail. Raises UsageError if there is none of a name."""
+    """A context in which rows appended to a run are sent to the named trackers. ``note`` receives a message about each
+    failure. Raises UsageError for an unknown name."""
     check(names)
     trackers = [Tracker(run, name, note) for name in dict.fromkeys(names)]
     with ExitStack() as stack:
         for tracker in trackers:
             stack.callback(tracker.close)
             run.listeners.append(tracker.hear)
-            stack.callback(run.listeners.remove, tracker.hear)  # first of all: what is closed hears no more
+            stack.callback(run.listeners.remove, tracker.hear)  # runs before close: a closed tracker gets no rows
         yield trackers
 
 
 def check(names: Sequence[str]) -> None:
-    """Raise UsageError if there is no tracker of one of these names."""
+    """Raise UsageError for an unknown tracker name."""
     for name in names:
         if name not in SINKS:
             raise UsageError(f"{name} is not one of the trackers: {', '.join(SINKS)}{suggest(name, SINKS)}")
 
 
 def _numbers(row: Row, path: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers of a row of metrics, by name: ``loss``, ``exact/8``."""
+    """Yield the numbers of a row of metrics by name: ``loss``, ``exact/8``."""
     for name, value in row.items():
         if isinstance(value, dict):
             yield from _numbers(value, f"{path}{name}/")
@@ -182,7 +182,7 @@ def _numbers(row: Row, path: str = "") -> Iterator[tuple[str, float]]:
 
 
 def _scores(row: Row, run: RunFolder) -> dict[str, float]:
-    """Exact match, by what was asked; sizes on two axes that differ are named."""
+    """Return exact match under the kind of problems, the rule if it is not the recipe's, and sizes that differ."""
     name = "exact match/" + row["problems"]
     if row["stopping"] != run.outline.stopping:
         name += f" {row['stopping']}"

@@ -1,4 +1,4 @@
-"""Folders of results as plain data: the only code that knows what is in them, except weights and checkpoints (``run``).
+"""Folders of results as plain data. ``run`` handles weights and checkpoints; no other module knows the files.
 
 A run is ``runs/<name>-<id>/`` (or under ``$LENGTHWISE_RUNS``):
 
@@ -10,18 +10,18 @@ A run is ``runs/<name>-<id>/`` (or under ``$LENGTHWISE_RUNS``):
     anatomy.jsonl       error analyses, a row per size
     code.json           digests of a user's own classes that it was trained with, if there are any
     state.pt            the checkpoint, until training ends
-    final.pt            the state at the end of training, where it was asked for (--keep-state)
+    final.pt            the state at the end of training, if requested (--keep-state)
     about.json          versions, commit, device, time; and the recipe's outline
-    tracked-*.json      how many rows a tracker was sent
-    failed.json         why training, or what follows it, failed the last time; and the verdict, if there is one
+    tracked-*.json      number of rows sent to a tracker
+    failed.json         why training or evaluation failed last, and the verdict, if there is one
 
-A language model that was asked has ``runs/ask-<model>-<task>-<id>/``:
+An inquiry to a language model is ``runs/ask-<model>-<task>-<id>/``:
 
-    asked.json          the inquiry, and its outline
+    asked.json          the inquiry and its outline
     replies.jsonl       the replies, a row per prompt
-    scores.jsonl        exact match, a row per size for which every prompt has a reply
+    scores.jsonl        exact match, a row per size whose prompts all have a reply
 
-Beside them, ``.operations.json`` keeps what a training step of recipes costs, which ``report`` measures once.
+Beside them, ``.operations.json`` caches the operations per training step of recipes, which ``report`` measures once.
 
 No file can run code, and nothing is written through a link in a folder. This module does not import torch; ``run``
 loads recipes and weights.
@@ -62,19 +62,19 @@ from lengthwise.base.files import (
 from lengthwise.base.results import InquiryOutline, RunOutline
 from lengthwise.base.schemas import ROWS, About
 
-DIVERGED = "diverged"  # the verdict on a training whose loss is no number any more
+DIVERGED = "diverged"  # the verdict on training whose loss became NaN or infinite
 OPERATIONS = ".operations.json"
-LOCK_SECONDS = 10  # in which whoever makes a lock file has written in it who they are
+LOCK_SECONDS = 10  # time for a process that created a lock file to write its id into it
 SHIPPED = Path(__file__).parents[1] / "weights"
 
 
 def runs_folder() -> Path:
-    """The folder of all runs."""
+    """Return the folder of all runs."""
     return Path(os.environ.get("LENGTHWISE_RUNS", "runs"))
 
 
 def run_path(name: str | Path) -> Path:
-    """The folder of an existing run, by its path or its name among the runs. Raises UsageError if there is none."""
+    """Return the folder of an existing run, given its path or name. Raises UsageError if there is none."""
     for path in (path_of(name), runs_folder() / name):
         if is_folder(path):
             return path
@@ -82,42 +82,44 @@ def run_path(name: str | Path) -> Path:
 
 
 def inquiry_path(name: str | Path) -> Path | None:
-    """The folder of a language model that was asked, by its path or its name among the runs; None if there is none."""
+    """Return the folder of an inquiry to a language model, given its path or name; None if there is none."""
     paths = (Path(name), runs_folder() / name)
     return next((path for path in paths if is_folder(path) and (path / "asked.json").is_file()), None)
 
 
 def list_shipped() -> list[str]:
-    """The names of the weights that come with the package."""
+    """Return the names of the weights that come with the package."""
     return sorted(path.parent.name for path in SHIPPED.glob("*/config.json"))
 
 
 class Folder:
-    """A folder with JSON Lines files, one row per line, to which rows are appended."""
+    """A folder of JSON Lines files to which rows are appended."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._written: dict[str, int] = {}  # bytes that files had after the last append
-        # They are told of rows that were appended.
+        self._written: dict[str, int] = {}  # file sizes after the last append, in bytes
+        # Called with the name and the rows after each append.
         self.listeners: list[Callable[[str, Sequence[dict[str, Any]]], None]] = []
-        self._read: dict[str, tuple[_State, list[dict[str, Any]]]] = {}  # rows as they were read, and from which state
-        self._known: dict[str, tuple[_State | None, set[str]]] = {}  # rows that ``keep`` knows of, likewise
+        self._read: dict[
+            str, tuple[_State, list[dict[str, Any]]]
+        ] = {}  # cached rows, and the file's state when they were read
+        self._known: dict[str, tuple[_State | None, set[str]]] = {}  # rows that ``keep`` has seen, with the state
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.folder)!r})"
 
     def append(self, name: str, *rows: dict[str, Any]) -> int:
-        """Append rows to ``<name>.jsonl``, all or none; an incomplete last line is removed first. Returns how many
-        bytes were written. Raises UsageError if the disk is full, or rows that were appended before have vanished."""
+        """Append rows to ``<name>.jsonl``, all or none, after removing an incomplete last line. Return the number of
+        bytes written. Raises UsageError if the disk is full, or if rows appended earlier have vanished."""
         path = regular(self.folder / f"{name}.jsonl")
         try:
             text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
-        except ValueError:  # JSON knows neither infinity nor NaN
-            raise UsageError(f"{path}: a number that was measured is not finite: do the weights hold NaN?") from None
+        except ValueError:  # JSON has neither infinity nor NaN
+            raise UsageError(f"{path}: a measured number is not finite: do the weights hold NaN?") from None
         with disk(self.folder):
             if self._written.get(name, 0) > (path.stat().st_size if path.exists() else 0):
                 raise UsageError(
-                    f"{path}: rows have vanished while others were added; put the file back, or go on without"
+                    f"{path}: rows have vanished while others were added; restore the file, or continue without"
                 )
             self._written[name] = append(path, text)
         for hear in self.listeners:
@@ -125,9 +127,9 @@ class Folder:
         return len(text)
 
     def keep(self, name: str, *rows: dict[str, Any]) -> None:
-        """Append those rows that are not there yet: what is measured again comes out the same."""
+        """Append the rows that are not in the file yet: repeated measurements give equal rows."""
         path = regular(self.folder / f"{name}.jsonl")
-        # A map of thousands of cells comes a row at a time: all that is there is not read for each.
+        # A map of thousands of cells is appended row by row, so do not read the whole file for each.
         now, (then, known) = _state(path), self._known.get(name, (None, set()))
         if now is None or now != then:
             known = {_key(row) for row in self.rows(name)}
@@ -140,8 +142,8 @@ class Folder:
         self._known[name] = now, known
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """Whole rows of ``<name>.jsonl``; none without a file. Raises UsageError for one not as ``schemas`` has it, or
-        whose sizes are not those of the task."""
+        """Return the complete rows of ``<name>.jsonl``; empty without a file. Raises UsageError for a row that does not
+        fit its schema, or that has not one size per axis of the task."""
         path = regular(self.folder / f"{name}.jsonl")
         try:
             now = _state(path)
@@ -159,17 +161,17 @@ class Folder:
         return read_rows(ROWS[name], path)
 
     def axes(self) -> Sequence[str]:
-        """The axes of the task that rows are about; none where these are not known."""
-        with suppress(UsageError):  # damaged, or of a part that is not imported: who needs the outline is told so
+        """Return the axes of the rows' task; empty if unknown."""
+        with suppress(UsageError):  # damaged, or a part is not imported: code that needs the outline reports it
             outline: RunOutline | InquiryOutline | None = getattr(self, "outline", None)
             return outline.axes if outline else ()
         return ()
 
     @contextmanager
     def locked(self, *, wait: bool = False, what: str = "run") -> Iterator[None]:
-        """A context in which no other process works on this folder. UsageError where one does already, unless to
-        ``wait`` for it. The system frees the lock of a process that has ended, however it did; on a network file system
-        it reaches as far as that system's own locks do."""
+        """A context in which no other process works on this folder. If one does already, raises UsageError, or waits
+        with ``wait``. The system frees the lock of a process that has ended in any way. A network file system locks
+        across machines only if it supports locks."""
         from filelock import FileLock  # late: only training needs it
 
         path, owner = self.folder / ".lock", self.folder / ".owner"
@@ -191,15 +193,18 @@ class Folder:
         from filelock import SoftFileLock, Timeout
 
         path = self.folder / ".lock"
-        with disk(self.folder), warnings.catch_warnings(action="ignore"):  # it warns where the system has no locks
+        with (
+            disk(self.folder),
+            warnings.catch_warnings(action="ignore"),
+        ):  # filelock warns where the system has no locks
             try:
                 lock.acquire(timeout=0)
                 return
             except Timeout:
-                # Without locks of the system the file itself is the lock, and says who holds it. An empty one was left
-                # where there were such locks: there it stays for ever, and nobody holds it.
-                bare = isinstance(lock, SoftFileLock)
-                if bare and path.stat().st_size == 0 and time.time() - path.stat().st_mtime > LOCK_SECONDS:
+                # On a disk without locks the file itself is the lock, and names its owner. An empty file was left by a
+                # system with locks, which never removes it: no process holds it.
+                is_soft = isinstance(lock, SoftFileLock)
+                if is_soft and path.stat().st_size == 0 and time.time() - path.stat().st_mtime > LOCK_SECONDS:
                     remove(path)
             try:
                 lock.acquire(timeout=-1 if wait else 0)
@@ -207,17 +212,17 @@ class Folder:
                 owner = self.folder / ".owner"
                 who = read_bytes(owner).decode(errors="replace") if owner.exists() else "another process"
                 how = "; --wait waits for it" if what == "run" else ""
-                left = f"; if that has ended, delete {path}: this disk has no locks" if bare else ""
+                left = f"; if that has ended, delete {path}: this disk has no locks" if is_soft else ""
                 raise UsageError(f"{self.folder}: {clean(who)} works on this {what}{how}{left}") from None
 
     def forget(self) -> None:
-        """Read rows again when they are next asked for: who watches many runs has no room for all."""
+        """Clear cached rows, so that they are read again on demand: the rows of many runs do not fit in memory."""
         self._read.clear()
         self._known.clear()
 
 
 class _State(NamedTuple):
-    """What differs once a file is written to, or is another."""
+    """A file's inode, size and time of change, which differ once it is written to or replaced."""
 
     node: int
     size: int
@@ -225,7 +230,7 @@ class _State(NamedTuple):
 
 
 def _state(path: Path) -> _State | None:
-    """None if there is no such file."""
+    """Return a file's state; None if there is no such file."""
     try:
         state = path.stat()
     except FileNotFoundError:
@@ -234,7 +239,7 @@ def _state(path: Path) -> _State | None:
 
 
 def check_axes(rows: Sequence[Mapping[str, Any]], axes: Callable[[], Sequence[str]], where: str) -> None:
-    """Raise UsageError, with ``where`` the rows stand, if one has not a size for each of the task's axes."""
+    """Raise UsageError, which begins with ``where``, if a row has not one size for each axis of the task."""
     sized = [(number, row["sizes"]) for number, row in enumerate(rows, 1) if "sizes" in row]
     names = axes() if sized else ()
     for number, sizes in sized if names else ():
@@ -256,27 +261,27 @@ class RunFolder(Folder):
         return (self.folder / "model.safetensors").exists()
 
     def fail(self, reason: str, verdict: str = "") -> None:
-        """Keep why the run failed, and its ``verdict``: diverged, or none."""
+        """Write why the run failed, and the ``verdict``: diverged, or none."""
         write_json(self.folder / "failed.json", {"reason": reason, "verdict": verdict})
 
     def forgive(self) -> None:
-        """Forget an earlier failure."""
+        """Delete the record of an earlier failure."""
         remove(self.folder / "failed.json")
 
     @property
     def diverged(self) -> bool:
-        """True if training ended, or went on, with a loss that is no number."""
+        """True if the loss became NaN or infinite in training."""
         failed = self.folder / "failed.json"
         return bool(self._about().get("diverged") or (failed.exists() and read_tree(failed).get("verdict") == DIVERGED))
 
     @property
     def trained_here(self) -> bool:
-        """Is it a run? What is measured of one is kept in its folder; one of weights alone, as shipped, is left as it
-        is."""
+        """True if the folder is a run, in which scores are saved; a folder of weights alone, as shipped, is left
+        unchanged."""
         return (self.folder / "metrics.jsonl").exists()
 
     def config(self) -> dict[str, Any]:
-        """The recipe as plain values. Raises UsageError if it cannot be read."""
+        """Return the recipe as plain values. Raises UsageError if it cannot be read."""
         return read_tree(self.folder / "config.json")
 
     @cached_property
@@ -284,14 +289,14 @@ class RunFolder(Folder):
         """The facts of the recipe that a report shows, from about.json once the run is done."""
         if kept := self._about().get("outline"):
             return self._validate(RunOutline, kept, "outline")
-        # For unfinished runs and folders of earlier versions, the recipe's classes compute them: they import torch.
+        # For unfinished runs and earlier versions' folders, compute it from the recipe, which imports torch.
         from lengthwise.experiment.outline import outline
         from lengthwise.experiment.recipe import Recipe
 
         return outline(Recipe.read(read_text(self.folder / "config.json")))
 
     def about(self) -> dict[str, Any]:
-        """Versions, commit, device and time of a finished run; empty before. Raises UsageError if it is damaged."""
+        """Return versions, commit, device and time of a finished run; empty before. Raises UsageError if damaged."""
         about = {name: value for name, value in self._about().items() if name != "outline"}
         return self._validate(About, about, "it") if about else {}
 
@@ -300,7 +305,7 @@ class RunFolder(Folder):
         try:
             return fields.decode(kind, value, f"{path}: {where}")
         except UsageError as error:
-            raise UsageError(f"{error}; delete {path.name}: a report does without it") from None
+            raise UsageError(f"{error}; delete {path.name}; a report does not need it") from None
 
     def describe(self, about: dict[str, Any]) -> None:
         """Write about.json."""
@@ -311,7 +316,7 @@ class RunFolder(Folder):
         return read_tree(path) if path.exists() else {}
 
     def cut(self, name: str, step: int) -> None:
-        """Remove the rows of steps after ``step``, which a resumed run will log again."""
+        """Remove rows of steps after ``step``, which a resumed run logs again."""
         rows = self.rows(name)
         kept = [json.dumps(row) + "\n" for row in rows if row["step"] <= step]
         self._written.pop(name, None)
@@ -319,12 +324,12 @@ class RunFolder(Folder):
 
 
 class InquiryFolder(Folder):
-    """The folder of an asked language model: rows of ``replies`` and ``scores``, and the inquiry as plain values."""
+    """The folder of an inquiry: rows of ``replies`` and ``scores``, and the inquiry as plain values."""
 
     _damaged: Sequence[UsageError] = ()
 
     def config(self) -> dict[str, Any]:
-        """The inquiry as plain values. Raises UsageError if it cannot be read."""
+        """Return the inquiry as plain values. Raises UsageError if it cannot be read."""
         return {name: value for name, value in self._asked().items() if name != "outline"}
 
     @cached_property
@@ -336,8 +341,8 @@ class InquiryFolder(Folder):
         return read_tree(self.folder / "asked.json")
 
     def damaged_replies(self) -> Sequence[UsageError]:
-        """Return an error for each damaged row of ``replies``. ``rows`` leaves them out, so that one does not make all
-        others, which were paid for, unreadable; they stay in the file."""
+        """Return an error for each damaged row of ``replies``. ``rows`` leaves these out, so that the other replies,
+        which cost money, stay readable; they remain in the file."""
         self.rows("replies")
         return self._damaged
 
@@ -353,17 +358,17 @@ class InquiryFolder(Folder):
 
 
 def read_operations() -> dict[str, float]:
-    """Operations of a step that this version has measured, by a recipe's id without seeds."""
+    """Return the operations per training step that this version has measured, by a recipe's id without seeds."""
     try:
         kept = read_tree(runs_folder() / OPERATIONS)
         found = kept.get("operations") if kept.get("lengthwise") == __version__ else {}
         return fields.decode(dict[str, float], found)
-    except UsageError:  # none are kept, or not whole
+    except UsageError:  # no file, or a damaged one
         return {}
 
 
 def keep_operations(found: Mapping[str, float]) -> None:
-    """Keep further ones, where there is a folder of runs that can be written to."""
+    """Add operations to the cache, if the folder of runs exists and is writable."""
     if not runs_folder().is_dir():
         return
     with suppress(UsageError):

@@ -29,7 +29,7 @@ def test_a_foreign_symbol_is_named_with_its_place():
 
 
 def test_a_symbol_stands_once():
-    with pytest.raises(ValueError, match="once"):
+    with pytest.raises(ValueError, match="repeat"):
         Vocab(("0", "1", "0"))
 
 

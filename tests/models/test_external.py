@@ -219,7 +219,7 @@ def test_measuring_leaves_each_part_in_training_or_not_as_it_was(mode):
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        ({"version": 1}, r"module\._extra_state: weights are kept as tensors, and this is a dict"),
+        ({"version": 1}, r"module\._extra_state: weights must be tensors, not dict"),
         (torch.zeros(1, dtype=torch.complex128), r"module\._extra_state: .* cannot hold numbers of torch\.complex128"),
     ],
 )

@@ -154,7 +154,7 @@ def test_a_row_that_another_process_appends_meanwhile_is_not_kept_twice(run, mon
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_a_number_that_is_not_finite_is_not_written(run, number):
     before = (run.folder / "scores.jsonl").read_text()
-    with pytest.raises(UsageError, match="a number that was measured is not finite"):
+    with pytest.raises(UsageError, match="a measured number is not finite"):
         run.append("scores", {"exact": 1.0}, {"exact": number})
     assert (run.folder / "scores.jsonl").read_text() == before
 

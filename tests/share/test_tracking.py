@@ -88,7 +88,7 @@ def test_a_tracker_that_fails_harms_no_run(kept, most, monkeypatch):
     assert done.returncode == 0 and json.loads(done.stdout)[0]["scores"] == run.rows("scores")
     assert (run.folder / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
     assert len(kept.points) == most
-    assert "kept tracks no more of" in done.stderr and "ConnectionResetError" in done.stderr
+    assert "kept stopped tracking" in done.stderr and "ConnectionResetError" in done.stderr
 
 
 def test_an_old_run_is_sent_once(kept):
@@ -121,7 +121,7 @@ def test_what_cannot_track_is_said_before_anything_is_trained(monkeypatch, runs)
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     said = []
     train(WATCHED, track=["wandb"], progress=_Notes(said))
-    assert said == [f"wandb tracks no more of small-{WATCHED.id}: wandb is not installed; pip install "
+    assert said == [f"wandb stopped tracking small-{WATCHED.id}: wandb is not installed; pip install "
                     "'lengthwise[wandb]'"]  # fmt: skip
     with pytest.raises(UsageError, match="nothing is not one of the trackers"):
         train(WATCHED, track=["nothing"])
