@@ -80,9 +80,9 @@ def families_of(work: Work) -> list[Row]:
 def after_training(
     args: argparse.Namespace, run: Run, sizes: Sequence[AnySize], also: Sequence[Stopping], progress: Progress
 ) -> None:
-    """Measure what a trained run lacks: families up to twice the training length on each axis, but for the sizes of a
-    map, and at the shortest sizes, by the recipe's own rule and those asked for. A size is measured again for more
-    problems of each family than before."""
+    """Measure what a trained run lacks: families up to twice the training length on each axis, or at all sizes with
+    ``--far-families``, but for the sizes of a map, and at the shortest sizes, by the recipe's own rule and those asked
+    for. A size is measured again for more problems of each family than before."""
     weights, recipe, count = run.weights(choose_device(args.device)), run.recipe, samples_of_family(args.samples)
     rules = rules_of_families(list(dict.fromkeys([recipe.stopping, *also])))
     known = {
@@ -95,7 +95,7 @@ def after_training(
         *(
             size
             for size in _outside_map(sizes)
-            if trained_on(recipe.sizes(size), [BEYOND * top for top in recipe.tops])
+            if args.far_families or trained_on(recipe.sizes(size), [BEYOND * top for top in recipe.tops])
         ),
     ]
     missing = {

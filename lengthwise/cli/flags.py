@@ -71,6 +71,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "action": "store_true",
         "help": "all families of structured problems too; train: to twice the training length, not on maps",
     },
+    "far-families": {"action": "store_true", "help": "with --families: beyond twice the training length too"},
     "uniform-only": {"action": "store_true", "help": "leave families of structured problems out"},
     "natural": {
         "action": "store_true",

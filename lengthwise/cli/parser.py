@@ -99,7 +99,8 @@ def _learning(verb: Callable[..., argparse.ArgumentParser]) -> None:
     _sample(sub)
     sub = verb("train", "train a recipe, or go on with a run; then evaluate it",
                "seed", "seeds", "stack", "jobs", "on", "dry-run", "measure", "wait", "lengths", "samples", "curve",
-               "curve-samples", "stopping", "hard", "natural", "families", "device", "matmul", "compile", "threads",
+               "curve-samples", "stopping", "hard", "natural", "families", "far-families", "device", "matmul",
+               "compile", "threads",
                "save-every", "keep-state", "allow-divergence", "track", "quiet", "json")  # fmt: skip
     _recipe(sub)
     sub.add_argument(
@@ -222,6 +223,9 @@ def _report(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--html", metavar="FILE", help="write one page instead: all of it, and models that think, in a file"
     )
+    sub.add_argument(
+        "--matrix", action="store_true", help="architectures × tasks instead, of runs and published results"
+    )
     sub.add_argument("--stopping", action="store_true", help="accuracy and confidence against loops, a figure per run")
     sub.add_argument("--lengths", metavar="SIZES", help="with --stopping: at which lengths (default: 1 and 2 times)")
     sub.add_argument("--samples", type=int, metavar="N", help="with --stopping: problems per length (default: 512)")
@@ -231,7 +235,9 @@ def _report(sub: argparse.ArgumentParser) -> None:
 def _reproduce(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("study", metavar="STUDY", help="e.g. pairs, or looped")
     sub.add_argument("--tasks", metavar="A,B", help="of the study's tasks only these, or all")
-    sub.add_argument("--methods", metavar="A,B", help="of the study's methods only these")
+    sub.add_argument(
+        "--methods", "--mixer", metavar="A,B", help="of the study's methods only these, or mixers by class"
+    )
     sub.add_argument("--sizes", metavar="A,B", help="of the study's sizes of models only these, or all")
     sub.add_argument("--scale", metavar="SCALE", help="cpu (default), half (of the range), or paper")
     sub.add_argument("--samples", type=int, metavar="N", help="fresh problems per length (default: the study's)")

@@ -18,6 +18,8 @@ from lengthwise.cli import console
 from lengthwise.cli.console import code_changed, doing, foresee, say, say_page
 from lengthwise.report import all_curves, drop_repeats
 from lengthwise.report.card import card_table, score_card
+from lengthwise.report.matrix import matrix_rows, matrix_table
+from lengthwise.report.matrix_figure import publish_matrix
 from lengthwise.report.pooled import PooledComparison
 from lengthwise.report.publish import publish, publish_depth, redraw
 from lengthwise.report.published import inquiries, is_published, read_figures_json, read_published
@@ -47,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
     args.width, args.formats = args.width or "page", _formats(args.formats)
     args.runs = _runs_among(args.runs)
     folders = [Path(name) for name in args.runs if is_published(Path(name))]
+    if args.matrix:
+        return _matrix(args, folders)
     if folders and args.html:
         return _page_of_results(args, folders)
     if folders:
@@ -84,6 +88,8 @@ def _check_options(args: argparse.Namespace) -> None:
         "--table": args.table,
     }
     given = [name for name, value in drawn.items() if value is not None and value is not False]
+    if args.matrix and (args.html or args.stopping):
+        raise UsageError("--matrix draws one figure: leave --html and --stopping out")
     if args.html and given:
         raise UsageError(f"--html writes one page of what was measured: leave {' and '.join(given)} out")
     if not args.stopping and (given := [name for name, value in measured.items() if value is not None]):
@@ -209,6 +215,16 @@ def _page_of_results(args: argparse.Namespace, folders: Sequence[Path]) -> int:
 
 def _again(args: argparse.Namespace) -> str:
     return shlex.join(["lengthwise", "report", *args.runs, "--html", args.html])
+
+
+def _matrix(args: argparse.Namespace, folders: Sequence[Path]) -> int:
+    """Architectures × tasks, of runs and of the runs in folders of results."""
+    runs = [run for folder in folders for run in published(folder)]
+    runs += [_run(name) for name in args.runs if Path(name) not in folders]
+    rows = matrix_rows(once(runs))
+    with doing("the matrix", quiet=args.quiet):
+        files = publish_matrix(rows, Path(args.out or "figures"), width=args.width, formats=args.formats)
+    return say(args, {"files": list(map(str, files)), "matrix": rows}, matrix_table(rows), "\n".join(map(str, files)))
 
 
 def _redraw(args: argparse.Namespace, folders: Sequence[Path]) -> int:

@@ -27,9 +27,13 @@ from lengthwise.jobs.pool import JobPool
 from lengthwise.report import curves
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.csv_files import write_csv
+from lengthwise.report.matrix import matrix_rows, matrix_table
+from lengthwise.report.matrix_figure import publish_matrix
 from lengthwise.report.publish import publish, publish_depth, publish_distribution, publish_overview, publish_parameters
+from lengthwise.report.published import is_published, published
 from lengthwise.report.tables import score_table, summary, summary_table
 from lengthwise.run import Run
+from lengthwise.runs.folder import RunFolder
 from lengthwise.studies import Panel, Study
 from lengthwise.training.arithmetic import check_matmul, computing
 from lengthwise.training.cost import operations_by_id
@@ -123,7 +127,15 @@ def _measurement_options(args: argparse.Namespace, panel: Panel, run: Run) -> li
         options += ["--curve", ",".join(map(str, panel.curve)), "--curve-samples", str(args.curve_samples)]
     for rule in panel.rules(run.recipe):
         options += ["--stopping", rule.name]
-    return options + ["--hard"] * panel.hard + ["--natural"] * panel.natural + ["--families"]
+    return (
+        options
+        + ["--hard"] * panel.hard
+        + ["--natural"] * panel.natural
+        + [
+            "--families",
+            *["--far-families"] * panel.far_families,
+        ]
+    )
 
 
 def _dry_run(args: argparse.Namespace, study: Study) -> int:
@@ -138,14 +150,17 @@ def _publish(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence
     every = list(chain(*runs.values()))
     files: list[Path] = []
     rows: list[Row] = []
+    drawn: list[RunFolder] = []
     prices: dict[str, float] = {}
     for panel in study.panels:
         group, place = runs[panel.title], inside(folder, panel.name)
         if not any(run.done for run in group):
             continue
+        before = _published_before(place, group) if study.matrix else []
         with Progress(quiet=args.quiet) as shown:
             prices |= operations_by_id((one.recipe for one in group), shown)
-        files += _publish_panel(args, panel, group, place, prices)
+        drawn += [*before, *(run for run in group if run.done)]
+        files += _publish_panel(args, panel, [*group, *before], place, prices)
         if panel.claims or panel.also:
             found = summary(panel.title, curves(group), panel.sizes, panel.claims)
             write_csv(place / "summary.csv", found)
@@ -155,25 +170,34 @@ def _publish(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence
         files += publish_overview(shown, folder, title=study.title, strong=study.strong)
     claims = dict.fromkeys(claim for panel in study.panels for claim in panel.claims)
     files += publish_parameters(every, list(claims), folder)
-    table = summary_table(rows) if rows else score_table(curves(every))
+    cells = matrix_rows(drawn) if study.matrix else []
+    files += publish_matrix(cells, folder, title=study.title) if cells else []
+    table = summary_table(rows) if rows else matrix_table(cells) if cells else score_table(curves(every))
     cards, scores = score_card(every, prices), [row for one in every for row in one.rows("scores")]
     result = {"files": list(map(str, files)), "summary": rows, "scores": scores, "cards": cards}
+    result |= {"matrix": cells} if cells else {}
     return say(args, result, table, "", card_table(cards), study.notes, "\n".join(map(str, files)))
 
 
+def _published_before(place: Path, runs: Sequence[Run]) -> list[RunFolder]:
+    """The runs in a folder of results other than these, and other seeds of these: rows of a matrix stay in it."""
+    now = {run.recipe.id for run in runs}
+    return [run for run in published(place) if run.outline.id not in now] if is_published(place) else []
+
+
 def _publish_panel(
-    args: argparse.Namespace, panel: Panel, runs: Sequence[Run], folder: Path, prices: Mapping[str, float]
+    args: argparse.Namespace, panel: Panel, runs: Sequence[RunFolder], folder: Path, prices: Mapping[str, float]
 ) -> list[Path]:
     """A panel's scores and figures; what loops do to adaptive recipes, and how long the problems of a set are."""
     files = publish(runs, folder, title=panel.title, operations=prices, strong=panel.strong)
-    for one in runs:
+    for one in (run for run in runs if isinstance(run, Run)):
         if panel.also and one.recipe.seed == 0 and one.recipe.loops.adapts and one.done:
             with computing(1), Progress(quiet=args.quiet) as shown, one.locked(wait=True):
                 sizes = [one.recipe.lengths.top, *panel.sizes]
                 rows = depths(one, sizes, DEPTH_SAMPLES, shown, local_device(args)[0])
             files += publish_depth(rows, folder / f"stopping-{one.recipe.name}")
     if panel.natural:
-        files += _publish_set(runs[0].recipe, folder / "distribution", quiet=args.quiet)
+        files += _publish_set(panel.recipes[0], folder / "distribution", quiet=args.quiet)
     return files
 
 

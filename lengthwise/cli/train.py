@@ -208,7 +208,12 @@ def _own_options(args: argparse.Namespace) -> list[str]:
     for name in ("stopping", "track"):
         options += [word for given in getattr(args, name) for word in (f"--{name}", given)]
     options += [f"--{kind}" for kind in further_kinds(args)]
-    flags = {"families": args.families, "wait": args.wait, "keep-state": args.keep_state}
+    flags = {
+        "families": args.families,
+        "far-families": args.far_families,
+        "wait": args.wait,
+        "keep-state": args.keep_state,
+    }
     return options + [f"--{name}" for name, given in flags.items() if given]
 
 

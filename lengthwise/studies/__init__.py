@@ -40,6 +40,7 @@ class Panel:
     recipes: tuple[Recipe, ...]
     sizes: tuple[int, ...]  # reported
     hard: bool = False  # is the harder set measured too?
+    far_families: bool = False  # are families measured beyond twice the training length too?
     natural: bool = False  # is the task's own distribution measured too: in training's range, and from there on?
     curve: tuple[int, ...] = ()  # further sizes, measured on fewer problems
     grid: tuple[int, ...] = ()  # a task of two axes: every pair of sizes up to these
@@ -75,6 +76,7 @@ class Study:
     note: str = ""
     samples: int = 1000  # problems per size, unless another number is asked for
     strong: str = ""  # the method that its panels are about, where they share their methods: then one figure shows all
+    matrix: bool = False  # draw architectures × tasks too, beside those published before
 
     def __post_init__(self) -> None:
         if len(self.panels) > 1:

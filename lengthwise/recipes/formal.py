@@ -1,0 +1,116 @@
+"""Formal languages: which architecture generalizes to longer words? One protocol for all.
+
+All architectures have about the same number of parameters, and see words of up to 40 symbols by one curriculum,
+``Mastery``, which lets the longest length grow by half once .9 of the answers are right. What is measured beyond is in
+``lengthwise.studies.formal``.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeVar, cast
+
+from lengthwise.base import fields
+from lengthwise.base.types import UsageError
+from lengthwise.experiment.layout import FullOutput, Labelled, Layout, Tagged
+from lengthwise.experiment.lengths import Mastery
+from lengthwise.experiment.loops import Constant
+from lengthwise.experiment.optim import AdamW, Schedule
+from lengthwise.experiment.recipe import ChosenOn, Recipe, import_parts
+from lengthwise.models import ModelSpec
+from lengthwise.models.torch_recurrent import TorchLSTM
+from lengthwise.models.transformer import Transformer
+from lengthwise.nn.attention import Attention
+from lengthwise.nn.mixer import MixerSpec
+from lengthwise.nn.mixers.delta import DeltaNet, GatedDeltaNet
+from lengthwise.nn.position import RoPE
+from lengthwise.objectives.final import Final
+from lengthwise.tasks import Task
+from lengthwise.tasks.counted_blocks import CountedBlocks
+from lengthwise.tasks.cycle_navigation import CycleNavigation
+from lengthwise.tasks.dyck import Dyck
+from lengthwise.tasks.even_pairs import EvenPairs
+from lengthwise.tasks.group_words import GroupWords
+from lengthwise.tasks.modular_arithmetic import ModularArithmetic
+from lengthwise.tasks.parity import Parity
+
+T = TypeVar("T")
+Scale = Literal["cpu", "paper"]
+STEPS: dict[Scale, int] = {"cpu": 500, "paper": 10_000}
+SYMBOLS, START = 40, 4  # of a word: the most in training, and in its first steps
+
+
+def blocks(mixer: MixerSpec, width: int = 64) -> Transformer:
+    """Two blocks of a mixer and an MLP, without positional encodings."""
+    return Transformer(width=width, layers=2, heads=4, mlp=2, mixer=mixer, init_std=0.1, embedding_std=0.3)
+
+
+ARCHITECTURES: dict[str, ModelSpec] = {
+    "attention": blocks(Attention()),
+    "rope": Transformer(width=64, layers=2, heads=4, mlp=2, positions=(RoPE(),), init_std=0.1, embedding_std=0.3),
+    "deltanet-01": blocks(DeltaNet()),
+    "deltanet": blocks(DeltaNet(negative=True)),
+    "gated-deltanet": blocks(GatedDeltaNet(negative=True), 60),
+    "lstm": TorchLSTM(),
+}
+# Each with its layout, and how many symbols a word has per unit of its size.
+TASKS: dict[str, tuple[Task, Layout, int]] = {
+    "parity": (Parity(), Labelled(), 1),
+    "even-pairs": (EvenPairs(), Labelled(), 1),
+    "cycle-navigation": (CycleNavigation(), Labelled(), 1),
+    "modular-arithmetic": (ModularArithmetic(), Labelled(), 2),
+    "counted-blocks": (CountedBlocks(), Labelled(), 3),
+    "s3": (GroupWords("S3"), Tagged(), 1),
+    "s5": (GroupWords("S5"), Tagged(), 1),
+    "dyck": (Dyck(), Tagged(), 1),
+}
+
+
+def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, families: float = 0.0) -> Recipe:
+    """Return the recipe of a cell. ``task`` and ``architecture`` are names of this module, or classes of tasks and of
+    mixers, a user's own among them. ``families``: fraction of a batch from structured problems."""
+    problems, layout, symbols = TASKS[task] if task in TASKS else _own_task(task)
+    top = SYMBOLS // symbols
+    start = max(problems.smallest, START // symbols)
+    return Recipe(
+        name=f"formal-{fields.kebab(task)}-{fields.kebab(architecture)}{'-families' * (families > 0)}",
+        task=problems,
+        layout=layout,
+        lengths=Mastery(top=top, start=start, bottom=problems.smallest, every=25, grow=1.5),
+        loops=Constant(1),
+        model=ARCHITECTURES[architecture] if architecture in ARCHITECTURES else blocks(_own(MixerSpec, architecture)),
+        objective=Final(),
+        steps=STEPS[scale],
+        optimizer=AdamW(rate=2e-3),
+        schedule=Schedule("cosine", warmup=0.05, floor=0.02),
+        families=families,
+        chosen_on=ChosenOn((top,)),
+    )
+
+
+def _own(base: type[T], name: str) -> T:
+    """A part of this class with its defaults. UsageError for one that is not known."""
+    import_parts()
+    if name not in (known := fields.kinds(base)):
+        ours = ARCHITECTURES if base is MixerSpec else TASKS
+        kind = "mixer" if base is MixerSpec else "task"
+        raise UsageError(
+            f"{name!r} is neither one of {', '.join(ours)} nor the class of a {kind}"
+            f"{fields.suggest(name, [*ours, *known])}; name the module of your own with --import"
+        )
+    return cast(T, fields.made(known[name], ()))
+
+
+def _own_task(name: str) -> tuple[Task, Layout, int]:
+    """A task of this class with the first layout that takes it."""
+    task = _own(Task, name)
+    layouts = (Tagged(), Labelled(), FullOutput())
+    return task, next(layout for layout in layouts if layout.accepts(task)), 1
+
+
+KNOWN = {"parity": ("attention", "deltanet-01", "deltanet", "gated-deltanet", "lstm"), "s3": ("lstm",)}
+
+
+def formal() -> dict[str, Recipe]:
+    """Cells of the matrix whose outcome is known from papers."""
+    found = [formal_recipe(task, name) for task, names in KNOWN.items() for name in names]
+    return {recipe.name: recipe for recipe in found}

@@ -1,0 +1,169 @@
+"""Architectures × tasks: what each of some runs scores on uniform problems and on its worst family, at three sizes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from lengthwise.base.errors import UsageError
+from lengthwise.base.score_rows import SOLVED, Row, fit_rows, latest, share_text, uniform_in, worst_rows
+from lengthwise.report.sheet import Sheet
+from lengthwise.runs.folder import RunFolder
+
+TIMES = (1.0, 3.2, 6.4)  # the training length: which sizes a cell shows
+NEAR = 1.1  # factor by which a size that was measured may be off
+OMITTED = ("width", "init_std", "embedding_std", "layers", "heads", "mlp")  # of a model: sizes, not what it is
+
+
+def matrix_rows(runs: Iterable[RunFolder]) -> list[Row]:
+    """Return a row per architecture, task and size: the means over seeds of exact match on uniform problems and on the
+    worst family, whether all seeds are fitted (exact match .99 at the training length), and what it took.
+
+    An architecture is a model's mixers, or its kind, with the fields in which models of this kind differ. A task
+    stands apart by its layout too: an output at every position is another supervision than one at the end. UsageError
+    without scores.
+    """
+    measured = [run for run in runs if run.rows("scores")]
+    if not measured:
+        raise UsageError("there is no matrix to draw: evaluate a run first")
+    configs = [run.config() for run in measured]
+    tasks = [
+        f"{task}, {str(config['layout']['kind']).lower()}"
+        for task, config in zip(told_apart([config["task"] for config in configs]), configs, strict=True)
+    ]
+    cells: dict[tuple[str, str], list[RunFolder]] = {}
+    labels = list(zip(architectures(configs), tasks, strict=True))
+    recipes: dict[tuple[str, str], set[str]] = {}
+    for run, label in zip(measured, labels, strict=True):
+        recipes.setdefault(label, set()).add(run.outline.seedless_id)
+    for run, (architecture, task) in zip(measured, labels, strict=True):
+        alone = len(recipes[architecture, task]) == 1  # else recipes that differ otherwise: they are no seeds of one
+        cells.setdefault((architecture if alone else f"{architecture} ({run.outline.name})", task), []).append(run)
+    return [row for (architecture, task), group in cells.items() for row in _cell(architecture, task, group)]
+
+
+def _cell(architecture: str, task: str, group: Sequence[RunFolder]) -> list[Row]:
+    kept = [latest(_of_own_rule(run)) for run in group]
+    tops = [run.outline.tops for run in group]
+    fits = [row["exact"] for rows, top in zip(kept, tops, strict=True) for row in fit_rows(rows, top)]
+    abouts = [run.about() for run in group]
+    found = []
+    for times in TIMES:
+        size = _nearest(kept[0], times * max(tops[0]))
+        if size is None:
+            continue
+        uniform = [one for rows in kept if (one := uniform_in(rows).get(size))]
+        families = [row for rows in kept for row in worst_rows(rows) if tuple(row["sizes"]) == size]
+        if not (uniform or families):
+            continue
+        found.append(
+            {
+                "architecture": architecture,
+                "task": task,
+                "sizes": size,
+                "times": times,
+                "seeds": len(group),
+                "uniform": statistics.fmean(row["exact"] for row in uniform) if uniform else None,
+                "worst": statistics.fmean(row["exact"] for row in families) if families else None,
+                "family": min(families, key=lambda row: row["exact"])["problems"] if families else "",
+                "scaled": statistics.fmean(row["scaled"] for row in uniform if "scaled" in row)
+                if any("scaled" in row for row in uniform)
+                else None,
+                "fitted": len(fits) == len(group) and all(round(fit, 9) >= SOLVED for fit in fits),
+                "reached": min((about["length"] for about in abouts if "length" in about), default=None),
+                "parameters": next((about["parameters"] for about in abouts if about), None),
+                "cpu_s": round(statistics.fmean(about["cpu_s"] for about in abouts), 1) if all(abouts) else None,
+            }
+        )
+    return found
+
+
+def _of_own_rule(run: RunFolder) -> list[Row]:
+    return [row for row in run.rows("scores") if row["stopping"] == run.outline.stopping]
+
+
+def _nearest(rows: Sequence[Row], length: float) -> tuple[int, ...] | None:
+    """The measured size whose longest axis is nearest to a length, if it is near."""
+    sizes = {tuple(row["sizes"]) for row in rows}
+    found = min(sizes, key=lambda size: abs(math.log(max(size) / length)), default=None)
+    return found if found and abs(math.log(max(found) / length)) <= math.log(NEAR) else None
+
+
+# Names
+
+
+def architectures(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what each of these recipes' models is called: its mixers and positions, or its kind."""
+    mixers = [_mixers(config["model"]) for config in configs]
+    flat = [mixer for group in mixers for mixer in group]
+    texts = iter(told_apart(flat))
+    found = []
+    others = iter(told_apart([config["model"] for config, group in zip(configs, mixers, strict=True) if not group]))
+    for config, group in zip(configs, mixers, strict=True):
+        names = list(dict.fromkeys(next(texts) for _ in group)) or [next(others)]
+        positions = [part["kind"] for part in config["model"].get("positions", []) if part["kind"] != "NoPE"]
+        half = " + families" if config.get("families") else ""
+        found.append(", ".join([" + ".join(names), *positions]) + half)
+    return found
+
+
+def _mixers(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    attention = [{"kind": "Attention"}] if model["kind"] == "Transformer" else []  # before there were other mixers
+    return list(model.get("mixers") or ([model["mixer"]] if "mixer" in model else attention))
+
+
+def told_apart(parts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Write parts of recipes by their kinds, their words, and the fields in which those of one kind differ, such as
+    ``GroupWords S3`` and ``DeltaNet negative=true``."""
+    values: dict[tuple[str, str], set[str]] = {}
+    for part in parts:
+        for name, value in part.items():
+            values.setdefault((part["kind"], name), set()).add(str(value))
+
+    def written(part: Mapping[str, Any]) -> str:
+        shown = [
+            value if isinstance(value, str) else f"{name}={str(value).lower()}"
+            for name, value in part.items()
+            if name not in ("kind", *OMITTED) and isinstance(value, (str, int, float))
+            if isinstance(value, str) or name == "negative" or len(values[part["kind"], name]) > 1
+        ]
+        return " ".join([part["kind"], *shown])
+
+    return [written(part) for part in parts]
+
+
+# A table
+
+
+def matrix_table(rows: Sequence[Row]) -> Table:
+    """A row per architecture, a column per task: uniform/worst family at each size; in brackets what is not fitted."""
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    table = Sheet()
+    for name in ("architecture", *tasks):
+        table.add_column(name, justify="left", no_wrap=True)
+    cells: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        cells.setdefault((row["architecture"], row["task"]), []).append(row)
+    for architecture in dict.fromkeys(row["architecture"] for row in rows):
+        table.add_row(architecture, *(_text(cells.get((architecture, task), [])) for task in tasks))
+    sizes = sorted({max(row["sizes"]) for row in rows})
+    table.caption = Text(
+        f"uniform/worst family at {', '.join(map(str, sizes))}; in brackets: not fitted, below {SOLVED} at the training"
+        " length; means over seeds"
+    )
+    return table
+
+
+def _text(cell: Sequence[Row]) -> Text:
+    if not cell:
+        return Text("–", "dim")
+    shown = " ".join(
+        "/".join("–" if one is None else share_text(one) for one in (row["uniform"], row["worst"])) for row in cell
+    )
+    fitted = cell[0]["fitted"]
+    return Text(shown if fitted else f"({shown})", "" if fitted else "dim")

@@ -1,0 +1,34 @@
+"""Which architecture generalizes on which formal language? Architectures × tasks by one protocol."""
+
+from __future__ import annotations
+
+from lengthwise.recipes.formal import ARCHITECTURES, TASKS, Scale, formal_recipe
+from lengthwise.report.matrix import TIMES
+from lengthwise.studies import Panel, Study, check_once
+
+TITLES = {"s3": "Words over S3", "s5": "Words over S5"}
+NOTE = "500 steps at the cpu scale, 10,000 at the paper scale; rates, widths and curriculum are the same for all."
+
+
+def formal(tasks: str = "all", methods: str = "all", scale: Scale = "cpu") -> Study:
+    """Formal languages: a panel per task, and a matrix of uniform problems and worst families at 1, 3.2 and 6.4 times
+    the training length. ``methods`` may name mixers of one's own, ``tasks`` tasks of one's own."""
+    on = [*TASKS] if tasks == "all" else tasks.split(",")
+    names = [*ARCHITECTURES] if methods == "all" else methods.split(",")
+    check_once(on, "tasks")
+    check_once(names, "methods")
+    panels = tuple(_panel(task, names, scale) for task in on)
+    return Study("Formal languages", panels, note=NOTE, samples=200, matrix=True)
+
+
+def _panel(task: str, names: list[str], scale: Scale) -> Panel:
+    recipes = tuple(formal_recipe(task, name, scale) for name in names)
+    top = recipes[0].lengths.top
+    return Panel(
+        title=TITLES.get(task, task.replace("-", " ").capitalize()) + f", trained on up to {top}",
+        recipes=recipes,
+        sizes=tuple(round(times * top) for times in TIMES),
+        far_families=True,
+        strong=recipes[-1].name,
+        name=task,
+    )

@@ -1,0 +1,70 @@
+"""The study of formal languages: its cells, and mixers and tasks of one's own as rows and columns."""
+
+import pytest
+from conftest import command
+
+from lengthwise import catalog
+from lengthwise.base.errors import UsageError
+from lengthwise.recipes.formal import ARCHITECTURES, TASKS, formal_recipe
+
+OWN = """
+from dataclasses import dataclass
+
+import lengthwise as lw
+from torch import nn
+
+
+class Mean(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.value = nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.value(x).cumsum(1) / x.new_ones(x.shape[1], 1).cumsum(0)
+
+
+@dataclass(frozen=True)
+class MeanOfAll(lw.MixerSpec):
+    '''A mean over all earlier positions.'''
+
+    def build(self, width, heads):
+        return Mean(width)
+
+
+@dataclass(frozen=True)
+class Swapped(lw.Parity):
+    '''A task of one's own.'''
+"""
+
+
+def test_architectures_have_about_as_many_parameters():
+    for task in TASKS:
+        counts = [sum(p.numel() for p in formal_recipe(task, name).build().parameters()) for name in ARCHITECTURES]
+        assert max(counts) < 1.1 * min(counts)
+
+
+def test_words_of_all_tasks_have_about_forty_symbols_and_one_curriculum():
+    for task, (problems, _, symbols) in TASKS.items():
+        lengths = formal_recipe(task, "lstm").lengths
+        assert 38 <= symbols * lengths.top <= 40 and lengths.grow == 1.5 and lengths.start >= problems.smallest
+    study = catalog.study("formal")
+    assert study.matrix and [panel.name for panel in study.panels] == [*TASKS]
+    assert study.panels[0].sizes == (40, 128, 256)
+    assert {len(panel.recipes) for panel in study.panels} == {len(ARCHITECTURES)}
+    assert catalog.study("formal", scale="paper").recipes[0].steps == 10_000
+
+
+def test_a_mixer_and_a_task_of_ones_own_are_a_row_and_a_column(tmp_path, monkeypatch):
+    (tmp_path / "my_parts.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    words = ["--mixer", "MeanOfAll", "--tasks", "parity,Swapped", "--import", "my_parts", "--dry-run", "--json"]
+    done = command("reproduce", "formal", *words)
+    assert done.returncode == 0, done.stderr
+    assert "formal-parity-mean-of-all" in done.stdout and "formal-swapped-mean-of-all" in done.stdout
+
+
+def test_unknown_rows_and_columns_are_answered_with_the_known_ones():
+    with pytest.raises(UsageError, match=r"'mamba' is neither one of attention, rope, .* nor the class of a mixer"):
+        catalog.study("formal", methods="mamba")
+    with pytest.raises(UsageError, match=r"'partiy' is neither .* nor the class of a task \(did you mean Parity"):
+        catalog.study("formal", tasks="partiy")
