@@ -219,9 +219,9 @@ def _again(args: argparse.Namespace) -> str:
 
 def _matrix(args: argparse.Namespace, folders: Sequence[Path]) -> int:
     """Architectures × tasks, of runs and of the runs in folders of results."""
-    runs = [run for folder in folders for run in published(folder)]
+    runs = [run for folder in folders for run in read_published(folder)]
     runs += [_run(name) for name in args.runs if Path(name) not in folders]
-    rows = matrix_rows(once(runs))
+    rows = matrix_rows(drop_repeats(runs))
     with doing("the matrix", quiet=args.quiet):
         files = publish_matrix(rows, Path(args.out or "figures"), width=args.width, formats=args.formats)
     return say(args, {"files": list(map(str, files)), "matrix": rows}, matrix_table(rows), "\n".join(map(str, files)))

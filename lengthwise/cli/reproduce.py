@@ -30,7 +30,7 @@ from lengthwise.report.csv_files import write_csv
 from lengthwise.report.matrix import matrix_rows, matrix_table
 from lengthwise.report.matrix_figure import publish_matrix
 from lengthwise.report.publish import publish, publish_depth, publish_distribution, publish_overview, publish_parameters
-from lengthwise.report.published import is_published, published
+from lengthwise.report.published import is_published, read_published
 from lengthwise.report.tables import score_table, summary, summary_table
 from lengthwise.run import Run
 from lengthwise.runs.folder import RunFolder
@@ -182,7 +182,7 @@ def _publish(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence
 def _published_before(place: Path, runs: Sequence[Run]) -> list[RunFolder]:
     """The runs in a folder of results other than these, and other seeds of these: rows of a matrix stay in it."""
     now = {run.recipe.id for run in runs}
-    return [run for run in published(place) if run.outline.id not in now] if is_published(place) else []
+    return [run for run in read_published(place) if run.outline.id not in now] if is_published(place) else []
 
 
 def _publish_panel(

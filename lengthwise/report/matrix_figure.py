@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from lengthwise.base.score_rows import Row, share_text
 from lengthwise.report.csv_files import write_csv
 from lengthwise.report.matrix import TIMES
-from lengthwise.report.style import FORMATS, INK, Drawing, Width, drawing, headed, save, settled, style
+from lengthwise.report.style import FORMATS, INK, Drawing, Width, add_heading, drawing, fix_layout, save, style
 
 HEIGHT = 0.42  # inches of a row of cells
 CAPTION = "in each cell, above: uniform problems, below: the worst family; hatched: not fitted"
@@ -48,8 +48,8 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
     sizes = [sorted({max(row["sizes"]) for row in rows if row["times"] == times}) for times in TIMES]
     shown = " · ".join("–".join(map(str, dict.fromkeys((found[0], found[-1])))) for found in sizes if found)
     axes.set_xlabel(f"{CAPTION}; sizes {shown}", fontsize=6.5)
-    headed(figure, title or "Exact match", width)
-    return settled(figure)
+    add_heading(figure, title or "Exact match", width)
+    return fix_layout(figure)
 
 
 def _draw(axes: Axes, place: tuple[int, int], row: Row) -> None:
