@@ -177,7 +177,7 @@ def _class(node: ast.ClassDef, path: Path) -> Declared:
 def _field(node: ast.AnnAssign, comments: Mapping[int, tuple[str, bool]]) -> Field:
     default = node.value
     if isinstance(default, ast.Call) and ast.unparse(default.func) == "field":
-        default = next((word.value for word in default.keywords if word.arg == "default"), default)
+        default = next((word.value for word in default.keywords if word.arg in ("default", "default_factory")), None)
     about = comments.get(node.end_lineno or node.lineno, ("", False))[0] or _above(node.lineno, comments)
     given = ast.unparse(default) if default else None
     return Field(ast.unparse(node.target), ast.unparse(node.annotation), given, about)
