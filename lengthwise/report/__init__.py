@@ -1,10 +1,10 @@
-"""Rows → tables and figures. Reports know only files: nothing here imports a task, a model, a client or torch.
+"""Turn rows into tables and figures. Reports read only files: nothing here imports a task, a model, a client or torch.
 
     curves(runs) → Curve     one per recipe, set of problems and stopping rule, with all its seeds
     Curve.points() → Point   one per size: the mean over seeds, with a band
 
-``tables`` prints them, ``csv_files`` writes them, ``terminal`` draws them with characters, the modules named
-``…_figure`` with matplotlib, in one ``style``; ``publish`` writes all of it into a folder.
+``tables`` formats them for the terminal, ``csv_files`` writes CSV, ``terminal`` plots with characters, the modules
+named ``…_figure`` plot with matplotlib in one ``style``; ``publish`` writes all of these into a folder.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from lengthwise.base.score_rows import (
 from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder
 
 TRAINED = "▪"  # marks a size within the training range
-WORST = "worst family"  # what the curve of the worst family at each size is called
+WORST = "worst family"  # label of the curve that takes the worst family at each size
 
-Named = TypeVar("Named", RunFolder, InquiryFolder)  # a folder that somebody names
+Named = TypeVar("Named", RunFolder, InquiryFolder)
 SeedPair = tuple[int, int]  # a recipe's seed and data_seed
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What somebody has published, to stand beside ours."""
+    """A published result, shown next to this package's."""
 
     who: str
     size: int
     figure: str  # as published, in numbers or words
-    standing: str  # where it is from, and how sure that is
-    exact: float | None = None  # the same as exact match, to be drawn
+    standing: str  # its source, and how reliable that is
+    exact: float | None = None  # the figure as exact match, if it can be plotted
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ class Point:
 
     sizes: Sizes
     mean: float
-    low: float  # the band: the worst and the best seed; of a single seed Wilson's 95 % interval
+    low: float  # the band: the worst and the best seed; for a single seed Wilson's 95 % interval
     high: float
-    error: float | None  # standard error of the mean over seeds; None of a single seed
+    error: float | None  # standard error of the mean over seeds; None for a single seed
     seeds: int
     solved: int  # seeds that reach SOLVED
-    count: int  # problems per seed, repeats from a fixed set once; where seeds differ, the fewest
-    families: tuple[str, ...] = ()  # of structured problems: which these are, in each seed; those not right, if any
+    count: int  # problems per seed, repeated ones counted once; the minimum over seeds
+    families: tuple[str, ...] = ()  # families of structured problems; only the failing ones, if any fail
 
     @property
     def length(self) -> int:
@@ -77,23 +77,23 @@ class Curve:
     """The scores of runs that differ only in their seeds, on one set of problems under one stopping rule."""
 
     label: str
-    top: int  # the largest size trained on; 0 where nobody knows, as of a language model that was asked
+    top: int  # the largest size trained on; 0 if unknown, as for language models
     axes: tuple[str, ...]
     problems: str  # "uniform", "hard", "natural"; WORST: at each size the worst family; or one family, by its name
-    stopping: str  # empty where no rule stops anything
+    stopping: str  # empty for language models
     rows_by_seed: Mapping[SeedPair, Sequence[Row]]
-    looked_at: tuple[int, ...] = ()  # sizes that may have chosen the recipe; none where that is not known
-    most: tuple[int, ...] = ()  # the largest size trained on, on each axis
-    diverged: int = 0  # seeds whose loss became no number
+    looked_at: tuple[int, ...] = ()  # sizes that the recipe may have been selected on; empty if unknown
+    most: tuple[int, ...] = ()  # the largest size trained on, per axis
+    diverged: int = 0  # seeds whose loss became NaN or infinite
     own_rule: str = ""  # the recipe's own stopping rule
 
     @property
     def tops(self) -> Sizes:
-        """The largest size trained on, on each axis; the same on all where nobody says otherwise."""
+        """The largest size trained on, per axis; by default ``top`` on every axis."""
         return self.most or (self.top,) * len(self.axes)
 
     def points(self) -> list[Point]:
-        """One per size, smallest first. A seed counts at the sizes it was measured at."""
+        """Return one point per size, smallest first. Each point averages the seeds that were measured at its size."""
         return [*self._points]
 
     @cached_property
@@ -105,34 +105,35 @@ class Curve:
         return [_point(sizes, rows) for sizes, rows in sorted(by_size.items())]
 
     def diagonal(self) -> list[Point]:
-        """The points whose sizes are equal on all axes, short of those that are kept short: with one axis, all."""
+        """Return the points whose sizes are equal on all axes; an axis trained to less than ``top`` stays at its own
+        limit. With one axis these are all points."""
         return [point for point in self.points() if point.sizes == self._diagonal(point)]
 
     def _diagonal(self, point: Point) -> Sizes:
         return tuple(min(point.length, cap) if cap < self.top else point.length for cap in self.tops)
 
     def fit(self) -> float | None:
-        """Exact match at the training length, the mean over seeds; None where that was not measured."""
+        """Return the mean exact match over seeds at the training length; None if it was not measured."""
         return next((point.mean for point in self.diagonal() if point.length == self.top), None)
 
     def is_of_all(self) -> bool:
-        """Were all problems of the training length measured, in every seed?"""
+        """Return True if every seed was measured on all problems of the training length."""
         rows = [row for seed in self.rows_by_seed.values() for row in latest(seed)]
         found = [row["problems"] for row in rows if tuple(row["sizes"]) == self.tops]
         return {*found} == {"every"} and len(found) == len(self.rows_by_seed)
 
     def sealed(self) -> bool:
-        """Were all of its points measured on problems that nothing else used?"""
+        """Return True if all points were measured on sealed problems, which nothing else uses."""
         return all("sealed" in row for rows in self.rows_by_seed.values() for row in latest(rows))
 
     def trained_at(self, sizes: Sizes) -> bool:
-        """Do these sizes lie within the training range?"""
+        """Return True if these sizes lie within the training range."""
         return len(sizes) == len(self.tops) and trained_on(sizes, self.tops)
 
 
 def curves(runs: Iterable[RunFolder]) -> list[Curve]:
-    """The curves of these runs, in their order, by a recipe's own stopping rule first; runs not yet evaluated add
-    nothing. UsageError if none has scores."""
+    """Return the curves of these runs, in their order; for each recipe its own stopping rule comes first. Runs without
+    scores add nothing. Raises UsageError if no run has scores."""
     runs = list(runs)
     found = [curve for label, group in by_recipe(runs).items() for curve in _curves(label, group)]
     if not found:
@@ -149,7 +150,7 @@ def _curves(label: str, group: Sequence[RunFolder]) -> list[Curve]:
             seeds = kinds.setdefault((problems, row["stopping"]), {})
             seeds.setdefault((run.outline.seed, run.outline.data_seed), []).append(row)
     first, diverged = group[0].outline, sum(run.diverged for run in group)
-    # Single families last; of the others, and of these, the recipe's own rule first.
+    # Single families come last; within both groups the recipe's own rule comes first.
     in_order = sorted(kinds.items(), key=lambda kind: (_of_a_family(kind[0][0]), kind[0][1] != first.stopping))
     return [
         Curve(
@@ -169,14 +170,14 @@ def _curves(label: str, group: Sequence[RunFolder]) -> list[Curve]:
 
 
 def all_curves(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[Curve]:
-    """The curves of runs, then of language models that were ``asked``; of those that were measured."""
+    """Return the curves of runs with scores, then those of the language models in ``asked``."""
     measured = any(run.rows("scores") for run in runs)
     return (curves(runs) if measured else []) + language_model_curves(asked)
 
 
 def language_model_curves(folders: Iterable[InquiryFolder]) -> list[Curve]:
-    """A curve for each language model that was asked, to stand beside those of runs; folders without whole scores add
-    nothing. Where a model was asked in several ways, the folder's name tells them apart."""
+    """Return a curve for each language model with complete scores. A model that was asked in several ways is labelled
+    by its folder's name."""
     folders = list(folders)
     shared = Counter((one.outline.model, one.outline.problems) for one in folders)
     found = []
@@ -189,9 +190,9 @@ def language_model_curves(folders: Iterable[InquiryFolder]) -> list[Curve]:
 
 
 def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
-    """Runs under the name of their recipe; those that differ only in their seeds stand together. Where two recipes
-    share a name, each is called by its first run's folder name, ``<name>-<id>``. A folder that is named twice counts
-    once. UsageError if there are no runs, or if two folders hold the same run, which would count as two seeds."""
+    """Group runs by recipe: runs that differ only in their seeds share a group, under the recipe's name. Recipes that
+    share a name are labelled ``<name>-<id>``, the folder name of their first run. A folder given twice counts once.
+    Raises UsageError without runs, or if two folders hold the same run, which would count as two seeds."""
     seeds: dict[str, dict[SeedPair, RunFolder]] = {}
     for run in runs:
         outline = run.outline
@@ -207,25 +208,24 @@ def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
 
 
 def drop_repeats(folders: Iterable[Named]) -> list[Named]:
-    """Each once, however often its folder is named."""
+    """Return the folders without duplicates of the same path."""
     return [*{one.folder.resolve(): one for one in folders}.values()]
 
 
 def not_fitted(fit: float | None, size: int | str) -> str:
-    """What is said of a model that has not learned its training length; nothing of one that has, or was not measured
-    there."""
-    # A mean such as that of .98, .99 and 1 is .99 but for the last bit.
+    """Return a warning if exact match at the training length is below .99; empty if it is not, or was not measured."""
+    # Rounded, because the mean of .98, .99 and 1 may be one bit less than .99.
     return "" if fit is None or round(fit, 9) >= SOLVED else f"not fitted: {share_text(fit, 3)} at {size}"
 
 
 def lost(diverged: int) -> str:
-    """What is said where seeds diverged; nothing where none did."""
+    """Return how many seeds diverged, in words; empty if none did."""
     return f"{diverged} seed{'s' * (diverged > 1)} {DIVERGED}" if diverged else ""
 
 
 def fits_of(curves: Iterable[Curve]) -> dict[str, float]:
-    """Return exact match at the training length, by the stopping rule that is best there, of each recipe that was
-    measured there: of all problems of that size where these were measured, else of uniform ones."""
+    """Return exact match at the training length by recipe, under the stopping rule that is best there. Scores on all
+    problems of that size take precedence over scores on uniform problems."""
     uniform: dict[str, float] = {}
     every: dict[str, float] = {}
     for curve in curves:
@@ -237,8 +237,8 @@ def fits_of(curves: Iterable[Curve]) -> dict[str, float]:
 
 
 def names(curves: Sequence[Curve]) -> list[str]:
-    """What tells each curve from the others: its label, then its stopping rule and problems where these differ; and
-    whether it has not learned its training length, or seeds of it diverged."""
+    """Return a unique name per curve: its label, then its stopping rule and problems where these differ between curves;
+    and a warning if it has not learned its training length, or seeds of it diverged."""
     fits = fits_of(curves)
     rules = {curve.stopping for curve in curves if curve.stopping}
     sets = {curve.problems for curve in curves}
@@ -259,7 +259,8 @@ def names(curves: Sequence[Curve]) -> list[str]:
 
 
 def rule_text(stopping: str) -> str:
-    """A stopping rule as headings and names have it: After(loops=8) in words, others as recipes write them."""
+    """Format a stopping rule for headings and names: After(loops=8) becomes ``after 8 loops``; others stay as recipes
+    write them."""
     found = re.fullmatch(r"After\(loops=(\d+)\)", stopping)
     return f"after {found[1]} loop{'s' * (found[1] != '1')}" if found else stopping
 
@@ -279,7 +280,7 @@ def _point(sizes: Sizes, rows: Sequence[Row]) -> Point:
 
 
 def _families(rows: Sequence[Row]) -> tuple[str, ...]:
-    """What families these rows are of. Where one seed fails, that of another which fails nowhere says nothing."""
+    """Return the families of these rows. If any seed fails, only families of failing seeds are returned."""
     failing = [row for row in rows if row["exact"] < 1]
     return tuple(sorted({row["problems"] for row in failing or rows} - {*DRAWN}))
 

@@ -1,4 +1,4 @@
-"""How answers go wrong: at which position, by ending when they should not, and on which problems."""
+"""Figure of how answers go wrong: at which positions, and on which problems."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from lengthwise.base.score_rows import Row, share_text, size_text
 from lengthwise.report.lines import Look, legend, look
 from lengthwise.report.style import COLOURS, Drawing, Width, add_heading, drawing, fix_layout, style
 
-SHOWN: dict[Width, int] = {"column": 1, "page": 3}  # sizes in one figure, at most: the largest
+SHOWN: dict[Width, int] = {"column": 1, "page": 3}  # maximum number of sizes in a figure; the largest are taken
 
 
 @style()
 def anatomy_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> Drawing:
-    """A column per size, of several seeds' rows together: above, how many answers first go wrong at each position;
-    below, exact match against what may make a problem hard, a line per ``train_seed`` of the rows. UsageError without
+    """Draw one column per size, from the rows of several seeds. Above: how many answers first go wrong at each
+    position. Below: exact match against a difficulty feature, a line per ``train_seed``. Raises UsageError without
     rows."""
     if not rows:
-        raise UsageError("there is nothing to draw: no answers were looked into")
+        raise UsageError("there is nothing to draw: no answers were analysed")
     columns = list(by_size(rows).values())[-SHOWN[width] :]
     traits = list(columns[0][0]["by"])[:1]
     figure = drawing(width, 2.1 + 1.7 * len(traits))
@@ -44,7 +44,7 @@ def anatomy_figure(rows: Sequence[Row], title: str, *, width: Width = "page") ->
 
 
 def by_size(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The rows of each size, smallest first; where a run was looked into twice, both count."""
+    """Group rows by size, smallest first. If a run was analysed twice at a size, both rows count."""
     groups: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: (max(row["sizes"]), row["sizes"])):
         groups.setdefault(size_text(row["sizes"]), []).append(row)
@@ -52,7 +52,8 @@ def by_size(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def together(rows: Sequence[Row]) -> dict[str, Any]:
-    """Several rows of one size as one: exact match, and wrong answers by where they end and where they go wrong."""
+    """Merge rows of one size: exact match, and counts of wrong answers by where they end and where they first go
+    wrong."""
     ends, first = Counter[str](), Counter[int]()
     for row in rows:
         ends.update(row["ends"])

@@ -1,4 +1,4 @@
-"""The score card: how far a recipe carries, how surely, and what it costs."""
+"""The score card: the longest length that each recipe solves, on how many seeds, and at what cost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lengthwise.report import by_recipe, not_fitted
 from lengthwise.report.sheet import Sheet
 from lengthwise.runs.folder import DIVERGED, RunFolder
 
-SURE = 381  # problems, all answered right, whose interval begins at SOLVED
+SURE = 381  # problems that must all be right for the 95 % interval to start at SOLVED
 HEADINGS = (
     "recipe",
     "trained to",
@@ -41,18 +41,19 @@ HEADINGS = (
 
 
 def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None = None) -> list[Row]:
-    """A row per recipe: ``longest``, for each seed the longest size it solves, that is, where the lower end of exact
-    match's 95 % interval is 0.99 or more, with no shorter size beyond the training range where the upper end is less;
-    how many seeds ``generalise``, that is, solve a size beyond the training range; parameters, operations of the whole
-    training (``operations`` has those of a step, by a recipe's id without seeds), and processor time, the median over
-    seeds.
+    """Return a row per recipe.
 
-    Solving takes 381 problems, all answered right; sizes measured on fewer are no evidence. Where families of
-    structured problems were measured, a size is solved only if exact match is 0.99 or more on every one of them too;
-    a seed that diverged is called so. ``longest_uniform`` is the longest without them, and ``worst`` the worst family:
-    within the training range or, where none is wrong there, beyond. ``chosen_on`` are the sizes that may have chosen
-    the recipe; ``fit`` is exact match at the training length (see ``fit_rows``). Only the recipe's own stopping rule
-    counts, only seeds that were measured by it, and of those that diverged no more than that they did.
+    ``longest``: for each seed the largest size it solves. A size is solved if the lower end of the 95 % interval of
+    exact match is 0.99 or more, which takes 381 problems, all right. No shorter size beyond the training range may have
+    an upper end below 0.99. Where families of structured problems were measured, exact match must also be 0.99 or more
+    on every family; ``longest_uniform`` ignores families. ``generalise``: the number of seeds that solve a size beyond
+    the training range. ``worst``: the worst family within the training range, or beyond it if none fails within.
+    ``chosen_on``: sizes that the recipe may have been selected on. ``fit``: exact match at the training length (see
+    ``fit_rows``). ``operations``: those of the whole training; the argument gives those of a step, by the recipe's id
+    without seeds. ``cpu_s``: processor time, the median over seeds.
+
+    Only the recipe's own stopping rule counts, and only seeds measured with it. A seed that diverged is listed as
+    diverged and not scored.
     """
     rows = []
     for label, group in by_recipe(runs).items():
@@ -89,14 +90,15 @@ def _text(size: Sizes | None) -> str | None:
 
 
 def _own(run: RunFolder) -> list[Row]:
-    """What a run was measured on by its own stopping rule; nothing without uniform problems: how far it carries is not
-    known."""
+    """Return a run's scores under its own stopping rule; empty if it has none on uniform problems, since its longest
+    length is then unknown."""
     rows = [row for row in latest(run.rows("scores")) if row["stopping"] == run.outline.stopping]
     return rows if uniform_in(rows) else []
 
 
 def _longest(own: Sequence[Row], tops: Sizes, *, families: bool) -> Sizes | None:
-    """The longest size that a run solves, if it solves any: on uniform problems, and on all families measured."""
+    """Return the longest size that a run solves on uniform problems and, with ``families``, on all families measured;
+    None if there is none."""
     lowest = {tuple(row["sizes"]): row for row in worst_rows(own)} if families else {}
     longest = None
     uniform = [row for row in own if row["problems"] == "uniform"]
@@ -106,14 +108,14 @@ def _longest(own: Sequence[Row], tops: Sizes, *, families: bool) -> Sizes | None
         if not trained_on(sizes, tops) and (row["high"] < SOLVED or (low is not None and low["high"] < SOLVED)):
             break
         if lowest and low is None:
-            continue  # nothing is known of the families here
+            continue  # families were not measured at this size
         if row["low"] >= SOLVED and (low is None or low["exact"] >= SOLVED):
             longest = sizes
     return longest
 
 
 def _worst(runs: Iterable[Sequence[Row]], tops: Sizes) -> Row | None:
-    """The worst family of all runs: within the training range, or beyond where none is wrong within."""
+    """Return the worst family over all runs: within the training range or, if none fails there, beyond it."""
     rows = [row for own in runs for row in worst_rows(own)]
     within = [row for row in rows if trained_on(row["sizes"], tops) and row["exact"] < SOLVED]
     if not rows:
@@ -123,13 +125,13 @@ def _worst(runs: Iterable[Sequence[Row]], tops: Sizes) -> Row | None:
 
 
 def _fit(runs: Iterable[Sequence[Row]], tops: Sizes) -> float | None:
-    """Exact match at the training length, the mean over seeds; of all problems where these were measured."""
+    """Return the mean exact match over seeds at the training length; on all problems where these were measured."""
     shares = [row["exact"] for own in runs for row in fit_rows(own, tops)]
     return round(statistics.fmean(shares), 5) if shares else None
 
 
 def card_table(rows: Sequence[Row]) -> Table:
-    """The score card for the terminal."""
+    """Return the score card as a terminal table."""
     table = Sheet()
     table.caption = (
         f"longest: where exact match is surely {SOLVED} or more (95 % interval; it takes {SURE} problems), per "
@@ -143,12 +145,12 @@ def card_table(rows: Sequence[Row]) -> Table:
 
 
 def format_sizes(sizes: Iterable[Any]) -> str:
-    """Sizes in words, such as those of each seed; – for none."""
+    """Join sizes with commas, a dash for a missing one."""
     return ", ".join(str(size) if size else "–" for size in sizes) or "–"
 
 
 def card_cells(row: Row) -> list[str]:
-    """A row as it is printed; – where something is not known."""
+    """Format a row of the score card; a dash stands for an unknown value."""
 
     unfit, low = not_fitted(row.get("fit"), row["trained_to"]), row.get("worst")
 

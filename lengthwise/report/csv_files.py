@@ -1,4 +1,4 @@
-"""Rows as CSV."""
+"""Write rows as CSV."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ NESTED = {dict, list, tuple}
 
 
 def write_csv(path: Path, rows: Iterable[Row], *, packed_above: float = math.inf) -> Path:
-    """Write rows of any kind, whole or not at all; return the file's path. Columns stand in the order in which the rows
-    first name them; lists are written 20x40, the entries of a dictionary in columns ``exact.8``, nothing for None. A
-    file of more bytes than ``packed_above`` is compressed, as ``path`` + .gz. UsageError without rows."""
+    """Write rows of any kind atomically; return the path written. Columns appear in the order in which rows first name
+    them. Lists are written 20x40, dictionary entries as columns ``exact.8``, None as an empty cell. A file of more than
+    ``packed_above`` bytes is compressed, as ``path`` + .gz. Raises UsageError without rows."""
     columns, flat = flatten_rows(rows)
     if not flat:
         raise UsageError(f"{path}: there are no rows to write")
@@ -29,21 +29,22 @@ def write_csv(path: Path, rows: Iterable[Row], *, packed_above: float = math.inf
     writer.writerow(columns)
     writer.writerows(map(row.get, columns) for row in flat)
     content, packed = text.getvalue().encode(), path.with_name(f"{path.name}.gz")
-    kept, other = (path, packed) if len(content) <= packed_above else (packed, path)
-    write(kept, content if kept == path else gzip.compress(content, mtime=0))
+    target, other = (path, packed) if len(content) <= packed_above else (packed, path)
+    write(target, content if target == path else gzip.compress(content, mtime=0))
     remove(other)
-    return kept
+    return target
 
 
 def flatten_rows(rows: Iterable[Row]) -> tuple[list[str], list[Row]]:
-    """Columns in the order in which rows first name them, and the rows as CSV has them, see ``write_csv``."""
+    """Return the columns in the order in which rows first name them, and the rows flattened for CSV (see
+    ``write_csv``)."""
     flat = [_flat(row) for row in rows]
     return list(dict.fromkeys(name for names in dict.fromkeys(map(tuple, flat)) for name in names)), flat
 
 
 def _flat(row: Row) -> dict[str, Any]:
     if NESTED.isdisjoint(map(type, row.values())):
-        return row  # most rows, of which there may be a hundred thousand
+        return row  # fast path: most rows are flat, and there may be 100,000 of them
     flat: dict[str, Any] = {}
     for name, value in row.items():
         kind = type(value)

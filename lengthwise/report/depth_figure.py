@@ -1,4 +1,4 @@
-"""Accuracy and confidence against loops, with the loops at which the stopping rules stop."""
+"""Figure of accuracy and confidence against loops, with the loops at which stopping rules stop."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ RULES: dict[str, tuple[str, str, Dash]] = {
 
 @style()
 def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> Drawing:
-    """A column per size: above, exact match after each loop; below, the cross-entropy of its answer with itself,
-    lowest where it is most confident. UsageError without rows, or with one that cannot be."""
+    """Draw one column per size. Above: exact match after each loop. Below: the cross-entropy of the model's output with
+    its own answer, which is lowest where it is most confident. Raises UsageError without rows, or if a row has
+    different numbers of loops and confidences."""
     if not rows:
         raise UsageError("there is nothing to draw: no loops were measured")
     for row in rows:
         if len(row["exact"]) != len(row["confidence"]):
             where = f"length {size_text(row['sizes'])}"
-            raise UsageError(f"depth.jsonl: its row of {where} has not as many confidences as loops; take it out")
+            raise UsageError(
+                f"depth.jsonl: the row of {where} has different numbers of loops and confidences: delete it"
+            )
     figure = drawing(width, 3.9)
     grid = figure.subplots(2, len(rows), squeeze=False, sharex="col", sharey="row", height_ratios=(3, 2))
     for (above, below), row in zip(grid.T, rows, strict=True):
@@ -37,7 +40,7 @@ def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> D
         _mark(above, row)
         _mark(below, row)
         above.plot(loops, row["exact"], color=COLOURS[0], zorder=3, clip_on=False, label="_")
-        # What rounds to certain has no logarithm; it is drawn at the lowest that single precision tells from it.
+        # A cross-entropy that rounds to 0 has no logarithm; draw it at about float32's resolution.
         unsure = [max(1e-8, -confidence) for confidence in row["confidence"]]
         below.plot(loops, unsure, color=COLOURS[0], zorder=3, clip_on=False, label="_")
         above.set_title(f"length {size_text(row['sizes'])}", fontsize=8)
@@ -55,7 +58,7 @@ def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> D
 
 
 def _mark(axes: Axes, row: Row) -> None:
-    """Where each rule stops: a line at the mean, and the middle eight tenths of the problems shaded."""
+    """Mark where each rule stops: a line at the mean, and the middle 80 % of the problems shaded."""
     for name, chosen in row["chosen"].items():
         _, colour, dash = RULES[name]
         axes.axvline(chosen["mean"], color=colour, linestyle=dash, linewidth=1.0, zorder=2, label="_")

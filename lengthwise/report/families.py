@@ -1,4 +1,4 @@
-"""Which family of structured problems is the worst, and by how much."""
+"""Tables of scores on families of structured problems."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lengthwise.report.sheet import Sheet
 
 
 def worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
-    """A row per size: exact match on uniform problems, and on the family with the lowest one, by name."""
+    """Return a row per size: exact match on uniform problems, and on the family with the lowest score, by name."""
     rows = latest(rows)
     uniform = uniform_in(rows)
     structured = families_in(rows)
@@ -52,7 +52,7 @@ def worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
 
 
 def family_table(rows: Iterable[Row], tops: Sizes) -> Table:
-    """A row per family, a column per size: exact match, the worst family first."""
+    """Return a row per family and a column per size: exact match, the worst family first."""
     structured = families_in(latest(rows))
     sizes = [at for at in sorted(structured) if not _only_every(structured[at])]
     by_name: dict[str, dict[Sizes, Row]] = {}
@@ -74,7 +74,7 @@ def _only_every(rows: Sequence[Row]) -> bool:
 
 
 def _short(sizes: Sequence[Sizes], structured: Mapping[Sizes, Sequence[Row]], mark: str) -> list[str | Text]:
-    """The shortest sizes in one row, behind a mark: all of their problems."""
+    """Combine the shortest sizes, where all problems were measured, in one row that starts with ``mark``."""
     rows = [row for at in sizes for row in structured[at]]
     low, count = worst(rows), sum(row["count"] for row in rows)
     share = sum(row["exact"] * row["count"] for row in rows) / count

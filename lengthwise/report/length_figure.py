@@ -1,4 +1,4 @@
-"""Exact match against length, a line per curve."""
+"""Figure of exact match against length, a line per curve."""
 
 from __future__ import annotations
 
@@ -40,29 +40,31 @@ def score_figure(
     strong: str | None = None,
     width: Width = "page",
 ) -> Drawing:
-    """The figure of what runs, and language models that were ``asked``, have scored: exact match against length,
-    uniform problems and the worst family apart; a heat map of one recipe where no sizes lie on a line. ``title`` is by
-    default the task; ``strong`` is the recipe that it is about; ``width`` is that of a "column" or a "page" of a paper.
-    UsageError without scores, and for several recipes without a line."""
+    """Draw the scores of runs and of the language models in ``asked``: exact match against length, with uniform
+    problems and the worst family as separate lines. If no sizes lie on a line, draw a heat map of a single recipe
+    instead. ``title`` is by default the task; ``strong`` is the recipe to highlight; ``width`` is that of a "column" or
+    a "page" of a paper. Raises UsageError without scores, or for several recipes whose sizes lie on no line."""
     title = title or usual_title([one.outline for one in [*runs, *asked]])
     lines, rows = all_curves(runs, asked) if asked else curves(runs), cells_of(runs)
     if rows and not any(curve.diagonal() for curve in lines):
         if len({curve.label for curve in lines}) > 1:
-            raise UsageError("no two sizes lie on one line, and a map is of one recipe: draw each by itself")
+            raise UsageError(
+                "no two sizes lie on one line, and a heat map shows a single recipe: draw each recipe separately"
+            )
         return heat_map(rows, runs[0].outline.tops, title, width=width)
     return length_figure(worth_drawing(lines), title, strong=strong, width=width)
 
 
 def usual_title(outlines: Sequence[RunOutline | InquiryOutline]) -> str:
-    """What is solved, and how far it was trained where all agree."""
+    """Return the default title: the tasks, and the training length if it is the same for all."""
     tasks = ", ".join(dict.fromkeys(one.task.replace("-", " ").capitalize() for one in outlines))
     tops = {size_text(one.tops) for one in outlines if isinstance(one, RunOutline) and one.top}
     return f"{tasks}, trained on up to {min(tops)}" if len(tops) == 1 else tasks
 
 
 def worth_drawing(found: Sequence[Curve]) -> list[Curve]:
-    """Those that are lines. A rule that was tried at a single size is none, and natural problems are of many sizes:
-    tables have them. The harder set is one of the families, where these were measured."""
+    """Return the curves to plot. Rules tried at a single size and natural problems, which mix sizes, are left to
+    tables. The harder set is left out if families were measured, since it is one of them."""
     left_out = {"natural", *(["hard"] if any(curve.problems == WORST for curve in found) else [])}
     lines = [curve for curve in found if curve.problems not in left_out]
     return [curve for curve in lines if len(curve.points()) > 1] or lines or list(found)
@@ -72,12 +74,12 @@ def worth_drawing(found: Sequence[Curve]) -> list[Curve]:
 def length_figure(
     curves: Sequence[Curve], title: str | None = None, *, strong: str | None = None, width: Width = "page"
 ) -> Drawing:
-    """Exact match against length, a line per curve, the training range shaded; ``strong`` is the recipe that the
-    figure is about.
+    """Draw exact match against length, a line per curve, the training range shaded; ``strong`` is the recipe to
+    highlight.
 
-    Bands, which the axis explains: the worst to the best seed; of a single seed the 95 % interval. With two axes, the
-    sizes at which both are equal, short of one that is kept short. Many curves are split among several panels (see
-    ``plots``). UsageError where there is nothing to draw.
+    A band spans the worst to the best seed, or the 95 % interval of a single seed; the axis label says which. With two
+    axes, sizes are those equal on both; an axis with a smaller training limit stays at it. Many curves are split over
+    several panels (see ``plots``). Raises UsageError if no curve has such sizes.
     """
     curves = [curve for curve in curves if curve.diagonal()]
     if not curves:
@@ -106,23 +108,23 @@ def length_figure(
 
 
 def panel_grid(count: int, lines: int, width: Width, *, sharex: bool = True) -> tuple[Drawing, list[Axes]]:
-    """A figure of so many panels, which share their axis of lengths or have one each."""
+    """Return a figure with ``count`` panels, which share their length axis if ``sharex``."""
     across = min(count, ACROSS[width])
     down = math.ceil(count / across)
     height = (2.9 if width == "page" else 2.4) if count == 1 else 0.8 + 1.7 * down
-    if count == 1:  # room for all names, beside or beneath
+    if count == 1:  # room for all names, at the right or below
         height = max(height, 0.8 + 0.17 * lines) if width == "page" else height + 0.17 * lines
     figure = drawing(width, height)
     grid = figure.subplots(down, across, squeeze=False, sharex=sharex, sharey=True)
     for axes in grid.ravel()[count:]:
         axes.set_axis_off()
-    for number in range(count, down * across):  # those above an empty panel have its axis
+    for number in range(count, down * across):  # panels above an empty place show axis labels
         grid.ravel()[number - across].xaxis.set_tick_params(labelbottom=True)
     return figure, grid.ravel().tolist()[:count]
 
 
 def length_axes(axes: Axes, curves: Sequence[Curve], longest: int) -> None:
-    """Axes of exact match against length, up to ``longest``, the training range shaded."""
+    """Set up axes of exact match against length, up to ``longest``, with the training range shaded."""
     tops = sorted({curve.top for curve in curves if curve.top})
     right = 1.02 * max([longest, *tops])
     axes.set_xlim(0, right)
@@ -140,7 +142,7 @@ def length_axes(axes: Axes, curves: Sequence[Curve], longest: int) -> None:
         axes.axvspan(0, top, color=SHADE, zorder=0.1, linewidth=0)
         axes.axvline(top, color=FAINT, linewidth=0.7, zorder=1.5)
     text = "trained to " + " and ".join(filter(None, [", ".join(map(str, tops[:-1])), str(tops[-1])]))
-    # It ends where the training range ends, unless the range is too narrow to hold it.
+    # Align the text with the end of the training range, unless the range is too narrow for it.
     side, at = ("right", tops[-1]) if tops[-1] > 0.2 * right else ("left", 0)
     axes.annotate(
         text, (at, 1.02), (0, 3), ha=side, textcoords="offset points", fontsize=7, color=FAINT, annotation_clip=False
@@ -148,7 +150,7 @@ def length_axes(axes: Axes, curves: Sequence[Curve], longest: int) -> None:
 
 
 def explain_bands(axes: Axes, curves: Sequence[Curve]) -> None:
-    """Add to the axis of lengths what the bands show, if any were drawn."""
+    """Add a description of the bands to the label of the length axis, if any bands were drawn."""
     if not axes.collections or not axes.get_xlabel():
         return
     several = {point.seeds > 1 for curve in curves for point in curve.diagonal()}
@@ -158,7 +160,7 @@ def explain_bands(axes: Axes, curves: Sequence[Curve]) -> None:
 
 
 def _length_label(curves: Sequence[Curve]) -> str:
-    """What the sizes count, if all curves agree on it."""
+    """Return the label of the length axis: what sizes count, if all curves agree."""
     tasks = {row["task"] for curve in curves for rows in curve.rows_by_seed.values() for row in rows}
     axes = {curve.axes for curve in curves}
     if tasks == {"addition"}:
@@ -173,10 +175,10 @@ def _length_label(curves: Sequence[Curve]) -> str:
 
 
 def draw_curve(axes: Axes, look: Look, points: Sequence[Point], *, banded: bool) -> None:
-    """``banded``: with its bands, which hide each other where there are many."""
+    """Draw a curve; with ``banded`` its band too, which is left out where there are many."""
     sizes = [point.length for point in points]
     means = [point.mean for point in points]
-    layer = 2.9 if look.strong else 3.0  # wide, so seen beneath the others, which it must not hide
+    layer = 2.9 if look.strong else 3.0  # drawn below the others, so that its wide line does not hide them
     axes.plot(sizes, means, markevery=math.ceil(len(sizes) / MARKS), zorder=layer, clip_on=False, **look.line())
     if not (banded or look.strong):
         return

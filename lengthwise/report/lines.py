@@ -1,4 +1,4 @@
-"""What figures of lines share: how each line looks, and its name beside its end."""
+"""Line styles and name labels that line figures share."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from matplotlib.transforms import ScaledTranslation
 
 from lengthwise.report.style import COLOURS, DASHES, FAINT, MARKERS, Dash, Width
 
-MARKS = 12  # markers on a line, about
-ROW, NOTE = 0.16, 0.11  # inches: how high a name is, and a line of a note beneath it
+MARKS = 12  # approximate number of markers on a line
+ROW, NOTE = 0.16, 0.11  # inches: height of a name, and of a note below it
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a line is drawn and called."""
+    """The style and name of a line."""
 
     name: str
     colour: str
     marker: str
     dash: Dash = "-"
-    strong: bool = False  # is it what the figure is about?
-    note: str = ""  # said in small print beneath its name
-    hollow: bool = False  # are its markers? Then it is seen where it lies upon its twin
+    strong: bool = False  # highlighted
+    note: str = ""  # small print below the name
+    hollow: bool = False  # hollow markers, visible on top of a line of the same colour
 
     def line(self) -> dict[str, Any]:
-        """Its properties, for matplotlib."""
+        """Return the line's matplotlib properties."""
         line = {"color": self.colour, "marker": self.marker, "linestyle": self.dash, "label": self.name}
         face = {"markeredgecolor": "white", "markeredgewidth": 0.5}
         if self.hollow:
@@ -40,28 +40,28 @@ class Look:
 
 
 def look(number: int, twin: int | None = None, **about: Any) -> Look:
-    """The look of line ``number``, counted from 0: no two numbers have the same colour and dash. A line that is drawn
-    in several versions, such as one per set of problems, has a ``twin`` instead, counted from 0: of the same colour,
-    with a dash of its own; then seven numbers differ."""
+    """Return the style of line ``number``, counted from 0; no two numbers share both colour and dash. For a line drawn
+    in several versions, such as one per set of problems, ``twin`` numbers the versions: they share a colour and differ
+    in dash. With ``twin`` there are seven colours."""
     turn = number // len(COLOURS)
     marker = MARKERS[(number + turn) % len(MARKERS)]
     if twin is None:
-        # Beyond all dashes that are made by hand come longer and longer ones.
+        # After the predefined dashes, generate longer and longer ones.
         dash = DASHES[turn] if turn < len(DASHES) else (0.0, (3.0 * turn, 1.5))
         return Look(colour=COLOURS[number % len(COLOURS)], marker=marker, dash=dash, **about)
     return Look(colour=COLOURS[number], marker=marker, dash=DASHES[twin], hollow=twin > 0, **about)
 
 
 def short(labels: Sequence[str]) -> tuple[str, list[str]]:
-    """Labels without the words, joined by hyphens, that all of them begin or end with; and a heading that gives the
-    full names, ``full names: ablation-parity-…``, empty where they are whole."""
+    """Shorten labels by removing the hyphen-separated words that all share at the start or end. Return a heading with
+    the full pattern, ``full names: ablation-parity-…``, empty if nothing was removed; and the short labels."""
     different = list(dict.fromkeys(labels))
     if len(different) < 2:
         return "", list(labels)
     words = [label.split("-") for label in different]
     front = _common(words)
     back = _common([label[front:][::-1] for label in words])
-    while any(len(label) <= front + back for label in words):  # something has to be left of each
+    while any(len(label) <= front + back for label in words):  # keep at least one word of each
         front, back = (front, back - 1) if back else (front - 1, back)
     rest = {label: "-".join(parts[front : len(parts) - back]) for label, parts in zip(different, words, strict=True)}
     head = "".join(f"{word}-" for word in words[0][:front])
@@ -70,20 +70,21 @@ def short(labels: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _common(words: Sequence[Sequence[str]]) -> int:
-    """How many words all begin with."""
+    """Return the number of words that all labels start with."""
     return next((i for i, at in enumerate(zip(*words, strict=False)) if len(set(at)) > 1), min(map(len, words)))
 
 
 def name_lines(
     axes: Axes, looks: Sequence[Look], ends: Sequence[tuple[float, float]], width: Width, heading: str = ""
 ) -> None:
-    """The legend: each line's name to the right of the axes, as near to its end as there is room, joined to it where
-    that is not near. Ends are points of data, which lie within the axes. In a column, all names stand beneath."""
+    """Write each line's name to the right of the axes, as close to its end as space permits; a thin line connects them
+    if they are apart. ``ends`` are in data coordinates, within the axes. In a column-wide figure the names form a
+    legend below."""
     if width == "column":
         legend(cast(Figure, axes.figure), looks, columns=2, heading=heading)
         return
     figure = cast(Figure, axes.figure)
-    figure.draw_without_rendering()  # the axes' height is known once the layout is
+    figure.draw_without_rendering()  # lays the figure out, which sets the axes' height
     height = axes.get_window_extent().height / figure.dpi
     wanted = [float(axes.transAxes.inverted().transform(axes.transData.transform(end))[1]) for end in ends]
     order = sorted(range(len(ends)), key=lambda number: -wanted[number])
@@ -91,13 +92,13 @@ def name_lines(
     heights = _spread_heights([wanted[number] for number in order], gaps)
     for number, at in zip(order, heights, strict=True):
         edge = ScaledTranslation(1, at, axes.transAxes)  # type: ignore[arg-type]
-        beside = figure.dpi_scale_trans + edge  # inches to the right of it
+        beside = figure.dpi_scale_trans + edge  # x in inches from the axes' right edge
         look = looks[number]
         line = look.line() | {"label": "_"}
         axes.add_artist(Line2D([0.16, 0.34, 0.52], [0] * 3, markevery=[1], transform=beside, clip_on=False, **line))
         weight = "bold" if look.strong else "normal"
         name = axes.text(0.6, 0, look.name, transform=beside, va="center_baseline", fontsize=7.5, weight=weight)
-        name.set_parse_math(False)  # whatever it is called
+        name.set_parse_math(False)  # a name may contain $
         if look.note:
             axes.text(0.6, -NOTE, look.note, transform=beside, va="center_baseline", fontsize=6, color=FAINT)
         near = ends[number][0] > 0.85 * axes.get_xlim()[1]
@@ -111,7 +112,7 @@ def name_lines(
 
 
 def legend(figure: Figure, looks: Sequence[Look], columns: int, heading: str = "") -> None:
-    """Names beneath the figure, in as many columns as fit, and no more than these."""
+    """Add a legend below the figure, in at most ``columns`` columns, fewer if they do not fit."""
     handles = [
         Line2D([], [], **look.line() | {"label": f"{look.name} ({look.note})" if look.note else look.name})
         for look in looks
@@ -129,8 +130,8 @@ def legend(figure: Figure, looks: Sequence[Look], columns: int, heading: str = "
 
 
 def _spread_heights(wanted: Sequence[float], gaps: Sequence[float], top: float = 1.0) -> list[float]:
-    """Heights from the top down, each its gap above the next and as near to those wanted (in falling order) as one
-    pass down and one up can make them; too many run over the top."""
+    """Return label heights from the top down, spaced by at least ``gaps`` and close to ``wanted`` (in falling order),
+    from one pass down and one up. If there are too many, they exceed ``top``."""
     heights: list[float] = []
     for number, height in enumerate(wanted):
         heights.append(min(height, heights[-1] - gaps[number - 1] if heights else top))

@@ -1,4 +1,4 @@
-"""The course of training: loss, and exact match measured meanwhile."""
+"""Figure of the course of training: loss, and exact match measured while training."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from lengthwise.report.style import (
 )
 from lengthwise.runs.folder import RunFolder
 
-FULLY_DRAWN = 4  # recipes up to which every logged loss is drawn beneath its mean
-Points = list[tuple[int, float]]  # steps, each with a value
+FULLY_DRAWN = 4  # maximum number of recipes for which logged losses are drawn behind the mean
+Points = list[tuple[int, float]]  # (step, value)
 
 
 @style()
@@ -42,20 +42,20 @@ def loss_figure(
     strong: str | None = None,
     width: Width = "page",
 ) -> Drawing:
-    """Loss against steps on a log axis: its running geometric mean and, of few recipes, what was logged, thin. With
-    ``watch``, beneath it the exact match measured while training, where there is any. ``strong`` is the recipe that
-    the figure is about. UsageError if no run has logged a loss."""
+    """Draw the running geometric mean of the loss against steps on a log axis; with few recipes, logged losses too, as
+    thin lines. With ``watch``, draw the exact match measured while training below it. ``strong`` is the recipe to
+    highlight. Raises UsageError if no run has logged a loss."""
     groups = {name: [_Training.of(run) for run in group] for name, group in by_recipe(runs).items()}
     groups = {name: logged for name, group in groups.items() if (logged := [one for one in group if one.losses])}
     if not groups:
-        raise UsageError("no loss to draw: these runs have logged none that is finite and above 0")
+        raise UsageError("no loss to draw: these runs logged none that is finite and above 0")
     heading, looks = _looks(groups, strong)
     sizes = list(dict.fromkeys(size for group in groups.values() for one in group for size in one.watched))
     sizes = sorted(sizes, key=lambda size: [int(part) for part in size.split("x")]) if watch else []
-    # Dashes tell sizes apart where they do not tell recipes apart; else each size has its own axes.
+    # Dashes mark sizes if colours suffice for the recipes; otherwise each size has its own axes.
     parts = [sizes] if sizes and len(groups) <= len(COLOURS) else [[size] for size in sizes]
     high = max(2.6, 0.4 + 0.17 * len(groups))
-    beneath = 0.17 * len(groups) if width == "column" else 0.0  # names stand there
+    beneath = 0.17 * len(groups) if width == "column" else 0.0  # room for the legend
     figure = drawing(width, high + 1.4 * len(parts) + beneath)
     panels = figure.subplots(1 + len(parts), 1, sharex=True, squeeze=False, height_ratios=[high] + [1.4] * len(parts))
     loss, *below = panels[:, 0]
@@ -74,7 +74,7 @@ def loss_figure(
 
 
 def _looks(groups: dict[str, list[_Training]], strong: str | None) -> tuple[str, dict[str, Look]]:
-    """Every recipe's look, by its label; and what all names have in common."""
+    """Return what all names have in common, and each recipe's style by its label."""
     heading, names = short(list(groups))
     order = sorted(groups, key=lambda label: label != strong)
     looks = {}
@@ -87,9 +87,9 @@ def _looks(groups: dict[str, list[_Training]], strong: str | None) -> tuple[str,
 
 @dataclass(frozen=True)
 class _Training:
-    """What a run has logged, as (step, value)."""
+    """The values that a run has logged, as (step, value)."""
 
-    losses: Points  # finite and above 0: a log axis cannot show the rest
+    losses: Points  # finite and above 0, as a log axis requires
     watched: dict[str, Points]  # exact match, by size
 
     @staticmethod
@@ -104,8 +104,8 @@ class _Training:
 
 
 def _join_lines(lines: Iterable[Points]) -> tuple[tuple[list[float], list[float]], list[int]]:
-    """Lines of one look as a single one, broken where the next begins, which is drawn much faster: steps and values.
-    And which of its points are marked, about ``MARKS`` of each line."""
+    """Join lines of one style with breaks between them, because matplotlib draws one line much faster. Return steps and
+    values, and the indices of about ``MARKS`` marked points per line."""
     steps: list[float] = []
     values: list[float] = []
     marked: list[int] = []
@@ -119,12 +119,14 @@ def _join_lines(lines: Iterable[Points]) -> tuple[tuple[list[float], list[float]
 
 
 def _draw_losses(axes: Axes, groups: dict[str, list[_Training]], looks: dict[str, Look]) -> list[tuple[float, float]]:
-    """Draws all losses; where each recipe's lines end, the mean of its seeds."""
+    """Draw all losses. Return the end point of each recipe's lines, averaged over seeds."""
     axes.set_yscale("log")
     axes.set_ylabel("loss (nats)")
     ends: list[tuple[float, float]] = []
-    said = "bold: running geometric mean; thin: as logged" if len(groups) <= FULLY_DRAWN else "running geometric mean"
-    axes.text(0.99, 0.98, said, transform=axes.transAxes, ha="right", va="top", fontsize=6.5, color=FAINT)
+    explanation = (
+        "bold: running geometric mean; thin: as logged" if len(groups) <= FULLY_DRAWN else "running geometric mean"
+    )
+    axes.text(0.99, 0.98, explanation, transform=axes.transAxes, ha="right", va="top", fontsize=6.5, color=FAINT)
     for label, group in groups.items():
         if len(groups) <= FULLY_DRAWN:
             logged, _ = _join_lines([one.losses for one in group])
@@ -138,7 +140,7 @@ def _draw_losses(axes: Axes, groups: dict[str, list[_Training]], looks: dict[str
 
 
 def _draw_watched(axes: Axes, groups: dict[str, list[_Training]], looks: dict[str, Look], sizes: Sequence[str]) -> None:
-    """Colours are the recipes' as above; each size has a marker and a dash, or axes of its own."""
+    """Draw exact match in the colours of the recipes; each size has a marker and a dash, or axes of its own."""
     axes.set_ylim(-0.02, 1.02)
     axes.set_ylabel("exact match" if len(sizes) > 1 else f"exact match\nat {sizes[0]}")
     for label, group in groups.items():
@@ -147,7 +149,11 @@ def _draw_watched(axes: Axes, groups: dict[str, list[_Training]], looks: dict[st
             if len(sizes) > 1:
                 own = replace(_size_look(number, size), name=f"{own.name} at {size}", colour=own.colour)
             joined, marked = _join_lines([points for one in group if (points := one.watched.get(size))])
-            line = own.line() | {"linewidth": 0.9, "markevery": marked, "in_layout": False}  # which breaks disturb
+            line = own.line() | {
+                "linewidth": 0.9,
+                "markevery": marked,
+                "in_layout": False,
+            }  # NaN breaks disturb the layout
             axes.plot(*joined, zorder=3, clip_on=False, **line)
 
 
@@ -157,7 +163,7 @@ def _size_look(number: int, size: str) -> Look:
 
 
 def _name_sizes(axes: Axes, groups: dict[str, list[_Training]], sizes: Sequence[str]) -> None:
-    """Which marker and dash is of which size."""
+    """Label which marker and dash stand for which size."""
     ends = []
     for size in sizes:
         last = [points[-1] for group in groups.values() for one in group if (points := one.watched.get(size))]
@@ -171,9 +177,9 @@ def _smooth(losses: Points) -> Points:
 
 
 def running_mean(losses: Sequence[float], memory: float = 1 / 50) -> list[float]:
-    """Return the geometric mean of the values around each: on either side ``memory`` of all values or, where that is
-    less, a quarter of those before it. At the start losses may fall a thousand times, so that a mean over a fixed
-    window would be far from the losses beside it."""
+    """Return a running geometric mean. Its window extends on either side by the fraction ``memory`` of all values, or
+    by a quarter of the values before the point if that is less: early losses may fall a thousandfold, so a fixed window
+    would distort the start."""
     sums = [0.0, *itertools.accumulate(math.log(loss) for loss in losses)]
     sides = [int(min(memory * len(losses), number / 4)) for number in range(len(losses))]
     spans = [(number - side, min(number + side + 1, len(losses))) for number, side in enumerate(sides)]

@@ -1,4 +1,4 @@
-"""Exact match over two sizes, as a heat map."""
+"""Heat maps of exact match over two sizes."""
 
 from __future__ import annotations
 
@@ -20,30 +20,31 @@ from lengthwise.report import rule_text
 from lengthwise.report.style import ACROSS, INK, WIDTHS, Drawing, Width, drawing, fix_layout, style
 from lengthwise.runs.folder import RunFolder
 
-TICKS = 9  # sizes written along a side, at most
-JUMP = 0.7  # how wide the gap is where sizes jump, in cells
+TICKS = 9  # maximum number of sizes labelled per side
+JUMP = 0.7  # width in cells of the gap where sizes jump
 
 
 def cells_of(runs: Iterable[RunFolder]) -> list[Row]:
-    """The scores of runs, each under its run's id: folders, after which scores are called, may have one name."""
+    """Return the scores of runs, labelled with the run's id instead of the folder name, which may repeat."""
     return [row | {"weights": run.outline.id} for run in runs for row in run.rows("scores")]
 
 
 @style()
 def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, width: Width = "page") -> Drawing:
-    """Exact match for every pair of sizes, the training range outlined; a panel per stopping rule and set of problems.
+    """Draw exact match for every pair of sizes, the training range outlined; a panel per stopping rule and set of
+    problems.
 
-    Where the rows come from several weights, their mean. A gap stands where sizes jump. Sizes that were measured only
-    with themselves are left out and told in words; a panel that had no others is left out too. Rows of a single size
-    are left out; UsageError if no others are there.
+    Scores of several weights are averaged. A gap marks where sizes jump. Sizes measured only on the diagonal are left
+    out of the map and given as text; a panel that has no others is left out too. Rows of a single size are ignored.
+    Raises UsageError if no rows of two sizes are left.
     """
     pairs = [row for row in rows if len(row["sizes"]) == 2]
     if not pairs:
-        raise UsageError("no scores of two sizes to map: evaluate a run of a task with two axes, on 20x40 for instance")
+        raise UsageError("no scores of two sizes to map: evaluate a run of a task with two axes, for example on 20x40")
     panels = _panels(pairs)
     sides = _sides({sizes for cells in panels.values() for sizes in cells})
     panels = {name: cells for name, cells in panels.items() if any(one != other for one, other in cells)} or panels
-    reach = f"trained to {' x '.join(map(str, tops))} (outlined)" if any(tops) else None  # None: not known
+    reach = f"trained to {' x '.join(map(str, tops))} (outlined)" if any(tops) else None  # None if unknown
     heading = [*filter(None, [title, reach])]
     grid = _Grid.of(len(panels), width)
     figure = grid.figure(width, ("\n" if width == "column" else ": ").join(heading))
@@ -62,7 +63,7 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
 
 @dataclass(frozen=True)
 class _Grid:
-    """Where square panels stand, in inches. matplotlib's own layouts leave gaps beside what keeps its shape."""
+    """The positions of square panels, in inches. matplotlib's own layouts leave gaps next to axes of fixed aspect."""
 
     count: int
     across: int
@@ -96,11 +97,11 @@ class _Grid:
         return figure.add_axes(self._share(self.LEFT + column * (self.side + self.GAP), low, self.side, self.side))
 
     def lowest(self, number: int) -> bool:
-        """Does no panel stand beneath this one?"""
+        """Return True if no panel is below this one."""
         return number + self.across >= self.count
 
     def bar(self, figure: Drawing) -> Axes:
-        """The scale of colours, to the right."""
+        """Add the axes of the colour bar, at the right."""
         high = min(2.2, self.size[1] - self.head - self.ABOVE - self.BELOW)
         return figure.add_axes(self._share(self.size[0] - self.RIGHT + 0.2, self.BELOW, 0.09, high))
 
@@ -109,7 +110,8 @@ class _Grid:
 
 
 def _panels(rows: Sequence[Row]) -> dict[str, dict[Sizes, float]]:
-    """Mean exact match per size over weights, by what tells the stopping rules and sets of problems apart."""
+    """Return mean exact match over weights, by panel name and size. Names give the stopping rule and the problems where
+    these vary."""
     by_weights: dict[str, list[Row]] = {}
     for row in rows:
         by_weights.setdefault(row["weights"], []).append(row)
@@ -127,7 +129,8 @@ def _panels(rows: Sequence[Row]) -> dict[str, dict[Sizes, float]]:
 
 
 def _sides(measured: set[Sizes]) -> list[list[int]]:
-    """The sizes along each side: those measured with another size than themselves; all if there are none."""
+    """Return the sizes along each side: those measured in pairs of different sizes; all sizes if there are no such
+    pairs."""
     mixed = {sizes for sizes in measured if sizes[0] != sizes[1]}
     if not mixed:
         return [sorted({sizes[axis] for sizes in measured}) for axis in (0, 1)]
@@ -137,7 +140,7 @@ def _sides(measured: set[Sizes]) -> list[list[int]]:
 def _draw_map(
     axes: Axes, cells: dict[Sizes, float], sides: Sequence[Sequence[int]], tops: Sizes, inches: float
 ) -> QuadMesh:
-    """The first size runs to the right, the second upwards, in the order of those measured."""
+    """Draw the cells: the first size along x, the second along y, in increasing order."""
     (first, left), (second, low) = [(side, _starts(side)) for side in sides]
     columns, rows = _edges(left), _edges(low)
     values = np.full((len(rows) - 1, len(columns) - 1), math.nan)
@@ -147,7 +150,7 @@ def _draw_map(
     mesh = axes.pcolormesh(columns, rows, values, cmap="viridis", vmin=0, vmax=1, rasterized=True)
     axes.grid(visible=False)
     axes.set_aspect("equal")
-    axes.set_facecolor("#ececec")  # shows where nothing was measured
+    axes.set_facecolor("#ececec")  # the colour of cells that were not measured
     axes.spines[:].set_visible(False)
     axes.set_xticks(*_size_ticks(first, left))
     axes.set_yticks(*_size_ticks(second, low))
@@ -158,7 +161,7 @@ def _draw_map(
         for side, top in zip(((first, left), (second, low)), tops, strict=True)
     ]
     if all(ends):
-        for colour, linewidth in (("white", 2.6), ("black", 1.2)):  # seen on light cells and on dark ones
+        for colour, linewidth in (("white", 2.6), ("black", 1.2)):  # visible on light and dark cells
             box = Rectangle((0, 0), ends[0][-1], ends[1][-1], fill=False, edgecolor=colour, linewidth=linewidth)
             axes.add_patch(box)
             box.set_clip_on(False)
@@ -166,19 +169,20 @@ def _draw_map(
 
 
 def _starts(sizes: Sequence[int]) -> list[float]:
-    """Where the cell of each size begins, in cells: a gap stands where sizes jump by more than the smallest step."""
+    """Return where the cell of each size begins, in cells, with a gap where sizes jump by more than the smallest
+    step."""
     steps = [two - one for one, two in itertools.pairwise(sizes)]
     gaps = [JUMP * (step > min(steps)) for step in steps]
     return [number + sum(gaps[:number]) for number in range(len(sizes))]
 
 
 def _edges(starts: Sequence[float]) -> list[float]:
-    """The edges of cells and of the gaps between them."""
+    """Return the edges of cells and of the gaps between them."""
     return sorted({*starts, *(start + 1 for start in starts)})
 
 
 def _mark_jumps(axes: Axes, left: Sequence[float], low: Sequence[float]) -> None:
-    """A white gap across the map, and two strokes on the axis."""
+    """Draw a white gap across the map where sizes jump, and two strokes on the axis."""
     for starts, span, along in ((left, axes.axvspan, 0), (low, axes.axhspan, 1)):
         for one, two in itertools.pairwise(starts):
             if two - one > 1:
@@ -196,13 +200,13 @@ def _write_cells(
     starts: Sequence[Sequence[float]],
     points: float,
 ) -> None:
-    """Each cell's number, where its so many points hold it."""
+    """Write each cell's value, if a cell of ``points`` points is large enough."""
     if points < 9.5:
         return
     for i, j in itertools.product(range(len(sides[0])), range(len(sides[1]))):
         share = cells.get((sides[0][i], sides[1][j]))
         if share is not None:
-            # In a small cell there is no room for ">.99".
+            # A small cell has no room for ">.99".
             text = (
                 share_text(share)
                 if points >= 15
@@ -216,14 +220,14 @@ def _write_cells(
 
 
 def _size_ticks(sizes: Sequence[int], starts: Sequence[float]) -> tuple[list[float], list[str]]:
-    """Where to write sizes along a side whose cells begin there, and what: all if they are few, else round ones."""
+    """Return the positions and texts of the ticks along a side: all sizes if they are few, otherwise round ones."""
     written = list(sizes)
     for step in (2, 5, 10, 20, 50, 100, 200, 500):
         if len(written) <= TICKS:
             break
-        # Of odd sizes alone none is round: then every so many of them.
+        # If no size is round, as with odd sizes only, take every step-th size.
         written = [size for size in sizes if size % step == 0] or sizes[::step]
-    apart: list[int] = []  # sizes far beyond the others stand side by side with them: the largest is written
+    apart: list[int] = []  # drop labels that would overlap, keeping the larger size
     for index in sorted(map(sizes.index, written), reverse=True):
         if not apart or apart[-1] - index >= len(sizes) / (2 * TICKS):
             apart.append(index)
@@ -232,21 +236,21 @@ def _size_ticks(sizes: Sequence[int], starts: Sequence[float]) -> tuple[list[flo
 
 
 def _on_map(cells: dict[Sizes, float], sides: Sequence[Sequence[int]]) -> dict[Sizes, float]:
-    """The cells that have a place on both sides."""
+    """Return the cells whose sizes are on both sides of the map."""
     return {sizes: share for sizes, share in cells.items() if sizes[0] in sides[0] and sizes[1] in sides[1]}
 
 
 def _summary(cells: dict[Sizes, float], sides: Sequence[Sequence[int]]) -> str:
-    """The mean and the worst of the cells drawn; and those that are not drawn."""
+    """Describe the mean and the worst of the cells drawn, and up to two cells that are not drawn."""
     drawn = _on_map(cells, sides)
     worst = min(drawn.values())
-    there = [sizes for sizes, share in drawn.items() if share == worst]
-    where = f"at {size_text(there[0])}" if len(there) == 1 else f"in {len(there)} of {len(drawn)}"
-    told = [f"mean {share_text(statistics.fmean(drawn.values()), 3)}", f"worst {share_text(worst)} {where}"]
+    worst_sizes = [sizes for sizes, share in drawn.items() if share == worst]
+    where = f"at {size_text(worst_sizes[0])}" if len(worst_sizes) == 1 else f"in {len(worst_sizes)} of {len(drawn)}"
+    lines = [f"mean {share_text(statistics.fmean(drawn.values()), 3)}", f"worst {share_text(worst)} {where}"]
     rest = [f"{share_text(cells[sizes])} at {size_text(sizes)}" for sizes in sorted(cells.keys() - drawn.keys())]
-    if 0 < len(rest) <= 2:  # more of them are a line, which stands in another figure
-        told[0] += f", beyond: {', '.join(rest)}"
-    return "\n".join(told)
+    if 0 < len(rest) <= 2:  # more of them are drawn as a line in the length figure
+        lines[0] += f", beyond: {', '.join(rest)}"
+    return "\n".join(lines)
 
 
 def _side_label(rows: Sequence[Row], axis: str) -> str:

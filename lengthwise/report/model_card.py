@@ -1,4 +1,4 @@
-"""A model card for the Hub, from what a run's files say."""
+"""Model cards for the Hugging Face Hub, written from a run's files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lengthwise.base.score_rows import (
 from lengthwise.report.card import HEADINGS, card_cells, score_card
 from lengthwise.runs.folder import RunFolder
 
-PAPERS = {  # by the part that is theirs
+PAPERS = {  # by the kind of part they introduced
     "FullOutput": "Fan et al., Looped Transformers for Length Generalization, ICLR 2025, https://arxiv.org/abs/2409.15647",
     "Abacus": "McLeish et al., Transformers Can Do Arithmetic with the Right Embeddings, 2024, https://arxiv.org/abs/2405.17399",
     "ReTran": "Attention Ain't All (ReTran), ACL 2025",
@@ -35,14 +35,14 @@ PAPERS = {  # by the part that is theirs
 
 
 def model_card(run: RunFolder, repository: str, *, license_: str, example: str, controls: Sequence[RunFolder]) -> str:
-    """The card of a run's weights in ``repository``, Markdown with the Hub's fields before it. ``example`` is a prompt;
-    ``controls`` are runs to compare it with."""
-    told, rows = run.outline, [row for row in latest(run.rows("scores")) if row["stopping"] == run.outline.stopping]
+    """Return the model card of a run's weights in ``repository``: Markdown with the Hub's metadata in front.
+    ``example`` is a prompt; ``controls`` are runs to compare it with."""
+    outline, rows = run.outline, [row for row in latest(run.rows("scores")) if row["stopping"] == run.outline.stopping]
     text = [
         *_head(run, rows, license_),
-        f"# {told.name}",
+        f"# {outline.name}",
         "",
-        f"Trained on `{told.task}` with sizes of up to {size_text(told.tops)}; measured beyond. {_size(run)}",
+        f"Trained on `{outline.task}` with sizes of up to {size_text(outline.tops)}; measured beyond. {_size(run)}",
         "",
         "```sh",
         f"pip install 'lengthwise[hub]=={importlib.metadata.version('lengthwise')}'",
@@ -52,7 +52,7 @@ def model_card(run: RunFolder, repository: str, *, license_: str, example: str, 
         "",
         "## Exact match",
         "",
-        *(_scores(rows, told.tops) if rows else ["Not measured."]),
+        *(_scores(rows, outline.tops) if rows else ["Not measured."]),
         "",
         *_controls([run, *controls] if controls else []),
         "## Training",
@@ -65,7 +65,7 @@ def model_card(run: RunFolder, repository: str, *, license_: str, example: str, 
 
 
 def _head(run: RunFolder, rows: Sequence[Row], license_: str) -> Iterator[str]:
-    """What the Hub searches by."""
+    """Yield the metadata that the Hub indexes."""
     yield "---"
     yield f"license: {license_}"
     yield "library_name: lengthwise"
@@ -89,7 +89,7 @@ def _size(run: RunFolder) -> str:
 
 
 def _scores(rows: Sequence[Row], tops: Sizes) -> Iterator[str]:
-    """Uniform problems beside the worst family, size by size."""
+    """Yield a table of uniform problems and the worst family, by size."""
     uniform = uniform_in(rows)
     structured = families_in(rows)
     lowest = {tuple(row["sizes"]): row for row in worst_rows(rows)}
@@ -118,9 +118,9 @@ def _controls(runs: Sequence[RunFolder]) -> Iterator[str]:
 
 
 def _training(run: RunFolder) -> Iterator[str]:
-    about, told = run.about(), run.outline
-    looked = ", ".join(map(str, told.looked_at)) or "none that is known"
-    yield f"Recipe `{told.name}` (`{told.id}`), seed {told.seed}, {told.steps:,} steps."
+    about, outline = run.about(), run.outline
+    looked = ", ".join(map(str, outline.looked_at)) or "none that is known"
+    yield f"Recipe `{outline.name}` (`{outline.id}`), seed {outline.seed}, {outline.steps:,} steps."
     if isinstance(parent := about.get("parent"), dict):
         yield f"It goes on from `{clean(str(parent.get('run')))}` after its step {clean(str(parent.get('step')))}."
     yield f"Sizes that may have chosen it: {looked}."
@@ -137,7 +137,7 @@ def _papers(config: dict[str, Any]) -> Iterator[str]:
 
 
 def _kinds(tree: Any) -> Iterator[str]:
-    """The names of all parts in a recipe."""
+    """Yield the names of all parts of a recipe."""
     if isinstance(tree, dict):
         yield str(tree.get("kind"))
         for value in tree.values():

@@ -1,4 +1,4 @@
-"""One figure of a whole study: a panel per task, a line per method."""
+"""Figure of a whole study: a panel per task, a line per method."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from lengthwise.runs.folder import RunFolder
 def overview_figure(
     groups: Mapping[str, Sequence[RunFolder]], title: str | None = None, *, strong: str = "", width: Width = "page"
 ) -> Drawing:
-    """Exact match of uniform problems against length, a panel per group of runs, which are named by it. A line is what
-    is left of a recipe's name without what all names of its panel share, so a method has the same look in every
-    panel; in one of few recipes, what it is called in the fullest panel. ``strong`` is such a name. A recipe is stopped
-    by its own rule, whichever was measured first. UsageError where there is nothing to draw."""
+    """Draw exact match on uniform problems against length, a panel per named group of runs. A recipe's name without
+    what all names of its panel share is its method, which has the same style in every panel; a panel of few recipes
+    uses the method names of the fullest panel. ``strong`` is the method to highlight. Each recipe is stopped by its own
+    rule or, if that was not measured, by the first one measured. Raises UsageError without scores."""
     drawn = {name: found for name, group in groups.items() if (found := _by_recipe(group))}
     if not drawn:
         raise UsageError("no scores along a length to draw: evaluate a run first")
     known = short(list(max(drawn.values(), key=len)))[1]
     panels = {name: _by_method(found, known) for name, found in drawn.items()}
     methods = list(dict.fromkeys(method for panel in panels.values() for method in panel))
-    first = sorted(methods, key=lambda method: method != strong)  # the first colour is that of what it is about
+    first = sorted(methods, key=lambda method: method != strong)  # the highlighted method takes the first colour
     looks = {method: look(number, name=method, strong=method == strong) for number, method in enumerate(first)}
     figure, grid = panel_grid(len(panels), len(methods), width, sharex=False)
     for axes, (name, panel) in zip(grid, panels.items(), strict=True):
@@ -42,18 +42,18 @@ def overview_figure(
 
 
 def _by_recipe(group: Sequence[RunFolder]) -> dict[str, Curve]:
-    """The curve of each recipe that has one, by its name."""
+    """Return the curve of each recipe that has one, by its name."""
     measured = [run for run in group if run.rows("scores")]
     found: dict[str, Curve] = {}
     for curve in curves(measured) if measured else []:
         if curve.problems == "uniform" and curve.diagonal():
-            found.setdefault(curve.label, curve)  # its own rule comes first
+            found.setdefault(curve.label, curve)  # curves() puts its own rule first
     return found
 
 
 def _by_method(found: Mapping[str, Curve], known: Sequence[str]) -> dict[str, Curve]:
-    """Curves by the longest of the known methods that is part of a recipe's name; else, or where that tells them not
-    apart, by what is left of it."""
+    """Return curves by method: the longest of the known methods that is part of a recipe's name. If these are not
+    unique, use the shortened names."""
     rests = short(list(found))[1]
     names = [
         max((method for method in known if f"-{method}-" in f"-{label}-"), key=len, default=rest)

@@ -1,4 +1,4 @@
-"""Accuracy and validation loss against the number of parameters, and how long the problems of training are."""
+"""Figures of accuracy and validation loss against parameters, and of the lengths of training problems."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ from lengthwise.runs.folder import RunFolder
 
 
 def parameter_rows(runs: Iterable[RunFolder]) -> list[Row]:
-    """A row per run that has watched its validation loss: parameters, time, the lowest loss, and exact match on the
-    task's own distribution by the recipe's own stopping rule, where it was trained and beyond (None where it was not
-    measured)."""
+    """Return a row per run that logged validation loss: parameters, time, the lowest loss, and exact match on natural
+    problems under the recipe's own stopping rule, within the training range and beyond (None if not measured)."""
     found = []
     for run in runs:
         watched = (row.get("validation_loss") for row in run.rows("metrics"))
@@ -63,23 +62,23 @@ def parameter_rows(runs: Iterable[RunFolder]) -> list[Row]:
 
 
 def _of_the_longest(rows: Iterable[Row]) -> float | None:
-    """Exact match of the row that reaches furthest: its problems are of all lengths up to there."""
+    """Return exact match of the row with the largest size: natural problems have all lengths up to it."""
     longest = max(rows, key=lambda row: max(row["sizes"]), default=None)
     return None if longest is None else longest["exact"]
 
 
 @style()
 def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width: Width = "page") -> Drawing:
-    """Exact match, and validation loss, against parameters on a log axis: a line per kind of model through the means
-    over each recipe's seeds, a faint mark per seed; marks beyond the training range are hollow. Claims are dotted
-    lines. UsageError without rows."""
+    """Draw exact match and validation loss against parameters on a log axis: a line per kind of model through the means
+    over seeds, and a faint mark per seed. Marks beyond the training range are hollow. Claims are dotted lines. Raises
+    UsageError without rows."""
     if not rows:
-        raise UsageError("there is nothing to draw: no run has watched its validation loss")
+        raise UsageError("there is nothing to draw: no run logged a validation loss")
     wide = width == "page"
     figure = drawing(width, 3.0 if wide else 5.0)
     left, right = figure.subplots(1, 2) if wide else figure.subplots(2, 1)
     kinds = _group_rows(rows, "model")
-    twins = len(kinds) <= len(COLOURS)  # beyond the training range a line keeps its colour, if these are enough
+    twins = len(kinds) <= len(COLOURS)  # keep a line's colour beyond the training range if there are enough colours
     looks = []
     for number, group in enumerate(kinds.values()):
         name = _kind(group)
@@ -105,21 +104,22 @@ def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width
     _few_ticks(right.yaxis, [row["validation_loss"] for row in rows], StrMethodFormatter("{x:g}"))
     add_heading(figure, "Accuracy and loss against size", width)
     ranges = [Look("within the training lengths", FAINT, "o", ""), Look("beyond", FAINT, "o", "", hollow=True)]
-    joined = len({row["parameters"] for row in rows}) > len(kinds)  # else there are marks alone
+    joined = len({row["parameters"] for row in rows}) > len(kinds)  # otherwise only marks are drawn
     shown = [one if joined or not one.marker else replace(one, dash="") for one in looks]
     legend(figure, [*shown, *ranges], columns=6)
     return fix_layout(figure)
 
 
 def _kind(rows: Sequence[Row]) -> str:
-    """What the recipes of one kind of model have in common, as ``gpt`` of gpt-small and gpt-large; else the class."""
+    """Return what the names of recipes of one kind of model share, such as ``gpt`` for gpt-small and gpt-large;
+    otherwise the model's class."""
     recipes = list(dict.fromkeys(row["recipe"] for row in rows))
     common = short(recipes)[0].removeprefix("full names: ").split("…")[0].strip("-")
     return recipes[0] if len(recipes) == 1 else common or str(rows[0]["model"])
 
 
 def _few_ticks(axis: Axis, values: Sequence[float], formatter: Formatter) -> None:
-    """Label a log axis that may span less than a decade, where matplotlib would write one number over the other."""
+    """Label a log axis that may span less than a decade, where matplotlib's labels would overlap."""
     wide = max(values) >= 10 * min(values)
     axis.set_major_locator(LogLocator(subs=(1.0, 3.0)) if wide else MaxNLocator(4))
     axis.set_minor_locator(NullLocator())
@@ -147,7 +147,7 @@ def _group_rows(rows: Sequence[Row], *names: str) -> dict[tuple[Any, ...], list[
 
 @style()
 def distribution_figure(counts: Mapping[int, int], title: str, *, width: Width = "page") -> Drawing:
-    """How many problems there are of each length. UsageError without any."""
+    """Draw the number of problems of each length. Raises UsageError without any."""
     if not counts:
         raise UsageError("there is nothing to draw: no problems were counted")
     figure = drawing(width, 2.2)

@@ -1,4 +1,4 @@
-"""Which curves share axes, how each looks there, and what it is called."""
+"""Distribution of curves over panels, and their styles and names."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from lengthwise.report import Curve, fits_of, lost, not_fitted, rule_text
 from lengthwise.report.lines import Look, look, short
 from lengthwise.report.style import COLOURS, DASHES
 
-Aspect = Literal["label", "stopping", "problems"]  # fields of a curve, which together tell it from all others
+Aspect = Literal["label", "stopping", "problems"]  # fields that together identify a curve
 ASPECTS: tuple[Aspect, ...] = ("label", "stopping", "problems")
 
 
 @dataclass(frozen=True)
 class Plot:
-    """One plot: axes with these curves; ``strong`` if they are what the figure is about."""
+    """One panel with its curves; ``strong`` if it is highlighted."""
 
     title: str
     curves: list[Curve]
@@ -25,11 +25,10 @@ class Plot:
 
 
 def plots(curves: Sequence[Curve], strong: str | None) -> tuple[list[Plot], str]:
-    """The plots, and what the names of all recipes have in common, which is said once. ``strong`` is the recipe that
-    the figure is about.
+    """Return the panels, and what the names of all recipes have in common. ``strong`` is the recipe to highlight.
 
-    One plot, unless there are more recipes and rules than colours: then one for each recipe if these have several
-    stopping rules, or one for each set of problems if there are several.
+    There is one panel unless there are more recipes and rules than colours: then one per recipe if recipes have several
+    stopping rules, otherwise one per set of problems if there are several.
     """
     heading, labels = short([curve.label for curve in curves])
     brief = dict(zip((curve.label for curve in curves), labels, strict=True))
@@ -38,11 +37,11 @@ def plots(curves: Sequence[Curve], strong: str | None) -> tuple[list[Plot], str]
     groups: dict[str, list[int]] = {}
     for number, curve in enumerate(curves):
         groups.setdefault(str(getattr(curve, split)) if split else "", []).append(number)
-    found = [
+    panels = [
         Plot(_title(key, split, brief), [curves[i] for i in group], [looks[i] for i in group], key == strong)
         for key, group in groups.items()
     ]
-    return found, heading
+    return panels, heading
 
 
 def _choose_aspect(curves: Sequence[Curve]) -> Aspect | None:
@@ -59,21 +58,21 @@ def _title(key: str, split: Aspect | None, brief: dict[str, str]) -> str:
 
 
 def _looks(curves: Sequence[Curve], split: Aspect | None, brief: dict[str, str], strong: str | None) -> list[Look]:
-    """What tells a curve from the others of its panel is a colour, its set of problems a dash; where there are more
-    than colours, or dashes, both are a number."""
+    """Return a style per curve. Within a panel the colour identifies the curve and the dash its set of problems; if
+    there are too few colours or dashes, each curve is numbered instead."""
 
-    def told(curve: Curve, *but: str | None) -> tuple[Any, ...]:
+    def identity(curve: Curve, *but: str | None) -> tuple[Any, ...]:
         return tuple(getattr(curve, part) for part in ASPECTS if part not in (split, *but))
 
-    first = sorted(curves, key=lambda curve: curve.label != strong)  # colours are given in this order
-    colours = list(dict.fromkeys(told(curve, "problems") for curve in first))
-    numbers = list(dict.fromkeys(told(curve) for curve in first))
+    first = sorted(curves, key=lambda curve: curve.label != strong)  # the order of colours
+    colours = list(dict.fromkeys(identity(curve, "problems") for curve in first))
+    numbers = list(dict.fromkeys(identity(curve) for curve in first))
     sets = sorted({curve.problems for curve in curves}, key=lambda problems: problems != "uniform")
     twins = split != "problems" and len(colours) <= len(COLOURS) and len(sets) <= len(DASHES)
     fits = fits_of(curves)
     return [
         look(
-            colours.index(told(curve, "problems")) if twins else numbers.index(told(curve)),
+            colours.index(identity(curve, "problems")) if twins else numbers.index(identity(curve)),
             sets.index(curve.problems) if twins else None,
             name=_name(curve, curves, split, brief),
             strong=curve.stopping == first[0].stopping if split == "label" else curve.label == strong and split is None,

@@ -1,4 +1,4 @@
-"""Runs pooled by recipe: one table and one figure, with a band over seeds."""
+"""Comparison of recipes over their seeds: one table and one figure."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHOWN = ("uniform", WORST)
-MOST = 8  # columns of sizes
+MOST = 8  # maximum number of size columns
 _ESCAPES = str.maketrans(
     {mark: f"\\{mark}" for mark in "&%$#_{}"} | {"–": "--", ">": "$>$", "<": "$<$", "\\": r"\textbackslash{}"}
 )
 
 
 class PooledComparison:
-    """Exact match of several recipes, each the mean over its seeds, on uniform problems and on the worst family.
+    """Mean exact match of several recipes over their seeds, on uniform problems and on the worst family.
 
-    A band is from the worst to the best seed; of a single seed it is the 95 % interval. Raises UsageError where nothing
-    was measured, and for runs of different tasks.
+    A band spans the worst to the best seed, or the 95 % interval of a single seed. Raises UsageError without scores, or
+    for runs of different tasks.
     """
 
     def __init__(self, runs: Sequence[RunFolder]) -> None:
@@ -37,17 +37,17 @@ class PooledComparison:
         own = {rule for run in runs for rule in [run.outline.stopping]}
         self.curves = [one for one in curves(runs) if one.problems in SHOWN and one.stopping in own]
         if not self.curves:
-            raise UsageError("compare: no uniform problems were measured; lw.evaluate(run, …, save=True) measures some")
+            raise UsageError("compare: no uniform problems were measured; lw.evaluate(run, …, save=True) measures them")
 
     @property
     def sizes(self) -> list[Sizes]:
-        """The sizes that the first recipe was measured at on uniform problems; all sizes where others share none."""
+        """The sizes at which every recipe was measured on uniform problems; all measured sizes if they share none."""
         measured = [{point.sizes for point in curve.points()} for curve in self.curves if curve.problems == "uniform"]
         shared = set.intersection(*measured) if measured else set()
         return sorted(shared or set().union(*measured))
 
     def rows(self) -> list[Row]:
-        """A row per recipe, set of problems and size: the mean over seeds, its band, and how many seeds there are."""
+        """Return a row per recipe, set of problems and size: the mean over seeds, its band, and the number of seeds."""
         return [
             {"recipe": curve.label, "problems": curve.problems, "size": size_text(point.sizes), "exact": point.mean,
              "low": point.low, "high": point.high, "seeds": point.seeds, "count": point.count}
@@ -55,19 +55,19 @@ class PooledComparison:
         ]  # fmt: skip
 
     def frame(self) -> Any:
-        """The rows as a pandas DataFrame. UsageError where pandas is not installed."""
+        """Return the rows as a pandas DataFrame. Raises UsageError if pandas is not installed."""
         from lengthwise.report.scored import frame_of
 
         return frame_of(self.rows())
 
     def plot(self, title: str | None = None, *, width: str = "page") -> Figure:
-        """One figure: exact match against length, a line per recipe and set of problems, with bands."""
+        """Draw exact match against length, a line per recipe and set of problems, with bands."""
         from lengthwise.report.length_figure import score_figure  # late: matplotlib is slow to import
 
         return score_figure(self.runs, title, width=width)  # type: ignore[arg-type]
 
     def savefig(self, path: str | Path, title: str | None = None, *, width: str = "page") -> Path:
-        """Draw the figure into a file, in the format that its ending names: .png, .svg or .pdf; return its path."""
+        """Save the figure in the format of the file's extension, .png, .svg or .pdf; return its path."""
         from lengthwise.report.style import KNOWN_FORMATS, save
 
         target = path_of(path)
@@ -78,7 +78,7 @@ class PooledComparison:
         return target
 
     def to_latex(self, caption: str = "") -> str:
-        """A LaTeX table for the package booktabs: a row per recipe and set of problems, a column per size."""
+        """Return a LaTeX table (package booktabs): a row per recipe and set of problems, a column per size."""
         heads, rows = self._table()
         columns = "lll" + "r" * (len(heads) - 3)
         lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _line(heads), r"\midrule"]
@@ -94,9 +94,9 @@ class PooledComparison:
         for curve in self.curves:
             points = {point.sizes: point for point in curve.points()}
             seeds = str(max((point.seeds for point in points.values()), default=0))
-            said = [curve.label, not_fitted(fits.get(curve.label), curve.top), lost(curve.diverged)]
+            name = [curve.label, not_fitted(fits.get(curve.label), curve.top), lost(curve.diverged)]
             cells = (_cell(points.get(size)) for size in sizes)
-            rows.append([", ".join(filter(None, said)), curve.problems, seeds, *cells])
+            rows.append([", ".join(filter(None, name)), curve.problems, seeds, *cells])
         return ["exact match", "problems", "seeds", *marked], rows
 
     def _note(self) -> str:

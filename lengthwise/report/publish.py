@@ -1,4 +1,4 @@
-"""Results for others to read: rows, recipes, times, tables and figures in one folder."""
+"""Publish results in one folder: rows, recipes, times, tables and figures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lengthwise.report.published import inquiries, read_figures_json, read_json,
 from lengthwise.report.style import FORMATS, Width, save
 from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder
 
-LARGE = 500_000  # bytes of a CSV file above which it is compressed
+LARGE = 500_000  # bytes; larger CSV files are compressed
 
 
 def publish(
@@ -39,18 +39,18 @@ def publish(
     width: Width = "page",
     formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
-    """Write what these runs have shown, and language models that were ``asked``; the paths of what was written. Nothing
-    but files of theirs is read. ``strong`` is the recipe that the figures are about.
+    """Publish the results of runs and of the language models in ``asked``; return the paths written. Only their files
+    are read. ``strong`` is the recipe that figures highlight.
 
-    ``runs.json`` holds recipes, versions and times; ``inquiries.json`` what was asked; ``scores.csv`` every score;
-    ``metrics.csv`` the course of training (both compressed, as .csv.gz, above ``LARGE`` bytes); ``card.json`` the score
-    card (see ``card.score_card``, which ``operations`` are for); ``figures.json`` what figures are called; ``lengths``
-    exact match against length; ``map-<recipe>`` exact match on two axes, the mean over seeds; ``anatomy-<recipe>`` how
-    answers go wrong; ``loss`` the course of training. Figures are written in each of ``formats``.
+    Files: ``runs.json`` (recipes, versions and times), ``inquiries.json`` (language models), ``scores.csv`` (every
+    score), ``metrics.csv`` (the course of training; both compressed, as .csv.gz, above ``LARGE`` bytes), ``card.json``
+    (the score card, see ``card.score_card``, which uses ``operations``), ``figures.json`` (the figures' title).
+    Figures, in each of ``formats``: ``lengths`` (exact match against length), ``map-<recipe>`` (exact match over two
+    sizes, the mean over seeds), ``anatomy-<recipe>`` (how answers go wrong), ``loss`` (the course of training).
     """
     runs, asked = drop_repeats(runs), drop_repeats(asked)
     title = title or usual_title([one.outline for one in [*runs, *asked]])
-    figures = _figures(runs, asked, title, strong, width)  # first: where they cannot be drawn, nothing is written
+    figures = _figures(runs, asked, title, strong, width)  # drawn first, so that an error leaves no files
     again = (folder / "runs.json").exists()
     files = _write_data(runs, asked, folder, operations)
     files.append(_write(folder, "figures", {"title": title} | ({"strong": strong} if strong else {})))
@@ -61,8 +61,8 @@ def publish(
 
 
 def _forget(folder: Path, labels: Iterable[str], written: Sequence[Path]) -> None:
-    """Remove what an earlier publication left in a folder under names that these recipes could have: it would be taken
-    for theirs."""
+    """Remove files of an earlier publication that these recipes would have overwritten but did not: they would be
+    mistaken for results of these runs."""
     figures = ["lengths", "loss", *(f"{kind}-{label}" for kind in ("map", "anatomy") for label in labels)]
     names = [
         "inquiries.json",
@@ -79,7 +79,7 @@ def _forget(folder: Path, labels: Iterable[str], written: Sequence[Path]) -> Non
 
 
 def redraw(source: Path, folder: Path, *, width: Width = "page", formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Draw all figures of a folder of results again, from its rows, into ``folder``; the paths written."""
+    """Redraw all figures of a folder of results from its rows, into ``folder``; return the paths written."""
     about, runs, asked = read_figures_json(source), read_published(source), inquiries(source)
     figures = _figures(runs, asked, about.get("title"), about.get("strong"), width) if [*runs, *asked] else {}
     for path in sorted(source.glob("stopping-*.json")):
@@ -102,7 +102,7 @@ def _figures(
     strong: str | None,
     width: Width,
 ) -> dict[str, Figure]:
-    """All figures that there are rows for, by name."""
+    """Return all figures that there are rows for, by name."""
     figures: dict[str, Figure] = {}
     lines = all_curves(runs, asked)
     if any(curve.diagonal() for curve in lines):
@@ -121,13 +121,12 @@ def _figures(
 
 
 def _unequal_sizes(rows: Sequence[Row]) -> set[Sizes]:
-    """Pairs of two different sizes; a map needs some on both axes."""
+    """Return the pairs of two different sizes; a map needs several on both axes."""
     return {tuple(row["sizes"]) for row in rows if len(set(row["sizes"])) == 2}
 
 
 def anatomies_of(runs: Sequence[RunFolder]) -> list[Row]:
-    """How answers of these runs to uniform problems go wrong by their own stopping rule, each row with its run's
-    seed."""
+    """Return these runs' error analyses on uniform problems under their own stopping rule, each with its run's seed."""
     return [
         {"train_seed": run.outline.seed} | row
         for run in runs
@@ -142,12 +141,12 @@ def _write_data(
     folder: Path,
     operations: Mapping[str, float] | None,
 ) -> list[Path]:
-    """The rows behind the figures, and where they are from."""
+    """Write the rows behind the figures, with recipes and versions."""
     entries = [run_of(run) | _about(run) | {"outline": encode(run.outline), "recipe": run.config()} for run in runs]
     files = [_write(folder, "runs", entries)]
     if asked:
-        told_of = [_inquiry_of(one) | {"outline": encode(one.outline)} | one.config() for one in asked]
-        files.append(_write(folder, "inquiries", told_of))
+        entries = [_inquiry_of(one) | {"outline": encode(one.outline)} | one.config() for one in asked]
+        files.append(_write(folder, "inquiries", entries))
     if rows := scores_of(runs, asked):
         files.append(write_csv(folder / "scores.csv", rows, packed_above=LARGE))
     if metrics := metrics_of(runs):
@@ -161,19 +160,19 @@ def _write_data(
 
 
 def scores_of(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[Row]:
-    """Every score, each with its run."""
+    """Return every score, each with the columns that identify its run."""
     named = [(run_of(run), run) for run in runs] + [(_inquiry_of(one), one) for one in asked]
     return [whose | row for whose, one in named for row in one.rows("scores")]
 
 
 def metrics_of(runs: Sequence[RunFolder]) -> list[Row]:
-    """The course of training, each row with its run."""
+    """Return the course of training, each row with the columns that identify its run."""
     named = [(run_of(run), run) for run in runs]
     return [whose | row for whose, run in named for row in map(_course, run.rows("metrics")) if row]
 
 
 def _course(row: Row) -> Row:
-    """What figures draw of a row of metrics, losses in five digits; nothing if that is none of it."""
+    """Return the fields of a metrics row that figures use, losses rounded to five digits; empty if it has none."""
     kept = {name: row[name] for name in ("loss", "exact", "validation_loss") if name in row}
     if isinstance(kept.get("loss"), float):
         kept["loss"] = float(f"{kept['loss']:.5g}")
@@ -181,7 +180,7 @@ def _course(row: Row) -> Row:
 
 
 def _write(folder: Path, name: str, tree: object) -> Path:
-    """A JSON file of this name; its path."""
+    """Write a JSON file of this name; return its path."""
     write_json(folder / f"{name}.json", tree)
     return folder / f"{name}.json"
 
@@ -191,7 +190,7 @@ def _rows(folders: Sequence[RunFolder | InquiryFolder], name: str) -> list[Row]:
 
 
 def run_of(run: RunFolder) -> Row:
-    """The columns that name a run in a folder of results."""
+    """Return the columns that identify a run in a folder of results."""
     return {"recipe_name": run.outline.name, "id": run.outline.id, "train_seed": run.outline.seed}
 
 
@@ -203,13 +202,13 @@ def _inquiry_of(asked: InquiryFolder) -> Row:
     return {"recipe_name": asked.outline.model, "id": asked.outline.id}
 
 
-# What studies add
+# Figures for studies
 
 
 def publish_depth(
     rows: Sequence[Row], path: Path, *, width: Width = "page", formats: Sequence[str] = FORMATS
 ) -> list[Path]:
-    """Accuracy and confidence against loops: the numbers, and their picture. The path is ``stopping-<run>``."""
+    """Write accuracy and confidence against loops, as rows and as a figure. ``path`` is ``stopping-<run>``."""
     figure = depth_figure(rows, _depth_title(path.name), width=width)
     return [_write(path.parent, path.name, rows), *save(figure, path, formats)]
 
@@ -219,8 +218,9 @@ def _depth_title(name: str) -> str:
 
 
 def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], folder: Path) -> list[Path]:
-    """Accuracy and validation loss against parameters, of runs that have watched such a loss, and of those that the
-    figure had before, but for runs of recipes that have since been changed; nothing without any."""
+    """Write accuracy and validation loss against parameters for runs that logged validation loss. Rows already
+    published are kept, unless they were measured again or their recipe has changed. Writes nothing without such
+    runs."""
     new = parameter_rows(runs)
     if not new:
         return []
@@ -236,8 +236,8 @@ def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], folde
 
 
 def publish_overview(panels: Sequence[str], folder: Path, *, title: str, strong: str) -> list[Path]:
-    """All panels of a study in one figure: these, by the names of their folders, and those that were published before;
-    one alone is remembered, and not drawn. ``strong`` is the method that it is about."""
+    """Add panels, by the names of their folders, to those published before, and draw all of them in one figure. A
+    single panel is recorded but not drawn. ``strong`` is the method to highlight."""
     known = list(dict.fromkeys([*read_figures_json(folder).get("panels", []), *panels]))
     about = read_figures_json(folder) | {"title": title, "panels": known, "strong": strong}
     files = [_write(folder, "figures", about)]
@@ -250,7 +250,7 @@ def _overview(folder: Path, about: Row, width: Width = "page") -> Figure:
 
 
 def publish_distribution(counts: Mapping[int, int], path: Path) -> list[Path]:
-    """How many problems there are of each length: the numbers, and their picture."""
+    """Write the number of problems of each length, as data and as a figure."""
     figure = distribution_figure(counts, _distribution_title(counts))
     return [_write(path.parent, path.name, dict(counts)), *save(figure, path)]
 

@@ -1,4 +1,4 @@
-"""Folders of results, read back: runs whose rows are those that were published."""
+"""Read folders of results back, as runs with the published rows."""
 
 from __future__ import annotations
 
@@ -21,57 +21,57 @@ from lengthwise.base.score_rows import Row
 from lengthwise.report import by_recipe
 from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder, check_axes
 
-# Columns that hold words, even where these look like numbers: a run's id may be 2276e59742.
+# Text columns, even if a value looks like a number: a run's id may be 2276e59742.
 WORDS = frozenset(
     ("recipe_name", "id", "sealed", "family", "task", "weights", "stopping", "problems", "recipe", "model")
 )
-MAX_TEXT = 2**28  # bytes of an unpacked table: a small file may unpack to any size
+MAX_TEXT = 2**28  # bytes; limits what a small compressed file may unpack to
 SCHEMAS: dict[str, Any] = {"scores": Measured, "metrics": Metrics}
 
 
 class PublishedRun(RunFolder):
-    """A run as a folder of results holds it, next to others. It has rows and an outline, no weights."""
+    """A run in a folder of results. It has rows and an outline, but no weights."""
 
     def __init__(self, folder: Path, entry: Row, rows: dict[str, list[Row]]) -> None:
         super().__init__(folder / f"{entry['recipe_name']}-{entry['id']}")
         self._entry, self.kept = entry, rows
 
     def rows(self, name: str) -> list[Row]:
-        """All published rows of this kind; empty if there are none."""
+        """Return all published rows of this kind; empty if there are none."""
         return self.kept.get(name, [])
 
     @cached_property
     def outline(self) -> RunOutline:
-        """The facts of the recipe that a report shows."""
+        """The recipe's facts that reports show."""
         if "outline" not in self._entry:
             raise UsageError(f"{self.folder.parent / 'runs.json'}: {self.folder.name} has no outline")
         return fields.decode(RunOutline, self._entry["outline"], f"{self.folder.parent / 'runs.json'}: outline")
 
     def config(self) -> Row:
-        """The recipe as plain values."""
+        """Return the recipe as plain values."""
         return self._entry["recipe"]
 
     @property
     def diverged(self) -> bool:
-        """True if training ended, or went on, with a loss that is no number."""
+        """True if the loss became NaN or infinite in training."""
         return self._entry.get("verdict") == DIVERGED or bool(self._entry.get("diverged"))
 
     def about(self) -> Row:
-        """Versions, commit, device and time; empty of a run that was not trained to the end."""
+        """Return versions, commit, device and time; empty if training did not finish."""
         if not About.__required_keys__ <= self._entry.keys():
             return {}
         return {name: value for name, value in self._entry.items() if name not in ("recipe", "outline")}
 
 
 class PublishedInquiry(InquiryFolder):
-    """What a language model was asked, as a folder of results holds it."""
+    """A language model's scores in a folder of results."""
 
     def __init__(self, folder: Path, entry: Row, scores: list[Row]) -> None:
         super().__init__(folder / f"{entry['recipe_name']}-{entry['id']}")
         self._entry, self._scores = entry, scores
 
     def rows(self, name: str) -> list[Row]:
-        """All published rows of this kind; empty if there are none."""
+        """Return all published rows of this kind; empty if there are none."""
         return self._scores if name == "scores" else []
 
     def _asked(self) -> Row:
@@ -81,13 +81,13 @@ class PublishedInquiry(InquiryFolder):
 
 
 def is_published(folder: Path) -> bool:
-    """Is this a folder of results?"""
+    """Return True if this is a folder of results."""
     return any((folder / name).exists() for name in ("runs.json", "parameters.csv", "overview.png"))
 
 
 def read_published(folder: Path) -> list[PublishedRun]:
-    """The runs of a folder of results; none if it holds only what was made of several. Raises UsageError if a file is
-    damaged."""
+    """Read the runs of a folder of results; empty if it holds only figures of several folders. Raises UsageError if a
+    file is damaged."""
     if not (folder / "runs.json").exists():
         return []
     entries = read_json(folder / "runs.json", tuple[Published, ...])
@@ -113,7 +113,7 @@ def read_published(folder: Path) -> list[PublishedRun]:
 
 
 def inquiries(folder: Path) -> list[PublishedInquiry]:
-    """What language models were asked in a folder of results. Raises UsageError if a file is damaged."""
+    """Read the language models' scores in a folder of results. Raises UsageError if a file is damaged."""
     if not (folder / "inquiries.json").exists():
         return []
     entries = read_json(folder / "inquiries.json", tuple[Published, ...])
@@ -125,24 +125,24 @@ def inquiries(folder: Path) -> list[PublishedInquiry]:
 
 
 def read_json(path: Path, kind: Any) -> Any:
-    """What a JSON file of results holds, which is of this kind. Raises UsageError if it is damaged."""
+    """Read a JSON file of results and validate it against ``kind``. Raises UsageError if it is damaged."""
     try:
         tree = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON ({one_line(error)})") from None
     if not isinstance(tree, (list, dict)):
-        raise UsageError(f"{path}: neither a list nor an object of JSON")
+        raise UsageError(f"{path}: not a JSON list or object")
     return fields.conform(kind, tree, str(path))
 
 
 def read_figures_json(folder: Path) -> Row:
-    """What figures say beyond their rows: ``title``, ``strong``, ``claims``."""
+    """Read figures.json: ``title``, ``strong`` and ``claims`` of the figures; empty if there is none."""
     path = folder / "figures.json"
     return fields.conform(Figures, read_tree(path), str(path)) if path.exists() else {}
 
 
 def read_table(path: Path, schema: Any) -> list[Row]:
-    """The rows of a CSV file, each of which fits the schema. Raises UsageError if one does not, by its number."""
+    """Read the rows of a CSV file and validate them. Raises UsageError with the number of the first invalid row."""
     rows = read_csv(path)
     if not fields.all_fit(schema, rows):
         for number, row in enumerate(rows, 1):
@@ -151,27 +151,27 @@ def read_table(path: Path, schema: Any) -> list[Row]:
 
 
 def read_csv(path: Path) -> list[Row]:
-    """Rows as ``csv_files.write_csv`` writes them: sizes are lists again, ``exact.8`` an entry of ``exact``. Raises
-    UsageError for sizes that are none, and for a line with more cells than there are columns."""
+    """Read rows written by ``csv_files.write_csv``: sizes become lists again, ``exact.8`` an entry of ``exact``. Raises
+    UsageError for invalid sizes, and for a line with more cells than columns."""
     found: list[Row] = []
     for number, line in enumerate(csv.DictReader(_lines_of(path)), 1):
         row: Row = {}
         if None in line:
             raise UsageError(f"{path}: row {number} has more cells than there are columns")
         for name, cell in line.items():
-            if cell or name == "stopping":  # of a language model that was asked there is no rule
+            if cell or name == "stopping":  # language models have no stopping rule
                 head, _, key = name.partition(".")
                 target, at = (row.setdefault(head, {}), key) if key else (row, head)
                 if not isinstance(target, dict):
-                    raise UsageError(f"{path}: there are a column {head} and a column {name}")
+                    raise UsageError(f"{path}: has both a column {head} and a column {name}")
                 target[at] = _sizes(cell, f"{path}: row {number}") if at == "sizes" else _value(at, cell)
         found.append(row)
     return found
 
 
 def _lines_of(path: Path) -> list[str]:
-    """Return the lines of a text file or, if it is not there, of its compressed form ``path`` + .gz; none if neither
-    is there. Raises UsageError for one that is damaged or unpacks to more than ``MAX_TEXT`` bytes."""
+    """Return the lines of a text file or, if it does not exist, of its compressed form ``path`` + .gz; empty if neither
+    exists. Raises UsageError if it is damaged or unpacks to more than ``MAX_TEXT`` bytes."""
     packed = path.with_name(f"{path.name}.gz")
     if path.exists() or not packed.exists():
         return read_text(path).splitlines() if path.exists() else []
@@ -180,7 +180,7 @@ def _lines_of(path: Path) -> list[str]:
             content = file.read(MAX_TEXT + 1)
         text = content.decode()
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise UsageError(f"{packed}: not a whole gzip file of text ({one_line(error)})") from None
+        raise UsageError(f"{packed}: not a complete gzip file of text ({one_line(error)})") from None
     if len(content) > MAX_TEXT:
         raise UsageError(f"{packed}: unpacks to more than {MAX_TEXT:,} bytes")
     return text.splitlines()
@@ -192,7 +192,7 @@ def _sizes(cell: str, where: str) -> list[int]:
 
 
 def _value(name: str, cell: str) -> Any:
-    """A cell as true or false or a finite number, if it is one and its column holds no words; else as it stands."""
+    """Parse a cell as bool or finite number, unless it is neither or its column holds text."""
     if name in WORDS:
         return cell
     if cell in ("True", "False"):
@@ -205,7 +205,8 @@ def _value(name: str, cell: str) -> Any:
 
 
 def _by_run(path: Path, schema: Any) -> dict[str, list[Row]]:
-    """A file's rows without the columns that name the run, by its id. Raises UsageError if one does not fit."""
+    """Return a file's rows by run id, without the columns that identify the run. Raises UsageError if a row is
+    invalid."""
     found: dict[str, list[Row]] = {}
     for row in read_table(path, schema):
         identity = row.pop("id", "")

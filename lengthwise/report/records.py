@@ -1,4 +1,4 @@
-"""The best published length generalization of each task, and this package's beside it."""
+"""The best published length generalization of each task, and this package's results on it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import Row, share_text
 
-# `make docs` writes it, from docs/records.toml and the rows in results/.
+# Written by `make docs` from docs/records.toml and the rows in results/.
 RECORDS = Path(__file__).with_name("records.json")
 
 
 def read_records(group: str | None = None) -> list[Row]:
-    """Return the published records, or those of one group of tasks; UsageError where there is no such group.
+    """Return the published records, or those of one group of tasks. Raises UsageError if there is no such group.
 
     Each has ``group``, ``system``, ``paper``, ``trained_to``, ``tested_at``, ``score``, ``source`` and ``standing``
-    ("read" or "second-hand"), and, where there are runs of ours, ``ours``: exact match of each of its ``seeds`` at
-    ``sizes``, and a ``verdict``.
+    ("read" or "second-hand"). If this package has runs of the task, ``ours`` holds the exact match of each of its
+    ``seeds`` at ``sizes``, and a ``verdict``.
     """
     found = json.loads(RECORDS.read_text(encoding="utf-8"))
     groups = list(dict.fromkeys(record["group"] for record in found))
@@ -28,7 +28,8 @@ def read_records(group: str | None = None) -> list[Row]:
 
 
 def describe_ours(record: Row) -> str:
-    """Write our score beside a record: the verdict, the mean over seeds, the sizes; empty where there is none."""
+    """Describe this package's score for a record: the verdict, the mean over seeds, the sizes; empty if there is
+    none."""
     if "ours" not in record:
         return ""
     ours = record["ours"]

@@ -1,4 +1,4 @@
-"""Scores as Python hands them out: a list of rows that can be seen, drawn, put into a data frame and compared."""
+"""Scores in the Python API: a list of rows to print, plot, compare and convert to a data frame."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HEADS = ("size", "problems", "exact match", "95 % interval", "loops", "count")
-RULE = "stopping"  # a further column where there are several rules
+RULE = "stopping"  # an extra column if there are several rules
 
 
 class Scores(list[Score]):
-    """Score rows, in the order of the lengths asked for; ``outline`` says of which recipe."""
+    """Score rows, in the order of the requested lengths; ``outline`` describes their recipe."""
 
     def __init__(self, scores: Iterable[Score], outline: RunOutline, answers: Sequence[Row] = ()) -> None:
         super().__init__(scores)
         self.outline = outline
-        self.answers = list(answers)  # of ``evaluate`` with ``rows``: a row per problem, in the order of the scores
+        self.answers = list(answers)  # from ``evaluate`` with ``rows``: a row per problem, in the order of the scores
 
     def rows(self) -> list[Row]:
-        """Plain values, for JSON and CSV."""
+        """Return the scores as plain values, for JSON and CSV."""
         return [score.row() for score in self]
 
     def frame(self) -> Any:
-        """A tidy pandas DataFrame: a row per score, a column per axis of size (``length``, or ``first`` and
-        ``second``). UsageError where pandas is not installed."""
+        """Return a tidy pandas DataFrame: a row per score, a column per size axis (``length``, or ``first`` and
+        ``second``). Raises UsageError if pandas is not installed."""
         rows = []
         for score in self:
             row = score.row()
@@ -54,16 +54,17 @@ class Scores(list[Score]):
         return frame_of(rows)
 
     def plot(self, title: str | None = None) -> Figure:
-        """Exact match against length, or a map of pairs of sizes, as ``report`` draws it. UsageError without scores."""
+        """Draw exact match against length, or a heat map of pairs of sizes, as ``report`` does. Raises UsageError
+        without scores."""
         return _draw([self], [self.outline.name], title)
 
     def compare(self, *others: Scores) -> Comparison:
-        """These scores beside others, size by size. UsageError where no size was measured in all of them."""
+        """Compare these scores with others, size by size. Raises UsageError if they have no size in common."""
         return Comparison([self, *others])
 
     @property
     def rules(self) -> list[str]:
-        """The stopping rules that it is by."""
+        """The stopping rules of these scores."""
         return list(dict.fromkeys(score.stopping for score in self))
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
@@ -76,7 +77,7 @@ class Scores(list[Score]):
         return [*HEADS[:2], *[RULE] * several, *HEADS[2:4], *["scaled"] * scaled, *HEADS[4:]], rows
 
     def _title(self) -> str:
-        """Whose scores they are, how far it was trained, where that is known, and what the intervals count."""
+        """Return the recipe's name, its training length if known, and notes on intervals and loops."""
         trained = [f"trained up to {size_text(self.outline.tops)}"] if self.outline.top else []
         rows = self.rows()
         return "; ".join([", ".join([self.outline.name, *trained]), *interval_notes(rows), *loops_notes(rows)])
@@ -92,18 +93,18 @@ class Scores(list[Score]):
 
 
 class Comparison:
-    """Several scores side by side, at the sizes and on the problems that all were measured on. Of scores by several
-    stopping rules those by the recipe's own count.
+    """Several scores side by side, at the sizes and on the problems that all were measured on. For scores under several
+    stopping rules, the recipe's own rule counts.
 
-    UsageError for scores of different tasks. Where names are alike, seeds or stopping rules tell scores apart.
+    Raises UsageError for scores of different tasks. Equal names are distinguished by seeds or stopping rules.
 
-    ``difference`` is the last one's exact match less the first one's, with Newcombe's 95 % interval (see ``newcombe``).
-    The interval is over problems; other seeds of training are another source of spread.
+    ``difference`` is the last one's exact match minus the first one's, with Newcombe's 95 % interval (see
+    ``newcombe``). The interval covers the sampling of problems; seeds of training are another source of spread.
     """
 
     def __init__(self, scores: Sequence[Scores]) -> None:
         if len(scores) < 2:
-            raise UsageError("compare takes two runs or scores, or more")
+            raise UsageError("compare takes two or more runs or scores")
         scores = [_by_one_rule(one) for one in scores]
         self.scores = list(scores)
         if len(tasks := dict.fromkeys(one.outline.task for one in scores)) > 1:
@@ -113,11 +114,11 @@ class Comparison:
         self.keys = [key for key in reversed(found[0]) if all(key in other for other in found)]
         if not self.keys:
             measured = "; ".join(", ".join(size_text(one.sizes) for one in part[:5]) for part in scores)
-            raise UsageError(f"compare: no size and set of problems is in all of them: {measured}")
+            raise UsageError(f"compare: they share no size and set of problems: {measured}")
         self._found = found
 
     def rows(self) -> list[Row]:
-        """A row per size and set of problems: exact match of each, and the difference with its interval."""
+        """Return a row per size and set of problems: exact match of each, and the difference with its interval."""
         rows = []
         for key in self.keys:
             each = [part[key] for part in self._found]
@@ -130,11 +131,11 @@ class Comparison:
         return rows
 
     def frame(self) -> Any:
-        """The rows as a pandas DataFrame. UsageError where pandas is not installed."""
+        """Return the rows as a pandas DataFrame. Raises UsageError if pandas is not installed."""
         return frame_of(self.rows())
 
     def plot(self, title: str | None = None) -> Figure:
-        """Exact match against length, a line for each."""
+        """Draw exact match against length, a line for each."""
         return _draw(self.scores, self.names, title)
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
@@ -147,8 +148,8 @@ class Comparison:
 
     def _note(self) -> str:
         used = {row["pairing"] for row in self.rows()}
-        said = "; ".join(text for pairing, text in PAIRINGS.items() if pairing in used)
-        return f"difference: the last less the first. {said}. Other seeds of training are another source of spread."
+        pairings = "; ".join(text for pairing, text in PAIRINGS.items() if pairing in used)
+        return f"difference: the last less the first. {pairings}. Other seeds of training are another source of spread."
 
     def __str__(self) -> str:
         return f"{as_grid(*self._table())}\n{self._note()}"
@@ -169,9 +170,10 @@ PAIRINGS: dict[Pairing, str] = {
 
 
 def newcombe(first: Score, second: Score, pairing: Pairing = "independent") -> tuple[float, float, float]:
-    """Return the difference of two shares, second − first, and both ends of Newcombe's 95 % interval: of independent
-    samples (1998, Statistics in Medicine 17, 873–890, method 10), or of pairs (ibid., 2635–2650, method 10), which
-    takes both scores' ``outcomes``. Where pairs are "unknown", the correlation is the lowest that the shares allow."""
+    """Return the difference of two proportions, second − first, and both ends of Newcombe's 95 % interval: for
+    independent samples (1998, Statistics in Medicine 17, 873–890, method 10), or for pairs (ibid., 2635–2650, method
+    10), which need both scores' ``outcomes``. For "unknown" pairing, the correlation is the lowest possible with these
+    proportions."""
     (low1, high1), (low2, high2) = first.interval, second.interval
     phi = {"paired": _correlation, "unknown": _least_correlation}.get(pairing, lambda *_: 0.0)(first, second)
 
@@ -184,8 +186,8 @@ def newcombe(first: Score, second: Score, pairing: Pairing = "independent") -> t
 
 
 def _pairing(first: Score, second: Score) -> Pairing:
-    """What is known about the problems of two scores. Where a rule chose for a batch, single answers are no pairs; of
-    different counts one set of problems may begin with the other."""
+    """Return how the problems of two scores are paired. It is unknown if a rule chose for a batch, since single answers
+    then cannot be paired, or if counts differ, since one set may then start with the other."""
     one, other = first.outcomes, second.outcomes
     if one is None or other is None or first.together or second.together or first.count != second.count:
         return "unknown"
@@ -193,9 +195,10 @@ def _pairing(first: Score, second: Score) -> Pairing:
 
 
 def _correlation(first: Score, second: Score) -> float:
-    """φ of two scores' answers to the same problems, less half of their number if it is positive (Newcombe)."""
+    """Return φ of two scores' answers to the same problems; if positive, with Newcombe's correction of half the
+    count."""
     if first.outcomes is None or second.outcomes is None:
-        raise ValueError("pairs take the outcomes of both scores")
+        raise ValueError("paired intervals need the outcomes of both scores")
     pairs = Counter(zip(first.outcomes.right, second.outcomes.right, strict=True))
     both, neither, only1, only2 = pairs[1, 1], pairs[0, 0], pairs[1, 0], pairs[0, 1]
     product = (both + only1) * (only2 + neither) * (both + only2) * (only1 + neither)
@@ -205,14 +208,14 @@ def _correlation(first: Score, second: Score) -> float:
 
 
 def _least_correlation(first: Score, second: Score) -> float:
-    """The lowest φ of two answers with these shares: as few problems as possible are right in both."""
+    """Return the lowest φ of two answers with these proportions: as few problems as possible are right in both."""
     p, q = first.exact, second.exact
     spread = math.sqrt(p * (1 - p) * q * (1 - q))
     return max(-1.0, (max(0.0, p + q - 1) - p * q) / spread) if spread else 0.0
 
 
 def _by_one_rule(scores: Scores) -> Scores:
-    """Those by the recipe's own rule, if they are by several."""
+    """Return the scores under the recipe's own rule, if there are several rules."""
     if len(scores.rules) <= 1:
         return scores
     name, own = scores.outline.name, scores.outline.stopping
@@ -222,11 +225,11 @@ def _by_one_rule(scores: Scores) -> Scores:
 
 
 class _Held(RunFolder):
-    """Scores that are in no folder, as reports read them."""
+    """Scores without a folder, in the form that reports read."""
 
     def __init__(self, scores: Scores, name: str, number: int) -> None:
         super().__init__(Path(f"{name}-{number}"))
-        # A curve of its own, also where two scores are of one recipe: by two rules, or of two seeds.
+        # Numbered, so that two scores of one recipe (two rules, or two seeds) are separate curves.
         self.outline = replace(scores.outline, name=name, seedless_id=f"{scores.outline.seedless_id}-{number}")
         self.scores = scores
 
@@ -237,12 +240,12 @@ class _Held(RunFolder):
 def _draw(scores: Sequence[Scores], names: Sequence[str], title: str | None) -> Figure:
     from lengthwise.report.length_figure import score_figure  # late: matplotlib is slow to import
 
-    held = [_Held(one, name, number) for number, (one, name) in enumerate(zip(scores, names, strict=True))]
-    return score_figure(held, title)
+    folders = [_Held(one, name, number) for number, (one, name) in enumerate(zip(scores, names, strict=True))]
+    return score_figure(folders, title)
 
 
 def _distinct_names(scores: Sequence[Scores]) -> list[str]:
-    """A name for each: the recipe's, with its seed, its stopping rule or its place where two share it."""
+    """Return a unique name per score: the recipe's name, with seed, stopping rule or position if names repeat."""
     for tell in ("{name}", "{name} {seed}", "{name} {rule}", "{name} {seed} {rule}"):
         names = [tell.format(name=one.outline.name, seed=one.outline.seed, rule=_rule(one)) for one in scores]
         if len(set(names)) == len(names):
@@ -255,7 +258,7 @@ def _rule(scores: Scores) -> str:
 
 
 def frame_of(rows: Sequence[Row]) -> Any:
-    """Rows as a pandas DataFrame. UsageError where pandas is not installed."""
+    """Return rows as a pandas DataFrame. Raises UsageError if pandas is not installed."""
     try:
         import pandas
     except ImportError:

@@ -1,4 +1,4 @@
-"""Tables that fit their terminal: no number is cut, no word is split, whatever the width."""
+"""Tables that fit their terminal: at any width, no number is cut and no word is split."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from rich.table import Column, Table
 from rich.text import Text
 
 GAP = 2  # characters between columns
-NAME = 16  # characters of a name on the left that need not be broken, where there is room
+NAME = 16  # characters of a name in the first column that are kept on one line if possible
 
-Grid = list[list[Text]]  # cells, column by column, headings first
+Grid = list[list[Text]]  # cells by column, headings first
 
 
 class Sheet(Table):
-    """A table whose columns are never narrower than their longest word; names on the left may be broken behind a
-    hyphen. Where that does not fit, a column that only decorates (its number is ``ornament``) is left out; where even
-    that does not, each row is written as a paragraph: its first cell, and below it every other one behind its heading.
-    """
+    """A table whose columns are never narrower than their longest word; names in the first column may break after a
+    hyphen. If that does not fit, the decorative column (number ``ornament``) is dropped. If it still does not fit, each
+    row is written as a paragraph: its first cell, then the others with their headings."""
 
     def __init__(self, *headings: str, title: str | None = None, ornament: int | None = None) -> None:
         super().__init__(*headings, title=title, caption_justify="left")
@@ -62,7 +61,7 @@ def _text(cell: Any) -> Text:
 
 
 def _broken(text: str) -> list[str]:
-    """Words, and parts of words that a line may end with."""
+    """Return words, and parts of words after which a line may break."""
     return re.split(r"\s+|(?<=[a-z]-)(?=[a-z])", text)
 
 
@@ -71,8 +70,8 @@ def _widest(cells: Iterable[Text], pieces: Callable[[str], list[str]]) -> int:
 
 
 def _share_width(least: Sequence[int], most: Sequence[int], options: ConsoleOptions) -> list[int]:
-    """A width for each column: what it needs least, and more where there is room; first for names, then for columns
-    that want little more."""
+    """Return a width for each column: its minimum, then spare width first for names, then for the columns that need the
+    least more."""
     widths, spare = list(least), options.max_width - GAP * len(least) - sum(least)
     wanted = sorted(range(len(widths)), key=lambda number: most[number] - least[number])
     for number, upto in [(0, min(NAME, most[0])), *((number, most[number]) for number in wanted)]:
@@ -82,25 +81,25 @@ def _share_width(least: Sequence[int], most: Sequence[int], options: ConsoleOpti
 
 
 def _fill(cell: Text, width: int) -> Text:
-    """A cell with its long words broken behind hyphens."""
+    """Wrap a cell, breaking long words after hyphens."""
     if _widest([cell], str.split) <= width:
         return cell
     return Text(textwrap.fill(cell.plain, width, break_long_words=False), cell.style)
 
 
 def _paragraphs(grid: Grid, width: int) -> Iterable[Text | Padding]:
-    """Row by row: no cell is parted from its heading unless a line is too short for both."""
+    """Yield the table row by row as text; a cell is separated from its heading only if a line is too short for both."""
     heads = [cells[0].plain for cells in grid]
     for first, *others in zip(*(cells[1:] for cells in grid), strict=True):
         named = " ".join(first.plain.split())
         yield Text.assemble((f"{heads[0]} " if heads[0] else "", "dim"), (named, "bold"))
         line = Text()
         for head, cell in zip(heads[1:], others, strict=True):
-            if not (said := " ".join(cell.plain.split())):
+            if not (content := " ".join(cell.plain.split())):
                 continue
-            told = Text.assemble((f"{head} " if head else "", "dim"), (said, cell.style))
-            if line and line.cell_len + 3 + told.cell_len > width - 2:
+            entry = Text.assemble((f"{head} " if head else "", "dim"), (content, cell.style))
+            if line and line.cell_len + 3 + entry.cell_len > width - 2:
                 yield Padding(line, (0, 0, 0, 2))
                 line = Text()
-            line.append("   " if line else "").append_text(told)
+            line.append("   " if line else "").append_text(entry)
         yield Padding(line, (0, 0, 0, 2))

@@ -1,7 +1,7 @@
-"""How figures look, and how they are saved.
+"""The style of figures, and how they are saved.
 
-Drawn with matplotlib's objects, never with pyplot, so that no backend is chosen and no window opens; the reader's own
-matplotlib settings change nothing, and the same rows give the same bytes.
+Figures use matplotlib's objects, never pyplot, so that no backend is chosen and no window opens. The user's matplotlib
+settings have no effect, and the same rows give the same bytes.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.files import write
 
 Width = Literal["column", "page"]
-FORMATS = ("png",)  # of figures, unless others are asked for
+FORMATS = ("png",)  # default formats of figures
 KNOWN_FORMATS = ("png", "svg", "pdf")
 ACROSS: dict[Width, int] = {"column": 2, "page": 3}  # panels in a row
-WIDTHS: dict[Width, float] = {"column": 3.25, "page": 6.75}  # inches: of a page with two columns
+WIDTHS: dict[Width, float] = {"column": 3.25, "page": 6.75}  # inches, for a two-column page
 
-# Okabe and Ito (2008): told apart with any colour vision. Yellow is left out, as it is faint on white.
+# Okabe and Ito (2008): safe for all colour vision. Yellow is left out, as it is faint on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 INK, FAINT, SHADE = "#333333", "#8a8a8a", "#f1f0ec"
@@ -39,11 +39,11 @@ DOTTED: Dash = (0.0, (1.0, 1.2))
 DASHES: tuple[Dash, ...] = ("-", DASHED, DOTTED, (0.0, (6.0, 1.4, 1.0, 1.4)), (0.0, (3.0, 1.2, 1.0, 1.2, 1.0, 1.2)))
 
 STYLE: dict[str, Any] = {
-    "axes.prop_cycle": cycler(linestyle=DASHES) * cycler(color=COLOURS),  # 35 lines before one looks like another
+    "axes.prop_cycle": cycler(linestyle=DASHES) * cycler(color=COLOURS),  # 35 distinct lines
     "figure.constrained_layout.use": True,
-    "figure.dpi": DPI,  # text is measured as it will be drawn
+    "figure.dpi": DPI,  # so that text is measured at the size drawn
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib, so metrics are the same everywhere
+    "font.sans-serif": ["DejaVu Sans"],  # ships with matplotlib, so that metrics are the same on every machine
     "font.size": 8,
     "axes.titlesize": 9,
     "axes.titleweight": "bold",
@@ -69,18 +69,18 @@ STYLE: dict[str, Any] = {
     "ytick.major.width": 0.6,
     "lines.linewidth": 1.4,
     "lines.markersize": 4.2,
-    "svg.fonttype": "none",  # text stays text: to be searched, and edited
+    "svg.fonttype": "none",  # keeps text searchable and editable
     "svg.hashsalt": "lengthwise",
-    "pdf.fonttype": 42,  # TrueType, which publishers ask for
+    "pdf.fonttype": 42,  # TrueType, which publishers require
 }
 
 
 @contextmanager
 def style(width: Width = "page") -> Iterator[None]:
-    """Draw as the package draws, whatever the reader's own settings; see ``lw.style``. Also a decorator. Letters that
-    the font lacks are drawn as boxes."""
+    """Apply the package's figure style in place of the user's settings; see ``lw.style``. Also a decorator. Letters
+    that the font lacks are drawn as boxes."""
     if not isinstance(width, str) or width not in WIDTHS:
-        raise UsageError(f"width is 'column' or 'page', not {quote_value(width)}")
+        raise UsageError(f"width must be 'column' or 'page', not {quote_value(width)}")
     size = (WIDTHS[width], 0.62 * min(WIDTHS[width], 5.0))
     with matplotlib.style.context(["default", STYLE | {"figure.figsize": size}]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")
@@ -88,26 +88,26 @@ def style(width: Width = "page") -> Iterator[None]:
 
 
 class Drawing(Figure):
-    """A figure that notebooks show by itself, without pyplot."""
+    """A figure that notebooks display without pyplot."""
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
-        # Its size on a screen, where a pixel is a 96th of an inch.
+        # Size on screen, at 96 pixels per inch.
         return _png(self), {"width": round(96 * self.get_figwidth()), "height": round(96 * self.get_figheight())}
 
 
 def drawing(width: Width, height: float) -> Drawing:
-    """An empty figure of this width, ``height`` inches high."""
+    """Return an empty figure of this width, ``height`` inches high."""
     return Drawing((WIDTHS[width], height), layout="constrained")
 
 
 def wrap_title(title: str, width: Width) -> str:
-    """A title in as many lines as it takes."""
+    """Wrap a title to the figure's width."""
     return "\n".join(textwrap.wrap(title, 34 if width == "column" else 80))
 
 
 def save(figure: Figure, path: Path | str, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write ``path`` + .png, whole or not at all; return the paths written. ``formats`` may name others that matplotlib
-    knows, such as "svg" and "pdf"."""
+    """Write ``path`` + .png atomically; return the paths written. ``formats`` may name other formats of matplotlib,
+    such as "svg" and "pdf"."""
     path, files = Path(path), []
     for name in formats:
         files.append(path.with_name(f"{path.name}.{name}"))
@@ -116,7 +116,7 @@ def save(figure: Figure, path: Path | str, formats: Sequence[str] = FORMATS) -> 
 
 
 def _png(figure: Figure) -> bytes:
-    """256 colours are all that a figure has, text and its edges included, and take a third of the space."""
+    """Encode as PNG with a palette of 256 colours, which suffice for figures and take a third of the space."""
     full, content = io.BytesIO(), io.BytesIO()
     with style(), _as_it_stands():
         figure.savefig(full, format="png")
@@ -133,12 +133,12 @@ def _vector(figure: Figure, name: str) -> bytes:
 
 
 def add_heading(figure: Drawing, title: str, width: Width) -> None:
-    """Write a heading over all of a figure, at its left."""
+    """Write a heading at the top left of a figure."""
     figure.suptitle(wrap_title(title, width), x=0.01, ha="left", fontsize=9, fontweight="bold")
 
 
 def fix_layout(figure: Drawing) -> Drawing:
-    """The figure with its layout worked out once and kept: both formats, and a second save, look the same."""
+    """Compute the layout once and freeze it, so that all formats and repeated saves look the same."""
     figure.draw_without_rendering()
     with _as_it_stands():
         figure.set_layout_engine(None)
@@ -146,5 +146,5 @@ def fix_layout(figure: Drawing) -> Drawing:
 
 
 def _as_it_stands() -> AbstractContextManager[None]:
-    """Where a figure has no layout engine, none is made: with one, even "none", each save draws twice."""
+    """Keep matplotlib from creating a layout engine for a figure without one: with an engine, each save draws twice."""
     return matplotlib.rc_context({"figure.constrained_layout.use": False})

@@ -1,4 +1,4 @@
-"""A sweep's results: its trials as a table, the importance of each field, and a figure."""
+"""Report of a sweep: a table of trials, the importance of each field, and a figure."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from lengthwise.report.sheet import Sheet
 from lengthwise.report.style import COLOURS, FAINT, Drawing, add_heading, drawing, fix_layout, style
 
 SHOWN = 12  # trials in the table
-BINS = 3  # of a searched range
+BINS = 3  # per searched range
 
 
 def rank_trials(trials: Sequence[Row]) -> list[Row]:
-    """Trials from the best down: by mean exact match over seeds, and of equals the smaller model. Those of which seeds
-    are missing come last."""
+    """Sort trials from best to worst: by mean exact match over seeds, then the smaller model first. Trials with missing
+    seeds come last."""
     return sorted(trials, key=lambda row: (-row["seeds"], -row["exact"], row["parameters"] or 0))
 
 
 def compute_importances(trials: Sequence[Row], ranges: Sequence[str]) -> list[Row]:
-    """For each field that varied: the fraction of the variance of exact match that its own values explain, and exact
-    match at each value, the mean over trials. The values of searched ``ranges`` are put into three parts of about
-    equal counts, equal values into one."""
+    """Return a row per field that varied: the fraction of the variance of exact match that its values explain, and mean
+    exact match at each value. The values of searched ``ranges`` are binned into three parts of about equal counts;
+    equal values share a bin."""
     exact = [row["exact"] for row in trials]
     whole, found = statistics.pvariance(exact), []
     for path in trials[0]["values"]:
@@ -58,7 +58,7 @@ def _group_scores(trials: Sequence[Row], path: str, *, binned: bool) -> dict[str
 
 
 def trials_table(trials: Sequence[Row]) -> Table:
-    """The best trials."""
+    """Return a table of the best trials."""
     paths = list(trials[0]["values"])
     table = Sheet(*paths, "exact match", "worst seed", "seeds", "parameters", title="Trials, the best first")
     for row in rank_trials(trials)[:SHOWN]:
@@ -71,7 +71,7 @@ def trials_table(trials: Sequence[Row]) -> Table:
 
 
 def importance_table(rows: Sequence[Row]) -> Table:
-    """The importance of each field, largest first."""
+    """Return a table of the importance of each field, largest first."""
     table = Sheet("field", "explains", "exact match by value", title="Importance of fields")
     for row in rows:
         by_value = ", ".join(f"{value}: {share_text(mean, 3)}" for value, mean in row["exact"].items())
@@ -82,9 +82,8 @@ def importance_table(rows: Sequence[Row]) -> Table:
 
 @style()
 def sweep_figure(trials: Sequence[Row], ranges: Mapping[str, bool], title: str) -> Drawing:
-    """Exact match against each field that varied, a mark per trial; a line through the means at each value, where
-    values are given. ``ranges`` are searched fields, and whether their axes are logarithmic. UsageError without
-    trials."""
+    """Draw exact match against each field that varied, a mark per trial; for listed values also a line through the
+    means. ``ranges`` maps searched fields to whether their axis is logarithmic. Raises UsageError without trials."""
     if not trials:
         raise UsageError("there is nothing to draw: no trial has ended")
     paths = list(trials[0]["values"])

@@ -1,4 +1,4 @@
-"""Scores as tables for the terminal."""
+"""Tables of scores for the terminal."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from lengthwise.base.score_rows import (
 from lengthwise.report import TRAINED, WORST, Claim, Curve, Point, fits_of, lost, names, not_fitted
 from lengthwise.report.sheet import Sheet
 
-ROUNDING = 1e-9  # what arithmetic may have added to a share such as 0.07
-BAR = 10  # cells of a bar
-NAMED = 2  # families that are named; others are counted
-BLOCKS = 8  # on a side of a map: they fit 80 characters
-COLUMNS = 7  # sizes that are shown: beside a name they fit 80 characters
+ROUNDING = 1e-9  # tolerance for floating-point error in a share such as 0.07
+BAR = 10  # characters per bar
+NAMED = 2  # number of families to name; others are only counted
+BLOCKS = 8  # maximum per side of a map, to fit 80 characters
+COLUMNS = 7  # maximum number of sizes, to fit 80 characters with a name
 
 
 def score_table(curves: Sequence[Curve]) -> Table:
-    """Exact match, one row per curve and one column per size: the mean over seeds, its band dim beside it.
+    """Return a table of exact match, one row per curve and one column per size: the mean over seeds, with its band.
 
-    Where there are more sizes than fit, some are left out and the caption says so; of two axes then only sizes along
-    the diagonal are columns, as the rest makes a heat map. UsageError without curves.
+    If there are more sizes than fit, some are left out and the caption says how many are shown; with two axes, only
+    sizes on the diagonal are columns, as a heat map shows the rest. Raises UsageError without curves.
     """
     if not curves:
         raise UsageError("there are no scores to tabulate: evaluate a run first")
     points = [{point.sizes: point for point in curve.points()} for curve in curves]
     uniform = [row for curve, row in zip(curves, points, strict=True) if curve.problems != WORST]
     sizes = sorted(set().union(*(uniform or points)))
-    # What is the same in all rows is said once, in the caption.
+    # Values that all rows share go into the caption.
     own = {
         "trained to": [size_text(curve.tops) if curve.top else "–" for curve in curves],
         "seeds": [_range({point.seeds for point in row.values()}) for row in points],
@@ -66,11 +66,12 @@ def score_table(curves: Sequence[Curve]) -> Table:
 
 
 def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
-    """All that was measured, a row per score; sizes up to ``tops`` are marked as trained. UsageError without rows."""
+    """Return a table with a row per score; sizes up to ``tops`` are marked as trained. Raises UsageError without
+    rows."""
     rows = list(rows)
     if not rows:
         raise UsageError("there are no scores to tabulate: evaluate a run first")
-    # What is the same in all rows is said once, in the caption: so the table fits 80 characters.
+    # Values that all rows share go into the caption, so that the table fits 80 characters.
     own = [name for name in ("problems", "stopping") if len({row[name] for row in rows}) > 1]
     table = Sheet(ornament=1 + len(own))
     scaled = ["scaled"] * any("scaled" in row for row in rows)
@@ -93,7 +94,8 @@ def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
 
 
 def map_table(rows: Sequence[Row], tops: Sizes) -> Table:
-    """Many pairs of sizes, under one rule: the mean exact match over blocks of them, at most ``BLOCKS`` on a side."""
+    """Return the mean exact match over blocks of pairs of sizes, under one rule, with at most ``BLOCKS`` blocks per
+    side."""
     cells = {tuple(row["sizes"]): row["exact"] for row in rows}
     downs, acrosses = (_blocks(sorted({size[axis] for size in cells})) for axis in (0, 1))
     table = Sheet()
@@ -126,7 +128,8 @@ def _span(block: Sequence[int]) -> str:
 
 
 def language_model_table(rows: Iterable[Row]) -> Table:
-    """What a language model was asked, a row per size; where replies are still missing, it says of how many."""
+    """Return a language model's scores, a row per size; if replies are missing, ``count`` says how many were asked
+    for."""
     rows = list(rows)
     table = Sheet(ornament=1)
     for heading in ("size", "", "exact match", "95 % interval", "lenient", "per token", "chatter", "count"):
@@ -145,8 +148,8 @@ def language_model_table(rows: Iterable[Row]) -> Table:
 
 
 def summary(panel: str, curves: Sequence[Curve], sizes: Sequence[int], claims: Sequence[Claim] = ()) -> list[Row]:
-    """A row per curve and size, mean ± standard error over seeds and how many of them solve it; and one per claim.
-    ``fit`` is exact match at the training length, where that was measured."""
+    """Return a row per curve and size, with mean, standard error over seeds and the number of seeds that solve it; and
+    a row per claim. ``fit`` is exact match at the training length, if measured."""
     rows: list[Row] = []
     fits = fits_of(curves)
     for curve in curves:
@@ -177,7 +180,7 @@ def summary(panel: str, curves: Sequence[Curve], sizes: Sequence[int], claims: S
 
 
 def summary_table(rows: Sequence[Row]) -> Table:
-    """The summary for the terminal."""
+    """Return the summary as a terminal table."""
     table = Sheet()
     for heading in ("", "at", "exact match", f"seeds ≥ {SOLVED}", "stopping, or standing"):
         table.add_column(heading)
@@ -203,7 +206,7 @@ def summary_table(rows: Sequence[Row]) -> Table:
 
 
 def depth_rows(rows: Sequence[Row]) -> list[Row]:
-    """What loops do, in numbers: the fraction right by each rule, and after some loops fewer and more than planned."""
+    """Return accuracy by loops: the fraction right under each rule, and after fewer and more loops than planned."""
     found = []
     for row in rows:
         exact, planned, chosen = row["exact"], row["planned"], row["chosen"]
@@ -219,7 +222,7 @@ def depth_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def anatomy_table(rows: Sequence[Row]) -> Table:
-    """How answers go wrong: a line per size, and below it one per group of problems, easiest measured first."""
+    """Return an error analysis: a line per size, then one per group of problems in order of difficulty."""
     table = Sheet()
     for heading in ("size", "exact match", "wrong", "end early", "end late", "a wrong symbol", "first wrong at"):
         justify = "left" if heading in ("size", "first wrong at") else "right"
@@ -239,7 +242,7 @@ def anatomy_table(rows: Sequence[Row]) -> Table:
 
 
 def row_table(rows: Sequence[Row]) -> Table:
-    """Any rows of like fields, as they are."""
+    """Return any rows with the same fields as a table."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     table = Sheet(*(name.replace("_", " ") for name in names))
     for row in rows:
@@ -248,7 +251,7 @@ def row_table(rows: Sequence[Row]) -> Table:
 
 
 def _number(value: object) -> str:
-    """A cell of any row; a fraction is not rounded to 0 or 1."""
+    """Format any value; a fraction is not rounded to 0 or 1."""
     if not isinstance(value, float):
         return str(value)
     return share_text(value, 3) if 0 <= value <= 1 else f"{value:.3f}"
@@ -260,9 +263,9 @@ def _number(value: object) -> str:
 def _cell(point: Point | None, *, trained: bool) -> Text:
     if point is None:
         return Text("–", "dim")
-    # The ends are rounded outwards: a band is never shown narrower than it is.
+    # Round the ends outwards, so that a band is never shown narrower than it is.
     low, high = math.floor(100 * point.low + ROUNDING) / 100, math.ceil(100 * point.high - ROUNDING) / 100
-    band = f" {_short(low)}–{_short(high)}" if low < high else ""  # without one, all seeds are alike
+    band = f" {_short(low)}–{_short(high)}" if low < high else ""  # no band if all seeds agree
     return Text.assemble(
         (TRAINED if trained else "", "dim"), (share_text(point.mean), _style(point.mean)), (band, "dim")
     )
@@ -292,7 +295,7 @@ def _details(row: Row, *, trained: bool) -> list[Text]:
 
 
 def _bar(share: float) -> str:
-    """A bar as long as the fraction, to an eighth of a cell; anything above 0 shows."""
+    """Return a bar proportional to the fraction, to an eighth of a character; any value above 0 is visible."""
     eighths = max(round(share * BAR * 8), 1 if share > 0 else 0)
     return ("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()).ljust(BAR, "·")
 
@@ -301,7 +304,7 @@ def _bar(share: float) -> str:
 
 
 def _selection(sizes: Sequence[Sizes], tops: set[int], most: int) -> list[Sizes]:
-    """At most so many sizes, where that is possible: the ends, the training lengths, and others evenly between."""
+    """Choose at most ``most`` sizes where possible: both ends, the training lengths, and others evenly spaced."""
     if len(sizes) <= most:
         return list(sizes)
     kept = {sizes[0], sizes[-1], *(size for size in sizes if max(size) in tops)}
@@ -329,12 +332,12 @@ def _caption(curves: Sequence[Curve], points: Sequence[dict[Sizes, Point]], show
 
 
 def _same_for_seeds(curves: Sequence[Curve], seeds: set[int]) -> str:
-    """Say that seeds share their problems; sealed ones belong to a seed each."""
+    """Note that seeds share their problems; sealed problems are different for each seed."""
     return "" if seeds == {1} or any(curve.sealed() for curve in curves) else ", the same for all seeds"
 
 
 def _protocol(curves: Sequence[Curve]) -> str:
-    """At which sizes recipes were chosen, and whether their problems are sealed."""
+    """Note the sizes that recipes were selected on, and whether problems are sealed."""
     found: dict[tuple[int, ...], list[str]] = {}
     for curve in curves:
         found.setdefault(curve.looked_at, []).append(curve.label)
@@ -348,13 +351,13 @@ def _protocol(curves: Sequence[Curve]) -> str:
 
 
 def _worst_families(curves: Sequence[Curve]) -> str:
-    """A line each: which family is the worst, where several rules were used also by which."""
+    """Return a line per curve naming its worst family, with the stopping rule if there are several."""
     several = len({curve.stopping for curve in curves}) > 1
     return "".join(f"\n{curve.label}{f', {curve.stopping}' * several}: {_worst_text(curve)}" for curve in curves)
 
 
 def _worst_text(curve: Curve) -> str:
-    """Which family is the worst, size by size; where all are right, at which sizes they were measured."""
+    """Name the worst family of each size; if all families are right, name the sizes measured."""
     sizes: dict[str, list[str]] = {}
     for point in curve.points():
         if point.mean < 1:
@@ -365,7 +368,7 @@ def _worst_text(curve: Curve) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    """The first names, and how many others there are."""
+    """Name the first families, and count the others."""
     others = len(names) - NAMED
     return " or ".join([*names[:NAMED], *([f"{others} others"] if others > 0 else [])])
 

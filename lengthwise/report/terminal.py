@@ -1,4 +1,4 @@
-"""A line plot made of characters, for live pictures in a terminal: braille dots, two across and four down per cell."""
+"""Line plots made of characters, for live plots in a terminal: braille dots, two across and four down per cell."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Cell = tuple[int, int]  # row from the top, column from the left
 MARKS = "●▲■◆○△□◇"
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # the bit of each dot of a braille cell: left, right column
-MARK_EVERY = 6  # columns between the marks of one series, where its points are too many to mark them all
+MARK_EVERY = 6  # columns between marks of a series with too many points to mark each
 
 
 def plot(
@@ -31,11 +31,11 @@ def plot(
     x_range: tuple[Number, Number] | None = None,
     y_range: tuple[Number, Number] = (0.0, 1.0),
 ) -> Text:
-    """Lines through the points of each series, by its name; always ``height`` lines of at most ``width`` columns.
+    """Plot lines through the points of each named series; always ``height`` lines of at most ``width`` columns.
 
-    A dashed line stands at ``top``, the largest size trained on. What is not finite leaves a gap; what is beyond a
-    range is drawn at its edge. Without ``x_range`` the points set it, and with ``top`` it starts at 0, so that the
-    training range is seen in proportion. UsageError where there is no room to draw.
+    A dashed line marks ``top``, the largest size trained on. Values that are not finite leave a gap; values beyond a
+    range are drawn at its edge. Without ``x_range``, the points set it; with ``top``, it starts at 0, to show the
+    training range in proportion. Raises UsageError if there is too little room.
     """
     ticks = [f"{value:.4g}" for value in (y_range[1], sum(y_range) / 2, y_range[0])]
     gutter = max(map(len, ticks)) + 1
@@ -58,20 +58,20 @@ def plot(
 
 
 class Canvas:
-    """A grid of cells over a rectangle of values. Who draws later lies above; marks lie above lines."""
+    """A grid of cells over a rectangle of values. Later series are drawn on top; marks are drawn above lines."""
 
     def __init__(
         self, rows: int, columns: int, xs: tuple[Number, Number], ys: tuple[Number, Number] = (0.0, 1.0)
     ) -> None:
         if not (xs[0] < xs[1] and ys[0] < ys[1]):
-            raise UsageError(f"a plot's ranges go from low to high, not {xs} and {ys}")
+            raise UsageError(f"a plot's ranges must go from low to high, not {xs} and {ys}")
         self.rows, self.columns, self.xs, self.ys = rows, columns, xs, ys
         self.dots: dict[Cell, int] = {}  # bits of a braille character
         self.owner: dict[Cell, int] = {}  # the series whose colour a cell has
         self.marks: dict[Cell, list[int]] = {}  # the series that have a mark there
 
     def draw(self, number: int, points: Points) -> None:
-        """Add a series: a line through its points, marks on some of them, the first and the last among these."""
+        """Add a series: a line through its points, and marks on some of them, including the first and the last."""
         dots = [self.dot(x, y) for x, y in points]
         for before, after in pairwise(dots):
             if before and after:
@@ -80,18 +80,18 @@ class Canvas:
         self._mark(number, [(dot[1] // 4, dot[0] // 2) for dot in dots if dot])
 
     def dot(self, x: Number, y: Number) -> tuple[int, int] | None:
-        """The dot of a value, from the left and from the top; None unless both are finite."""
+        """Return the dot of a value, from the left and from the top; None unless both are finite."""
         if not (math.isfinite(x) and math.isfinite(y)):
             return None
         across, up = _within(x, self.xs), _within(y, self.ys)
         return round(across * (2 * self.columns - 1)), round((1 - up) * (4 * self.rows - 1))
 
     def column(self, x: Number) -> int:
-        """The column of cells in which a value lies."""
+        """Return the column of cells that contains a value."""
         return round(_within(x, self.xs) * (2 * self.columns - 1)) // 2
 
     def line(self, row: int, rule: int | None = None) -> Text:
-        """One line of the picture, with a dashed rule in a column."""
+        """Return one line of the plot, with a dashed rule in column ``rule``."""
         line = Text()
         for column in range(self.columns):
             line.append(*self._character((row, column), column == rule))
@@ -114,7 +114,7 @@ class Canvas:
 
     def _character(self, cell: Cell, ruled: bool) -> tuple[str, str]:
         if rivals := self.marks.get(cell):
-            # Where series coincide they take turns along the line, so that none is hidden by another.
+            # Where series coincide, alternate their marks along the line, so that all stay visible.
             turn = sum(len(others) > 1 and column < cell[1] for (_, column), others in self.marks.items())
             number = rivals[turn % len(rivals)]
             return mark(number), f"bold {colour(number)}"
@@ -124,17 +124,17 @@ class Canvas:
 
 
 def mark(number: int) -> str:
-    """The mark of a series, by its number."""
+    """Return the mark of a series, by its number."""
     return MARKS[number % len(MARKS)]
 
 
 def colour(number: int) -> str:
-    """The colour of a series, by its number: one of the terminal's own, which suit its background."""
+    """Return the colour of a series, by its number: one of the terminal's own colours, which suit its background."""
     return COLOURS[number % len(COLOURS)]
 
 
 def _line(start: tuple[int, int], end: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """The dots of a straight line, one per step along its longer side."""
+    """Yield the dots of a straight line, one per step along its longer side."""
     across, down = end[0] - start[0], end[1] - start[1]
     steps = max(abs(across), abs(down), 1)
     for step in range(steps + 1):
@@ -142,12 +142,13 @@ def _line(start: tuple[int, int], end: tuple[int, int]) -> Iterator[tuple[int, i
 
 
 def _within(value: Number, limits: tuple[Number, Number]) -> float:
-    """Where a value lies between the limits, 0 to 1; at the edge if it is beyond."""
+    """Return where a value lies between the limits, from 0 to 1, clamped."""
     return min(1.0, max(0.0, (value - limits[0]) / (limits[1] - limits[0])))
 
 
 def _extent(series: Iterable[Points], top: Number | None) -> tuple[Number, Number]:
-    """The range of x over all points, and from 0 to ``top``; widened where it is empty or a single value."""
+    """Return the range of x over all points and, with ``top``, over 0 and ``top``; widened if it is empty or a single
+    value."""
     xs = [x for points in series for x, _ in points if math.isfinite(x)]
     xs += [0, top] if top is not None else []
     if not xs:
@@ -156,7 +157,7 @@ def _extent(series: Iterable[Points], top: Number | None) -> tuple[Number, Numbe
 
 
 def _legend(names: Sequence[str], y_label: str, width: int, lines: int) -> list[Text]:
-    """The y axis's name and each series with its mark, on as few lines as will hold them, at most so many."""
+    """Return the y axis's name and each series with its mark, on as few lines as possible and at most ``lines``."""
     entries = [Text(y_label, "italic")] if y_label else []
     entries += [Text.assemble((mark(i), f"bold {colour(i)}"), " ", name) for i, name in enumerate(names)]
     legend = [Text()]
@@ -182,11 +183,11 @@ def _axis(columns: int, rule: int | None, label: str) -> str:
 
 
 def _ticks(columns: int, xs: tuple[Number, Number], rule: int | None, top: Number | None) -> str:
-    """The line below the axis: both ends and the training length, as far as they do not touch."""
+    """Return the line below the axis: both ends and the training length, where they do not overlap."""
     first, last = f"{xs[0]:.6g}", f"{xs[1]:.6g}"
     placed = [(columns - len(last), last), (0, first)]
     if rule is not None:
-        # It goes first, and where it would run into the right end it says both in one.
+        # The training length is placed first; labels that would touch it are left out.
         note = f"trained to {top:.6g}"
         placed.insert(0, (min(max(0, rule - len(note) // 2), columns - len(note)), note))
     line = [" "] * columns

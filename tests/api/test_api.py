@@ -244,7 +244,7 @@ def test_scores_are_compared(run):
     assert row["difference"] == row["looped-parity"] - row[run.recipe.name]
     assert row["low"] <= row["difference"] <= row["high"]
     assert both.plot().axes and len(both.frame()) == 2
-    with pytest.raises(lw.UsageError, match="no size and set of problems is in all of them: 2, 3, 6; 7"):
+    with pytest.raises(lw.UsageError, match="they share no size and set of problems: 2, 3, 6; 7"):
         lw.compare(run, lw.evaluate("looped-parity", 7, samples=2, quiet=True))
     with pytest.raises(lw.UsageError, match="two runs or scores"):
         lw.compare(run)
@@ -358,7 +358,7 @@ WRONG = [
     (lambda: lw.list_recipes(5), "words: .*5.* is neither a text nor a list of texts"),
     (lambda: lw.list_tasks(["parity"]), "words: .* is neither a text nor"),
     (lambda: lw.list_models(b"lstm"), "words: .* is neither a text nor"),
-    (lambda: lw.style(["page"]).__enter__(), r"width is 'column' or 'page', not \['page'\]"),
+    (lambda: lw.style(["page"]).__enter__(), r"width must be 'column' or 'page', not \['page'\]"),
     (lambda: lw.evaluate("looped-pairs", 3.5), "lengths: 3.5 is neither a size nor several"),
     (lambda: lw.evaluate("looped-pairs", 8, samples=2.5), "samples: 2.5 is not a whole number"),
     (lambda: lw.evaluate("looped-pairs", 8, samples=0), "samples must be 1 or more"),

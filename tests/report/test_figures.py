@@ -285,7 +285,7 @@ def test_a_map_is_of_one_recipe():
     exact = {"right": 1.0, "wrong": 0.0}
     runs = [scored(replace(part, name=name), ((4, 8), share), ((2, 6), share)) for name, share in exact.items()]
     assert score_figure(runs[:1])
-    with pytest.raises(UsageError, match="a map is of one recipe: draw each by itself"):
+    with pytest.raises(UsageError, match="a heat map shows a single recipe: draw each recipe separately"):
         score_figure(runs)
 
 

@@ -416,7 +416,7 @@ def test_a_large_table_is_compressed_and_read_back(tmp_path):
     assert write_csv(path, rows, packed_above=1000).read_bytes() == content
     for damaged in (content[:-20], b"no gzip", gzip.compress(b"\xff\xfe")):
         packed.write_bytes(damaged)
-        with pytest.raises(UsageError, match=r"metrics\.csv\.gz: not a whole gzip file of text"):
+        with pytest.raises(UsageError, match=r"metrics\.csv\.gz: not a complete gzip file of text"):
             read_csv(path)
     packed.write_bytes(content)
     assert write_csv(path, rows) == path
@@ -832,7 +832,7 @@ def test_a_report_takes_runs_and_language_models_together(tmp_path, capsys):
     status, out, _ = told("report", Run.of(recipe("begun")).folder, "--out", tmp_path)
     assert status == 0 and out.startswith("no scores yet: `lengthwise evaluate RUN` measures a run\n")
     status, out, err = told("report", asked.folder, "--stopping")
-    assert (status, out) == (2, "") and err.endswith("has no loops to look at\n") and len(err.splitlines()) == 1
+    assert (status, out) == (2, "") and err.endswith("has no loops to report\n") and len(err.splitlines()) == 1
 
 
 # Against parameters
@@ -867,7 +867,7 @@ def test_the_parameter_figure_joins_the_means_over_seeds():
     assert [line.get_ydata()[0] for line in left.lines if line.get_label() == "Somebody"] == [0.55]
     assert [[100, pytest.approx(0.2)], [900, 0.1]] in [line.get_xydata().tolist() for line in right.lines]
     assert [tick.get_text() for tick in left.get_xticklabels() if "×" in tick.get_text()] == []
-    with pytest.raises(UsageError, match="no run has watched"):
+    with pytest.raises(UsageError, match="no run logged a validation loss"):
         parameter_figure([])
 
 
@@ -1025,8 +1025,8 @@ def test_shares_are_written_by_one_function(folder):
         (["--samples", "3"], "--samples: only with --stopping"),
         (["--device", "cpu"], "--device: only with --stopping"),
         (["--stopping", "--device", "gpu"], "device: 'gpu' is not here; there are: auto, cpu"),
-        (["--html", "page.html", "--samples", "3"], "leave --samples out"),
-        (["--html", "page.html", "--width", "page", "--out", "x"], "leave --width and --out out"),
+        (["--html", "page.html", "--samples", "3"], "omit --samples"),
+        (["--html", "page.html", "--width", "page", "--out", "x"], "omit --width and --out"),
         (["--html", "."], "that is a folder"),
     ],
     ids=lambda part: " ".join(part) if isinstance(part, list) else "",

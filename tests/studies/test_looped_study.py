@@ -716,7 +716,9 @@ def test_the_figure_of_loops_is_drawn_from_rows_alone(tmp_path):
     with pytest.raises(UsageError, match="no loops were measured"):
         depth_figure([], "nothing")
     uneven = rows[0] | {"confidence": rows[0]["confidence"][1:]}
-    with pytest.raises(UsageError, match=r"depth\.jsonl: its row of length \d+ has not as many confidences as loops"):
+    with pytest.raises(
+        UsageError, match=r"depth\.jsonl: the row of length \d+ has different numbers of loops and confidences"
+    ):
         depth_figure([uneven], "uneven")
 
 
