@@ -1,9 +1,9 @@
-"""Pages: one HTML file each, which holds all it shows and asks the network for nothing.
+"""Self-contained HTML pages: one file each, with no network access.
 
-    models     a trained model as data that a page computes with
-    offered    problems that a page offers, failures among them
-    document   scripts, styles and data → one file
-    viewer     the page on which models think, loop by loop
+    models     export a trained model as data for the page's scripts
+    offered    example problems, known failures among them
+    document   assemble scripts, styles and data into one file
+    viewer     the page that runs a model loop by loop
 
-``js`` holds the scripts: the model's forward pass in plain JavaScript, and what draws it.
+``js`` holds the scripts: the model's forward pass in plain JavaScript, and the drawing code.
 """

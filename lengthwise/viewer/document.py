@@ -1,4 +1,4 @@
-"""Scripts, styles and data → one HTML file that asks the network for nothing."""
+"""Assemble scripts, styles and data into one HTML file without network access."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lengthwise.base.errors import clean
 from lengthwise.base.files import check_file, json_text, write
 
 HERE = Path(__file__).parent
-# The browser itself refuses every address: what a page needs is in it.
+# Makes the browser block every network request.
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
     "form-action 'none'; base-uri 'none'"
@@ -29,9 +29,9 @@ def document(
     libraries: Sequence[str] = (),
     small: Sequence[str] = (),
 ) -> str:
-    """A whole page. ``body`` is HTML, ``data`` values that scripts find in the elements of these ids: as JSON or, of
-    the names in ``small``, as deflated JSON in base64. ``libraries`` are scripts that run before the page's own."""
-    held = "\n".join(_embed_json(name, value, name in small) for name, value in data.items())
+    """Return a complete page. ``body`` is HTML; ``data`` maps element ids to values for the scripts, embedded as JSON
+    or, for names in ``small``, as deflated JSON in base64. ``libraries`` are scripts that run before the page's own."""
+    elements = "\n".join(_embed_json(name, value, name in small) for name, value in data.items())
     style = (HERE / "page.css").read_text(encoding="utf-8")
     code = "\n".join(f"<script>\n{_script(part)}\n</script>" for part in (*libraries, code))
     return f"""<!doctype html>
@@ -48,7 +48,7 @@ def document(
 </head>
 <body>
 {body}
-{held}
+{elements}
 {code}
 </body>
 </html>
@@ -56,7 +56,7 @@ def document(
 
 
 def write_page(name: str, page: str) -> Path:
-    """Write a page to a file of this name, whole or not at all; its path. UsageError if that is a folder."""
+    """Write a page to a file atomically; return its path. Raises UsageError if it is a folder."""
     path = Path(name)
     check_file("--html", path)
     write(path, page.encode())
@@ -64,18 +64,19 @@ def write_page(name: str, page: str) -> Path:
 
 
 def text(foreign: object) -> str:
-    """Any text, as HTML shows it."""
+    """Escape text for HTML."""
     return html.escape(clean(str(foreign)))
 
 
 def scripts(*names: str) -> str:
-    """The scripts of these names in ``js``, as one that leaves no name behind in the page."""
+    """Join scripts from ``js`` into one, wrapped so that it defines no global names."""
     parts = [f"// {name}.js\n{(HERE / 'js' / f'{name}.js').read_text(encoding='utf-8')}" for name in names]
     return '(() => {\n"use strict";\n' + "\n".join(parts) + "})();"
 
 
 def vendor_scripts(*names: str) -> list[str]:
-    """Libraries of others, in ``vendor``, without the address of their source map; the first names their licences."""
+    """Return third-party scripts from ``vendor`` without their source map addresses; the first starts with the
+    licences."""
     notice = (
         "/* The licences of these libraries:\n"
         + (HERE / "vendor" / "LICENSES.txt").read_text(encoding="utf-8")
@@ -93,7 +94,7 @@ def _embed_json(name: str, value: Any, small: bool) -> str:
 
 
 def _json(value: Any) -> str:
-    """JSON inside HTML: no text of it can end its element."""
+    """Encode JSON so that it cannot close its HTML element."""
     return json_text(value).replace("<", "\\u003c")
 
 

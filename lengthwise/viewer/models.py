@@ -1,4 +1,4 @@
-"""A trained model as data: what a page needs to compute it, weights included."""
+"""Export a trained model, weights included, as data for a page."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.sorting import Sorting
 from lengthwise.tasks.unique_set import UniqueSet
 
-MOST = 1_000_000  # parameters that travel inside a page
+MOST = 1_000_000  # maximum number of parameters in a page
 
-# What js/ computes. Exact types: a subclass may compute something else.
+# Types that js/ implements. Matched exactly, since a subclass may compute something else.
 TASKS = Parity, Copy, FlippedCopy, BitwiseOr, BinarySum, UniqueSet, Addition, Multiplication, Sorting
 LAYOUTS = Pairs, FullOutput, NextToken
 LOOPS = Constant, PerRound, ExtraLoops, AnyLoops
@@ -56,8 +56,9 @@ ONE_OF = {"final_norm": ("loop", "none"), "injection": ("add", "once")}
 
 
 def export_model(weights: Weights) -> dict[str, Any]:
-    """A model with its recipe's facts as plain values: ``weights`` is base64 of little-endian float32, ``tensors`` says
-    what lies where. Raises UsageError, in one line, for a model that a page cannot compute."""
+    """Return a model and its recipe's facts as plain values: ``weights`` is base64 of little-endian float32,
+    ``tensors`` lists each tensor's name, start and length in it. Raises UsageError if ``js`` does not implement the
+    model."""
     recipe, spec = weights.recipe, weights.recipe.model
     parameters = sum(part.numel() for part in weights.model.parameters())
     check(recipe, parameters)
@@ -91,7 +92,7 @@ def check(recipe: Recipe, parameters: int) -> None:
 
 
 def _unknown(recipe: Recipe) -> str:
-    """The first part that ``js`` does not compute; empty if there is none."""
+    """Describe the first part that ``js`` does not implement; empty if there is none."""
     spec = recipe.model
     parts = ((recipe.task, TASKS), (recipe.layout, LAYOUTS), (recipe.loops, LOOPS), (recipe.stopping, RULES))
     for part, known in (*parts, (spec, (Transformer, Timed))):
@@ -141,7 +142,7 @@ _EXAMPLES: dict[type[Task], str] = {
 
 
 def _program(task: Task) -> dict[str, Any] | None:
-    """The n-RASP-L program of the task as data; None where there is none."""
+    """Return the task's n-RASP-L program as data; None if it has none."""
     try:
         return graph(program(task))
     except UsageError:

@@ -1,4 +1,4 @@
-"""Problems that a page offers: typical ones, hard ones, and those that the model is known to get wrong."""
+"""Example problems for a page: typical ones, hard ones, and known failures of the model."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.data import sampler
 from lengthwise.run import Weights
 
-TRIES = 1500  # of an attack on a model whose failures are not known: some seconds
-FAILURES = 4  # that are offered
-HARD = 3  # structured problems that are offered
+TRIES = 1500  # of an attack on a model without known failures; takes some seconds
+FAILURES = 4  # maximum number shown
+HARD = 3  # number of structured problems shown
 
 
 def collect_examples(weights: Weights, tries: int | None = None) -> dict[str, Any]:
-    """``examples``: problems with what the model says to each, by where they come from; and what a search for failures
-    came to. Every answer is given by the model itself, so that none is called right that is not."""
+    """Return ``examples``, problems with their origin and whether the model solves them, and ``searched``, a summary of
+    the search for failures. The model answers each problem here, so ``right`` is always measured."""
     failing, searched = _failures(weights, tries or TRIES)
     solver, found = Solver(weights), []
     for prompt, origin in dict([*_draw_examples(weights), *((prompt, "attack") for prompt in failing)]).items():
         try:
             answer = solver.solve(prompt)
-        except UsageError:  # longer than its table of positions
+        except UsageError:  # longer than the model's position table
             continue
         found.append({"prompt": prompt, "origin": origin, "right": answer.correct})
     return {"examples": found, "searched": searched}
 
 
 def _draw_examples(weights: Weights) -> list[tuple[str, str]]:
-    """Draw a problem of the harder set, if there is one, at twice the training length; uniform ones at the training
-    length and at twice it; and one each of some families."""
+    """Draw one problem of the harder set at twice the training length, if the task has one; uniform problems at the
+    training length and at twice it; and one each of some families."""
     recipe, draw = weights.recipe, stream(0, "page", weights.recipe.task.name)
     top = recipe.lengths.top
     names = [family.name for family in recipe.task.families if recipe.sizes(top)[0] >= family.smallest]
@@ -52,27 +52,27 @@ def _draw_examples(weights: Weights) -> list[tuple[str, str]]:
         try:
             size = torch.tensor([list(recipe.sizes(length))])
             (prompt,) = prompts(recipe.task, sampler(recipe.task, origin)(size, draw))
-        except UsageError:  # beyond what the task draws
+        except UsageError:  # a size that the task cannot draw
             continue
         found.append((prompt, f"{origin}, {size_text(size[0].tolist())}"))
     return found
 
 
 def _failures(weights: Weights, tries: int) -> tuple[list[str], str]:
-    """Problems that the model gets wrong, and how they were looked for."""
+    """Return problems that the model gets wrong, and a description of the search for them."""
     known = _longest_searches().get(weights.name)
     if known and known["weights"] == digest(weights.model.state_dict()):
         also = f"; {known['also']}" if "also" in known else ""
         return known["prompts"], f"lengthwise attack {weights.name} {known['options']} {describe_search(known)}{also}"
     try:
         ran = attack(weights, tries=tries)
-    except UsageError as error:  # a rule that looks at many problems, or a table of positions that ends too soon
+    except UsageError as error:  # a batch-wise stopping rule, or a position table that is too short
         return [], f"no search for failures: {error}"
     return [row["prompt"] for row in ran["shortest"][:FAILURES]], f"a search for failures {describe_search(ran)}"
 
 
 def describe_search(search: Mapping[str, Any]) -> str:
-    """What a search found, given how many problems were tried and how many failed."""
+    """Describe the outcome of a search: the number of tries and of failures."""
     if not search["failed"]:
         return f"found no wrong answer in {search['tries']:,} tries, which proves nothing"
     return f"found {search['failed']:,} wrong answer{'s' * (search['failed'] > 1)} in {search['tries']:,} tries"
@@ -80,6 +80,6 @@ def describe_search(search: Mapping[str, Any]) -> str:
 
 @cache
 def _longest_searches() -> dict[str, dict[str, Any]]:
-    """The longest searches for failures of shipped weights: with which ``options`` of ``attack``, what they found, and
-    some of it; of these very weights, told by their digest."""
+    """Read the longest searches for failures of shipped weights: the ``options`` of ``attack``, the counts, and some
+    failing prompts. ``weights`` is the digest of the weights searched."""
     return json.loads((Path(__file__).parent / "failures.json").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The report page: curves, maps, score cards and tables of a study, in one file."""
+"""The report page: curves, maps, score cards and tables of a study in one file."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from lengthwise.viewer.rows import cards, chart_rows, pack_columns, tables
 from lengthwise.viewer.viewer import SCRIPTS as VIEWER
 from lengthwise.viewer.viewer import thinking
 
-MOST = 3_000_000  # bytes of a page; models that do not fit are left out
+MOST = 3_000_000  # bytes per page; models that do not fit are left out
 LIBRARIES = "vega", "vega-lite", "vega-embed"
-TRIES = 300  # of the search for failures of each model
+TRIES = 300  # per model, in the search for failures
 
 
 def report_page(
@@ -32,26 +32,26 @@ def report_page(
     operations: Mapping[str, float] | None = None,
     models: Sequence[Weights] = (),
 ) -> str:
-    """The page of these runs, and of language models that were ``asked``, as HTML. ``made`` is the command that makes
-    it again, ``operations`` are as in ``report.card``; ``models`` think in the page, as many of them as fit."""
+    """Return the page of these runs and of the language models in ``asked``, as HTML. ``made`` is the command that
+    regenerates it, ``operations`` are as in ``report.card``; as many of ``models`` as fit can be run in the page."""
     title = title or usual_title([one.outline for one in [*runs, *asked]])
-    held = {
+    report = {
         "made": made,
         "charts": chart_rows(runs, asked),
         "tables": {name: pack_columns(rows) for name, rows in tables(runs, asked, operations).items()},
         "recipes": {label: group[0].config() for label, group in (by_recipe(runs) if runs else {}).items()},
     }
     body = _body(title, runs, asked, cards(runs, operations), made)
-    page, chosen = _page(title, body, held, []), []
+    page, chosen = _page(title, body, report, []), []
     for model in models:
         if len(page) + _weight(model) < MOST:
             chosen.append(thinking(model, TRIES))
-            page = _page(title, body, held, chosen)
+            page = _page(title, body, report, chosen)
     return page
 
 
 def exportable_weights(runs: Sequence[Run]) -> list[Weights]:
-    """The weights of each recipe's first trained run, if a page can compute them."""
+    """Return the weights of each recipe's first trained run, if ``js`` implements the model."""
     found = []
     for group in by_recipe(runs).values() if runs else ():
         run = next((run for run in group if run.about() and not run.diverged), None)
@@ -65,7 +65,7 @@ def exportable_weights(runs: Sequence[Run]) -> list[Weights]:
 
 
 def _weight(model: Weights) -> int:
-    """The bytes that a model adds to a page, about: its parameters in base64, and the program beside it."""
+    """Estimate the bytes that a model adds to a page: its parameters in base64, plus its program."""
     return sum(part.numel() for part in model.model.parameters()) * 16 // 3 + 100_000
 
 
@@ -88,7 +88,8 @@ _VIEWER = """<section id="thinking" aria-labelledby="thinking-title"><h2 id="thi
 def _body(
     title: str, runs: Sequence[RunFolder], asked: Sequence[InquiryFolder], card: Sequence[dict[str, Any]], made: str
 ) -> str:
-    """What stands without a script: the title, the score card, and how the page is made again."""
+    """Return the part of the page that needs no script: the title, the score card, and the command that regenerates
+    it."""
     count = f"{len(runs)} run{'s' * (len(runs) != 1)}" + (f", {len(asked)} asked" if asked else "")
     again = f"<p>To make this page again: <code>{text(made)}</code></p>" if made else ""
     return f"""<a class="skip" href="#charts">to the charts</a>

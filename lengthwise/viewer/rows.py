@@ -1,4 +1,4 @@
-"""What a report page draws, and its tables: plain rows, made of what reports compute."""
+"""The data of a report page: rows for its charts and tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lengthwise.report.publish import anatomies_of, metrics_of, scores_of
 from lengthwise.report.tables import depth_rows
 from lengthwise.runs.folder import InquiryFolder, RunFolder
 
-LOSSES = 250  # of a run that are drawn, about
+LOSSES = 250  # approximate number of points drawn per run
 SHAPES = {
     "o": "circle",
     "s": "square",
@@ -28,11 +28,11 @@ SHAPES = {
     "P": "cross",
     "X": "stroke",
 }
-SEEDS = {"seed", "data_seed", "name"}  # fields of a recipe that tell no recipes apart
+SEEDS = {"seed", "data_seed", "name"}  # recipe fields that are ignored when comparing recipes
 
 
 def chart_rows(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> dict[str, list[Row]]:
-    """The rows of every chart, by the chart's name; empty where there is nothing to draw."""
+    """Return the rows of every chart, by the chart's name; empty if there is nothing to draw."""
     groups = by_recipe(runs) if runs else {}
     return {
         "methods": _methods([*groups, *(curve.label for curve in language_model_curves(asked))]),
@@ -50,7 +50,7 @@ def chart_rows(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> dic
 def tables(
     runs: Sequence[RunFolder], asked: Sequence[InquiryFolder], operations: Mapping[str, float] | None
 ) -> dict[str, list[Row]]:
-    """Every table, by its name; those without rows are left out."""
+    """Return the tables that have rows, by name."""
     groups = by_recipe(runs) if runs else {}
     found = {
         "scores": scores_of(runs, asked),
@@ -65,29 +65,30 @@ def tables(
 
 
 def cards(runs: Sequence[RunFolder], operations: Mapping[str, float] | None) -> list[Row]:
-    """The score card; none where nothing was measured."""
+    """Return the score card; empty without scores."""
     return score_card(runs, operations) if any(run.rows("scores") for run in runs) else []
 
 
 def _with_size_words(row: Row) -> Row:
-    """A row of the card whose lists are words: they are of sizes, and no sizes themselves."""
+    """Return a row of the card with its lists as text: they list the sizes of several seeds, and are not sizes
+    themselves."""
     return {name: format_sizes(value) if isinstance(value, list) else value for name, value in row.items()}
 
 
 def pack_columns(rows: Iterable[Row]) -> dict[str, Any]:
-    """A table with its columns named once."""
+    """Return a table as its columns and the rows' values, so that each column is named once."""
     columns, flat = flatten_rows(rows)
     return {"columns": columns, "rows": [[row.get(name) for name in columns] for row in flat]}
 
 
 def _methods(labels: Iterable[str]) -> list[Row]:
-    """How each recipe looks: as in figures."""
+    """Return the colour and marker of each recipe, as in figures."""
     looks = {label: look(number, name=label) for number, label in enumerate(dict.fromkeys(labels))}
     return [{"label": label, "colour": one.colour, "shape": SHAPES[one.marker]} for label, one in looks.items()]
 
 
 def _lengths(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[Row]:
-    """Exact match against length: a row per curve and size."""
+    """Return exact match against length: a row per curve and size."""
     found = all_curves(runs, asked)
     rows = []
     for curve, name in zip(found, names(found), strict=True):
@@ -116,7 +117,7 @@ def _lengths(runs: Sequence[RunFolder], asked: Sequence[InquiryFolder]) -> list[
 
 
 def _map(label: str, group: Sequence[RunFolder]) -> list[Row]:
-    """Exact match on two sizes, the mean over seeds; none where no pair of different sizes was measured."""
+    """Return exact match over two sizes, the mean over seeds; empty unless a pair of different sizes was measured."""
     cells: dict[tuple[str, str, int, int], list[float]] = {}
     for run in group:
         for row in latest(run.rows("scores")):
@@ -132,13 +133,13 @@ def _map(label: str, group: Sequence[RunFolder]) -> list[Row]:
 
 
 def _depths(group: Sequence[RunFolder]) -> list[Row]:
-    """What loops do in the first run in which that was measured: a row per size, that of the most problems."""
+    """Return accuracy by loops from the first run that has it: per size, the row measured on the most problems."""
     rows = next((rows for run in group if (rows := run.rows("depth"))), [])
     return list({tuple(row["sizes"]): row for row in sorted(rows, key=lambda row: row["count"])}.values())
 
 
 def _loops(label: str, group: Sequence[RunFolder]) -> list[Row]:
-    """Accuracy and confidence after each loop."""
+    """Return accuracy and confidence after each loop."""
     return [
         {"label": label, "size": size_text(row["sizes"]), "loop": loop, "exact": exact, "confidence": sure}
         for row in _depths(group)
@@ -147,7 +148,7 @@ def _loops(label: str, group: Sequence[RunFolder]) -> list[Row]:
 
 
 def _stops(label: str, group: Sequence[RunFolder]) -> list[Row]:
-    """Where the stopping rules stop, the mean over problems."""
+    """Return the mean loop at which each stopping rule stops."""
     return [
         {"label": label, "size": size_text(row["sizes"]), "rule": name, "loop": round(chosen["mean"], 2)} | chosen
         for row in _depths(group)
@@ -156,7 +157,7 @@ def _stops(label: str, group: Sequence[RunFolder]) -> list[Row]:
 
 
 def _seeds(group: Sequence[RunFolder]) -> dict[RunFolder, int | str]:
-    """What a chart calls each run: its seed or, where some differ in the seed of their problems only, both."""
+    """Return the label of each run: its seed or, if several runs share it, also the seed of its problems."""
     same, outlines = Counter(run.outline.seed for run in group), {run: run.outline for run in group}
     return {
         run: one.seed if same[one.seed] == 1 else f"{one.seed}, problems {one.data_seed}"
@@ -176,7 +177,7 @@ def _loss(label: str, group: Sequence[RunFolder]) -> list[Row]:
 
 
 def _training_rows(label: str, group: Sequence[RunFolder]) -> list[Row]:
-    """Exact match measured while training."""
+    """Return exact match measured while training."""
     return [
         {"label": label, "seed": seed, "size": size, "step": row["step"], "exact": share}
         for run, seed in _seeds(group).items()
@@ -186,7 +187,7 @@ def _training_rows(label: str, group: Sequence[RunFolder]) -> list[Row]:
 
 
 def _wrong(label: str, group: Sequence[RunFolder]) -> list[Row]:
-    """Where wrong answers first go wrong, all seeds together."""
+    """Return the positions at which wrong answers first go wrong, over all seeds."""
     return [
         {"label": label, "size": size, "position": position, "answers": count}
         for size, rows in by_size(anatomies_of(group)).items()
@@ -195,7 +196,8 @@ def _wrong(label: str, group: Sequence[RunFolder]) -> list[Row]:
 
 
 def _traits(label: str, group: Sequence[RunFolder]) -> list[Row]:
-    """Exact match against what may make a problem hard; of a size that was looked at twice, that on more problems."""
+    """Return exact match against difficulty features; if a size was analysed twice, only the analysis that ``latest``
+    prefers."""
     return [
         {"label": label, "seed": seed, "size": size_text(row["sizes"]), "trait": trait}
         | {"middle": (part["low"] + part["high"]) / 2, "exact": part["exact"], "count": part["count"]}
@@ -210,7 +212,7 @@ def _traits(label: str, group: Sequence[RunFolder]) -> list[Row]:
 
 
 def differences(groups: Mapping[str, Sequence[RunFolder]]) -> list[Row]:
-    """A row per field in which recipes differ, a column per recipe; seeds and names aside."""
+    """Return a row per field in which recipes differ, a column per recipe; seeds and names are ignored."""
     flat = {label: fields_of(group[0].config()) for label, group in groups.items()}
     paths = dict.fromkeys(path for one in flat.values() for path in one if path not in SEEDS)
     rows = [{"field": path} | {label: one.get(path, "–") for label, one in flat.items()} for path in paths]
@@ -218,7 +220,7 @@ def differences(groups: Mapping[str, Sequence[RunFolder]]) -> list[Row]:
 
 
 def fields_of(tree: Any, path: str = "") -> dict[str, Any]:
-    """A recipe's fields by their paths: ``model.width``; what a part is stands at the part's own path."""
+    """Return a recipe's fields by path, such as ``model.width``; a part's kind is stored at the part's own path."""
     if isinstance(tree, dict):
         inside = [fields_of(part, f"{path}.{name}".lstrip(".")) for name, part in tree.items() if name != "kind"]
         own = {path: tree["kind"]} if path and "kind" in tree else {}

@@ -1,4 +1,4 @@
-"""The page on which models think: type a problem, and see what each loop makes of it."""
+"""The viewer page: type a problem, and see the model's output after each loop."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from lengthwise.viewer.document import document, scripts, text
 from lengthwise.viewer.models import export_model
 from lengthwise.viewer.offered import collect_examples
 
-NETWORK = "tensors", "tasks", "layouts", "network", "timed", "trace", "rasp"  # what computes
+NETWORK = "tensors", "tasks", "layouts", "network", "timed", "trace", "rasp"  # scripts that compute
 SCRIPTS = *NETWORK, "dom", "draw", "panel", "viewer"
 
 
 def viewer_page(models: Sequence[Weights]) -> str:
-    """The page of these models, as HTML. Raises UsageError if one of them cannot be computed in a page, or two share a
-    name."""
+    """Return the viewer page of these models, as HTML. Raises UsageError if ``js`` does not implement one of them, or
+    if two share a name."""
     if len({model.name for model in models}) < len(models):
-        raise UsageError("models of one name cannot be told apart on a page: name each once")
-    held = {"models": [thinking(model) for model in models]}
+        raise UsageError("several models have the same name: name each once")
+    data = {"models": [thinking(model) for model in models]}
     names = " and ".join(model.name for model in models)
     body = f"""<a class="skip" href="#thinking">to the problem</a>
 <h1>{text(names)}: loop by loop</h1>
@@ -28,9 +28,10 @@ def viewer_page(models: Sequence[Weights]) -> str:
 <p>The model itself runs in this page: its weights are in the file, and nothing is sent anywhere. Type a problem and
 see what it would answer after every loop, how sure it is, where its heads look, and where it would stop.</p>
 <noscript><p>This page computes with JavaScript, which is switched off here.</p></noscript>"""
-    return document(f"{names}: loop by loop", body, scripts(*SCRIPTS), {"models": held})
+    return document(f"{names}: loop by loop", body, scripts(*SCRIPTS), {"models": data})
 
 
 def thinking(model: Weights, tries: int | None = None) -> dict[str, Any]:
-    """What the viewer needs of one model; ``tries`` of a search for its failures, see ``offered``."""
+    """Return the data of one model for the viewer; ``tries`` is the length of the search for failures (see
+    ``offered``)."""
     return export_model(model) | collect_examples(model, tries)

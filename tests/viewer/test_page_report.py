@@ -123,7 +123,7 @@ def test_the_command_writes_a_page_of_results(tmp_path):
     assert done.returncode == 0 and json.loads(done.stdout)["bytes"] == path.stat().st_size
     for words, said in {
         (RESULTS / "parity", "--html", tmp_path): "that is a folder",
-        (RESULTS / "parity", "--html", path, "--out", tmp_path): "leave --out out",
+        (RESULTS / "parity", "--html", path, "--out", tmp_path): "omit --out",
         (tmp_path / "nothing", "--html", path): "there is no such run",
     }.items():
         done = command("report", *words)
@@ -158,7 +158,7 @@ def test_a_run_whose_id_looks_like_a_number_keeps_its_rows(identity, tmp_path):
         ("runs.json", "[{}]", "it has no recipe_name"),
         ("runs.json", "{}", "it has no recipe_name"),
         ("runs.json", "[1]", "1 is not a JSON object"),
-        ("runs.json", "1", "neither a list nor an object"),
+        ("runs.json", "1", "not a JSON list or object"),
         ("scores.csv", "id,sizes\nx,bad\n", "row 1: sizes must be a size, as 8 or 8x12, not 'bad'"),
         ("scores.csv", "id,sizes\nx,8,9\n", "row 1 has more cells than there are columns"),
         ("scores.csv", "id,sizes\nx,8\n", "row 1: it has no task"),

@@ -296,7 +296,7 @@ def test_known_failures_are_those_of_the_shipped_weights():
 def test_the_command_says_what_is_wrong(tmp_path):
     for words, said in {
         ("gpt-small",): "it knows no Expression",
-        ("looped-pairs", "model.width=3"): "leave model.width=3 out",
+        ("looped-pairs", "model.width=3"): "remove model.width=3",
         ("looped-pairs", "looped-pairs"): "name each once",
         ("looped-pairs", "--all"): "--all and --measure go with a recipe",
     }.items():
