@@ -1,1 +1,1 @@
-"""Several trainings at once: a local pool, Slurm, Ray, sweeps."""
+"""Train several runs at once: local pool, Slurm, Ray, and sweeps."""

@@ -1,4 +1,4 @@
-"""Where trainings run: the seam between a fleet and the machines, shaped like ``concurrent.futures``."""
+"""Launchers run ``lengthwise`` commands on machines; their interface follows ``concurrent.futures``."""
 
 from __future__ import annotations
 
@@ -17,51 +17,51 @@ import torch
 from lengthwise.base.fields import Part
 from lengthwise.base.signals import child_environment
 
-COMMAND = (sys.executable, "-P", "-m", "lengthwise")  # -P: nothing in the working folder is imported for a library
+COMMAND = (sys.executable, "-P", "-m", "lengthwise")  # -P: a file in the working folder cannot shadow a library
 
 
 class Job(ABC):
-    """A command that an executor was given."""
+    """A command submitted to an executor."""
 
     @abstractmethod
     def is_done(self) -> bool:
-        """Has it come to an end?"""
+        """Return True once it has ended."""
 
     @abstractmethod
     def failure(self) -> str:
-        """Once it is done: why it failed, in a line; empty if it did not."""
+        """Once it is done, return why it failed, in one line; empty if it succeeded."""
 
 
 class Executor(ABC):
-    """Runs ``lengthwise`` commands. All see the same folder of runs."""
+    """Runs ``lengthwise`` commands, which all share one folder of runs."""
 
     @abstractmethod
     def room(self, running: int) -> int:
-        """How many further commands it takes now, while so many run."""
+        """Return how many more commands it accepts now, while ``running`` commands run."""
 
     @abstractmethod
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
-        """Run ``lengthwise`` with each of these lists of words."""
+        """Run ``lengthwise`` with each of these argument lists."""
 
     @abstractmethod
     def shutdown(self, running: Sequence[Job]) -> None:
-        """Stop what still runs, after it has written its checkpoint."""
+        """Stop running jobs, after each has written its checkpoint."""
 
 
 class Launcher(Part):
-    """A kind of executor, with its settings. Subclasses are frozen dataclasses."""
+    """A kind of executor with its settings. Subclasses are frozen dataclasses."""
 
     @abstractmethod
     def executor(self, jobs: int) -> Executor:
-        """An executor of at most so many commands at a time, where it is for the user to say. UsageError if what it
-        needs is not installed."""
+        """Return an executor. ``jobs`` limits the number of concurrent commands, where the launcher has no limit of its
+        own. Raises UsageError if a required library is missing."""
 
-    def check(self) -> None:  # what is here needs nothing
-        """UsageError if what it needs is not installed: asked before anything is written."""
+    def check(self) -> None:  # default: no requirements
+        """Raise UsageError if a required library is missing. Called before anything is written."""
 
     @abstractmethod
     def at_once(self, jobs: int) -> int:
-        """How many trainings its machines can run at a time; 0 if there are none. Nothing is begun."""
+        """Return how many trainings its machines can run at once; 0 if there are none. Nothing is started."""
 
 
 # This machine
@@ -69,7 +69,7 @@ class Launcher(Part):
 
 @dataclass(frozen=True)
 class Local(Launcher):
-    """Processes of this machine, which end with the one that started them."""
+    """Processes on this machine, which end together with the process that started them."""
 
     def executor(self, jobs: int) -> Executor:
         return _Local(jobs)
@@ -81,7 +81,7 @@ class Local(Launcher):
 class _Local(Executor):
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
-        self.placed: list[tuple[Job, int]] = []  # where there are several GPUs: processes, and the GPU of each
+        self.placed: list[tuple[Job, int]] = []  # with several GPUs: each running process and its GPU
 
     def room(self, running: int) -> int:
         return self.jobs - running
@@ -90,13 +90,13 @@ class _Local(Executor):
         return [self._start([*COMMAND, *words]) for words in commands]
 
     def _start(self, command: list[str]) -> Job:
-        """Start a command. Of several GPUs it gets the one that fewest of those running have, unless it names one."""
+        """Start a command. If there are several GPUs and it names none, it gets the least used one."""
         self.placed = [(job, gpu) for job, gpu in self.placed if not job.is_done()]
         gpu = free_gpu([gpu for _, gpu in self.placed])
-        asked = command.index("--device") + 1 if "--device" in command else 0
-        if gpu is None or not asked or command[asked] not in ("auto", "cuda"):
+        option = command.index("--device") + 1 if "--device" in command else 0
+        if gpu is None or not option or command[option] not in ("auto", "cuda"):
             return Process.start(command)
-        job = Process.start([*command[:asked], f"cuda:{gpu}", *command[asked + 1 :]])
+        job = Process.start([*command[:option], f"cuda:{gpu}", *command[option + 1 :]])
         self.placed.append((job, gpu))
         return job
 
@@ -111,7 +111,7 @@ class _Local(Executor):
 
 @dataclass(frozen=True)
 class Process(Job):
-    """A process of this machine, which ends with this one."""
+    """A process on this machine, which ends together with this one."""
 
     process: subprocess.Popen[bytes]
     log: IO[bytes]  # its standard error
@@ -119,8 +119,8 @@ class Process(Job):
     @staticmethod
     def start(command: list[str]) -> Process:
         log = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the process has ended)
-        # In a new session, Ctrl-C reaches a child only through shutdown, and only once; if this process is killed, the
-        # child's standard input ends.
+        # In a new session, Ctrl-C reaches the child only through shutdown, and only once. If this process is killed,
+        # the child sees the end of its standard input.
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -147,13 +147,13 @@ class Process(Job):
 
 
 def free_gpu(taken: Sequence[int]) -> int | None:
-    """The number of the GPU that stands fewest times in ``taken``; None unless there are several."""
+    """Return the number of the GPU that occurs least often in ``taken``; None unless there are several GPUs."""
     count = torch.cuda.device_count()
     return min(range(count), key=taken.count) if count > 1 else None
 
 
 def last_line(errors: bytes, status: int) -> str:
-    """Why a command failed, as its standard error says; empty if its exit status is 0."""
+    """Return why a command failed: the last line of its standard error; empty if its exit status is 0."""
     text = errors.decode(errors="replace").strip()
-    said = text.splitlines()[-1].removeprefix("lengthwise: ") if text else f"exit {status}"
-    return said if status else ""
+    reason = text.splitlines()[-1].removeprefix("lengthwise: ") if text else f"exit {status}"
+    return reason if status else ""

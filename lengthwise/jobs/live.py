@@ -1,4 +1,4 @@
-"""Shows the progress of runs that train in other processes, read from their folders."""
+"""Progress display for runs that train in other processes, read from their folders."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from lengthwise.jobs.pool import JobPool
 from lengthwise.run import Run
 from lengthwise.training.progress import loss_text
 
-MOST = 24  # runs that are shown one by one
-SHARE = 0.05  # of the time, at most, goes into pictures: rows of long trainings take a while to read
+MOST = 24  # maximum number of runs shown individually
+SHARE = 0.05  # maximum share of time spent on the display, since long metrics files are slow to read
 
 
 def follow(
@@ -30,13 +30,13 @@ def follow(
     quiet: bool = False,
     extra: Callable[[], RenderableType] | None = None,
 ) -> None:
-    """Poll the fleet until all runs are done, and show their progress, with ``extra`` below if given. If the output is
+    """Poll the pool until all runs are done and show their progress, with ``extra`` below if given. If the output is
     not a terminal, the status is printed every ``EVERY`` seconds."""
 
     def picture() -> RenderableType:
         return Group(overview(fleet, runs), extra()) if extra else overview(fleet, runs)
 
-    least = 0.0 if console.is_terminal else EVERY  # seconds between pictures
+    least = 0.0 if console.is_terminal else EVERY  # seconds between updates
     due = time.monotonic() + least
     with Live(console=console, auto_refresh=False, transient=True) if not quiet else nullcontext() as live:
         while fleet.poll():
@@ -51,18 +51,19 @@ def follow(
 
 
 def overview(fleet: JobPool, runs: Sequence[Run]) -> RenderableType:
-    """``status`` of all runs; of many, how many there are of each kind, and ``status`` of some that have begun."""
+    """Return the ``status`` of all runs; if there are many, their counts by state and the ``status`` of some running
+    ones."""
     if len(runs) <= MOST:
         return status(runs)
     running = [run for together, _ in fleet.running for run in together]
     counts = {"failed": len(fleet.failed), "submitted": len(running), "waiting": sum(map(len, fleet.waiting))}
     counts = {"done": len(runs) - sum(counts.values())} | counts
-    said = f"{len(runs):,} runs: {', '.join(f'{count:,} {name}' for name, count in counts.items())}"
-    return Group(said, status(running[:MOST]))
+    counted = f"{len(runs):,} runs: {', '.join(f'{count:,} {name}' for name, count in counts.items())}"
+    return Group(counted, status(running[:MOST]))
 
 
 def status(runs: Sequence[Run]) -> Table:
-    """A table with a line per run: steps, loss, exact match at the watched sizes, time left."""
+    """Return a table with a line per run: steps, loss, exact match at the watched sizes, time left."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     several = len({run.recipe.name for run in runs}) < len(runs)
     for run in runs:
@@ -73,9 +74,9 @@ def status(runs: Sequence[Run]) -> Table:
 
 
 def _progress(run: Run) -> tuple[int, str]:
-    """The number of steps done, and a note with exact match, loss and time."""
+    """Return the number of steps done, and a note with exact match, loss and time."""
     rows = run.rows("metrics")
-    taken = [row for row in rows if "rate" in row]  # rows of steps; the others are of what was watched
+    taken = [row for row in rows if "rate" in row]  # rows of steps; the others hold validation scores
     watched = [row["exact"] for row in rows if row.get("exact")]
     if not taken:
         return 0, "waiting"

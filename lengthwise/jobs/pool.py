@@ -1,4 +1,4 @@
-"""Trains several runs at once, wherever an executor has machines."""
+"""Train several runs at once, on the machines of an executor."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from lengthwise.base.types import UsageError
 from lengthwise.jobs.launchers import Job, Launcher, Local
 from lengthwise.run import Run
 
-Together = Sequence[Run]  # that one command trains
+Together = Sequence[Run]  # runs that one command trains
 
 
 class JobPool:
-    """Runs ``lengthwise train`` for several runs on an engine, with the options that ``arguments`` returns for each
-    run; at most ``jobs`` at a time on this machine. Finished work is not repeated. With ``stack``, the runs of a
-    recipe, whose seeds follow each other, are trained by one command, which is given the first one's options.
+    """Runs ``lengthwise train`` for several runs on a launcher, with the options that ``arguments`` returns for each
+    run; ``jobs`` is the maximum number at once on this machine. Finished runs are not repeated. With ``stack``, one
+    command trains all runs of a recipe, which must have consecutive seeds, with the first run's options.
 
-    A context manager: leaving it makes the remaining trainings write their checkpoints and stop.
+    A context manager: on exit, the remaining trainings write their checkpoints and stop.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class JobPool:
         self.arguments = arguments
         self.executor = (on or Local()).executor(jobs)
         self.running: list[tuple[Together, Job]] = []
-        self.failed: dict[Path, str] = {}  # the folders of runs that failed: the last line of their error output
+        self.failed: dict[Path, str] = {}  # by the folder of a failed run: why it failed
 
     def __enter__(self) -> Self:
         return self
@@ -49,14 +49,14 @@ class JobPool:
         self.running = []
 
     def check(self) -> None:
-        """UsageError, in one line, if a run failed."""
+        """Raise UsageError, in one line, if a run failed."""
         if self.failed:
             reasons = "; ".join(f"{folder}: {clean(reason)}" for folder, reason in self.failed.items())
             raise UsageError(reasons if len(self.failed) == 1 else f"{len(self.failed)} runs failed: {reasons}")
 
     def poll(self) -> bool:
-        """Collect ended trainings and start waiting ones; False when all are done. A run that failed stops no other:
-        why is kept in ``failed``, and in its folder."""
+        """Collect ended trainings and start waiting ones; return False once all are done. A failed run does not stop
+        the others; its reason is recorded in ``failed`` and in its folder."""
         ended = [(runs, job) for runs, job in self.running if job.is_done()]
         gone = {id(job) for _, job in ended}
         self.running = [pair for pair in self.running if id(pair[1]) not in gone]
@@ -78,29 +78,29 @@ class JobPool:
         self.running += zip(starting, self.executor.submit(words), strict=True)
 
     def _fail(self, runs: Together, reason: str) -> None:
-        """Count the runs of one command that it did not finish as lost."""
+        """Record the unfinished runs of one command as failed."""
         for run in [run for run in runs if not run.done] or runs:
             self.failed[run.folder] = reason
             _keep(run, reason)
 
 
 def _stacks(runs: Iterable[Run]) -> list[Together]:
-    """The runs of each recipe."""
-    found: dict[str, list[Run]] = {}
+    """Return the runs of each recipe."""
+    groups: dict[str, list[Run]] = {}
     for run in runs:
-        found.setdefault(run.recipe.seedless_id, []).append(run)
-    return [*found.values()]
+        groups.setdefault(run.recipe.seedless_id, []).append(run)
+    return [*groups.values()]
 
 
 def _run_arguments(runs: Together) -> list[str]:
-    """What ``train`` is asked to train."""
+    """Return the arguments of ``train`` that select the runs."""
     folder, seed = str(runs[0].folder), runs[0].recipe.seed
     return [folder] if len(runs) == 1 else [folder, "--seed", str(seed), "--seeds", str(len(runs)), "--stack"]
 
 
 def _keep(run: Run, reason: str) -> None:
-    """Keep why a run failed, unless it has said so itself; on a full disk that is only said, and of a run on which
-    another process works."""
+    """Record in the run's folder why it failed, unless the run has recorded that it diverged. Skipped if the disk is
+    full or another process holds the run's lock."""
     with suppress(UsageError):
         if not run.diverged:
             with run.locked():

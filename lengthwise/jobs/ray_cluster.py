@@ -1,6 +1,7 @@
-"""Trainings as tasks of a Ray cluster, an extra. Runs are in a folder that all nodes share.
+"""Run trainings as tasks of a Ray cluster (an optional extra). All nodes share the folder of runs.
 
-A task whose node or process is lost is tried again, elsewhere if need be, and goes on from the run's checkpoint.
+If a task's node or process is lost, Ray retries it, on another node if needed, and it resumes from the run's
+checkpoint.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from lengthwise.base.extras import library
 from lengthwise.base.ranges import Extra, NotNegative, OneLine, Size
 from lengthwise.jobs.launchers import COMMAND, Executor, Job, Launcher, Process
 
-MOST = 1000  # tasks that Ray is given at a time
-LOOK = 1.0  # seconds between two looks at them
-PATIENCE = 60.0  # seconds in which trainings that are cancelled write their checkpoints
+MOST = 1000  # maximum number of tasks submitted at a time
+LOOK = 1.0  # seconds between polls of the tasks
+PATIENCE = 60.0  # seconds that cancelled trainings have to write their checkpoints
 
 
 @dataclass(frozen=True)
 class Ray(Launcher):
     """Tasks of a Ray cluster."""
 
-    address: OneLine = ""  # of a cluster; empty: RAY_ADDRESS, a cluster that runs here, or one for this command alone
+    address: OneLine = ""  # of a cluster; empty: RAY_ADDRESS, a cluster on this machine, or a new one for this command
     cpus: Size = 1  # per training
     gpus: NotNegative = 0.0  # per training; 0.25 lets four share one
-    retries: Extra = 3  # times a training is tried again that was lost
+    retries: Extra = 3  # number of retries of a lost training
 
     def check(self) -> None:
         _library()
@@ -41,7 +42,7 @@ class Ray(Launcher):
 
     def at_once(self, jobs: int) -> int:
         if not (self.address or os.environ.get("RAY_ADDRESS")):
-            return 0  # one for this command alone would have the cores of this machine
+            return 0  # a new cluster would only have this machine's cores
         ray = _join_cluster(self.address)
         cores = int(ray.cluster_resources().get("CPU", 0))
         ray.shutdown()
@@ -49,20 +50,20 @@ class Ray(Launcher):
 
 
 def _library() -> Any:
-    return library("ray", "ray", "Ray is not here")
+    return library("ray", "ray", "Ray is not installed")
 
 
 def _join_cluster(address: str) -> Any:
-    """Ray, with a cluster. Raises UsageError if it is not installed, or none answers."""
+    """Connect to a cluster and return Ray. Raises UsageError if Ray is not installed, or no cluster answers."""
     ray = _library()
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of this command's own tells nobody
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry from a cluster that this command starts
     before = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address or None, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UsageError(f"Ray: no cluster answers ({str(error).strip().splitlines()[0]})") from None
     finally:
-        signal.signal(signal.SIGTERM, before)  # Ray has one of its own
+        signal.signal(signal.SIGTERM, before)  # Ray installs its own handler
     return ray
 
 
@@ -73,7 +74,7 @@ class _Ray(Executor):
         again = {"max_retries": engine.retries, "retry_exceptions": [Lost]}
         self.train = self.ray.remote(**needs, **again)(training)
         self.tasks = _Tasks(self.ray)
-        # A thread of Ray's prints what happens to nodes, where nothing but a command's result belongs.
+        # A thread of Ray prints node events to standard output, which is reserved for the command's result.
         self.silent = ExitStack()
         self.silent.enter_context(redirect_stdout(io.StringIO()))
 
@@ -81,9 +82,9 @@ class _Ray(Executor):
         return MOST - running
 
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
-        given = [self.train.remote([*words, "--wait"], os.getcwd()) for words in commands]
-        self.tasks.open.update(given)
-        return [_Task(reference, self.tasks) for reference in given]
+        references = [self.train.remote([*words, "--wait"], os.getcwd()) for words in commands]
+        self.tasks.open.update(references)
+        return [_Task(reference, self.tasks) for reference in references]
 
     def shutdown(self, running: Sequence[Job]) -> None:
         references = [job.reference for job in running if isinstance(job, _Task)]
@@ -96,17 +97,17 @@ class _Ray(Executor):
 
 
 class Lost(Exception):
-    """A training was killed."""
+    """Raised if a training was killed."""
 
 
 def training(words: list[str], folder: str) -> str:
-    """What a task does: it runs a command in a process that ends with it. Why the command failed; empty if it did not.
-    Raises ``Lost`` where it was killed."""
+    """Run a command in a process that ends together with the task. Return why it failed, empty if it succeeded. Raises
+    ``Lost`` if it was killed."""
     os.chdir(folder)
     process = Process.start([*COMMAND, *words])
     try:
         while not process.is_done():
-            time.sleep(0.2)  # Ray cancels a task as Ctrl-C does, which waits for Python's next step
+            time.sleep(0.2)  # Ray cancels with KeyboardInterrupt, which arrives between Python instructions
     except KeyboardInterrupt:
         process.process.terminate()
         process.process.wait()
@@ -119,14 +120,14 @@ def training(words: list[str], folder: str) -> str:
 
 @dataclass
 class _Tasks:
-    """The tasks that Ray was given, looked at now and then, all at once."""
+    """The submitted tasks, polled together at intervals."""
 
     ray: Any
     open: set[Any] = field(default_factory=set)
     looked: float = 0.0
 
     def has(self, reference: Any) -> bool:
-        """Does a task still wait or run?"""
+        """Return True while a task waits or runs."""
         if self.open and time.monotonic() - self.looked >= LOOK:
             _, left = self.ray.wait([*self.open], num_returns=len(self.open), timeout=0)
             self.open, self.looked = {*left}, time.monotonic()
@@ -135,7 +136,7 @@ class _Tasks:
 
 @dataclass
 class _Task(Job):
-    reference: Any  # Ray's, to what the task returns
+    reference: Any  # Ray's reference to the task's result
     tasks: _Tasks
 
     def is_done(self) -> bool:
@@ -144,5 +145,5 @@ class _Task(Job):
     def failure(self) -> str:
         try:
             return self.tasks.ray.get(self.reference)
-        except Exception as error:  # Ray's, or what the task has raised
+        except Exception as error:  # from Ray, or raised by the task
             return f"Ray: {str(error).strip().splitlines()[-1]}"

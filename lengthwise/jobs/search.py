@@ -1,4 +1,5 @@
-"""Search through a sweep's ranges with Optuna, an extra. Its trials are in a file, so that a search goes on."""
+"""Search a sweep's ranges with Optuna (an optional extra). Trials are stored in a file, so that a search can be
+resumed."""
 
 from __future__ import annotations
 
@@ -14,23 +15,23 @@ from lengthwise.base.files import append, check_no_link, disk, one_line, parse_o
 from lengthwise.base.rng import address
 from lengthwise.experiment.axes import Axis, Point
 
-STARTUP = 4  # trials before one is given up
+STARTUP = 4  # trials before pruning starts
 
 
 def _library() -> Any:
-    optuna = library("optuna", "sweep", "--trials searches with Optuna, which is not here")
+    optuna = library("optuna", "sweep", "--trials needs Optuna, which is not installed")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
 
 
 def check_search() -> None:
-    """UsageError where Optuna is not here."""
+    """Raise UsageError if Optuna is not installed."""
     _library()
 
 
 class _Journal:
-    """The file in which Optuna keeps a study, an entry per line, as Optuna's own backend writes it. The sweep's folder
-    is locked, so no other process writes to it; an incomplete last line is left out, as of all files of rows."""
+    """The file that stores an Optuna study, one entry per line, in the format of Optuna's own backend. The sweep's
+    folder is locked, so no other process writes to it. An incomplete last line is ignored, as in all row files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -43,7 +44,7 @@ class _Journal:
         return iter(self.entries[log_number_from:])
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Keep further entries, all or none."""
+        """Append entries, all or none."""
         lines = [json.dumps(log, separators=(",", ":")) + "\n" for log in logs]
         with disk(self.path.parent):
             append(self.path, "".join(lines).encode())
@@ -51,8 +52,8 @@ class _Journal:
 
 
 class Search:
-    """Trials of an Optuna study, kept in ``optuna.log``. Suggestions are drawn from ``seed``. Raises UsageError if the
-    log is damaged, other than that its last bytes are lost."""
+    """Trials of an Optuna study, stored in ``optuna.log``. Suggestions depend on ``seed``. Raises UsageError if the log
+    is damaged, except by a truncated last line."""
 
     def __init__(self, folder: Path, axes: Sequence[Axis], seed: int) -> None:
         self.library, self.axes, path = _library(), axes, folder / "optuna.log"
@@ -60,15 +61,15 @@ class Search:
         try:
             self.study = self._study(_Journal(path))
             trials = len(self.study.trials)
-        except Exception as error:  # Optuna applies entries unchecked
+        except Exception as error:  # Optuna does not validate entries
             what = f"{path}: Optuna cannot read it ({type(error).__name__}: {one_line(error)})"
             reason = error if isinstance(error, UsageError) else what
-            raise UsageError(f"{reason}; delete {path.name} to search anew: trained runs stay") from None
-        # A search that goes on must not suggest its first trials again.
+            raise UsageError(f"{reason}; delete {path.name} to restart the search: trained runs are kept") from None
+        # A resumed search must not suggest its first trials again.
         self.study.sampler = self.library.samplers.TPESampler(seed=address(seed, trials) % 2**32)
 
     def _study(self, journal: _Journal) -> Any:
-        with warnings.catch_warnings(action="ignore"):  # some of its parts call themselves experimental
+        with warnings.catch_warnings(action="ignore"):  # warnings that parts of it are experimental
             return self.library.create_study(
                 storage=self.library.storages.JournalStorage(journal),
                 study_name="sweep",
@@ -78,24 +79,24 @@ class Search:
             )
 
     def count_finished(self) -> int:
-        """How many trials have come to an end."""
+        """Return the number of finished trials."""
         return sum(trial.state.is_finished() for trial in self.study.trials)
 
     def begun(self) -> list[Any]:
-        """Trials that an earlier call began and did not end."""
+        """Return trials that an earlier call started and did not finish."""
         states = [self.library.trial.TrialState.RUNNING]
         return [self.library.trial.Trial(self.study, one._trial_id) for one in self.study.get_trials(states=states)]
 
     def ask(self) -> Any:
-        """A further trial."""
+        """Return a new trial."""
         return self.study.ask()
 
     def point(self, trial: Any) -> Point:
-        """What a trial tries."""
+        """Return the values that a trial tries."""
         return {axis.path: self._suggest(trial, axis) for axis in self.axes}
 
     def points(self) -> list[Point]:
-        """What all trials tried, from the first on, each once."""
+        """Return the values of all trials in order, without duplicates."""
         tried = [self.point(self.library.trial.FixedTrial(one.params)) for one in self.study.trials if one.params]
         return [point for number, point in enumerate(tried) if point not in tried[:number]]
 
@@ -107,12 +108,13 @@ class Search:
         return axis.text(trial.suggest_float(axis.path, axis.low, axis.high, log=axis.log))
 
     def goes_on(self, trial: Any, seeds: int, exact: float) -> bool:
-        """Is a trial worth a further seed, now that seed ``seeds`` has this exact match? Not below the median."""
-        with warnings.catch_warnings(action="ignore"):  # an earlier call, which was killed, may have reported it
+        """Report the exact match of seed ``seeds``; return False if the trial should be pruned, that is, if it is below
+        the median."""
+        with warnings.catch_warnings(action="ignore"):  # a killed call may already have reported it
             trial.report(exact, seeds)
         return not trial.should_prune()
 
     def tell(self, trial: Any, exact: float | None) -> None:
-        """End a trial; None if it cannot be trained."""
+        """Finish a trial; ``exact`` is None if it cannot be trained."""
         failed = self.library.trial.TrialState.FAIL
         self.study.tell(trial, exact, state=failed if exact is None else None)

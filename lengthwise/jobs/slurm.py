@@ -1,7 +1,7 @@
-"""Trainings as jobs of a Slurm cluster, through submitit, an extra. Runs are in a folder that all nodes share.
+"""Run trainings as jobs of a Slurm cluster, through submitit (an optional extra). All nodes share the folder of runs.
 
-A job that is preempted, runs out of its time, or loses its node is queued again, and goes on from the run's checkpoint;
-so is one that is lost otherwise, some times.
+A job that is preempted, reaches its time limit, or loses its node is requeued and resumes from the run's checkpoint. A
+job that is lost in another way is resubmitted up to ``LOST`` times.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from lengthwise.base.ranges import Extra, OneLine, Range, Size
 from lengthwise.jobs.launchers import COMMAND, Executor, Job, Launcher, last_line
 from lengthwise.runs.folder import runs_folder
 
-MOST = 1000  # jobs of an array
-LOOK = 5.0  # seconds between two looks at the queue
-WARNING = 90  # seconds between the signal that a job's time is over and its end
-AGAIN = 1000  # times a job may run out of its time
-LOST = 3  # times a job may be lost, as when its memory does not suffice
+MOST = 1000  # maximum number of jobs in an array
+LOOK = 5.0  # seconds between polls of the queue
+WARNING = 90  # seconds from the time-limit signal to the end of a job
+AGAIN = 1000  # maximum number of time-outs per job
+LOST = 3  # maximum number of times a job may be lost, e.g. out of memory
 
 
 @dataclass(frozen=True)
 class Slurm(Launcher):
     """Jobs of a Slurm cluster, as one array."""
 
-    partition: OneLine = ""  # empty: the cluster's own default
-    minutes: Annotated[int, Range(5)] = 60  # of a job, the last for saving; a longer training goes on in the next
+    partition: OneLine = ""  # empty: the cluster's default
+    minutes: Annotated[int, Range(5)] = 60  # time limit per job, saving included; a longer training resumes in the next
     gpus: Extra = 0  # per training
     cpus: Size = 1  # per training
-    memory: OneLine = ""  # per training, e.g. 4GB; empty: the cluster's own default
-    at_a_time: Size = 100  # trainings of an array that run at a time
-    leave: bool = False  # let jobs go on when who watches them stops; else they are cancelled
+    memory: OneLine = ""  # per training, e.g. 4GB; empty: the cluster's default
+    at_a_time: Size = 100  # maximum number of running trainings per array
+    leave: bool = False  # keep jobs running when this command stops; otherwise they are cancelled
 
     def check(self) -> None:
         _library()
         if not shutil.which("sbatch") or not shutil.which("srun"):
-            raise UsageError("Slurm's commands are not here: there is no sbatch or srun")
+            raise UsageError("Slurm's commands sbatch and srun are not installed")
 
     def executor(self, jobs: int) -> Executor:
         self.check()
@@ -55,12 +55,12 @@ class Slurm(Launcher):
             return 0
         where = ["--partition", self.partition] if self.partition else []
         found = subprocess.run(["sinfo", "--noheader", "--format", "%C", *where], capture_output=True, text=True)
-        usable = [line.split("/") for line in found.stdout.split()]  # allocated, idle, other, in all
+        usable = [line.split("/") for line in found.stdout.split()]  # allocated, idle, other, total
         return min(self.at_a_time, sum(int(cores[0]) + int(cores[1]) for cores in usable) // self.cpus)
 
 
 def _library() -> Any:
-    return library("submitit", "slurm", "Slurm takes submitit, which is not here")
+    return library("submitit", "slurm", "Slurm needs submitit, which is not installed")
 
 
 class _Slurm(Executor):
@@ -83,7 +83,7 @@ class _Slurm(Executor):
         self.queue = _Queue()
 
     def room(self, running: int) -> int:
-        return MOST if running < self.engine.at_a_time else 0  # the next array, when this one runs dry
+        return MOST if running < self.engine.at_a_time else 0  # the next array, once this one has fewer jobs left
 
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
         trainings = [Training([*COMMAND, *words, "--wait"]) for words in commands]
@@ -94,8 +94,8 @@ class _Slurm(Executor):
         try:
             with self.executor.batch():
                 return [self.executor.submit(training) for training in trainings]
-        except Exception as error:  # whatever Slurm says of the settings
-            raise UsageError(f"Slurm takes no job: {error}") from None
+        except Exception as error:  # e.g. Slurm rejects the settings
+            raise UsageError(f"Slurm rejects the jobs: {error}") from None
 
     def shutdown(self, running: Sequence[Job]) -> None:
         numbers = [job.job.job_id for job in running if isinstance(job, _Job)]
@@ -104,14 +104,14 @@ class _Slurm(Executor):
 
 
 class Training:
-    """What a job does: it runs a command, and when its time is over lets it write a checkpoint, and runs it again."""
+    """A job: runs a command. When its time ends, the command writes a checkpoint and the job is submitted again."""
 
     def __init__(self, command: list[str]) -> None:
         self.command = command
         self.process: subprocess.Popen[bytes] | None = None
 
     def __call__(self) -> str:
-        """Why the command failed; empty if it did not."""
+        """Run the command; return why it failed, empty if it succeeded."""
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         self.process = subprocess.Popen(self.command, env=environment, **pipes)
@@ -119,7 +119,7 @@ class Training:
         return last_line(errors, self.process.returncode)
 
     def checkpoint(self) -> Any:
-        """What submitit calls when the job's time is over, or when it is preempted: the job that goes on."""
+        """Called by submitit when the job's time ends or it is preempted: return the job that resumes it."""
         if self.process:
             self.process.terminate()
             self.process.wait()
@@ -128,7 +128,7 @@ class Training:
 
 @dataclass
 class _Queue:
-    """The jobs that Slurm knows, looked at now and then. Accounting, which many clusters lack, is not needed."""
+    """The jobs in Slurm's queue, polled at intervals. Needs no accounting, which many clusters lack."""
 
     alive: set[str] = field(default_factory=set)
     looked: float = -LOOK
@@ -139,7 +139,7 @@ class _Queue:
             states = "PENDING,RUNNING,REQUEUED,COMPLETING,CONFIGURING,SUSPENDED,PREEMPTED,REQUEUE_HOLD,RESIZING,STOPPED"
             found = subprocess.run([*listed, states], capture_output=True, text=True)
             self.looked = time.monotonic()
-            if found.returncode:  # the controller does not answer: nothing is known to have ended
+            if found.returncode:  # the controller does not answer: assume that no job has ended
                 return True
             self.alive = {*found.stdout.split()}
         return job in self.alive
@@ -147,22 +147,22 @@ class _Queue:
 
 @dataclass
 class _Job(Job):
-    """A job; where it is lost without having been cancelled, another one goes on."""
+    """A job, resubmitted if it is lost without having been cancelled."""
 
-    job: Any  # submitit's
+    job: Any  # submitit's job
     queue: _Queue
-    submit: Callable[[], list[Any]]  # the same again
-    missed: float | None = None  # since when Slurm does not know it
-    lost: int = 0  # times
+    submit: Callable[[], list[Any]]  # submits the same training again
+    missed: float | None = None  # when it was first missing from the queue
+    lost: int = 0  # number of times it was lost
 
     def is_done(self) -> bool:
-        if self.queue.has(self.job.job_id):  # first: of a thousand jobs no file is looked for
+        if self.queue.has(self.job.job_id):  # checked first, to avoid looking for a file per queued job
             self.missed = None
             return False
         if self.job.paths.result_pickle.exists():
             return True
         self.missed = self.missed or time.monotonic()
-        if time.monotonic() - self.missed < 2 * LOOK:  # a shared file system may show the result late
+        if time.monotonic() - self.missed < 2 * LOOK:  # a shared file system may show the result with a delay
             return False
         if self.lost == LOST or _is_cancelled(self.job.job_id):
             return True
@@ -181,6 +181,6 @@ class _Job(Job):
 
 
 def _is_cancelled(job: str) -> bool:
-    """Was a job taken back? As far as Slurm still knows it."""
+    """Return True if a job was cancelled, as far as Slurm still knows it."""
     found = subprocess.run(["scontrol", "--oneliner", "show", "job", job], capture_output=True, text=True)
     return "JobState=CANCELLED" in found.stdout

@@ -28,7 +28,7 @@ SMALL = ["steps=2", "lengths=Uniform(top=4)", "model.width=8", "batch=8", "watch
 def test_without_slurm_one_line_says_so(monkeypatch, tmp_path):
     pytest.importorskip("submitit")
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
-    with pytest.raises(UsageError, match="there is no sbatch"):
+    with pytest.raises(UsageError, match="sbatch and srun are not installed"):
         slurm.Slurm().executor(1)
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(UsageError, match=r"pip install 'lengthwise\[slurm\]'"):

@@ -289,6 +289,6 @@ def test_a_search_goes_on_after_its_log_lost_its_last_bytes(tmp_path):
     lines = content.splitlines(keepends=True)
     for damaged in (b"{\n", b"[]\n", b'{"op_code": 4}\n', b'{"op_code": 99, "worker_id": "x"}\n', b"\xff\n"):
         path.write_bytes(b"".join([*lines[:2], damaged, *lines[2:]]))
-        with pytest.raises(UsageError, match=r"optuna\.log: .*; delete optuna\.log to search anew") as error:
+        with pytest.raises(UsageError, match=r"optuna\.log: .*; delete optuna\.log to restart the search") as error:
             Search(tmp_path, axes, 0)
         assert str(error.value).isprintable()
