@@ -1,1 +1,1 @@
-"""Weights from elsewhere: are they what they are said to be?"""
+"""Check that weights from a third party are what they claim to be."""

@@ -1,4 +1,4 @@
-"""What a folder of weights claims, beside what is measured: scores, number of parameters, training lengths."""
+"""Compare what a folder of weights claims with measurements: scores, number of parameters, training lengths."""
 
 from __future__ import annotations
 
@@ -21,43 +21,45 @@ from lengthwise.report.published import read_csv
 from lengthwise.run import Weights
 from lengthwise.runs.folder import RunFolder
 
-SURE = 3.29  # the normal quantile of a 99.9 % interval: a claim is refuted if two of these do not meet
-DRAWN = 8  # claims that nothing else measures, of which so many are measured too
+SURE = 3.29  # normal quantile of a 99.9 % interval: a claim is refuted if its interval is above the measured one
+DRAWN = 8  # maximum number of claims on other sizes or problems that are measured too
 PROBLEMS = 200  # problems for each of them
-LONG = 5.0  # seconds after which a claim is left alone
-FOLLOWS = ("id", "name", "seed", "data_seed", "task", "top", "tops", "steps", "stopping")  # from the recipe alone
+LONG = 5.0  # seconds; claims that would take longer are skipped
+# Fields that the recipe determines.
+FOLLOWS = ("id", "name", "seed", "data_seed", "task", "top", "tops", "steps", "stopping")
 
 
 @dataclass(frozen=True)
 class Claims:
-    """What stands beside weights."""
+    """What files next to weights claim."""
 
-    rows: Sequence[Row] = ()  # of exact match
+    rows: Sequence[Row] = ()  # scores
     parameters: int | None = None
     outline: RunOutline | None = None
 
 
 def claims_of(folder: Path) -> Claims:
-    """What a folder's scores.jsonl, scores.csv and about.json say. Raises UsageError if one of them is damaged."""
+    """Read the claims in a folder's scores.jsonl, scores.csv and about.json. Raises UsageError if one of them is
+    damaged."""
     run, table = RunFolder(folder), folder / "scores.csv"
     listed = [fields.conform(Measured, row, f"{table}: a row") for row in read_csv(table)]
-    told = (folder / "about.json").exists()
+    has_about = (folder / "about.json").exists()
     return Claims(
         latest([*run.rows("scores"), *listed]),
-        run.about().get("parameters") if told else None,
-        run.outline if told else None,
+        run.about().get("parameters") if has_about else None,
+        run.outline if has_about else None,
     )
 
 
 def contradictions(claims: Claims, weights: Weights, parameters: int) -> Iterator[str]:
-    """Where what is said beside the weights does not follow from them and their recipe."""
+    """Yield each claim that contradicts the weights or their recipe."""
     if claims.parameters is not None and claims.parameters != parameters:
         yield f"{claims.parameters:,} parameters are claimed, there are {parameters:,}"
     if claims.outline is not None:
-        told, true = asdict(claims.outline), asdict(outline(weights.recipe))
+        claimed, actual = asdict(claims.outline), asdict(outline(weights.recipe))
         for name in FOLLOWS:
-            if told[name] != true[name]:
-                yield f"{name} {told[name]} is claimed, the recipe says {true[name]}"
+            if claimed[name] != actual[name]:
+                yield f"{name} {claimed[name]} is claimed, the recipe says {actual[name]}"
     own = digest(weights.model.state_dict())
     others = {row["sealed"] for row in claims.rows if row.get("sealed", own) != own}
     if others:
@@ -65,17 +67,17 @@ def contradictions(claims: Claims, weights: Weights, parameters: int) -> Iterato
 
 
 def find_refuted(claims: Claims, measured: Iterable[Row], weights: Weights, seed: int) -> tuple[list[str], int]:
-    """Claims that are surely better than what was measured, and how many claims were looked at. Of those that nobody
-    has measured yet, a few are drawn and measured here."""
+    """Return the claims that are significantly better than measured, and the number of claims compared. A few of the
+    claims that ``measured`` does not cover are drawn and measured here."""
     own = [row for row in claims.rows if row["stopping"] == weights.recipe.stopping.name]
-    found = {(tuple(row["sizes"]), row["problems"]): row for row in measured}
-    unknown = [row for row in own if _key(row) not in found]
+    scores = {(tuple(row["sizes"]), row["problems"]): row for row in measured}
+    unknown = [row for row in own if _key(row) not in scores]
     drawn = Random(address(seed, "claims")).sample(unknown, min(DRAWN, len(unknown)))
     for row in drawn:
         if score := _measure_again(weights, row, seed):
-            found[_key(row)] = score
-    looked_at = [row for row in own if _key(row) in found]
-    return [said for row in looked_at if (said := _refutation(row, found[_key(row)]))], len(looked_at)
+            scores[_key(row)] = score
+    compared = [row for row in own if _key(row) in scores]
+    return [reason for row in compared if (reason := _refutation(row, scores[_key(row)]))], len(compared)
 
 
 def _key(row: Row) -> tuple[tuple[int, ...], str]:
@@ -83,7 +85,7 @@ def _key(row: Row) -> tuple[tuple[int, ...], str]:
 
 
 def _measure_again(weights: Weights, row: Row, seed: int) -> Row | None:
-    """A claim's problems measured anew; none where there are no such problems, or it would take too long."""
+    """Measure a claim on fresh problems; None if there are no such problems or it would take too long."""
     recipe, size = weights.recipe, tuple(row["sizes"])
     try:
         if of_measuring(recipe, [size], PROBLEMS, [recipe.stopping]).seconds > LONG:

@@ -1,5 +1,4 @@
-"""What happens to answers when weights are changed: whether a model computes with its weights, with all of them, and
-always the same."""
+"""Perturb weights to test whether a model's answers depend on them, on all of them, and deterministically."""
 
 from __future__ import annotations
 
@@ -24,29 +23,29 @@ from lengthwise.run import Weights
 from lengthwise.runners.cpu import choose
 
 Perturbation = Callable[[Tensor, Generator], Tensor]
-MOVED = 1e-6  # a smaller change of a logit, relative to the largest one, is rounding
-TINY = 1e-6  # of a tensor's spread: a change that no honest answer depends on
-DRAWS = 3  # of each change
-TIMES = 3  # that problems are answered, to see whether answers stay
+MOVED = 1e-6  # smaller changes of a logit, relative to the largest logit, are rounding
+TINY = 1e-6  # relative to a tensor's root mean square; genuine answers tolerate this change
+DRAWS = 3  # per perturbation
+TIMES = 3  # number of times problems are answered, to test for determinism
 
 
 def shuffled(tensor: Tensor, draw: Generator) -> Tensor:
-    """Shuffle the numbers."""
+    """Shuffle a tensor's values."""
     return tensor.flatten()[torch.randperm(tensor.numel(), generator=draw)].view_as(tensor)
 
 
 def noisy(tensor: Tensor, draw: Generator) -> Tensor:
-    """Each number with noise as large as the tensor's spread."""
+    """Add noise as large as the tensor's root mean square."""
     return tensor + torch.randn(tensor.shape, generator=draw) * _spread(tensor)
 
 
 def jittered(tensor: Tensor, draw: Generator) -> Tensor:
-    """Each number with noise far below what an answer may depend on."""
+    """Add noise far too small to affect a genuine answer."""
     return tensor + torch.randn(tensor.shape, generator=draw) * TINY * _spread(tensor)
 
 
 def _spread(tensor: Tensor) -> float:
-    """The root mean square; of a tensor of zeros 1."""
+    """Return the root mean square; 1 for a tensor of zeros."""
     return float(tensor.square().mean().sqrt()) or 1.0
 
 
@@ -54,7 +53,7 @@ def _spread(tensor: Tensor) -> float:
 def change_parameters(
     model: nn.Module, change: Perturbation, draw: Generator, only: str | None = None
 ) -> Iterator[None]:
-    """A context in which all parameters of a model, or ``only`` the one of this name, are changed."""
+    """A context in which all parameters of a model, or only the one named ``only``, are perturbed."""
     chosen = {name: value for name, value in model.named_parameters() if only in (None, name)}
     before = {name: value.detach().clone() for name, value in chosen.items()}
     try:
@@ -67,14 +66,14 @@ def change_parameters(
 
 
 class Answered(NamedTuple):
-    """How a model does on some problems."""
+    """A model's results on some problems."""
 
     exact: float  # exact match
-    loss: float  # mean −log p of the right symbols, in nats
+    loss: float  # mean −log p of the correct symbols, in nats
 
 
 def measure_answers(weights: Weights, problems: Problems) -> Answered:
-    """Exact match by the recipe's own stopping rule, and the loss."""
+    """Return exact match under the recipe's own stopping rule, and the loss."""
     recipe = weights.recipe
     batch = recipe.layout.write(problems, recipe.task)
     (predicted,) = answers(weights.model, recipe, batch, [recipe.stopping])
@@ -83,8 +82,8 @@ def measure_answers(weights: Weights, problems: Problems) -> Answered:
 
 
 def measure_perturbed(weights: Weights, problems: Problems, seed: int) -> dict[str, Answered]:
-    """How it does as it is, and with its weights ``shuffled``, ``noisy`` and ``jittered``. Of several draws the one
-    that does most as the weights themselves: the best of what should fail, the worst of what should not."""
+    """Return the results of the unchanged weights, and with weights ``shuffled``, ``noisy`` and ``jittered``. Several
+    draws are made of each; the best is kept where the model should fail, the worst where it should not."""
     found = {"as it is": measure_answers(weights, problems)}
     for change, chosen in ((shuffled, max), (noisy, max), (jittered, min)):
         draws = []
@@ -96,22 +95,22 @@ def measure_perturbed(weights: Weights, problems: Problems, seed: int) -> dict[s
 
 
 def chance(problems: Problems) -> float:
-    """Exact match of whoever always says the most frequent answer."""
+    """Return the exact match of always giving the most frequent answer."""
     answer = torch.cat([problems.answer_length[:, None], problems.answer], 1)
     return float(answer.unique(dim=0, return_counts=True)[1].max()) / len(problems)
 
 
 def find_unused_parameters(weights: Weights, problems: Problems, seed: int) -> list[str]:
-    """The names of parameters on which no logit depends at the positions that the loss looks at."""
+    """Return the names of parameters that affect no logit at the positions of the loss."""
     recipe, model = weights.recipe, weights.model
     batch = recipe.layout.write(problems, recipe.task)
-    before, found = _logits(model, recipe, batch), []
+    before, unused = _logits(model, recipe, batch), []
     for number, (name, _) in enumerate(model.named_parameters()):
         with change_parameters(model, noisy, stream(seed, "unused", number), only=name):
             after = _logits(model, recipe, batch)
         if not ((after - before).abs() > MOVED * (1 + before.abs().max())).any() and bool(after.isfinite().all()):
-            found.append(name)
-    return found
+            unused.append(name)
+    return unused
 
 
 @torch.no_grad()
@@ -121,8 +120,9 @@ def _logits(model: Model, recipe: Recipe, batch: Batch) -> Tensor:
 
 
 def unsteady(weights: Weights, problems: Problems) -> tuple[int, int]:
-    """Count the problems whose answer differs when they are answered again; and when they stand in reverse order, in
-    halves. In the second rounding may tip what is nearly undecided, and rules that choose for several rows may."""
+    """Count the problems whose answer differs when they are answered again; and when they are answered in reverse
+    order, in two halves. The second count may include answers that rounding decides. It is 0 for rules that choose for
+    several rows, whose answers depend on the batch."""
     recipe, rows = weights.recipe, len(problems)
     batch = recipe.layout.write(problems, recipe.task)
     first, *others = [_predict(weights, batch, seed) for seed in range(TIMES)]
@@ -131,12 +131,14 @@ def unsteady(weights: Weights, problems: Problems) -> tuple[int, int]:
         return int(again.sum()), 0
     order = torch.arange(rows).flip(0)
     parts = [_predict(weights, batch.take(part), TIMES) for part in order.chunk(2)]
-    parts = [F.pad(part, (0, first.shape[1] - part.shape[1])) for part in parts]  # a half may lack the longest rows
+    parts = [
+        F.pad(part, (0, first.shape[1] - part.shape[1])) for part in parts
+    ]  # a half without the longest rows has fewer slots
     return int(again.sum()), int(_differ(first.flip(0), torch.cat(parts)).sum())
 
 
 def _predict(weights: Weights, batch: Batch, seed: int) -> Tensor:
-    """Each row's symbols up to its first end, "b a", zeros after it."""
+    """Return each row's symbols plus 1, up to and including the first end; zeros after it."""
     recipe = weights.recipe
     with preserve_generators():
         torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Training a recipe again, to see whether weights are what it gives."""
+"""Retrain a recipe, to check that weights come from it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ SAMPLES = 400  # problems per size
 def compare_retrained(
     weights: Weights, rows: Sequence[dict[str, Any]], seed: int, progress: Progress | None = None, **how: Any
 ) -> Check:
-    """Train the recipe of these weights, and compare: are they the same, or at least no better at what ``rows`` of
-    scores measured on uniform problems? Another processor or version of torch may give other last bits. ``how`` are
-    further arguments of ``train``, such as ``threads``."""
+    """Train the recipe of these weights and compare. The check passes if the weights are the same, or no score on
+    uniform problems in ``rows`` is refuted by the retrained ones: another processor or version of torch may change the
+    last bits. ``how`` are further arguments of ``train``, such as ``threads``."""
     name = "trained again"
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -41,5 +41,5 @@ def compare_retrained(
     sizes = [tuple(row["sizes"]) for row in uniform]
     measured = [score.row() for score in evaluate(again, sizes, samples=SAMPLES, seed=seed)]
     wrong, count = find_refuted(Claims(uniform), measured, again, seed)
-    told = f"other weights; {len(wrong)} of {count} sizes are solved worse by what its recipe gives"
-    return Check(name, "exposed" if wrong else "passed", "; ".join([told, *wrong[:3]]))
+    summary = f"other weights; {len(wrong)} of {count} sizes are solved worse by what its recipe gives"
+    return Check(name, "exposed" if wrong else "passed", "; ".join([summary, *wrong[:3]]))

@@ -1,7 +1,7 @@
-"""Somebody else's weights, measured: what is claimed is counted, and answers are asked for that nobody has seen.
+"""Verify weights from a third party: count what is claimed, and measure answers to fresh problems.
 
-``verify`` returns a record of checks. Each check has a verdict: ``passed``, ``exposed``, or ``open`` where nothing can
-be told. The record ends with a digest of itself, so that a change to it shows.
+``verify`` returns a record of checks. Each check has a verdict: ``passed``, ``exposed``, or ``open`` if it is
+inconclusive. A digest of the record shows whether it was changed.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ from lengthwise.verify.claims import Claims, contradictions, find_refuted
 from lengthwise.verify.perturbation import Answered, chance, find_unused_parameters, measure_perturbed, unsteady
 
 SAMPLES = 1000  # uniform problems per size
-STRUCTURED = 0.4  # of each family so many times as many: 381, all right, are surely .99
-PERTURBED = 128  # problems whose answers are compared
-LEAST = 0.2  # exact match above chance from which a collapse can be seen
-WORSE = 1.25  # else the loss grows at least as many times
-UNUSED = 0.02  # of all parameters: some vectors have no effect by nature, e.g. a bias of keys
-MOMENTS = 8  # of training at which its problems are looked at
+STRUCTURED = 0.4  # problems per family, relative to ``samples``: 400 by default, while 381, all right, suffice for .99
+PERTURBED = 128  # number of problems whose answers are compared
+LEAST = 0.2  # minimum exact match above chance for detecting a collapse; below it the loss is used
+WORSE = 1.25  # minimum factor by which the loss must then grow
+UNUSED = 0.02  # allowed fraction of unused parameters: some never have an effect, e.g. a bias of keys
+MOMENTS = 8  # training steps at which the sizes of problems are checked
 
 Verdict = Literal["passed", "exposed", "open"]
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     verdict: Verdict
-    told: str  # one line: what was found
+    told: str  # the finding, in one line
 
 
 def verify(
@@ -78,12 +78,12 @@ def verify(
     files: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Row:
-    """A record of what these weights are and do, as plain values; ``sign`` closes it.
+    """Return a record of what these weights are and do, as plain values; ``sign`` adds the digest.
 
-    ``sizes`` are by default those of ``evaluate``. ``seed`` chooses all problems; by default nobody knows it before.
-    ``samples`` are uniform problems per size, ``seconds`` the time of the attack, ``minutes`` of processor time what
-    exact match may take: larger sizes are left out, and the record says so. ``files`` are digests of the files that the
-    weights are from.
+    ``sizes`` are by default those of ``evaluate``. ``seed`` determines all problems; by default it is unpredictable.
+    ``samples`` is the number of uniform problems per size, ``seconds`` the time of the attack, ``minutes`` the
+    processor time for exact match: larger sizes are skipped and listed as ``left_out``. ``files`` are digests of the
+    files that the weights were loaded from.
     """
     claims, seed = claims or Claims(), secrets.randbits(62) if seed is None else seed
     recipe = weights.recipe
@@ -94,7 +94,7 @@ def verify(
     found, refused = {}, "its rule looks at many problems at once, an attack at one"
     problems = _as_trained(recipe, seed)
     checks += [_steady(weights, problems), sight := _sight(weights)]
-    if sight.verdict == "passed":  # what sees its answer need not be measured
+    if sight.verdict == "passed":  # scores mean nothing if the model sees its answer
         line.show(0, "changing weights")
         checks += _behaviour(weights, problems, seed)
         rows, left_out = _scores(weights, asked, seed, samples, minutes, line)
@@ -117,7 +117,7 @@ def verify(
 
 
 def _about(weights: Weights, seed: int, files: Mapping[str, str]) -> Row:
-    """What was verified, when, and with what."""
+    """Return what was verified, when, and with which versions."""
     from lengthwise import __version__
 
     recipe = weights.recipe
@@ -145,69 +145,69 @@ def _text(sizes: tuple[int, ...] | None) -> str | None:
 
 
 def has_passed(record: Row) -> bool:
-    """Was nothing exposed?"""
+    """Return True if no check exposed a problem."""
     return all(check["verdict"] != "exposed" for check in record["checks"])
 
 
 def sign(record: Row) -> Row:
-    """The record as it is written, with a digest of all that stands in it."""
+    """Return the record as it is written, with a digest of its content."""
     plain = json.loads(json_text({name: value for name, value in record.items() if name != "digest"}))
     return plain | {"digest": hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()}
 
 
 def read(path: Path) -> Row:
-    """A record from its file. Raises UsageError if it is not as it was signed, or none at all."""
+    """Read a record from its file. Raises UsageError if it is invalid or was changed after signing."""
     record = conform(Record, read_tree(path), str(path))
     if sign(record) != record:
-        raise UsageError(f"{path}: changed after it was written: its digest is not that of its content")
+        raise UsageError(f"{path}: changed after it was written: its digest does not match its content")
     return record
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# Checks without answers
+# Checks that need no answers
 
 
 def _static(weights: Weights, claims: Claims, asked: Sequence[tuple[int, ...]], parameters: int) -> Iterator[Check]:
     wrong = list(contradictions(claims, weights, parameters))
     yield Check("claims about it", "exposed" if wrong else "passed", "; ".join(wrong) or "as its files say")
-    kept = sum(value.numel() for value in weights.model.buffers())
-    numbers = f"{parameters:,} counted" + (f", and {kept:,} numbers that are no parameters" if kept else "")
-    yield Check("parameters", "exposed" if kept > parameters else "passed", numbers)
+    buffers = sum(value.numel() for value in weights.model.buffers())
+    numbers = f"{parameters:,} counted" + (f", and {buffers:,} numbers that are no parameters" if buffers else "")
+    yield Check("parameters", "exposed" if buffers > parameters else "passed", numbers)
     count = operations(weights, least := min(asked, key=max))
     done = f"{count:,} in matrix products for an answer of size {size_text(least)}"
     yield Check("operations", "passed" if count else "exposed", done if count else "there is no matrix product in it")
     foreign = sorted(_foreign(weights))
-    told = f"code of its own: {', '.join(foreign)}" if foreign else "a recipe of the package's parts, no code"
-    yield Check("recipe track", "exposed" if foreign else "passed", told)
+    finding = f"code of its own: {', '.join(foreign)}" if foreign else "a recipe of the package's parts, no code"
+    yield Check("recipe track", "exposed" if foreign else "passed", finding)
     yield _training(weights.recipe, asked, claims)
 
 
 def operations(weights: Weights, sizes: tuple[int, ...]) -> int:
-    """Floating-point operations in matrix products for one answer after the planned loops, by the plain runner; a
-    multiply–add counts as two."""
+    """Return the floating-point operations in matrix products for one answer after the planned loops, with the plain
+    runner; a multiply–add counts as two."""
     recipe, model = weights.recipe, weights.model
     batch = recipe.layout.write(recipe.task.sample(torch.tensor([list(sizes)]), stream(0, "operations")), recipe.task)
     loops = recipe.loops.planned(batch.rounds)
-    # By formulas that every device has: what torch counts of fused attention depends on the device. Its hooks look for
-    # gradients.
+    # With the MATH backend counts do not depend on the device. The counter's hooks need gradients.
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         Plain(model.eval()).last(batch.inputs, loops, batch.answer_slots)
     return counter.get_total_flops()
 
 
 def _foreign(weights: Weights) -> set[str]:
-    """Classes of the recipe and of the model that are neither the package's nor torch's."""
+    """Return the classes in the recipe and the model that belong to neither the package nor torch."""
     kinds = {type(part) for part in (*parts_in(weights.recipe), *weights.model.modules())}
     return {f"{kind.__module__}.{kind.__name__}" for kind in kinds if foreign(kind)}
 
 
 def _training(recipe: Recipe, asked: Sequence[tuple[int, ...]], claims: Claims) -> Check:
-    """The largest problem that training draws, on each axis, against those that are asked for and claimed."""
+    """Compare the largest problems that training draws, per axis, with the recipe's training lengths, and these with
+    the sizes asked for and claimed."""
     drawn, tops = replace(recipe, source=Fresh()), recipe.tops
     steps = {round(part * (recipe.steps - 1) / (MOMENTS - 1)) for part in range(MOMENTS)}
     most = torch.stack([data.batch(drawn, step)[0].sizes.amax(0) for step in steps]).amax(0).tolist()
@@ -219,11 +219,11 @@ def _training(recipe: Recipe, asked: Sequence[tuple[int, ...]], claims: Claims) 
     return Check("training lengths", "passed", said)
 
 
-# Checks of what it answers
+# Checks of its answers
 
 
 def _as_trained(recipe: Recipe, seed: int) -> Problems:
-    """Fresh problems, of sizes as in training."""
+    """Draw fresh problems with the sizes of training."""
     draw = stream(seed, "verification")
     return recipe.lengths.problems(recipe.task, recipe.lengths.clock(recipe.steps, None), PERTURBED, draw)
 
@@ -233,8 +233,8 @@ def _steady(weights: Weights, problems: Problems) -> Check:
     count = len(problems)
     if again:
         return Check("always the same", "exposed", f"{again} of {count} answers differ when asked again")
-    told = f"{count} answers, three times" + (f"; {apart} differ in another order" if apart else "")
-    return Check("always the same", "exposed" if apart > 0.05 * count else "passed", told)
+    finding = f"{count} answers, three times" + (f"; {apart} differ in another order" if apart else "")
+    return Check("always the same", "exposed" if apart > 0.05 * count else "passed", finding)
 
 
 def _sight(weights: Weights) -> Check:
@@ -246,7 +246,7 @@ def _sight(weights: Weights) -> Check:
 
 
 def _behaviour(weights: Weights, problems: Problems, seed: int) -> Iterator[Check]:
-    """Is it the weights that answer, and all of them?"""
+    """Check that answers depend on the weights, and on all of them."""
     yield from _collapse(measure_perturbed(weights, problems, seed), problems)
     few = problems.take(slice(PERTURBED // 4))
     yield _check_parameters_used(
@@ -261,30 +261,30 @@ def _collapse(found: Mapping[str, Answered], problems: Problems) -> Iterator[Che
     how = "with shuffled or noisy weights"
     if whole.exact - luck >= LEAST:
         verdict = "passed" if worst.exact - luck <= (whole.exact - luck) / 2 else "exposed"
-        told = f"exact match {share_text(whole.exact)}, {share_text(worst.exact)} {how} (chance {share_text(luck)})"
+        finding = f"exact match {share_text(whole.exact)}, {share_text(worst.exact)} {how} (chance {share_text(luck)})"
     else:
         verdict = "passed" if worst.loss >= WORSE * whole.loss else "open"
-        told = f"loss {whole.loss:.2f}, {worst.loss:.2f} {how}; few answers are right"
-    yield Check("answers by its weights", verdict, told)
+        finding = f"loss {whole.loss:.2f}, {worst.loss:.2f} {how}; few answers are right"
+    yield Check("answers by its weights", verdict, finding)
     near = found["jittered"]
     same = abs(near.exact - whole.exact) <= 0.05 and near.loss <= whole.loss + 0.05
-    told = f"exact match {share_text(near.exact)} and loss {near.loss:.3f} with weights changed by a millionth"
-    yield Check("tolerates rounding", "passed" if same else "exposed", told)
+    finding = f"exact match {share_text(near.exact)} and loss {near.loss:.3f} with weights changed by a millionth"
+    yield Check("tolerates rounding", "passed" if same else "exposed", finding)
 
 
 def _check_parameters_used(counts: Mapping[str, int], idle: Sequence[str]) -> Check:
     if not counts:
         return Check("uses its parameters", "exposed", "it has none")
     without = sum(counts[name] for name in idle)
-    told = f"{without:,} of {sum(counts.values()):,} change no answer" + (f": {', '.join(idle)}" if idle else "")
-    return Check("uses its parameters", "exposed" if without > UNUSED * sum(counts.values()) else "passed", told)
+    finding = f"{without:,} of {sum(counts.values()):,} change no answer" + (f": {', '.join(idle)}" if idle else "")
+    return Check("uses its parameters", "exposed" if without > UNUSED * sum(counts.values()) else "passed", finding)
 
 
 def _scores(
     weights: Weights, asked: Sequence[tuple[int, ...]], seed: int, samples: int, minutes: float, line: Line
 ) -> tuple[list[Row], list[tuple[int, ...]]]:
-    """Exact match on fresh problems, size by size; and the sizes that would take too long. From the first size that is
-    not solved on, families are not measured: they cannot help any more."""
+    """Return exact match on fresh problems by size, and the sizes that would take too long. Families are measured only
+    up to the first size that is not solved, since they cannot change the result beyond it."""
     recipe, clock = weights.recipe, time.process_time
     end, rate = clock() + 60 * minutes, 0.0
     few, names = max(1, round(STRUCTURED * samples)), len(recipe.task.families)
@@ -305,12 +305,12 @@ def _scores(
 
 
 def surely_longest(rows: Iterable[Row]) -> Sizes | None:
-    """The score: the largest size that is surely solved, as all smaller ones are: if the lower ends of the 95 %
-    intervals of exact match on uniform problems, and on each family, are at least .99; where all problems of a size
-    were measured, exact match itself.
+    """Return the score: the largest size that is solved, as are all smaller ones. A size is solved if the lower ends of
+    the 95 % intervals of exact match, on uniform problems and on each family, are at least .99; if all problems of a
+    size were measured, exact match itself counts.
 
-    Stricter than a score card's longest size, which asks families for .99 of what was measured, and lets a size within
-    training's range be unsure: there a hundred problems of each family are measured, here as many as this takes.
+    This is stricter than a score card's longest size. The score card compares the families' exact match itself with
+    .99, because it has only a hundred problems of each, and tolerates unsolved sizes within the training range.
     """
     rows = list(rows)
     structured = families_in(rows)
@@ -327,18 +327,18 @@ def surely_longest(rows: Iterable[Row]) -> Sizes | None:
 def _claims(claims: Claims, rows: Sequence[Row], weights: Weights, seed: int) -> Check:
     wrong, count = find_refuted(claims, rows, weights, seed)
     if not count:
-        told = f"of {len(claims.rows)} claims none could be looked at" if claims.rows else "none are claimed"
-        return Check("claimed scores", "open", told)
-    told = f"{len(wrong)} of {count} claims looked at are refuted" if wrong else f"{count} looked at hold"
-    said = f"{told}, of {len(claims.rows)}"
-    return Check("claimed scores", "exposed" if wrong else "passed", "; ".join([said, *wrong[:3]]))
+        finding = f"of {len(claims.rows)} claims none could be looked at" if claims.rows else "none are claimed"
+        return Check("claimed scores", "open", finding)
+    finding = f"{len(wrong)} of {count} claims looked at are refuted" if wrong else f"{count} looked at hold"
+    summary = f"{finding}, of {len(claims.rows)}"
+    return Check("claimed scores", "exposed" if wrong else "passed", "; ".join([summary, *wrong[:3]]))
 
 
 def _attack(weights: Weights, seconds: float, seed: int) -> tuple[Row, str]:
-    """What a search for failures has found; or nothing, and why there can be none."""
+    """Return the outcome of a search for failures; or an empty row, and why no search is possible."""
     try:
         return attack(weights, seconds=seconds, seed=seed), ""
-    except UsageError as error:  # such as problems longer than its table of positions
+    except UsageError as error:  # e.g. problems longer than the position table
         return {}, str(error)
 
 
@@ -348,5 +348,5 @@ def _check_attack(found: Row, refused: str) -> Check:
     if not found["failed"]:
         return Check("attack", "passed", f"no failure in {found['tries']:,} problems")
     shortest = found["shortest"][0]
-    told = f"{found['failed']:,} of {found['tries']:,} problems fail; the shortest: {shortest['prompt']}"
-    return Check("attack", "open", clean(told))
+    finding = f"{found['failed']:,} of {found['tries']:,} problems fail; the shortest: {shortest['prompt']}"
+    return Check("attack", "open", clean(finding))
