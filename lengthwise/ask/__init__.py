@@ -1,6 +1,6 @@
-"""Measures a large language model behind an OpenAI-compatible endpoint on new problems of a task.
+"""Measure a large language model behind an OpenAI-compatible endpoint on fresh problems of a task.
 
-inquiry    Inquiry, items(...) → Item       the configuration; problems as people write them
+inquiry    Inquiry, items(...) → Item       the configuration; problems as text
 folder     Asked                            the inquiry's folder; each reply is saved at once
 key        Key                              the endpoint's key, which is never written to a file
 client     Client.ask(prompt) → reply       one request, and the meaning of its errors

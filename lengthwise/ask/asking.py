@@ -1,4 +1,4 @@
-"""Asks many prompts concurrently, retries failures that may be temporary, and saves each reply at once."""
+"""Ask many prompts concurrently, retry failures that may be temporary, and save each reply at once."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from lengthwise.base.signals import on_stop_signals
 from lengthwise.base.types import UsageError
 
 TRIES = 6  # per prompt and call
-LONGEST = 60.0  # seconds between two tries, at most, unless the endpoint asks for more
+LONGEST = 60.0  # maximum seconds between two tries, unless the endpoint asks for more
 PATIENCE = 120.0  # seconds: if the endpoint asks for a longer wait, the call ends and can be repeated later
 
 
 @dataclass(frozen=True)
 class Manner(Part):
-    """Options of asking that do not affect the replies. Raises UsageError if a number is out of range."""
+    """Options for sending requests, which do not affect the replies. Raises UsageError if a number is out of range."""
 
     key: Key
     limit: Whole | None = None  # maximum number of requests, retries included
     concurrency: Size = 8
     timeout: Positive = 60.0  # seconds per request, until the reply is complete
-    backoff: NotNegative = 1.0  # seconds before the second try, about; doubled for each further try
+    backoff: NotNegative = 1.0  # approximate seconds before the second try; doubled for each further try
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Outcome:
     replies: int
     requests: int
     left: int  # prompts without a reply
-    reason: str  # why some have none
+    reason: str  # why some prompts have no reply
 
 
 def collect(
@@ -64,12 +64,12 @@ def collect(
 
 
 async def _stopped(work: Awaitable[None]) -> bool:
-    """Do the work; was it cut short by a signal that asks the process to stop? KeyboardInterrupt is not raised here: an
-    event loop would report it as an error of its own."""
-    task, loop, came = asyncio.current_task(), asyncio.get_running_loop(), []
+    """Await the work; return True if a stop signal cancelled it. KeyboardInterrupt is raised by the caller, because an
+    event loop would report it as an error."""
+    task, loop, signals = asyncio.current_task(), asyncio.get_running_loop(), []
 
     def stop(number: int, frame: object) -> None:
-        came.append(number)
+        signals.append(number)
         if task:
             loop.call_soon_threadsafe(task.cancel)
 
@@ -77,13 +77,13 @@ async def _stopped(work: Awaitable[None]) -> bool:
         try:
             await work
         except asyncio.CancelledError:
-            if not came:
+            if not signals:
                 raise
-    return bool(came)
+    return bool(signals)
 
 
 class _Asker:
-    """One call of ``collect``: workers that take prompts from a queue, each asking one at a time."""
+    """One call of ``collect``: workers that take prompts from a queue, each handling one at a time."""
 
     def __init__(self, asked: Asked, manner: Manner, seen: Callable[[int, int], None], *, fruitful: bool) -> None:
         self.asked, self.manner, self.seen, self.fruitful = asked, manner, seen, fruitful
@@ -91,7 +91,7 @@ class _Asker:
         self.trouble, self.capped = "", False
         self.rest_until = 0.0  # a wait that the endpoint asks for applies to all workers
         self.closed = asyncio.Event()  # if set, no further request is sent
-        self.silence: int | None = 0  # requests so far to an endpoint that has said nothing; None once it has
+        self.silence: int | None = 0  # requests so far without any response; None after the first response
 
     @property
     def reason(self) -> str:
@@ -152,7 +152,7 @@ class _Asker:
                 pass
 
     def _may_send(self) -> bool:
-        """Whether another request may be sent; if so, count it."""
+        """Return True if another request may be sent, and count it."""
         if self.manner.limit is not None and self.requests >= self.manner.limit:
             self.capped = True
             self.closed.set()
@@ -170,14 +170,14 @@ class _Asker:
             self.rest_until = max(self.rest_until, time.monotonic() + wait)
 
     def _listen(self, *, heard: bool) -> None:
-        """Give up an endpoint from which nothing at all is heard."""
+        """Stop asking an endpoint that never responds."""
         self.silence = None if heard or self.silence is None else self.silence + 1
         if self.silence is not None and self.silence >= max(TRIES, 2 * self.manner.concurrency):
             self.closed.set()
 
     def _keep(self, item: Item, reply: Row) -> None:
         row = reply | judge(self.asked.inquiry.task, reply["said"], item.right)
-        shown = {name: self.manner.key.hide(v) if isinstance(v, str) else v for name, v in row.items()}
-        self.asked.append("replies", {"sizes": item.sizes, "prompt": item.prompt, "right": item.right} | shown)
+        hidden = {name: self.manner.key.hide(v) if isinstance(v, str) else v for name, v in row.items()}
+        self.asked.append("replies", {"sizes": item.sizes, "prompt": item.prompt, "right": item.right} | hidden)
         self.replies, self.in_vain, self.fruitful = self.replies + 1, 0, True
         self.seen(self.replies, self.requests)

@@ -1,4 +1,4 @@
-"""Sends a request to an OpenAI-compatible endpoint, and interprets its reply or error."""
+"""Send requests to an OpenAI-compatible endpoint, and interpret its replies and errors."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from lengthwise.ask.key import Key
 from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import library
 
-LARGEST = 4 * 2**20  # bytes of a response: the longest of real replies take a tenth
+LARGEST = 4 * 2**20  # bytes per response, about ten times the longest real replies
 
 
 class Failure(Exception):
-    """A failed request that may be retried, after ``wait`` seconds if the endpoint says so; was anything ``heard`` from
-    it?"""
+    """A failed request that may be retried, after ``wait`` seconds if the endpoint asks for it; ``heard`` is False if
+    the endpoint did not respond at all."""
 
     def __init__(self, reason: str, wait: float | None = None, *, heard: bool = True) -> None:
         super().__init__(reason)
@@ -66,7 +66,7 @@ class Client:
         """Send one request; see ``read_reply``. Raises Failure, Refusal, or UsageError."""
         openai, inquiry = client_library(), self.inquiry
         try:
-            # The client's own limit applies to each read, so a slow stream of bytes would never time out.
+            # The client's own timeout applies to each read, so a slow stream of bytes would never time out.
             async with asyncio.timeout(self.timeout):
                 response = await self.connection.chat.completions.with_raw_response.create(
                     model=inquiry.model, messages=inquiry.messages(prompt), **inquiry.options()
@@ -77,12 +77,12 @@ class Client:
         except openai.APIStatusError as error:
             raise self._problem(error) from None
         except openai.OpenAIError as error:
-            if isinstance(error.__cause__, Failure | Refusal):  # of a hook
+            if isinstance(error.__cause__, Failure | Refusal):  # raised in a hook
                 raise error.__cause__ from None
             raise Failure(f"{error} {error.__cause__ or ''}", heard=False) from None
 
     def _problem(self, error: Any) -> Exception:
-        """The exception for an HTTP error status."""
+        """Return the exception for an HTTP error status."""
         status = error.status_code
         quoted = f"{status}{_quote_message(error.body)}"
         if status == 429 and "insufficient_quota" in (error.code, error.type):
@@ -94,10 +94,10 @@ class Client:
         return Refusal(f"the endpoint refuses a prompt ({quoted})")
 
     def _mistake(self, status: int, quoted: str) -> str | None:
-        """The message for a status that all further requests would get too, else None. The body of a 401 is not quoted,
-        as it may show the key."""
+        """Return the message for a status that all further requests would get too, else None. The body of a 401 is not
+        quoted, as it may show the key."""
         if status < 400:
-            return f"it has moved ({status}): name the address where it is now"
+            return f"it has moved ({status}): give its new address"
         variable, model = self.key.variable, self.inquiry.model
         about = {
             401: f"the key in {variable} is refused (401)"
@@ -111,12 +111,12 @@ class Client:
 
 
 async def _plain(request: Any) -> None:
-    """Ask for an uncompressed response, so that its size is what comes over the wire."""
+    """Request an uncompressed response, so that its size is known as it is received."""
     request.headers["Accept-Encoding"] = "identity"
 
 
 async def _capped(response: Any) -> None:
-    """Read a response, up to ``LARGEST`` bytes, to be decoded as UTF-8."""
+    """Read a response of at most ``LARGEST`` bytes, to be decoded as UTF-8."""
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise Failure("the endpoint's response is compressed, which was not asked for")
     stream, whole = response.stream, bytearray()
@@ -124,10 +124,10 @@ async def _capped(response: Any) -> None:
         whole += part
         if len(whole) > LARGEST:
             raise Refusal(f"the endpoint's response is larger than {LARGEST // 2**20} MiB")
-    await stream.aclose()  # its connection is free for another request
-    http = importlib.import_module(type(response).__module__.partition(".")[0])  # httpx, or what openai has for it
+    await stream.aclose()  # frees the connection for another request
+    http = importlib.import_module(type(response).__module__.partition(".")[0])  # httpx, or openai's replacement
     response.stream = http.ByteStream(bytes(whole))
-    # JSON is UTF-8. The header may name any of Python's codecs: some decode no text, punycode takes minutes.
+    # JSON is UTF-8. The header may name any Python codec: some are not for text, and punycode takes minutes.
     response.encoding = "utf-8"
 
 

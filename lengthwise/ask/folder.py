@@ -16,8 +16,8 @@ from lengthwise.base.types import UsageError
 from lengthwise.experiment.recipe import import_parts
 from lengthwise.runs.folder import InquiryFolder, inquiry_path, runs_folder
 
-TOKENS = ("prompt_tokens", "completion_tokens")  # as endpoints call them
-MAX_TOKENS = 10**9  # of one reply: a larger count is an endpoint's mistake
+TOKENS = ("prompt_tokens", "completion_tokens")  # names in the endpoint's JSON
+MAX_TOKENS = 10**9  # per reply; a larger count is an error of the endpoint
 
 
 class Asked(InquiryFolder):
@@ -29,7 +29,7 @@ class Asked(InquiryFolder):
 
     @staticmethod
     def of(inquiry: Inquiry, folder: Path | None = None) -> Asked:
-        """The folder of an inquiry, created if needed. Raises UsageError if it holds anything else."""
+        """Open the folder of an inquiry, creating it if needed. Raises UsageError if it holds anything else."""
         asked = Asked.locate(inquiry, folder)
         if not (path := asked.folder / "asked.json").exists():
             write_json(path, fields.encode(inquiry) | {"outline": fields.encode(inquiry.outline)})
@@ -37,11 +37,11 @@ class Asked(InquiryFolder):
 
     @staticmethod
     def locate(inquiry: Inquiry, folder: Path | None = None) -> Asked:
-        """The same, without creating anything."""
+        """Like ``of``, without creating anything."""
         path = folder or inside(runs_folder(), inquiry.name)
         if (path / "asked.json").exists():
             if Asked.open(path).inquiry != inquiry:
-                raise UsageError(f"{path}: something else was asked there; name another folder")
+                raise UsageError(f"{path}: belongs to another inquiry; name another folder")
         elif path.is_dir() and any(not file.name.startswith(".") for file in path.iterdir()):
             raise UsageError(f"{path}: holds other files; name another folder")
         return Asked(path, inquiry)
@@ -65,12 +65,12 @@ class Asked(InquiryFolder):
         return Asked.open(path) if path else None
 
     def config(self) -> Row:
-        """The inquiry as plain values, with defaults for fields that its file lacks."""
+        """Return the inquiry as plain values, with defaults for fields that its file lacks."""
         return fields.encode(self.inquiry)
 
     @cached_property
     def outline(self) -> InquiryOutline:
-        """The facts of the inquiry that a report shows."""
+        """The inquiry's facts that reports show."""
         return self.inquiry.outline
 
     def replies(self) -> dict[str, Row]:
@@ -86,7 +86,7 @@ class Asked(InquiryFolder):
         self.keep("scores", *(row for row in rows if row["count"] == row["asked"]))
 
     def spent(self) -> dict[str, int]:
-        """The endpoint's token counts, summed over all replies."""
+        """Return the endpoint's token counts, summed over all replies."""
         counts = [token_counts(row) for row in self.rows("replies")]
         return {name: sum(count[name] for count in counts) for name in TOKENS}
 

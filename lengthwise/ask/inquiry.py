@@ -1,4 +1,4 @@
-"""The configuration of an inquiry, and its problems as people write them."""
+"""The configuration of an inquiry, and its problems as text."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ ALONE = "Reply with the answer alone: no other words, no spaces, no punctuation 
 
 @dataclass(frozen=True)
 class Inquiry(fields.Part):
-    """The endpoint, the model, and what it is asked. Sizes and numbers of problems are not part of it, so that a folder
-    can grow. ``problems`` (there ``kind``), ``bottom``, but where ``top`` says otherwise, and ``source`` are those of
-    ``data.fresh_problems``.
+    """The endpoint, the model, and the kind of problems. Sizes and numbers of problems are not part of it, so that a
+    folder can be extended. ``problems`` (called ``kind`` there), ``bottom``, unless ``top`` overrides it, and
+    ``source`` are those of ``data.fresh_problems``.
 
-    Raises UsageError if the endpoint is no plain http(s) address, or the model has no name.
+    Raises UsageError if the endpoint is not a plain http(s) address, or the model has no name.
     """
 
     endpoint: str
@@ -38,10 +38,10 @@ class Inquiry(fields.Part):
     problems: Kind = "uniform"
     bottom: Size = 1
     source: Source = FRESH
-    temperature: NotNegative | None = 0.0  # None: the endpoint's own
-    max_tokens: Count | None = None  # of a reply; None: as many as the endpoint lets it have
+    temperature: NotNegative | None = 0.0  # None: the endpoint's default
+    max_tokens: Count | None = None  # per reply; None: the endpoint's default
     examples: tuple[tuple[str, str], ...] = ()  # prompts with their answers, shown before each question
-    top: Size | None = None  # natural problems up to longer ones start beyond it, as they do for models trained to it
+    top: Size | None = None  # natural problems of larger sizes start beyond it, as for models trained up to it
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,8 +57,8 @@ class Inquiry(fields.Part):
     def of(
         endpoint: str, model: str, task: Task, *, question: str | None = None, examples: int = 0, **choices: Any
     ) -> Inquiry:
-        """Build an inquiry with the task's question, or another one, and the request to reply with the answer only;
-        with so many examples, of the task's shortest sizes. ``choices`` are the fields from ``seed`` on."""
+        """Build an inquiry: the task's ``question``, or another one, and the request to reply with the answer only;
+        with ``examples`` solved problems of the task's shortest sizes. ``choices`` are the fields from ``seed`` on."""
         fields.conform(Whole, examples, "--examples")
         drawn = tuple(_example(task, task.smallest + number) for number in range(examples))
         instruction = f"{question or task.question} {ALONE}"
@@ -77,33 +77,33 @@ class Inquiry(fields.Part):
 
     @property
     def outline(self) -> InquiryOutline:
-        """The facts that a report shows."""
+        """The facts that reports show."""
         task = self.task
         return InquiryOutline(self.id, self.model, task.name, tuple(task.axes), self.problems, self.seed)
 
     def message(self, prompt: str) -> str:
-        """The message to the model for one prompt."""
+        """Return the message to the model for one prompt."""
         return f"{self.instruction}\n\n{prompt}"
 
     def messages(self, prompt: str) -> list[dict[str, str]]:
-        """All messages of one request: examples are turns of a conversation, as endpoints have them."""
-        shown = [
+        """Return all messages of one request; examples become earlier turns of the conversation."""
+        turns = [
             {"role": role, "content": text}
             for example, answer in self.examples
             for role, text in (("user", self.message(example)), ("assistant", answer))
         ]
-        return [*shown, {"role": "user", "content": self.message(prompt)}]
+        return [*turns, {"role": "user", "content": self.message(prompt)}]
 
     def options(self) -> dict[str, Any]:
-        """What a request says beside its messages; what is None is left to the endpoint."""
-        said = {"temperature": self.temperature, "max_tokens": self.max_tokens}
-        return {name: value for name, value in said.items() if value is not None}
+        """Return the request's other parameters; those that are None are left to the endpoint."""
+        options = {"temperature": self.temperature, "max_tokens": self.max_tokens}
+        return {name: value for name, value in options.items() if value is not None}
 
 
 def _is_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        _ = parts.port  # raises ValueError if it is no number
+        _ = parts.port  # raises ValueError if it is not a number
     except ValueError:
         return False
     plain = not (parts.username or parts.password or parts.query or parts.fragment) and text.isprintable()
@@ -111,15 +111,15 @@ def _is_address(text: str) -> bool:
 
 
 def _example(task: Task, size: int) -> tuple[str, str]:
-    """A problem with its answer, drawn apart from those that are asked; of a short size it may be one of them all the
-    same."""
+    """Return a problem with its answer, drawn from another random stream than the questions; if the size is short, it
+    may still be one of them."""
     (item,) = _write_problems(task, fresh_problems(task, (size,) * len(task.axes), 1, seed=0, step=0))
     return item
 
 
 @dataclass(frozen=True)
 class Item:
-    """A problem as a person writes it, and its correct answer as a person reads it."""
+    """A problem and its correct answer, as text."""
 
     sizes: tuple[int, ...]
     prompt: str
@@ -127,8 +127,8 @@ class Item:
 
 
 def items(inquiry: Inquiry, sizes: Iterable[AnySize], samples: int) -> list[Item]:
-    """The problems on which ``evaluate`` measures models, for equal seed and ``samples``. A size given as one number
-    applies to all of the task's axes. ``Item.sizes`` are the requested sizes, as in a score."""
+    """Return the problems on which ``evaluate`` measures models, for equal seed and ``samples``. A size given as one
+    number applies to all of the task's axes. ``Item.sizes`` are the requested sizes, as in a score."""
     axes = len(inquiry.task.axes)
     each_once = dict.fromkeys(size if isinstance(size, tuple) else (size,) * axes for size in sizes)
     return [item for size in each_once for item in _items_of(inquiry, size, samples)]
@@ -142,10 +142,10 @@ def _items_of(inquiry: Inquiry, size: tuple[int, ...], samples: int) -> list[Ite
 
 
 def _write_problems(task: Task, problems: Problems) -> list[tuple[str, str]]:
-    """Prompts and answers as people write them."""
-    found = []
+    """Return prompts and answers as text."""
+    pairs = []
     for row in range(len(problems)):
         prompt = problems.prompt[row, : int(problems.prompt_length[row])]
         answer = problems.answer[row, : int(problems.answer_length[row])]
-        found.append((task.typed(prompt), task.format(answer)))
-    return found
+        pairs.append((task.typed(prompt), task.format(answer)))
+    return pairs

@@ -10,8 +10,8 @@ from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base.types import UsageError
 
 PIECE = 12  # this many consecutive characters of the key are hidden like the full key
-SHORT = 4  # a shorter value is a dummy for a local endpoint, such as x, and not hidden
-NAME = re.compile(r"[A-Z]+(_[A-Z]+)*_?\d?")  # what is surely a variable's name
+SHORT = 4  # a shorter value, such as x, is a placeholder for a local endpoint, and not hidden
+NAME = re.compile(r"[A-Z]+(_[A-Z]+)*_?\d?")  # certainly a variable's name
 
 
 @dataclass(frozen=True)
@@ -25,17 +25,19 @@ class Key:
     def read(variable: str | None) -> Key:
         """Read the key from ``variable``, which must then be set, or by default from OPENAI_API_KEY, if that is set.
 
-        Raises UsageError, without showing the key, if the variable is not set or has characters that no key has.
+        Raises UsageError, without showing the key, if the variable is not set or contains invalid characters.
         """
         name = variable or "OPENAI_API_KEY"
         value = os.environ.get(name, "").strip()
         if variable and not value:
-            called = name if NAME.fullmatch(name) else "variable of that name"  # it may be the key: it is not repeated
+            # The name is not repeated unless it is surely one: it may be the key itself.
+            called = name if NAME.fullmatch(name) else "variable of that name"
             raise UsageError(
-                f"--key-variable: the environment has no {called}, or it is empty; it takes a name, no key"
+                f"--key-variable: the environment has no {called}, or it is empty; "
+                "give the variable's name, not the key"
             )
         if not (value.isascii() and value.isprintable()) or " " in value:
-            raise UsageError(f"the key in {name} has characters that no key has: set it anew")
+            raise UsageError(f"the key in {name} has invalid characters: set it again")
         return Key(name, value)
 
     def hide(self, text: str) -> str:
@@ -50,4 +52,4 @@ class Key:
         """Raise UsageError if the inquiry, which is written to a file, contains the key."""
         texts = (inquiry.endpoint, inquiry.model, inquiry.instruction)
         if len(self.value) >= PIECE and any(self.hide(text) != text for text in texts):
-            raise UsageError(f"the endpoint, the model or the question holds the key in {self.variable}: leave it out")
+            raise UsageError(f"the endpoint, the model or the question contains the key in {self.variable}: remove it")

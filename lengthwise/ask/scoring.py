@@ -1,4 +1,4 @@
-"""Judges replies and computes scores."""
+"""Judge replies and compute scores."""
 
 from __future__ import annotations
 
@@ -24,29 +24,30 @@ def judge(task: Task, reply: str, right: str) -> Row:
 
 
 def lenient(task: Task, reply: str, right: str) -> bool:
-    """Is the last thing in a reply that could be an answer the right one? Words around it, marks of Markdown and LaTeX,
-    and around numbers thousands separators, a plus sign and leading zeros count for nothing: so a model that knows the
-    answer is told apart from one that does not."""
-    reply = reply.replace("{,}", ",").replace("\N{MINUS SIGN}", "-")  # as LaTeX and typographers write them
+    """Return True if the last possible answer in a reply is the correct one. Surrounding words, Markdown and LaTeX
+    markup are ignored; in numbers also thousands separators, a plus sign and leading zeros. This shows whether a model
+    knows the answer but formats it differently."""
+    # LaTeX's thousands separator, and the minus sign U+2212.
+    reply = reply.replace("{,}", ",").replace("\N{MINUS SIGN}", "-")
     if task.answers_numbers:
         numbers = re.findall(r"[+-]?\d+", re.sub(r"(?<=\d)[,_](?=\d{3}(?!\d))", "", reply))
         return bool(numbers) and _plain(numbers[-1]) == _plain(right)
     symbols = "".join(symbol for symbol in task.symbols if len(symbol) == 1)
-    # A sign that Markdown uses too, as the * of products, ends no answer.
-    said = [part for found in re.findall(f"[{re.escape(symbols)}]+", reply) if (part := found.strip(",:;*_"))]
-    return bool(said) and said[-1] == right
+    # Strip signs that Markdown uses too, such as the * of products.
+    parts = [part for match in re.findall(f"[{re.escape(symbols)}]+", reply) if (part := match.strip(",:;*_"))]
+    return bool(parts) and parts[-1] == right
 
 
 def _plain(answer: str) -> str:
-    """A number without what does not change it; anything else, such as the word for an error, as it is."""
+    """Return a number in normal form; anything else, such as the word for an error, unchanged."""
     number = re.fullmatch(r"([+-]?)0*(\d+)", answer)
     return f"{number[1].strip('+')}{number[2]}" if number else answer
 
 
 def scores(inquiry: Inquiry, items: Iterable[Item], replies: Mapping[str, Row]) -> list[Row]:
-    """A row per size with any replies: ``Score.row`` plus ``asked``, the number of problems, of which ``count`` have
-    replies; ``chatter``, the number of replies that are no answer; and ``lenient``, the fraction of replies that end in
-    the right one."""
+    """Return a row per size that has replies: ``Score.row`` plus ``asked``, the number of problems, of which ``count``
+    have replies; ``chatter``, the number of replies that are not an answer alone; and ``lenient``, the fraction of
+    replies that end in the correct answer."""
     rows = []
     for sizes, group in groupby(items, lambda item: item.sizes):
         wanted = list(group)

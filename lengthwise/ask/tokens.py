@@ -1,4 +1,4 @@
-"""About how many tokens an inquiry takes, before it is made."""
+"""Estimate the tokens of an inquiry before it is sent."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from lengthwise.ask.folder import TOKENS, Row
 from lengthwise.ask.inquiry import Inquiry
 
-AROUND = 4  # tokens that a chat's template puts around a message
+AROUND = 4  # tokens that a chat template adds to a message
 
 
 def estimate(inquiry: Inquiry, missing: Mapping[str, str], known: Mapping[str, Row]) -> dict[str, int]:
-    """Tokens in and out for prompts that lack a reply, each with its answer. What known replies took tells how tokens
-    are counted there, and how much a model says beside the answer."""
+    """Estimate tokens in and out for prompts that lack a reply, each with its answer. The counts of ``known`` replies
+    scale the estimate: they show how the endpoint counts tokens, and how much the model writes besides the answer."""
     guessed = _guess(inquiry, {prompt: row["right"] for prompt, row in known.items()})
     spent = [sum(row[name] for row in known.values()) for name in TOKENS]
     times = [took / guess if took and guess else 1.0 for took, guess in zip(spent, guessed, strict=True)]
@@ -22,12 +22,12 @@ def estimate(inquiry: Inquiry, missing: Mapping[str, str], known: Mapping[str, R
 
 
 def _guess(inquiry: Inquiry, prompts: Mapping[str, str]) -> tuple[int, int]:
-    """Tokens in and out, from the texts alone; a reply ends with a token of its own."""
+    """Estimate tokens in and out from the texts alone; each reply ends with an extra token."""
     texts = [message["content"] for prompt in prompts for message in inquiry.messages(prompt)]
     return sum(AROUND + count(text) for text in texts), sum(1 + count(right) for right in prompts.values())
 
 
 def count(text: str) -> int:
-    """Tokens of a text: a word is one or two, digits are read three at a time, a sign is one."""
+    """Estimate the tokens of a text: one or more per word, one per three digits, one per sign."""
     words = re.findall(r"[^\W\d]+|\d{1,3}|[^\w\s]", text)
     return sum(1 + len(word) // 8 for word in words)

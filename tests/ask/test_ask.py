@@ -242,7 +242,7 @@ def test_what_models_of_a_recipe_are_measured_on_can_be_asked(endpoint, asked, t
     assert [row["sizes"] for row in asked(*given)["scores"]] == [[size] * 2 for size in default_sizes(recipe)]
     for other in (["addition"], ["multiplication", "base=10"]):
         line = one_line(told, *words(server.url, "--like", path, *other[1:], task=other[0]))
-        assert "ask multiplication, without changes" in line
+        assert "give multiplication, without changes" in line
     assert "not both" in one_line(told, *given, "--hard")
 
 
@@ -349,7 +349,7 @@ def test_natural_problems_of_a_recipe_start_where_its_own_do(monkeypatch, size):
 def test_another_question_in_the_same_folder_is_refused_by_a_dry_run_too(endpoint, asked, told, tmp_path):
     given = [*words(endpoint(right).url, "--lengths", "2", "--samples", 2), "--out", tmp_path / "a"]
     asked(*given)
-    assert "something else was asked there" in one_line(told, *given, "--seed", 1, "--dry-run")
+    assert "belongs to another inquiry" in one_line(told, *given, "--seed", 1, "--dry-run")
 
 
 @pytest.mark.parametrize(
@@ -762,7 +762,7 @@ def test_mistakes_are_told_in_one_line_before_anything_is_sent_or_made(endpoint,
         assert "--endpoint: an address such as http://localhost:8000/v1" in line and "pass@" not in line
         assert "key=" not in line
     for name in ("sk-proj-abc123", "gsk_9aB8cD7eF6", "AKIA0123456789ABCDEF"):
-        assert name not in (line := refused("--key-variable", name)) and "it takes a name, no key" in line
+        assert name not in (line := refused("--key-variable", name)) and "the variable's name, not the key" in line
     assert "MY_KEY" in refused("--key-variable", "MY_KEY")
     monkeypatch.setitem(sys.modules, "openai", None)
     assert "pip install" in refused()
@@ -774,9 +774,7 @@ def test_a_folder_holds_one_inquiry(endpoint, asked, told, tmp_path):
     given = ["--lengths", "3", "--samples", "3"]
     assert asked(*words(server.url, *given, "--out", position))["run"] == str(position)
     for change in (["--seed", 1], ["--model", "other"], ["base=3"], ["--question", "Well?"], ["--hard"]):
-        assert "something else was asked there" in one_line(
-            told, *words(server.url, *given, "--out", position, *change)
-        )
+        assert "belongs to another inquiry" in one_line(told, *words(server.url, *given, "--out", position, *change))
         assert asked(*words(server.url, *given, *change))["requests"] == 3  # in a folder of its own
     run = tmp_path / "run"
     run.mkdir()
