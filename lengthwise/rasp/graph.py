@@ -1,5 +1,5 @@
-"""A program as data: the graph of its operations, with the tables of its functions, so that it runs where there is no
-Python. It holds for rows of any symbols and length, as a program's operations depend on neither."""
+"""Export a program as data: the graph of its operations, with the tables of its functions, so that it can run without
+Python. The graph is valid for any symbols and any length, since a program's operations depend on neither."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ Graph = dict[str, Any]
 
 
 def graph(program: Program) -> Graph:
-    """The program as plain values that JSON holds:
+    """Return the program as JSON-compatible values:
 
         {"prepare": part, "steps": [part, …], "finish": part}
 
-    with part = {"nodes": [node, …], "out": {name: reference}}. A node names its operation, ``of`` (references to what
-    it reads) and what else it takes. A reference is a node's index, or the name of a part of the state before, or
-    ``row``. The last step is repeated: the first ones differ only in tables, while the state's alphabets grow.
+    with part = {"nodes": [node, …], "out": {name: reference}}. A node has its operation's name, ``of`` (references to
+    its inputs) and further arguments. A reference is a node's index, the name of a part of the previous state, or
+    ``row``. The last step is the one to repeat: earlier ones differ only in tables, while the state's alphabets grow.
     """
     row = Row(alphabet(program.task), None)
     with follow() as calls:
         state = program.prepare(row)
     prepared, steps = _part(calls, {"row": row}, state), []
     while len(steps) < 2 or steps[-1] != steps[-2]:
-        assert len(steps) <= GROWING + 1, "the state's alphabets grow for ever: `check` refuses such a program"
+        assert len(steps) <= GROWING + 1, "the state's alphabets do not stop growing: `check` rejects such a program"
         with follow() as calls:
             following = program.step(state, row)
         steps.append(_part(calls, {"row": row, **state}, following))
         state = following
     with follow() as calls:
-        said = program.finish(state, row)
-    return {"prepare": prepared, "steps": steps[:-1], "finish": _part(calls, {"row": row, **state}, {"said": said})}
+        output = program.finish(state, row)
+    return {"prepare": prepared, "steps": steps[:-1], "finish": _part(calls, {"row": row, **state}, {"said": output})}
 
 
 def _part(calls: list[Call], known: Mapping[str, Any], out: State) -> Graph:

@@ -5,8 +5,8 @@ these can be compared and changed by one, but there is no other arithmetic on th
 result at a position depends on that position and earlier ones only.
 
 The core operations are ``each``, ``positions``, ``before``, ``after``, ``compare``, ``select``, ``both``, ``aggregate``
-and ``count``. ``shift``, ``seen`` and ``latest`` can be defined by them; they are implemented directly, in time linear
-in the row's length, and tests compare them with their definitions.
+and ``count``. ``shift``, ``seen`` and ``latest`` can be defined in terms of them; they are implemented directly, in
+time linear in the row's length, and tests compare them with their definitions.
 
 A row may be abstract: an alphabet without symbols. Operations then compute alphabets only, so a run on abstract rows
 shows all operations of a program, for any input and length.
@@ -31,11 +31,11 @@ from lengthwise.base.types import UsageError
 
 Symbol = Hashable
 Function = TypeVar("Function", bound=Callable[..., Any])
-MOST_COMBINATIONS = 10_000  # of symbols that ``each`` tabulates
+MOST_COMBINATIONS = 10_000  # maximum number of symbol combinations that ``each`` tabulates
 
 
 class Forbidden(UsageError):
-    """An error for programs that do what RASP-L does not allow."""
+    """Raised if a program does something that RASP-L does not allow."""
 
 
 class _Opaque:
@@ -77,7 +77,7 @@ _tapes: list[list[tuple[Any, ...]]] = []
 
 @contextmanager
 def record() -> Iterator[list[tuple[Any, ...]]]:
-    """A context that records the operations carried out in it, each with its arguments other than data."""
+    """A context that records the operations executed in it, with their arguments except data."""
     tape: list[tuple[Any, ...]] = []
     _tapes.append(tape)
     try:
@@ -92,7 +92,7 @@ def _note(*operation: Any) -> None:
 
 
 class Call(NamedTuple):
-    """One operation carried out: its name, what it was given, and what came of it."""
+    """One executed operation: its name, arguments and result."""
 
     name: str
     given: tuple[Any, ...]
@@ -105,8 +105,8 @@ _calls: list[list[Call]] = []
 
 @contextmanager
 def follow() -> Iterator[list[Call]]:
-    """A context that keeps the operations carried out in it, with their data: each result is an object of its own, so
-    that one sees which operation reads it."""
+    """A context that records the operations executed in it, with their data. Each result is a separate object, so that
+    it can be traced to the operations that read it."""
     calls: list[Call] = []
     _calls.append(calls)
     try:
@@ -116,7 +116,7 @@ def follow() -> Iterator[list[Call]]:
 
 
 def _operation(function: Function) -> Function:
-    """The function as one that ``follow`` sees."""
+    """Decorate an operation so that ``follow`` records it."""
 
     @functools.wraps(function)
     def followed(*given: Any, **options: Any) -> Any:
@@ -143,7 +143,7 @@ def each(function: Callable[..., Symbol], *rows: Row) -> Row:
     combinations = list(product(*(row.alphabet for row in rows)))
     if len(combinations) > MOST_COMBINATIONS:
         raise Forbidden(
-            f"a map tells {len(combinations)} combinations of symbols apart; {MOST_COMBINATIONS} are allowed"
+            f"a map has {len(combinations)} combinations of symbols; at most {MOST_COMBINATIONS} are allowed"
         )
     results = [function(*symbols) for symbols in combinations]
     alphabet = tuple(sorted(set(results), key=lambda symbol: (str(type(symbol)), symbol)))  # type: ignore[type-var]
@@ -160,7 +160,7 @@ def each(function: Callable[..., Symbol], *rows: Row) -> Row:
 
 @_operation
 def positions(row: Row) -> Places:
-    """Every position, counted from 0: RASP-L's ``indices``."""
+    """Return every position, counted from 0: RASP-L's ``indices``."""
     _note("places")
     return Places(None if row.ids is None else torch.arange(row.ids.shape[1]).expand_as(row.ids))
 
@@ -181,10 +181,10 @@ def after(where: Places) -> Places:
 
 @_operation
 def compare(one: Places, other: Places, relation: str) -> Row:
-    """True where ``one relation other`` holds; ``relation`` is ==, <, <=, > or >=."""
+    """Return True where ``one relation other`` holds; ``relation`` is ==, <, <=, > or >=."""
     _note("compare", relation)
-    compared, known = _comparison(relation), one.at is not None and other.at is not None
-    return Row((False, True), compared(one.at, other.at).long() if known else None)
+    compared, has_data = _comparison(relation), one.at is not None and other.at is not None
+    return Row((False, True), compared(one.at, other.at).long() if has_data else None)
 
 
 _RELATIONS = {"==": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
@@ -219,13 +219,13 @@ def select(keys: Row | Places, queries: Row | Places, relation: str | Callable[[
             return Selector(None)
         chosen = compared(keys.at[:, None, :], queries.at[:, :, None])
     else:
-        raise Forbidden("symbols are compared with symbols, and places with places")
+        raise Forbidden("symbols can be compared only with symbols, and places only with places")
     return Selector(chosen & torch.ones(chosen.shape[1:], dtype=torch.bool).tril())  # causal
 
 
 @_operation
 def both(*selectors: Selector) -> Selector:
-    """The intersection of selectors."""
+    """Return the intersection of selectors."""
     _note("both", len(selectors))
     if any(selector.chosen is None for selector in selectors):
         return Selector(None)
@@ -236,16 +236,16 @@ def both(*selectors: Selector) -> Selector:
 def aggregate(
     selector: Selector, values: Row | Places, default: Symbol = None, how: Literal["max", "min"] = "max"
 ) -> Any:
-    """The largest or smallest of the values at each position's selected positions, symbols in the order of their
+    """Return the largest or smallest of the values at each position's selected positions, symbols in the order of their
     alphabet; if none is selected, the default symbol, or −1 for positions."""
     _note("aggregate", how, default)
     if isinstance(values, Row):
         values = _admit(values, default)
-    held = values.ids if isinstance(values, Row) else values.at
-    if selector.chosen is None or held is None:
+    data = values.ids if isinstance(values, Row) else values.at
+    if selector.chosen is None or data is None:
         return Row(values.alphabet, None) if isinstance(values, Row) else Places(None)
     none = -1 if how == "max" else torch.iinfo(torch.long).max
-    spread = torch.where(selector.chosen, held[:, None, :], none)
+    spread = torch.where(selector.chosen, data[:, None, :], none)
     # Ids are ordered like the alphabet, so comparing ids compares symbols.
     best = spread.amax(2) if how == "max" else spread.amin(2)
     fallback = values.alphabet.index(default) if isinstance(values, Row) else -1
@@ -255,8 +255,8 @@ def aggregate(
 
 @_operation
 def count(selector: Selector) -> Places:
-    """The number of selected positions: RASP-L's ``sel_width``. (Counts have 8 bits in Zhou et al.; here they are not
-    limited, as programs must run at any length.)"""
+    """Return the number of selected positions: RASP-L's ``sel_width``. (In Zhou et al., counts have 8 bits; here they
+    are unlimited, as programs must run at any length.)"""
     _note("count")
     return Places(None if selector.chosen is None else selector.chosen.sum(2))
 
@@ -277,8 +277,8 @@ def shift(row: Row, default: Symbol) -> Row:
 
 @_operation
 def seen(marks: Row) -> Row:
-    """True from the first mark on: ``aggregate(select(marks, marks, lambda key, _: True), marks)``. Marks are a row of
-    True and False."""
+    """Return True from the first mark on: ``aggregate(select(marks, marks, lambda key, _: True), marks)``. Marks are a
+    row of True and False."""
     _note("seen")
     marks = _marks(marks)
     return marks if marks.ids is None else Row(marks.alphabet, marks.ids.cummax(1).values)
@@ -286,25 +286,25 @@ def seen(marks: Row) -> Row:
 
 @_operation
 def latest(values: Row, marks: Row, default: Symbol) -> Row:
-    """The value at the last mark up to each position: that of the largest marked position."""
+    """Return the value at the last mark up to each position: that of the largest marked position."""
     _note("latest", default)
     values, marks = _admit(values, default), _marks(marks)
     if values.ids is None or marks.ids is None:
         return Row(values.alphabet, None)
     position = torch.arange(values.ids.shape[1])
     last = torch.where(marks.ids == 1, position, -1).cummax(1).values
-    found = values.ids.gather(1, last.clamp(min=0))
-    return Row(values.alphabet, torch.where(last < 0, values.alphabet.index(default), found))
+    value = values.ids.gather(1, last.clamp(min=0))
+    return Row(values.alphabet, torch.where(last < 0, values.alphabet.index(default), value))
 
 
 def _admit(row: Row, symbol: Symbol) -> Row:
-    """The row with ``symbol`` appended to its alphabet, if missing."""
+    """Return the row with ``symbol`` appended to its alphabet, if missing."""
     return row if symbol in row.alphabet else Row((*row.alphabet, symbol), row.ids)
 
 
 def _marks(marks: Row) -> Row:
     if not set(marks.alphabet) <= {False, True}:
-        raise Forbidden("marks are True or False: make them with `each`")
+        raise Forbidden("marks must be True or False: create them with `each`")
     if marks.alphabet == (False, True):
         return marks
     ids = None if marks.ids is None else torch.tensor([int(bool(s)) for s in marks.alphabet])[marks.ids]

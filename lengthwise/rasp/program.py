@@ -21,8 +21,8 @@ State = dict[str, Any]  # name → Row or Places
 
 
 class Program(ABC):
-    """The algorithm of a task as a looped model could run it: on the input row of full-output prediction,
-    ``prompt = $ $ …``, which every step can read (input injection)."""
+    """The algorithm of a task in the form that a looped model could run it. The input is the row of full-output
+    prediction, ``prompt = $ $ …``, which every step can read (input injection)."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -33,20 +33,20 @@ class Program(ABC):
 
     @abstractmethod
     def step(self, state: State, row: Row) -> State:
-        """Compute one step: a RASP-L program of fixed size, the same every time."""
+        """Compute one step: a RASP-L program of fixed size, identical in every round."""
 
     @abstractmethod
     def finish(self, state: State, row: Row) -> Row:
         """Compute the output row: from the ``=`` on, the answer and its end, ``$``."""
 
     def rounds(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
-        """T(n), the number of steps for problems of these sizes: n by default."""
+        """Return T(n), the number of steps for problems of these sizes: n by default."""
         return sizes[:, 0]
 
 
 @dataclass(frozen=True)
 class Execution:
-    """A program's run on problems that take equally many rounds."""
+    """A program's run on problems that take the same number of rounds."""
 
     row: Row
     states: list[State]  # the prepared state, then that after each step
@@ -59,55 +59,55 @@ class Execution:
 def execute(
     program: Program, problems: Problems, seen: Callable[[int, int], None] = lambda done, rounds: None
 ) -> Execution:
-    """Run a program; ``seen`` is called after each round, with how many are done and how many there are. Raises
-    ValueError if the problems take different numbers of rounds."""
+    """Run a program. ``seen`` is called after each round with the number of rounds done and in total. Raises ValueError
+    if the problems take different numbers of rounds."""
     rounds = program.rounds(problems.sizes).unique().tolist()
     if len(rounds) != 1:
-        raise ValueError(f"problems of one number of rounds are run together, not of {rounds}")
+        raise ValueError(f"problems must all take the same number of rounds, not {rounds}")
     batch = FullOutput().write(problems, program.task)
     row = Row(alphabet(program.task), batch.inputs.tokens)
     states = [program.prepare(row)]
     for number in range(rounds[0]):
         states.append(program.step(states[-1], row))
         seen(number + 1, rounds[0])
-    said = program.finish(states[-1], row)
-    assert said.ids is not None
-    symbols = torch.tensor([row.alphabet.index(s) if s in row.alphabet else -1 for s in said.alphabet])[said.ids]
+    output = program.finish(states[-1], row)
+    assert output.ids is not None
+    symbols = torch.tensor([row.alphabet.index(s) if s in row.alphabet else -1 for s in output.alphabet])[output.ids]
     right = ((symbols == batch.targets) | ~batch.loss_mask).all(1)
-    return Execution(row, states, said, batch.answer_slots, batch.loss_mask, right)
+    return Execution(row, states, output, batch.answer_slots, batch.loss_mask, right)
 
 
 def alphabet(task: Task) -> tuple[str, ...]:
-    """The alphabet of a program's input row."""
+    """Return the alphabet of a program's input row."""
     return FullOutput().vocabs(task)[0].symbols
 
 
-STEPS = 64  # number of steps that must carry out the same operations
-GROWING = 8  # number of steps after which a state's alphabets must not grow any more
+STEPS = 64  # number of steps that must execute the same operations
+GROWING = 8  # number of steps after which a state's alphabets must stop growing
 
 
 def check(program: Program) -> None:
-    """Raise Forbidden, with a message of one line, if a program does what n-RASP-L does not allow.
+    """Raise Forbidden, with a one-line message, if a program does something that n-RASP-L does not allow.
 
     The program runs on abstract rows, so it cannot read data or length, and its operations are recorded with their
-    tables and defaults. Every step must carry out the same operations, and the alphabets of its state must stop growing
-    after ``GROWING`` steps. On rows with symbols, of two lengths, the program must carry out the same operations again.
+    tables and defaults. Every step must execute the same operations, and the alphabets of its state must stop growing
+    after ``GROWING`` steps. On rows with symbols, of two lengths, the program must execute the same operations again.
     """
     try:
         names, tapes = _rehearse(program, Row(alphabet(program.task), None), STEPS)
         for length in (2, 9):
             ids = torch.arange(length)[None] % len(alphabet(program.task))
             if _rehearse(program, Row(alphabet(program.task), ids), GROWING) != (names, tapes[: GROWING + 2]):
-                raise Forbidden("it does other things on other rows: neither data nor length may steer it")
+                raise Forbidden("its operations differ between rows: they may depend on neither data nor length")
     except Forbidden as error:
         raise Forbidden(f"{type(program).__name__}: {error}") from None
     except (AttributeError, TypeError) as error:
         # An abstract row has no data: a program that reads it gets None.
-        raise Forbidden(f"{type(program).__name__}: it looks into its rows ({error}): use the operations") from None
+        raise Forbidden(f"{type(program).__name__}: it reads the data of rows ({error}): use the operations") from None
 
 
 def _rehearse(program: Program, row: Row, steps: int) -> tuple[list[str], list[list[Any]]]:
-    """Run a program and record the names of its state's parts, and the operations of ``prepare``, ``finish`` and each
+    """Run a program; return the names of its state's parts, and the operations of ``prepare``, ``finish`` and each
     step."""
     with record() as prepared:
         state = _valid(program.prepare(row))
@@ -120,11 +120,11 @@ def _rehearse(program: Program, row: Row, steps: int) -> tuple[list[str], list[l
             raise Forbidden(f"the state changes its parts: {', '.join(state)} became {', '.join(following)}")
         grows = _symbols(following) != _symbols(state)
         if grows and number >= GROWING:
-            raise Forbidden(f"the state takes ever more symbols: after {number} steps it is still growing")
+            raise Forbidden(f"the state's alphabet is still growing after {number} steps")
         # Tables depend on alphabets, so they may change while these grow.
         closed = number > 0 and _symbols(state) == before
         if tapes and (tape != tapes[-1] if closed else _kinds(tape) != _kinds(tapes[-1])):
-            raise Forbidden("the step is not the same each time: it may not count its rounds")
+            raise Forbidden("the step's operations differ between rounds: it may not count its rounds")
         tapes.append(tape)
         before, state = _symbols(state), following
     with record() as finished:
@@ -134,13 +134,13 @@ def _rehearse(program: Program, row: Row, steps: int) -> tuple[list[str], list[l
 
 
 def _kinds(tape: list[Any]) -> list[str]:
-    """The recorded operations without their tables."""
+    """Return the recorded operations without their tables."""
     return [operation[0] for operation in tape]
 
 
 def _valid(state: State) -> State:
     if not isinstance(state, dict) or not all(isinstance(part, (Row, Places)) for part in state.values()):
-        raise Forbidden("a state is a dict of rows and places")
+        raise Forbidden("a state must be a dict of rows and places")
     return state
 
 
@@ -149,12 +149,12 @@ def _symbols(state: State) -> dict[str, Any]:
 
 
 def rounds_shown(execution: Execution) -> list[dict[str, str]]:
-    """The states of the first problem as text: per round, a string per part with a character per position."""
+    """Return the states of the first problem as text: per round, a string per part with a character per position."""
     return [{name: format_state(part) for name, part in state.items()} for state in execution.states]
 
 
 def format_state(part: Row | Places) -> str:
-    """A part of the first problem's state as text: True as ``^``, False and None as ``·``; positions as numbers."""
+    """Format a part of the first problem's state: True as ``^``, False and None as ``·``; positions as numbers."""
     if isinstance(part, Places):
         assert part.at is not None
         return " ".join(map(str, part.at[0].tolist()))
@@ -168,7 +168,7 @@ def _character(symbol: Any) -> str:
 
 
 def answer(execution: Execution, task: Task) -> str:
-    """The first problem's answer, formatted for a reader."""
+    """Return the first problem's answer as text."""
     symbols = format_state(execution.said)
     start = int(execution.answer_slots[0].long().argmax())
     return task.format(task.vocab.encode(symbols[start:].split(END)[0]))

@@ -38,7 +38,8 @@ from lengthwise.tasks.unique_set import UniqueSet
 
 
 class ParityProgram(Program):
-    """Each step moves the bits right by one position; the bit at the ``=`` is combined with the answer there by XOR."""
+    """Each step moves the bits right by one position; the bit that arrives at the ``=`` is XORed into the answer
+    there."""
 
     def prepare(self, row: Row) -> State:
         return {"bits": _keep(row, "01"), "answer": each(lambda s: "0" if s == EQUALS else None, row)}
@@ -70,8 +71,8 @@ class CopyProgram(Program):
 
 
 class AdditionProgram(Program):
-    """Digits are first added without carries (XOR for bits), carries computed separately (AND); each step adds the
-    carries to the next higher digits. Meanwhile the digits move right, to the answer slots.
+    """Digits are first added without carries (XOR for bits) and carries are computed separately (AND); each step adds
+    the carries to the next higher digits. Meanwhile the digits move right, to the answer slots.
 
     With the most significant digit first, carries stay in position and the next higher digit moves there. With the
     least significant digit first, carries move right by two positions and digits by one.
@@ -81,18 +82,18 @@ class AdditionProgram(Program):
 
     def __init__(self, task: Addition) -> None:
         if not (task.equal_lengths and task.leading_zeros):
-            raise UsageError("the program of addition needs equal_lengths=true leading_zeros=true, as published")
+            raise UsageError("the addition program needs equal_lengths=true leading_zeros=true, as published")
         super().__init__(task)
 
     def prepare(self, row: Row) -> State:
         base, most = self.task.base, self.task.order == "most"
         second = seen(each(lambda s: s == "+", row))
         operand = each(lambda s, second: None if not _is_digit(s) else "second" if second else "first", row, second)
-        # Digits with equal rank within their operands are partners.
+        # Digits with equal rank within their operands are added.
         rank = count(select(operand, operand))
         partner = both(select(operand, operand, lambda k, q: (k, q) == ("first", "second")), select(rank, rank))
         other = aggregate(partner, row)
-        zero = "+" if most else EQUALS  # this position gets the digit 0 above the highest one, for the last carry
+        zero = "+" if most else EQUALS  # this position gets a digit 0 above the highest digit, for the last carry
 
         def total(symbol: str, other: str | None) -> int | None:
             return int(symbol) + int(other) if _is_digit(symbol) and _is_digit(other) else None
@@ -140,7 +141,7 @@ class BinarySumProgram(Program):
     def step(self, state: State, row: Row) -> State:
         bits, counter = shift(state["bits"], None), state["counter"]
         arrived = latest(bits, each(lambda s: s == EQUALS, row), None)
-        below = seen(shift(each(lambda digit: digit == "0", counter), False))  # is a digit below it 0?
+        below = seen(shift(each(lambda digit: digit == "0", counter), False))  # True where some lower digit is 0
         turns = each(lambda bit, digit, zero: bit == "1" and digit is not None and not zero, arrived, counter, below)
         return {
             "bits": bits,
@@ -160,12 +161,14 @@ class MultiplicationProgram(Program):
 
     def __init__(self, task: Multiplication) -> None:
         if task != Multiplication():
-            raise UsageError("the program of multiplication takes the task as published: binary, with leading zeros")
+            raise UsageError(
+                "the multiplication program supports only the task as published: binary, with leading zeros"
+            )
         super().__init__(task)
 
     def rounds(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         if int(sizes[:, 0].max()) > 2:
-            raise UsageError(f"the program of multiplication takes 1 or 2 bits times n, not {int(sizes[:, 0].max())}")
+            raise UsageError(f"the multiplication program supports 1 or 2 bits times n, not {int(sizes[:, 0].max())}")
         return sizes.prod(1)
 
     def prepare(self, row: Row) -> State:
@@ -244,7 +247,7 @@ class UniqueSetProgram(Program):
 
 
 def _keep(row: Row, symbols: str) -> Row:
-    """The row with all other symbols replaced by None."""
+    """Return the row with all other symbols replaced by None."""
     return each(lambda s: s if s in symbols else None, row)
 
 
@@ -264,7 +267,7 @@ PROGRAMS: dict[type[Task], Callable[[Any], Program]] = {
 
 
 def program(task: Task) -> Program:
-    """The program of a task. Raises UsageError if there is none."""
+    """Return the program of a task. Raises UsageError if there is none."""
     if type(task) not in PROGRAMS:
         known = ", ".join(kebab(kind.__name__) for kind in PROGRAMS)
         raise UsageError(f"{task.name} has no n-RASP-L program; these have: {known}")
