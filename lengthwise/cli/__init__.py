@@ -1,1 +1,1 @@
-"""The command line: one file per verb, and what they share."""
+"""The command line: one file per verb, and shared helpers."""

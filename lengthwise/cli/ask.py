@@ -1,4 +1,4 @@
-"""The command ``ask``: measures a large language model on a task's problems."""
+"""The command ``ask``: measure a large language model on a task's problems."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LENGTHS = (1, 2, 4, 8, 16)  # the default sizes
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask a model for the answers to new problems; return 1 if some prompts have no reply yet, else 0."""
+    """Ask a model for the answers to fresh problems; return 1 if some prompts have no reply yet, else 0."""
     inquiry, sizes = _inquiry(args)
     key = Key.read(args.key_variable)
     key.refuse(inquiry)
@@ -43,9 +43,9 @@ def run(args: argparse.Namespace) -> int:
         return _dry_run(args, inquiry, wanted)
     client_library()  # fails here, before a folder is created, if it is not installed
     asked = Asked.of(inquiry, Path(args.out) if args.out else None)
-    with asked.locked(what="inquiry"):  # two that ask the same would both pay for it
+    with asked.locked(what="inquiry"):  # otherwise two concurrent calls would both pay for the same replies
         _warn_of_damage(asked)
-        asked.rows("scores")  # damage there is an error now, not after replies are paid for
+        asked.rows("scores")  # so that damage is an error before replies are paid for
         before = asked.spent()
         outcome = _collect_replies(args, asked, wanted, manner)
         rows, tokens = scores(inquiry, wanted, asked.replies()), asked.spent()
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _inquiry(args: argparse.Namespace) -> tuple[Inquiry, Sequence[Any]]:
-    """The inquiry and its sizes; with --like, those on which a recipe's models are measured."""
+    """Return the inquiry and its sizes; with --like, the sizes on which a recipe's models are measured."""
     sizes = parse_sizes(args.lengths) if args.lengths else None
     choices: dict[str, Any] = {"question": args.question, "seed": args.seed or 0, "problems": kind_of(args)}
     choices |= {"examples": args.examples, "max_tokens": args.max_tokens}
@@ -71,7 +71,7 @@ def _inquiry(args: argparse.Namespace) -> tuple[Inquiry, Sequence[Any]]:
     recipe = recipe_of(args.like, [])
     if args.changes or recipe.task.name != task.name:
         raise UsageError(
-            f"--like {args.like}: takes that recipe's task as it is: ask {recipe.task.name}, without changes"
+            f"--like {args.like}: the recipe's task is used unchanged: give {recipe.task.name}, without changes"
         )
     choices |= {"bottom": recipe.lengths.bottom, "source": recipe.source}
     choices |= {"top": recipe.lengths.top} if choices["problems"] == "natural" else {}
@@ -80,7 +80,7 @@ def _inquiry(args: argparse.Namespace) -> tuple[Inquiry, Sequence[Any]]:
 
 
 def _dry_run(args: argparse.Namespace, inquiry: Inquiry, wanted: list[Item]) -> int:
-    """What asking would take. Nothing is sent, no folder is made."""
+    """Print what the requests would cost. Nothing is sent, no folder is created."""
     asked = Asked.locate(inquiry, Path(args.out) if args.out else None)
     _warn_of_damage(asked)
     known = asked.replies()
@@ -89,20 +89,20 @@ def _dry_run(args: argparse.Namespace, inquiry: Inquiry, wanted: list[Item]) -> 
     requests = len(missing)
     tokens = estimate(inquiry, missing, known)
     result = {"requests": requests, "replies": len(known)} | tokens
-    told = f"{requests} requests, about {tokens['prompt_tokens']:,} tokens in and {tokens['completion_tokens']:,} out"
+    costs = f"{requests} requests, about {tokens['prompt_tokens']:,} tokens in and {tokens['completion_tokens']:,} out"
     more = f"; at most {requests * args.max_tokens:,} out" if args.max_tokens else ""
-    return say(args, result, Text(f"{told}{more}, further tries not counted"))
+    return say(args, result, Text(f"{costs}{more}, further tries not counted"))
 
 
 def _warn_of_damage(asked: Asked) -> None:
-    """Say which rows of ``replies`` are damaged, in one line."""
+    """Warn of damaged rows in ``replies``, in one line."""
     if damaged := asked.damaged_replies():
         others = f" and {len(damaged) - 1} more lines" if len(damaged) > 1 else ""
         print(f"lengthwise: {damaged[0]}{others}: set aside, and asked again", file=sys.stderr)
 
 
 def _collect_replies(args: argparse.Namespace, asked: Asked, wanted: list[Item], manner: Manner) -> Outcome:
-    """Ask, with a progress bar."""
+    """Collect replies, with a progress bar."""
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
     known, prompts = asked.replies(), {item.prompt for item in wanted}
     done = len(prompts & known.keys())

@@ -1,4 +1,4 @@
-"""Looking for problems that a model gets wrong."""
+"""The command ``attack``: search for problems that a model gets wrong."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from lengthwise.report.sheet import Sheet
 from lengthwise.run import choose_device, load
 from lengthwise.training.arithmetic import computing
 
-WIDEST = 34  # characters of a prompt or an answer that are shown
-ORIGINS = 8  # lines of where problems come from
+WIDEST = 34  # maximum characters of a prompt or an answer in the table
+ORIGINS = 8  # maximum number of origins in the table
 
 
 def run(args: argparse.Namespace) -> int:
-    """Search for failures; 0 whether there are some or not."""
+    """Search for failures; return 0 whether or not there are any."""
     weights = load(args.weights, choose_device(args.device))
     rule = only_rule(args)
     sizes = parse_sizes(args.lengths) if args.lengths else None
     with computing(args.threads), doing(f"{weights.name}: looking for what it gets wrong"):
         found = attack(weights, sizes, seconds=args.seconds, tries=args.tries, stopping=rule, seed=args.seed or 0)
-    said = f"{found['failed']} of {found['tries']} tries fail ({share_text(found['share'], 3)})"
+    summary = f"{found['failed']} of {found['tries']} tries fail ({share_text(found['share'], 3)})"
     if not found["failed"]:
-        return say(args, found, f"{said}: nothing found, which proves nothing; a longer search may")
-    return say(args, found, _shortest(found), "", _origins(found), "", said)
+        return say(args, found, f"{summary}: nothing found, which proves nothing; a longer search may")
+    return say(args, found, _shortest(found), "", _origins(found), "", summary)
 
 
 def _shortest(found: dict[str, Any]) -> Table:

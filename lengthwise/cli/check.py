@@ -1,4 +1,5 @@
-"""A user's own parts, recipes and studies, held to the laws of their kinds; and files of problems."""
+"""The command ``check``: test a user's own parts, recipes and studies against the laws of their kinds; and validate
+files of problems."""
 
 from __future__ import annotations
 
@@ -25,11 +26,11 @@ from lengthwise.training.arithmetic import computing
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check all that these modules define, or these files of problems; 1 if something is wrong."""
+    """Check all that these modules define, or these files of problems; return 1 if something is wrong."""
     found, names = Findings(), vars(args)["import"]
     if files := [name for name in names if is_problem_file(name)]:
         if len(files) < len(names):
-            raise UsageError("check files of problems and modules one after the other")
+            raise UsageError("check files of problems and modules in separate commands")
         return _check_files(args, files)
     with computing(1), doing(f"{', '.join(names)}: held to the laws", quiet=args.quiet):
         for name in names:
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_files(args: argparse.Namespace, names: Sequence[str]) -> int:
-    """Say what each file of problems holds, or which of its lines are wrong."""
+    """Print the contents of each file of problems, or its invalid lines."""
     result, tables, wrong = [], [], 0
     for name in names:
         faults = list_faults(path_of(name).resolve())
@@ -73,13 +74,15 @@ def _facts(task: File) -> list[tuple[str, str]]:
 
 def _check(name: str) -> Findings:
     if not any(defined := catalog.find_defined(sys.modules[name])):
-        raise UsageError(f"{name}: it defines no part, recipe or study; a part is a dataclass, e.g. of lw.Task")
+        raise UsageError(
+            f"{name}: defines no part, recipe or study; a part is a dataclass that subclasses e.g. lw.Task"
+        )
     return check_all(*defined)
 
 
 def _table(found: Findings) -> Sheet:
     table = Sheet("part", "laws")
-    for part, law, told in found.lines():
-        said = Text(f"{law} {told}", "green") if told == "hold" else Text.assemble(law, "\n", (told, "bold red"))
-        table.add_row(Text(part), said)
+    for part, law, result in found.lines():
+        cell = Text(f"{law} {result}", "green") if result == "hold" else Text.assemble(law, "\n", (result, "bold red"))
+        table.add_row(Text(part), cell)
     return table

@@ -1,4 +1,4 @@
-"""Completion in the shell: what may stand for recipes, weights, runs, tasks, studies and fields."""
+"""Shell completion for recipes, weights, runs, tasks, studies and fields."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lengthwise.runs.folder import list_shipped, runs_folder
 
 
 def complete(top: argparse.ArgumentParser) -> None:
-    """Answer the shell, where it is the shell that asks."""
+    """Answer a completion request of the shell, if this is one."""
     import argcomplete  # the extra "complete"
 
     argcomplete.autocomplete(add_completers(top))
 
 
 def add_completers(top: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """The parser with what may stand for each name."""
+    """Add a completer to each argument that takes a known name."""
     (verbs,) = [action.choices for action in top._actions if isinstance(action, argparse._SubParsersAction)]
     for sub in verbs.values():
         for action in sub._actions:

@@ -1,4 +1,4 @@
-"""What verbs print, and where."""
+"""Output of the verbs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from lengthwise.models import Model
     from lengthwise.run import Run
 
-LONG = 60.0  # seconds that are said beforehand
-MANY = 200  # lines that are not worth a table
-SOON = 2.0  # seconds after which one wants to know that something happens
+LONG = 60.0  # seconds; longer durations are announced in advance
+MANY = 200  # maximum number of rows in a rich table
+SOON = 2.0  # seconds before the activity display appears
 
 out = Terminal()
 err = Terminal(stderr=True)
@@ -36,14 +36,14 @@ err = Terminal(stderr=True)
 
 @contextmanager
 def doing(what: str, *, quiet: bool = False) -> Iterator[Progress]:
-    """Say what takes long, and for how long already; further lines may be added."""
+    """Show progress with the elapsed time; further lines may be added."""
     with Progress(quiet=quiet, console=err) as shown:
         shown.line(what)
         yield shown
 
 
 def say(args: argparse.Namespace, result: Any, *renderables: Any) -> int:
-    """The result, as JSON or for people."""
+    """Print the result, as JSON or as text."""
     if args.json:
         print(json_text(result), file=results())
     else:
@@ -53,8 +53,8 @@ def say(args: argparse.Namespace, result: Any, *renderables: Any) -> int:
 
 
 def code_changed(run: Run, model: Model | None = None) -> bool:
-    """Has a user's own code changed since this run, or its ``model``, was trained? Then that is said: what is measured
-    now is of something else."""
+    """Return True, and print a warning, if the user's own code has changed since this run, or its ``model``, was
+    trained: the scores would then be those of another model."""
     if changed := run.changed_code(model):
         err.print(
             f"{', '.join(changed)} changed since {run.folder.name} was trained: scores are not kept", style="yellow"
@@ -63,21 +63,21 @@ def code_changed(run: Run, model: Model | None = None) -> bool:
 
 
 def say_page(args: argparse.Namespace, page: str, **more: Any) -> int:
-    """Write a page to where ``--html`` says, and say so; ``more`` goes into the JSON."""
+    """Write a page to the path given by ``--html``, and report it; ``more`` is added to the JSON."""
     from lengthwise.viewer.document import write_page
 
     path, size = write_page(args.html, page), len(page.encode())
-    told = f"{path}  {size / 1e6:.1f} MB: open it in a browser; it asks the network for nothing"
-    return say(args, {"file": str(path), "bytes": size, **more}, told)
+    written = f"{path}  {size / 1e6:.1f} MB: open it in a browser; it asks the network for nothing"
+    return say(args, {"file": str(path), "bytes": size, **more}, written)
 
 
 def measuring(sizes: Sequence[object]) -> str:
-    """What measuring so many sizes is called."""
+    """Return the description of measuring these sizes."""
     return f"measuring {len(sizes)} size{'s' * (len(sizes) != 1)}"
 
 
 def foresee(what: str, demand: ResourceEstimate) -> None:
-    """Say how long something takes, if that is long. UsageError if this machine cannot hold it."""
+    """Announce the duration if it is long. Raises UsageError if this machine has too little memory."""
     demand.check(what)
     if demand.seconds > LONG:
         err.print(f"{what} takes about {duration(demand.seconds)} of one CPU thread", highlight=False, markup=False)
@@ -85,8 +85,8 @@ def foresee(what: str, demand: ResourceEstimate) -> None:
 
 @contextmanager
 def waiting(what: str, demand: ResourceEstimate) -> Iterator[None]:
-    """Say after some seconds that something is at work, and how long it takes, on standard error: on a terminal with
-    the time that has passed."""
+    """After some seconds, print to standard error that work is in progress, with its estimated duration; on a terminal
+    also the elapsed time."""
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
     bar = Bars(*columns, console=err, transient=True, disable=not err.is_terminal)
     text = f"{what}: about {duration(demand.seconds)}"
@@ -108,11 +108,11 @@ def waiting(what: str, demand: ResourceEstimate) -> Iterator[None]:
 
 
 def columns(head: Text, rows: Sequence[tuple[str, Text]], *, gap: bool = False) -> RenderableType:
-    """Names with what is said of each beside it; below it where the names are long beside the terminal."""
+    """Format names with a text beside each, or below each if the names are long for the terminal."""
     longest = max((len(name) for name, _ in rows), default=0)
     if len(rows) > MANY and all(longest + len(said.plain) + 4 <= out.width for _, said in rows):
         lines = "\n".join(f"  {name:{longest}}  {said.plain}" for name, said in rows)
-        return Group(head, Text(lines, no_wrap=True), *([""] * gap))  # a table of thousands takes seconds
+        return Group(head, Text(lines, no_wrap=True), *([""] * gap))  # a rich table of thousands of rows takes seconds
     if longest > out.width // 3:
         stacked = [Group(Text(name, "bold"), Padding(said, (0, 0, 0, 4))) for name, said in rows]
         return Group(head, *stacked, *([""] * gap))

@@ -1,4 +1,4 @@
-"""The main job: two models learn short sums side by side, then meet long ones."""
+"""The command ``demo``: train two models on short sums, then test them on long ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from lengthwise.runs.folder import runs_folder
 from lengthwise.viewer.document import write_page
 from lengthwise.viewer.report import exportable_weights, report_page
 
-WORKED = (8, 16, 32)  # digits of the sums that are shown
+WORKED = (8, 16, 32)  # digits of the example sums
 
 INTRO = """Two small models learn to add numbers of up to [bold]{top}[/] digits, from the same sums.
   [bold]{looped}[/]    one block that sees a digit's neighbours, applied again and again
@@ -47,7 +47,7 @@ docs/how-to shows how to plug in a task or a model of your own, in a short file 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, measure, show. Given again, it goes on where it was stopped, or shows what it has."""
+    """Train, measure and print the results. A repeated call resumes, or prints what is there."""
     console = Terminal(stderr=args.json)
     study = catalog.study("pairs")
     (panel,) = study.panels
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def pictures(runs: Sequence[Run]) -> RenderableType:
-    """While training: exact match against steps; once there are scores: against length."""
+    """Plot exact match against steps while training; once there are scores, against length."""
     if any(run.rows("scores") for run in runs):
         return length_plot(runs)
     steps = {
@@ -98,7 +98,7 @@ def pictures(runs: Sequence[Run]) -> RenderableType:
 
 
 def length_plot(runs: Sequence[Run]) -> RenderableType:
-    """Exact match against digits, as far as it is measured."""
+    """Plot exact match against digits, as far as it is measured."""
     measured = [curve for curve in curves(runs) if curve.problems in ("uniform", WORST)]
     called = [curve.label if curve.problems == "uniform" else f"{curve.label}, {WORST}" for curve in measured]
     points = [[(point.length, point.mean) for point in curve.diagonal()] for curve in measured]
@@ -108,7 +108,7 @@ def length_plot(runs: Sequence[Run]) -> RenderableType:
 
 
 def worked_sums(runs: Sequence[Run]) -> RenderableType:
-    """A few fresh sums as each model works them, wrong digits marked."""
+    """Show a few fresh sums with each model's answer, wrong digits marked."""
     task = runs[0].recipe.task
     panels = []
     for size in WORKED:
@@ -133,7 +133,7 @@ def _mark_wrong(name: str, answer: Answer | None, right: str) -> Text:
     line = Text(f"{name:>16} ")
     if answer is None:
         return line.append("too long for its position table", "dim")
-    width = max(len(answer.text), len(right))  # an answer may have a digit too many
+    width = max(len(answer.text), len(right))  # the answer may have too many digits
     columns = list(zip(answer.text.rjust(width), right.rjust(width), strict=True))
     for digit, wanted in columns:
         line.append(digit, "" if digit == wanted else "bold underline red")

@@ -1,5 +1,5 @@
-"""The command line: from arguments to an exit status. Each verb is a file beside this one, imported late:
-``--help`` must not wait for torch."""
+"""The command line: from arguments to an exit status. Each verb is a module in this package, imported late so that
+``--help`` need not wait for torch."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from lengthwise.base import signals, streams
 from lengthwise.base.errors import Interrupted, NotImported, UsageError, clean, is_out_of_memory
 from lengthwise.cli.parser import parser, verbs_of
 
-ELSEWHERE = {  # options that other programs have, and what does the same here
+ELSEWHERE = {  # options of other programs: the equivalent here
     "config": "a recipe is named without an option: a name, a run's folder, or a JSON file such as its config.json",
     "format": "figures are PNG and SVG; for PDF, in Python: lw.Run.open(FOLDER).plot().savefig('figure.pdf')",
 }
-KEEPING = ("ask", "reproduce", "sweep", "train")  # verbs that keep what they have, and go on from it
+KEEPING = ("ask", "reproduce", "sweep", "train")  # verbs that save their progress and can be resumed
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Options may stand anywhere, and a prompt may start with a minus sign: argparse alone would refuse ``solve WEIGHTS
-    --json PROMPT`` and ``solve WEIGHTS -3+12``."""
+    """Parse arguments. Options may stand anywhere, and a prompt may start with a minus sign; argparse alone would
+    reject ``solve WEIGHTS --json PROMPT`` and ``solve WEIGHTS -3+12``."""
     top = parser()
     if arguments and any("\0" in word for word in arguments):
-        top.error("an argument holds a null character")
+        top.error("an argument contains a null character")
     args, rest = top.parse_known_args(arguments)
     if not any(re.match("--|-[a-zA-Z]", word) for word in rest):
         rest = _assign_words(args, rest)
@@ -39,8 +39,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _assign_words(args: argparse.Namespace, rest: list[str]) -> list[str]:
-    """Give words that stand behind an option to the argument that they belong to, and return those of none."""
-    if rest and getattr(args, "prompt", "") is None:  # of `rasp`
+    """Assign words after an option to the positional argument they belong to; return the words left over."""
+    if rest and getattr(args, "prompt", "") is None:  # the verb `rasp`
         args.prompt, *rest = rest
     modules = ("import",) if args.verb == "check" else ()
     for name in ("prompts", "changes", "words", "runs", *modules):
@@ -51,28 +51,29 @@ def _assign_words(args: argparse.Namespace, rest: list[str]) -> list[str]:
 
 
 def _unknown(rest: list[str], sub: argparse.ArgumentParser, with_fields: bool) -> str:
-    """What is said of words that no option takes: the option that was meant, or the field of the recipe."""
+    """Return the error message for unrecognized arguments: with the option or recipe field that was probably meant."""
     from lengthwise.base.fields import suggest
     from lengthwise.registry import sources
 
-    wrong = [word for word in rest if word.startswith("-")] or rest  # prompts beside an option are not to blame
+    # If an option is unknown, the words beside it are not the problem.
+    wrong = [word for word in rest if word.startswith("-")] or rest
     rest = rest[rest.index(wrong[0]) :]
-    said = f"unrecognized arguments: {' '.join(wrong)}"
+    message = f"unrecognized arguments: {' '.join(wrong)}"
     name, equals, value = rest[0].lstrip("-").partition("=")
     if not rest[0].startswith("--"):
-        return said
+        return message
     if name in ELSEWHERE:
-        return f"{said}; {ELSEWHERE[name]}"
+        return f"{message}; {ELSEWHERE[name]}"
     if with_fields and (path := sources.field_path(name)):
         value = value if equals else rest[1] if len(rest) > 1 else "…"
-        return f"{said}; {name} is a field of the recipe: write {path}={value}, without dashes"
+        return f"{message}; {name} is a field of the recipe: write {path}={value}, without dashes"
     options = [option for action in sub._actions for option in action.option_strings if option.startswith("--")]
-    return said + suggest(f"--{name}", options)
+    return message + suggest(f"--{name}", options)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run a verb and exit: 0 done, 1 some prompts were bad or have no reply, 2 a mistake of the user's, 130
-    interrupted, 141 the reader of the output has gone."""
+    """Run a verb and exit: 0 success, 1 some prompts were bad or have no reply, 2 usage error, 130 interrupted, 141 the
+    reader of the output has gone."""
     streams.tolerate_encodings()
     if "_ARGCOMPLETE" in os.environ:
         from lengthwise.cli.completion import complete
@@ -85,14 +86,14 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 def _run(args: argparse.Namespace) -> int:
     try:
-        if sys.stdout is None:  # as `>&-` leaves it: what is printed would vanish
-            raise UsageError("standard output is closed: there is nowhere to show what was asked for")
+        if sys.stdout is None:  # e.g. after `>&-`: the output would be lost
+            raise UsageError("standard output is closed: the result cannot be printed")
         with signals.leaving():
             work = _work(args)
         signals.install_handlers()
         with streams.only_results() if getattr(args, "json", False) else contextlib.nullcontext():
             status = work()
-        sys.stdout.flush()  # here, where an error can still be told
+        sys.stdout.flush()  # flushed here, where an error can still be reported
         return status
     except Interrupted as stopped:
         return _print_error(stopped, 130)
@@ -118,14 +119,14 @@ def _resume_hint(args: argparse.Namespace) -> str:
 
 
 def _reducible(args: argparse.Namespace) -> str:
-    """What takes the memory of a verb, as it is typed."""
+    """Return the settings of a verb that determine its memory, as they are typed."""
     fields = ["batch, lengths.top"] * hasattr(args, "recipe")
     options = [f"--{name}" for name in ("lengths", "samples", "count", "jobs") if hasattr(args, name)]
     return ", ".join([*fields, *options]) or "the problem's size"
 
 
 def _work(args: argparse.Namespace) -> Callable[[], int]:
-    """What the arguments ask for, with all that it imports at hand."""
+    """Import the verb and return it as a function without arguments."""
     if args.version:
         return partial(_print, lengthwise.__version__)
     if args.verb is None:

@@ -1,4 +1,4 @@
-"""Measuring weights on fresh problems."""
+"""The command ``evaluate``: measure weights on fresh problems."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from lengthwise.training.arithmetic import computing
 def run(args: argparse.Namespace) -> int:
     """Measure weights on fresh problems."""
     most = args.samples or (MOST if args.precision else SAMPLES)
-    args.samples = args.samples or SAMPLES  # of families and anatomies, which have no precision
+    args.samples = args.samples or SAMPLES  # for families and error analyses, which have no precision
     weights = load(args.weights, choose_device(args.device))
     if args.lengths and args.grid:
         raise UsageError("give --lengths or --grid, not both")
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         check_file("--rows", Path(args.rows))
     given = parse_grid(args.grid) if args.grid else parse_sizes(args.lengths) if args.lengths else []
     sizes = given or default_sizes(weights.recipe)
-    # Weights on the Hub are nobody's run: what is measured of them is not kept.
+    # Scores of weights from the Hub are not saved, since they belong to no run.
     folder = None if args.weights.startswith(PREFIX) else weights_folder(args.weights)
     own = Run.open(folder) if folder and RunFolder(folder).trained_here else None
     if own and code_changed(own, weights.model):
@@ -53,13 +53,15 @@ def run(args: argparse.Namespace) -> int:
     rules = rules_of(args, weights.recipe)
     check_precision(args.precision)
     foresee_scores(weights.recipe, sizes, most, rules, kind_of(args))
-    alone = own.locked(wait=args.wait) if own else nullcontext()  # two that measure the same would both keep it
-    with alone, computing(args.threads), Progress(quiet=args.quiet) as progress:
+    # Locked, or two concurrent calls would save the same scores twice.
+    lock = own.locked(wait=args.wait) if own else nullcontext()
+    with lock, computing(args.threads), Progress(quiet=args.quiet) as progress:
         return _measure(Work(args, weights, own, sizes, rules, progress), most)
 
 
 def _measure(work: Work, most: int) -> int:
-    """Measure, keep what a run shows in its folder, and print it; uniform problems are at most so many per size."""
+    """Measure, save the scores in the run's folder, and print them; ``most`` is the maximum number of uniform problems
+    per size."""
     args, tops = work.args, work.recipe.tops
     rows = _scores(work, most)
     tables: list[Any] = (_maps(rows, tops) if args.grid else []) or [detail_table(rows, tops)]
@@ -77,13 +79,13 @@ def _measure(work: Work, most: int) -> int:
 
 
 def _scores(work: Work, most: int) -> list[Row]:
-    """A row per size and rule; what a run measures is kept in its folder."""
+    """Return a row per size and rule; scores of a run are saved in its folder."""
     rows = _read_measured(work) if work.args.grid and work.own and work.args.precision is None else []
     known = {(tuple(row["sizes"]), row["stopping"]) for row in rows}
-    asked = {"samples": most, "precision": work.args.precision, "kind": kind_of(work.args), "seed": work.seed}
+    options = {"samples": most, "precision": work.args.precision, "kind": kind_of(work.args), "seed": work.seed}
     what = work.what("exact match")
     for rules, sizes in lacking(work.recipe, work.sizes, work.rules, known).items():
-        scores = partial(evaluate, work.weights, sizes, stopping=rules, **asked)
+        scores = partial(evaluate, work.weights, sizes, stopping=rules, **options)
         for score in followed(scores, work.progress, work.recipe, sizes, what=what, rules=len(rules)):
             rows.append(score.row() | {"seed": work.seed})
             work.keep("scores", rows[-1])
@@ -91,29 +93,29 @@ def _scores(work: Work, most: int) -> list[Row]:
 
 
 def _read_measured(work: Work) -> list[Row]:
-    """The cells of a grid that an earlier call has measured: they are not measured again."""
+    """Return the cells of a grid that an earlier call has measured."""
     names, cells = {rule.name for rule in work.rules}, set(work.sizes)
-    asked = kind_of(work.args), work.args.samples, work.seed
+    requested = kind_of(work.args), work.args.samples, work.seed
     return [
         row
         for row in latest(work.own.rows("scores") if work.own else [])
         if row["stopping"] in names and tuple(row["sizes"]) in cells
-        if (row["problems"], row["count"], row.get("seed")) == asked
+        if (row["problems"], row["count"], row.get("seed")) == requested
     ]
 
 
 def _anatomies(work: Work) -> list[Row]:
-    """How the same answers go wrong, under the first of the rules asked for."""
-    asked = {"samples": work.args.samples, "kind": kind_of(work.args), "seed": work.seed}
+    """Analyse the errors in the same answers, under the first of the requested rules."""
+    options = {"samples": work.args.samples, "kind": kind_of(work.args), "seed": work.seed}
     rows = []
     for size in followed_sizes(work.progress, work.recipe, work.sizes, what=work.what("how answers go wrong")):
-        rows.append(anatomy(work.weights, size, stopping=work.rules[0], **asked))
+        rows.append(anatomy(work.weights, size, stopping=work.rules[0], **options))
         work.keep("anatomy", rows[-1])
     return rows
 
 
 def _maps(rows: Sequence[Row], tops: Sizes) -> list[Table]:
-    """A table of blocks for each rule, if the map is large."""
+    """Return a table of blocks for each rule, if the map is large."""
     by_rule: dict[str, list[Row]] = {}
     for row in rows:
         by_rule.setdefault(row["stopping"], []).append(row)

@@ -1,4 +1,4 @@
-"""Measuring families of structured problems, beside uniform ones."""
+"""Measure families of structured problems in addition to uniform problems."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from lengthwise.report.families import family_table, worst_table
 from lengthwise.run import Run, Weights, choose_device
 from lengthwise.training.arithmetic import computing
 
-BEYOND = 2  # times the training length: farther out, families would cost more than all else
-LISTED = 8  # sizes of several numbers: more of them are a map, on which families would cost more than all else too
+BEYOND = 2  # times the training length; beyond it, families would dominate the cost
+LISTED = 8  # maximum number of sizes with several axes; more form a map, where families would dominate the cost
 
 
 def with_families(args: argparse.Namespace) -> bool:
-    """Are families measured too? Unless something else was asked for."""
+    """Return True if families are to be measured too: on request, or unless other options exclude them."""
     other = args.uniform_only or args.grid or args.hard or args.natural or args.family
     return args.families or not other
 
 
 @dataclass(frozen=True)
 class Work:
-    """What ``evaluate`` measures: weights, at some sizes, by some stopping rules."""
+    """The task of ``evaluate``: weights, sizes and stopping rules."""
 
     args: argparse.Namespace
     weights: Weights
-    own: Run | None  # the run whose weights they are: what is measured is kept in its folder
+    own: Run | None  # the run of these weights; scores are saved in its folder
     sizes: Sequence[AnySize]
     rules: Sequence[Stopping]
     progress: Progress
@@ -52,17 +52,17 @@ class Work:
         return self.args.seed or 0
 
     def what(self, measured: str) -> str:
-        """What a line of progress says."""
+        """Return the label of a progress line."""
         return f"{self.weights.name}: {measured}"
 
     def keep(self, name: str, *rows: Row) -> None:
-        """Keep rows, if there is a folder for them."""
+        """Save rows in the run's folder, if there is one."""
         if self.own:
             self.own.keep(name, *rows)
 
 
 def families_of(work: Work) -> list[Row]:
-    """A row per size, family and stopping rule; and all problems of the shortest sizes."""
+    """Return a row per size, family and stopping rule; and the scores on all problems of the shortest sizes."""
     recipe, count = work.recipe, samples_of_family(work.args.samples)
     rules = rules_of_families(work.rules)
     everywhere = list(dict.fromkeys([*map(recipe.sizes, short_sizes(recipe, count)), *map(recipe.sizes, work.sizes)]))
@@ -70,19 +70,21 @@ def families_of(work: Work) -> list[Row]:
     each = {"each": len(recipe.task.families), "rules": len(rules)}
     found = followed(scores, work.progress, recipe, everywhere, what=work.what("families"), **each)
     rows: list[Row] = []
-    for _, of_size in groupby(found, key=lambda score: score.sizes):  # whole sizes: the worst family is among all
-        there = [score.row() | {"seed": work.seed} for score in of_size]
-        work.keep("scores", *there)
-        rows += there
+    # Saved per complete size, since the worst family needs all families.
+    for _, of_size in groupby(found, key=lambda score: score.sizes):
+        complete = [score.row() | {"seed": work.seed} for score in of_size]
+        work.keep("scores", *complete)
+        rows += complete
     return rows
 
 
 def after_training(
     args: argparse.Namespace, run: Run, sizes: Sequence[AnySize], also: Sequence[Stopping], progress: Progress
 ) -> None:
-    """Measure what a trained run lacks: families up to twice the training length on each axis, or at all sizes with
-    ``--far-families``, but for the sizes of a map, and at the shortest sizes, by the recipe's own rule and those asked
-    for. A size is measured again for more problems of each family than before."""
+    """Measure what a trained run lacks: families at the shortest sizes, and at the requested sizes up to twice the
+    training length on each axis (with ``--far-families``, at all of them), except those of a map; under the recipe's
+    own rule and the rules ``also``. A size is measured again if more problems of each family are requested than before.
+    """
     weights, recipe, count = run.weights(choose_device(args.device)), run.recipe, samples_of_family(args.samples)
     rules = rules_of_families(list(dict.fromkeys([recipe.stopping, *also])))
     known = {
@@ -104,21 +106,21 @@ def after_training(
         if (lacking := [rule for rule in rules if (at, rule.name) not in known])
     }
     with computing(args.threads):
-        # A size at a time, so that a command given again goes on where it was cut.
+        # One size at a time, so that a repeated command resumes where it was interrupted.
         for at in followed_sizes(progress, recipe, list(missing), what=f"{recipe.name}: families"):
             found = evaluate_families(weights, [at], samples=count, stopping=missing[at])
             run.append("scores", *(score.row() | {"seed": 0} for score in found))
 
 
 def _outside_map(sizes: Sequence[AnySize]) -> Sequence[AnySize]:
-    """Sizes without those of a map."""
+    """Return the sizes without those of a map."""
     alone = [size for size in sizes if isinstance(size, int)]
     return sizes if len(sizes) - len(alone) <= LISTED else alone
 
 
 def family_tables(uniform: Sequence[Row], rows: Sequence[Row], tops: Sizes, *, whole: bool) -> list[Table]:
-    """For each rule that measured families, uniform problems and the worst family at each size; all families where
-    they are asked for."""
+    """Return tables for each rule that measured families: uniform problems and the worst family at each size; with
+    ``whole``, all families too."""
     tables: list[Table] = []
     rules = list(dict.fromkeys(row["stopping"] for row in rows))
     for rule in rules:

@@ -1,5 +1,5 @@
-"""The options of the command line that several verbs have, as ``argparse`` takes them; ``typed`` is what is typed where
-it is not the key."""
+"""Options of the command line that several verbs share, as arguments of ``argparse``; ``typed`` is the option's name
+where it differs from the key."""
 
 from __future__ import annotations
 

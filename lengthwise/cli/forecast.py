@@ -1,4 +1,4 @@
-"""Forecast what trainings and scores take, on each device and engine, before any of them begins."""
+"""Forecast the cost of trainings and scores on each device and engine, before they start."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lengthwise.report.sheet import Sheet
 from lengthwise.run import Run
 from lengthwise.training.cost import Cost, cost, gpu_step_seconds, known_cost
 
-SOURCES = {  # of the numbers
+SOURCES = {  # of the estimates
     "measured": "steps were run here just now; within a factor of two beside like work",
     "stored": "steps were run on another machine when this version was made; --measure runs some here",
     "estimated": "from the sizes of model and rows, to within a few times",
@@ -37,17 +37,17 @@ SOURCES = {  # of the numbers
 def foresee_scores(
     recipe: Recipe, sizes: Sequence[AnySize], samples: int, rules: Sequence[Stopping], kind: Kind = "uniform"
 ) -> None:
-    """Say how long exact match at these sizes takes, if that is long. UsageError where this machine cannot hold it, or
-    there are no such problems."""
+    """Announce how long exact match at these sizes takes, if that is long. Raises UsageError if this machine has too
+    little memory, or there are no such problems."""
     what, demand = measuring(sizes), of_measuring(recipe, sizes, samples, rules)
-    demand.check(what)  # before a problem of each size is drawn, which may be a huge one
+    demand.check(what)  # first, since drawing a problem of each size may need much memory
     check_problems(recipe, sizes, kind)
     foresee(what, demand)
 
 
 def forecast(args: argparse.Namespace, plan: Sequence[Sequence[Recipe]], title: str, rows: int | None = None) -> int:
-    """Print what a plan takes, of which each part is a recipe with all its seeds: at once, from stored costs and
-    estimates; with ``--measure`` from steps that are run on one thread of this machine, and on its GPU if it has one,
+    """Print the cost of a plan, in which each entry is a recipe with all its seeds. The numbers are stored costs and
+    estimates; with ``--measure`` they come from steps run on one thread of this machine, and on its GPU if it has one,
     with batches of ``rows`` if given."""
     gpu = args.measure and torch.cuda.is_available()
     table = Sheet("recipe", "seeds", "to train", "operations", "memory", "CPU each", *["GPU each"] * gpu, title=title)
@@ -68,16 +68,16 @@ def forecast(args: argparse.Namespace, plan: Sequence[Sequence[Recipe]], title: 
 
 
 def _notes(found: Sequence[Row], gpu: bool) -> list[str]:
-    """Where the numbers come from, and what they leave out."""
-    there = (
+    """Describe the sources of the numbers, and what they leave out."""
+    gpu_note = (
         "its times: with --measure"
         if torch.cuda.is_available()
         else "unknown here, where there is none; `make gpu` measures one"
     )
     counts = {source: sum(row["source"] == source for row in found) for source in SOURCES}
     of = {source: f" ({count} of {len(found)})" * (count < len(found)) for source, count in counts.items() if count}
-    said = [f"{source}{some}: {SOURCES[source]}" for source, some in of.items()]
-    return [*["GPU: " + there] * (not gpu), *said, "evaluation is not counted"]
+    sources = [f"{source}{some}: {SOURCES[source]}" for source, some in of.items()]
+    return [*["GPU: " + gpu_note] * (not gpu), *sources, "evaluation is not counted"]
 
 
 def _show_progress(plan: Sequence[Sequence[Recipe]], quiet: bool) -> Iterator[Sequence[Recipe]]:
@@ -102,7 +102,7 @@ def _row(seeds: Sequence[Recipe], price: Cost, faster: float | None) -> Row:
 
 
 def _engines(args: argparse.Namespace, found: Sequence[Row]) -> list[dict[str, Any]]:
-    """How long all of it takes on each engine at hand, on CPUs: the one asked for, and the others."""
+    """Return how long the plan takes on the CPUs of each available engine: the requested one first, then the others."""
     asked, rows = engine(args), []
     total = sum(row["missing"] * row["minutes_each"] for row in found)
     longest = max((row["minutes_each"] for row in found if row["missing"]), default=0.0)
@@ -115,7 +115,7 @@ def _engines(args: argparse.Namespace, found: Sequence[Row]) -> list[dict[str, A
         rows.append(
             {"engine": type(one).__name__.lower(), "at_once": at_once, "minutes": minutes, "asked": one is asked}
         )
-    # The same processor time everywhere: the cheapest is the machine that is here anyway.
+    # Processor time is the same on all engines, so this machine is the cheapest.
     for name, best in (("cheapest", "local"), ("fastest", min(rows, key=_minutes)["engine"])):
         for row in rows:
             row[name] = row["engine"] == best
@@ -131,5 +131,5 @@ def _told(row: dict[str, Any]) -> str:
         return f"--on {row['engine']}: not at hand"
     marks = [name for name in ("cheapest", "fastest") if row[name]]
     most = f", {os.cpu_count()} cores" if row["engine"] == "local" else ""
-    said = f"--on {row['engine']}: about {duration(row['minutes'] * 60)}, {row['at_once']} at a time{most}"
-    return said + (f" ({' and '.join(marks)})" if marks else "")
+    text = f"--on {row['engine']}: about {duration(row['minutes'] * 60)}, {row['at_once']} at a time{most}"
+    return text + (f" ({' and '.join(marks)})" if marks else "")

@@ -1,4 +1,4 @@
-"""What there is: recipes, studies, weights, runs and parts. Nothing here waits for torch unless it has to."""
+"""The command ``list``: recipes, studies, weights, runs and parts. It imports torch only if it has to."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from lengthwise.cli.console import columns, out, say
 from lengthwise.registry import sources
 from lengthwise.runs.folder import SHIPPED, InquiryFolder, RunFolder, list_shipped, runs_folder
 
-NAMED = 6  # recipes of one sentence that are still named one by one
+NAMED = 6  # recipes that share a description are abbreviated from this number on
 SEED = re.compile(r'(?<=seed": )-?\d+')
-WHOLE = 3  # matches of which all is said; of more there is a line each
-SCREEN, SEVERAL = 20, 4  # matches, of more than which those of one sentence share a line, if they are several
-LATEST = 5  # runs that are named where no word asks for them
+WHOLE = 3  # maximum number of matches shown in full; more get a line each
+SCREEN, SEVERAL = 20, 4  # above SCREEN matches, SEVERAL or more with the same description share a line
+LATEST = 5  # maximum number of runs named in the overview
 Sections = dict[str, dict[str, str]]
 
 
 def run(args: argparse.Namespace) -> int:
-    """Recipes, studies, weights, runs and parts; those that have every word asked for."""
+    """List recipes, studies, weights, runs and parts; with words, those that match every word."""
     systems, studies = _recipes(), sources.studies()
     if vars(args)["import"]:
         from lengthwise import catalog  # imports torch, as the user's module has done
@@ -48,20 +48,20 @@ def run(args: argparse.Namespace) -> int:
         return say(args, None, _overview(systems, found), "", _parts_line(parts))
     matches = {title: entries for title, entries in (found | parts).items() if entries}
     if not matches:
-        raise UsageError(f"list: nothing has {' and '.join(args.words)} in its name or its sentence")
+        raise UsageError(f"list: no name or description contains {' and '.join(args.words)}")
     count = sum(map(len, matches.values()))
-    said = [
+    shown = [
         _section(title, _group_names(entries))
         if count <= WHOLE or title in ("runs", "asked")
         else _lines(title, entries, together=count > SCREEN)
         for title, entries in matches.items()
     ]
-    return say(args, None, *said)
+    return say(args, None, *shown)
 
 
 def _recipes() -> list[sources.System]:
-    """Shipped recipes by system."""
-    if (found := sources.systems()) is None:  # where their files have changed, they have to be asked
+    """Return shipped recipes by system."""
+    if (found := sources.systems()) is None:  # their files have changed: import them
         from lengthwise import catalog
 
         found = sources.systems(catalog.members())
@@ -69,7 +69,7 @@ def _recipes() -> list[sources.System]:
 
 
 def _sections_on_disk() -> Sections:
-    """What is on the disk."""
+    """Return weights, runs and inquiries on disk."""
     files = (runs_folder().glob(f"*/{name}.json") for name in ("config", "asked"))
     runs, asked = (sorted(found, key=lambda path: path.parent.name) for found in files)
     return {
@@ -83,11 +83,11 @@ def _parts() -> Sections:
     return {kind: {name: one.summary for name, one in found.items()} for kind, found in sources.parts().items()}
 
 
-# What is printed
+# Output
 
 
 def _overview(systems: Iterable[sources.System], found: Sections) -> Any:
-    """All names, recipes by system; weights that are shipped are marked."""
+    """Return all names, recipes by system; shipped weights are marked."""
     rows: list[tuple[str, Text]] = []
     for system in systems:
         about = Text(system.about.partition(":")[0].rstrip("."), "dim")
@@ -100,7 +100,7 @@ def _overview(systems: Iterable[sources.System], found: Sections) -> Any:
 
 
 def _short(recipes: Mapping[str, str], weights: Mapping[str, str]) -> list[str]:
-    """Names; of many with one sentence the first, and how many there are."""
+    """Return names; if many share a description, the first of them and their number."""
     groups: dict[str, list[str]] = {}
     for name, about in recipes.items():
         groups.setdefault(about, []).append(name)
@@ -112,7 +112,7 @@ def _short(recipes: Mapping[str, str], weights: Mapping[str, str]) -> list[str]:
 
 
 def _latest(kind: str, entries: Mapping[str, str]) -> str:
-    """Those that there are; if they are many, how many."""
+    """Return all entries; if there are many, only their number."""
     if len(entries) <= LATEST:
         return "\n".join(f"{name}: {text}" for name, text in entries.items())
     begun = f", {list(entries.values()).count('begun')} of them begun" if kind == "runs" else ""
@@ -130,7 +130,8 @@ def _section(title: str, entries: Mapping[str, str]) -> Any:
 
 
 def _lines(title: str, entries: Mapping[str, str], *, together: bool) -> Any:
-    """A line for each entry, or ``together`` for those of one sentence, cut where the terminal ends."""
+    """Return a line per entry, cut to the terminal's width; with ``together``, entries with the same description share
+    one."""
     groups: dict[str, list[str]] = {}
     for name, text in entries.items():
         groups.setdefault(text, []).append(name)
@@ -144,7 +145,7 @@ def _lines(title: str, entries: Mapping[str, str], *, together: bool) -> Any:
 
 
 def _group_names(summaries: Mapping[str, str]) -> dict[str, str]:
-    """Names that share a summary, as a family's members do, on one line."""
+    """Combine names with the same summary, such as a family's members, in one line."""
     groups: dict[str, list[str]] = {}
     for name, text in summaries.items():
         groups.setdefault(text, []).append(name)
@@ -159,19 +160,19 @@ def _group_names(summaries: Mapping[str, str]) -> dict[str, str]:
 
 
 def _standing(folder: Path) -> str:
-    """Whether a run is done; what is wrong with one that cannot be read."""
+    """Return whether a run is done, or the error if it cannot be read."""
     if not _plain(folder):
-        from lengthwise.run import Run  # imports torch: it says exactly what is wrong
+        from lengthwise.run import Run  # imports torch, but gives the exact error
 
         try:
             Run.open(folder)
-        except UsageError as error:  # of another version, or with parts that --import would make known
+        except UsageError as error:  # from another version, or with parts that need --import
             return str(error).removeprefix(f"{folder / 'config.json'}: ")
     return "done" if RunFolder(folder).done else "begun"
 
 
 def _plain(folder: Path) -> bool:
-    """Is its recipe of known parts, with known fields, and nothing missing?"""
+    """Return True if the run's recipe consists of known parts with valid and complete fields."""
     try:
         return _fits(SEED.sub("0", read_text(folder / "config.json")))
     except (UsageError, ValueError, RecursionError):
@@ -180,7 +181,8 @@ def _plain(folder: Path) -> bool:
 
 @cache
 def _fits(text: str) -> bool:
-    """The recipe of a text in which seeds are 0, read once: few of thousands of runs differ otherwise."""
+    """Validate a recipe's text in which seeds are replaced by 0. Cached, since most of thousands of runs differ only in
+    their seeds."""
     tree = json.loads(text)
     return isinstance(tree, dict) and tree.get("kind") == "Recipe" and sources.fits(tree)
 

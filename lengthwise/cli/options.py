@@ -1,4 +1,4 @@
-"""What several verbs make of the command line: the text of options → objects."""
+"""Convert the text of command-line options, shared by several verbs, to objects."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ from lengthwise.training.arithmetic import Matmul
 
 
 def parse_sizes(text: str) -> list[AnySize]:
-    """``8,12,16`` · ``1-60`` · ``10-100:10`` (every tenth); for a task of two sizes ``2x15`` · ``1-20x1-40`` (every
-    pair); or several with commas, each once. UsageError in one line otherwise, and where no machine holds as many."""
+    """Parse ``8,12,16`` · ``1-60`` · ``10-100:10`` (every tenth); for a task of two sizes ``2x15`` · ``1-20x1-40``
+    (every pair); or several joined by commas, without duplicates. Raises UsageError, in one line, if it is invalid or
+    names too many sizes for any machine."""
     parts = [_spans_of(part.strip()) for part in text.split(",")]
     resources.of_sizes(sum(math.prod(map(len, spans)) for spans in parts)).check(f"{text[:40]}: a row for each size")
     return list(
@@ -45,14 +46,14 @@ def parse_sizes(text: str) -> list[AnySize]:
 
 
 def parse_grid(text: str) -> list[AnySize]:
-    """``20x40``: every pair up to 20 and 40. UsageError as for sizes, and where there is no pair."""
+    """Parse ``20x40``: every pair up to 20 and 40. Raises UsageError as for sizes, and if it has no pair."""
     if "x" not in text:
-        raise UsageError(f"{text[:40]!r} is no grid: write 20x40 for every pair up to 20 and 40")
+        raise UsageError(f"{text[:40]!r} is not a grid: write 20x40 for every pair up to 20 and 40")
     return parse_sizes(re.sub(r"(?<![\d-])(\d+)x(\d+)(?![\d-])", r"1-\1x1-\2", text))
 
 
 def _spans_of(part: str) -> list[range]:
-    """The sizes that a part names, axis by axis."""
+    """Return the sizes that a part names, per axis."""
     spans = []
     for axis in part.split("x"):
         match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18})(?::(\d{1,18}))?)?", axis)
@@ -64,9 +65,9 @@ def _spans_of(part: str) -> list[range]:
 
 
 def parse_size(text: str, axes: int) -> tuple[int, ...]:
-    """One size, ``5`` or ``5x3``; a bare number is taken on all axes. UsageError if it is none."""
+    """Parse one size, ``5`` or ``5x3``; a single number applies to all axes. Raises UsageError if it is invalid."""
     if not re.fullmatch(r"\d{1,18}(x\d{1,18})*", text):
-        raise UsageError(f"{text[:40]!r} is no size: write 5, or 5x3 for a task of two sizes")
+        raise UsageError(f"{text[:40]!r} is not a size: write 5, or 5x3 for a task of two sizes")
     size = tuple(int(part) for part in text.split("x"))
     return size * axes if len(size) == 1 else size
 
@@ -75,16 +76,18 @@ def parse_size(text: str, axes: int) -> tuple[int, ...]:
 
 
 def further_kinds(args: argparse.Namespace) -> list[Kind]:
-    """The kinds of problems that have an option of their own, of those asked for."""
+    """Return the requested kinds of problems that have their own option."""
     return [kind for kind in ("hard", "natural") if getattr(args, kind)]
 
 
 def kind_of(args: argparse.Namespace) -> Kind:
-    """The kind of problems asked for. UsageError if there are two."""
+    """Return the requested kind of problems. Raises UsageError if there are two."""
     kinds = further_kinds(args) + ([args.family] if getattr(args, "family", None) else [])
     if len(kinds) > 1:
         raise UsageError(
-            "--family stands alone" if len(further_kinds(args)) < 2 else "give --hard or --natural, not both"
+            "--family cannot be combined with --hard or --natural"
+            if len(further_kinds(args)) < 2
+            else "give --hard or --natural, not both"
         )
     return kinds[0] if kinds else "uniform"
 
@@ -93,7 +96,7 @@ def kind_of(args: argparse.Namespace) -> Kind:
 
 
 def recipe_of(name: str, changes: Sequence[str]) -> Recipe:
-    """A recipe by name, or of a run, or of weights on the Hub, or from a JSON file."""
+    """Return a recipe by name, or that of a run, of weights on the Hub, or of a JSON or YAML file."""
     path = Path(name)
     if name.startswith(PREFIX):
         return read_recipe(weights_folder(name)).change(changes)
@@ -115,15 +118,16 @@ def _read(path: Path) -> Recipe:
         raise NotImported(f"{path}: {error}") from None
     except (OSError, UsageError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"{path}: not a recipe that can be read ({reason})") from None
+        raise UsageError(f"{path}: cannot be read as a recipe ({reason})") from None
 
 
 def _recipe_in(text: str, path: Path) -> Recipe:
-    """A recipe from a file's text: all of it, as ``show --json`` prints it; or ``recipe: NAME`` and changed fields."""
+    """Read a recipe from a file's text: all fields, as ``show --json`` prints them; or ``recipe: NAME`` and changed
+    fields."""
     if path.suffix == ".json":
         tree = parse_object(text, "it is")
     else:
-        yaml = library("yaml", "yaml", "to read YAML takes PyYAML")
+        yaml = library("yaml", "yaml", "reading YAML needs PyYAML")
         try:
             tree = _numbers(yaml.safe_load(text))
         except yaml.YAMLError as error:
@@ -137,7 +141,7 @@ def _recipe_in(text: str, path: Path) -> Recipe:
 
 
 def _numbers(tree: Any) -> Any:
-    """A tree of YAML's, in which 1e-3 is a number, as it is in JSON."""
+    """Convert a YAML tree so that 1e-3 is a number, as in JSON."""
     if isinstance(tree, dict):
         return {str(name): _numbers(value) for name, value in tree.items()}
     if isinstance(tree, list):
@@ -147,13 +151,14 @@ def _numbers(tree: Any) -> Any:
 
 
 def check_seeds(recipe: Recipe) -> None:
-    """UsageError for a recipe whose problems are those of another seed, where each seed draws its own."""
+    """Raise UsageError if a recipe sets ``data_seed``: here each seed draws its own problems."""
     if recipe.data_seed not in (0, recipe.seed):
-        raise UsageError(f"data_seed={recipe.data_seed}: every seed draws problems of its own here: leave it out")
+        raise UsageError(f"data_seed={recipe.data_seed}: here every seed draws its own problems: remove it")
 
 
 def seeds_of(recipe: Recipe, first: int | None, count: int) -> list[Recipe]:
-    """Replicates that share neither weights nor problems. UsageError where the recipe chooses problems by itself."""
+    """Return replicates with different weights and different problems. Raises UsageError if the recipe sets its own
+    ``data_seed``."""
     if first is None and count == 1:
         return [recipe]
     check_seeds(recipe)
@@ -165,8 +170,8 @@ def seeds_of(recipe: Recipe, first: int | None, count: int) -> list[Recipe]:
 
 
 def rules_of(args: argparse.Namespace, recipe: Recipe) -> list[Stopping]:
-    """The stopping rules asked for, else the recipe's own. UsageError where one is wrong, or does not suit the recipe's
-    layout."""
+    """Return the requested stopping rules, or the recipe's own. Raises UsageError if one is invalid or does not fit the
+    recipe's layout."""
     rules = stoppings(args.stopping) + _after(getattr(args, "loops", None)) or [recipe.stopping]
     for rule in rules:
         check_stopping(recipe.layout, rule)
@@ -174,19 +179,19 @@ def rules_of(args: argparse.Namespace, recipe: Recipe) -> list[Stopping]:
 
 
 def only_rule(args: argparse.Namespace) -> Stopping | None:
-    """The stopping rule asked for, if one is. UsageError where there are several."""
+    """Return the requested stopping rule, or None. Raises UsageError if there are several."""
     if len(args.stopping) > 1:
-        raise UsageError(f"{args.verb} answers by one rule: give --stopping once")
+        raise UsageError(f"{args.verb} uses a single rule: give --stopping once")
     return next(iter(stoppings(args.stopping)), None)
 
 
 def stoppings(texts: Sequence[str]) -> list[Stopping]:
-    """Stopping rules as they are typed. UsageError where one is wrong."""
+    """Parse stopping rules. Raises UsageError if one is invalid."""
     return [fields.decode(Stopping, literals.parse(text, "--stopping"), "--stopping") for text in texts]
 
 
 def _after(loops: str | None) -> list[Stopping]:
-    """A rule for each number of ``1,8,16``."""
+    """Return a rule for each number of ``1,8,16``."""
     if not loops:
         return []
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", loops):
@@ -198,18 +203,18 @@ def _after(loops: str | None) -> list[Stopping]:
 
 
 def jobs_of(args: argparse.Namespace) -> int:
-    """Processes at a time."""
+    """Return the number of concurrent processes."""
     return min(2, os.cpu_count() or 1) if args.jobs is None else args.jobs
 
 
 def check_stack(args: argparse.Namespace) -> None:
-    """UsageError for options that do not go with a stack."""
+    """Raise UsageError for options that --stack does not support."""
     if args.stack and args.compile:
-        raise UsageError("--stack computes all seeds together, uncompiled: leave --compile out")
+        raise UsageError("--stack does not support --compile: omit one of them")
 
 
 def engine(args: argparse.Namespace) -> Launcher:
-    """Where to train, as it is typed: ``local``, ``slurm``, ``ray`` or ``Slurm(partition=main, minutes=60)``."""
+    """Parse --on: ``local``, ``slurm``, ``ray`` or ``Slurm(partition=main, minutes=60)``."""
     value = literals.parse(args.on, "--on")
     if isinstance(value, str):
         value = {engine.__name__.lower(): engine.__name__ for engine in (Local, Ray, Slurm)}.get(value.lower(), value)
@@ -217,22 +222,22 @@ def engine(args: argparse.Namespace) -> Launcher:
 
 
 def local_device(args: argparse.Namespace) -> tuple[torch.device, Matmul]:
-    """The device and the arithmetic with which something can be tried in this process: those asked for, but where other
-    machines train, which may have a GPU that is not here, a CPU. UsageError for a device that is not here, or is none.
-    """
+    """Return the device and the arithmetic for a trial in this process: those requested; but the CPU if other machines
+    train, since they may have a GPU that this one lacks. Raises UsageError if the device is invalid, or is missing on
+    this machine."""
     if isinstance(engine(args), Local):
         return choose_device(args.device), args.matmul
     try:
         if args.device != "auto":
             torch.device(args.device)
     except RuntimeError:
-        raise UsageError(f"device: {quote_value(args.device)} is no device; say cuda, cpu or auto") from None
-    elsewhere = args.matmul == "tf32" and args.device != "cpu"  # which a CPU does not know
+        raise UsageError(f"device: {quote_value(args.device)} is not a device; use cuda, cpu or auto") from None
+    elsewhere = args.matmul == "tf32" and args.device != "cpu"  # a CPU has no tf32
     return torch.device("cpu"), "fp32" if elsewhere else args.matmul
 
 
 def training_options(args: argparse.Namespace) -> list[str]:
-    """The options that every process of training is given too."""
+    """Return the options that every training process receives too."""
     allowed = ["--allow-divergence"] * args.allow_divergence
     return [
         "--device",

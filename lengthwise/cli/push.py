@@ -1,4 +1,4 @@
-"""Sending a run's weights to the Hub."""
+"""The command ``push``: upload a run's weights to the Hub."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from lengthwise.runs.folder import RunFolder, run_path
 
 
 def run(args: argparse.Namespace) -> int:
-    """Send weights, with a card; or print the card."""
+    """Upload weights with a model card; or print the card."""
     where = place(args.repository)
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,40}", args.license):
-        raise UsageError(f"--license: {args.license!r} is no licence as the Hub writes them, e.g. apache-2.0 or mit")
+        raise UsageError(f"--license: {args.license!r} is not a licence id of the Hub, e.g. apache-2.0 or mit")
     folder: Path = weights_folder(args.weights)
     weights = load(folder)
     controls = [RunFolder(run_path(name)) for name in args.controls]
@@ -31,14 +31,14 @@ def run(args: argparse.Namespace) -> int:
     card = model_card(RunFolder(folder), where.repository, **options)
     if args.dry_run:
         if not args.json:
-            print(card)  # as it is: the terminal breaks no line of it
+            print(card)  # printed without rich, which would wrap its lines
         return say(args, {"card": card})
     address = push(folder, str(where), card, private=args.private)
     return say(args, {"repository": where.repository, "commit": address}, address)
 
 
 def _example(recipe: Recipe) -> str:
-    """A prompt beyond the training lengths, where the task has one."""
+    """Return a prompt beyond the training lengths, if the task has one."""
     task = recipe.task
     size = min(recipe.lengths.top + 2, task.largest or recipe.lengths.top + 2)
     (prompt,) = prompts(task, task.sample(torch.tensor([list(recipe.sizes(size))]), stream(0, "card")))

@@ -1,4 +1,4 @@
-"""The command ``rasp``: runs n-RASP-L programs and shows their states."""
+"""The command ``rasp``: run n-RASP-L programs and show their states."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ def run(args: argparse.Namespace) -> int:
             line.show(done)
 
         ran = execute(program(task), task.parse(args.prompt), seen)
-        row, rounds, answered = format_state(ran.row), rounds_shown(ran), answer(ran, task)
-    result = {"prompt": args.prompt, "row": row, "rounds": rounds, "answer": answered}
+        row, rounds, answer_text = format_state(ran.row), rounds_shown(ran), answer(ran, task)
+    result = {"prompt": args.prompt, "row": row, "rounds": rounds, "answer": answer_text}
     if args.json:
         return say(args, result)
     # Printed without rich, which takes a minute for the states of thousands of symbols.
     print(
         "\n".join(
-            line if line.isprintable() else clean(line) for line in [*_state_lines(row, rounds), f"answer {answered}"]
+            line if line.isprintable() else clean(line)
+            for line in [*_state_lines(row, rounds), f"answer {answer_text}"]
         )
     )
     return 0
@@ -57,7 +58,7 @@ def _list(args: argparse.Namespace, tasks: dict[str, Task]) -> int:
 
 
 def _state_lines(row: str, rounds: Sequence[dict[str, str]]) -> list[str]:
-    """A column per part of the state and a line per round; parts below each other if the terminal is too narrow."""
+    """Return a column per part of the state and a line per round; parts are stacked if the terminal is too narrow."""
     width = max(len(row), *map(len, rounds[0])) + 2
     groups = [list(rounds[0])] if 6 + width * len(rounds[0]) <= out.width else [[name] for name in rounds[0]]
     lines = []

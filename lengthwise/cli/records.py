@@ -1,4 +1,4 @@
-"""The command ``records``: the best published length generalization of each task, and ours beside it."""
+"""The command ``records``: the best published length generalization of each task, and this package's results."""
 
 from __future__ import annotations
 

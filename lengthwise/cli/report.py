@@ -1,4 +1,4 @@
-"""Tables and figures of runs; or what more loops do to them."""
+"""The command ``report``: tables and figures of runs, or the effect of more loops on them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from lengthwise.runs.folder import (
     runs_folder,
 )
 
-if TYPE_CHECKING:  # what takes torch is imported where it is needed: a report of finished runs is not
+if TYPE_CHECKING:  # modules that need torch are imported late, since a report of finished runs does not
     from lengthwise.ask.folder import Asked
     from lengthwise.run import Run
 
@@ -44,7 +44,7 @@ SAMPLES = 512  # problems per length, with --stopping
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tables and figures of runs; or what more loops do to them."""
+    """Write tables and figures of runs; with --stopping, the effect of more loops on them."""
     _check_options(args)
     args.width, args.formats = args.width or "page", _formats(args.formats)
     args.runs = _runs_among(args.runs)
@@ -62,14 +62,14 @@ def run(args: argparse.Namespace) -> int:
         return _page(args, _open_runs(runs), asked)
     if args.stopping:
         if asked:
-            raise UsageError(f"{asked[0].folder}: a language model that was asked has no loops to look at")
+            raise UsageError(f"{asked[0].folder}: a language model has no loops to report")
         return _report_stopping(args, _open_runs(runs))
     with _pause_garbage_collection():
         return _report(args, runs, asked)
 
 
 def _formats(text: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return the formats of figures. UsageError for one that is not known."""
+    """Return the formats of figures. Raises UsageError if one is unknown."""
     formats = tuple(dict.fromkeys(text.split(","))) if isinstance(text, str) else text or FORMATS
     if wrong := [name for name in formats if name not in KNOWN_FORMATS]:
         raise UsageError(f"--formats: {quote_value(wrong[0])} is not one of {', '.join(KNOWN_FORMATS)}")
@@ -77,7 +77,7 @@ def _formats(text: str | tuple[str, ...] | None) -> tuple[str, ...]:
 
 
 def _check_options(args: argparse.Namespace) -> None:
-    """UsageError for options that would do nothing."""
+    """Raise UsageError for options that would have no effect."""
     measured = {"--lengths": args.lengths, "--samples": args.samples, "--device": args.device}
     drawn = {
         "--stopping": args.stopping,
@@ -91,7 +91,7 @@ def _check_options(args: argparse.Namespace) -> None:
     if args.matrix and (args.html or args.stopping):
         raise UsageError("--matrix draws one figure: leave --html and --stopping out")
     if args.html and given:
-        raise UsageError(f"--html writes one page of what was measured: leave {' and '.join(given)} out")
+        raise UsageError(f"--html writes one page of existing scores: omit {' and '.join(given)}")
     if not args.stopping and (given := [name for name, value in measured.items() if value is not None]):
         raise UsageError(
             f"{' and '.join(given)}: only with --stopping; `lengthwise evaluate` measures further lengths, and more"
@@ -99,8 +99,8 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def _runs_among(names: Sequence[str]) -> list[str]:
-    """Of several names, as of ``runs/*``, those that are no sweep's folder, nor results that stand among runs (of
-    ``demo``); what is left out is said."""
+    """Drop sweep folders, and results of ``demo`` stored among runs, from several names such as ``runs/*``, and report
+    which. If all names are such folders, keep them."""
     among = [name for name in names if (Path(name) / "sweep.json").exists() or _results_among_runs(Path(name))]
     if len(among) in (0, len(names)):
         return list(names)
@@ -114,7 +114,7 @@ def _results_among_runs(folder: Path) -> bool:
 
 @contextmanager
 def _pause_garbage_collection() -> Iterator[None]:
-    """Without garbage collection, which would go through a hundred thousand rows again and again."""
+    """A context without garbage collection, which would repeatedly scan a hundred thousand rows."""
     before = gc.isenabled()
     gc.disable()
     try:
@@ -125,15 +125,15 @@ def _pause_garbage_collection() -> Iterator[None]:
 
 
 def _run(name: str) -> RunFolder:
-    """A run's folder, or that of shipped weights; its recipe is not read, which would take a while."""
+    """Return the folder of a run or of shipped weights. The recipe is not read, which would be slow."""
     path = SHIPPED / name if not is_folder(Path(name)) and name in list_shipped() else run_path(name)
     if not (path / "config.json").exists() and any(path.glob("*/config.json")):
-        raise UsageError(f"{name}: a folder of runs; name the runs, as {name.rstrip('/')}/* does")
+        raise UsageError(f"{name}: a folder of runs; name the runs, e.g. {name.rstrip('/')}/*")
     return RunFolder(path)
 
 
 def _open_inquiry(name: str) -> Asked | None:
-    """The folder of a language model that was asked, if it is one."""
+    """Return the folder of an inquiry; None if it is not one."""
     if not (path := inquiry_path(name)):
         return None
     from lengthwise.ask.folder import Asked
@@ -164,14 +164,15 @@ def _report(args: argparse.Namespace, runs: Sequence[RunFolder], asked: Sequence
         latex = PooledComparison(runs).to_latex()
         if args.json:
             return say(args, result | {"latex": latex})
-        streams.results().write(latex + "".join(f"% {file}\n" for file in files))  # whose lines must not be folded
+        # Written directly, since rich would wrap its lines.
+        streams.results().write(latex + "".join(f"% {file}\n" for file in files))
         return 0
     return say(args, result, *shown, "\n".join(map(str, files)))
 
 
 def _operations(args: argparse.Namespace, runs: Sequence[RunFolder]) -> dict[str, float]:
-    """Operations of a step, by a recipe's id without seeds: as they are kept, else measured. Where a recipe cannot be
-    built any more, as from a module that was given from Python, they are not known, and all else is reported."""
+    """Return the operations of a step, by the recipe's id without seeds: stored values, otherwise measured. A recipe
+    that cannot be built, such as one with a module passed from Python, is left out, with a note."""
     one_of_each = {one.outline.seedless_id: one for one in runs}
     found = {key: steps for key, steps in read_operations().items() if key in one_of_each}
     missing = [one for key, one in one_of_each.items() if key not in found]
@@ -189,7 +190,7 @@ def _operations(args: argparse.Namespace, runs: Sequence[RunFolder]) -> dict[str
 
 
 def _page(args: argparse.Namespace, runs: Sequence[Run], asked: Sequence[InquiryFolder]) -> int:
-    """One page of all that these runs have shown, in which models think that fit."""
+    """Write one page of all results of these runs, with as many runnable models as fit."""
     from lengthwise.viewer.report import exportable_weights, report_page
 
     check_file("--html", Path(args.html))
@@ -200,9 +201,9 @@ def _page(args: argparse.Namespace, runs: Sequence[Run], asked: Sequence[Inquiry
 
 
 def _page_of_results(args: argparse.Namespace, folders: Sequence[Path]) -> int:
-    """Write the report of folders of results, which hold no weights."""
+    """Write the page of folders of results, which contain no weights."""
     if len(folders) < len(args.runs):
-        raise UsageError("a page of folders of results: name no runs beside them")
+        raise UsageError("--html takes either folders of results or runs, not both")
     runs = [run for folder in folders for run in read_published(folder)]
     asked = [one for folder in folders for one in inquiries(folder)]
     if not runs and not asked:
@@ -228,12 +229,12 @@ def _matrix(args: argparse.Namespace, folders: Sequence[Path]) -> int:
 
 
 def _redraw(args: argparse.Namespace, folders: Sequence[Path]) -> int:
-    """Figures of folders of results again: in their places, or in a folder each of ``--out``."""
+    """Redraw the figures of folders of results, in place or into one folder each below ``--out``."""
     if len(folders) < len(args.runs) or args.stopping:
-        raise UsageError("a folder of results is drawn again by itself: name no runs beside it, and no --stopping")
+        raise UsageError("a folder of results is only redrawn: name no runs beside it, and omit --stopping")
     targets = [inside(Path(args.out), folder.name) if args.out else folder for folder in folders]
     if len(set(targets)) < len(targets):
-        raise UsageError("folders of results with one name would overwrite each other: give them one at a time")
+        raise UsageError("folders of results with the same name would overwrite each other: report one at a time")
     files = [
         file
         for pair in zip(folders, targets, strict=True)
@@ -251,7 +252,7 @@ def _report_stopping(args: argparse.Namespace, runs: Sequence[Run]) -> int:
     from lengthwise.training.arithmetic import computing
 
     if len({one.folder.name for one in runs}) < len(runs):
-        raise UsageError("figures of runs whose folders have one name would overwrite each other: one run at a time")
+        raise UsageError("figures of runs with the same folder name would overwrite each other: report one at a time")
     files: list[Path] = []
     found: list[dict[str, Any]] = []
     for one in runs:
@@ -260,8 +261,8 @@ def _report_stopping(args: argparse.Namespace, runs: Sequence[Run]) -> int:
         samples = SAMPLES if args.samples is None else args.samples
         foresee(f"{one.recipe.name}: every loop", of_measuring(one.recipe, sizes, samples, [MaxConfidence()]))
         code_changed(one)
-        alone = one.locked(wait=True) if one.trained_here else nullcontext()
-        with alone, computing(1), Progress(quiet=args.quiet) as progress:
+        lock = one.locked(wait=True) if one.trained_here else nullcontext()
+        with lock, computing(1), Progress(quiet=args.quiet) as progress:
             rows = depths(one, sizes, samples, progress, device=choose_device(args.device or "auto"))
         path = Path(args.out or "figures") / f"stopping-{one.folder.name}"
         files += publish_depth(rows, path, width=args.width, formats=args.formats)

@@ -1,4 +1,4 @@
-"""Studies: train and measure what one still lacks, then publish it."""
+"""The command ``reproduce``: train and measure what a study still lacks, then publish it."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from lengthwise.training.arithmetic import check_matmul, computing
 from lengthwise.training.cost import operations_by_id
 from lengthwise.training.stacked import check_alike, rehearse_stacked
 
-DEPTH_SAMPLES = 512  # problems on which every loop is looked at: the published code's batch
+DEPTH_SAMPLES = 512  # problems for measuring every loop; the batch size of the published code
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train and measure what a study still lacks, then publish it; or say what that would cost."""
+    """Train and measure what a study still lacks, then publish it; with --dry-run, print its cost."""
     check_stack(args)
     options = {name: getattr(args, name) for name in ("tasks", "methods", "sizes", "scale")}
     study = catalog.study(args.study, **{name: value for name, value in options.items() if value is not None})
@@ -57,12 +57,12 @@ def run(args: argparse.Namespace) -> int:
     if args.stack:
         _check_stacks(study, args.seeds)
     folder = Path(args.out) if args.out else inside(Path("results"), args.study)
-    for panel in study.panels:  # now, and not after hours of training
+    for panel in study.panels:  # checked now, not after hours of training
         inside(folder, panel.name)
     runs = {panel.title: _runs(args, panel) for panel in study.panels}
     fleet = _train(args, study, runs)
     runs = {
-        title: [run for run in group if run.folder not in fleet.failed or run.diverged]  # which is a result too
+        title: [run for run in group if run.folder not in fleet.failed or run.diverged]  # divergence is a result too
         for title, group in runs.items()
     }
     if not any(run.done for group in runs.values() for run in group):
@@ -70,12 +70,12 @@ def run(args: argparse.Namespace) -> int:
     if args.publish:
         _seal(args, study, runs)
     _publish(args, study, runs, folder)
-    fleet.check()  # those that failed stop no other
+    fleet.check()  # reported last, since a failed run does not stop the others
     return 0
 
 
 def _check_stacks(study: Study, seeds: int) -> None:
-    """Raise UsageError, before anything is written, where the seeds of a recipe cannot be stacked."""
+    """Raise UsageError, before anything is written, if the seeds of a recipe cannot be stacked."""
     for recipe in study.recipes:
         recipes = seeds_of(recipe, 0, seeds)
         check_alike(recipes)
@@ -84,7 +84,7 @@ def _check_stacks(study: Study, seeds: int) -> None:
 
 
 def _runs(args: argparse.Namespace, panel: Panel) -> list[Run]:
-    """The seeds asked for, and those that follow them where they are trained already."""
+    """Return the requested seeds, and the seeds after them that are already trained."""
     runs = []
     for recipe in panel.recipes:
         runs += [Run.of(one) for one in seeds_of(recipe, 0, args.seeds)]
@@ -94,7 +94,7 @@ def _runs(args: argparse.Namespace, panel: Panel) -> list[Run]:
 
 
 def _train(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[Run]]) -> JobPool:
-    """Train and measure, in processes; the fleet knows which failed."""
+    """Train and measure in processes; the returned pool records which runs failed."""
     options = {
         one.folder: [*training_options(args), *_measurement_options(args, panel, one)]
         for panel in study.panels
@@ -120,7 +120,7 @@ def _seal(args: argparse.Namespace, study: Study, runs: Mapping[str, Sequence[Ru
 
 
 def _measurement_options(args: argparse.Namespace, panel: Panel, run: Run) -> list[str]:
-    """What a run is measured on, as options of ``train``."""
+    """Return the options of ``train`` that select a run's measurements."""
     sizes = [*map(str, panel.sizes), *(["x".join(f"1-{top}" for top in panel.grid)] if panel.grid else [])]
     options = ["--lengths", ",".join(sizes), "--samples", str(args.samples)]
     if panel.curve:
@@ -188,7 +188,7 @@ def _published_before(place: Path, runs: Sequence[Run]) -> list[RunFolder]:
 def _publish_panel(
     args: argparse.Namespace, panel: Panel, runs: Sequence[RunFolder], folder: Path, prices: Mapping[str, float]
 ) -> list[Path]:
-    """A panel's scores and figures; what loops do to adaptive recipes, and how long the problems of a set are."""
+    """Write a panel's scores and figures; accuracy by loops of adaptive recipes; and the lengths in a fixed set."""
     files = publish(runs, folder, title=panel.title, operations=prices, strong=panel.strong)
     for one in (run for run in runs if isinstance(run, Run)):
         if panel.also and one.recipe.seed == 0 and one.recipe.loops.adapts and one.done:
@@ -202,7 +202,7 @@ def _publish_panel(
 
 
 def _publish_set(recipe: Recipe, path: Path, *, quiet: bool) -> list[Path]:
-    """How long the problems of a fixed set are; nothing where there is none."""
+    """Write the distribution of lengths in a fixed set; nothing if there is none."""
     if not isinstance(recipe.source, Finite):
         return []
     with doing(f"{recipe.name}: its set", quiet=quiet):

@@ -1,4 +1,4 @@
-"""Problems of a task."""
+"""The command ``sample``: print problems of a task."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from lengthwise.experiment.problem_set import draw_problems, json_lines, problem
 from lengthwise.experiment.resources import of_problems
 from lengthwise.tasks import Task
 
-CHUNK = 1000  # problems that are written at a time
+CHUNK = 1000  # problems written at a time
 
 
 def run(args: argparse.Namespace) -> int:
-    """Problems of a task."""
+    """Print problems of a task."""
     if args.size and "=" in args.size:  # a field of the task
         args.size, args.changes = None, [args.size, *args.changes]
     task = catalog.task(args.task, args.changes)
@@ -70,7 +70,7 @@ def _of_one_size(args: argparse.Namespace, task: Task) -> int:
     of_problems(count, size).check(f"{count} problems of size {args.size}")
     problems = fresh_problems(task, size, count, seed=args.seed or 0, kind=kind_of(args))
     out = streams.results()
-    # On a terminal the problems themselves show how far it is.
+    # On a terminal the problems themselves show the progress.
     with Progress(quiet=out.isatty(), console=err) as progress:
         line = progress.line(f"{task.name}: problems", count)
         out.write("[" * args.json)

@@ -1,5 +1,5 @@
-"""A recipe and what it costs; or a part or a field: what it means, what it may hold, where it is defined; or a page on
-which a trained model thinks."""
+"""The command ``show``: a recipe and its cost; or the meaning, the possible values and the source of a part or a field;
+or a page that runs a trained model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EACH = "on 1,000 problems of each default length"
 
 
 def run(args: argparse.Namespace) -> int:
-    """A recipe, and what it costs; or a part, or a field; or, with ``--html``, a page of weights."""
+    """Show a recipe and its cost; or a part, or a field; or, with ``--html``, write a page of weights."""
     if args.html:
         return _page(args)
     if re.fullmatch(r"[A-Z]\w*", args.recipe) and not args.changes:
@@ -40,14 +40,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _page(args: argparse.Namespace) -> int:
-    """Write the page on which weights think, loop by loop; the weights after the first are to compare it with."""
+    """Write the page that runs weights loop by loop; further weights are shown for comparison."""
     from lengthwise.run import load
     from lengthwise.viewer.viewer import viewer_page
 
     if args.all or args.measure:
-        raise UsageError("show --html writes a page of weights; --all and --measure go with a recipe")
+        raise UsageError("show --html writes a page of weights; --all and --measure apply only to recipes")
     if fields_given := [word for word in args.changes if "=" in word]:
-        raise UsageError(f"show --html takes weights, which have their recipe already: leave {fields_given[0]} out")
+        raise UsageError(f"show --html shows weights as they were trained: remove {fields_given[0]}")
     names = [args.recipe, *args.changes]
     models = [load(name) for name in names]
     check_file("--html", Path(args.html))
@@ -60,7 +60,7 @@ def _page(args: argparse.Namespace) -> int:
 
 
 def _recipe(args: argparse.Namespace) -> int:
-    # Here, as they import torch, for which parts need not wait.
+    # Imported late, since they import torch, which parts do not need.
     from lengthwise.cli.forecast import SOURCES
     from lengthwise.cli.options import recipe_of
     from lengthwise.runners import cpu
@@ -98,12 +98,12 @@ def _recipe(args: argparse.Namespace) -> int:
 
 
 def _list_fields(recipe: Any) -> list[tuple[str, Text]]:
-    """Every field of a recipe; parts without their defaults."""
+    """Return every field of a recipe; parts without their defaults."""
     return [(name, Text(text)) for name, text in fields.lines(recipe) if name != "name"]
 
 
 def _all_fields(part: Any, path: str = "") -> list[tuple[str, Text]]:
-    """Every field of a part and of its parts, with what it means; what is not the default stands out."""
+    """Return every field of a part and its parts, with descriptions; values that are not the default are bold."""
     rows, usual = [], {field.name: field.default for field in dataclasses.fields(part)}
     for field in _find_declared(type(part).__name__).fields:
         value, name = getattr(part, field.name), f"{path}{field.name}"
@@ -121,19 +121,17 @@ def _find_declared(name: str) -> sources.Declared:
     if found := sources.find(name):
         return found
     known = [kind for kinds in sources.parts().values() for kind in kinds]
-    raise UsageError(
-        f"show: there is no part {name}; `lengthwise list` shows those there are{fields.suggest(name, known)}"
-    )
+    raise UsageError(f"show: there is no part {name}; `lengthwise list` shows all parts{fields.suggest(name, known)}")
 
 
 def _check_alone(args: argparse.Namespace) -> None:
-    """UsageError for what goes with a recipe alone."""
+    """Raise UsageError for options that apply only to recipes."""
     if args.all or args.measure or args.changes:
-        raise UsageError(f"show {args.recipe}: --all, --measure and changes go with a recipe")
+        raise UsageError(f"show {args.recipe}: --all, --measure and changes apply only to recipes")
 
 
 def _part(args: argparse.Namespace) -> int:
-    """A part's fields, with their defaults and what they mean."""
+    """Show a part's fields, with their defaults and descriptions."""
     _check_alone(args)
     part = _find_declared(args.recipe)
     kinds = [kind for kind, base in sources.BASES.items() if base == part.name]
@@ -157,19 +155,19 @@ def _part(args: argparse.Namespace) -> int:
 
 
 def _paragraphs(about: str) -> str:
-    """A docstring whose paragraphs the terminal may break where it likes, without marks of code."""
+    """Return a docstring with unwrapped paragraphs and without code marks."""
     joined = re.sub(r"(?<=[^\n])\n(?=[^\n\s-])(?!- )", " ", about)
     return re.sub(r"(?<=[^\n])\n +", " ", joined).replace("``", "")
 
 
 def _about(field: sources.Field) -> Text:
-    """A field's type, its default, and what it means."""
+    """Return a field's type, default and description."""
     given = "must be given" if field.default is None else f"= {field.default}"
     return Text.assemble(f"{describe_type(field.type)} {given}", "\n" * bool(field.about), (field.about, "dim"))
 
 
 def _kinds(kind: str) -> RenderableType:
-    """The parts of one kind, with a sentence each."""
+    """List the parts of one kind, with a sentence each."""
     rows = [(name, Text(one.summary)) for name, one in sources.parts()[kind].items()]
     return columns(Text("one of", "bold"), rows)
 
@@ -178,7 +176,8 @@ def _kinds(kind: str) -> RenderableType:
 
 
 def _field_path(name: str) -> list[tuple[sources.Declared, sources.Field]] | None:
-    """Where a path such as ``model.positions`` leads: the classes that have such a field; None if it is no path."""
+    """Resolve a path such as ``model.positions``: return the classes that have such a field; None if it is not a
+    path."""
     *parents, last = name.split(".")
     owners = [sources.find("Recipe")]
     for step in parents:
@@ -188,7 +187,7 @@ def _field_path(name: str) -> list[tuple[sources.Declared, sources.Field]] | Non
 
 
 def _field(args: argparse.Namespace, owners: list[tuple[sources.Declared, sources.Field]]) -> int:
-    """What a field means in every part that has it, and what may stand there."""
+    """Show the meaning of a field in every part that has it, and its possible values."""
     _check_alone(args)
     result = [vars(field) | {"of": owner.name, "source": owner.where} for owner, field in owners]
     rows = [(f"{owner.name}.{field.name}", _about(field)) for owner, field in owners]

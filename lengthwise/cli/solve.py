@@ -1,4 +1,4 @@
-"""The command ``solve``: answers prompts with trained weights."""
+"""The command ``solve``: answer prompts with trained weights."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def run(args: argparse.Namespace) -> int:
         try:
             with waiting(f"prompt {count}", solver.demand(prompt, stopping)):
                 solved = solver.solve(prompt, stopping)
-            told = {name: value for name, value in vars(solved).items() if value != ()}
-            print(json_text(told) if args.json else solved.text, file=results(), flush=True)
+            result = {name: value for name, value in vars(solved).items() if value != ()}
+            print(json_text(result) if args.json else solved.text, file=results(), flush=True)
         except UsageError as error:
             bad += 1
             print(json_text({"prompt": prompt, "error": str(error)}) if args.json else "", file=results(), flush=True)
             print(f"lengthwise: prompt {count}: {error}", file=sys.stderr)
     if not count:
-        raise UsageError("solve: standard input was empty: write one prompt a line")
+        raise UsageError("solve: standard input was empty: write one prompt per line")
     return 1 if bad else 0
 
 
 def _prompts(args: argparse.Namespace) -> Iterable[str]:
-    """The prompts given as arguments, else the lines of standard input."""
+    """Return the prompts given as arguments, otherwise the lines of standard input."""
     if args.prompts:
         return args.prompts
     if sys.stdin is None or sys.stdin.isatty():
-        raise UsageError("solve: no prompt: give some as arguments, or one a line on standard input")
+        raise UsageError("solve: no prompt: give prompts as arguments, or one per line on standard input")
     return (line.rstrip("\n") for line in sys.stdin)

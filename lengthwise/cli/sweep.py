@@ -1,4 +1,5 @@
-"""Sweeps: train a recipe with several values of its fields, and choose the best near the training lengths."""
+"""The command ``sweep``: train a recipe with several values of its fields, and choose the best near the training
+lengths."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ from lengthwise.training.trainer import rehearse
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is tried, and by what it is compared."""
+    """The values to try, and the measurement that compares them."""
 
     recipe: Recipe
     axes: tuple[Axis, ...]
@@ -53,14 +54,15 @@ class Sweep:
     trials: int | None  # None: the whole grid
 
     def plain(self) -> dict[str, Any]:
-        """It as plain values, the same whenever it is asked for again; more trials go on with what is there."""
+        """Return the sweep as plain values, which identify it. The number of trials is left out, so that a search can
+        be extended."""
         axes = [vars(axis) | {"values": list(axis.values)} for axis in self.axes]
-        told = {"recipe": fields.encode(self.recipe), "axes": axes, "sizes": [*map(self.recipe.sizes, self.sizes)]}
-        return told | {"samples": self.samples, "seeds": self.seeds, "search": self.trials is not None}
+        values = {"recipe": fields.encode(self.recipe), "axes": axes, "sizes": [*map(self.recipe.sizes, self.sizes)]}
+        return values | {"samples": self.samples, "seeds": self.seeds, "search": self.trials is not None}
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train a recipe over a grid or by a search; report which fields matter, and keep the best."""
+    """Train a recipe over a grid or by a search; report which fields matter, and save the best recipe."""
     sweep = _parse_sweep(args)
     if args.dry_run:
         return _dry_run(args, sweep)
@@ -74,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     with Folder(folder).locked(what="sweep"):
         trials, faults = (_grid if sweep.trials is None else _search)(args, sweep, folder)
         if not trials:
-            raise UsageError("; ".join(faults) or "no trial has ended")
+            raise UsageError("; ".join(faults) or "no trial has finished")
         status = _tell(args, sweep, folder, trials)
     if faults:
         raise UsageError(f"{len(faults)} runs failed: {'; '.join(faults)}")
@@ -82,11 +84,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _parse_sweep(args: argparse.Namespace) -> Sweep:
-    """UsageError for what cannot work, before anything is trained."""
+    """Parse the sweep. Raises UsageError for what cannot work, before anything is trained."""
     axes, changes = parse(args.changes)
     recipe = recipe_of(args.recipe, changes)
     check_seeds(recipe)
-    recipe = recipe.seeded(recipe.seed)  # as all that is trained is
+    recipe = recipe.seeded(recipe.seed)  # as in training
     limit = furthest(recipe)
     sizes = parse_sizes(args.lengths) if args.lengths else [recipe.lengths.top, limit]
     check_sizes(recipe, sizes)
@@ -98,7 +100,7 @@ def _parse_sweep(args: argparse.Namespace) -> Sweep:
 
 
 def _dry_run(args: argparse.Namespace, sweep: Sweep) -> int:
-    """What a grid takes; of a search, what its trials would take at most if all were as the recipe is."""
+    """Print the cost of a grid; for a search, its maximum if all trials cost the same as the recipe."""
     if sweep.trials is None:
         plan = [_seeds(changed(sweep.recipe, point), sweep.seeds) for point in grid(sweep.axes)]
         return forecast(args, plan, f"{len(plan)} trials: nothing is trained")
@@ -107,7 +109,7 @@ def _dry_run(args: argparse.Namespace, sweep: Sweep) -> int:
 
 
 def _keep(folder: Path, text: str) -> None:
-    """Say in the folder what is swept. UsageError if it holds another sweep."""
+    """Record the sweep in its folder. Raises UsageError if the folder holds another sweep."""
     path = folder / "sweep.json"
     if path.exists() and json_text(read_tree(path)) != text:
         raise UsageError(f"{folder}: holds another sweep; name another folder")
@@ -126,7 +128,8 @@ def _grid(args: argparse.Namespace, sweep: Sweep, folder: Path) -> tuple[list[Ro
 
 
 def _search(args: argparse.Namespace, sweep: Sweep, folder: Path) -> tuple[list[Row], list[str]]:
-    """As many trials at a time as there are jobs, seed by seed: a trial below the median gets no further seed."""
+    """Run as many trials at a time as there are jobs, one seed after another: a trial below the median gets no further
+    seed."""
     assert sweep.trials is not None
     search, faults = Search(folder, sweep.axes, sweep.recipe.seed), []
     waiting = search.begun()
@@ -136,7 +139,7 @@ def _search(args: argparse.Namespace, sweep: Sweep, folder: Path) -> tuple[list[
         active = waiting + [search.ask() for _ in range(min(left, max(0, jobs_of(args) - len(waiting))))]
         found, lost = _stage(args, sweep, search, active)
         faults, waiting = faults + found, []
-        # A disk may have been full, or a run another's: such a trial is tried again by the next call, once.
+        # E.g. a full disk, or a run locked by another process: the next call retries such a trial once.
         for trial in lost:
             if trial.number in again:
                 search.tell(trial, None)
@@ -150,7 +153,7 @@ def _search(args: argparse.Namespace, sweep: Sweep, folder: Path) -> tuple[list[
 def _stage(
     args: argparse.Namespace, sweep: Sweep, search: Search, active: Sequence[Any]
 ) -> tuple[list[str], list[Any]]:
-    """Take these trials to their ends; what went wrong, and the trials whose training failed."""
+    """Run these trials to their ends; return the errors, and the trials whose training failed."""
     faults: list[str] = []
     lost: list[Any] = []
     trials = {trial.number: (trial, search.point(trial)) for trial in active}
@@ -159,7 +162,7 @@ def _stage(
         for number, (trial, point) in [*trials.items()]:
             try:
                 runs[number] = Run.of(_seeds(changed(sweep.recipe, point), sweep.seeds)[seed])
-            except UsageError as error:  # values that do not go together
+            except UsageError as error:  # incompatible values
                 faults.append(str(error))
                 search.tell(trial, None)
                 trials.pop(number)
@@ -192,8 +195,8 @@ def _runs_at(sweep: Sweep, point: Point) -> list[Run]:
 
 
 def _train(args: argparse.Namespace, sweep: Sweep, runs: Sequence[Run]) -> list[str]:
-    """Train and measure what is missing; what went wrong, a line each."""
-    # A search may try one point twice.
+    """Train and measure what is missing; return the errors, a line each."""
+    # A search may try the same point twice.
     missing = list({one.folder: one for one in runs if _exact(sweep, one) is None}.values())
     sizes = ",".join(size_text(s) if isinstance(s, tuple) else str(s) for s in sweep.sizes)
     options = [*training_options(args), "--lengths", sizes, "--samples", str(sweep.samples)]
@@ -203,13 +206,13 @@ def _train(args: argparse.Namespace, sweep: Sweep, runs: Sequence[Run]) -> list[
 
 
 def _exact(sweep: Sweep, run: Run) -> float | None:
-    """Mean exact match over the sizes; 0 of a run that diverged, None of one that is not measured."""
+    """Return mean exact match over the sizes; 0 for a run that diverged, None for one that is not measured."""
     if run.folder.exists() and run.diverged:
         return 0.0
     wanted = {run.recipe.sizes(size) for size in sweep.sizes}
     found = {
         tuple(row["sizes"]): row["exact"]
-        for row in latest(row for row in run.rows("scores") if "sealed" not in row)  # which choose nothing
+        for row in latest(row for row in run.rows("scores") if "sealed" not in row)  # sealed: never for choosing
         if row["problems"] == "uniform"
         and row["stopping"] == run.recipe.stopping.name
         and row["count"] >= sweep.samples
@@ -229,7 +232,7 @@ def _row(sweep: Sweep, point: Point, runs: Sequence[Run]) -> Row:
     }
 
 
-# What it found
+# Results
 
 
 def _tell(args: argparse.Namespace, sweep: Sweep, folder: Path, trials: Sequence[Row]) -> int:
@@ -251,8 +254,8 @@ def _tell(args: argparse.Namespace, sweep: Sweep, folder: Path, trials: Sequence
 
 
 def _best_recipe(sweep: Sweep, point: Point) -> Recipe:
-    """The recipe at a point, which says by what it was chosen."""
+    """Return the recipe at a point, which records the sizes it was chosen on."""
     recipe = changed(sweep.recipe, point)
     sizes = {max(recipe.sizes(size)) for size in sweep.sizes}
-    before = sweep.recipe.chosen_on  # what was looked at before stays looked at
+    before = sweep.recipe.chosen_on  # sizes of earlier choices stay recorded
     return replace(recipe, chosen_on=ChosenOn(tuple(sorted({*before.sizes, *sizes})), before.problems))

@@ -1,4 +1,4 @@
-"""Sending a run that is there to a tracker."""
+"""The command ``track``: send an existing run to a tracker."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from lengthwise.tracking import send_to_trackers
 
 
 def run(args: argparse.Namespace) -> int:
-    """Send what the trackers do not have of a run."""
-    found = RunFolder(run_path(args.runs))
-    if not (found.folder / "config.json").exists():
-        raise UsageError(f"{found.folder}: no run: there is no config.json")
-    said: list[str] = []
-    with send_to_trackers(found, args.to, said.append) as trackers:
-        pass  # leaving it sends all that is missing
-    if said:
-        raise UsageError("; ".join(said))
+    """Send the trackers what they lack of a run."""
+    folder = RunFolder(run_path(args.runs))
+    if not (folder.folder / "config.json").exists():
+        raise UsageError(f"{folder.folder}: not a run: it has no config.json")
+    errors: list[str] = []
+    with send_to_trackers(folder, args.to, errors.append) as trackers:
+        pass  # rows are sent on exit
+    if errors:
+        raise UsageError("; ".join(errors))
     result = {tracker.name: tracker.sent for tracker in trackers}
     lines = (f"{name}: {', '.join(f'{count} rows of {kind}' for kind, count in sent.items()) or 'nothing'}"
              for name, sent in result.items())  # fmt: skip

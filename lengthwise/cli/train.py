@@ -1,4 +1,4 @@
-"""Training a recipe, then measuring it."""
+"""The command ``train``: train a recipe, then measure it."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ from lengthwise.training.processes import follows, process_count
 from lengthwise.training.stacked import train_stacked
 from lengthwise.training.trainer import Trainer, rehearse
 
-FURTHER = 1000  # problems per size, at most, for stopping rules after the first: those look at many more loops
+FURTHER = 1000  # maximum problems per size for stopping rules after the first, which may run many more loops
 
 
 class Measurement(NamedTuple):
-    """What to measure: sizes, how many problems per size, of which kind, and by which stopping rules."""
+    """What to measure: sizes, number and kind of problems, and stopping rules."""
 
     sizes: Sequence[AnySize]
     samples: int
@@ -66,7 +66,7 @@ class Measurement(NamedTuple):
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train a recipe, with one seed or several; then measure it."""
+    """Train a recipe with one or several seeds; then measure it."""
     recipe = recipe_of(args.recipe, args.changes) if args.parent is None else _going_on(args)
     check(args.track)
     check_stack(args)
@@ -75,12 +75,12 @@ def run(args: argparse.Namespace) -> int:
     recipes = seeds_of(recipe, args.seed, args.seeds)
     if args.dry_run:
         return forecast(args, [recipes], f"{recipe.name}: nothing is trained")
-    if not args.stack:  # which has a word of its own on engines
+    if not args.stack:  # --stack checks the engine itself
         on.check()
-    itself = is_folder(Path(args.recipe)) and [one.id for one in recipes] == [recipe.id]  # is it a run's folder?
+    itself = is_folder(Path(args.recipe)) and [one.id for one in recipes] == [recipe.id]  # a run's folder was named
     own_folder = Path(args.recipe) if itself and not args.changes else None
     if len(recipes) > 1 and process_count() > 1:
-        raise UsageError(f"{process_count()} processes train one run together: leave --seeds out, or torchrun")
+        raise UsageError(f"{process_count()} processes train one run together: omit --seeds, or do not use torchrun")
     if args.changes and is_folder(Path(args.recipe)) and not follows():
         _say_that_it_is_new(Path(args.recipe), recipes)
     if follows():
@@ -110,8 +110,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _going_on(args: argparse.Namespace) -> Recipe:
-    """The recipe of a training that goes on from a run: that run's own, unless another is named."""
-    if "=" in args.recipe:  # a change of the run's own recipe
+    """Return the recipe of a training that continues a run: that run's own, unless another is named."""
+    if "=" in args.recipe:  # not a name, but a change of the run's own recipe
         recipe = read_recipe(weights_folder(args.parent)).change([args.recipe, *args.changes])
     else:
         recipe = recipe_of(args.recipe, args.changes)
@@ -129,7 +129,7 @@ def _going_on(args: argparse.Namespace) -> Recipe:
 
 
 def _say_that_it_is_new(folder: Path, recipes: Sequence[Recipe]) -> None:
-    """Say that a run's recipe with changes is another run, which does not start from that run's weights."""
+    """Warn that changing a run's recipe starts another run, which does not continue from that run's weights."""
     old = Run.open(folder)
     new = [Run.locate(one).folder for one in recipes if one.id != old.recipe.id]
     new = [path for path in new if not (path / "config.json").exists()]
@@ -148,7 +148,7 @@ def _say_that_it_is_new(folder: Path, recipes: Sequence[Recipe]) -> None:
 
 
 def _train_in_processes(args: argparse.Namespace, runs: Sequence[Run], on: Launcher) -> int:
-    """Train and measure in processes of their own, here or elsewhere."""
+    """Train and measure in separate processes, on this machine or elsewhere."""
     options = [*training_options(args), *_own_options(args)]
     with JobPool(runs, lambda _: options, jobs=jobs_of(args), on=on) as fleet:
         follow(fleet, runs, console.err, quiet=args.quiet)
@@ -160,7 +160,7 @@ def _train_in_processes(args: argparse.Namespace, runs: Sequence[Run], on: Launc
 
 
 def _here(args: argparse.Namespace, run: Run, plan: Sequence[Measurement]) -> None:
-    """Train and measure in this process what is missing."""
+    """Train and measure what is missing, in this process."""
     with run.locked(wait=args.wait), Progress(quiet=args.quiet) as progress:
         _train(args, run, progress)
         with send_to_trackers(run, args.track, progress.note):
@@ -186,7 +186,7 @@ def _time(run: Run) -> str:
 
 
 def _plan(args: argparse.Namespace, recipe: Recipe) -> list[Measurement]:
-    """All that will be measured. UsageError for a wrong option now, not after hours of training."""
+    """Return all measurements. Raises UsageError for invalid options now, not after hours of training."""
     rules = rules_of(args, recipe)
     sizes = parse_sizes(args.lengths) if args.lengths else default_sizes(recipe)
     kinds: list[Kind] = ["uniform", *further_kinds(args)]
@@ -200,7 +200,7 @@ def _plan(args: argparse.Namespace, recipe: Recipe) -> list[Measurement]:
 
 
 def _own_options(args: argparse.Namespace) -> list[str]:
-    """The options of ``train`` that its processes are given too."""
+    """Return the options of ``train`` that its processes receive too."""
     options = []
     for name in ("lengths", "samples", "curve", "curve_samples", "threads", "save_every"):
         if getattr(args, name) is not None:
@@ -218,7 +218,7 @@ def _own_options(args: argparse.Namespace) -> list[str]:
 
 
 def _rehearse(args: argparse.Namespace, recipe: Recipe) -> None:
-    """UsageError for what cannot work, before anything is written."""
+    """Raise UsageError for what cannot work, before anything is written."""
     device, matmul = local_device(args)
     rehearse(recipe, device, matmul)
     if args.compile and isinstance(engine(args), Local):
@@ -233,21 +233,21 @@ def _train(args: argparse.Namespace, run: Run, progress: Progress) -> None:
 
 def _train_stacked(args: argparse.Namespace, recipes: Sequence[Recipe], on: Launcher) -> None:
     if args.keep_state:
-        raise UsageError("--stack keeps no state for others to go on from: leave --keep-state out")
+        raise UsageError("--stack does not support --keep-state: omit one of them")
     if args.jobs is not None or not isinstance(on, Local):
-        raise UsageError("--stack trains all seeds in this process: leave --jobs and --on out")
+        raise UsageError("--stack trains all seeds in this process: omit --jobs and --on")
     with Progress(quiet=args.quiet) as progress:
         train_stacked(recipes, progress=progress, wait=args.wait, **_how(args))
 
 
 def _how(args: argparse.Namespace) -> dict[str, Any]:
-    """The options of training that are no part of a recipe."""
+    """Return the training options that are not part of a recipe."""
     names = ("device", "threads", "save_every", "allow_divergence", "matmul", "track")
     return {name: getattr(args, name) for name in names}
 
 
 def _measure(args: argparse.Namespace, run: Run, plan: Sequence[Measurement], progress: Progress) -> None:
-    """Evaluate a run where it has not been, so that a command given again goes on where it was cut."""
+    """Run the measurements that a run still lacks, so that a repeated command resumes where it was interrupted."""
     weights = run.weights(choose_device(args.device))
     for asked in plan:
         for sizes, samples, rules in _missing(run, asked):
@@ -259,7 +259,8 @@ def _measure(args: argparse.Namespace, run: Run, plan: Sequence[Measurement], pr
 
 
 def _missing(run: Run, asked: Measurement) -> Iterator[tuple[list[tuple[int, ...]], int, Sequence[Stopping]]]:
-    """What the run's scores lack of a measurement; rules on equally many problems share a run of the model."""
+    """Yield the parts of a measurement that the run's scores lack; rules on the same number of problems share an
+    evaluation."""
     known = run.measured()
     missing: dict[tuple[tuple[Stopping, ...], int], list[tuple[int, ...]]] = {}
     for at in dict.fromkeys(run.recipe.sizes(size) for size in asked.sizes):

@@ -1,6 +1,6 @@
 """The verbs of the command line: a file each, with a function ``run`` from parsed arguments to an exit status.
 
-What several verbs need is in ``options`` (what was typed → objects) and ``console`` (what is printed).
+Shared helpers are in ``options`` (text of options → objects) and ``console`` (output).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lengthwise.base.errors import UsageError, message_of
 from lengthwise.base.fields import conform
 from lengthwise.base.ranges import Count, NotNegative, Positive, Seed, Seeds, Size, Threads, Whole
 
-NUMBERS: dict[str, Any] = {  # options that are numbers
+NUMBERS: dict[str, Any] = {  # numeric options
     "backoff": NotNegative,
     "concurrency": Size,
     "count": Size,
@@ -42,15 +42,15 @@ NUMBERS: dict[str, Any] = {  # options that are numbers
     "trials": Count,
     "tries": Count,
 }
-NAMING = ("lengths", "curve", "grid", "family", "sizes", "tasks", "methods")  # options that name at least one thing
+NAMING = ("lengths", "curve", "grid", "family", "sizes", "tasks", "methods")  # options that must not be empty
 
 
 def load(args: argparse.Namespace) -> Callable[[argparse.Namespace], int]:
-    """The function that does what was asked for and returns the exit status, with all that it imports. UsageError where
-    an option that several verbs share is wrong."""
+    """Return the verb's function, which takes the arguments and returns the exit status, with its imports done. Raises
+    UsageError if a shared option is invalid."""
     _check(args)
     if vars(args)["import"]:
-        sys.path.append(os.getcwd())  # a user's own modules stand where they work; last, so that they hide no other
+        sys.path.append(os.getcwd())  # finds the user's modules; last, so that they shadow no other module
     for name in vars(args)["import"]:
         if args.verb == "check" and is_problem_file(name):
             continue
@@ -60,7 +60,7 @@ def load(args: argparse.Namespace) -> Callable[[argparse.Namespace], int]:
 
 
 def is_problem_file(name: str) -> bool:
-    """Is it a file of problems, or a data set's folder, rather than a module?"""
+    """Return True for a file of problems or a data set's folder, False for a module."""
     path = Path(name)
     return (
         path.suffix.lower() in (".jsonl", ".csv")
@@ -75,22 +75,22 @@ def _check(args: argparse.Namespace) -> None:
             conform(kind, getattr(args, name), f"--{name.replace('_', '-')}")
     for name in NAMING:
         if getattr(args, name, None) == "":
-            raise UsageError(f"--{name}: nothing is named; leave it out, or name one at least")
+            raise UsageError(f"--{name}: empty; omit it, or give at least one value")
     if getattr(args, "measure", False) and not getattr(args, "dry_run", True):
-        raise UsageError("--measure times some steps for --dry-run: add that, or leave --measure out")
+        raise UsageError("--measure works only with --dry-run: add it, or omit --measure")
     if hasattr(args, "on"):
         from lengthwise.cli.options import local_device
 
         local_device(args)
-    elif getattr(args, "device", None):  # a report names none unless it runs models: it needs no torch
+    elif getattr(args, "device", None):  # a report without a device needs no torch
         from lengthwise.run import choose_device
 
         choose_device(args.device)
 
 
 def _add(name: str, asked: str) -> None:
-    """Import a module of a user's own; ``asked`` is what stood before its name. UsageError where it cannot be, whatever
-    the reason."""
+    """Import a user's module; ``asked`` is the text before its name, for errors. Raises UsageError if the import fails
+    for any reason."""
     from lengthwise import catalog
 
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name) or name.endswith(".py"):
@@ -102,11 +102,11 @@ def _add(name: str, asked: str) -> None:
     try:
         with contextlib.redirect_stdout(sys.stderr):  # standard output is for results
             catalog.add(importlib.import_module(name))
-    except BaseException as error:  # Ctrl-C does not come by here: see `lifeline.leaving`
+    except BaseException as error:  # Ctrl-C does not get here: see `signals.leaving`
         frames = traceback.extract_tb(error.__traceback__)
         foreign = [frame for frame in frames if not _is_packaged(frame.filename)]
         if isinstance(error, UsageError) and not foreign:
-            raise  # its code is right, and some name in it is not
+            raise  # the module names something that does not exist; the message suffices
         last = [*frames, *foreign][-1]
         own = "importlib" not in last.filename
         where = f" in {Path(last.filename).name}, line {last.lineno}" if own else ""
@@ -114,12 +114,12 @@ def _add(name: str, asked: str) -> None:
 
 
 def _check_hidden(name: str, asked: str) -> None:
-    """UsageError where a file of the working folder is not the module that Python finds by this name."""
+    """Raise UsageError if Python finds another module of this name than the file in the working folder."""
     top = name.partition(".")[0]
     own = next((path for path in (Path(top, "__init__.py"), Path(f"{top}.py")) if path.is_file()), None)
     try:
         spec = importlib.util.find_spec(top)
-    except ValueError:  # of a module that was made by hand
+    except ValueError:  # raised for a module without __spec__
         return
     if own and spec and (not spec.origin or Path(spec.origin).resolve() != own.resolve()):
         raise UsageError(
@@ -129,5 +129,5 @@ def _check_hidden(name: str, asked: str) -> None:
 
 
 def _is_packaged(file: str) -> bool:
-    """Is it the package's own file?"""
+    """Return True for the package's own files."""
     return Path(file).is_relative_to(Path(__file__).parents[1])

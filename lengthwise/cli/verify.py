@@ -1,4 +1,4 @@
-"""Somebody else's weights, measured."""
+"""The command ``verify``: check weights from a third party."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STYLES = {"passed": "green", "exposed": "bold red", "open": "yellow"}
 
 
 def run(args: argparse.Namespace) -> int:
-    """Verify weights, or a record of an earlier verification; 1 if something is exposed."""
+    """Verify weights, or a record of an earlier verification; return 1 if a check exposed a problem."""
     if args.weights.endswith(".json"):
         return _read(args)
     folder = weights_folder(args.weights)
@@ -38,11 +38,11 @@ def run(args: argparse.Namespace) -> int:
     sizes = parse_sizes(args.lengths) if args.lengths else None
     out = Path(args.out or f"{weights.name.replace('/', '-')}.verified.json")
     check_file("--out", out)
-    asked: dict[str, Any] = {"seed": args.seed, "samples": args.samples, "seconds": args.seconds}
+    options: dict[str, Any] = {"seed": args.seed, "samples": args.samples, "seconds": args.seconds}
     with computing(args.threads), Progress(quiet=args.quiet) as progress:
-        record = verify(weights, claims, sizes, minutes=args.minutes, files=files, progress=progress, **asked)
+        record = verify(weights, claims, sizes, minutes=args.minutes, files=files, progress=progress, **options)
         if args.retrain:
-            write_json(out, sign(record))  # what is known so far: training takes long, and may be stopped
+            write_json(out, sign(record))  # saved first, since training takes long and may be interrupted
             how = {"device": args.device, "threads": args.threads}
             again = compare_retrained(weights, record["scores"], record["about"]["seed"], progress, **how)
             record["checks"].append(asdict(again))
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read(args: argparse.Namespace) -> int:
-    """A record read back."""
+    """Read a record and print it."""
     path = Path(args.weights)
     if not path.exists():
         raise UsageError(f"{path}: no such record; `lengthwise verify WEIGHTS` writes one")
@@ -76,7 +76,9 @@ def _scores(record: dict[str, Any]) -> Table:
 
 
 def _longest(record: dict[str, Any]) -> Text:
-    """The score, and how much of it families take away."""
-    said = f"longest: {record['longest'] or 'none'}; of uniform problems alone: {record['longest_uniform'] or 'none'}"
+    """Return the score, and the score on uniform problems alone."""
+    longest = (
+        f"longest: {record['longest'] or 'none'}; of uniform problems alone: {record['longest_uniform'] or 'none'}"
+    )
     left = f"; for want of time not measured: {', '.join(record['left_out'])} (--minutes)" if record["left_out"] else ""
-    return Text(said + left)
+    return Text(longest + left)

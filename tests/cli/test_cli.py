@@ -420,7 +420,7 @@ def test_lists_are_measured_as_far_as_there_are_labels():
 def test_a_grid_has_two_sizes():
     done = command("evaluate", "abacus-addition", "--grid", "3")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "lengthwise: '3' is no grid: write 20x40 for every pair up to 20 and 40\n"
+    assert done.stderr == "lengthwise: '3' is not a grid: write 20x40 for every pair up to 20 and 40\n"
 
 
 def test_help_says_what_an_attack_looks_at_and_what_a_seed_is_of():
@@ -455,7 +455,7 @@ def test_a_run_with_changes_is_said_to_be_another_run(tmp_path, monkeypatch):
             "a recipe is named without an option: a name, a run's folder, or a JSON file",
         ),
         (["train", "looped-parity", "--config=x.yaml"], "a recipe is named without an option"),
-        (["train", "recipe.yaml"], "recipe.yaml: not a recipe that can be read (No such file or directory)"),
+        (["train", "recipe.yaml"], "recipe.yaml: cannot be read as a recipe (No such file or directory)"),
         (["show", "recipe.toml", "steps=3"], "recipe.toml: a recipe's file is JSON or YAML"),
         (["train", str(Path(__file__))], "import the module that defines it: RECIPE --import test_cli"),
     ],

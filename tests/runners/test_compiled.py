@@ -228,7 +228,7 @@ def test_processes_are_told_to_compile_too():
 @pytest.mark.parametrize("words", [WORDS, *[["reproduce", "pairs", "--compile"]] * LONG])
 def test_a_stack_is_not_compiled(words, runs):
     done = command(*words, "--seeds", 2, "--stack")
-    said = "lengthwise: --stack computes all seeds together, uncompiled: leave --compile out\n"
+    said = "lengthwise: --stack does not support --compile: omit one of them\n"
     assert (done.returncode, done.stderr) == (2, said) and not runs.exists()
 
 

@@ -426,7 +426,7 @@ def test_seeds_that_train_together_share_the_processor(monkeypatch):
 def test_a_stack_is_one_process(runs, monkeypatch):
     for words in (["--jobs", "2"], ["--on", "slurm"]):
         refused = command(*WORDS, "--seeds", 2, "--stack", *words)
-        assert refused.returncode == 2 and "leave --jobs and --on out" in refused.stderr
+        assert refused.returncode == 2 and "omit --jobs and --on" in refused.stderr
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")

@@ -597,7 +597,10 @@ def test_a_module_is_checked_and_told(tmp_path):
 
 def test_a_module_without_parts_or_that_is_none_is_refused_in_one_line():
     for words, message in (
-        (["own_figure"], "own_figure: it defines no part, recipe or study; a part is a dataclass, e.g. of lw.Task"),
+        (
+            ["own_figure"],
+            "own_figure: defines no part, recipe or study; a part is a dataclass that subclasses e.g. lw.Task",
+        ),
         (["own_task.py"], "check own_task.py: name a module, as check own_task"),
         (["no_such_module"], "check no_such_module: ModuleNotFoundError: No module named 'no_such_module'"),
     ):

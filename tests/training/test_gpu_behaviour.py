@@ -160,7 +160,7 @@ def test_a_machine_without_a_gpu_sends_trainings_to_those_with_one():
     assert local_device(remote(matmul="bf16")) == (torch.device("cpu"), "bf16")
     for nowhere in ({"device": "cpu"}, {"on": "local", "device": "cpu"}):  # a CPU has no tf32 anywhere
         assert local_device(remote(**nowhere)) == (torch.device("cpu"), "tf32")
-    with pytest.raises(UsageError, match="'abacus' is no device"):
+    with pytest.raises(UsageError, match="'abacus' is not a device"):
         local_device(remote(device="abacus"))
 
 
