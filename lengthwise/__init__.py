@@ -102,6 +102,7 @@ __all__ = [
     "Weights",
     "check",
     "compare",
+    "depth",
     "evaluate",
     "families",
     "find",

@@ -43,6 +43,7 @@ from lengthwise.base.vocab import Vocab
 from lengthwise.evaluation.answer_rows import answer_rows
 from lengthwise.evaluation.curves import followed
 from lengthwise.evaluation.families import evaluate_families, rules_of_families, samples_of_family
+from lengthwise.evaluation.fate import depth
 from lengthwise.evaluation.scores import MOST, SAMPLES
 from lengthwise.evaluation.scores import evaluate as measure
 from lengthwise.evaluation.solver import Answer, Solver, load

@@ -51,6 +51,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "metavar": "SIZES",
         "help": "8,12,16 or 1-60 or 10-100:10 or 2x15 (default: 1, 1.5, 2, 3, 5 times the training length)",
     },
+    "lengths-of-depth": {
+        "typed": "lengths",
+        "metavar": "SIZE",
+        "help": "one size, e.g. 20 or 2x11 (default: the largest trained on)",
+    },
     "lengths-to-attack": {
         "typed": "lengths",
         "metavar": "SIZES",

@@ -20,6 +20,7 @@ EXAMPLES = {
     "evaluate looped-pairs --lengths 8-100:4": "measure weights, or a run's folder",
     "sweep looped-parity model.width=32,64": "every value of a field, the best kept as a recipe",
     "attack looped-pairs": "search for problems that it gets wrong",
+    "depth looped-pairs": "what do more loops do to its answer and state?",
     "verify looped-pairs": "is it what it says it is?",
     "check own_task": "is the task in own_task.py right?",
     "check problems.jsonl": "is this file a task?",
@@ -118,6 +119,11 @@ def _using(verb: Callable[..., argparse.ArgumentParser]) -> None:
                "seed-of-problems", "lengths-to-attack", "seconds", "tries", "rule", "device", "threads",
                "json")  # fmt: skip
     sub.add_argument("weights", metavar="WEIGHTS", help="shipped weights by name, a folder, or hf:user/name")
+    sub = verb("depth", "run looped weights beyond T(n): do they settle, and is the answer right?",
+               "seed-of-problems", "lengths-of-depth", "device", "threads", "out", "json")  # fmt: skip
+    sub.add_argument("weights", nargs="+", metavar="WEIGHTS", help="shipped weights by name, a folder, or hf:user/name")
+    sub.add_argument("--more", type=int, default=100, metavar="K", help="loops beyond T(n) (default: 100)")
+    sub.add_argument("--samples", type=int, default=64, metavar="N", help="fresh problems (default: 64)")
     sub = verb("verify", "measure what somebody else's weights are and do; spoofs are exposed",
                "lengths", "samples", "seconds", "device", "threads", "quiet", "json")  # fmt: skip
     _verify(sub)

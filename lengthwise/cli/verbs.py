@@ -31,6 +31,7 @@ NUMBERS: dict[str, Any] = {  # numeric options
     "limit": Whole,
     "max_tokens": Count,
     "minutes": Positive,
+    "more": Size,
     "samples": Size,
     "save_every": NotNegative,
     "seconds": Positive,

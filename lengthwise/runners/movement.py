@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from lengthwise.base.types import UsageError
 from lengthwise.models import State
 
 PERIODS = 2  # movements are over one loop, and over two
@@ -31,6 +32,14 @@ def relative_movement(now: State, earlier: Sequence[State], real: Bool[Tensor, "
         moved.append((change / size.clamp(min=1e-30)).sqrt())
     moved += [torch.full_like(zero, torch.inf)] * (PERIODS - len(moved))
     return torch.stack(moved, -1).masked_fill(~real[..., None], 0.0)
+
+
+def flat_state(state: State, width: int) -> Float[Tensor, "r t d"]:
+    """All numbers of each of ``width`` positions, side by side; UsageError where a state has none by position."""
+    parts = [part.flatten(2) for part in _tensors(state) if part.dim() > 2 and part.shape[1] == width]
+    if not parts:
+        raise UsageError("this model's state has no numbers by position")
+    return torch.cat(parts, -1)
 
 
 def _tensors(state: State) -> list[Tensor]:

@@ -20,6 +20,7 @@ SOURCES = {
     "parameters": ("parameters.csv",),
     "overview": ("*/scores",),
     "length": ("length.json",),
+    "depth": ("depth.csv",),
 }
 
 

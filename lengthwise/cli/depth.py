@@ -1,0 +1,43 @@
+"""What more loops do to looped weights."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from lengthwise.base.types import UsageError
+from lengthwise.cli.console import doing, say
+from lengthwise.cli.options import parse_sizes
+from lengthwise.evaluation.fate import depth
+from lengthwise.report.csv_files import write_csv
+from lengthwise.report.fate_table import HEADS, Fates, values
+from lengthwise.report.fates import RULE
+from lengthwise.report.sheet import Sheet
+from lengthwise.report.style import save
+from lengthwise.run import choose_device, load
+from lengthwise.training.arithmetic import computing
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run weights beyond T(n); print a line for each, and write table and figure where that is asked for."""
+    sizes = list(parse_sizes(args.lengths)) if args.lengths else [None]
+    if len(sizes) > 1:
+        raise UsageError("--lengths: depth looks at one size; call it again for another")
+    fates = Fates()
+    with computing(args.threads):
+        for name in args.weights:
+            with doing(f"{name}: T(n) + {args.more} loops"):
+                weights = load(name, choose_device(args.device))
+                fates += depth(weights, sizes[0], more=args.more, samples=args.samples, seed=args.seed or 0)
+    table = Sheet(ornament=len(HEADS) - 2)
+    for heading in HEADS:
+        table.add_column(heading, justify="left" if heading in ("weights", "fate") else "right")
+    for cells in fates.table():
+        table.add_row(*cells)
+    table.caption = RULE
+    said = []
+    if args.out:
+        out = Path(args.out)
+        write_csv(out / "depth.csv", fates.rows())
+        said = [f"written to {', '.join(map(str, [out / 'depth.csv', *save(fates.plot(), out / 'depth')]))}"]
+    return say(args, values(fates), table, *said)

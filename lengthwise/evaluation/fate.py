@@ -1,0 +1,147 @@
+"""What a loop does to the state: does it settle, on a right answer, when the loops go on beyond T(n)?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from lengthwise.base.results import AnySize
+from lengthwise.base.types import Batch, UsageError, to_device
+from lengthwise.evaluation.answers import answer_mask, slots
+from lengthwise.experiment.data import unseen
+from lengthwise.models import Model, device_of
+from lengthwise.report.fate_table import Fates
+from lengthwise.report.fates import Fate
+from lengthwise.run import Run, Weights, load
+from lengthwise.runners.movement import PERIODS, flat_state, relative_movement
+from lengthwise.runners.plain import rows_of, unroll
+
+
+def depth(
+    weights: str | Path | Run | Weights | Sequence[str | Path | Run | Weights],
+    size: AnySize | None = None,
+    *,
+    more: int = 100,
+    samples: int = 64,
+    seed: int = 0,
+) -> Fates:
+    """Run looped weights for T(n) + ``more`` loops on ``samples`` new problems, drawn by ``seed``, and see what becomes
+    of answer and state.
+
+    ``weights`` are one or several, e.g. ``["looped-pairs", "looped-parity"]``; ``size`` is the largest training size
+    unless given. The result prints as a table of fates; ``rows()`` has a row per loop, counted from each problem's own
+    T(n), ``plot()`` draws them. Raises UsageError for a model that is not looped, or whose answer is fed in.
+    """
+    several = list(weights) if isinstance(weights, (list, tuple)) else [weights]
+    if not several:
+        raise UsageError("depth: name weights, e.g. looped-pairs")
+    if more < 1 or samples < 1:
+        raise UsageError(f"depth: more and samples must be 1 or more, not {more} and {samples}")
+    return Fates([fate_of(_loaded(one), size, more=more, samples=samples, seed=seed) for one in several])
+
+
+def _loaded(weights: Any) -> Weights:
+    if isinstance(weights, Weights):
+        return weights
+    return weights.weights() if isinstance(weights, Run) else load(weights)
+
+
+@torch.no_grad()
+def fate_of(weights: Weights, size: AnySize | None, *, more: int, samples: int, seed: int) -> Fate:
+    """The fate of one set of weights; it runs twice, since states are compared with the last one."""
+    model, recipe = weights.model.eval(), weights.recipe
+    if recipe.layout.decodes:
+        raise UsageError(f"{weights.name}: its layout feeds the answer in, so more loops say nothing of its answer")
+    if int(recipe.loops.planned(torch.tensor([9]))) < 2:
+        raise UsageError(f"{weights.name}: its loops are planned to be 1; depth is for looped weights")
+    sizes = recipe.tops if size is None else recipe.sizes(size)
+    batch = recipe.layout.write(unseen(recipe, sizes, samples, seed=seed), recipe.task)
+    planned = recipe.loops.planned(batch.rounds)
+    last = _last_states(model, batch, planned + more)
+    before, shape = int(planned.min()), (int(planned.max()) + more, len(batch))
+    exact = torch.zeros(shape, dtype=torch.bool)
+    one, two, cosine = (torch.full(shape, torch.nan) for _ in range(3))
+    first_row, first_map = [], []
+    for loop, rows, state, moved in _moving(model, batch, planned + more):
+        now = flat_state(model.answer_state(state), batch.inputs.padding_mask.shape[1])
+        real = batch.inputs.padding_mask[rows]
+        count = real.sum(1)
+        exact[loop - 1, rows] = _right(model, recipe.layout.end(recipe.task), batch, rows, state)
+        one[loop - 1, rows], two[loop - 1, rows] = ((moved[..., p] * real).sum(1) / count for p in range(PERIODS))
+        alike = F.cosine_similarity(now, last[to_device(rows, last.device)], dim=-1).cpu()
+        cosine[loop - 1, rows] = (alike * real).sum(1) / count
+        if (at := (rows == 0).nonzero()[:, 0]).numel():
+            first_row.append(now[at[0]][real[at[0]]].flatten().float().cpu())
+            first_map.append(_finite(moved[at[0], :, 0][real[at[0]]].tolist()))
+    names = {"exact": exact.float(), "moved": one, "moved_over_two": two, "cosine": cosine}
+    return Fate(
+        weights=weights.name,
+        task=recipe.task.name,
+        sizes=tuple(sizes),
+        count=samples,
+        seed=seed,
+        planned=float(planned.float().mean()),
+        after=list(range(1 - before, more + 1)),
+        **{name: _aligned(values, planned, before, more) for name, values in names.items()},
+        map=first_map,
+        path=_path(torch.stack(first_row)),
+        map_planned=int(planned[0]),
+    )
+
+
+def _moving(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Any:
+    """Loop, rows, state and movement "r t p" after every loop, as the plain runner computes them."""
+    mask, earlier, ran = batch.inputs.padding_mask, list[Any](), torch.arange(0)
+    for loop, rows, state in unroll(model, batch.inputs, loops):
+        left = torch.isin(ran, rows).nonzero()[:, 0]
+        earlier = [rows_of(one, to_device(left, device_of(model))) for one in earlier]
+        now = model.answer_state(state)
+        moved = relative_movement(now, earlier, to_device(mask[rows], device_of(model))).cpu()
+        yield loop, rows, state, moved
+        ran, earlier = rows, [now, *earlier][:PERIODS]
+
+
+def _last_states(model: Model, batch: Batch, loops: Int[Tensor, " b"]) -> Float[Tensor, "b t d"]:
+    """Each row's state after its last loop."""
+    found: dict[int, Tensor] = {}
+    width = batch.inputs.padding_mask.shape[1]
+    for loop, rows, state in unroll(model, batch.inputs, loops):
+        if (ends := (loops[rows] == loop).nonzero()[:, 0]).numel():
+            now = flat_state(model.answer_state(state), width)
+            found |= {int(rows[at]): now[at] for at in ends}
+    return torch.stack([found[row] for row in range(len(batch))])
+
+
+def _right(model: Model, end: int | None, batch: Batch, rows: Int[Tensor, " r"], state: Any) -> Bool[Tensor, " r"]:
+    """Which rows' answers are right."""
+    part = batch.take(rows)
+    said = slots(model.read(state).argmax(-1).cpu(), part.answer_slots)
+    wanted = slots(part.targets, part.answer_slots)
+    return ((said == wanted) | ~answer_mask(wanted, part.answer_slots, end)).all(1)
+
+
+def _aligned(values: Float[Tensor, "k b"], planned: Int[Tensor, " b"], before: int, more: int) -> list[float | None]:
+    """Means over rows at equally many loops before or after each row's own T(n)."""
+    at = planned[:, None] + torch.arange(1 - before, more + 1) - 1
+    means = values.T.gather(1, at).double().mean(0)
+    return _finite(means.tolist())
+
+
+def _path(states: Float[Tensor, "k n"]) -> list[list[float]]:
+    """One problem's states on their first two principal components, "k 2"."""
+    centred = states - states.mean(0)
+    sizes, vectors = torch.linalg.eigh(centred @ centred.T)  # of the loops' products: there are more numbers than loops
+    path = vectors[:, [-1, -2]] * sizes[[-1, -2]].clamp(min=0).sqrt()
+    return [[float(f"{x:.4g}") for x in point] for point in path.tolist()]
+
+
+def _finite(values: list[float]) -> list[float | None]:
+    """Four digits of each; None for a movement that there is not yet."""
+    return [float(f"{value:.4g}") if math.isfinite(value) else None for value in values]

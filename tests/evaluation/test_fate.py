@@ -1,0 +1,99 @@
+"""What becomes of looped weights beyond T(n): the figures against loops run one by one, and the verdicts."""
+
+import csv
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+import lengthwise as lw
+from lengthwise.base.types import UsageError
+from lengthwise.cli import entry
+from lengthwise.evaluation.scores import evaluate
+from lengthwise.experiment.loops import Constant
+from lengthwise.experiment.stopping import Oracle
+from lengthwise.report.fate_table import Fates
+from lengthwise.report.fates import Fate
+from lengthwise.run import load
+
+
+@pytest.mark.parametrize(("name", "size"), [("looped-parity", 6), ("halting-parity", 5), ("looped-pairs", 4)])
+def test_exact_match_is_that_of_evaluate_after_as_many_loops(name, size):
+    (fate,) = lw.depth(name, size, more=6, samples=20)
+    weights, rules = load(name), [Oracle(k) for k in (0, 1, 2, 6)]
+    scores = evaluate(weights, [size], samples=20, stopping=rules)
+    assert [fate.at(k) for k in (0, 1, 2, 6)] == pytest.approx([score.exact for score in scores])
+    assert fate.after[-1] == 6 and fate.cosine[-1] == pytest.approx(1, abs=1e-6)
+    assert fate.moved[0] is None and fate.moved[1] > 0 and fate.moved_over_two[1] is None
+    assert len(fate.map) == len(fate.path) == fate.map_planned + 6
+
+
+def test_problems_are_aligned_at_their_own_rounds():
+    """Sums of one size that take different numbers of rounds."""
+    (fate,) = lw.depth("looped-unique-set", 5, more=3, samples=16)
+    (score,) = evaluate(load("looped-unique-set"), [5], samples=16, stopping=Oracle(3))
+    assert fate.at(3) == pytest.approx(score.exact)
+
+
+def made(moved, over_two, exact=1.0):
+    return Fate("w", "parity", (4,), 8, 0, 4.0, [0, 1], [1.0, exact], [None, moved], [None, over_two], [1.0, 1.0],
+                [[1.0]] * 5, [[0.0, 1.0]] * 5, 4)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("moved", "over_two", "exact", "verdict"),
+    [
+        (1e-4, 1e-4, 1.0, "settles right"),
+        (1e-4, 1e-4, 0.9, "settles wrong"),
+        (0.5, 1e-4, 1.0, "cycles"),
+        (0.01, 0.01, 1.0, "marginal"),
+        (0.5, 0.4, 1.0, "drifts"),
+        (None, None, 1.0, "drifts"),
+    ],
+)
+def test_a_verdict_is_its_rule(moved, over_two, exact, verdict):
+    fates = Fates([made(moved, over_two, exact)])
+    assert fates[0].verdict == verdict
+    assert verdict in str(fates) and verdict in fates._repr_html_()
+
+
+def test_the_verb_writes_a_row_per_loop_and_a_figure(tmp_path, capsys):
+    words = ["depth", "looped-pairs", "looped-parity", "--lengths", "4", "--more", "5", "--samples", "4"]
+    assert entry._run(entry.parse([*words, "--out", str(tmp_path)])) == 0
+    assert "settles" in capsys.readouterr().out
+    with (tmp_path / "depth.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["weights"] for row in rows} == {"looped-pairs", "looped-parity"}
+    assert [row["after"] for row in rows][-1] == "5"
+    assert (tmp_path / "depth.png").stat().st_size > 10_000
+    assert len(Fates([made(0.1, 0.1)] * 5).plot().axes) == 10
+
+
+def looped_once():
+    weights = load("looped-pairs")
+    return replace(weights, recipe=replace(weights.recipe, loops=Constant()))
+
+
+@pytest.mark.parametrize(
+    ("work", "message"),
+    [
+        (lambda: lw.depth("abacus-addition"), "its layout feeds the answer in"),
+        (lambda: lw.depth(looped_once()), "depth is for looped weights"),
+        (lambda: lw.depth([]), "depth: name weights"),
+        (lambda: lw.depth("looped-pairs", more=0), "more and samples must be 1 or more, not 0 and 64"),
+        (lambda: Fates().plot(), "there is nothing to draw"),
+    ],
+)
+def test_what_has_no_fate_is_refused(work, message):
+    with pytest.raises(UsageError, match=message):
+        work()
+
+
+def test_movement_is_a_mean_over_real_positions():
+    weights = load("looped-parity")
+    (fate,) = lw.depth(replace(weights, name="mine"), 3, more=2, samples=1, seed=5)
+    assert fate.weights == "mine" and all(math.isfinite(value) for value in fate.moved[1:])
+    loop = fate.map_planned + 1
+    assert fate.moved[-1] == pytest.approx(sum(fate.map[loop]) / len(fate.map[loop]), rel=1e-3)
+    assert torch.tensor(fate.path).shape == (fate.map_planned + 2, 2)
