@@ -1,1 +1,1 @@
-"""Recipes: functions that return one. A function's docstring states what to expect of it, and what that cost."""
+"""Recipes: functions that return one. Each docstring states the expected accuracy and the training cost."""

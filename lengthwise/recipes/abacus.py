@@ -1,7 +1,7 @@
 """Abacus embeddings and looped decoders (McLeish et al. 2024), and what a reproduction of them took.
 
 ``abacus-addition`` is ours, at a small width; ``abacus-positions-<encoding>`` and ``abacus-split-<layers>x<loops>``
-compare at equal budget; ``paper-abacus-…`` and ``blog-abacus-addition`` are as published, for a GPU.
+compare them at equal budget; ``paper-abacus-…`` and ``blog-abacus-addition`` are the published ones, for a GPU.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DEPTH = 16  # effective layers as published
 
 
 class Split(NamedTuple):
-    """How ``DEPTH`` effective layers are split into layers and loops, and how the input is injected."""
+    """A split of ``DEPTH`` effective layers into layers and loops, and the form of input injection."""
 
     layers: int
     injection: Injection = "add"
@@ -57,7 +57,7 @@ def paper() -> dict[str, Recipe]:
 
 
 def _published_recipe(name: str, split: Split) -> Recipe:
-    # Batches are of one size: the published one grows to 8,192 over the first 60 % of the run.
+    # The batch size is constant: the published one grows to 8,192 over the first 60 % of the run.
     model = Transformer(
         width=1024,
         layers=split.layers,
@@ -120,8 +120,8 @@ def blog_abacus_addition() -> Recipe:
 
 
 SMALL = Transformer(width=128, layers=2, heads=4, init_std=0.05, embedding_std=0.5)
-# Vectors that start as sines are told apart, and next to one another, from the first step on; and a row each its own
-# offset means that a batch trains all of them.
+# Initial sines are distinct, and similar for neighbouring positions, from the first step on. With an offset per row, a
+# batch trains all vectors.
 ABACUS = Abacus(size=160, offset=100, std=0.3, start="sines", each_row=True)
 
 
@@ -131,13 +131,13 @@ def abacus_addition() -> Recipe:
     different columns, runs, doubles, or rich in few digits. Half of the numbers have at most three digits. About 25
     minutes of one CPU thread; weights are shipped: see docs/abacus.md."""
     coupling = Coupling(size=160, offset=100, std=0.3, start="sines")
-    # Where a head finds the column to come among its neighbours, what stands in these leaks into what it finds.
+    # A head that finds the next column among its neighbours also averages in part of their content.
     windows = CoupledHeads(count=SMALL.heads, reach=1), CoupledHeads(count=SMALL.heads // 2, ahead=1)
     return replace(
         abacus_addition_full(),
         name="abacus-addition",
         lengths=LogUniform(20),
-        # The blank lets a head tell a column of two 9s from one of one 9, of which it would find the same average.
+        # With the blank key, a column of two 9s and one of a single 9 have different averages.
         model=replace(SMALL, positions=(coupling, *windows, Blank())),
         steps=12_000,
         ema=0.999,
@@ -176,7 +176,7 @@ def abacus_addition_full() -> Recipe:
     )
 
 
-# Digit positions of 5 digits and 30 further ones, so that all have seen numbers of 30 digits in training.
+# Digit positions for 5 digits plus offsets up to 30, so that training reaches positions of numbers of 30 digits.
 _PLACES = Abacus(size=64, offset=30, std=0.3, start="sines", each_row=True)
 
 POSITIONS: dict[str, tuple[Position, ...]] = {
@@ -218,7 +218,7 @@ def splits() -> dict[str, Recipe]:
 
 
 def _comparison_recipe(name: str, top: int, **changed: Any) -> Recipe:
-    """Sums of up to ``top`` digits, on a budget of minutes."""
+    """Return a recipe for sums of up to ``top`` digits, on a budget of minutes."""
     sizes = (top, top + 2)
     return replace(
         abacus_addition_full(),
@@ -231,7 +231,7 @@ def _comparison_recipe(name: str, top: int, **changed: Any) -> Recipe:
     )
 
 
-# Positions of a few digits. Sorting has to tell numbers apart too, not only the digits within them.
+# Digit positions of short numbers. Sorting also has to distinguish numbers, not only the digits within them.
 _FEW = Abacus(size=64, offset=8, std=0.3, start="sines", each_row=True)
 
 

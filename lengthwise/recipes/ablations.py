@@ -36,13 +36,13 @@ def _parity() -> Recipe:
 
 
 def _addition() -> Recipe:
-    """Trained on up to 10 bits only, which takes four minutes instead of sixteen."""
+    """Return the reference for addition, trained on up to 10 bits: four minutes instead of sixteen."""
     recipe = replace(columns_addition(), name="ablation-addition-ours", watch=Watch(), steps=1200)
     return replace(recipe, lengths=Curriculum(top=10, every=60), schedule=Schedule("cosine", cooldown=0.4))
 
 
 def _variations(task: str, ours: Recipe) -> list[Recipe]:
-    """One recipe for each part that is changed."""
+    """Return one recipe per changed part."""
     others: dict[str, tuple[Position, ...]] = {
         "nope": (NoPE(),),
         "rope": (RoPE(),),
@@ -68,7 +68,7 @@ def _variations(task: str, ours: Recipe) -> list[Recipe]:
 
 
 def _two_loops() -> list[Recipe]:
-    """Two loops one after the other, where the method repeats one step."""
+    """Return recipes for a task that needs two loops in sequence, while the method repeats one step."""
     ours = replace(WINDOWED, task=FlippedCopy(), steps=3000, watch=Watch(every=300, sizes=(20, 26), count=200))
     return [
         replace(ours, name="ablation-flipped-copy-ours", model=_model(ours, layers=2)),
@@ -79,7 +79,7 @@ def _two_loops() -> list[Recipe]:
 
 
 def _published_recipes() -> list[Recipe]:
-    """The published form, trained for another number of loops than T(n)."""
+    """Return the published form, trained for one loop less or more than T(n)."""
     forms = {task: variation(task, "fop-loop-adaptive") for task in PUBLISHED}
     rounds = {"less": -1, "more": 1}
     return [
@@ -90,7 +90,7 @@ def _published_recipes() -> list[Recipe]:
 
 
 def _own_rows() -> list[Recipe]:
-    """The published form on half the range, with rows that end where their own answers may."""
+    """Return the published form on half the range, with rows of their own lengths instead of the batch's."""
     forms = {task: variation(task, "fop-loop-adaptive", "half") for task in SETTINGS["half"]}
     return [replace(form, name=f"ablation-half-{task}-own-rows", layout=FullOutput()) for task, form in forms.items()]
 

@@ -1,8 +1,8 @@
 """What does the loop do, and what the window? Our looped forms with one of them taken away, or both.
 
-``control-<task>-window`` sees neighbours alone, in several layers that are applied once; ``-loops`` loops, and sees the
-whole row; ``-neither`` does neither; ``-both`` is ``looped-<task>`` at half its range. Data, steps and batches are the
-same for all four; of pairs, models that are applied once take those of ``standard-pairs``.
+``control-<task>-window`` sees only neighbours, in several layers applied once; ``-loops`` loops and sees the whole row;
+``-neither`` has neither; ``-both`` is ``looped-<task>`` at half its range. All four share data, steps and batch size;
+for pairs, models applied once use those of ``standard-pairs``.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def controls() -> dict[str, Recipe]:
 
 
 def _pairs() -> list[Recipe]:
-    """Without a window, learned positions say where a column stands; with one, the mark does. ``standard-pairs`` is the
-    one that does neither."""
+    """Return the controls for pairs. Without a window, columns have learned positions; with one, a mark at the first.
+    ``standard-pairs`` has neither loop nor window."""
     looped, standard = looped_pairs(), standard_pairs()
     assert isinstance(looped.model, Transformer)
     assert isinstance(standard.model, Transformer)
@@ -46,8 +46,8 @@ def _pairs() -> list[Recipe]:
 
 
 def _of(task: str) -> list[Recipe]:
-    """All four at half the range in half the steps, which cost an eighth; told T(n) where the whole form says when it
-    is done: without its mark an arm could not."""
+    """Return all four at half the range and half the steps, at an eighth of the cost. Forms that halt by themselves get
+    T(n) instead, since arms without the mark could not halt."""
     whole = FORMS[task]()
     if isinstance(whole.objective, Halting):
         answers = whole.model.answers if isinstance(whole.model, Timed) else whole.model

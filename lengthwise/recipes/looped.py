@@ -1,10 +1,10 @@
 """Looped transformers and their baselines (Fan et al. 2025): eight methods on six tasks, at three scales.
 
-``paper-<method>-<task>`` is the published recipe, ``<method>-<task>`` the same at a small width, for a CPU: no
+``paper-<method>-<task>`` is the published recipe; ``<method>-<task>`` is the same at a small width, for a CPU: no
 positional encoding, no window. ``half-<method>-<task>`` is trained on half the range, with half the loops and pauses.
-A method is a layout, a number of loops and a depth; all else is the same for all methods of a task, the problems and
-their number too (with ``Mastery`` their lengths are those that the model masters). Our own form of the system is in
-``recipes/window.py``.
+A method is a layout, a number of loops and a depth. All methods of a task share everything else, including the number
+of problems and their distribution (with ``Mastery``, lengths depend on what the model has mastered). Our own form of
+the system is in ``recipes/window.py``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Scale = Literal["cpu", "half", "paper"]
 
 @dataclass(frozen=True)
 class Method:
-    """What sets a method apart. A fixed number of loops is ``Setting.fixed``; methods without loops stack as many
+    """The properties of a method. A fixed number of loops is ``Setting.fixed``; methods without loops stack that many
     copies of the block."""
 
     layout: type[FullOutput | NextToken]
@@ -60,10 +60,11 @@ CALM: dict[str, Any] = {"betas": (0.9, 0.95), "eps": 1e-4}
 
 @dataclass(frozen=True)
 class Setting:
-    """What a task takes at one scale; as it stands, what all tasks share in Fan et al. 2025, section 6 and appendix.
+    """The settings of a task at one scale. Defaults are those shared by all tasks in Fan et al. 2025, section 6 and
+    appendix.
 
-    The published read-in is a linear layer on one-hot symbols as torch initialises it: uniform, with a spread of
-    1 / √(3 · symbols), which is 0.29 for four symbols.
+    The published read-in is a linear layer on one-hot symbols with torch's initialization: uniform, with a standard
+    deviation of 1 / √(3 · symbols), which is 0.29 for four symbols.
     """
 
     task: Task
@@ -92,8 +93,8 @@ class Setting:
     fixed: int = 20  # loops of the methods whose number is fixed; pauses; blocks of the methods without loops
 
 
-# Smaller than published, with larger weights at the start, fewer heads, a faster curriculum and a higher rate. The
-# unique set has two heads, as wide as published: in heads of eight it learns later, and mistakes symbols (docs/lab).
+# Smaller than published, with larger initial weights, fewer heads, a faster curriculum and a higher rate. The unique
+# set has two heads of the published width: with heads of width eight it learns later and confuses symbols (docs/lab).
 _small = partial(Setting, batch=32, width=64, level=False, init_std=0.1, embedding_std=0.3, ema=0.99)
 _calm = partial(_small, batch=64, calm=True)
 _long = partial(_calm, layers=3, every=0, least=0.8, rate=1e-3, ema=0.998, level=True, looked_at=(30,))
@@ -111,7 +112,7 @@ SETTINGS: dict[Scale, dict[str, Setting]] = {
     "cpu": {
         "parity": _small(Parity(), 1, 8, 60, 1250, steps=2500, rate=7e-4),
         "copy": _calm(Copy(), 2, 8, 150, 7200, steps=8000, rate=7e-4, ema=0.998, looked_at=(30, 40)),
-        # Its rate falls from the first step on: a model that knows long sums loses them again at a high one (docs/lab).
+        # The rate falls from the first step: at a high rate, a model that solves long sums forgets them (docs/lab).
         "addition": _long(
             Addition(2, "most", True, True),
             heads=8,
@@ -152,7 +153,8 @@ SETTINGS: dict[Scale, dict[str, Setting]] = {
 
 
 def variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
-    """One method on one task. UsageError where a name is wrong, or a task has no recipe at this scale."""
+    """Return the recipe of one method on one task. Raises UsageError for a wrong name, or a task that has no recipe at
+    this scale."""
     for what, name, known in (("scale", scale, get_args(Scale)), ("method", method, METHODS)):
         if name not in known:
             raise UsageError(f"{what}: {name!r} is not one of: {', '.join(known)}")
@@ -161,7 +163,7 @@ def variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
         raise UsageError(f"task: {task!r} has no recipe; {there}")
     setting, chosen = SETTINGS[scale][task], METHODS[method]
     looped, near = chosen.loops != "none", (setting.top, int(1.3 * setting.top))
-    # The official code supervises every column of a batch. Its next-token prediction is not public.
+    # The paper's code supervises every column of a batch; its code for next-token prediction is not public.
     whole = {"whole_tail": True, "level": True} if setting.level and chosen.layout is FullOutput else {}
     return Recipe(
         name=f"{method}-{task}" if scale == "cpu" else f"{scale}-{method}-{task}",

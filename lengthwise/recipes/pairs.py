@@ -69,8 +69,8 @@ def standard_pairs() -> Recipe:
 def notebook() -> dict[str, Recipe]:
     """The notebook's own settings: a standard encoder and the looped one that it meant, on sums of exactly 8 digits,
     decimal or binary modulo 2ⁿ: ``lengthwise reproduce notebook``."""
-    # torch's encoder layer: an MLP of 2,048, dropout, and the spread of its weights at the start, 1 / √(3 · inputs).
-    # A column's two digits are read as two real numbers.
+    # As torch's encoder layer: an MLP of width 2,048, dropout, and initial weights of standard deviation
+    # 1 / √(3 · inputs). A column's two digits are read as two real numbers.
     standard = Transformer(
         width=128,
         layers=4,

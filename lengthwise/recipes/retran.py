@@ -1,7 +1,7 @@
 """ReTran, GPT and LSTM on arithmetic expressions (ReTran, ACL 2025): three models of about equal size, three times.
 
-``paper-<model>-<size>`` is as published: ten epochs of 2.6 million expressions. ``<model>-<size>`` is the same model on
-a budget for a CPU.
+``paper-<model>-<size>`` is the published recipe: ten epochs of 2.6 million expressions. ``<model>-<size>`` is the same
+model on a CPU budget.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ SIZES = {"small": (16, 64, 3), "medium": (32, 128, 4), "large": (64, 256, 6)}  #
 
 
 def models(size: str) -> dict[str, tuple[ModelSpec, float]]:
-    """The three models of a size, each with its peak learning rate. GPT is twice as wide, for as many parameters."""
+    """Return the three models of a size with their peak learning rates. GPT is twice as wide, for an equal number of
+    parameters."""
     width, hidden, layers = SIZES[size]
     gpt = Transformer(
         width=2 * width,
@@ -79,8 +80,8 @@ def _published_recipe(name: str, size: str) -> Recipe:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a CPU affords for the models of a size: so many expressions, and for each model how many make a step, and
-    AdamW's peak rate. Of what was tried each has the lowest validation loss after a short run (docs/lab)."""
+    """The CPU budget of a size: the number of expressions and, for each model, its batch size and AdamW's peak rate,
+    chosen by the lowest validation loss after a short run (docs/lab)."""
 
     expressions: int
     steps: dict[str, tuple[int, float]]

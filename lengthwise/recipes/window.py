@@ -1,10 +1,10 @@
 """Looped transformers that see neighbours, not the whole row: our form of the looped system (Fan et al. 2025).
 
-The layout is that of ``fop-loop-adaptive``, the published method; so are loops and objective, but where a recipe stops
-by itself. What attention sees is not: where no positional encoding is given, a model finds a position by counting, and
-counts grow with the length. Here a head sees the left neighbour, or what stands at the same digit position
-(``CoupledHeads``), or, where symbols must be looked up, all that came before (``EarlierHeads``); nothing that it sees
-is new at a longer length.
+The layout is that of the published method, ``fop-loop-adaptive``; so are loops and objective, except in recipes that
+halt by themselves. Attention differs: without a positional encoding, a model finds a position by counting, and counts
+grow with the length. Here a head sees the left neighbour, or the same digit position of each number
+(``CoupledHeads``), or, if symbols must be looked up, all earlier positions (``EarlierHeads``). So longer inputs show a
+head nothing new.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COLUMNS = (LocalHeads(count=2), CoupledHeads(count=2))  # of four heads
 AHEAD = (LocalHeads(count=2), CoupledHeads(count=2, ahead=1))  # where the symbol to be predicted will stand
 
 
-# What the recipes here start from: n loops, each of which sees the left neighbour.
+# The base of the recipes below: n loops, each of which sees the left neighbour.
 WINDOWED = Recipe(
     name="windowed",
     task=Parity(),
@@ -96,7 +96,7 @@ def looped_copy() -> Recipe:
         halting_parity(),
         name="looped-copy",
         task=Copy(),
-        # Without a bias per offset, which ``Local`` has: with it copying wears off sooner (docs/lab).
+        # Without the bias per offset of ``Local``, with which accuracy drops at shorter lengths (docs/lab).
         model=replace(SMALL, positions=(LocalHeads(count=4), Mark())),
         steps=4000,
         batch=48,
@@ -123,7 +123,7 @@ def looped_addition() -> Recipe:
         objective=Halting(),
         steps=4000,
         batch=48,
-        # Steps vanish with the gradients, so that what is learned is not lost again (docs/lab).
+        # A large eps: steps vanish with the gradients, so that the model does not forget what it learned (docs/lab).
         optimizer=AdamW(rate=5e-4, betas=(0.9, 0.95), eps=1e-4),
         clip=0.5,
         ema=0.998,
@@ -173,7 +173,7 @@ def looped_binary_sum() -> Recipe:
         model=replace(SMALL, layers=3),
         steps=7500,
         batch=64,
-        # Steps vanish with the gradients, so that what is learned is not lost again.
+        # A large eps: steps vanish with the gradients, so that the model does not forget what it learned.
         optimizer=AdamW(rate=7e-4, betas=(0.9, 0.95), eps=1e-5),
         schedule=Schedule("cosine", cooldown=0.6),
         clip=0.5,
@@ -255,7 +255,7 @@ def looped_unique_set() -> Recipe:
         task=UniqueSet(),
         lengths=Curriculum(top=20, every=80, start=3, hold=200),
         loops=AnyLoops(more=0, extra=0, early=0.25),
-        # Two heads, not four, and wider ones: to tell 50 symbols apart, keys have to have as many numbers.
+        # Two wide heads instead of four: keys need about 50 dimensions to distinguish 50 symbols.
         model=replace(
             SMALL,
             width=128,
@@ -267,7 +267,7 @@ def looped_unique_set() -> Recipe:
         objective=Halting(),
         steps=4200,
         batch=64,
-        # At a rate of 1e-3, with usual steps, heads as wide as these lost all that they had learned (docs/lab).
+        # At a rate of 1e-3 with the default eps, heads of this width forgot all they had learned (docs/lab).
         optimizer=AdamW(rate=7e-4, betas=(0.9, 0.95), eps=1e-5),
         clip=0.5,
         schedule=Schedule("cosine", cooldown=0.65),
@@ -319,14 +319,14 @@ def looped_flipped_copy() -> Recipe:
         WINDOWED,
         name="looped-flipped-copy",
         task=FlippedCopy(),
-        # Some seeds take long over three bits: a schedule would run away from them.
+        # Some seeds need long for three bits, so a fixed schedule of lengths would be too fast.
         lengths=Mastery(top=20, every=50, least=0.9),
         loops=AnyLoops(more=0, extra=5, early=0.1),
         model=Timed(answers=replace(SMALL, layers=2, positions=(*AHEAD, Mark()))),
         objective=Halting(),
         steps=3000,
-        # Once all is right, gradients vanish; a rare row then moves weights far, unless steps vanish with them and old
-        # gradients are soon forgotten.
+        # Once all rows are right, gradients vanish, and a rare wrong row would move weights far. A large eps and a
+        # small second beta prevent this.
         optimizer=AdamW(rate=5e-4, betas=(0.9, 0.95), eps=1e-5),
         schedule=Schedule("cosine", cooldown=0.6),
         clip=0.5,
