@@ -1,4 +1,4 @@
-"""What there is: every task, model, objective, recipe and study, found by looking into its folder."""
+"""Catalog of all tasks, models, objectives, recipes and studies, found in their folders."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ PARTS = {kind: next(base for base in _BASES if base.__name__ == name) for kind, 
 
 
 def parts() -> dict[str, dict[str, type[Part]]]:
-    """The kinds that recipes are made of, imported classes of a user's own included."""
+    """Return the classes of parts of recipes by kind and name, including a user's own imported ones."""
     import_parts()
     return {name: kinds(base) for name, base in PARTS.items()}
 
 
 def _functions(modules: Iterable[ModuleType], returns: Any) -> dict[str, Callable[..., Any]]:
-    """Public functions of these modules without arguments, by name, that say they return this, or a torch module of
-    any class where this is ``nn.Module``."""
+    """Return the modules' public functions without required arguments that are annotated to return ``returns``, by
+    name. ``nn.Module`` stands for any torch module."""
     found = {}
     for module in modules:
         for name, function in inspect.getmembers(module, inspect.isfunction):
@@ -62,17 +62,17 @@ def _is(returned: Any, wanted: Any) -> bool:
 
 
 def _return_type(function: Callable[..., Any]) -> Any:
-    """What it says it returns; NoneType where it says nothing, None where that is a name which only a type checker
-    imports."""
-    said = SimpleNamespace(__annotations__={"return": function.__annotations__.get("return")})
+    """Return a function's return annotation: NoneType if it has none, None if it names something that only a type
+    checker imports."""
+    holder = SimpleNamespace(__annotations__={"return": function.__annotations__.get("return")})
     try:
-        return typing.get_type_hints(said, inspect.unwrap(function).__globals__)["return"]
+        return typing.get_type_hints(holder, inspect.unwrap(function).__globals__)["return"]
     except NameError:
         return None
 
 
 def _callable(function: Callable[..., Any]) -> bool:
-    """Can it be called without arguments?"""
+    """Return whether a function can be called without arguments."""
     parameters = inspect.signature(function).parameters.values()
     return all(parameter.default is not parameter.empty for parameter in parameters)
 
@@ -80,7 +80,7 @@ def _callable(function: Callable[..., Any]) -> bool:
 def _recipes(modules: Iterable[ModuleType]) -> dict[str, Callable[[], Recipe]]:
     modules = list(modules)
     found = _functions(modules, Recipe)
-    for module in modules:  # one by one: families of two modules may have the same name, their members do not
+    for module in modules:  # one by one: two modules' family functions may share a name, though their recipes do not
         for family in _functions([module], dict[str, Recipe]).values():
             found |= {name: _member(recipe, family.__doc__) for name, recipe in family().items()}
     return found
@@ -99,8 +99,8 @@ _OWN_STUDIES: dict[str, Callable[..., Study]] = {}
 
 
 def recipes() -> dict[str, Callable[[], Recipe]]:
-    """Functions that return a recipe, by name: those in ``recipes/``, and the members of its families, which are
-    functions that return several by name (``dict[str, Recipe]``)."""
+    """Return functions that return a recipe, by name: those in ``recipes/``, and one for each member of a family, a
+    function that returns several recipes by name (``dict[str, Recipe]``)."""
     return _shipped_recipes() | _OWN
 
 
@@ -110,7 +110,7 @@ def _shipped_recipes() -> dict[str, Callable[[], Recipe]]:
 
 
 def studies() -> dict[str, Callable[..., Study]]:
-    """Functions that return a study, by name."""
+    """Return functions that return a study, by name."""
     return _shipped_studies() | _OWN_STUDIES
 
 
@@ -120,13 +120,15 @@ def _shipped_studies() -> dict[str, Callable[..., Study]]:
 
 
 def add(module: ModuleType) -> None:
-    """Make the recipes and studies of a user's own module known by name, and its functions that return a torch module
-    to runs of such modules. Its classes are known once it is imported.
-    Raises UsageError where a part, recipe or study has the name of one of the package's, or a part that of one of
-    another module."""
+    """Register the recipes and studies of a user's own module, and its functions that return a torch module. Its
+    classes are registered by the import itself.
+
+    Raises UsageError if a part, recipe or study has the name of one of the package's, or a part has the name of a part
+    of another module.
+    """
     _check_names(module)
     recipes, studies = _recipes([module]), _functions([module], Study)
-    # Asked name by name, so that a module without recipes need not wait until the package's are made.
+    # A module without recipes does not wait for the package's recipes to be built.
     taken = [name for name in recipes if name in _shipped_recipes()] + [
         name for name in studies if name in _shipped_studies()
     ]
@@ -140,10 +142,10 @@ def add(module: ModuleType) -> None:
 
 
 def _check_names(module: ModuleType) -> None:
-    """UsageError unless each part of a user's own module is the only one of its name."""
-    parts()  # refuses the names of the package's
+    """Raise UsageError if a part of a user's own module shares its name with another part."""
+    parts()  # raises for names of the package's parts
     for base in PARTS.values():
-        # Those that were defined again under their name, as by a reload, are gone.
+        # Skip classes that were redefined, e.g. by a reload.
         found = [cls for cls in below(base) if vars(sys.modules.get(cls.__module__, cls)).get(cls.__name__) is cls]
         others = {cls.__name__: cls for cls in found if cls.__module__ != module.__name__}
         for cls in found:
@@ -154,23 +156,23 @@ def _check_names(module: ModuleType) -> None:
 def find_defined(
     module: ModuleType,
 ) -> tuple[list[type[Part]], dict[str, Callable[[], Recipe]], dict[str, Callable[..., Study]]]:
-    """The parts, recipes and studies that a user's own module defines."""
+    """Return the parts, recipes and studies that a user's own module defines."""
     found = [cls for known in parts().values() for cls in known.values() if cls.__module__ == module.__name__]
     return found, _recipes([module]), _functions([module], Study)
 
 
 def own_recipes() -> dict[str, str]:
-    """A user's own recipes, and what each is."""
+    """Return a user's own recipes, with a description each."""
     return {name: summary_of(function) for name, function in _OWN.items()}
 
 
 def own_studies() -> dict[str, str]:
-    """A user's own studies, and what each is."""
+    """Return a user's own studies, with a description each."""
     return {name: summary_of(function) for name, function in _OWN_STUDIES.items()}
 
 
 def members() -> dict[str, dict[str, list[str]]]:
-    """The names of all families' recipes, file by file and function by function: what sources alone do not tell."""
+    """Return the names of all families' recipes, by file and function, which the sources alone do not contain."""
     found: dict[str, dict[str, list[str]]] = {}
     for module in import_room("recipes"):
         families = {function.__name__: function() for function in _functions([module], dict[str, Recipe]).values()}
@@ -179,11 +181,11 @@ def members() -> dict[str, dict[str, list[str]]]:
 
 
 def summary_of(function: Callable[..., Any]) -> str:
-    """The first paragraph of a function's docstring, on one line."""
+    """Return the first paragraph of a function's docstring on one line."""
     return " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
 
 
-FEW = 40  # names that an error message still lists
+FEW = 40  # names that an error message lists at most
 
 
 def _find(what: str, name: str, known: dict[str, Any]) -> Any:
@@ -202,8 +204,8 @@ def _find(what: str, name: str, known: dict[str, Any]) -> Any:
 
 
 def recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
-    """A recipe by its name, with ``name=value`` changes. UsageError answers a wrong name with the right ones, and says
-    of a user's own function in one line what it raises."""
+    """Return a recipe by its name, with ``name=value`` changes. Raises UsageError, which lists the names, for a wrong
+    one, and for an error in a user's own function."""
     make = _find("recipe", name, recipes())
     try:
         found = make()
@@ -214,12 +216,12 @@ def recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
             raise
         raise UsageError(f"recipe {name}: {describe_user_error(error)}") from error
     if not isinstance(found, Recipe):
-        raise UsageError(f"recipe {name}: its function gives a {type(found).__name__}, not a recipe")
+        raise UsageError(f"recipe {name}: its function returned a {type(found).__name__}, not a recipe")
     return found.change(changes)
 
 
 def study(name: str, **choices: Any) -> Study:
-    """A study by its name; ``choices`` are what it lets one choose. UsageError names those that it does not."""
+    """Return a study by its name; ``choices`` are arguments of its function. Raises UsageError for an unknown one."""
     function = _find("study", name, studies())
     takes = inspect.signature(function).parameters
     for choice in choices:
@@ -229,7 +231,7 @@ def study(name: str, **choices: Any) -> Study:
 
 
 def task(name: str, changes: Iterable[str] = ()) -> Task:
-    """A task by its name as written in the shell (``addition``), with ``name=value`` changes to its fields."""
+    """Return a task by its name in the shell (``addition``), with ``name=value`` changes to its fields."""
     import_parts()
     cls = _find("task", name, {kebab(kind): cls for kind, cls in kinds(Task).items()})
     return made(cls, changes)

@@ -29,7 +29,7 @@ def test_a_name_of_a_panel_s_own_stays_and_a_single_panel_needs_none():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [({"title": "Batch of 4"}, "two panels have the title"), ({"name": "Batch-of-4"}, "two panels have the name"),
-     ({"name": "a/b"}, "is no name of a folder"), ({"title": "…"}, "is no name of a folder")],
+     ({"name": "a/b"}, "is not a folder name"), ({"title": "…"}, "is not a folder name")],
 )  # fmt: skip
 def test_panels_that_would_write_into_one_folder_are_refused(changes, said):
     with pytest.raises(UsageError, match=said):

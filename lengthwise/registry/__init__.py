@@ -1,1 +1,1 @@
-"""What there is: parts, recipes and studies, found without importing them."""
+"""Registry of parts, recipes and studies, found without importing them."""

@@ -1,4 +1,4 @@
-"""Import the package's modules by name. Nothing else in the package does: every other import is a statement."""
+"""Import of the package's modules by name. All other imports in the package are statements."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the package declares (parts, recipes, studies), read from its sources.
+"""The package's declarations (parts, recipes, studies), read from its sources.
 
-Nothing is imported, so ``lengthwise list`` need not wait for torch, and the help of a field is the comment beside it.
+Nothing is imported, so ``lengthwise list`` does not wait for torch. The help of a field is the comment beside it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).parents[1]
-# Names of recipes that only running a family's function tells: `make docs` writes them.
+# Names of the recipes of families, known only by running their functions; `make docs` writes the file.
 MEMBERS = PACKAGE / "recipes" / "members.json"
 
-# What recipes are made of: the base class of each kind of part.
+# The base class of each kind of part of a recipe.
 BASES = {
     "tasks": "Task",
     "layouts": "Layout",
@@ -39,17 +39,17 @@ FOLDERS = ("experiment", "tasks", "models", "nn", "objectives")
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a dataclass, as its source has it."""
+    """A dataclass field, as written in the source."""
 
     name: str
     type: str
-    default: str | None  # None: it has to be given
+    default: str | None  # None: required
     about: str  # the comment beside it or above it
 
 
 @dataclass(frozen=True, eq=False)
 class Declared:
-    """A class, as its source has it."""
+    """A class, as written in the source."""
 
     name: str
     file: Path
@@ -65,14 +65,14 @@ class Declared:
 
     @property
     def where(self) -> str:
-        """Its file and line, from the package's folder, or from where one works."""
+        """File and line, relative to the package's folder or to the working directory."""
         base = PACKAGE.parent if self.file.is_relative_to(PACKAGE) else Path.cwd()
         path = self.file.relative_to(base) if self.file.is_relative_to(base) else self.file
         return f"{path}:{self.node.lineno}"
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """Its fields, inherited ones first."""
+        """The fields, inherited ones first."""
         found: dict[str, Field] = {}
         for one in reversed([self, *ancestors(self)]):
             nodes = [part for part in one.node.body if isinstance(part, ast.AnnAssign) and one.is_dataclass]
@@ -82,13 +82,13 @@ class Declared:
 
 
 def sentence(text: str) -> str:
-    """The first sentence of a docstring, on one line, without marks of code."""
+    """Return the first sentence of a docstring on one line, without code marks."""
     first = " ".join(text.split("\n\n")[0].split())
     return re.split(r"(?<=[.?!])\s(?=[A-Z`])", first)[0].replace("``", "")
 
 
 def matching(entries: Mapping[str, str], words: Iterable[str], title: str = "") -> dict[str, str]:
-    """Entries, a sentence by name, that have every word: in the name, the sentence, or the title above them."""
+    """Return the entries (name: sentence) whose name, sentence or title contains every word."""
     wanted = [word.lower() for word in words]
     return {
         name: text for name, text in entries.items() if all(word in f"{title} {name} {text}".lower() for word in wanted)
@@ -100,7 +100,7 @@ def matching(entries: Mapping[str, str], words: Iterable[str], title: str = "") 
 
 @cache
 def declared() -> dict[str, list[Declared]]:
-    """All classes that parts of recipes may be, and their bases, by name."""
+    """Return all classes of parts of recipes and their bases, by name."""
     found: dict[str, list[Declared]] = {}
     for folder in FOLDERS:
         for path in sorted((PACKAGE / folder).rglob("*.py")):
@@ -109,7 +109,7 @@ def declared() -> dict[str, list[Declared]]:
 
 
 def add(path: Path) -> None:
-    """Make the classes of a user's own module known."""
+    """Register the classes of a user's own module."""
     _note(path, declared())
     parts.cache_clear()
     field_paths.cache_clear()
@@ -123,7 +123,7 @@ def _note(path: Path, found: dict[str, list[Declared]]) -> None:
 
 @cache
 def parts() -> dict[str, dict[str, Declared]]:
-    """The kinds that recipes are made of, by the name of their kind and their own."""
+    """Return the parts of recipes, by kind and by name."""
     found: dict[str, dict[str, Declared]] = {kind: {} for kind in BASES}
     for one in sorted((one for known in declared().values() for one in known), key=lambda one: one.name):
         above = {ancestor.name for ancestor in ancestors(one)}
@@ -134,12 +134,12 @@ def parts() -> dict[str, dict[str, Declared]]:
 
 
 def find(name: str) -> Declared | None:
-    """A part, a recipe's other dataclass, or the base of a kind of parts, by its name; None if there is none."""
+    """Return a part, another dataclass of a recipe, or the base of a kind of parts, by name; None if there is none."""
     return next((one for one in declared().get(name, []) if one.is_dataclass or name in BASES.values()), None)
 
 
 def fits(tree: Any) -> bool:
-    """Is all that this JSON names declared: every kind, every field, and none missing that has to be given?"""
+    """Return whether JSON names only declared kinds and fields, and lacks no required field."""
     if isinstance(tree, list):
         return all(map(fits, tree))
     if not isinstance(tree, dict):
@@ -152,16 +152,16 @@ def fits(tree: Any) -> bool:
 
 @cache
 def _names(one: Declared) -> tuple[dict[str, None], dict[str, None]]:
-    """The names of a class's fields; and of those without a default."""
+    """Return the names of a class's fields, and of its required ones."""
     needed = [field.name for field in one.fields if field.default is None]
     return dict.fromkeys(field.name for field in one.fields), dict.fromkeys(needed)
 
 
 def ancestors(one: Declared, *below: Declared) -> list[Declared]:
-    """The classes that it is derived from, nearest first. A base is looked for in the same file first."""
+    """Return the base classes, nearest first. A base in the same file takes precedence over others of its name."""
     found = []
     for base in one.bases:
-        # A class may be called like its base, as ``class GRU(nn.GRU)``: none is its own ancestor.
+        # A class may have the name of its base, as in ``class GRU(nn.GRU)``, so exclude the class itself.
         known = [other for other in declared().get(base, []) if other not in (one, *below)]
         if nearest := next((other for other in known if other.file == one.file), known[0] if known else None):
             found += [nearest, *ancestors(nearest, one, *below)]
@@ -184,7 +184,7 @@ def _field(node: ast.AnnAssign, comments: Mapping[int, tuple[str, bool]]) -> Fie
 
 
 def _above(line: int, comments: Mapping[int, tuple[str, bool]]) -> str:
-    """The comment that ends on the line before."""
+    """Return the comment lines directly above a line, joined."""
     lines: list[str] = []
     while (found := comments.get(line - 1 - len(lines))) and found[1]:
         lines.insert(0, found[0])
@@ -193,7 +193,7 @@ def _above(line: int, comments: Mapping[int, tuple[str, bool]]) -> str:
 
 @cache
 def _comments(path: Path) -> dict[int, tuple[str, bool]]:
-    """Comments by line, and whether each stands alone on it."""
+    """Return comments by line number, and whether each fills its line."""
     found = {}
     with tokenize.open(path) as source:
         for token in tokenize.generate_tokens(source.readline):
@@ -203,7 +203,7 @@ def _comments(path: Path) -> dict[int, tuple[str, bool]]:
     return found
 
 
-# Fields by the names that people try
+# Fields by common other names
 
 PARENTS = ("model", "optimizer", "schedule", "lengths", "loops", "layout", "task", "watch", "stopping")
 SYNONYMS = {
@@ -224,7 +224,7 @@ SYNONYMS = {
 
 
 def field_path(name: str) -> str | None:
-    """The field that somebody means who calls it so: ``lr`` → ``optimizer.rate``; None if nobody knows."""
+    """Return the path of the field with this common name: ``lr`` → ``optimizer.rate``; None if unknown."""
     name = name.replace("-", "_").lower()
     if name in field_paths():
         return name
@@ -235,7 +235,7 @@ def field_path(name: str) -> str | None:
 
 @cache
 def field_paths() -> tuple[str, ...]:
-    """The fields of a recipe and of the parts that its fields may hold."""
+    """Return the paths of the fields of a recipe and of its parts."""
     recipe = find("Recipe")
     assert recipe
     types = {field.name: field.type for field in recipe.fields}
@@ -244,7 +244,7 @@ def field_paths() -> tuple[str, ...]:
 
 
 def may_hold(annotation: str) -> list[Declared]:
-    """The parts that a field of this type may hold, or the dataclass that it names."""
+    """Return the parts that a field of this type may hold, or the dataclass that the type names."""
     words = re.findall(r"[A-Z]\w+", annotation)
     kinds = [kind for kind, base in BASES.items() if base in words]
     found = [one for kind in kinds for one in parts()[kind].values()]
@@ -256,7 +256,7 @@ def may_hold(annotation: str) -> list[Declared]:
 
 @dataclass(frozen=True)
 class System:
-    """The recipes of one file: what they are about, and what each is."""
+    """The recipes of one file, with a sentence for the file and one for each recipe."""
 
     name: str
     about: str
@@ -264,8 +264,10 @@ class System:
 
 
 def systems(members: Mapping[str, Mapping[str, list[str]]] | None = None) -> list[System] | None:
-    """Shipped recipes, file by file. ``members`` are the names of each file's families, function by function; those
-    that are kept beside the recipes, unless given; None where these are older than the recipes."""
+    """Return the shipped recipes, file by file; None if the names in ``MEMBERS`` are older than the recipes.
+
+    ``members``: the names of the recipes of families, by file and function; by default those in ``MEMBERS``.
+    """
     kept = _read_members() if members is None else members
     found = []
     for path in _files("recipes"):
@@ -279,23 +281,23 @@ def systems(members: Mapping[str, Mapping[str, list[str]]] | None = None) -> lis
 
 
 def studies() -> dict[str, str]:
-    """Shipped studies, and what each is."""
+    """Return the shipped studies, with a description each."""
     pairs = [found for path in _files("studies") for found in _returning(path, "Study")]
     return {name.replace("_", "-"): about for name, about in pairs}
 
 
 def fingerprints() -> dict[str, str]:
-    """A hash of the code of each file of recipes: of its lines but for docstrings, and comments that fill a line."""
+    """Return a hash of each recipe file's code, without docstrings and full-line comments."""
     return {path.stem: hashlib.blake2b(_code(path).encode(), digest_size=8).hexdigest() for path in _files("recipes")}
 
 
 def _code(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
-    said: set[int] = set()
+    doc_lines: set[int] = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            said |= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
-    lines = [line.strip() for number, line in enumerate(text.splitlines(), 1) if number not in said]
+            doc_lines |= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    lines = [line.strip() for number, line in enumerate(text.splitlines(), 1) if number not in doc_lines]
     return "\n".join(line for line in lines if line and not line.startswith("#"))
 
 
@@ -312,7 +314,8 @@ def _files(folder: str) -> list[Path]:
 
 
 def _returning(path: Path, returns: str) -> Iterator[tuple[str, str]]:
-    """A file's public functions that return this and can be called without arguments: name, first paragraph."""
+    """Yield the name and first docstring paragraph of a file's public functions that have this return annotation and
+    need no arguments."""
     for node in ast.parse(path.read_bytes()).body:
         if not isinstance(node, ast.FunctionDef) or node.name.startswith("_") or node.returns is None:
             continue

@@ -1,4 +1,4 @@
-"""Studies: functions that return several recipes, what they are measured on, and the pictures to make of them."""
+"""Studies: several recipes, the problems they are measured on, and the figures to draw."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from lengthwise.report import Claim
 
 
 def choose_names(names: str, known: Iterable[str], option: str = "tasks") -> list[str]:
-    """Those that ``--tasks``, or another option, names, with commas, or ``all``. UsageError where one is not known."""
+    """Return the names in a comma-separated option such as ``--tasks``, or all known ones for ``all``. Raises
+    UsageError for an unknown or repeated name."""
     known = list(known)
     named = known if names == "all" else names.split(",")
     for name in named:
@@ -26,32 +27,32 @@ def choose_names(names: str, known: Iterable[str], option: str = "tasks") -> lis
 
 
 def check_once(named: Sequence[str], option: str) -> None:
-    """UsageError where one is named twice."""
+    """Raise UsageError if a name is repeated."""
     if len(set(named)) < len(named):
-        raise UsageError(f"{option}: each is named once, not {','.join(named)}")
+        raise UsageError(f"{option}: name each only once, not {','.join(named)}")
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture: recipes that are trained on the same footing, and what they are measured on afterwards. None of the
-    sizes chose anything beyond what the recipes' ``watch`` and ``chosen_on`` name."""
+    """One figure: recipes that are trained alike, and the problems they are measured on. Recipes and weights were
+    chosen on no other sizes than those in the recipes' ``watch`` and ``chosen_on``."""
 
     title: str
     recipes: tuple[Recipe, ...]
-    sizes: tuple[int, ...]  # reported
-    hard: bool = False  # is the harder set measured too?
-    far_families: bool = False  # are families measured beyond twice the training length too?
-    natural: bool = False  # is the task's own distribution measured too: in training's range, and from there on?
+    sizes: tuple[int, ...]  # sizes that are reported
+    hard: bool = False  # also measure the harder set
+    far_families: bool = False  # also measure families beyond twice the training length
+    natural: bool = False  # also measure the task's own distribution, within and beyond the training range
     curve: tuple[int, ...] = ()  # further sizes, measured on fewer problems
-    grid: tuple[int, ...] = ()  # a task of two axes: every pair of sizes up to these
-    loops: tuple[int, ...] = ()  # further numbers of loops, for recipes that take the same whatever the problem
+    grid: tuple[int, ...] = ()  # for tasks of two axes: measure every pair of sizes up to these
+    loops: tuple[int, ...] = ()  # further numbers of loops, for recipes with a fixed number
     also: tuple[Stopping, ...] = ()  # further rules at ``sizes``, for recipes whose loops grow with the problem
-    claims: tuple[Claim, ...] = ()  # what has been published, to stand beside ours
-    strong: str = ""  # the recipe that its figures are about; they draw it stronger
-    name: str = ""  # of its folder of results; by default the title's words, and none for a study's only panel
+    claims: tuple[Claim, ...] = ()  # published results, shown beside ours
+    strong: str = ""  # the main recipe, drawn stronger
+    name: str = ""  # of its folder of results; by default from the title, and none for a study's only panel
 
     def rules(self, recipe: Recipe) -> tuple[Stopping, ...]:
-        """The stopping rules by which a recipe is measured; its own comes first."""
+        """Return the stopping rules by which a recipe is measured, its own first."""
         if recipe.loops.adapts:
             return (recipe.stopping, *(rule for rule in self.also if rule != recipe.stopping))
         planned = int(recipe.loops.planned(torch.ones(1, dtype=torch.long)))
@@ -59,24 +60,24 @@ class Panel:
 
 
 def _folder_name(panel: Panel) -> str:
-    """The name of a panel's folder. UsageError where it can be none."""
+    """Return the name of a panel's folder. Raises UsageError if it is not valid."""
     name = panel.name or "-".join(re.findall(r"\w+", panel.title.lower()))
     if not re.fullmatch(r"\w[\w.-]*", name):
-        raise UsageError(f"panel {panel.title!r}: name={name!r} is no name of a folder; use letters, digits and dashes")
+        raise UsageError(f"panel {panel.title!r}: name={name!r} is not a folder name; use letters, digits and dashes")
     return name
 
 
 @dataclass(frozen=True)
 class Study:
-    """One or several panels; of several, each has a folder of its own. UsageError where two share a title or a name,
-    which would write into one folder."""
+    """One or more panels; each of several has its own folder. Raises UsageError if two share a title or a name, which
+    would use the same folder."""
 
     title: str
     panels: tuple[Panel, ...]
     note: str = ""
-    samples: int = 1000  # problems per size, unless another number is asked for
-    strong: str = ""  # the method that its panels are about, where they share their methods: then one figure shows all
-    matrix: bool = False  # draw architectures × tasks too, beside those published before
+    samples: int = 1000  # default number of problems per size
+    strong: str = ""  # the main method of all panels, if they share their methods: one figure then shows all panels
+    matrix: bool = False  # also draw architectures × tasks, beside published results
 
     def __post_init__(self) -> None:
         if len(self.panels) > 1:
@@ -88,12 +89,12 @@ class Study:
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:
-        """Those of all panels."""
+        """The recipes of all panels."""
         return tuple(recipe for panel in self.panels for recipe in panel.recipes)
 
     @property
     def notes(self) -> str:
-        """Its note, and the sizes that were looked at while its recipes were chosen: all others are only reported."""
+        """The note, and the sizes on which the recipes were chosen; all other sizes are only reported."""
         by_sizes: dict[tuple[int, ...], list[str]] = {}
         for recipe in self.recipes:
             by_sizes.setdefault(tuple(dict.fromkeys(recipe.chosen_on.sizes)), []).append(recipe.name)

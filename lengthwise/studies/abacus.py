@@ -1,4 +1,4 @@
-"""Right embeddings, digits × digits (McLeish et al. 2024): how far do sums carry, and what do they owe to it?"""
+"""Abacus embeddings (McLeish et al. 2024): length generalization of sums, and what the embeddings contribute."""
 
 from __future__ import annotations
 

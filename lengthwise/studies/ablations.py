@@ -1,4 +1,4 @@
-"""What the looped system owes to each of its parts, and a task that takes two loops one after the other."""
+"""Ablations of the looped system, and a task that needs two loops in sequence."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from lengthwise.recipes.ablations import ablations as recipes
 from lengthwise.recipes.looped import SETTINGS, variation
 from lengthwise.studies import Panel, Study, choose_names
 
-# And what they are trained up to; of `published-…` and, on half the range, `half-…`, the published form has no window
-# and no positions.
+# Tasks with their largest training size. `published-…` and, on half the range, `half-…` use the published form, which
+# has neither a window nor positions.
 TASKS = {"parity": 20, "addition": 10, "flipped-copy": 20, "published-parity": 20, "published-binary-sum": 20}
 TASKS |= {f"half-{task}": setting.top for task, setting in SETTINGS["half"].items()}
 TIMES = (2, 3, 5, 10)

@@ -1,4 +1,4 @@
-"""What does the loop do, and what the window?"""
+"""Controls: the effects of the loop and of the window."""
 
 from __future__ import annotations
 

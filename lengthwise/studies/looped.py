@@ -1,4 +1,4 @@
-"""Eight methods on six tasks (Fan et al. 2025, figure 4), and our own form: which of them carry to longer problems?"""
+"""Length generalization of eight methods on six tasks (Fan et al. 2025, figure 4), and of our own form."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from lengthwise.report import Claim
 from lengthwise.studies import Panel, Study, check_once
 
 TESTED = {"parity": 40, "copy": 30, "addition": 30, "binary-sum": 24, "multiplication": 15, "unique-set": 30}
-LATE = ("multiplication", "unique-set")  # tasks whose most confident loop is looked for up to 30 loops further
+LATE = ("multiplication", "unique-set")  # tasks whose most confident loop is searched up to 30 loops beyond the plan
 
 OURS = "looped"
-OWN = (OURS, "fop-loop-adaptive")  # what the figures are about, the first that is there
+OWN = (OURS, "fop-loop-adaptive")  # the main method of figures: the first that is present
 
 PAPER, CSV = "text of the paper; per-point figures are in plots only", "released CSV"
 CLAIMS = {
@@ -46,7 +46,7 @@ def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu
 
 
 def test_length(task: str, scale: Scale) -> int:
-    """The length that a task is tested at: the published one, or as far beyond the training lengths of this scale."""
+    """Return the test length of a task: the published one, scaled to the training lengths of this scale."""
     return TESTED[task] * SETTINGS[scale][task].top // SETTINGS["paper"][task].top
 
 
@@ -56,7 +56,7 @@ def _panel(task: str, methods: list[str], scale: Scale) -> Panel:
     tested = test_length(task, scale)
     extra = 30 if task in LATE else 20
     claim = Claim("FOP-Loop-Adaptive", tested, "near-perfect; next-token baselines fail", PAPER)
-    claims = () if scale == "half" else (claim, *CLAIMS.get(task, ()))  # nothing is published of half the range
+    claims = () if scale == "half" else (claim, *CLAIMS.get(task, ()))  # no published results for half the range
     return Panel(
         title=f"{task.replace('-', ' ').capitalize()}, trained on up to {top}",
         recipes=recipes,

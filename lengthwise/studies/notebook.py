@@ -1,4 +1,4 @@
-"""The notebook's own settings: what it would have shown, had it run."""
+"""The experiment of the notebook, with its own settings."""
 
 from __future__ import annotations
 

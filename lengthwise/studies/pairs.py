@@ -1,4 +1,4 @@
-"""The demo: does a looped model carry further than a standard one?"""
+"""The demo: length generalization of a looped and a standard model."""
 
 from __future__ import annotations
 

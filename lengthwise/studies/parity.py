@@ -1,4 +1,4 @@
-"""Parity: does a loop per bit carry to five times the training length?"""
+"""Parity: does a loop per bit generalize to five times the training length?"""
 
 from __future__ import annotations
 

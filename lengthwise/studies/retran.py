@@ -1,4 +1,4 @@
-"""ReTran, GPT and LSTM on arithmetic expressions (ReTran, ACL 2025): which of them computes, and how far beyond?"""
+"""Length generalization of ReTran, GPT and LSTM on arithmetic expressions (ReTran, ACL 2025)."""
 
 from __future__ import annotations
 

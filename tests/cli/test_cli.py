@@ -365,7 +365,7 @@ def _diverge():
 
 def test_a_panel_is_named_once():
     done = command("reproduce", "controls", "--tasks", "pairs,pairs", "--dry-run")
-    assert done.returncode == 2 and "tasks: each is named once, not pairs,pairs" in done.stderr
+    assert done.returncode == 2 and "tasks: name each only once, not pairs,pairs" in done.stderr
 
 
 def test_figures_of_loops_do_not_overwrite_each_other(tmp_path):
