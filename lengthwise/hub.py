@@ -102,7 +102,7 @@ def _list_digests(hub: Any, where: Place) -> dict[str, str]:
     files = {one.rfilename: one for one in info.siblings or [] if one.rfilename in FILES}
     for name in NEEDED:
         if name not in files:
-            raise UsageError(f"{where}: there is no {name}: no weights of Lengthwise")
+            raise UsageError(f"{where}: there is no {name}, so these are not weights of Lengthwise")
     for name, one in files.items():
         if (one.size or 0) > MOST:
             raise UsageError(f"{where}: its {name} has {one.size / 1e9:,.0f} GB; at most {MOST / 1e9:.0f} GB are taken")
@@ -158,7 +158,7 @@ def _status(error: Any) -> str:
     known: dict[int, str] = {
         401: "the Hub does not know this token; set HF_TOKEN to another",
         403: "this token does not allow it",
-        429: "the Hub was asked too often; try again in some minutes",
+        429: "too many requests to the Hub; try again in a few minutes",
     }
     return known.get(status, f"the Hub answered with status {status}")
 

@@ -1,8 +1,8 @@
 """Formal languages: which architecture generalizes to longer words? One protocol for all.
 
-All architectures have about the same number of parameters, and see words of up to 40 symbols by one curriculum,
-``Mastery``, which lets the longest length grow by half once .9 of the answers are right. What is measured beyond is in
-``lengthwise.studies.formal``.
+All architectures have about the same number of parameters. They train on words of up to 40 symbols with the curriculum
+``Mastery``, which increases the longest length by half once .9 of the answers are right. ``lengthwise.studies.formal``
+defines the test lengths.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SYMBOLS, START = 40, 4  # of a word: the most in training, and in its first step
 
 
 def blocks(mixer: MixerSpec, width: int = 64) -> Transformer:
-    """Two blocks of a mixer and an MLP, without positional encodings."""
+    """Return a model of two blocks, each a mixer and an MLP, without positional encodings."""
     return Transformer(width=width, layers=2, heads=4, mlp=2, mixer=mixer, init_std=0.1, embedding_std=0.3)
 
 
@@ -52,7 +52,7 @@ ARCHITECTURES: dict[str, ModelSpec] = {
     "gated-deltanet": blocks(GatedDeltaNet(negative=True), 60),
     "lstm": TorchLSTM(),
 }
-# Each with its layout, and how many symbols a word has per unit of its size.
+# Each task with its layout and the number of symbols of a word per unit of size.
 TASKS: dict[str, tuple[Task, Layout, int]] = {
     "parity": (Parity(), Labelled(), 1),
     "even-pairs": (EvenPairs(), Labelled(), 1),
@@ -88,7 +88,7 @@ def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, familie
 
 
 def _own(base: type[T], name: str) -> T:
-    """A part of this class with its defaults. UsageError for one that is not known."""
+    """Return the part of the class ``name`` with its defaults. Raises UsageError if there is no such class."""
     import_parts()
     if name not in (known := fields.kinds(base)):
         ours = ARCHITECTURES if base is MixerSpec else TASKS
@@ -101,7 +101,7 @@ def _own(base: type[T], name: str) -> T:
 
 
 def _own_task(name: str) -> tuple[Task, Layout, int]:
-    """A task of this class with the first layout that takes it."""
+    """Return a task by its class name, with the first layout that accepts it."""
     task = _own(Task, name)
     layouts = (Tagged(), Labelled(), FullOutput())
     return task, next(layout for layout in layouts if layout.accepts(task)), 1

@@ -354,7 +354,7 @@ class InquiryFolder(Folder):
         return rows
 
 
-# What a training step costs
+# The cache of operations per training step
 
 
 def read_operations() -> dict[str, float]:

@@ -1,1 +1,1 @@
-"""Laws that every part keeps: what `check` and our own tests use."""
+"""Laws of parts: properties that `check` and the package's own tests verify."""

@@ -1,8 +1,8 @@
-"""Laws: what every part of a kind keeps. ``lengthwise check`` holds a user's own parts to them, tests the package's.
+"""Laws: properties of every part of a kind. ``lengthwise check`` tests a user's own parts; the tests test the
+package's.
 
-A law is a public function of a ``laws_of_…`` module beside this one that takes one part and returns nothing. The type
-of that part says to which kind the law belongs, and its docstring says what holds. It raises ``Broken`` where it does
-not.
+A law is a public function of a ``laws_of_…`` module that takes one part and returns nothing. The annotated type of that
+argument determines the kind, and the docstring states the property. A law raises ``Broken`` if the property fails.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ MODULES: tuple[ModuleType, ...] = (laws_of_parts, laws_of_tasks, laws_of_layouts
 
 @dataclass(frozen=True)
 class Finding:
-    """Whether a part keeps a law."""
+    """The result of checking one law on one part."""
 
     part: str
-    law: str  # what holds, in a sentence
+    law: str  # the property, in a sentence
     holds: bool
-    told: str  # where it does not: in which case, in a line; else empty
+    told: str  # the case in which it fails, on one line; empty if it holds
 
 
 class Findings(list[Finding]):
-    """What was found of several parts and laws; it prints as a table."""
+    """The results of several parts and laws, printed as a table."""
 
     @property
     def broken(self) -> list[Finding]:
-        """Those of laws that do not hold."""
+        """The findings of laws that do not hold."""
         return [one for one in self if not one.holds]
 
     def lines(self) -> list[tuple[str, str, str]]:
-        """Part, law and what was found: a line per part that keeps all, else a line per law that it breaks."""
+        """Return (part, law, result): one row for a part that keeps all laws, else one row per broken law."""
         lines = []
         for part in dict.fromkeys(one.part for one in self):
             found = [one for one in self if one.part == part]
@@ -60,7 +60,7 @@ class Findings(list[Finding]):
 
     @property
     def told(self) -> str:
-        """How many are broken."""
+        """A sentence with the number of broken laws."""
         return f"{len(self.broken)} of {len(self)} laws are broken"
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Findings(list[Finding]):
 
 @cache
 def laws_of(kind: type, *further: ModuleType) -> tuple[Law, ...]:
-    """The laws of things of this type, in the order of their modules, of which there may be ``further`` ones."""
+    """Return the laws of this type, in the order of ``MODULES`` and ``further`` modules."""
     found = []
     for module in (*MODULES, *further):
         for name, function in vars(module).items():
@@ -88,28 +88,28 @@ def laws_of(kind: type, *further: ModuleType) -> tuple[Law, ...]:
 
 
 def hold_to_laws(part: Any, name: str, laws: Sequence[Law]) -> Findings:
-    """Whether a part keeps each of these laws; ``name`` is what it is called."""
+    """Check a part against these laws; ``name`` is its name in the findings."""
     return Findings(_hold_to_law(part, name, law) for law in laws)
 
 
 def _hold_to_law(part: Any, name: str, law: Law) -> Finding:
-    said = sentence(law.__doc__ or "")
+    statement = sentence(law.__doc__ or "")
     try:
         law(part)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # a SystemExit is one of the law's too
-        return Finding(name, said, holds=False, told=_describe_error(error))
-    return Finding(name, said, holds=True, told="")
+    except BaseException as error:  # even a SystemExit of the part's code counts as broken
+        return Finding(name, statement, holds=False, told=_describe_error(error))
+    return Finding(name, statement, holds=True, told="")
 
 
 def _describe_error(error: BaseException) -> str:
-    """What was found or, of an error in the part's own code, where it stands too."""
+    """Return the message of a broken law; for other errors in the part's own code, with file and line."""
     return one_line(error) if isinstance(error, (Broken, UsageError)) else describe_user_error(error)
 
 
 def check_kinds(kinds: Iterable[type[Part]]) -> Findings:
-    """Hold each class, made without arguments, to the laws of its kind."""
+    """Check each class, created without arguments, against the laws of its kind."""
     found = Findings()
     for kind in kinds:
         try:
@@ -125,7 +125,7 @@ def check_kinds(kinds: Iterable[type[Part]]) -> Findings:
 
 
 def check_part(part: Part, name: str = "") -> Findings:
-    """Hold a part to the laws of its kind."""
+    """Check a part against the laws of its kind."""
     name = name or text(part)
     found = hold_to_laws(part, name, laws_of(type(part)))
     if isinstance(part, (Position, MixerSpec)):

@@ -1,5 +1,5 @@
-"""Laws of every layout: what a row shows, hides, asks for and leaves room for. Each is tried on several tasks, those
-of them that the layout accepts; or, for a layout that accepts none of them, on tasks of the user's own."""
+"""Laws of layouts: inputs, targets and answer slots. Each is checked on those of ``TASKS`` that the layout accepts or,
+if it accepts none, on the user's own tasks."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from lengthwise.tasks.unique_set import UniqueSet
 from lengthwise.testing.laws_of_parts import Broken
 from lengthwise.testing.laws_of_tasks import texts
 
-# Answers as long as there is room for and shorter ones, of one symbol, and of one for each of the prompt's; prompts
-# with signs and without; stacked digits.
+# Answers that fill their slots and shorter ones, of one symbol, and of one symbol per prompt symbol; prompts with and
+# without signs; stacked digits.
 TASKS: tuple[Task, ...] = (
     UniqueSet(5), Addition(3), Addition(10, "least", True, True), Multiplication(), Parity(), FlippedCopy()
 )  # fmt: skip
@@ -33,31 +33,29 @@ ROWS = 40
 
 
 def there_is_a_task_to_try(layout: Layout) -> None:
-    """It accepts a task that the laws are tried on: one of ours, or one of your own that is imported."""
+    """It accepts a task for checking the laws: one of the package's, or an imported one of your own."""
     if not _accepted_tasks(layout):
         names = ", ".join(dict.fromkeys(task.name for task in TASKS))
-        raise Broken(
-            f"it accepts none of {names}, and no imported task of your own: its other laws were tried on nothing"
-        )
+        raise Broken(f"it accepts none of {names}, and no imported task of your own: its other laws were not checked")
 
 
 def what_is_asked_for_is_the_answer(layout: Layout) -> None:
-    """The targets of a row's answer slots read as its answer, whatever stands where no symbol is asked for."""
+    """The targets in a row's answer slots decode to its answer, whatever the symbols outside the loss mask."""
     for task, problems, batch in _write_batches(layout):
         symbols = len(layout.vocabs(task)[1])
         rubbish = torch.randint(symbols, batch.targets.shape, generator=stream(0, "rubbish"))
-        said = batch.targets.where(batch.loss_mask, rubbish)  # what a model may say where nobody asks
-        for i, (row, slots) in enumerate(zip(said, batch.answer_slots, strict=True)):
+        predicted = batch.targets.where(batch.loss_mask, rubbish)  # a model may predict anything outside the mask
+        for i, (row, slots) in enumerate(zip(predicted, batch.answer_slots, strict=True)):
             answer = problems.answer[i, : int(problems.answer_length[i])]
             if int(slots.sum()) < len(answer) + layout.ends:
-                continue  # as in sums modulo baseⁿ
+                continue  # fewer slots than symbols, as for sums modulo baseⁿ
             read, right = (task.format(part) for part in (layout.answer(row[slots], task), answer))
             if read != right:
                 raise Broken(f"{_describe_row(task, problems, i)}: {right!r} is read as {read!r}")
 
 
 def what_is_asked_for_has_room(layout: Layout) -> None:
-    """Each row asks for one symbol or more, all of them in its answer slots, and those in the row."""
+    """Each row has one or more supervised positions, all in its answer slots, which lie before the row's end."""
     for task, problems, batch in _write_batches(layout):
         for inner, mask, outer, whole in (
             ("loss_mask", batch.loss_mask, "answer_slots", batch.answer_slots),
@@ -67,7 +65,7 @@ def what_is_asked_for_has_room(layout: Layout) -> None:
                 row = int(outside.long().argmax())
                 raise Broken(f"{_describe_row(task, problems, row)}: {inner} reaches out of {outer}")
         if not batch.loss_mask.any(1).all():
-            raise Broken(f"{task.name}: a row asks for nothing")
+            raise Broken(f"{task.name}: a row has no supervised position")
 
 
 def all_symbols_are_known(layout: Layout) -> None:
@@ -80,21 +78,21 @@ def all_symbols_are_known(layout: Layout) -> None:
 
 
 def the_answer_is_not_shown(layout: Layout) -> None:
-    """Inputs do not depend on the answer or, where answer symbols are read, on none that is still to be predicted."""
+    """Inputs do not depend on the answer or, if the layout reads answer symbols, on those still to be predicted."""
     for task, problems, batch in _write_batches(layout):
         for other in _other_answers(layout, task, problems):
             again = layout.write(other, task)
             changed = (batch.targets != again.targets).long()
             if not changed.any():
                 raise Broken(f"{task.name}: another answer changes no target")
-            # Where answers are read, all may change after the position that predicts the symbol; else nothing may.
+            # If answers are read, inputs may change after the position that predicts the symbol; else nowhere.
             hidden = (changed.cumsum(1) - changed == 0) | (not layout.decodes)
             for name, one in vars(batch.inputs).items():
                 differs = (one != getattr(again.inputs, name)) & hidden
                 if differs.any():
                     row, position = divmod(int(differs.flatten().long().argmax()), differs.shape[1])
-                    told = f"another answer changes {name} at position {position}"
-                    raise Broken(f"{_describe_row(task, problems, row)}: {told}")
+                    change = f"another answer changes {name} at position {position}"
+                    raise Broken(f"{_describe_row(task, problems, row)}: {change}")
 
 
 def there_is_room_whatever_the_answer(layout: Layout) -> None:
@@ -110,7 +108,7 @@ def there_is_room_whatever_the_answer(layout: Layout) -> None:
 
 
 def a_problem_is_written_as_it_is_alone(layout: Layout) -> None:
-    """A row does not depend on the rows beside it: longer ones add padding, in which nothing is asked for."""
+    """A row does not depend on the other rows of a batch: longer ones only add padding without supervision."""
     for task in _accepted_tasks(layout):
         problems = _draw_problems(task, top=4)
         longer = task.sample(torch.full((1, len(task.axes)), task.smallest + 8), stream(1, "longer"))
@@ -119,30 +117,30 @@ def a_problem_is_written_as_it_is_alone(layout: Layout) -> None:
         for place, i in enumerate(order.tolist()):
             alone = layout.write(problems.take(slice(i, i + 1)), task)
             for name, one, beside in _by_position(alone, together):
-                here, beyond = beside[place].split([one.shape[1], beside.shape[1] - one.shape[1]])
-                if not torch.equal(one[0], here):
-                    told = f"{name} is {one[0].tolist()} alone, {here.tolist()} beside others"
-                    raise Broken(f"{_describe_row(task, problems, i)}: {told}")
-                if one.dtype == torch.bool and beyond.any():
+                head, tail = beside[place].split([one.shape[1], beside.shape[1] - one.shape[1]])
+                if not torch.equal(one[0], head):
+                    change = f"{name} is {one[0].tolist()} alone, {head.tolist()} beside others"
+                    raise Broken(f"{_describe_row(task, problems, i)}: {change}")
+                if one.dtype == torch.bool and tail.any():
                     raise Broken(
                         f"{_describe_row(task, problems, i)}: {name} reaches into the padding beside a longer row"
                     )
 
 
 def rounds_and_sizes_are_kept(layout: Layout) -> None:
-    """A batch has the sizes and the rounds T(n) of its problems, in their order."""
+    """A batch has the sizes and rounds T(n) of its problems, in the same order."""
     for task, problems, batch in _write_batches(layout):
         if not torch.equal(batch.rounds, problems.rounds) or not torch.equal(batch.sizes, problems.sizes):
             raise Broken(f"{task.name}: rounds {problems.rounds.tolist()} become {batch.rounds.tolist()}")
 
 
 def _accepted_tasks(layout: Layout) -> list[Task]:
-    """The tasks that a layout's laws are tried on: of ours, else of a user's own, those that it accepts."""
+    """Return the tasks for a layout's laws: those of ``TASKS`` that it accepts, else those of the user's own."""
     return [task for task in TASKS if layout.accepts(task)] or [task for task in _own_tasks() if layout.accepts(task)]
 
 
 def _own_tasks() -> Iterator[Task]:
-    """Every imported task that is not the package's, if it can be made without arguments."""
+    """Yield every imported task outside the package that can be created without arguments."""
     for kind in kinds(Task).values():
         if foreign(kind):
             with suppress(TypeError, UsageError):
@@ -150,14 +148,14 @@ def _own_tasks() -> Iterator[Task]:
 
 
 def _write_batches(layout: Layout) -> Iterator[tuple[Task, Problems, Batch]]:
-    """Problems of each task that it accepts, and their batch."""
+    """Yield each accepted task with problems and their batch."""
     for task in _accepted_tasks(layout):
         problems = _draw_problems(task)
         yield task, problems, layout.write(problems, task)
 
 
 def _draw_problems(task: Task, top: int = 6) -> Problems:
-    """Problems of the smallest size, and of further ones, ``top`` in all."""
+    """Return problems of the ``top`` smallest sizes."""
     draw = stream(0, "laws", task.name, top)
     return task.sample(torch.randint(top, (ROWS, len(task.axes)), generator=draw) + task.smallest, draw)
 
@@ -168,8 +166,8 @@ def _describe_row(task: Task, problems: Problems, row: int) -> str:
 
 
 def _other_answers(layout: Layout, task: Task, problems: Problems) -> Iterator[Problems]:
-    """The same prompts, with one symbol of each answer changed or, where none is read, all of them and, where an end
-    shows it, the length."""
+    """Yield the same prompts with other answers: one symbol changed or, if the layout does not read answers, all
+    symbols and, if the layout has ends, the length."""
     answer = torch.nn.functional.pad(problems.answer, (0, 1))
     symbol = torch.arange(answer.shape[1])
     if not layout.decodes:
@@ -184,7 +182,7 @@ def _other_answers(layout: Layout, task: Task, problems: Problems) -> Iterator[P
 
 
 def _by_position(alone: Batch, together: Batch) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """What two batches hold position by position, under its name."""
+    """Yield the name and both values of each per-position tensor of two batches."""
     for name in ("targets", "loss_mask", "answer_slots"):
         yield name, getattr(alone, name), getattr(together, name)
     for name in vars(alone.inputs):

@@ -1,7 +1,7 @@
-"""Laws of every model: padding, neighbours and the order of rows change nothing, and causal means causal. A position's
-or a mixer's are those of a small transformer that has it.
+"""Laws of models: logits do not depend on padding, other rows or their order, and causal models are causal. Positions
+and mixers are checked in a small transformer.
 
-Rows are random symbols or, where a part's class says ``checked_on = (task, layout)``, problems of this task."""
+Rows are random symbols or, if a part's class sets ``checked_on = (task, layout)``, problems of this task."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ from lengthwise.testing.laws_of_parts import Broken
 
 READS, WRITES = Vocab((*"01234", EQUALS)), Vocab((*"xy", END))
 DIGITS = Vocab(tuple("012345"))
-LENGTHS, LOOPS = (5, 9, 2), (2, 1, 3)  # of the rows that are looked at
+LENGTHS, LOOPS = (5, 9, 2), (2, 1, 3)  # of the rows in a check
 SMALL = Transformer(width=8, heads=2, layers=1)
-LONG = 200  # positions of a row that is far longer than those trained on
-FURTHEST = 12  # sizes beyond a task's smallest, in rows of a part's own problems
-FAR = 0.4  # how far weights are moved from where they start
-NEAR = {torch.float32: 1e-4, torch.float64: 1e-9}  # by what logits may differ
-SEEN = {torch.float32: 1e-4, torch.float64: 1e-12}  # by what they differ where a token has an effect on them
+LONG = 200  # positions of a row far longer than in training
+FURTHEST = 12  # largest size above a task's smallest, in rows of `checked_on` problems
+FAR = 0.4  # standard deviation of the noise added to initial weights
+NEAR = {torch.float32: 1e-4, torch.float64: 1e-9}  # allowed difference of logits
+SEEN = {torch.float32: 1e-4, torch.float64: 1e-12}  # difference of logits that counts as an effect of a token
 
 
-# The first law: a model that is random breaks most of the others too, for this reason alone.
+# Checked first, since a random model also breaks most other laws.
 def at_test_nothing_is_random(spec: ModelSpec) -> None:
     """In evaluation the same row gets the same logits again."""
     for runner in _runners(spec):
         inputs = runner.rows()
         if not torch.equal(logits_of(runner, inputs), logits_of(runner, inputs)):
-            raise Broken("the same rows got other logits in evaluation: random numbers are for training")
+            raise Broken("the same rows got other logits in evaluation: use random numbers in training only")
 
 
 def a_row_is_what_it_is_alone(spec: ModelSpec) -> None:
-    """A row alone gets the logits that it gets beside longer rows, each after loops of its own."""
+    """A row gets the same logits alone as beside longer rows with other numbers of loops."""
     for runner in _runners(spec):
         alone(runner)
 
 
 def padding_is_not_read(spec: ModelSpec) -> None:
-    """What stands after a row's end changes nothing."""
+    """Tokens after a row's end change no logits."""
     for runner in _runners(spec):
         padded(runner)
 
@@ -66,13 +66,13 @@ def the_order_of_rows_does_not_matter(spec: ModelSpec) -> None:
 
 
 def causal_means_causal(spec: ModelSpec) -> None:
-    """In a causal layout no position depends on a later one, however often the model is looped, and each on itself."""
+    """In a causal layout each position depends on itself and on no later one, for any number of loops."""
     for runner in _runners(spec, [True]):
         ahead(runner)
 
 
 def every_parameter_takes_part(spec: ModelSpec) -> None:
-    """Each parameter has a gradient that is not 0 everywhere."""
+    """Each parameter has a gradient with a value other than 0."""
     for runner in _runners(spec):
         logits_of(runner, runner.rows()).square().sum().backward()
         for name, parameter in runner.model.named_parameters():
@@ -81,7 +81,7 @@ def every_parameter_takes_part(spec: ModelSpec) -> None:
 
 
 def weights_come_from_the_seed(spec: ModelSpec) -> None:
-    """Built again with the same seed, its weights are the same."""
+    """Building it twice with the same seed gives the same weights."""
     own = problems_of(spec)
     for causal in (own[1].causal,) if own else (False, True):
         try:
@@ -94,18 +94,18 @@ def weights_come_from_the_seed(spec: ModelSpec) -> None:
 
 
 def far_longer_rows_are_read(spec: ModelSpec) -> None:
-    """Rows far longer than those trained on get finite logits, or are refused by a UsageError."""
+    """Rows far longer than in training get finite logits or raise a UsageError."""
     for runner in _runners(spec):
         try:
             found = logits_of(runner, runner.rows([LONG]), [1])
         except UsageError:
             continue
         if not found.isfinite().all():
-            raise Broken(f"a row of {LONG} positions gets logits that are no numbers")
+            raise Broken(f"a row of {LONG} positions gets logits that are not finite")
 
 
 def decoding_goes_on_from_earlier_positions(spec: ModelSpec) -> None:
-    """In decoding, positions that are read one after the other get the logits of the whole row."""
+    """Decoding a row piece by piece gives the same logits as reading it whole."""
     for model in build_models(spec, [True]):
         inputs, loops = rows([9, 9]), 2
         if (read_on := reader(model, inputs)) is None:
@@ -115,15 +115,15 @@ def decoding_goes_on_from_earlier_positions(spec: ModelSpec) -> None:
             for stop in (4, 5, 6, 9):
                 piece = read_on.read(inputs.columns(start, stop), loops)
                 if differ(whole[:, start:stop], piece):
-                    raise Broken(f"positions {start} to {stop - 1} get other logits when they are read by themselves")
+                    raise Broken(f"positions {start} to {stop - 1} get other logits when decoded separately")
                 start = stop
 
 
-# What may be asked of any runner of a model
+# Checks of any runner of a model
 
 
 def alone(runner: Runner) -> None:
-    """Raise Broken if a row's logits change with its neighbours, padding or their loops."""
+    """Raise Broken if a row's logits depend on other rows, padding or the other rows' loops."""
     inputs = _rows_of(runner, width=10)
     together = logits_of(runner, inputs)
     for i, length in enumerate(inputs.padding_mask.sum(1).tolist()):
@@ -133,7 +133,7 @@ def alone(runner: Runner) -> None:
 
 
 def padded(runner: Runner) -> None:
-    """Raise Broken if logits change with the tokens after a row's end."""
+    """Raise Broken if logits depend on tokens after a row's end."""
     inputs = _rows_of(runner, width=10)
     other = (inputs.tokens + 1) % (int(inputs.tokens.max()) + 1)
     changed = replace(inputs, tokens=inputs.tokens.where(inputs.padding_mask, other))
@@ -142,16 +142,16 @@ def padded(runner: Runner) -> None:
 
 
 def ordered(runner: Runner) -> None:
-    """Raise Broken if logits change with the order of rows."""
+    """Raise Broken if logits depend on the order of rows."""
     inputs, order = _rows_of(runner), torch.tensor([2, 0, 1])
     for loops in (LOOPS, (2, 2, 2)):
-        turned = logits_of(runner, inputs.take(order), [loops[i] for i in order])
-        if differ(logits_of(runner, inputs, loops)[order], turned):
+        permuted = logits_of(runner, inputs.take(order), [loops[i] for i in order])
+        if differ(logits_of(runner, inputs, loops)[order], permuted):
             raise Broken("the same rows in another order get other logits")
 
 
 def ahead(runner: Runner) -> None:
-    """Raise Broken if logits change with later tokens, or do not with a position's own."""
+    """Raise Broken if a position's logits depend on later tokens, or not on its own token."""
     for loops in (1, 2):
         reached = influence(runner, _rows_of(runner, [10]), loops)
         if (later := reached & ~reached.tril()).any():
@@ -162,10 +162,11 @@ def ahead(runner: Runner) -> None:
 
 
 def influence(runner: Runner, inputs: Inputs, loops: int) -> Bool[Tensor, "t t"]:
-    """reached[t, s]: do the logits at t after so many loops change when the token at s does? ``inputs`` is one row."""
+    """Return reached[t, s]: whether the token at s affects the logits at t after ``loops`` loops. ``inputs`` is one
+    row."""
     width = inputs.tokens.shape[1]
     several = inputs.take(torch.zeros(width + 1, dtype=torch.long))
-    changed = several.tokens + torch.eye(width + 1, width, dtype=torch.long)  # the last row is as it was
+    changed = several.tokens + torch.eye(width + 1, width, dtype=torch.long)  # the last row is unchanged
     symbols = runner.symbols if isinstance(runner, _Checked) else len(READS)
     with torch.no_grad():
         found = logits_of(runner, replace(several, tokens=changed % symbols), [loops] * (width + 1))
@@ -176,7 +177,7 @@ def influence(runner: Runner, inputs: Inputs, loops: int) -> Bool[Tensor, "t t"]
 
 
 class _Checked(Plain):
-    """The plain runner of a model that is held to laws, with the rows that it is tried on."""
+    """The plain runner of a model, with rows for checking it."""
 
     def __init__(self, model: Model, spec: ModelSpec) -> None:
         super().__init__(model)
@@ -184,7 +185,7 @@ class _Checked(Plain):
         self.symbols = len(vocabs_of(spec)[0])
 
     def rows(self, lengths: Sequence[int] = LENGTHS, width: int | None = None) -> Inputs:
-        """Rows of these lengths; or of its own problems, larger ones for longer rows."""
+        """Return rows of these lengths or, with ``checked_on``, problems whose sizes grow with the lengths."""
         if self.problems is None:
             return rows(lengths, width)
         task, layout = self.problems
@@ -202,26 +203,26 @@ def _rows_of(runner: Runner, lengths: Sequence[int] = LENGTHS, width: int | None
 
 
 def problems_of(spec: ModelSpec) -> tuple[Task, Layout] | None:
-    """The task and layout that the model, its position or its mixer is to be checked on; None: random symbols."""
+    """Return the ``checked_on`` task and layout of the model or of a part in it; None: use random symbols."""
     return next((found for part in parts_in(spec) if (found := getattr(part, "checked_on", None))), None)
 
 
 def vocabs_of(spec: ModelSpec) -> tuple[Vocab, Vocab]:
-    """What a model reads and writes here."""
+    """Return the input and output vocabularies for checking a model."""
     own = problems_of(spec)
     return own[1].vocabs(own[0]) if own else (reads_of(spec), WRITES)
 
 
 def small(part: Position | MixerSpec) -> ModelSpec:
-    """A small transformer with this position, or this mixer."""
+    """Return a small transformer with this position or mixer."""
     if isinstance(part, MixerSpec):
         return replace(SMALL, positions=(), mixer=part)
     return replace(SMALL, positions=(part,))
 
 
 def build_models(spec: ModelSpec, directions: Sequence[bool] = (False, True)) -> Iterator[Model]:
-    """Its models, not causal and causal, with every weight away from where it starts. Raises the UsageError of the
-    second where it has neither."""
+    """Yield its non-causal and causal models, with noise added to the weights. Raises the last UsageError if neither
+    can be built."""
     refused = []
     if own := problems_of(spec):
         directions = [causal for causal in directions if causal == own[1].causal]
@@ -244,13 +245,13 @@ def _build_seeded(spec: ModelSpec, causal: bool) -> Model:
 
 
 def reads_of(spec: ModelSpec) -> Vocab:
-    """What a model reads here: digits alone if it reads symbols as numbers."""
+    """Return the input vocabulary: only digits if the model reads symbols as numbers."""
     return DIGITS if getattr(spec, "read_in", "table") == "numbers" else READS
 
 
 def away(model: Model) -> Model:
-    """The same model, its weights moved: initial weights are small and initial biases 0, so that little depends on
-    them."""
+    """Add noise to a model's weights and return it: with small initial weights and zero biases, few effects would
+    show."""
     draw = stream(0, "more")
     for parameter in model.eval().parameters():
         more = torch.randn(parameter.shape, generator=draw, dtype=torch.double)
@@ -259,8 +260,8 @@ def away(model: Model) -> Model:
 
 
 def rows(lengths: Sequence[int] = LENGTHS, width: int | None = None, seed: int = 0) -> Inputs:
-    """Rows of these lengths; after their ends stand other tokens. Digit positions are those of a sign, two digits, and
-    so on."""
+    """Return rows of these lengths with random tokens after their ends. Digit positions repeat 0, 1, 2: a sign and two
+    digits."""
     width = width or max(lengths)
     tokens = torch.randint(len(READS), (len(lengths), max(40, width)), generator=stream(seed, "tokens"))[:, :width]
     position = torch.arange(width).expand(len(lengths), -1)
@@ -275,13 +276,13 @@ def logits_of(
     *,
     untracked: int = 0,
 ) -> Float[Tensor, "b t v"]:
-    """The logits of each row after its own loops; zeros where nothing is asked, by default at padding."""
+    """Return each row's logits after its own loops; zeros outside ``at``, which defaults to the padding mask."""
     at = inputs.padding_mask if at is None else at
     found = runner.last(inputs, torch.tensor(loops), at, untracked=untracked)
     return found.new_zeros(*at.shape, found.shape[-1]).index_put(at.nonzero(as_tuple=True), found)
 
 
 def differ(one: Tensor, two: Tensor) -> bool:
-    """Whether logits differ by more than rounding, which in 32 bits grows with them."""
+    """Return whether logits differ by more than rounding, which is relative in float32."""
     scale = 1 + one.abs().max() if one.dtype == torch.float32 else 1.0
     return bool(((one - two).abs() > NEAR[one.dtype] * scale).any())

@@ -1,4 +1,4 @@
-"""Laws of every part of a recipe, whatever its kind."""
+"""Laws of all parts of recipes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from lengthwise.base.fields import Part
 
 
 class Broken(AssertionError):
-    """A law does not hold: in which case, in a line."""
+    """A broken law, with the failing case on one line."""
 
 
 def it_survives_json(part: Part) -> None:
     """Written as JSON and read again, it is the same."""
     if type(part).__name__.startswith("_"):
-        raise Broken(f"no file can name {type(part).__name__}: a name that starts with _ is left out of recipes")
+        raise Broken(f"no file can name {type(part).__name__}: names that start with _ are excluded from recipes")
     again = fields.decode(type(part), json.loads(json.dumps(fields.encode(part))))
     if again != part:
         raise Broken(f"{fields.text(part)} comes back as {fields.text(again)}")
@@ -32,7 +32,7 @@ def it_cannot_be_changed(part: Part) -> None:
 def it_says_what_it_is(part: Part) -> None:
     """Its docstring says what it is; ``list`` and ``show`` print it."""
     about = type(part).__doc__ or ""
-    if not about or about.startswith(f"{type(part).__name__}("):  # what dataclasses say of themselves
+    if not about or about.startswith(f"{type(part).__name__}("):  # the default docstring of dataclasses
         raise Broken(f"{type(part).__name__} has no docstring")
     if not dataclasses.is_dataclass(part):
-        raise Broken(f"{type(part).__name__} is no dataclass")
+        raise Broken(f"{type(part).__name__} is not a dataclass")

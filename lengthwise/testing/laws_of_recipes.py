@@ -1,4 +1,4 @@
-"""Laws of every recipe and every study; see ``evaluation/laws.py``."""
+"""Laws of recipes and studies; see ``testing/laws.py``."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from lengthwise.testing.laws import Findings, check_kinds, hold_to_laws, laws_of
 from lengthwise.testing.laws_of_parts import Broken
 from lengthwise.training.trainer import rehearse
 
-NEAR = 1.5  # times the training length: so far may lie what chooses weights
+NEAR = 1.5  # sizes used to choose weights are at most this multiple of the training length
 
 
 def it_trains_and_is_measured(recipe: Recipe) -> None:
-    """Its first and last steps can be taken, and what it watches and its longest problems be measured."""
+    """Its first and last training steps, its validation and its longest problems run without an error."""
     rehearse(recipe, torch.device("cpu"))
 
 
 def what_chooses_weights_stays_near(recipe: Recipe) -> None:
-    """What it watches stays within 1.5 times its training length: scores further out are no surprise otherwise."""
+    """The sizes that it watches are at most 1.5 times its training length, so that longer ones test generalization."""
     furthest = max(_watched_sizes(recipe), default=0)
     if furthest > NEAR * recipe.lengths.top:
         raise Broken(f"it trains to {recipe.lengths.top}, and watch.sizes names {furthest}")
 
 
 def it_reports_what_did_not_choose(study: Study) -> None:
-    """Each panel measures a size beyond those that its recipes watch or, where they watch none, train on."""
+    """Each panel measures a size beyond those that its recipes watch or, if they watch none, train on."""
     for panel in study.panels:
         chosen = max((max(_watched_sizes(recipe), default=recipe.lengths.top) for recipe in panel.recipes), default=0)
         if max((*panel.sizes, *panel.grid), default=0) <= chosen:
@@ -49,14 +49,14 @@ def _watched_sizes(recipe: Recipe) -> tuple[int, ...]:
 
 
 def check_recipes(recipes: Mapping[str, Callable[[], Recipe]]) -> Findings:
-    """Hold recipes, by the name they are called by, to their laws."""
+    """Check recipes, given by name, against their laws."""
 
     def it_can_be_made(name: str) -> None:
         """It can be made."""
         recipes[name]()
 
     def it_is_called_by_its_name(name: str) -> None:
-        """Its function, or its key among several recipes, has its name."""
+        """Its function, or its key in a family, has the recipe's name."""
         if (other := recipes[name]().name) != name:
             raise Broken(f"it is called {name}, and its name is {other}")
 
@@ -71,10 +71,10 @@ def check_recipes(recipes: Mapping[str, Callable[[], Recipe]]) -> Findings:
 
 
 def check_studies(studies: Mapping[str, Callable[[], Study]]) -> Findings:
-    """Hold studies to their laws."""
+    """Check studies against their laws."""
 
     def it_can_be_made(name: str) -> None:
-        """Without choices it is a study."""
+        """Its function returns a study without arguments."""
         studies[name]()
 
     found = Findings()
@@ -88,5 +88,5 @@ def check_studies(studies: Mapping[str, Callable[[], Study]]) -> Findings:
 def check_all(
     kinds: Iterable[type[Part]], recipes: Mapping[str, Callable[[], Recipe]], studies: Mapping[str, Callable[[], Study]]
 ) -> Findings:
-    """Hold all that a module defines to its laws."""
+    """Check all parts, recipes and studies of a module."""
     return Findings([*check_kinds(kinds), *check_recipes(recipes), *check_studies(studies)])

@@ -1,5 +1,4 @@
-"""Laws of what decides while a model trains or answers: lengths, loops, objectives, sources of problems, optimizers and
-their schedules, stopping rules."""
+"""Laws of lengths, loops, objectives, sources of problems, optimizers, schedules and stopping rules."""
 
 from __future__ import annotations
 
@@ -32,36 +31,36 @@ ROUNDS = torch.arange(1, 31).repeat(4)
 STEPS = (0, 1, 10, 1000, 100_000)
 TASK, LAYOUT = Addition(3), FullOutput()
 
-Example = tuple[Trace, Int[Tensor, " b"]]  # a trace, and the planned loops of its rows
+Example = tuple[Trace, Int[Tensor, " b"]]  # a trace and the planned loops of its rows
 
 # Stopping rules
 
 
 def every_row_has_a_limit(rule: Stopping) -> None:
-    """``limit`` gives each row a whole number of loops, from 1 up."""
+    """``limit`` returns a whole number of loops, 1 or more, for each row."""
     limit_of(rule, ROUNDS)
 
 
 def what_is_chosen_was_run(rule: Stopping) -> None:
-    """It names a loop that was run: from 1 to ``trace.loops`` if it looks at answers, else to its own limit."""
+    """It chooses a loop that was run: 1 to ``trace.loops`` if it reads outputs, else 1 to its own limit."""
     for trace, planned in traces():
         was_run(rule, trace, planned)
 
 
 def what_was_not_run_does_not_matter(rule: Stopping) -> None:
-    """What a trace holds after a row's last loop, or after an answer's end, changes no choice."""
+    """Values after a row's last loop, or after an answer's end, change no choice."""
     for trace, planned in traces():
         unread(rule, trace, planned, rubbish=7)
 
 
 def a_row_chooses_for_itself(rule: Stopping) -> None:
-    """A row's choice does not depend on the rows beside it, unless the rule says ``together``."""
+    """A row's choice does not depend on other rows, unless the rule sets ``together``."""
     for trace, planned in traces() if rule.together == 1 else ():
         alone(rule, trace, planned)
 
 
 def was_run(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]) -> None:
-    """Raise UsageError unless what is chosen was run."""
+    """Raise UsageError if the rule chooses a loop that was not run."""
     chosen_by(rule, trace, planned, trace.loops if rule.reads_output else limit_of(rule, planned))
 
 
@@ -73,7 +72,7 @@ def unread(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"], rubbish: in
 
 
 def alone(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]) -> None:
-    """Raise Broken if a row's choice changes with its neighbours."""
+    """Raise Broken if a row's choice depends on other rows."""
     found = rule.choose(trace, planned).tolist()
     by_itself = [int(rule.choose(row_of(trace, i), planned[i : i + 1])) for i in range(len(planned))]
     if found != by_itself:
@@ -81,7 +80,7 @@ def alone(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]) -> None:
 
 
 def traces() -> Iterator[Example]:
-    """Traces of 1 to 4 rows that ran 1 to 6 loops each; loops that were not run hold rubbish."""
+    """Yield traces of 1 to 4 rows that ran 1 to 6 loops each; loops that were not run hold random values."""
     draw = stream(0, "traces")
 
     def some(low: int, high: int, *shape: int) -> Tensor:
@@ -98,17 +97,17 @@ def traces() -> Iterator[Example]:
 
 
 def spoilt(trace: Trace, rubbish: int) -> Trace:
-    """The same trace, with rubbish in loops that were not run and after answers' ends."""
+    """Return a copy of the trace with rubbish in loops that were not run and after answers' ends."""
     longest, _, width = trace.predictions.shape
     ran = torch.arange(longest)[:, None] < trace.loops
-    said = ran[..., None] & (torch.arange(width) < trace.ends[..., None])
+    answered = ran[..., None] & (torch.arange(width) < trace.ends[..., None])
     ends, confidence = trace.ends.where(ran, rubbish), trace.confidence.where(ran, float(rubbish))
     movement = None if trace.movement is None else trace.movement.where(ran[..., None], float(rubbish - 8))
-    return Trace(trace.predictions.where(said, rubbish), ends, confidence, trace.loops, movement)
+    return Trace(trace.predictions.where(answered, rubbish), ends, confidence, trace.loops, movement)
 
 
 def row_of(trace: Trace, i: int) -> Trace:
-    """One row of a trace on its own."""
+    """Return one row of a trace as a trace."""
     one = slice(i, i + 1)
     movement = None if trace.movement is None else trace.movement[:, one]
     return Trace(trace.predictions[:, one], trace.ends[:, one], trace.confidence[:, one], trace.loops[one], movement)
@@ -118,7 +117,7 @@ def row_of(trace: Trace, i: int) -> Trace:
 
 
 def every_row_has_a_loop(loops: Loops) -> None:
-    """Planned and drawn loops are whole numbers from 1 up, one per row."""
+    """Planned and drawn loops are whole numbers, 1 or more, one per row."""
     for name, found in (("planned", loops.planned(ROUNDS)), ("draw", loops.draw(ROUNDS, stream(0, "loops")))):
         if found.dtype != torch.long or found.shape != ROUNDS.shape or int(found.min()) < 1:
             raise Broken(f"{name} gives {tuple(found.shape)} of {found.dtype}, from {found.min()} up")
@@ -132,7 +131,7 @@ def drawn_loops_come_from_the_generator(loops: Loops) -> None:
 
 
 def sizes_stay_in_the_range(lengths: Lengths) -> None:
-    """At every step there are as many problems as asked for, of sizes from ``bottom`` to ``top`` on each axis."""
+    """At every step it draws the requested number of problems, of sizes ``bottom`` to ``top`` on each axis."""
     axes = len(TASK.axes)
     for step in STEPS:
         sizes = lengths.problems(TASK, step, 50, stream(0, "lengths")).sizes
@@ -185,7 +184,7 @@ def the_loss_can_be_descended(objective: Objective) -> None:
 
 
 def setting() -> tuple[Model, Batch]:
-    """A small transformer, and a batch of sums."""
+    """Return a small transformer and a batch of sums."""
     with preserve_generators():
         seed_torch(0)
         model = SMALL.build(*LAYOUT.vocabs(TASK), causal=LAYOUT.causal)
@@ -207,20 +206,20 @@ def _compute_loss(objective: Objective, model: Model, batch: Batch) -> Loss:
 
 
 def a_problem_s_purpose_is_its_own(source: Source) -> None:
-    """Whether a problem is for training, validation or test depends on the problem alone, and some are for each."""
+    """A problem's purpose (training, validation or test) depends on it alone, and each purpose has problems."""
     problems = TASK.sample(torch.full((200, len(TASK.axes)), 4), stream(0, "source"))
     order = torch.randperm(len(problems), generator=stream(0, "order"))
     for purpose in typing.get_args(Purpose):
         chosen = source.of(purpose, problems)
         alone = torch.cat([source.of(purpose, problems.take(slice(i, i + 1))) for i in range(len(problems))])
         if chosen.dtype != torch.bool or not chosen.any():
-            raise Broken(f"of {len(problems)} problems none is for {purpose}: {chosen[:5].tolist()} …")
+            raise Broken(f"none of {len(problems)} problems is for {purpose}: {chosen[:5].tolist()} …")
         if not torch.equal(chosen, alone) or not torch.equal(chosen[order], source.of(purpose, problems.take(order))):
             raise Broken(f"which problems are for {purpose} depends on those beside them")
 
 
 def its_rate_is_the_peak(optimizer: Optimizer) -> None:
-    """It starts at its ``rate``, which a schedule scales; at a rate of 0 no weight moves, at its own some do."""
+    """It starts at its ``rate``, which a schedule scales; a step moves no weight at rate 0, and some at its own."""
     weights = _weights()
     built = optimizer.build(weights)
     rates = [group["lr"] for group in built.param_groups]
@@ -236,23 +235,23 @@ def its_rate_is_the_peak(optimizer: Optimizer) -> None:
 
 
 def its_state_is_all_it_remembers(optimizer: Optimizer) -> None:
-    """Built anew and given the state of one that has taken some steps, it goes on to the bit."""
+    """A new optimizer with the state of another that has taken steps continues exactly like it."""
     one, two = _weights(), _weights()
     first, second = optimizer.build(one), optimizer.build(two)
     for number in range(3):
         _step(first, one, number)
     second.load_state_dict(copy.deepcopy(first.state_dict()))
-    for here, there in zip(one, two, strict=True):
-        there.data.copy_(here.data)
+    for source, target in zip(one, two, strict=True):
+        target.data.copy_(source.data)
     for number in range(3, 6):
         _step(first, one, number)
         _step(second, two, number)
     if not all(map(torch.equal, one, two)):
-        raise Broken("weights differ after a stop: something that it remembers is not in its state_dict")
+        raise Broken("weights differ after resuming: its state_dict lacks a part of its state")
 
 
 def the_rate_is_a_fraction_of_its_peak(schedule: Schedule) -> None:
-    """At each step of a run, however short, the factor of the rate lies between 0 and 1."""
+    """At each step of a run of any length, the factor of the rate is between 0 and 1."""
     for steps in (1, 2, 3, 10, 1000):
         factors = [schedule.factor(step, steps) for step in range(steps)]
         if not all(0 <= factor <= 1 for factor in factors):

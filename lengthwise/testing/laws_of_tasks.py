@@ -1,4 +1,4 @@
-"""Laws of every task: each problem is right by the reference algorithm, and is what was asked for."""
+"""Laws of tasks: each problem is right by the reference algorithm and has the requested size and form."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lengthwise.base.types import Problems, UsageError
 from lengthwise.tasks import Task
 from lengthwise.testing.laws_of_parts import Broken
 
-SHORT = 5  # sizes on each axis, from the smallest on, at which every set of problems is looked at
-FURTHER = {1: 40, 2: 14}  # by the number of axes: so much beyond the smallest size lies the largest of a family
-ROWS = 64  # of each size, among which some answer fills its slots
-BETWEEN = 9  # sizes of a family's problems between its ends
-POOL, EVERY = 2000, 3000  # problems: of a pool; of a size that are listed
-SETS_OF_THEIR_OWN = ("uniform", "natural", "every")  # no family may be called so
+SHORT = 5  # number of smallest sizes on each axis at which every set of problems is checked
+FURTHER = {1: 40, 2: 14}  # by number of axes: a family's largest checked size, above the smallest
+ROWS = 64  # of each size, enough that some answer fills its slots
+BETWEEN = 9  # number of sizes of a family between the smallest and the largest
+POOL, EVERY = 2000, 3000  # problems of a pool; most problems of a size to enumerate
+SETS_OF_THEIR_OWN = ("uniform", "natural", "every")  # names that no family may have
 
 Sampler = Callable[[Int[Tensor, "b axes"], Generator], Problems]
 
@@ -63,8 +63,8 @@ def rows_are_padded_with_zeros(task: Task) -> None:
             if int(length.min()) < 1:
                 raise Broken(f"{name} {what} have lengths from {length.min()}: each must hold one symbol or more")
             if int(length.max()) != row.shape[1]:
-                said = f"{name} {what} of {row.shape[1]} columns have lengths {length.min()} to {length.max()}"
-                raise Broken(f"{said}: the longest must fill the last column, so cut columns that none reaches")
+                columns = f"{name} {what} of {row.shape[1]} columns have lengths {length.min()} to {length.max()}"
+                raise Broken(f"{columns}: the longest must fill the last column, so cut columns that none reaches")
             if row[torch.arange(row.shape[1]) >= length[:, None]].any():
                 raise Broken(f"{name} {what} hold other ids than 0 after their ends")
             if int(row.min()) < 0 or int(row.max()) >= len(task.symbols):
@@ -115,8 +115,8 @@ def what_is_typed_is_read(task: Task) -> None:
             typed = task.typed(task.vocab.encode(prompt))
             parsed = task.parse(typed)
             if (read := texts(task, parsed)) != [(prompt, answer)] or parsed.rounds.tolist() != [rounds]:
-                said = f"{typed!r} typed, a {name} problem {prompt!r} → {answer!r} of {rounds} rounds,"
-                raise Broken(f"{said} is read as {read} of {parsed.rounds.tolist()}")
+                case = f"{typed!r} typed, a {name} problem {prompt!r} → {answer!r} of {rounds} rounds,"
+                raise Broken(f"{case} is read as {read} of {parsed.rounds.tolist()}")
 
 
 def other_text_is_refused(task: Task) -> None:
@@ -165,7 +165,7 @@ def families_are_named(task: Task) -> None:
         if wrong or names.count(family.name) > 1 or family.name in SETS_OF_THEIR_OWN:
             raise Broken(f"a family is called {family.name!r}; a name is in lower case with dashes, and its own")
         if not family.about.endswith(".") or "\n" in family.about or len(family.about) <= 8:
-            raise Broken(f"the family {family.name} says of itself {family.about!r}, which is no sentence in a line")
+            raise Broken(f"the family {family.name} has the text {family.about!r}, which is not a sentence on one line")
 
 
 def every_problem_is_there_once(task: Task) -> None:
@@ -182,11 +182,11 @@ def every_problem_is_there_once(task: Task) -> None:
         raise Broken(f"of size {tuple(size)} there are {prompts[:5]} …, {len(prompts)} in all")
 
 
-# What is drawn
+# Drawing problems
 
 
 def texts(task: Task, problems: Problems) -> list[tuple[str, str]]:
-    """Prompts and answers in the task's own symbols and order."""
+    """Return prompts and answers in the task's own symbols and order."""
     symbols = task.symbols
 
     def read(rows: Tensor, lengths: Tensor) -> list[str]:
@@ -198,7 +198,7 @@ def texts(task: Task, problems: Problems) -> list[tuple[str, str]]:
 
 
 def sizes_of(task: Task, top: int = SHORT, times: int = 8) -> Int[Tensor, "b axes"]:
-    """The ``top`` smallest sizes, or all pairs of them, in no order that a task could lean on."""
+    """Return the ``top`` smallest sizes, or all pairs of them, in random order, so that a task cannot rely on it."""
     sizes = torch.arange(task.smallest, task.smallest + top)
     rows = torch.cartesian_prod(*[sizes] * len(task.axes)).view(-1, len(task.axes)).repeat(times, 1)
     return rows[torch.randperm(len(rows), generator=stream(0, "order"))]
@@ -209,8 +209,8 @@ def _samplers(task: Task) -> list[tuple[str, Sampler]]:
 
 
 def sizes_of_family(task: Task, name: str) -> Int[Tensor, "b axes"]:
-    """Sizes of uniform problems, and of a family: all small ones several times; or few of them, the smallest and a
-    large one, and some between."""
+    """Return sizes to check: for uniform problems and the harder set, all small sizes several times, else the smallest
+    once; for families also a large size and random ones in between."""
     small = sizes_of(task) if name in ("uniform", task.harder) else sizes_of(task, top=3, times=1)
     if name == "uniform":
         return small
@@ -222,6 +222,6 @@ def sizes_of_family(task: Task, name: str) -> Int[Tensor, "b axes"]:
 
 
 def _draw_all(task: Task) -> Iterator[tuple[str, Problems]]:
-    """Uniform problems, and those of every family, the harder set among them."""
+    """Yield uniform problems and those of every family, including the harder set."""
     for name, sampler in _samplers(task):
         yield name, sampler(sizes_of_family(task, name), stream(0, "laws", name))
