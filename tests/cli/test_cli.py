@@ -199,7 +199,7 @@ WRONG = [  # commands, and what the one line has to say
     ("solve RUN 1+1 --jsn 2+2", "arguments: --jsn (did you mean --json?)"),
     ("solve loped-pairs 1+1", "did you mean looped-pairs?"),
     ("show Transfomer", "did you mean Transformer?"),
-    ("list nothing-has-this", "nothing has nothing-has-this"),
+    ("list nothing-has-this", "no name or description contains nothing-has-this"),
     ("solve RUN --stopping Oracle --stopping Oracle 1+1", "once"),
     ("train looped-parity task=Partiy", "did you mean Parity"),
     ("train looped-parity layout=Pairs", "does not accept"),
