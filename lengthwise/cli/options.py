@@ -151,7 +151,7 @@ def _numbers(tree: Any) -> Any:
 
 
 def check_seeds(recipe: Recipe) -> None:
-    """Raise UsageError if a recipe sets ``data_seed``: here each seed draws its own problems."""
+    """Raise UsageError if a recipe sets ``data_seed`` to another seed: here each seed draws its own problems."""
     if recipe.data_seed not in (0, recipe.seed):
         raise UsageError(f"data_seed={recipe.data_seed}: here every seed draws its own problems: remove it")
 

@@ -1,4 +1,4 @@
-"""The options of every verb. They import nothing: ``--help`` must not wait for torch."""
+"""The options of every verb. Nothing is imported here, so that ``--help`` need not wait for torch."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _ABOUT = "Train small sequence models on short problems;\nsee whether they solve
 _COMPLETION = """completion: pip install 'lengthwise[complete]', then
   eval "$(register-python-argcomplete lengthwise)"
 """
-_BESIDE = 108  # columns that examples with their meaning beside them take
+_BESIDE = 108  # minimum columns for examples with descriptions beside them
 
 
 class _Parser(argparse.ArgumentParser):
-    """Errors in one line."""
+    """Argument parser with one-line errors."""
 
     def error(self, message: str) -> NoReturn:
-        from lengthwise.base.fields import suggest  # here, as `--help` need not wait for it
+        from lengthwise.base.fields import suggest  # late, so that `--help` need not wait for it
 
         if wrong := re.search(r"VERB: invalid choice: '([^']*)'", message):
             message = f"there is no verb {wrong[1]!r}{suggest(wrong[1], verbs_of(self))}"
@@ -47,12 +47,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def verbs_of(top: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """The parser of each verb, by its name."""
+    """Return the parser of each verb, by its name."""
     return next(action.choices for action in top._actions if isinstance(action, argparse._SubParsersAction))
 
 
 def _epilog() -> str:
-    """Examples, and what each does: beside it on a wide terminal, else below."""
+    """Return examples, with descriptions beside them on a wide terminal, otherwise below."""
     widest = max(map(len, EXAMPLES))
     beside = shutil.get_terminal_size().columns >= _BESIDE
     lines = [f"  lengthwise {text:<{widest}}  {about}" if beside else f"  lengthwise {text}\n      {about}"
@@ -61,7 +61,7 @@ def _epilog() -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """All verbs and their options."""
+    """Return the parser with all verbs and their options."""
     top = _Parser(
         prog="lengthwise",
         description=_ABOUT,
@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
 
     def verb(name: str, text: str, *options: str) -> argparse.ArgumentParser:
         sub = verbs.add_parser(name, help=text, description=text, allow_abbrev=False)
-        for option in (*options, *["import"] * (name != "check")):  # which is given its modules as they are
+        for option in (*options, *["import"] * (name != "check")):  # `check` takes its modules as arguments
             flags = dict(OPTIONS[option])
             sub.add_argument(f"--{flags.pop('typed', option)}", **flags)
         return sub
@@ -85,10 +85,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _learning(verb: Callable[..., argparse.ArgumentParser]) -> None:
-    """What there is, and training it."""
+    """Add the verbs for listing and training."""
     sub = verb("demo", "train a looped and a standard model on sums of up to 8 digits; show how far each carries",
                "seed", "jobs", "steps", "out", "quiet", "json")  # fmt: skip
-    # With fewer than 381, no size is surely solved (`report/card.py`).
+    # A size counts as solved only with 381 problems or more (`report/card.py`).
     sub.add_argument("--samples", type=int, default=400, metavar="N", help="fresh problems per length (default: 400)")
     sub = verb("list", "recipes, studies, shipped weights, parts and runs", "json")
     _several(sub, "words", "WORD", "only what has every word, each with a sentence")
@@ -110,7 +110,7 @@ def _learning(verb: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _using(verb: Callable[..., argparse.ArgumentParser]) -> None:
-    """What one does with what is trained."""
+    """Add the verbs for trained models."""
     sub = verb("evaluate", "exact match on fresh problems, length by length",
                "seed-of-problems", "wait", "lengths", "grid", "samples", "stopping", "loops", "hard", "natural",
                "family", "families", "uniform-only", "device", "threads", "quiet", "json")  # fmt: skip
@@ -295,5 +295,5 @@ def _recipe(sub: argparse.ArgumentParser, further: str = "") -> None:
 
 
 def _several(sub: argparse.ArgumentParser, name: str, metavar: str, text: str) -> None:
-    """Words at the end, or none: without a default, argparse would name them among what is required."""
+    """Add an argument of zero or more words. Without a default, argparse would list it as required."""
     sub.add_argument(name, nargs="*", default=[], metavar=metavar, help=text)

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_many_sizes(args: argparse.Namespace, task: Task, sizes: list[tuple[int, ...]]) -> int:
-    """Write problems of several sizes as they are drawn; their digest goes to standard error."""
+    """Write problems of several sizes as they are drawn; print their digest to standard error."""
     count, digest, done, out = args.count or 5, hashlib.sha256(), 0, streams.results()
     of_problems(min(count, 65_536), max(sizes, key=sum)).check(f"{count} problems")
     with Progress(quiet=out.isatty(), console=err) as progress:
@@ -63,9 +63,9 @@ def _of_many_sizes(args: argparse.Namespace, task: Task, sizes: list[tuple[int, 
 
 
 def _of_one_size(args: argparse.Namespace, task: Task) -> int:
-    """Write problems of one size: those that a model is measured on."""
+    """Write problems of one size, the ones that models are measured on."""
     if args.split or args.lm_eval or args.size is None:
-        raise UsageError("name a size, e.g. 5, or several: --lengths 1-20, which --split and --lm-eval need")
+        raise UsageError("give a size, e.g. 5, or several with --lengths 1-20; --split and --lm-eval need --lengths")
     size, count = parse_size(args.size, len(task.axes)), args.count or 5
     of_problems(count, size).check(f"{count} problems of size {args.size}")
     problems = fresh_problems(task, size, count, seed=args.seed or 0, kind=kind_of(args))

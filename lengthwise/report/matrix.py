@@ -1,4 +1,4 @@
-"""Architectures × tasks: what each of some runs scores on uniform problems and on its worst family, at three sizes."""
+"""Matrix of architectures × tasks: scores on uniform problems and on the worst family, at three sizes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from lengthwise.base.score_rows import SOLVED, Row, fit_rows, latest, share_text
 from lengthwise.report.sheet import Sheet
 from lengthwise.runs.folder import RunFolder
 
-TIMES = (1.0, 3.2, 6.4)  # the training length: which sizes a cell shows
-NEAR = 1.1  # factor by which a size that was measured may be off
-OMITTED = ("width", "init_std", "embedding_std", "layers", "heads", "mlp")  # of a model: sizes, not what it is
+TIMES = (1.0, 3.2, 6.4)  # the training length: the sizes in a cell
+NEAR = 1.1  # maximum factor between a measured size and the wanted one
+# Model fields that are not part of an architecture's name.
+OMITTED = ("width", "init_std", "embedding_std", "layers", "heads", "mlp")
 
 
 def matrix_rows(runs: Iterable[RunFolder]) -> list[Row]:
     """Return a row per architecture, task and size: the means over seeds of exact match on uniform problems and on the
-    worst family, whether all seeds are fitted (exact match .99 at the training length), and what it took.
+    worst family, whether all seeds are fitted (exact match .99 at the training length), and the cost.
 
-    An architecture is a model's mixers, or its kind, with the fields in which models of this kind differ. A task
-    stands apart by its layout too: an output at every position is another supervision than one at the end. UsageError
-    without scores.
+    An architecture is named by a model's mixers, or its kind, with the fields in which models of this kind differ. The
+    layout is part of a task's name, since an output at every position is a different supervision than one at the end.
+    Raises UsageError without scores.
     """
     measured = [run for run in runs if run.rows("scores")]
     if not measured:
@@ -42,23 +43,24 @@ def matrix_rows(runs: Iterable[RunFolder]) -> list[Row]:
     for run, label in zip(measured, labels, strict=True):
         recipes.setdefault(label, set()).add(run.outline.seedless_id)
     for run, (architecture, task) in zip(measured, labels, strict=True):
-        alone = len(recipes[architecture, task]) == 1  # else recipes that differ otherwise: they are no seeds of one
+        # Several recipes of one label differ in other fields, and are not seeds of one recipe.
+        alone = len(recipes[architecture, task]) == 1
         cells.setdefault((architecture if alone else f"{architecture} ({run.outline.name})", task), []).append(run)
     return [row for (architecture, task), group in cells.items() for row in _cell(architecture, task, group)]
 
 
 def _cell(architecture: str, task: str, group: Sequence[RunFolder]) -> list[Row]:
-    kept = [latest(_of_own_rule(run)) for run in group]
+    scores = [latest(_of_own_rule(run)) for run in group]
     tops = [run.outline.tops for run in group]
-    fits = [row["exact"] for rows, top in zip(kept, tops, strict=True) for row in fit_rows(rows, top)]
+    fits = [row["exact"] for rows, top in zip(scores, tops, strict=True) for row in fit_rows(rows, top)]
     abouts = [run.about() for run in group]
     found = []
     for times in TIMES:
-        size = _nearest(kept[0], times * max(tops[0]))
+        size = _nearest(scores[0], times * max(tops[0]))
         if size is None:
             continue
-        uniform = [one for rows in kept if (one := uniform_in(rows).get(size))]
-        families = [row for rows in kept for row in worst_rows(rows) if tuple(row["sizes"]) == size]
+        uniform = [one for rows in scores if (one := uniform_in(rows).get(size))]
+        families = [row for rows in scores for row in worst_rows(rows) if tuple(row["sizes"]) == size]
         if not (uniform or families):
             continue
         found.append(
@@ -88,7 +90,7 @@ def _of_own_rule(run: RunFolder) -> list[Row]:
 
 
 def _nearest(rows: Sequence[Row], length: float) -> tuple[int, ...] | None:
-    """The measured size whose longest axis is nearest to a length, if it is near."""
+    """Return the measured size whose longest axis is nearest to ``length``; None if none is near."""
     sizes = {tuple(row["sizes"]) for row in rows}
     found = min(sizes, key=lambda size: abs(math.log(max(size) / length)), default=None)
     return found if found and abs(math.log(max(found) / length)) <= math.log(NEAR) else None
@@ -98,7 +100,7 @@ def _nearest(rows: Sequence[Row], length: float) -> tuple[int, ...] | None:
 
 
 def architectures(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what each of these recipes' models is called: its mixers and positions, or its kind."""
+    """Return an architecture's name for each recipe: its model's mixers and positions, or its kind."""
     mixers = [_mixers(config["model"]) for config in configs]
     flat = [mixer for group in mixers for mixer in group]
     texts = iter(told_apart(flat))
@@ -113,13 +115,14 @@ def architectures(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _mixers(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    attention = [{"kind": "Attention"}] if model["kind"] == "Transformer" else []  # before there were other mixers
+    # Old recipes have no field for mixers.
+    attention = [{"kind": "Attention"}] if model["kind"] == "Transformer" else []
     return list(model.get("mixers") or ([model["mixer"]] if "mixer" in model else attention))
 
 
 def told_apart(parts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Write parts of recipes by their kinds, their words, and the fields in which those of one kind differ, such as
-    ``GroupWords S3`` and ``DeltaNet negative=true``."""
+    """Return texts that distinguish parts of recipes: kinds, string fields, and the fields in which parts of one kind
+    differ, such as ``GroupWords S3`` and ``DeltaNet negative=true``."""
     values: dict[tuple[str, str], set[str]] = {}
     for part in parts:
         for name, value in part.items():
@@ -137,11 +140,12 @@ def told_apart(parts: Sequence[Mapping[str, Any]]) -> list[str]:
     return [written(part) for part in parts]
 
 
-# A table
+# Table
 
 
 def matrix_table(rows: Sequence[Row]) -> Table:
-    """A row per architecture, a column per task: uniform/worst family at each size; in brackets what is not fitted."""
+    """Return a table with a row per architecture and a column per task: uniform/worst family at each size; cells that
+    are not fitted are in brackets."""
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     table = Sheet()
     for name in ("architecture", *tasks):

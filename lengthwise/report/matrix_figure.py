@@ -1,4 +1,4 @@
-"""Architectures × tasks as a figure: each cell is split into uniform problems and the worst family, at three sizes."""
+"""Figure of architectures × tasks: each cell shows uniform problems and the worst family, at three sizes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from lengthwise.report.csv_files import write_csv
 from lengthwise.report.matrix import TIMES
 from lengthwise.report.style import FORMATS, INK, Drawing, Width, add_heading, drawing, fix_layout, save, style
 
-HEIGHT = 0.42  # inches of a row of cells
+HEIGHT = 0.42  # inches per row of cells
 CAPTION = "in each cell, above: uniform problems, below: the worst family; hatched: not fitted"
 
 
 def publish_matrix(
     rows: Sequence[Row], folder: Path, *, title: str = "", width: Width = "page", formats: Sequence[str] = FORMATS
 ) -> list[Path]:
-    """Write ``matrix.csv`` and the figure ``matrix``; the paths of what was written."""
+    """Write ``matrix.csv`` and the figure ``matrix``; return the paths written."""
     files = save(matrix_figure(rows, title, width=width), folder / "matrix", formats)
     return [write_csv(folder / "matrix.csv", rows), *files]
 
 
 @style()
 def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page") -> Drawing:
-    """Draw rows of ``matrix_rows``: darker is more often right."""
+    """Draw rows of ``matrix_rows``; darker cells have higher exact match."""
     architectures = list(dict.fromkeys(row["architecture"] for row in rows))
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     figure = drawing(width, 1.1 + HEIGHT * len(architectures))
@@ -53,7 +53,7 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
 
 
 def _draw(axes: Axes, place: tuple[int, int], row: Row) -> None:
-    """One size of a cell: a column of it, of two fields."""
+    """Draw one size of a cell: a column with uniform problems above and the worst family below."""
     wide = 1 / len(TIMES)
     left = place[0] + TIMES.index(row["times"]) * wide
     for number, name in enumerate(("uniform", "worst")):

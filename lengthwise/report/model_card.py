@@ -125,8 +125,8 @@ def _training(run: RunFolder) -> Iterator[str]:
         yield f"It goes on from `{clean(str(parent.get('run')))}` after its step {clean(str(parent.get('step')))}."
     yield f"Sizes that may have chosen it: {looked}."
     if about:
-        made = f"Lengthwise {clean(str(about.get('lengthwise', '')))}, torch {clean(str(about.get('torch', '')))}"
-        yield f"{about['cpu_s'] / 60:.1f} minutes of processor time; {made}."
+        versions = f"Lengthwise {clean(str(about.get('lengthwise', '')))}, torch {clean(str(about.get('torch', '')))}"
+        yield f"{about['cpu_s'] / 60:.1f} minutes of processor time; {versions}."
     yield "All of it is in `config.json`; `lengthwise train config.json` trains it again."
 
 

@@ -23,8 +23,8 @@ def overview_figure(
     drawn = {name: found for name, group in groups.items() if (found := _by_recipe(group))}
     if not drawn:
         raise UsageError("no scores along a length to draw: evaluate a run first")
-    known = short(list(max(drawn.values(), key=len)))[1]
-    panels = {name: _by_method(found, known) for name, found in drawn.items()}
+    methods_known = short(list(max(drawn.values(), key=len)))[1]
+    panels = {name: _by_method(found, methods_known) for name, found in drawn.items()}
     methods = list(dict.fromkeys(method for panel in panels.values() for method in panel))
     first = sorted(methods, key=lambda method: method != strong)  # the highlighted method takes the first colour
     looks = {method: look(number, name=method, strong=method == strong) for number, method in enumerate(first)}

@@ -173,10 +173,10 @@ def metrics_of(runs: Sequence[RunFolder]) -> list[Row]:
 
 def _course(row: Row) -> Row:
     """Return the fields of a metrics row that figures use, losses rounded to five digits; empty if it has none."""
-    kept = {name: row[name] for name in ("loss", "exact", "validation_loss") if name in row}
-    if isinstance(kept.get("loss"), float):
-        kept["loss"] = float(f"{kept['loss']:.5g}")
-    return {"step": row["step"], **kept} if kept else {}
+    drawn = {name: row[name] for name in ("loss", "exact", "validation_loss") if name in row}
+    if isinstance(drawn.get("loss"), float):
+        drawn["loss"] = float(f"{drawn['loss']:.5g}")
+    return {"step": row["step"], **drawn} if drawn else {}
 
 
 def _write(folder: Path, name: str, tree: object) -> Path:
@@ -238,10 +238,10 @@ def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], folde
 def publish_overview(panels: Sequence[str], folder: Path, *, title: str, strong: str) -> list[Path]:
     """Add panels, by the names of their folders, to those published before, and draw all of them in one figure. A
     single panel is recorded but not drawn. ``strong`` is the method to highlight."""
-    known = list(dict.fromkeys([*read_figures_json(folder).get("panels", []), *panels]))
-    about = read_figures_json(folder) | {"title": title, "panels": known, "strong": strong}
+    all_panels = list(dict.fromkeys([*read_figures_json(folder).get("panels", []), *panels]))
+    about = read_figures_json(folder) | {"title": title, "panels": all_panels, "strong": strong}
     files = [_write(folder, "figures", about)]
-    return files if len(known) < 2 else [*files, *save(_overview(folder, about), folder / "overview")]
+    return files if len(all_panels) < 2 else [*files, *save(_overview(folder, about), folder / "overview")]
 
 
 def _overview(folder: Path, about: Row, width: Width = "page") -> Figure:

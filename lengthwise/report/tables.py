@@ -81,15 +81,15 @@ def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
         size, *rest, loops, count = _details(row, trained=tops is not None and trained_on(row["sizes"], tops))
         above_chance = [scaled_text(row.get("scaled"))] if scaled else []
         table.add_row(size, *(row[name] for name in own), *rest, *above_chance, loops, count)
-    said = [f"{name}: {rows[0][name]}" for name in ("problems", "stopping") if name not in own]
-    said += [f"{TRAINED} within the training range, up to {size_text(tops)}"] if tops is not None else []
-    said += ["scaled: accuracy per token, from guessing (0) to all right (1)"] if scaled else []
-    said += loops_notes(rows)
-    said += ["count: in brackets how many problems differ"] * any("distinct" in row for row in rows)
+    notes = [f"{name}: {rows[0][name]}" for name in ("problems", "stopping") if name not in own]
+    notes += [f"{TRAINED} within the training range, up to {size_text(tops)}"] if tops is not None else []
+    notes += ["scaled: accuracy per token, from guessing (0) to all right (1)"] if scaled else []
+    notes += loops_notes(rows)
+    notes += ["count: in brackets how many problems differ"] * any("distinct" in row for row in rows)
     early = sorted({row["precision"] for row in rows if "precision" in row})
-    said += [f"ended as soon as the 95 % interval is within ±{width:g} of its middle" for width in early]
-    said += interval_notes(rows)
-    table.caption = Text("; ".join(said))
+    notes += [f"ended as soon as the 95 % interval is within ±{width:g} of its middle" for width in early]
+    notes += interval_notes(rows)
+    table.caption = Text("; ".join(notes))
     return table
 
 
@@ -106,15 +106,15 @@ def map_table(rows: Sequence[Row], tops: Sizes) -> Table:
         table.add_row(_span(down), *(share_text(statistics.fmean(found)) if found else "" for found in shares))
     worst = min(cells, key=cells.__getitem__)
     within = [share for size, share in cells.items() if trained_on(size, tops)]
-    said = [f"mean {share_text(statistics.fmean(cells.values()), 4)} of {len(cells)} pairs"]
-    said += (
+    notes = [f"mean {share_text(statistics.fmean(cells.values()), 4)} of {len(cells)} pairs"]
+    notes += (
         [f"{share_text(statistics.fmean(within), 4)} of the {len(within)} trained, up to {size_text(tops)}"]
         if within
         else []
     )
-    said += [f"worst {share_text(cells[worst], 3)} at {size_text(worst)}"]
-    said += [f"{rows[0]['count']} {rows[0]['problems']} problems each; {rows[0]['stopping']}"]
-    table.caption = Text("\n".join(said))
+    notes += [f"worst {share_text(cells[worst], 3)} at {size_text(worst)}"]
+    notes += [f"{rows[0]['count']} {rows[0]['problems']} problems each; {rows[0]['stopping']}"]
+    table.caption = Text("\n".join(notes))
     return table
 
 
@@ -139,11 +139,11 @@ def language_model_table(rows: Iterable[Row]) -> Table:
         count = count if row["count"] == row["asked"] else Text(f"{row['count']} of {row['asked']}", "yellow")
         lenient = Text(share_text(row["lenient"], 3) if "lenient" in row else "–")
         table.add_row(*cells, lenient, tokens, str(row["chatter"]), count)
-    said = (
+    note = (
         f"{rows[0]['weights']}, {rows[0]['task']}, {rows[0]['problems']} problems; "
         "lenient: the reply ends in the right answer; chatter: it is not an answer alone"
     )
-    table.caption = Text(said)
+    table.caption = Text(note)
     return table
 
 
@@ -307,11 +307,11 @@ def _selection(sizes: Sequence[Sizes], tops: set[int], most: int) -> list[Sizes]
     """Choose at most ``most`` sizes where possible: both ends, the training lengths, and others evenly spaced."""
     if len(sizes) <= most:
         return list(sizes)
-    kept = {sizes[0], sizes[-1], *(size for size in sizes if max(size) in tops)}
-    free = max(0, most - len(kept))
-    rest = [size for size in sizes if size not in kept]
-    kept |= {rest[(2 * i + 1) * len(rest) // (2 * free)] for i in range(free)}
-    return sorted(kept)
+    chosen = {sizes[0], sizes[-1], *(size for size in sizes if max(size) in tops)}
+    free = max(0, most - len(chosen))
+    rest = [size for size in sizes if size not in chosen]
+    chosen |= {rest[(2 * i + 1) * len(rest) // (2 * free)] for i in range(free)}
+    return sorted(chosen)
 
 
 def _caption(curves: Sequence[Curve], points: Sequence[dict[Sizes, Point]], shown: int, sizes: int) -> Text:
@@ -338,16 +338,17 @@ def _same_for_seeds(curves: Sequence[Curve], seeds: set[int]) -> str:
 
 def _protocol(curves: Sequence[Curve]) -> str:
     """Note the sizes that recipes were selected on, and whether problems are sealed."""
-    found: dict[tuple[int, ...], list[str]] = {}
+    by_sizes: dict[tuple[int, ...], list[str]] = {}
     for curve in curves:
-        found.setdefault(curve.looked_at, []).append(curve.label)
-    said = [
-        f"chosen on {', '.join(map(str, sizes))}" + (f": {', '.join(dict.fromkeys(labels))}" if len(found) > 1 else "")
-        for sizes, labels in found.items()
+        by_sizes.setdefault(curve.looked_at, []).append(curve.label)
+    lines = [
+        f"chosen on {', '.join(map(str, sizes))}"
+        + (f": {', '.join(dict.fromkeys(labels))}" if len(by_sizes) > 1 else "")
+        for sizes, labels in by_sizes.items()
         if sizes
     ]
-    said += ["final: on sealed problems"] if all(curve.sealed() for curve in curves) else []
-    return "".join(f"\n{text}" for text in said)
+    lines += ["final: on sealed problems"] if all(curve.sealed() for curve in curves) else []
+    return "".join(f"\n{text}" for text in lines)
 
 
 def _worst_families(curves: Sequence[Curve]) -> str:

@@ -211,12 +211,12 @@ def _training(recipe: Recipe, asked: Sequence[tuple[int, ...]], claims: Claims) 
     drawn, tops = replace(recipe, source=Fresh()), recipe.tops
     steps = {round(part * (recipe.steps - 1) / (MOMENTS - 1)) for part in range(MOMENTS)}
     most = torch.stack([data.batch(drawn, step)[0].sizes.amax(0) for step in steps]).amax(0).tolist()
-    said = f"drew problems of up to {size_text(most)}; its recipe says {size_text(tops)}"
+    finding = f"drew problems of up to {size_text(most)}; its recipe says {size_text(tops)}"
     if not trained_on(most, tops):
-        return Check("training lengths", "exposed", said)
+        return Check("training lengths", "exposed", finding)
     if all(trained_on(at, tops) for at in [*asked, *(row["sizes"] for row in claims.rows)]):
-        return Check("training lengths", "exposed", f"{said}; nothing beyond was asked or claimed")
-    return Check("training lengths", "passed", said)
+        return Check("training lengths", "exposed", f"{finding}; nothing beyond was asked or claimed")
+    return Check("training lengths", "passed", finding)
 
 
 # Checks of its answers

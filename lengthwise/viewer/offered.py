@@ -60,10 +60,12 @@ def _draw_examples(weights: Weights) -> list[tuple[str, str]]:
 
 def _failures(weights: Weights, tries: int) -> tuple[list[str], str]:
     """Return problems that the model gets wrong, and a description of the search for them."""
-    known = _longest_searches().get(weights.name)
-    if known and known["weights"] == digest(weights.model.state_dict()):
-        also = f"; {known['also']}" if "also" in known else ""
-        return known["prompts"], f"lengthwise attack {weights.name} {known['options']} {describe_search(known)}{also}"
+    stored = _longest_searches().get(weights.name)
+    if stored and stored["weights"] == digest(weights.model.state_dict()):
+        also = f"; {stored['also']}" if "also" in stored else ""
+        return stored[
+            "prompts"
+        ], f"lengthwise attack {weights.name} {stored['options']} {describe_search(stored)}{also}"
     try:
         ran = attack(weights, tries=tries)
     except UsageError as error:  # a batch-wise stopping rule, or a position table that is too short

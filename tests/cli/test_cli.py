@@ -440,7 +440,7 @@ def test_a_run_with_changes_is_said_to_be_another_run(tmp_path, monkeypatch):
     for changes in (["steps=3"], ["optimizer.rate=0.01", "steps=2"]):
         done = command(*again, *changes)
         (line,) = done.stderr.splitlines()
-        assert f"{old} is another recipe, trained from step 0 in {tmp_path}" in line and "cannot go on" in line
+        assert f"{old} is another recipe, trained from step 0 in {tmp_path}" in line and f"train --from {old}" in line
         assert command(*again, *changes).stderr == ""  # it is there
     (old / "model.safetensors").unlink()
     assert f"leave the changes out: lengthwise train {old}" in command(*again, "steps=4").stderr
