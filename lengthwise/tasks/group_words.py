@@ -32,7 +32,7 @@ class GroupWords(Automaton):
     elements.
     """
 
-    group: Literal["S3", "S4", "A5", "S5", "Z2", "Z60"] = "S3"
+    group: Literal["S3", "S4", "A5", "S5", "Z2", "Z60"] = "S3"  # symmetric (S), alternating (A) or cyclic (Z)
     each: bool = True  # the product after every element; false: after the last alone
 
     @property
