@@ -29,7 +29,7 @@ prompt, ``a`` answer, ``k`` loops, ``r`` rows still running, ``n`` selected posi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
 import torch
@@ -113,6 +113,13 @@ class Inputs(Rows):
     position: Int[Tensor, "b t"]  # given to positional encodings; augmentation may change it in training
     digit_position: Int[Tensor, "b t"]  # within its number, from 1, in the digit order of the answer; 0 for a sign
     padding_mask: Bool[Tensor, "b t"]  # False after a row's end: no result may depend on the tokens there
+    # The line of a grid that a token stands in, from 0; ``position`` is then its column. A row that is no grid has one
+    # line.
+    line: Int[Tensor, "b t"] = field(default=None, kw_only=True)  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.line is None:
+            object.__setattr__(self, "line", self.position.new_zeros(1, 1).expand_as(self.position))
 
     @property
     def host(self) -> Inputs:

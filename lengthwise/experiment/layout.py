@@ -302,6 +302,23 @@ class Tagged(_Classes):
 
 
 @dataclass(frozen=True)
+class Grid(Tagged):
+    """``Tagged`` for prompts that are grids (``Task.shape``): a token knows its line, and its position is the column."""
+
+    causal: bool = False  # a position sees only itself and earlier positions; false: the whole grid
+
+    def accepts(self, task: Task) -> bool:
+        return super().accepts(task) and task.shape([task.smallest] * len(task.axes)) is not None
+
+    def write(self, problems: Problems, task: Task) -> Batch:
+        batch = super().write(problems, task)
+        inputs, index = batch.inputs, batch.inputs.position
+        columns = torch.tensor([task.shape(size) for size in problems.sizes.tolist()])[:, 1:]
+        line, column = (part.where(inputs.padding_mask, 0) for part in (index // columns, index % columns))
+        return replace(batch, inputs=replace(inputs, position=column, line=line))
+
+
+@dataclass(frozen=True)
 class Labelled(_Classes):
     """One class for a row (sequence classification): rows ``prompt =``, and the target at ``=`` is the answer. For
     tasks whose answers have one symbol, such as parity and membership in a language. Targets are symbols that the

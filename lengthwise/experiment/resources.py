@@ -24,7 +24,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.experiment.own_code import wrap_user_errors
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping, limit_of
-from lengthwise.nn.convolution import Convolution
+from lengthwise.nn.convolution import Convolution, GridConvolution
 from lengthwise.nn.window import Local
 
 SPEED = 1e10  # multiplications and additions per second, of one thread
@@ -134,7 +134,7 @@ def _drawn(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
 
 def _sees_all(recipe: Recipe) -> bool:
     """Does attention look at every pair of positions?"""
-    if isinstance(getattr(recipe.model, "mixer", None), Convolution):
+    if isinstance(getattr(recipe.model, "mixer", None), (Convolution, GridConvolution)):
         return False
     return not any(isinstance(position, Local) for position in getattr(recipe.model, "positions", ()))
 

@@ -27,7 +27,7 @@ from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import Vocab
 from lengthwise.models import Model, ModelSpec
 from lengthwise.nn.attention import Attention
-from lengthwise.nn.attention_context import Sight
+from lengthwise.nn.attention_context import Sight, neighbouring_cells
 from lengthwise.nn.block import MLP, Activation, Block
 from lengthwise.nn.mixer import MixerSpec, build_mixer
 from lengthwise.nn.position import Encoding, NoPE, Position, Randomized
@@ -136,6 +136,8 @@ class TransformerModel(Model):
         sight = (
             Sight.of(self.encodings, inputs, causal=self.causal) if attends else Sight(inputs.padding_mask, self.causal)
         )
+        if any(block.mixer.sees_cells for block in self.blocks):
+            sight = sight._replace(cells=neighbouring_cells(inputs, causal=self.causal))
         return TransformerContext(self.embedded(inputs.tokens, self.vectors(inputs)), sight)
 
     def vectors(self, inputs: Inputs) -> list[Float[Tensor, "b t d"]]:

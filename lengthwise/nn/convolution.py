@@ -1,4 +1,4 @@
-"""A convolution as a mixer: each position sees its neighbours, whatever the length of the row."""
+"""Convolutions as mixers: each position sees its neighbours, whatever the length of the row."""
 
 from __future__ import annotations
 
@@ -42,3 +42,31 @@ class ConvolutionMixer(Mixer):
         if sight.causal:
             seen[self.reach + 1 :] = [torch.zeros_like(x)] * self.reach
         return self.out(torch.cat(seen, -1))
+
+
+@dataclass(frozen=True)
+class GridConvolution(MixerSpec):
+    """A convolution over a cell of a grid and the cells above, below, left and right of it, with zeros beyond the edges
+    (for the layout ``Grid``). Looped, with input injection, it is the recurrent convolution with recall (Bansal et al.
+    2022)."""
+
+    def build(self, width: int, heads: int, *, dropout: float, biases: bool) -> Mixer:
+        return GridConvolutionMixer(width, biases=biases)
+
+
+class GridConvolutionMixer(Mixer):
+    """The module of ``GridConvolution``. ``out`` maps a cell's state and those of its four neighbours to the result."""
+
+    sees_cells = True
+
+    def __init__(self, width: int, *, biases: bool) -> None:
+        super().__init__()
+        self.out = nn.Linear(5 * width, width, bias=biases)
+
+    def forward(self, x: Float[Tensor, "b t d"], sight: Sight, cache: Any = None) -> Float[Tensor, "b t d"]:
+        assert sight.cells is not None
+        rows, count = x.shape[:2]
+        padded = F.pad(x, (0, 0, 0, 1))  # the last position holds zeros, for cells that are not there
+        first = torch.arange(rows, device=x.device)[:, None, None] * (count + 1)
+        near = F.embedding(sight.cells + first, padded.flatten(0, 1))
+        return self.out(torch.cat([x, near.flatten(2)], -1))

@@ -19,6 +19,7 @@ class Mixer(nn.Module, ABC):
     """Base of token mixers. Their output is added to the residual stream."""
 
     attends: ClassVar[bool] = False  # True if it uses the bias, angles and keys of ``Sight``
+    sees_cells: ClassVar[bool] = False  # True if it uses the neighbouring cells of ``Sight``
     caches: ClassVar[bool] = False  # True if ``forward`` keeps its keys and values in the cache that it is given
 
     @abstractmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lengthwise.experiment.layout import Tagged
+from lengthwise.experiment.layout import Grid, Tagged
 from lengthwise.experiment.lengths import Curriculum, Uniform
 from lengthwise.experiment.loops import ExtraLoops, LogRounds
 from lengthwise.experiment.optim import AdamW, Schedule
@@ -12,10 +12,11 @@ from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch
 from lengthwise.experiment.stopping import Settled
 from lengthwise.models.scan import Scan
 from lengthwise.models.transformer import Transformer
-from lengthwise.nn.convolution import Convolution
+from lengthwise.nn.convolution import Convolution, GridConvolution
 from lengthwise.nn.position import Mark
 from lengthwise.objectives.final import Final
 from lengthwise.recipes.window import SMALL, looped_parity
+from lengthwise.tasks.maze import Maze
 from lengthwise.tasks.prefix_sum import PrefixSum
 
 
@@ -71,4 +72,34 @@ def scan_prefix_sum() -> Recipe:
         steps=2000,
         batch=64,
         stopping=Settled(most=40),
+    )
+
+
+def looped_maze() -> Recipe:
+    """Mazes of 5 × 5 to 9 × 9 symbols (2 to 4 cells a side) by a looped convolution on the grid: each loop sees the
+    four neighbours, as one round of dead-end filling does. A third of the problems are structured."""
+    base = looped_prefix_sum()
+    return replace(
+        base,
+        name="looped-maze",
+        task=Maze(),
+        layout=Grid(),
+        lengths=Uniform(top=4, bottom=2, longest=0.5),
+        loops=ExtraLoops(extra=8),
+        model=Transformer(
+            width=48,
+            mlp=2,
+            activation="relu",
+            positions=(),
+            mixer=GridConvolution(),
+            init_std=0.1,
+            embedding_std=0.3,
+        ),
+        steps=3000,
+        batch=64,
+        optimizer=AdamW(rate=2e-3),
+        families=0.33,
+        stopping=Settled(most=1000),
+        watch=Watch(),
+        chosen_on=ChosenOn((4, 5)),
     )

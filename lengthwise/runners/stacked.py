@@ -115,8 +115,9 @@ class _Unrolled(nn.Module):
 
     def forward(self, given: dict[str, Tensor]) -> tuple[Float[Tensor, "r t v"], ...]:
         model, plan = self.model, self.plan
-        running, tracked, *inputs = given.values()
-        context = model.embed(Copied(*inputs, original=plan.host))
+        running, tracked = given["running"], given["tracked"]
+        inputs = {field.name: given[field.name] for field in fields(Inputs)}
+        context = model.embed(Copied(**inputs, original=plan.host))
         state, found = model.start(context), []
         for k, count in enumerate(plan.most):
             before, context, running = first((state, context, running), count)
@@ -158,17 +159,16 @@ class _Plan:
         self.least = (torch.zeros_like(staying) if self.each else staying).tolist()
         tracked = torch.arange(len(self.most)) >= torch.tensor(self.untracked)[:, None]  # s k
         inputs = self._inputs()
-        self.host = Inputs(*(value.flatten(0, 1) for value in inputs))
-        names = ("running", "tracked", *(field.name for field in fields(Inputs)))
-        self.given = dict(zip(names, (running, tracked, *inputs), strict=True))
+        self.host = Inputs(**{name: value.flatten(0, 1) for name, value in inputs.items()})
+        self.given = {"running": running, "tracked": tracked, **inputs}
 
-    def _inputs(self) -> list[Int[Tensor, "s b t"] | Bool[Tensor, "s b t"]]:
+    def _inputs(self) -> dict[str, Int[Tensor, "s b t"] | Bool[Tensor, "s b t"]]:
         """The fields of all models' inputs, rows in order, padded to the widest."""
         width = max(one.at.shape[1] for one in self.asked)
         rows = [one.inputs.take(order) for one, order in zip(self.asked, self.order, strict=True)]
-        padded = [[F.pad(getattr(one, field.name), (0, width - one.tokens.shape[1])) for one in rows]
-                  for field in fields(Inputs)]  # fmt: skip
-        return [torch.stack(parts) for parts in padded]
+        padded = {field.name: [F.pad(getattr(one, field.name), (0, width - one.tokens.shape[1])) for one in rows]
+                  for field in fields(Inputs)}  # fmt: skip
+        return {name: torch.stack(parts) for name, parts in padded.items()}
 
     def after_last(self, found: Sequence[Float[Tensor, "s r t v"]]) -> list[Answered]:
         """The logits at the positions asked for, after each row's last loop."""

@@ -131,6 +131,10 @@ class Task(Part):
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         """Symbols that any answer at these sizes may take: never the true answer's length."""
 
+    def shape(self, size: Sequence[int]) -> tuple[int, int] | None:
+        """The lines and columns of a prompt of this size, which is a grid written line after line; None: it is not."""
+        return None
+
     def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
         """What may make a problem of a given size hard, by name: a number per problem. None unless a task knows."""
         return {}

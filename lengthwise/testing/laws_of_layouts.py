@@ -18,6 +18,7 @@ from lengthwise.experiment.layout import Layout
 from lengthwise.tasks import Task
 from lengthwise.tasks.addition import Addition
 from lengthwise.tasks.flipped_copy import FlippedCopy
+from lengthwise.tasks.maze import Maze
 from lengthwise.tasks.multiplication import Multiplication
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.unique_set import UniqueSet
@@ -25,9 +26,9 @@ from lengthwise.testing.laws_of_parts import Broken
 from lengthwise.testing.laws_of_tasks import texts
 
 # Answers that fill their slots and shorter ones, of one symbol, and of one symbol per prompt symbol; prompts with and
-# without signs; stacked digits.
+# without signs; stacked digits; a grid.
 TASKS: tuple[Task, ...] = (
-    UniqueSet(5), Addition(3), Addition(10, "least", True, True), Multiplication(), Parity(), FlippedCopy()
+    UniqueSet(5), Addition(3), Addition(10, "least", True, True), Multiplication(), Parity(), FlippedCopy(), Maze()
 )  # fmt: skip
 ROWS = 40
 

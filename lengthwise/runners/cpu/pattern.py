@@ -150,7 +150,7 @@ def attention_plans(attention: SoftmaxAttention, like: Tensor, pattern: Pattern)
     if not isinstance(pattern, PaddedGroups):
         return None
     found = []
-    for ragged, (_, causal, bias, angles, keys) in pattern.each:
+    for ragged, (_, causal, bias, angles, keys, _) in pattern.each:
         learned = bias is not None and (bias.requires_grad or bias.shape[-1] > ragged.width)
         if angles is not None or keys is not None or learned:
             return None

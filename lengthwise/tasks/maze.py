@@ -1,0 +1,160 @@
+"""Mazes: find the way through a grid without cycles (Schwarzschild et al. 2021; Bansal et al. 2022)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from lengthwise.base.types import SYMBOL, Problems, UsageError
+from lengthwise.tasks import Task
+from lengthwise.tasks.family import Family
+from lengthwise.tasks.maze_patterns import EVERY, depth_first
+
+WALL, FREE, START, GOAL, WAY = range(5)
+MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
+
+Ends = Int[Tensor, "b 2"]  # the numbers of the cells of start and goal
+Carver = Callable[[int, int, Generator], tuple[Bool[Tensor, "b side side"], Ends | None]]
+
+
+@dataclass(frozen=True)
+class Maze(Task):
+    """Mark the way from S to G in a maze without cycles.
+
+    Size n is n × n cells, drawn as a grid of 2n + 1 by 2n + 1 symbols, line after line: ``#`` is a wall, ``.`` is free,
+    ``S`` and ``G`` are the start and the goal. The answer is the same grid with ``o`` on the way, S and G included.
+    Uniform mazes are spanning trees made by randomised depth-first search, with uniform S and G. T(n) is 1 + the
+    rounds of dead-end filling: all free symbols with one free neighbour become walls at once, until none is left.
+    """
+
+    symbols = ("#", ".", "S", "G", "o")
+    reads = symbols[:4]
+    writes = ("#", ".", "o")
+    answers_each_symbol = True
+    axes = ("cells",)
+    smallest = 2
+    largest = 30
+    question = (
+        "This is a maze, its lines separated by /, in which # is a wall and . is free. Write it again with o on each "
+        "symbol of the way from S to G, S and G included, and with . on the other free symbols."
+    )
+
+    def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        return self._carved(depth_first, sizes, generator)
+
+    @property
+    def families(self) -> Sequence[Family]:
+        return tuple(Family.of(carver, partial(self._carved, carver)) for carver in EVERY)
+
+    def _carved(self, carver: Carver, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+        """One maze per row of sizes; all of one size are carved together."""
+        parts, places = [], []
+        for cells in sizes[:, 0].unique().tolist():
+            rows = (sizes[:, 0] == cells).nonzero()[:, 0]
+            free, ends = carver(len(rows), cells, generator)
+            if ends is None:
+                ends = torch.rand(len(rows), cells * cells, generator=generator).topk(2, 1).indices
+            grid = free.long().flatten(1)
+            place = (2 * (ends // cells) + 1) * (2 * cells + 1) + 2 * (ends % cells) + 1
+            grid.scatter_(1, place, torch.tensor([[START, GOAL]]).expand(len(rows), -1))
+            parts.append(self._solved(grid, cells))
+            places.append(rows)
+        return Problems.join(parts).take(torch.cat(places).argsort())
+
+    def _solved(self, grid: Int[Tensor, "b n"], cells: int) -> Problems:
+        side = 2 * cells + 1
+        way, rounds = fill_dead_ends(grid.view(-1, side, side))
+        answer = (grid > WALL).long().masked_fill(way.flatten(1), WAY)
+        length = torch.full((len(grid),), side * side)
+        sizes = torch.full((len(grid), 1), cells)
+        return Problems(sizes, grid.to(SYMBOL), length, answer.to(SYMBOL), length, rounds + 1)
+
+    def parse(self, text: str) -> Problems:
+        lines = [line for line in text.replace("/", " ").split() if line]
+        side = len(lines)
+        if side < 5 or side % 2 == 0 or {len(line) for line in lines} != {side}:
+            raise UsageError(
+                f"{self.name}: lines separated by / that form a square of odd side, 5 or more, are expected"
+            )
+        if strange := sorted({*text} - {*self.reads, "/", *" \n\r\t"}):
+            raise UsageError(f"{self.name}: {strange[0]!r} is not one of: {' '.join(self.reads)}")
+        grid = self.vocab.encode("".join(lines)).long().view(1, side, side)
+        if text.count("S") != 1 or text.count("G") != 1:
+            raise UsageError(f"{self.name}: one S and one G are expected")
+        border = torch.ones_like(grid).bool()
+        border[:, 1:-1, 1:-1] = False
+        if (grid[border] != WALL).any():
+            raise UsageError(f"{self.name}: walls (#) all around are expected")
+        way, _ = fill_dead_ends(grid)
+        degree, ends = count_neighbours(way), grid >= START
+        if (degree[way] != torch.where(ends, 1, 2)[way]).any() or not _is_connected(way[0]):
+            raise UsageError(f"{self.name}: exactly one way from S to G, and no cycle, is expected")
+        return self._solved(grid.flatten(1), side // 2)
+
+    def format(self, answer: Int[Tensor, " a"]) -> str:
+        text, side = self.vocab.decode(answer), round(len(answer) ** 0.5)
+        return "/".join(text[i : i + side] for i in range(0, len(text), side))
+
+    def typed(self, prompt: Int[Tensor, " p"]) -> str:
+        return self.format(prompt)
+
+    def reference(self, prompt: str) -> str:
+        """Breadth-first search from S."""
+        side = round(len(prompt) ** 0.5)
+        start, here = prompt.index("S"), prompt.index("G")
+        came, queue = {start: start}, deque([start])
+        while queue:
+            at = queue.popleft()
+            for step in (-side, side, -1, 1):
+                if prompt[at + step] != "#" and at + step not in came:
+                    came[at + step] = at
+                    queue.append(at + step)
+        way = {start}
+        while here != start:
+            way.add(here)
+            here = came[here]
+        return "".join("o" if i in way else "#" if symbol == "#" else "." for i, symbol in enumerate(prompt))
+
+    def shape(self, size: Sequence[int]) -> tuple[int, int]:
+        return 2 * size[0] + 1, 2 * size[0] + 1
+
+    def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+        return (2 * sizes[:, 0] + 1) ** 2
+
+    def traits(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
+        return {"length of the way": (problems.answer == WAY).sum(1)}
+
+
+def count_neighbours(free: Bool[Tensor, "b h w"]) -> Int[Tensor, "b h w"]:
+    """How many of the four neighbours of each symbol are True."""
+    padded = F.pad(free.int(), (1, 1, 1, 1))
+    return padded[:, :-2, 1:-1] + padded[:, 2:, 1:-1] + padded[:, 1:-1, :-2] + padded[:, 1:-1, 2:]
+
+
+def fill_dead_ends(grid: Int[Tensor, "b h w"]) -> tuple[Bool[Tensor, "b h w"], Int[Tensor, " b"]]:
+    """What is left of the free symbols when dead ends are filled until there are none, and in how many rounds."""
+    way, rounds = grid > WALL, torch.zeros(len(grid), dtype=torch.long)
+    ends = grid >= START
+    while (dead := way & ~ends & (count_neighbours(way) <= 1)).any():
+        rounds += dead.flatten(1).any(1)
+        way = way & ~dead
+    return way, rounds
+
+
+def _is_connected(way: Bool[Tensor, "h w"]) -> bool:
+    """Whether the symbols that are True are one piece."""
+    cells = {(i, j) for i, j in way.nonzero().tolist()}
+    queue = [cells.pop()]
+    while queue:
+        i, j = queue.pop()
+        near = {(i + down, j + right) for down, right in MOVES} & cells
+        cells -= near
+        queue += near
+    return not cells
