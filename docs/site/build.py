@@ -42,7 +42,7 @@ MOST_SIZES = 40  # columns of a table
 STYLE = "docs/site/site.css"
 WORKER = "https://unpkg.com/iframe-worker/shim"  # where Zensical would have it loaded from
 PAPERS = ["results", "looped", "abacus", "retran", "pairs", "claims", "records"]
-REASONS = ["controls", "ablations", "families", "leaderboard", "mixers", "formal", "what-a-loop-does"]
+REASONS = ["controls", "ablations", "families", "leaderboard", "mixers", "formal", "what-a-loop-does", "settled"]
 HOW_TO = [
     "README",
     "task",

@@ -303,7 +303,7 @@ class Tagged(_Classes):
 
 @dataclass(frozen=True)
 class Grid(Tagged):
-    """``Tagged`` for prompts that are grids (``Task.shape``): a token knows its line, and its position is the column."""
+    """``Tagged`` for prompts that are grids (``Task.shape``): a token knows its line; its position is its column."""
 
     causal: bool = False  # a position sees only itself and earlier positions; false: the whole grid
 

@@ -106,9 +106,17 @@ def json_lines(task: Task, problems: Problems) -> Iterator[str]:
 
 
 def problem_texts(task: Task, problems: Problems) -> list[tuple[str, str]]:
-    """Prompt and answer of each problem, in the task's own symbols and order."""
+    """Prompt and answer of each problem, in the task's own symbols and order; the lines of grids are separated by /."""
     prompts = _texts(task, problems.prompt, problems.prompt_length)
-    return list(zip(prompts, _texts(task, problems.answer, problems.answer_length), strict=True))
+    answers = _texts(task, problems.answer, problems.answer_length)
+    if len(problems) and task.shape(problems.sizes[0].tolist()) is not None:
+        columns = [shape[1] for size in problems.sizes.tolist() if (shape := task.shape(size))]
+        prompts, answers = ([*map(_lines, texts, columns)] for texts in (prompts, answers))
+    return list(zip(prompts, answers, strict=True))
+
+
+def _lines(text: str, columns: int) -> str:
+    return "/".join(text[i : i + columns] for i in range(0, len(text), columns))
 
 
 def _quoted(text: str) -> str:

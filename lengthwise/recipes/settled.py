@@ -29,6 +29,7 @@ def settled_parity() -> Recipe:
         model=replace(SMALL, positions=(*SMALL.positions, Mark())),
         loops=ExtraLoops(extra=10),
         stopping=Settled(below=0.2),
+        chosen_on=ChosenOn((20, 26, 60, 100)),
     )
 
 
@@ -57,7 +58,7 @@ def looped_prefix_sum() -> Recipe:
         ema=0.99,
         stopping=Settled(most=1000),
         watch=Watch(every=250, sizes=(32, 41), count=200),
-        chosen_on=ChosenOn((32, 41)),
+        chosen_on=ChosenOn((32, 41, 64, 128)),
     )
 
 
@@ -72,6 +73,7 @@ def scan_prefix_sum() -> Recipe:
         steps=2000,
         batch=64,
         stopping=Settled(most=40),
+        chosen_on=ChosenOn((32, 41, 64, 512, 4096)),
     )
 
 
