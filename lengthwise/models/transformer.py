@@ -27,12 +27,13 @@ from lengthwise.base.types import Inputs, UsageError
 from lengthwise.base.vocab import Vocab
 from lengthwise.models import Model, ModelSpec
 from lengthwise.nn.attention import Attention
-from lengthwise.nn.attention_context import Sight, neighbouring_cells
+from lengthwise.nn.attention_context import Sight
 from lengthwise.nn.block import MLP, Activation, Block
 from lengthwise.nn.mixer import MixerSpec, build_mixer
 from lengthwise.nn.position import Encoding, NoPE, Position, Randomized
 from lengthwise.nn.readin import Numbers
 from lengthwise.nn.readout import Scaled
+from lengthwise.nn.window import neighbouring_cells
 
 Injection = Literal["add", "concat", "gate", "layers", "reads", "once"]
 

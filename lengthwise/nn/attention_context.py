@@ -48,22 +48,6 @@ class Sight(NamedTuple):
         return Sight(inputs.padding_mask, causal, bias, angles[0] if angles else None, summed_keys)
 
 
-def neighbouring_cells(inputs: Inputs, *, causal: bool) -> Int[Tensor, "b t 4"]:
-    """Find the cells above, below, left and right of each position of a grid; its number of positions where there is
-    none or, if ``causal``, where it comes later. A row that is no grid has cells left and right."""
-    real, count = inputs.padding_mask, inputs.tokens.shape[1]
-    index = torch.arange(count, device=real.device).expand_as(inputs.tokens)
-    columns = (inputs.position.where(real, 0).amax(1, keepdim=True) + 1).expand_as(index)
-    length = real.sum(1, keepdim=True)
-    above, left = inputs.line > 0, inputs.position > 0
-    below, right = index + columns < length, (inputs.position + 1 < columns) & (index + 1 < length)
-    if causal:
-        below, right = torch.zeros_like(below), torch.zeros_like(right)
-    there = torch.stack([above, below, left, right], 2) & real[..., None]
-    place = torch.stack([index - columns, index + columns, index - 1, index + 1], 2)
-    return place.where(there, count)
-
-
 def _given(found: Iterable[Any]) -> list[Any]:
     return [part for part in found if part is not None]
 

@@ -6,7 +6,7 @@ import torch
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
 from lengthwise.experiment.layout import Grid
-from lengthwise.nn.attention_context import neighbouring_cells
+from lengthwise.nn.window import neighbouring_cells
 from lengthwise.tasks.maze import MOVES, Maze
 
 
