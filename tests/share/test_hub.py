@@ -275,7 +275,7 @@ def test_a_card_tells_of_controls_and_is_yaml(tmp_path):
     assert head["license"] == "mit" and "parity" in head["tags"]
     assert head["model-index"][0]["results"][0]["metrics"][0]["type"] == "exact_match"
     assert "## Controls" in done.stdout
-    assert "no licence" in command("push", one, "u/new", "--license", "x y").stderr
+    assert "not a licence id" in command("push", one, "u/new", "--license", "x y").stderr
 
 
 def test_a_card_calls_no_family_that_was_measured_alone_the_worst():
