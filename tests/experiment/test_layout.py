@@ -12,6 +12,7 @@ from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.experiment.layout import (
     FullOutput,
+    Grid,
     NextToken,
     Pairs,
     Tagged,
@@ -195,7 +196,8 @@ def test_asked_lies_in_room_lies_in_present(task, layout):
     assert padding_mask[:, 0].all()
     assert int(padding_mask.sum(1).max()) == padding_mask.shape[1]
     assert torch.equal(batch.answer_slots.long().argmax(1), batch.loss_mask.long().argmax(1))
-    assert torch.equal(batch.inputs.position, torch.arange(batch.targets.shape[1]).expand(len(batch), -1))
+    if not isinstance(layout, Grid):  # whose positions are columns
+        assert torch.equal(batch.inputs.position, torch.arange(batch.targets.shape[1]).expand(len(batch), -1))
 
 
 @every
@@ -221,7 +223,7 @@ def test_answers_of_two_lengths_leave_one_room(layout):
 
 
 @pytest.mark.parametrize("pauses", [0, 2])
-@pytest.mark.parametrize("task", TASKS, ids=repr)
+@pytest.mark.parametrize("task", [task for task in TASKS if FullOutput().accepts(task)], ids=repr)
 def test_the_whole_tail_is_asked_for_and_nothing_else_changes(task, pauses):
     """All of the room is supervised; after the answer, for the end symbol."""
     problems = sample(task)
@@ -232,7 +234,7 @@ def test_the_whole_tail_is_asked_for_and_nothing_else_changes(task, pauses):
         assert all(torch.equal(getattr(one, n), getattr(two, n)) for n in vars(one) if n not in ("inputs", "loss_mask"))
 
 
-@pytest.mark.parametrize("task", TASKS, ids=repr)
+@pytest.mark.parametrize("task", [task for task in TASKS if FullOutput().accepts(task)], ids=repr)
 def test_level_rows_are_all_as_long_as_the_longest_and_else_the_same(task):
     """What is more is end symbols: read, in slots, and supervised."""
     problems = sample(task)
