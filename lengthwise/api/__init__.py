@@ -29,6 +29,7 @@ from lengthwise.api.arguments import (
     training_recipe,
     weights_from,
 )
+from lengthwise.api.listing import list_models, list_recipes, list_tasks
 from lengthwise.api.problem_sets import problems
 from lengthwise.api.replicates import Factory, compare_pooled, pools, train_seeds
 from lengthwise.base import fields
@@ -96,7 +97,32 @@ Trained = Run | Weights | str | Path | nn.Module
 
 
 @overload
-def train(*args: Any, seeds: None = None, **named: Any) -> Run: ...
+def train(
+    recipe: Recipe | str | ModelSpec | nn.Module | Factory | None = None,
+    *changes: str,
+    task: Task | str | None = None,
+    model: ModelSpec | None = None,
+    layout: Layout | None = None,
+    lengths: Lengths | int | None = None,
+    loops: Loops | None = None,
+    objective: Objective | None = None,
+    optimizer: Optimizer | None = None,
+    steps: int | None = None,
+    batch: int | None = None,
+    seed: int | None = None,
+    seeds: None = None,
+    folder: str | Path | None = None,
+    device: str = "auto",
+    matmul: Matmul = "fp32",
+    compile: bool = False,
+    track: str | Sequence[str] = (),
+    threads: int = 1,
+    save_every: float = 60.0,
+    quiet: bool = False,
+    wait: bool = False,
+    parent: Run | str | Path | None = None,
+    keep_state: bool = False,
+) -> Run: ...
 @overload
 def train(*args: Any, seeds: int, **named: Any) -> list[Run]: ...
 @fields.checked
@@ -138,17 +164,15 @@ def train(
     ``NextToken()``); ``lengths``: sizes of the training problems, or the largest of them (20); ``loops``: how often a
     row passes through the model (``Constant(1)``); ``objective``: the loss (``Final()``); ``optimizer``
     (``AdamW(1e-3)``, with a warm-up and a cosine); ``steps`` (2,500); ``batch``: rows per step (64); ``seed``: of
-    weights and problems. ``seeds=3`` trains three, from ``seed`` on, and returns a list; a module's weights are drawn
-    anew for each, and a class or a function that builds a module is called.
+    weights and problems; ``seeds``: how many to train, from ``seed`` on, as a list (a module, or what a
+    function builds, starts anew for each).
 
     ``folder`` is where the run is kept (by default among ``runs/``); ``device`` is "auto", "cpu" or "cuda"; ``matmul``
     is the arithmetic of matrix products, "fp32", "tf32" (CUDA only) or "bf16"; ``compile`` compiles a transformer's
     loops, for GPUs; ``track`` names trackers: "tensorboard", "trackio", "wandb", or several; ``threads`` are those of
     the CPU; ``save_every`` is in seconds; ``quiet`` shows no progress; ``wait`` waits for another process that trains
-    this run, which is else an error.
-
-    ``parent`` is a run, or weights, whose training goes on, up to ``steps`` in all: ``train("steps=600", parent=run)``
-    takes its recipe; where it was trained with ``keep_state``, its optimizer's state goes on too.
+    this run, which is else an error. ``parent`` is a run, or weights, whose training goes on, up to ``steps`` in all,
+    by its recipe unless another is given; kept with ``keep_state``, its optimizer's state goes on too.
 
     UsageError says in one line what is wrong with an argument; Interrupted comes at Ctrl-C, after saving.
     """
@@ -286,7 +310,7 @@ def compare(
 
     Given two or more scores, runs or folders, stand them beside each other at the sizes and on the problems that all
     were measured on, with the difference of the last and ``first`` and its 95 % interval: of pairs where ``evaluate``
-    gave both, on the same problems. Other seeds of training are another source of spread.
+    gave both, on the same problems. Other seeds of training are another source of spread. ``others`` are one or more.
 
     Raises UsageError where they share no size, are of different tasks, or were not measured.
     """
@@ -312,39 +336,6 @@ def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[N
 
 
 # What there is
-
-
-def list_recipes(*words: str) -> Listing:
-    """The recipes there are, with a sentence each; with ``words``, those that have every one in name or sentence."""
-    return Listing(
-        sources.matching(
-            {name: catalog.summary_of(function) for name, function in catalog.recipes().items()},
-            texts_from(words, "words"),
-        )
-    )
-
-
-def list_tasks(*words: str) -> Listing:
-    """The tasks there are, with a sentence each; with ``words``, those that have every one in name or sentence."""
-    return Listing(
-        sources.matching(
-            {fields.kebab(name): _sentence(cls) for name, cls in catalog.parts()["tasks"].items()},
-            texts_from(words, "words"),
-        )
-    )
-
-
-def list_models(*words: str) -> Listing:
-    """The models that a recipe may have, with a sentence each; with ``words``, those that have every one."""
-    return Listing(
-        sources.matching(
-            {name: _sentence(cls) for name, cls in catalog.parts()["models"].items()}, texts_from(words, "words")
-        )
-    )
-
-
-def _sentence(cls: type) -> str:
-    return sources.sentence(inspect.getdoc(cls) or "")
 
 
 def check(*things: fields.Part | type[fields.Part] | Study | ModuleType) -> Findings:

@@ -54,6 +54,9 @@ class ScanModel(Model):
     def start(self, context: Float[Tensor, "r t d"]) -> State:
         return context, 0
 
+    def answer_state(self, state: State) -> Float[Tensor, "r t d"]:
+        return state[0]
+
     def advance(self, state: State, context: Float[Tensor, "r t d"]) -> State:
         h, loops = state
         back = 1 << min(loops, 40)  # longer than any row

@@ -9,11 +9,11 @@ from lengthwise.runners import cpu
 from lengthwise.training.trainer import Trainer
 
 
-def compile_first(trainee: Trainer, shown: Progress) -> None:
-    """Compile what the first step needs, if anything is compiled; say where that is asked for and does not help.
-    Raises UsageError where torch cannot."""
-    if trainee.compile and trainee.processes.first and (said := _about(trainee)):
-        shown.note(f"{trainee.recipe.name}: {said}")
+def compile_first(trainee: Trainer, shown: Progress, *, note: bool = False) -> None:
+    """Compile what the first step needs, if anything is compiled; ``note`` where compiling is asked for and does not
+    help. Raises UsageError where torch cannot."""
+    if note and trainee.compile and trainee.processes.first and (reason := _why_no_help(trainee)):
+        shown.note(f"{trainee.recipe.name}: {reason}")
     if not trainee.compiled:
         return
     line = shown.line(f"{trainee.recipe.name}: compiling", 1.0)
@@ -27,8 +27,8 @@ def compile_first(trainee: Trainer, shown: Progress) -> None:
     line.show(1.0)
 
 
-def _about(trainee: Trainer) -> str:
-    """What is to be said where compiling is asked for, and does not help; empty where it may."""
+def _why_no_help(trainee: Trainer) -> str:
+    """Return the reason why compiling does not help here; empty where it may."""
     if reason := cpu.uncompiled(trainee.model):
         return f"runs uncompiled: {reason}"
     if trainee.device.type == "cpu":

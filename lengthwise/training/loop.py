@@ -70,7 +70,7 @@ def train(
         causality.check(trainee.model, recipe, [recipe.tops])
         if not Run(where, recipe).done:
             with computing(threads):
-                compile_first(trainee, shown)
+                compile_first(trainee, shown, note=True)
         if not processes.first:
             with computing(threads), stop_signal() as stopped, drawn_ahead([trainee]):
                 return _help(trainee, where, stopped)

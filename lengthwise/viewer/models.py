@@ -51,6 +51,7 @@ FIXED: dict[str, Any] = {
     "biases": True,
     "readout": "linear",
     "mixer": Attention(),
+    "mixers": (),
 }
 ONE_OF = {"final_norm": ("loop", "none"), "injection": ("add", "once")}
 

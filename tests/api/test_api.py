@@ -246,7 +246,7 @@ def test_scores_are_compared(run):
     assert both.plot().axes and len(both.frame()) == 2
     with pytest.raises(lw.UsageError, match="they share no size and set of problems: 2, 3, 6; 7"):
         lw.compare(run, lw.evaluate("looped-parity", 7, samples=2, quiet=True))
-    with pytest.raises(lw.UsageError, match="two runs or scores"):
+    with pytest.raises(lw.UsageError, match="two or more runs or scores"):
         lw.compare(run)
     assert list(lw.compare(run, run).rows()[0])[2:4] == [f"{run.recipe.name} 0 (1)", f"{run.recipe.name} 0 (2)"]
     sums = lw.evaluate("looped-pairs", 6, samples=2, quiet=True)
@@ -410,6 +410,8 @@ def test_a_misspelt_keyword_fails_in_a_type_checker(tmp_path):
             Path(sys.executable).with_name("pyrefly"),
             "check",
             f"{word}.py",
+            "--preset",
+            "default",
             "--python-interpreter-path",
             sys.executable,
         ]

@@ -210,7 +210,7 @@ def test_an_anatomy_looks_at_as_many_together_as_its_rule(monkeypatch):
     ("words", "message"),
     [
         (("train", "parity"), "'parity' is not one of the"),
-        (("train", "parity"), "it is a task, of which there are halting-parity, looped-parity, ntp-parity"),
+        (("train", "parity"), "it is a task, of which there are settled-parity, halting-parity, looped-parity"),
         (("list", "--import", "own_task.py"), "name a module, as --import own_task; give it once for each"),
         (("list", "--import", "one,two"), "name a module, as --import one; give it once for each"),
         (("solve", "looped-pairs", "1+1", "--device", "tpu"), "there are: auto, cpu"),
@@ -224,7 +224,7 @@ def test_shipped_weights_are_reported_and_a_folder_of_runs_is_not_taken_for_one(
     assert command("report", "looped-parity", "--out", tmp_path / "figures").returncode == 0
     (tmp_path / "some" / "one").mkdir(parents=True)
     (tmp_path / "some" / "one" / "config.json").write_text("{}")
-    assert f"a folder of runs; name the runs, as {tmp_path}/some/* does" in command("report", tmp_path / "some").stderr
+    assert f"a folder of runs; name the runs, e.g. {tmp_path}/some/*" in command("report", tmp_path / "some").stderr
 
 
 def test_a_closed_output_is_said():
@@ -244,7 +244,7 @@ def test_a_run_is_trained_again_with_another_seed_by_its_folder(runs, capsys):
 def test_several_seeds_draw_problems_of_their_own(capsys, runs):
     with pytest.raises(SystemExit) as stopped:
         main(["train", "looped-parity", "data_seed=7", "--seeds", "2"])
-    assert stopped.value.code == 2 and "problems of its own" in capsys.readouterr().err and not runs.exists()
+    assert stopped.value.code == 2 and "draws its own problems" in capsys.readouterr().err and not runs.exists()
 
 
 def test_an_arithmetic_that_is_not_here_is_refused_before_anything_is_written(capsys, runs, tmp_path, monkeypatch):
@@ -282,7 +282,7 @@ def test_a_rule_that_suits_no_prompt_is_refused_once(capsys):
 def test_show_takes_no_option_that_does_nothing(words, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["show", *words])
-    assert stopped.value.code == 2 and "go with a recipe" in capsys.readouterr().err
+    assert stopped.value.code == 2 and "apply only to recipes" in capsys.readouterr().err
 
 
 def test_what_is_no_run_is_not_tracked(capsys, tmp_path):

@@ -77,6 +77,7 @@ BESIDE = {
     "Expression": ["lengths=Uniform(top=4,bottom=3)"],
     "ReTran": ["layout=NextToken", "stopping=Oracle"],
     "LSTM": ["layout=NextToken", "stopping=Oracle"],
+    "Tagged": ["task=PrefixSum"],
 }
 ELSEWHERE = {"Given"}  # it stands for a module from Python: no recipe can name one
 WHERE = {"positions": "model.positions.0", "mixers": "model.mixer", "tasks": "task", "layouts": "layout",

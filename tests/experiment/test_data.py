@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from lengthwise import catalog
 from lengthwise.base import rng
 from lengthwise.base.types import Problems, UsageError
+from lengthwise.evaluation import likelihood
 from lengthwise.evaluation import scores as evaluation
 from lengthwise.experiment import data
 from lengthwise.experiment.layout import FullOutput, NextToken, Pairs
@@ -288,19 +289,19 @@ def test_the_lowest_validation_loss_decides():
     losses = {row["step"]: row["validation_loss"] for row in run.rows("metrics") if "validation_loss" in row}
     assert len(losses) == 6
     assert run.about()["kept_step"] == min(losses, key=losses.get)
-    again = evaluation.loss(run.weights().model, recipe, data.held_out(recipe, 100))
+    again = likelihood.loss(run.weights().model, recipe, data.held_out(recipe, 100))
     assert again == pytest.approx(min(losses.values()), abs=1e-6)
 
 
 def test_the_validation_loss_is_a_mean_over_symbols(monkeypatch):
     recipe = replace(RECIPE, source=Fresh())
     model, problems = recipe.build(), data.held_out(recipe, 50)
-    whole = evaluation.loss(model, recipe, problems)
+    whole = likelihood.loss(model, recipe, problems)
     batch = recipe.layout.write(problems, recipe.task)
     loss = Final()(Plain(model.eval()), batch, recipe.loops.planned(batch.rounds), rng.stream(0, "x")).value
     assert whole == pytest.approx(float(loss.detach()), abs=1e-6)
     monkeypatch.setattr(evaluation, "TOKENS", 100)  # in parts
-    assert evaluation.loss(model, recipe, problems) == pytest.approx(whole, abs=1e-6)
+    assert likelihood.loss(model, recipe, problems) == pytest.approx(whole, abs=1e-6)
 
 
 def test_level_rows_of_a_training_batch_are_supervised_to_its_last_column():

@@ -243,10 +243,11 @@ def test_progressive_against_single_rows(spec, run):
     drawn = set()
     for seed in takewhile(lambda _: len(drawn) < 4, range(12)):
         loss, found = call(Progressive(0.7), run(model), batch, seed)
-        (depth,) = [depth for depth, (value, _) in wanted.items() if abs(value - loss.value) < 1e-9]
+        # Several depths are alike where further loops change nothing.
+        depths = [depth for depth, (value, _) in wanted.items() if abs(value - loss.value) < 1e-9]
         close(loss.logs["full_loss"], by_depth[4][0])
-        assert same_gradients(found, wanted[depth][1])
-        drawn.add(depth)
+        assert same_gradients(found, wanted[depths[0]][1])
+        drawn.update(depths)
     assert drawn == {1, 2, 3, 4}
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -128,7 +129,11 @@ def test_whoever_claims_a_model_runs_it_as_the_plain_one(spec, causal, ways):
             all_close(with_gradients(found, model), plainly(spec, causal))
 
 
-@pytest.mark.parametrize("form", FORMS, ids=FORMS.values())
+# Only the plain runner knows a convolution, a scan, the mixers of formal languages and torch's own LSTM.
+KNOWN = {form: name for form, name in FORMS.items() if not re.match(r"formal-|.*-prefix-sum|looped-maze", name)}
+
+
+@pytest.mark.parametrize("form", KNOWN, ids=KNOWN.values())
 def test_shipped_models_are_claimed(form):
     """Whoever breaks a claim makes everything slow, and nothing else would tell."""
     model = built(*form)

@@ -114,7 +114,9 @@ def covering(names):
 
 # Without LENGTHWISE_LONG few that have every encoding and objective; recurrent models take thousands of operations.
 NAMES = sorted(FORMS.values())
-FEW = covering([name for name in NAMES if isinstance(catalog.recipe(name).model, Transformer)])
+# Mixers of formal languages take many small operations, and their states grow in 16 bits.
+ATTENDING = [name for name in NAMES if isinstance(catalog.recipe(name).model, Transformer) and "formal" not in name]
+FEW = covering(ATTENDING)
 shipped = pytest.mark.parametrize("name", NAMES if LONG else FEW)
 
 
