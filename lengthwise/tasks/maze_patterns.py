@@ -51,6 +51,23 @@ def opposite_corners(rows: int, cells: int, generator: Generator) -> Carved:
     return free, pairs[torch.randint(4, (rows,), generator=generator)]
 
 
+def ends_of_a_line(rows: int, cells: int, generator: Generator) -> Carved:
+    """Start and goal at the two ends of one line of cells."""
+    free, _ = depth_first(rows, cells, generator)
+    first = torch.randint(cells, (rows, 1), generator=generator) * cells
+    ends = torch.cat([first, first + cells - 1], 1)
+    return free, torch.where(torch.rand(rows, 1, generator=generator) < 0.5, ends, ends.flip(1))
+
+
+def from_the_centre(rows: int, cells: int, generator: Generator) -> Carved:
+    """Start in the centre, goal in a corner."""
+    free, _ = depth_first(rows, cells, generator)
+    last, centre = cells - 1, cells // 2 * (cells + 1)
+    corners = torch.tensor([0, last, last * cells])  # of 2 × 2 cells the fourth is the centre
+    goal = corners[torch.randint(3, (rows,), generator=generator)]
+    return free, torch.stack([torch.full_like(goal, centre), goal], 1)
+
+
 def side_by_side(rows: int, cells: int, generator: Generator) -> Carved:
     """Start and goal in cells side by side, often with a wall between them and a long way around it."""
     free, _ = depth_first(rows, cells, generator)
@@ -95,7 +112,16 @@ def spiral(rows: int, cells: int, generator: Generator) -> Carved:
     return _corridor(order, rows, cells, generator)
 
 
-EVERY = (opposite_corners, side_by_side, binary_tree, comb, snake, spiral)
+EVERY = (
+    opposite_corners,
+    ends_of_a_line,
+    from_the_centre,
+    side_by_side,
+    binary_tree,
+    comb,
+    snake,
+    spiral,
+)
 
 
 def _corridor(order: list[int], rows: int, cells: int, generator: Generator) -> Carved:

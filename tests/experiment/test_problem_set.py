@@ -89,8 +89,8 @@ def test_batches_are_those_of_a_layout():
     ("words", "told"),
     [
         (["parity", "5", "--lengths", "3"], "not both"),
-        (["parity"], "name a size"),
-        (["parity", "5", "--split", "train"], "which --split and --lm-eval need"),
+        (["parity"], "give a size"),
+        (["parity", "5", "--split", "train"], "--split and --lm-eval need --lengths"),
         (["sorting", "--lengths", "1x1x1"], "names no sizes"),
     ],
 )

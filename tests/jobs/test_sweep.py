@@ -212,7 +212,7 @@ def test_the_best_is_a_recipe_that_was_trained(runs, made):
 
 def test_a_sweep_chooses_no_problems(made, runs):
     done = command("sweep", "looped-parity", "data_seed=7", "model.width=4,8", "--seeds", "1", *SMALL)
-    assert done.returncode == 2 and "problems of its own" in done.stderr and not runs.exists()
+    assert done.returncode == 2 and "draws its own problems" in done.stderr and not runs.exists()
 
 
 def test_a_trial_whose_training_failed_is_tried_again_once(made, monkeypatch):

@@ -20,6 +20,7 @@ from lengthwise.tasks.copy import Copy
 from lengthwise.tasks.expression import Expression
 from lengthwise.tasks.family import Family, chosen, mixed
 from lengthwise.tasks.grammar import structured
+from lengthwise.tasks.maze import Maze
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.sorting import Sorting
 from lengthwise.testing.laws_of_tasks import sizes_of_family
@@ -39,6 +40,9 @@ def test_every_task_of_the_package_has_eight_families_or_more(task):
 def test_every_problem_of_a_small_size_is_known(task):
     size = [task.smallest] * len(task.axes)
     problems = task.every(size, 3000)
+    if isinstance(task, Maze):  # which are too many to list, even if they are small
+        assert problems is None
+        return
     assert problems.sizes.tolist() == [size] * len(problems)
     assert task.every(size, len(problems) - 1) is None or type(task).__name__ == "Addition"
 

@@ -702,7 +702,7 @@ class _CellsOnSquares(_Cells):
 def test_a_part_is_checked_on_problems_of_its_own(without, having):
     """A model or a position that takes no row of random symbols breaks laws, unless it says what it is for."""
     assert len(lw.check(without).broken) > 3
-    assert [one.told for one in lw.check(having).broken if "starts with _" not in one.told] == []
+    assert [one.told for one in lw.check(having).broken if "start with _" not in one.told] == []
 
 
 def test_on_problems_of_its_own_a_part_is_still_caught():
