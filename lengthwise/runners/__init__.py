@@ -41,12 +41,13 @@ class Runner(ABC):
     ) -> Float[Tensor, "n v"]:
         """The logits after each row's last loop. The first ``untracked`` loops run without gradients."""
 
-    @abstractmethod
     def each(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
     ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
         """Yield, after each loop k = 1, 2, …: k, the indices on the CPU of the rows that ran, and their logits in that
         order."""
+        for k, rows, logits, _ in self.steps(inputs, loops, at):
+            yield k, rows, logits
 
     def steps(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, movement: bool = False

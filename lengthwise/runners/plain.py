@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from typing import Any
 
 import torch
@@ -74,12 +74,6 @@ class Plain(Runner):
         # Rows were collected in the order of halting; restore the batch's order.
         row, position = at.nonzero(as_tuple=True)
         return picked(torch.cat(logits), torch.cat(ids).argsort()[row], position)
-
-    def each(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
-    ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
-        for k, rows, logits, _ in self.steps(inputs, loops, at):
-            yield k, rows, logits
 
     def steps(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, movement: bool = False

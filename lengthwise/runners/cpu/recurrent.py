@@ -9,7 +9,6 @@ equal up to rounding; with dropout, in distribution.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -57,11 +56,6 @@ class Sequential(claims.Claiming):
             found = self.along(self.model.embed(part), packing)
             logits.append(self.model.readout(picked_once(found, packing.find(wanted))))
         return in_order(torch.cat(logits), torch.cat(rows), at)
-
-    def each(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
-    ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
-        return Plain(_FastLoops(self)).each(inputs, loops, at)
 
     def steps(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, movement: bool = False

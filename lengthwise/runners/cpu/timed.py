@@ -45,12 +45,6 @@ class Twice(claims.Claiming):
         answers, clock = (one.last(read, loops, at, untracked=untracked) for one, read in self._both(inputs))
         return self.model.joined(answers, clock, self.model.firsts(inputs)[at])
 
-    def each(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
-    ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
-        for k, rows, logits, _ in self.steps(inputs, loops, at):
-            yield k, rows, logits
-
     def steps(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, movement: bool = False
     ) -> Steps:

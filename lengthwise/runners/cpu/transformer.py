@@ -85,12 +85,6 @@ class PackedTransformer(claims.Claiming):
             logits.append(self.model.readout(state))
         return in_order(torch.cat(logits), torch.cat(rows), at)
 
-    def each(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"]
-    ) -> Iterator[tuple[int, Int[Tensor, " r"], Float[Tensor, "n v"]]]:
-        for k, rows, logits, _ in self.steps(inputs, loops, at):
-            yield k, rows, logits
-
     def steps(
         self, inputs: Inputs, loops: Int[Tensor, " b"], at: Bool[Tensor, "b t"], *, movement: bool = False
     ) -> Steps:
