@@ -17,6 +17,7 @@ from lengthwise.nn.mixers.recurrent import (
     RecurrentMixer,
     ShortConvolution,
     check_heads,
+    in_chunks,
     join_heads,
     split_heads,
     without_decay,
@@ -153,19 +154,14 @@ def delta_rule(
     """
     rows, heads, length, width = key.shape
     chunk = min(chunk, length)
-    more = -length % chunk
-
-    def in_chunks(part: Tensor) -> Tensor:
-        return F.pad(part, (0, 0, 0, more)).unflatten(2, (-1, chunk))
-
-    query, key, value, beta = map(in_chunks, (query, key, value, beta[..., None]))
+    query, key, value, beta = (in_chunks(part, chunk) for part in (query, key, value, beta[..., None]))
     lower = torch.ones(chunk, chunk, dtype=torch.bool, device=key.device).tril()
     between, among = query @ key.mT, key @ key.mT
     if log_decay is None:
         total = None
         between = between.masked_fill(~lower, 0.0)
     else:
-        total = in_chunks(log_decay[..., None]).cumsum(3)
+        total = in_chunks(log_decay[..., None], chunk).cumsum(3)
         ratio = (total - total.mT).masked_fill(~lower, -torch.inf).exp()  # γ_t / γ_j
         between, among = between * ratio, among * ratio
     inverse = inverse_of_unit_lower((beta * among).tril(-1))

@@ -13,7 +13,14 @@ from torch.nn import functional as F
 from lengthwise.base.ranges import Extra, Size
 from lengthwise.nn.mixer import Mixer, MixerSpec
 from lengthwise.nn.mixers.delta import Decay
-from lengthwise.nn.mixers.recurrent import RecurrentMixer, ShortConvolution, check_heads, join_heads, split_heads
+from lengthwise.nn.mixers.recurrent import (
+    RecurrentMixer,
+    ShortConvolution,
+    check_heads,
+    in_chunks,
+    join_heads,
+    split_heads,
+)
 
 CHUNK = 32  # positions that are computed at once: the fastest on a CPU
 SMALLEST = 1e-6  # of a decay's magnitude, so that its logarithm is finite
@@ -78,17 +85,13 @@ def linear_attention(
     queries and keys (g = 1)."""
     length = value.shape[2]
     chunk = min(chunk, length)
-
-    def in_chunks(part: Tensor, filler: float = 0.0) -> Tensor:
-        return F.pad(part, (0, 0, 0, -length % chunk), value=filler).unflatten(2, (-1, chunk))
-
-    query, key, value = map(in_chunks, (query, key, value))
-    total = in_chunks(log_decay[..., None]).cumsum(3)  # of logarithms since the chunk's start
+    query, key, value = (in_chunks(part, chunk) for part in (query, key, value))
+    total = in_chunks(log_decay[..., None], chunk).cumsum(3)  # of logarithms since the chunk's start
     lower = torch.ones(chunk, chunk, dtype=torch.bool, device=value.device).tril()
     ratio = (total - total.mT).masked_fill(~lower, -torch.inf).exp()
     kept, left = total.exp(), (total[..., -1:, :] - total).exp()
     if sign is not None:
-        run = in_chunks(sign[..., None], 1.0).cumprod(3)
+        run = in_chunks(sign[..., None], chunk, 1.0).cumprod(3)
         ratio, kept, left = ratio * run * run.mT, kept * run, left * run * run[..., -1:, :]
     inside = (query @ key.mT * ratio) @ value
     query, key = query * kept, key * left

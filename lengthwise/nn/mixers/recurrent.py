@@ -66,6 +66,11 @@ def join_heads(x: Float[Tensor, "b h t e"]) -> Float[Tensor, "b t c"]:
     return x.transpose(1, 2).flatten(2)
 
 
+def in_chunks(x: Float[Tensor, "b h t c"], chunk: int, filler: float = 0.0) -> Float[Tensor, "b h n s c"]:
+    """Cut rows into n chunks of s = ``chunk`` positions; the last is padded with ``filler``."""
+    return F.pad(x, (0, 0, 0, -x.shape[2] % chunk), value=filler).unflatten(2, (-1, chunk))
+
+
 def check_heads(width: int, heads: int) -> None:
     """Raise UsageError if heads do not share the width evenly."""
     if width % heads:

@@ -12,7 +12,14 @@ from torch.nn import functional as F
 
 from lengthwise.nn.mixer import Mixer, MixerSpec
 from lengthwise.nn.mixers.delta import inverse_of_unit_lower
-from lengthwise.nn.mixers.recurrent import RecurrentMixer, check_heads, join_heads, split_heads, without_decay
+from lengthwise.nn.mixers.recurrent import (
+    RecurrentMixer,
+    check_heads,
+    in_chunks,
+    join_heads,
+    split_heads,
+    without_decay,
+)
 
 CHUNK = 16  # positions that are computed at once; the product of so many decays stays far above what 32 bits round
 LOG_SLOWEST = -0.606531  # −exp(−1/2): decays are in (.545, 1)
@@ -94,9 +101,7 @@ def diagonal_plus_rank_one(
     length = value.shape[2]
     chunk = min(chunk, length)
     parts = (query, log_decay, taken, given, key, value)
-    query, log_decay, taken, given, key, value = (
-        F.pad(part, (0, 0, 0, -length % chunk)).unflatten(2, (-1, chunk)) for part in parts
-    )
+    query, log_decay, taken, given, key, value = (in_chunks(part, chunk) for part in parts)
     total = log_decay.cumsum(3)
     query, taken = query * total.exp(), taken * (total - log_decay).exp()
     given, key, last = given * (-total).exp(), key * (-total).exp(), total[..., -1:, :].exp()
